@@ -1,0 +1,136 @@
+//! What can be wrong with a segment, said so that the reader of the message knows what to do next.
+
+use crate::layout::geometry::{MAX_CAPACITY, MIN_CAPACITY};
+use std::io;
+use thiserror::Error;
+
+/// A size out of its range.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum GeometryError {
+    /// Not a power of two in range.
+    #[error(
+        "capacity {capacity} B: must be a power of two from {MIN_CAPACITY} B (64 KiB) to {MAX_CAPACITY} B (16 GiB)"
+    )]
+    Capacity {
+        /// The capacity asked for or found.
+        capacity: u64,
+    },
+    /// Not a power of two from a granule to an eighth of the ring.
+    #[error("frontier chunk of {chunk} B does not fit a ring of {capacity} B")]
+    Chunk {
+        /// The chunk found.
+        chunk: u64,
+        /// The ring it should fit.
+        capacity: u64,
+    },
+    /// Not one entry a granule.
+    #[error("{index_entries} index entries do not fit a ring of {capacity} B (one for each 64 B)")]
+    Index {
+        /// The entries found.
+        index_entries: u64,
+        /// The ring they should fit.
+        capacity: u64,
+    },
+    /// More than the ring can carry.
+    #[error(
+        "messages of {max_message} B do not fit a ring of {capacity} B (at most {limit} B): raise the capacity"
+    )]
+    MaxMessage {
+        /// The size asked for or found.
+        max_message: u64,
+        /// The largest that fits.
+        limit: u64,
+        /// The ring it should fit.
+        capacity: u64,
+    },
+    /// Not right after the index.
+    #[error("data offset {data_offset} is not where this layout puts it")]
+    DataOffset {
+        /// The offset found.
+        data_offset: u64,
+    },
+}
+
+/// Why bytes are not a segment that this build can use.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// The file is shorter than a header page, or shorter than its header says.
+    #[error("truncated: {found} B, but {needed} B are needed; remove the channel and publish again")]
+    Truncated {
+        /// Bytes found.
+        found: u64,
+        /// Bytes needed.
+        needed: u64,
+    },
+    /// The first word is not ours.
+    #[error("foreign: starts with {found:#018x}, which is no shmcast segment (or its creator died half way)")]
+    Foreign {
+        /// The first word found.
+        found: u64,
+    },
+    /// Made by a build with another layout.
+    #[error(
+        "layout version {found_major}.{found_minor}, but this build reads {major}.x: use the same release on both sides"
+    )]
+    Version {
+        /// Major version found.
+        found_major: u16,
+        /// Minor version found.
+        found_minor: u16,
+        /// Major version of this build.
+        major: u16,
+    },
+    /// The header's checksum does not match its bytes.
+    #[error(
+        "damaged header: checksum {found:#010x}, computed {computed:#010x}; remove the channel and publish again"
+    )]
+    Checksum {
+        /// Checksum stored.
+        found: u32,
+        /// Checksum of the bytes found.
+        computed: u32,
+    },
+    /// Sizes that no creator writes.
+    #[error("impossible sizes in the header: {0}")]
+    Geometry(#[from] GeometryError),
+    /// A field of the header with a value that no creator writes.
+    #[error("damaged header: {what}")]
+    Field {
+        /// The field and what is wrong with it.
+        what: &'static str,
+    },
+    /// The operating system refused.
+    #[error("{what}: {source}")]
+    Os {
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A record that no writer of ours can have left in the window it stands in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error(
+    "corrupt record at position {position}: word {word:#018x} where sequence {sequence} was due; another program wrote to the segment"
+)]
+pub struct Corrupt {
+    /// Where it stands.
+    pub position: u64,
+    /// The sequence that was due.
+    pub sequence: u64,
+    /// The commit word found.
+    pub word: u64,
+}
+
+/// A payload larger than the channel was made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error(
+    "message of {length} B exceeds the channel's maximum of {max_message} B: raise --max-message or the capacity when creating it"
+)]
+pub struct TooLarge {
+    /// Bytes asked for.
+    pub length: u64,
+    /// The channel's maximum.
+    pub max_message: u64,
+}

@@ -1,0 +1,159 @@
+//! Sizes and offsets of a segment, and the rules they obey.
+//!
+//! Geometry is decided once by the creator, written into the header, and from then on is another process's claim:
+//! [`Geometry::check`] must accept it before a single offset derived from it is used.
+
+use crate::error::GeometryError;
+
+/// Bytes of one granule: one cache line. Every record starts on a granule boundary.
+pub const GRANULE: u64 = 64;
+/// Bytes of one shared word. All shared memory is read and written in these.
+pub const WORD: u64 = 8;
+/// Bytes before the payload of a record: the commit word and the meta word.
+pub const RECORD_HEADER: u64 = 16;
+/// Bytes of the header page at the start of a segment.
+pub const HEADER_BYTES: u64 = 4096;
+/// Smallest ring, in bytes.
+pub const MIN_CAPACITY: u64 = 64 << 10;
+/// Largest ring, in bytes.
+pub const MAX_CAPACITY: u64 = 16 << 30;
+/// Largest payload of one message in any ring, in bytes.
+pub const MAX_MESSAGE: u64 = 16 << 20;
+/// Positions and sequences stay below this, so that sums of them and sizes cannot overflow. At 1 GB a second a ring
+/// gets there in 146 years; whatever claims more is damage.
+pub const MAX_COUNT: u64 = 1 << 62;
+/// How far ahead of the tail the writer zeroes commit words, in bytes.
+///
+/// Far enough that the store misses are over before the granule is needed, near enough that the lines are still
+/// in the writer's cache when it gets there.
+#[cfg(not(loom))]
+pub const AHEAD: u64 = 32 * GRANULE;
+/// One granule: the smallest distance keeps the model small.
+#[cfg(loom)]
+pub const AHEAD: u64 = GRANULE;
+
+/// The sizes a segment was made with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes of the data ring; a power of two, [`MIN_CAPACITY`] to [`MAX_CAPACITY`].
+    pub capacity: u64,
+    /// Bytes by which the frontier advances; a power of two, at most an eighth of the capacity.
+    pub chunk: u64,
+    /// Entries of the sequence index; a power of two. One a granule, so that every message in the ring is found.
+    pub index_entries: u64,
+    /// Largest payload in bytes; at most an eighth of the capacity.
+    pub max_message: u64,
+    /// Byte offset of the data ring in the segment; a multiple of the page size.
+    pub data_offset: u64,
+}
+
+impl Geometry {
+    /// Sizes for a ring of `capacity` bytes. `max_message` defaults to the largest that the ring allows.
+    ///
+    /// # Errors
+    /// [`GeometryError`] when the capacity is no power of two in range, or `max_message` exceeds an eighth of it.
+    pub fn new(capacity: u64, max_message: Option<u64>) -> Result<Self, GeometryError> {
+        if !capacity.is_power_of_two() || !(MIN_CAPACITY..=MAX_CAPACITY).contains(&capacity) {
+            return Err(GeometryError::Capacity { capacity });
+        }
+        let chunk = (64 << 10).max(capacity / 64).min(capacity / 8);
+        let index_entries = capacity / GRANULE;
+        let data_offset = HEADER_BYTES + index_entries * WORD;
+        let limit = Self::message_limit(capacity);
+        let geometry =
+            Self { capacity, chunk, index_entries, max_message: max_message.unwrap_or(limit), data_offset };
+        geometry.check()?;
+        Ok(geometry)
+    }
+
+    /// A ring too small for real use, so that a model checker reaches every state of it.
+    #[cfg(loom)]
+    pub(crate) fn tiny(granules: u64) -> Self {
+        let capacity = granules * GRANULE;
+        Self {
+            capacity,
+            chunk: GRANULE,
+            index_entries: granules,
+            max_message: 2 * GRANULE - RECORD_HEADER,
+            data_offset: HEADER_BYTES + granules * WORD,
+        }
+    }
+
+    /// The largest payload a ring of `capacity` bytes may carry: an eighth of it, at most [`MAX_MESSAGE`].
+    pub const fn message_limit(capacity: u64) -> u64 {
+        if capacity / 8 < MAX_MESSAGE { capacity / 8 } else { MAX_MESSAGE }
+    }
+
+    /// Bytes of the whole segment: header page, index, data.
+    pub const fn segment_bytes(&self) -> u64 {
+        self.data_offset + self.capacity
+    }
+
+    /// Accepts exactly the sizes that [`Geometry::new`] can produce, so that nothing derived from them can overflow
+    /// or leave the map.
+    ///
+    /// # Errors
+    /// [`GeometryError`] naming the first field that is out of its range.
+    pub fn check(&self) -> Result<(), GeometryError> {
+        let Self { capacity, chunk, index_entries, max_message, data_offset } = *self;
+        if !capacity.is_power_of_two() || !(MIN_CAPACITY..=MAX_CAPACITY).contains(&capacity) {
+            return Err(GeometryError::Capacity { capacity });
+        }
+        if !chunk.is_power_of_two() || !(GRANULE..=capacity / 8).contains(&chunk) {
+            return Err(GeometryError::Chunk { chunk, capacity });
+        }
+        if index_entries != capacity / GRANULE {
+            return Err(GeometryError::Index { index_entries, capacity });
+        }
+        let limit = Self::message_limit(capacity);
+        if max_message > limit {
+            return Err(GeometryError::MaxMessage { max_message, limit, capacity });
+        }
+        if data_offset != HEADER_BYTES + index_entries * WORD {
+            return Err(GeometryError::DataOffset { data_offset });
+        }
+        Ok(())
+    }
+}
+
+/// Bytes that a record with `payload` bytes takes in the ring: header and payload, rounded up to granules.
+///
+/// `payload` must not exceed [`MAX_MESSAGE`] by more than a granule, so the sum cannot overflow.
+pub const fn record_bytes(payload: u64) -> u64 {
+    (RECORD_HEADER + payload).next_multiple_of(GRANULE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_capacity_in_range_makes_a_geometry_that_checks() {
+        let mut capacity = MIN_CAPACITY;
+        while capacity <= MAX_CAPACITY {
+            let g = Geometry::new(capacity, None).unwrap();
+            assert_eq!(g.data_offset % 4096, 0, "the ring starts on a page");
+            // A reader at the tail must never be overtaken by the very next record.
+            assert!(record_bytes(g.max_message) + AHEAD + g.chunk < capacity / 2);
+            capacity *= 2;
+        }
+    }
+
+    #[test]
+    fn capacities_out_of_range_are_refused() {
+        for capacity in [0, 1, 4096, MIN_CAPACITY / 2, MIN_CAPACITY + 1, 3 << 20, MAX_CAPACITY * 2, u64::MAX]
+        {
+            assert_eq!(Geometry::new(capacity, None), Err(GeometryError::Capacity { capacity }));
+        }
+        let limit = MIN_CAPACITY / 8;
+        assert!(Geometry::new(MIN_CAPACITY, Some(limit)).is_ok());
+        assert!(Geometry::new(MIN_CAPACITY, Some(limit + 1)).is_err());
+    }
+
+    #[test]
+    fn a_record_takes_whole_granules() {
+        for (payload, bytes) in [(0, 64), (48, 64), (49, 128), (112, 128), (113, 192), (1024, 1088)] {
+            assert_eq!(record_bytes(payload), bytes, "payload {payload}");
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! The reader page: what one subscriber tells the tools about itself, in a small file of its own.
+//!
+//! ```text
+//! word 0  magic (stored last)     word  8  position          word 16  polls' clock at the last look, ticks
+//!      1  version                       9  next sequence          32..  latency histogram, one count a bucket
+//!      2  process id                   10  messages received
+//!      3  sequence it started from     11  times lapped
+//!      4  segment uuid (two words)     12  messages missed
+//! ```
+//! Written by that subscriber alone, with relaxed stores; the publisher never reads it. Whoever reads it treats each
+//! word as a claim: a false one can mislead an operator and nobody else.
+
+use super::geometry::WORD;
+
+/// First word of every finished page: "SHMREAD1" in memory order.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"SHMREAD1");
+/// Layout version of the page.
+pub const VERSION: u64 = 1;
+/// Word of the subscriber's process id.
+pub const PID: usize = 2;
+/// Word of the sequence the subscriber started from.
+pub const STARTED_AT: usize = 3;
+/// First of the two words of the identity of the segment it reads.
+pub const SEGMENT: usize = 4;
+/// Word of the position of the next record it expects.
+pub const POSITION: usize = 8;
+/// Word of the sequence of the next message it expects.
+pub const SEQUENCE: usize = 9;
+/// Word of the count of messages received.
+pub const RECEIVED: usize = 10;
+/// Word of the count of laps.
+pub const LAPPED: usize = 11;
+/// Word of the count of messages missed.
+pub const MISSED: usize = 12;
+/// Word of the clock, in ticks, when it last looked at the ring.
+pub const HEARTBEAT: usize = 16;
+/// First word of the latency histogram.
+pub const HISTOGRAM: usize = 32;
+
+/// Buckets of the latency histogram.
+pub const BUCKETS: usize = 480;
+/// Words of the page.
+pub const WORDS: usize = HISTOGRAM + BUCKETS;
+/// Bytes of the page.
+pub const BYTES: u64 = WORDS as u64 * WORD;
+
+const SUB_BITS: u32 = 4;
+
+/// The bucket of a latency in nanoseconds: exact below 32, then 16 buckets an octave, so 6.25 % wide; the last bucket
+/// begins at 4 s and has no end.
+pub const fn bucket(latency_ns: u64) -> usize {
+    if latency_ns < 1 << (SUB_BITS + 1) {
+        return latency_ns as usize;
+    }
+    let octave = latency_ns.ilog2() - SUB_BITS;
+    let sub = (latency_ns >> octave) & ((1 << SUB_BITS) - 1);
+    let bucket = ((octave + 1) << SUB_BITS) as usize + sub as usize;
+    if bucket < BUCKETS { bucket } else { BUCKETS - 1 }
+}
+
+/// The largest latency in nanoseconds that falls into a bucket.
+pub const fn bucket_limit_ns(bucket: usize) -> u64 {
+    if bucket < 1 << (SUB_BITS + 1) {
+        return bucket as u64;
+    }
+    let octave = (bucket >> SUB_BITS) as u32 - 1;
+    let sub = (bucket & ((1 << SUB_BITS) - 1)) as u64;
+    (((1 << SUB_BITS) + sub + 1) << octave) - 1
+}
+
+const _: () = assert!(BYTES == 4096, "one page");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_cover_every_latency_without_hole_or_overlap() {
+        for b in 1..BUCKETS - 1 {
+            let (low, high) = (bucket_limit_ns(b - 1) + 1, bucket_limit_ns(b));
+            assert_eq!((bucket(low), bucket(high)), (b, b));
+            assert!((high - low) * 16 <= low, "bucket {b} is wider than 6.25 %");
+        }
+        assert_eq!(bucket(u64::MAX), BUCKETS - 1);
+        assert!(bucket_limit_ns(BUCKETS - 1) > 4_000_000_000);
+    }
+}

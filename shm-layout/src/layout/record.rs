@@ -1,0 +1,260 @@
+//! The two words before each payload, and the bodies of control records.
+//!
+//! ```text
+//!          63                      32 31    25 24                       0
+//! w0 COMMIT | sequence, low 32 bits  | flags  | payload length, bytes   |   0 = not committed
+//!          63          48 47                                            0
+//! w1 META   | user tag   | publish time, low 48 bits of the clock's ticks |
+//! ```
+//! Length takes 25 bits because the largest payload is exactly 2^24 bytes. Time takes 48 bits rather than 32 so that
+//! a timestamp is exact for a day and more (2^48 ticks at 3 GHz are 26 hours) however slowly a channel moves; a
+//! 32-bit delta would wrap after 1.4 s of silence.
+
+use super::geometry::{GRANULE, MAX_COUNT, RECORD_HEADER, record_bytes};
+
+/// Bits of the publish time kept in a record.
+pub const TIME_BITS: u32 = 48;
+const TIME_MASK: u64 = (1 << TIME_BITS) - 1;
+const LENGTH_BITS: u32 = 25;
+const LENGTH_MASK: u64 = (1 << LENGTH_BITS) - 1;
+
+/// What a record is, as bits 25 to 31 of its commit word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flags(u8);
+
+impl Flags {
+    /// Set in every committed record, so that no commit word is zero.
+    pub const VALID: Self = Self(1);
+    /// Filler up to the end of the ring; carries no sequence of its own.
+    pub const PAD: Self = Self(1 << 1);
+    /// A message from which a reader that lost its place may start afresh, such as a snapshot.
+    pub const KEY: Self = Self(1 << 2);
+    /// A [`Control`] record; carries no sequence of its own.
+    pub const CONTROL: Self = Self(1 << 3);
+
+    /// Both sets of bits.
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether every bit of `other` is set.
+    pub const fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// A commit word, taken apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Commit(u64);
+
+impl Commit {
+    /// The word for a record of `length` payload bytes with `sequence` (pads and control records carry the sequence
+    /// of the next message).
+    #[inline]
+    pub const fn new(sequence: u64, flags: Flags, length: u64) -> Self {
+        debug_assert!(length <= LENGTH_MASK);
+        Self(sequence << 32 | ((flags.0 | Flags::VALID.0) as u64) << LENGTH_BITS | length)
+    }
+
+    /// A word as found in shared memory.
+    #[inline]
+    pub const fn from_word(word: u64) -> Self {
+        Self(word)
+    }
+
+    /// The word as it is stored.
+    #[inline]
+    pub const fn word(self) -> u64 {
+        self.0
+    }
+
+    /// The record's flags.
+    #[inline]
+    pub const fn flags(self) -> Flags {
+        Flags((self.0 >> LENGTH_BITS) as u8 & 0x7f)
+    }
+
+    /// Payload bytes; for a pad, the bytes after its first two words.
+    #[inline]
+    pub const fn length(self) -> u64 {
+        self.0 & LENGTH_MASK
+    }
+
+    /// Low half of the sequence.
+    #[inline]
+    pub const fn sequence_low(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// Bytes the record takes in the ring.
+    #[inline]
+    pub const fn record_bytes(self) -> u64 {
+        record_bytes(self.length())
+    }
+
+    /// Whether this can be the record that stands `to_end` bytes before the end of the ring and comes next in
+    /// sequence. Anything else in that place is a lap or a corruption.
+    #[inline]
+    pub const fn is_plausible(self, next_sequence: u64, to_end: u64, max_message: u64) -> bool {
+        let fits = self.record_bytes() <= to_end && self.flags().has(Flags::VALID);
+        let bounded = self.length() <= max_message
+            || self.flags().has(Flags::PAD)
+            || (self.flags().has(Flags::CONTROL) && self.length() <= Control::BYTES);
+        fits && bounded && self.sequence_low() == next_sequence as u32
+    }
+}
+
+/// A meta word, taken apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Meta(u64);
+
+impl Meta {
+    /// The word for a user tag and a publish time in clock ticks, of which the low 48 bits are kept.
+    #[inline]
+    pub const fn new(tag: u16, time: u64) -> Self {
+        Self((tag as u64) << TIME_BITS | (time & TIME_MASK))
+    }
+
+    /// A word as found in shared memory.
+    #[inline]
+    pub const fn from_word(word: u64) -> Self {
+        Self(word)
+    }
+
+    /// The word as it is stored.
+    #[inline]
+    pub const fn word(self) -> u64 {
+        self.0
+    }
+
+    /// The publisher's own mark.
+    #[inline]
+    pub const fn tag(self) -> u16 {
+        (self.0 >> TIME_BITS) as u16
+    }
+
+    /// Low 48 bits of the publish time.
+    #[inline]
+    pub const fn time(self) -> u64 {
+        self.0 & TIME_MASK
+    }
+}
+
+/// Ticks from a record's 48-bit time to `now`. A publisher's clock slightly ahead of the reader's gives 0.
+#[inline]
+pub const fn ticks_since(now: u64, time: u64) -> u64 {
+    let delta = now.wrapping_sub(time) & TIME_MASK;
+    if delta > TIME_MASK / 2 { 0 } else { delta }
+}
+
+/// What the stream itself says to readers, in order with the messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Control {
+    /// A new publisher incarnation: what follows was published under this epoch.
+    Epoch {
+        /// The new epoch; grows with each incarnation.
+        epoch: u64,
+    },
+    /// The publisher closed the channel cleanly; nothing follows unless another publisher opens it.
+    End,
+    /// These messages were never received here, and sequences go on after them.
+    Gap {
+        /// First missing sequence.
+        from: u64,
+        /// Last missing sequence, inclusive.
+        to: u64,
+    },
+    /// The remote publisher that feeds this channel began a new session.
+    Session {
+        /// First eight bytes of the session's identity.
+        high: u64,
+        /// The last two bytes, in the low 16 bits.
+        low: u64,
+    },
+    /// A kind that a later minor version added; readers skip it.
+    Unknown {
+        /// The kind found.
+        kind: u64,
+    },
+}
+
+impl Control {
+    /// Payload bytes of every control record: kind and two operands.
+    pub const BYTES: u64 = 24;
+
+    /// The payload words.
+    pub const fn words(self) -> [u64; 3] {
+        match self {
+            Self::Epoch { epoch } => [1, epoch, 0],
+            Self::End => [2, 0, 0],
+            Self::Gap { from, to } => [3, from, to],
+            Self::Session { high, low } => [4, high, low],
+            Self::Unknown { kind } => [kind, 0, 0],
+        }
+    }
+
+    /// Takes payload words apart; `None` for a gap that is none.
+    pub const fn from_words(words: [u64; 3]) -> Option<Self> {
+        match words {
+            [1, epoch, _] => Some(Self::Epoch { epoch }),
+            [2, _, _] => Some(Self::End),
+            [3, from, to] if from <= to && to < MAX_COUNT => Some(Self::Gap { from, to }),
+            [3, _, _] => None,
+            [4, high, low] => Some(Self::Session { high, low }),
+            [kind, _, _] => Some(Self::Unknown { kind }),
+        }
+    }
+
+    /// The sequence that is due after this record, when `sequence` was due at it.
+    pub const fn next_sequence(self, sequence: u64) -> u64 {
+        if let Self::Gap { to, .. } = self { to + 1 } else { sequence }
+    }
+}
+
+const _: () = assert!(RECORD_HEADER + Control::BYTES <= GRANULE, "a control record is one granule");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::geometry::MAX_MESSAGE;
+
+    #[test]
+    fn commit_words_are_never_zero_and_carry_the_largest_message() {
+        assert_ne!(Commit::new(0, Flags::VALID, 0).word(), 0);
+        let c = Commit::new(0x1_2345_6789, Flags::KEY, MAX_MESSAGE);
+        assert_eq!((c.sequence_low(), c.length()), (0x2345_6789, MAX_MESSAGE));
+        assert!(c.flags().has(Flags::KEY) && c.flags().has(Flags::VALID) && !c.flags().has(Flags::PAD));
+        assert_eq!(c.word(), 0x2345_6789_0b00_0000, "bytes are a promise to other languages");
+    }
+
+    #[test]
+    fn a_header_that_leaves_the_ring_or_the_sequence_is_implausible() {
+        let c = Commit::new(7, Flags::VALID, 100);
+        assert!(c.is_plausible(7, 128, 100));
+        assert!(!c.is_plausible(8, 128, 100), "sequence");
+        assert!(!c.is_plausible(7, 64, 100), "end of ring");
+        assert!(!c.is_plausible(7, 128, 99), "maximum message");
+        assert!(!Commit::from_word(7 << 32 | 100).is_plausible(7, 128, 100), "not valid");
+    }
+
+    #[test]
+    fn times_survive_wrap_and_small_clock_disagreement() {
+        assert_eq!(ticks_since(5, TIME_MASK), 6);
+        assert_eq!(ticks_since(1 << 60, (1 << 60) & TIME_MASK), 0);
+        assert_eq!(ticks_since(100, 130), 0, "a reader's clock behind the publisher's");
+        let m = Meta::new(0xbeef, 0xffff_1234_5678_9abc);
+        assert_eq!((m.tag(), m.time()), (0xbeef, 0x1234_5678_9abc));
+    }
+
+    #[test]
+    fn controls_round_trip_and_refuse_nonsense() {
+        let session = Control::Session { high: 1, low: 2 };
+        let gap = Control::Gap { from: 4, to: 9 };
+        for c in [Control::Epoch { epoch: 9 }, Control::End, gap, session, Control::Unknown { kind: 99 }] {
+            assert_eq!(Control::from_words(c.words()), Some(c));
+        }
+        assert_eq!(Control::from_words([3, 4, 3]), None, "gap ends before it starts");
+        assert_eq!(Control::from_words([3, 4, u64::MAX]), None, "no sequence would be left after it");
+        assert_eq!((gap.next_sequence(4), session.next_sequence(4)), (10, 4));
+    }
+}

@@ -1,0 +1,31 @@
+//! shmcast's shared-memory ring: one writer, any number of read-only readers, one cache line a message.
+//!
+//! This crate is what both sides of a segment have in common, and all of the project's `unsafe`. Programs use the
+//! `shmcast` crate; another language implements `SPEC.md`, which lies beside this source.
+//!
+//! | module | layer | may not |
+//! |---|---|---|
+//! | [`layout`] | the bytes | touch memory, call the system |
+//! | [`ring`] | the protocol | map, open, log, ask the time |
+//! | [`mem`] | maps, prefault, locks, huge pages | know about rings |
+//! | [`segment`], [`reader_page`] | a mapped file that lends the protocol its cells | |
+#![deny(unsafe_op_in_unsafe_fn)]
+
+#[cfg(not(target_endian = "little"))]
+compile_error!(
+    "segments are little-endian and payload words are not swapped: big-endian machines cannot share them"
+);
+
+pub mod error;
+pub mod layout;
+pub mod ring;
+pub mod sync;
+
+#[cfg(not(loom))]
+pub mod counter;
+#[cfg(not(loom))]
+pub mod mem;
+#[cfg(not(loom))]
+pub mod reader_page;
+#[cfg(not(loom))]
+pub mod segment;

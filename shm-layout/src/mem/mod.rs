@@ -1,0 +1,67 @@
+//! Memory from the operating system: maps of files, made ready before the first message.
+//!
+//! Knows nothing of rings. A map is handed on as [`Cells`], never as a slice of bytes.
+
+use crate::ring::cells::Cells;
+use crate::sync::AtomicU64;
+use memmap2::{MmapOptions, MmapRaw};
+use std::fs::File;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+mod prepare;
+pub use prepare::{Preparation, Step, prepare};
+
+/// A shared map of the first bytes of a file.
+#[derive(Debug, Clone)]
+pub struct Map {
+    map: Arc<MmapRaw>,
+    writable: bool,
+}
+
+impl Map {
+    /// Maps `bytes` of `file` for reading only; the kernel refuses every store through it.
+    ///
+    /// # Errors
+    /// What `mmap` says, or `InvalidInput` for a length that is no multiple of eight.
+    pub fn read_only(file: &File, bytes: u64) -> io::Result<Self> {
+        let map = MmapOptions::new().len(length(bytes)?).map_raw_read_only(file)?;
+        Ok(Self { map: Arc::new(map), writable: false })
+    }
+
+    /// Maps `bytes` of `file` for reading and writing.
+    ///
+    /// # Errors
+    /// What `mmap` says, or `InvalidInput` for a length that is no multiple of eight.
+    pub fn read_write(file: &File, bytes: u64) -> io::Result<Self> {
+        let map = MmapOptions::new().len(length(bytes)?).map_raw(file)?;
+        Ok(Self { map: Arc::new(map), writable: true })
+    }
+
+    /// Lends the words from byte `offset` on. Storing through cells of a read-only map kills the process.
+    ///
+    /// # Panics
+    /// When the range leaves the map or is not aligned: the caller checks sizes before it maps.
+    pub fn cells(&self, offset: u64, words: u64) -> Cells {
+        let end = words.checked_mul(8).and_then(|bytes| bytes.checked_add(offset));
+        assert!(offset.is_multiple_of(8) && end.is_some_and(|end| end <= self.map.len() as u64));
+        let first = NonNull::new(self.map.as_mut_ptr().wrapping_add(offset as usize).cast::<AtomicU64>())
+            .expect("a successful mmap is not at address 0");
+        // SAFETY: maps start on a page, so the first word is aligned; the assertion keeps all words inside the map;
+        // the map lives as long as the Arc given as owner. `MmapRaw` never hands out references over its bytes.
+        unsafe { Cells::from_raw(first, words as usize, self.map.clone()) }
+    }
+
+    /// Bytes mapped.
+    pub fn bytes(&self) -> u64 {
+        self.map.len() as u64
+    }
+}
+
+fn length(bytes: u64) -> io::Result<usize> {
+    usize::try_from(bytes)
+        .ok()
+        .filter(|bytes| *bytes > 0 && bytes.is_multiple_of(8))
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "length of a map must be whole words"))
+}

@@ -1,0 +1,187 @@
+//! A mapped reader page: the subscriber's own end, and the tools' end.
+
+use crate::error::OpenError;
+use crate::layout::reader_page::{
+    BUCKETS, BYTES, HEARTBEAT, HISTOGRAM, LAPPED, MAGIC, MISSED, PID, POSITION, RECEIVED, SEGMENT, SEQUENCE,
+    STARTED_AT, VERSION, WORDS, bucket, bucket_limit_ns,
+};
+use crate::mem::Map;
+use crate::ring::cells::Cells;
+use crate::ring::locate::Place;
+use crate::sync::Ordering;
+use std::fs::File;
+
+/// The subscriber's end. Updates are relaxed stores to a line that nobody else writes: a few nanoseconds.
+#[derive(Debug)]
+pub struct ReaderPage {
+    cells: Cells,
+}
+
+impl ReaderPage {
+    /// Makes a page in `file`, which is empty, for process `pid` reading the segment `uuid` from `start` on.
+    ///
+    /// # Errors
+    /// [`OpenError::Os`] when the file cannot be sized or mapped.
+    pub fn create(file: &File, pid: u32, uuid: [u64; 2], start: Place) -> Result<Self, OpenError> {
+        let os = |what| move |source| OpenError::Os { what, source };
+        nix::fcntl::posix_fallocate(file, 0, BYTES as i64)
+            .map_err(|e| os("reserve memory for the reader page")(e.into()))?;
+        let map = Map::read_write(file, BYTES).map_err(os("map the reader page"))?;
+        let page = Self { cells: map.cells(0, WORDS as u64) };
+        page.set(1, VERSION);
+        page.set(PID, u64::from(pid));
+        page.set(STARTED_AT, start.sequence);
+        page.set(SEGMENT, uuid[0]);
+        page.set(SEGMENT + 1, uuid[1]);
+        page.moved(start);
+        page.cells[0].store(MAGIC, Ordering::Release);
+        Ok(page)
+    }
+
+    /// Notes where the subscriber is.
+    #[inline]
+    pub fn moved(&self, place: Place) {
+        self.set(POSITION, place.position);
+        self.set(SEQUENCE, place.sequence);
+    }
+
+    /// Counts a message received.
+    #[inline]
+    pub fn received(&self, place: Place) {
+        self.moved(place);
+        self.add(RECEIVED, 1);
+    }
+
+    /// Counts a latency.
+    #[inline]
+    pub fn latency(&self, latency_ns: u64) {
+        self.add(HISTOGRAM + bucket(latency_ns), 1);
+    }
+
+    /// Counts messages that were overwritten before they were read.
+    pub fn lapped(&self, missed: u64, place: Place) {
+        self.add(LAPPED, 1);
+        self.missed(missed, place);
+    }
+
+    /// Counts messages that never reached this host.
+    pub fn missed(&self, missed: u64, place: Place) {
+        self.add(MISSED, missed);
+        self.moved(place);
+    }
+
+    /// Notes that the subscriber looked at the ring, at `time` in ticks of the segment's clock.
+    #[inline]
+    pub fn heartbeat(&self, time: u64) {
+        self.set(HEARTBEAT, time);
+    }
+
+    #[inline]
+    fn set(&self, word: usize, value: u64) {
+        self.cells[word].store(value, Ordering::Relaxed);
+    }
+
+    /// Sole writer, so a load and a store make an increment.
+    #[inline]
+    fn add(&self, word: usize, value: u64) {
+        self.set(word, self.cells[word].load(Ordering::Relaxed).wrapping_add(value));
+    }
+}
+
+/// What a page said when it was looked at: the claims of its subscriber.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReaderStats {
+    /// Process id, as the subscriber saw itself.
+    pub pid: u64,
+    /// The sequence it started from.
+    pub started_at: u64,
+    /// Identity of the segment it reads.
+    pub segment: [u64; 2],
+    /// The place it will read next.
+    pub place: Place,
+    /// Messages received.
+    pub received: u64,
+    /// Times it was overtaken.
+    pub lapped: u64,
+    /// Messages missed.
+    pub missed: u64,
+    /// When it last looked at the ring, in ticks of the segment's clock.
+    pub heartbeat: u64,
+    /// Counts of latencies by bucket; see [`bucket_limit_ns`].
+    pub histogram: Box<[u64]>,
+}
+
+impl ReaderStats {
+    /// Reads the page in `file`; `None` while its subscriber is still making it, or if it is none.
+    ///
+    /// # Errors
+    /// [`OpenError::Os`] when the file cannot be read.
+    pub fn read(file: &File) -> Result<Option<Self>, OpenError> {
+        let os = |what| move |source| OpenError::Os { what, source };
+        if file.metadata().map_err(os("read the reader page's size"))?.len() < BYTES {
+            return Ok(None);
+        }
+        let cells = Map::read_only(file, BYTES).map_err(os("map the reader page"))?.cells(0, WORDS as u64);
+        let word = |word: usize| cells[word].load(Ordering::Relaxed);
+        if cells[0].load(Ordering::Acquire) != MAGIC || word(1) != VERSION {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            pid: word(PID),
+            started_at: word(STARTED_AT),
+            segment: [word(SEGMENT), word(SEGMENT + 1)],
+            place: Place { position: word(POSITION), sequence: word(SEQUENCE) },
+            received: word(RECEIVED),
+            lapped: word(LAPPED),
+            missed: word(MISSED),
+            heartbeat: word(HEARTBEAT),
+            histogram: (HISTOGRAM..HISTOGRAM + BUCKETS).map(word).collect(),
+        }))
+    }
+
+    /// The latency in nanoseconds below which the fraction `quantile` of the messages lie, as the upper limit of its
+    /// bucket (at most 6.25 % high); `None` when no latency was counted.
+    pub fn latency_ns(&self, quantile: f64) -> Option<u64> {
+        let total: u64 = self.histogram.iter().fold(0, |sum, n| sum.saturating_add(*n));
+        let rank = ((total as f64 * quantile).ceil() as u64).clamp(1, total.max(1));
+        let mut seen = 0u64;
+        self.histogram
+            .iter()
+            .position(|count| {
+                seen = seen.saturating_add(*count);
+                total > 0 && seen >= rank
+            })
+            .map(bucket_limit_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_subscriber_counts_is_what_a_tool_reads() {
+        let file = tempfile::tempfile().unwrap();
+        let start = Place { position: 128, sequence: 3 };
+        let page = ReaderPage::create(&file, 42, [7, 8], start).unwrap();
+        for (i, latency_ns) in [100, 200, 300, 100_000].into_iter().enumerate() {
+            page.received(Place { position: 192 + 64 * i as u64, sequence: 4 + i as u64 });
+            page.latency(latency_ns);
+        }
+        page.lapped(10, Place { position: 4096, sequence: 17 });
+        page.heartbeat(99);
+        let stats = ReaderStats::read(&file).unwrap().unwrap();
+        assert_eq!((stats.pid, stats.started_at, stats.received), (42, 3, 4));
+        assert_eq!((stats.lapped, stats.missed, stats.place.sequence), (1, 10, 17));
+        assert!((200..=212).contains(&stats.latency_ns(0.5).unwrap()));
+        assert!((100_000..=106_250).contains(&stats.latency_ns(1.0).unwrap()));
+    }
+
+    #[test]
+    fn an_unfinished_page_is_no_page() {
+        let file = tempfile::tempfile().unwrap();
+        assert_eq!(ReaderStats::read(&file).unwrap(), None);
+        file.set_len(BYTES).unwrap();
+        assert_eq!(ReaderStats::read(&file).unwrap(), None);
+    }
+}

@@ -1,0 +1,78 @@
+//! Shared words: a slice of atomics that somebody else may be writing, kept mapped for as long as it is held.
+//!
+//! This is the only door to shared memory. No `&[u8]` and no `&T` is ever formed over it; readers use relaxed loads
+//! of at most eight bytes, which the standard library documents as the operations allowed on read-only pages.
+
+use crate::sync::AtomicU64;
+use std::any::Any;
+use std::fmt;
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// A run of shared 8-byte words and a share in whatever keeps them mapped.
+#[derive(Clone)]
+pub struct Cells {
+    words: NonNull<AtomicU64>,
+    len: usize,
+    /// Unmaps when the last holder goes; never looked at.
+    _owner: Arc<dyn Any + Send + Sync>,
+}
+
+// SAFETY: the words are atomics, which any thread may use, and the owner that keeps them mapped is Send and Sync.
+unsafe impl Send for Cells {}
+// SAFETY: as above; `Cells` hands out nothing but shared references to atomics.
+unsafe impl Sync for Cells {}
+
+impl Cells {
+    /// Lends `len` words at `words`.
+    ///
+    /// # Safety
+    /// `words` is aligned to eight bytes, and `len` words from it stay mapped readable for as long as `owner` lives.
+    /// Whoever stores through the result holds a writable map.
+    #[cfg(not(loom))]
+    pub(crate) unsafe fn from_raw(
+        words: NonNull<AtomicU64>,
+        len: usize,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
+        debug_assert!(words.is_aligned());
+        Self { words, len, _owner: owner }
+    }
+
+    /// Zeroed words of this process's own, for models and tests.
+    #[cfg(any(test, loom))]
+    pub(crate) fn zeroed(len: usize) -> Self {
+        let owner: Arc<Vec<AtomicU64>> = Arc::new((0..len).map(|_| AtomicU64::new(0)).collect());
+        let words = NonNull::from(owner.as_slice()).cast();
+        Self { words, len, _owner: owner }
+    }
+}
+
+impl Deref for Cells {
+    type Target = [AtomicU64];
+
+    #[inline(always)]
+    fn deref(&self) -> &[AtomicU64] {
+        // SAFETY: `from_raw` was promised that these words are aligned and mapped while `_owner` lives, which is at
+        // least as long as this borrow. Others may write them meanwhile: they are atomics.
+        unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.len) }
+    }
+}
+
+impl fmt::Debug for Cells {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cells({} words)", self.len)
+    }
+}
+
+/// The three parts of a segment that the protocol works on.
+#[derive(Debug, Clone)]
+pub struct RingCells {
+    /// The header page.
+    pub header: Cells,
+    /// One position a sequence, modulo its length.
+    pub index: Cells,
+    /// The granules.
+    pub data: Cells,
+}

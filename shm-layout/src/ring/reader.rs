@@ -1,0 +1,272 @@
+//! The reading end: any number, each through a read-only map, none known to the writer.
+
+use crate::error::Corrupt;
+use crate::layout::geometry::{GRANULE, Geometry, RECORD_HEADER, WORD};
+use crate::layout::header::{FRONTIER, LAZY_KEY, LAZY_PUBLISHED, STATE, State};
+use crate::layout::record::{Commit, Control, Flags, Meta};
+use crate::ring::cells::RingCells;
+use crate::ring::copy;
+use crate::ring::locate::{LocateError, Locator, Place};
+use crate::sync::{Ordering, fence};
+
+/// Empty polls between two looks at frontier and state.
+#[cfg(not(loom))]
+const LOOK_EVERY: u32 = 64;
+#[cfg(loom)]
+const LOOK_EVERY: u32 = 1;
+
+/// What one poll found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Poll {
+    /// Nothing new.
+    Empty,
+    /// A message; its payload is in the buffer.
+    Message {
+        /// Payload bytes.
+        length: usize,
+        /// Its sequence.
+        sequence: u64,
+        /// The publisher's own mark.
+        tag: u16,
+        /// Whether a reader may start afresh from it.
+        key: bool,
+        /// Publish time: low 48 bits of the segment's clock, in ticks.
+        time: u64,
+    },
+    /// Something the stream says of itself, in order.
+    Control(Control),
+    /// The writer overtook this reader. Nothing was consumed: [`Reader::resume`] decides where to go on.
+    Lapped,
+    /// The buffer is too small for the next message. Nothing was consumed.
+    TooSmall {
+        /// Bytes the message needs.
+        needed: usize,
+    },
+    /// This segment has been replaced by another; nothing more will be published here.
+    Superseded,
+    /// Another program wrote to the segment. Nothing was consumed.
+    Corrupt(Corrupt),
+}
+
+/// Where a reader that lost its place goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Resume {
+    /// At the oldest message that will not be overwritten at once: loses least, and is soonest lapped again.
+    #[default]
+    Oldest,
+    /// At the next message to come: loses most, and has all the ring ahead of it.
+    Latest,
+    /// At the last key message, or at the oldest if that is overwritten or none was published.
+    Key,
+}
+
+/// Reads records from a ring.
+#[derive(Debug)]
+pub struct Reader {
+    cells: RingCells,
+    geometry: Geometry,
+    position: u64,
+    sequence: u64,
+    empties: u32,
+    /// Whether the end of the current epoch's stream has been handed out.
+    ended: bool,
+}
+
+impl Reader {
+    /// A reader that starts at `place`, which a [`Locator`] of the same ring found.
+    pub fn new(cells: RingCells, geometry: Geometry, place: Place) -> Self {
+        let Place { position, sequence } = place;
+        Self { cells, geometry, position, sequence, empties: 0, ended: false }
+    }
+
+    /// Looks for the next record and copies a message's payload to the start of `out`. Wait-free; no allocation, lock
+    /// or system call.
+    ///
+    /// Cost when caught up: one cache line for an empty poll or a message of up to 48 bytes, `ceil((16 + length) / 64)`
+    /// lines for a longer one; the frontier's line once a chunk.
+    #[inline]
+    pub fn poll(&mut self, out: &mut [u8]) -> Poll {
+        let Geometry { capacity, max_message, .. } = self.geometry;
+        let offset = self.position & (capacity - 1);
+        let at = (offset / WORD) as usize;
+        let commit = Commit::from_word(self.cells.data[at].load(Ordering::Relaxed));
+        if commit.word() == 0 {
+            return self.empty();
+        }
+        if !cfg!(mutant = "no_commit_fence") {
+            fence(Ordering::Acquire); // SYNC POINT: commit
+        }
+        if !commit.is_plausible(self.sequence, capacity - offset, max_message) {
+            return self.implausible(commit);
+        }
+        if commit.flags().has(Flags::PAD) || commit.flags().has(Flags::CONTROL) {
+            return self.poll_control(commit, at, out);
+        }
+        let length = commit.length() as usize;
+        let bytes = commit.record_bytes();
+        let record = &self.cells.data[at..at + (bytes / WORD) as usize];
+        let meta = Meta::from_word(record[1].load(Ordering::Relaxed));
+        let fits = length <= out.len();
+        if fits {
+            copy::load(&record[(RECORD_HEADER / WORD) as usize..], &mut out[..length]);
+        }
+        if !self.in_window(bytes) {
+            return self.outside(commit);
+        }
+        if !fits {
+            return Poll::TooSmall { needed: length };
+        }
+        let sequence = self.sequence;
+        self.position += bytes;
+        self.sequence = sequence.wrapping_add(1);
+        let key = commit.flags().has(Flags::KEY);
+        Poll::Message { length, sequence, tag: meta.tag(), key, time: meta.time() }
+    }
+
+    /// Whether nothing read since the commit word can have been overwritten, and the record ends where the writer may
+    /// have written: `bytes <= frontier - position <= capacity`, in one comparison.
+    #[inline]
+    fn in_window(&self, bytes: u64) -> bool {
+        if cfg!(mutant = "no_window_check") {
+            return true;
+        }
+        if !cfg!(mutant = "no_window_fence") {
+            fence(Ordering::Acquire); // SYNC POINT: window
+        }
+        let frontier = self.cells.header[FRONTIER].load(Ordering::Relaxed);
+        let ahead = frontier.wrapping_sub(self.position);
+        ahead.wrapping_sub(bytes) <= self.geometry.capacity - bytes
+    }
+
+    #[inline]
+    fn empty(&mut self) -> Poll {
+        self.empties = self.empties.wrapping_add(1);
+        if self.empties.is_multiple_of(LOOK_EVERY) { self.look() } else { Poll::Empty }
+    }
+
+    /// Looks at what an empty poll does not: whether the writer has overtaken this reader, or left the segment.
+    /// Every so many empty polls this happens by itself; call it before a long sleep.
+    #[cold]
+    pub fn look(&mut self) -> Poll {
+        fence(Ordering::Acquire); // SYNC POINT: window
+        if !self.in_window(0) {
+            return self.outside(Commit::from_word(0));
+        }
+        let state = self.state().map(|(_, state)| state);
+        fence(Ordering::Acquire);
+        // What was committed before the segment was closed or given up still comes first.
+        let at = ((self.position & (self.geometry.capacity - 1)) / WORD) as usize;
+        if self.cells.data[at].load(Ordering::Relaxed) != 0 {
+            return Poll::Empty;
+        }
+        match state {
+            Some(State::Superseded) => Poll::Superseded,
+            // Only for one who joined or resumed behind the end record; all others read it in the stream.
+            Some(State::Closed) if !self.ended => {
+                self.ended = true;
+                Poll::Control(Control::End)
+            }
+            _ => Poll::Empty,
+        }
+    }
+
+    #[cold]
+    fn poll_control(&mut self, commit: Commit, at: usize, out: &mut [u8]) -> Poll {
+        let is_pad = commit.flags().has(Flags::PAD);
+        let record = &self.cells.data[at..at + (GRANULE / WORD) as usize];
+        let control = Control::from_words([2, 3, 4].map(|i: usize| record[i].load(Ordering::Relaxed)));
+        if !self.in_window(commit.record_bytes()) {
+            return self.outside(commit);
+        }
+        let control = match control {
+            _ if is_pad => None,
+            Some(Control::Unknown { .. }) => None,
+            Some(Control::Gap { from, .. }) if from != self.sequence => return self.corrupt(commit),
+            Some(control) => Some(control),
+            None => return self.corrupt(commit),
+        };
+        self.position += commit.record_bytes();
+        match control {
+            Some(control) => {
+                self.ended = control == Control::End;
+                self.sequence = control.next_sequence(self.sequence);
+                Poll::Control(control)
+            }
+            // A pad is followed by the record it made room for. Only the ring's start can follow one, so this
+            // recursion ends at once whatever the bytes say.
+            None if is_pad && self.position & (self.geometry.capacity - 1) == 0 => self.poll(out),
+            None => Poll::Empty,
+        }
+    }
+
+    #[cold]
+    fn implausible(&mut self, commit: Commit) -> Poll {
+        if self.in_window(0) { self.corrupt(commit) } else { self.outside(commit) }
+    }
+
+    /// Outside of the window on the near side is a lap; beyond the frontier nothing can have been committed.
+    #[cold]
+    fn outside(&self, commit: Commit) -> Poll {
+        let frontier = self.cells.header[FRONTIER].load(Ordering::Relaxed);
+        let ahead = frontier.wrapping_sub(self.position);
+        if self.position <= frontier && ahead > self.geometry.capacity {
+            Poll::Lapped
+        } else {
+            self.corrupt(commit)
+        }
+    }
+
+    #[cold]
+    fn corrupt(&self, commit: Commit) -> Poll {
+        Poll::Corrupt(Corrupt { position: self.position, sequence: self.sequence, word: commit.word() })
+    }
+
+    /// Goes on at another place after a lap. Returns how many sequences were skipped, exactly.
+    ///
+    /// # Errors
+    /// [`LocateError`] when no place was found; the reader stays where it was.
+    pub fn resume(&mut self, policy: Resume) -> Result<u64, LocateError> {
+        let locator = self.locator();
+        let place = match policy {
+            Resume::Oldest => locator.oldest()?,
+            Resume::Latest => locator.tail()?,
+            Resume::Key => match self.cells.header[LAZY_KEY].load(Ordering::Relaxed) {
+                key if key > self.sequence => locator.seek(key).or_else(|_| locator.oldest())?,
+                _ => locator.oldest()?,
+            },
+        };
+        // A search may have been overtaken by nothing at all: never go back and deliver twice.
+        if place.sequence < self.sequence {
+            return Err(LocateError::Overrun);
+        }
+        let missed = place.sequence - self.sequence;
+        self.jump(place);
+        Ok(missed)
+    }
+
+    /// Moves to a place that a [`Locator`] of this ring found.
+    pub fn jump(&mut self, place: Place) {
+        (self.position, self.sequence) = (place.position, place.sequence);
+    }
+
+    /// A locator over the same ring.
+    pub fn locator(&self) -> Locator {
+        Locator::new(self.cells.clone(), self.geometry)
+    }
+
+    /// Where the next record is expected.
+    pub fn place(&self) -> Place {
+        Place { position: self.position, sequence: self.sequence }
+    }
+
+    /// Messages known to be published and not yet read; up to a few behind the truth.
+    pub fn lag(&self) -> u64 {
+        let published = self.cells.header[LAZY_PUBLISHED].load(Ordering::Relaxed);
+        published.saturating_add(1).saturating_sub(self.sequence)
+    }
+
+    /// Epoch and state of the segment; `None` when another program wrote nonsense there.
+    pub fn state(&self) -> Option<(u64, State)> {
+        State::unpack(self.cells.header[STATE].load(Ordering::Relaxed))
+    }
+}

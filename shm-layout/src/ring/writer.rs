@@ -1,0 +1,345 @@
+//! The writing end: one at a time, never waiting, never reading what a reader wrote.
+//!
+//! Relies on the caller to hold the channel's writer lock: two writers on one ring are outside of the protocol.
+
+use crate::error::{Corrupt, TooLarge};
+use crate::layout::geometry::{AHEAD, GRANULE, Geometry, MAX_COUNT, RECORD_HEADER, WORD, record_bytes};
+use crate::layout::header::{
+    FRONTIER, LAZY_BYTES, LAZY_KEY, LAZY_PUBLISHED, LAZY_TIME, STATE, State, WRITER_PID,
+};
+use crate::layout::record::{Commit, Control, Flags, Meta};
+use crate::ring::cells::RingCells;
+use crate::ring::copy;
+use crate::ring::locate::{Found, LocateError, Locator, Place};
+use crate::sync::{Ordering, fence};
+
+/// Records between two updates of the lazy line; joiners walk at most this far.
+const LAZY_EVERY: u32 = 64;
+const LINE_WORDS: usize = (GRANULE / WORD) as usize;
+/// Payload bytes that share the first line with the record's header.
+const INLINE: usize = (GRANULE - RECORD_HEADER) as usize;
+
+// The release sides of the protocol, each of which one mutant takes away.
+const COMMIT: Ordering = if cfg!(mutant = "relaxed_commit") { Ordering::Relaxed } else { Ordering::Release };
+const INDEX: Ordering = if cfg!(mutant = "relaxed_index") { Ordering::Relaxed } else { Ordering::Release };
+const LAZY: Ordering = if cfg!(mutant = "relaxed_lazy") { Ordering::Relaxed } else { Ordering::Release };
+
+/// A record that a successor found on its way to the tail.
+struct Walked {
+    position: u64,
+    sequence: u64,
+    after: Place,
+}
+
+impl Walked {
+    fn is_gap(&self) -> bool {
+        self.after.sequence > self.sequence + 1
+    }
+}
+
+/// Writes records into a ring.
+#[derive(Debug)]
+pub struct Writer {
+    cells: RingCells,
+    geometry: Geometry,
+    /// Where the next record goes.
+    tail: u64,
+    /// The sequence of the next message.
+    next: u64,
+    /// Commit words are zero from the tail up to here; never beyond the frontier.
+    clean: u64,
+    /// What FRONTIER holds.
+    frontier: u64,
+    epoch: u64,
+    until_lazy: u32,
+    last_key: u64,
+    bytes: u64,
+    last_time: u64,
+}
+
+impl Writer {
+    /// Takes a ring that the caller holds the writer lock of: a new one, one that was closed, or one whose writer died.
+    ///
+    /// The epoch grows by one; unless the ring is new, readers find an epoch record in the stream. Costs a walk over
+    /// at most [`LAZY_EVERY`] records and a chunk's worth of stores.
+    ///
+    /// # Errors
+    /// [`LocateError::Corrupt`] when the walk meets what no writer of ours leaves; the ring is then left as it was.
+    pub fn take(cells: RingCells, geometry: Geometry, pid: u32, time: u64) -> Result<Self, LocateError> {
+        let (old_epoch, old_state) = match cells.header[STATE].load(Ordering::Relaxed) {
+            0 => (0, None),
+            word => State::unpack(word).map(|(epoch, state)| (epoch, Some(state))).ok_or(Corrupt {
+                position: 0,
+                sequence: 0,
+                word,
+            })?,
+        };
+        let lazy = |word: usize| cells.header[word].load(Ordering::Relaxed);
+        let mut writer = Self {
+            geometry,
+            tail: 0,
+            next: 1,
+            clean: 0,
+            frontier: lazy(FRONTIER),
+            epoch: old_epoch + 1,
+            until_lazy: LAZY_EVERY,
+            last_key: lazy(LAZY_KEY),
+            bytes: lazy(LAZY_BYTES),
+            last_time: time,
+            cells,
+        };
+        let walked = writer.walk()?;
+        writer.cells.header[STATE].store(State::Recovering.pack(writer.epoch), Ordering::Release);
+        writer.cells.header[WRITER_PID].store(u64::from(pid), Ordering::Relaxed);
+        for record in walked {
+            writer.index_holes(record.position, record.sequence, record.after.sequence);
+            writer.store_index(record.after);
+        }
+        if old_state.is_some() {
+            writer.repair();
+            writer.update_lazy();
+            writer.control(Control::Epoch { epoch: writer.epoch }, time);
+        }
+        writer.cells.header[STATE].store(State::Active.pack(writer.epoch), Ordering::Release);
+        Ok(writer)
+    }
+
+    /// Finds the tail from the lazy line on; returns the records whose index entries a dead writer may not have stored.
+    fn walk(&mut self) -> Result<Vec<Walked>, LocateError> {
+        let locator = Locator::new(self.cells.clone(), self.geometry);
+        let mut place = locator.hint();
+        let mut walked = Vec::new();
+        while let Found::Record { commit, sequence, after } = locator.inspect(place)? {
+            // The lazy line follows at least every so many records, and each gap at once.
+            if walked.len() > 2 * LAZY_EVERY as usize || walked.last().is_some_and(Walked::is_gap) {
+                return Err(Corrupt { position: place.position, sequence, word: commit.word() }.into());
+            }
+            if after.sequence > sequence && !commit.flags().has(Flags::CONTROL) {
+                self.bytes = self.bytes.wrapping_add(commit.length());
+                if commit.flags().has(Flags::KEY) {
+                    self.last_key = sequence;
+                }
+            }
+            walked.push(Walked { position: place.position, sequence, after });
+            place = after;
+        }
+        (self.tail, self.next) = (place.position, place.sequence);
+        Ok(walked)
+    }
+
+    /// Makes whatever a dead writer left above the tail harmless; the argument is in the module's paper.
+    fn repair(&mut self) {
+        let target = (self.tail + AHEAD).max(self.frontier).next_multiple_of(self.geometry.chunk);
+        if !cfg!(mutant = "takeover_without_frontier") {
+            self.frontier = target;
+            self.cells.header[FRONTIER].store(self.frontier, Ordering::Relaxed);
+            if !cfg!(mutant = "takeover_without_fence") {
+                fence(Ordering::Release); // SYNC POINT: window
+            }
+        }
+        self.clean = self.tail;
+        if cfg!(mutant = "takeover_without_clean") {
+            self.clean = target;
+        } else {
+            self.zero_until(target);
+        }
+    }
+
+    /// Publishes one message and returns its sequence. Wait-free; no allocation, lock or system call.
+    ///
+    /// `time` is in ticks of the segment's clock. Cost: the stores of the record's lines, one zero a granule, one
+    /// index entry; once a chunk one store that every reader will fetch.
+    ///
+    /// # Errors
+    /// [`TooLarge`]; nothing is published then.
+    #[inline]
+    pub fn publish(&mut self, payload: &[u8], tag: u16, key: bool, time: u64) -> Result<u64, TooLarge> {
+        let length = payload.len() as u64;
+        let max_message = self.geometry.max_message;
+        if length > max_message {
+            return Err(TooLarge { length, max_message });
+        }
+        let bytes = record_bytes(length);
+        let at = self.reserve(bytes);
+        let record = &self.cells.data[at..at + (bytes / WORD) as usize];
+        // The line that readers poll comes last and in one burst, so that they cannot take it away half way.
+        let (inline, rest) = payload.split_at(payload.len().min(INLINE));
+        if !rest.is_empty() {
+            copy::store(&record[LINE_WORDS..], rest);
+        }
+        record[1].store(Meta::new(tag, time).word(), Ordering::Relaxed);
+        copy::store(&record[2..LINE_WORDS], inline);
+        let sequence = self.next;
+        let flags = if key { Flags::KEY } else { Flags::VALID };
+        record[0].store(Commit::new(sequence, flags, length).word(), COMMIT); // SYNC POINT: commit
+        self.tail += bytes;
+        self.next = sequence + 1;
+        self.bytes = self.bytes.wrapping_add(length);
+        self.last_time = time;
+        if key {
+            self.last_key = sequence;
+        }
+        self.committed();
+        Ok(sequence)
+    }
+
+    /// Says in the stream that messages up to `to` will never come; the next message has sequence `to + 1`.
+    /// Does nothing when `to` lies behind.
+    pub fn gap(&mut self, to: u64, time: u64) {
+        let from = self.next;
+        if to < from || to >= MAX_COUNT {
+            return;
+        }
+        let position = self.control(Control::Gap { from, to }, time);
+        self.index_holes(position, from, to + 1);
+        self.next = to + 1;
+        self.store_index(Place { position: self.tail, sequence: self.next });
+        self.update_lazy();
+    }
+
+    /// Says in the stream that the remote publisher began a new session, whose identity is ten bytes long.
+    pub fn session(&mut self, identity: [u8; 10], time: u64) {
+        let (high, low) = identity.split_at(8);
+        let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, &b| word << 8 | u64::from(b));
+        self.control(Control::Session { high: word(high), low: word(low) }, time);
+    }
+
+    /// Ends the stream: readers get everything published so far and then the end.
+    pub fn close(mut self, time: u64) {
+        self.control(Control::End, time);
+        self.update_lazy();
+        self.cells.header[WRITER_PID].store(0, Ordering::Relaxed);
+        self.cells.header[STATE].store(State::Closed.pack(self.epoch), Ordering::Release);
+    }
+
+    /// The sequence of the next message.
+    pub fn next_sequence(&self) -> u64 {
+        self.next
+    }
+
+    /// Where the next record goes, in bytes since the ring began.
+    pub fn position(&self) -> u64 {
+        self.tail
+    }
+
+    /// This writer's incarnation, from 1.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The sizes of the ring.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// Writes a control record and returns its position.
+    #[cold]
+    fn control(&mut self, control: Control, time: u64) -> u64 {
+        let at = self.reserve(GRANULE);
+        let record = &self.cells.data[at..at + LINE_WORDS];
+        record[1].store(Meta::new(0, time).word(), Ordering::Relaxed);
+        for (word, value) in record[2..].iter().zip(control.words()) {
+            word.store(value, Ordering::Relaxed);
+        }
+        record[0].store(Commit::new(self.next, Flags::CONTROL, Control::BYTES).word(), COMMIT);
+        let position = self.tail;
+        self.tail += GRANULE;
+        self.committed();
+        position
+    }
+
+    /// Prepares `bytes` contiguous bytes at the tail and returns the index of their first word.
+    #[inline]
+    fn reserve(&mut self, bytes: u64) -> usize {
+        let mask = self.geometry.capacity - 1;
+        let to_end = self.geometry.capacity - (self.tail & mask);
+        if bytes > to_end {
+            self.pad(to_end);
+        }
+        self.prepare(self.tail + bytes + AHEAD);
+        ((self.tail & mask) / WORD) as usize
+    }
+
+    /// Fills the rest of the ring, because records never cross its end.
+    #[cold]
+    fn pad(&mut self, to_end: u64) {
+        self.prepare(self.tail + to_end + AHEAD);
+        let at = ((self.tail & (self.geometry.capacity - 1)) / WORD) as usize;
+        let commit = Commit::new(self.next, Flags::PAD, to_end - RECORD_HEADER);
+        self.cells.data[at].store(commit.word(), COMMIT);
+        self.tail += to_end;
+        self.committed();
+    }
+
+    /// Announces and cleans everything up to `need`.
+    #[inline]
+    fn prepare(&mut self, need: u64) {
+        if need > self.frontier {
+            self.advance_frontier(need);
+        }
+        if cfg!(mutant = "no_clean_ahead") {
+            self.clean = need;
+        }
+        self.zero_until(need);
+    }
+
+    #[cold]
+    fn advance_frontier(&mut self, need: u64) {
+        self.update_lazy();
+        let frontier = need.next_multiple_of(self.geometry.chunk);
+        self.frontier = frontier;
+        if cfg!(mutant = "frontier_after_data") {
+            return;
+        }
+        self.cells.header[FRONTIER].store(frontier, Ordering::Relaxed);
+        if !cfg!(mutant = "no_frontier_fence") {
+            fence(Ordering::Release); // SYNC POINT: window
+        }
+    }
+
+    #[inline]
+    fn zero_until(&mut self, end: u64) {
+        let mask = self.geometry.capacity - 1;
+        while self.clean < end {
+            self.cells.data[((self.clean & mask) / WORD) as usize].store(0, Ordering::Relaxed);
+            self.clean += GRANULE;
+        }
+    }
+
+    /// Notes where the next sequence will stand; every so often, tells joiners.
+    #[inline]
+    fn committed(&mut self) {
+        if cfg!(mutant = "frontier_after_data") {
+            self.cells.header[FRONTIER].store(self.frontier, Ordering::Relaxed);
+        }
+        self.store_index(Place { position: self.tail, sequence: self.next });
+        self.until_lazy -= 1;
+        if self.until_lazy == 0 {
+            self.update_lazy();
+        }
+    }
+
+    #[inline]
+    fn store_index(&self, place: Place) {
+        let entry = (place.sequence & (self.geometry.index_entries - 1)) as usize;
+        self.cells.index[entry].store(place.position, INDEX); // SYNC POINT: index
+    }
+
+    fn update_lazy(&mut self) {
+        self.until_lazy = LAZY_EVERY;
+        let header = &self.cells.header;
+        header[LAZY_TIME].store(self.last_time, Ordering::Relaxed);
+        header[LAZY_KEY].store(self.last_key, Ordering::Relaxed);
+        header[LAZY_BYTES].store(self.bytes, Ordering::Relaxed);
+        header[LAZY_PUBLISHED].store(self.next - 1, LAZY); // SYNC POINT: lazy
+    }
+
+    /// Points the missing sequences after `from` and before `next` at the gap record that says so, as far as the index
+    /// reaches.
+    fn index_holes(&self, position: u64, from: u64, next: u64) {
+        let reachable = next.saturating_sub(self.geometry.index_entries - 1);
+        for sequence in reachable.max(from + 1)..next {
+            self.store_index(Place { position, sequence });
+        }
+    }
+}

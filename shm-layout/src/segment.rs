@@ -1,0 +1,155 @@
+//! A segment: a mapped file with a header that was checked, lending its cells to the protocol.
+//!
+//! Where the file comes from (a directory, a daemon's descriptor) and who may write it is the caller's affair.
+
+use crate::error::OpenError;
+use crate::layout::geometry::{HEADER_BYTES, WORD};
+use crate::layout::header::{HEADER_WORDS, Header, MAGIC, STATE, State};
+use crate::mem::{Map, Preparation, Step, prepare};
+use crate::ring::cells::RingCells;
+use crate::ring::locate::{LocateError, Locator, Place};
+use crate::ring::reader::Reader;
+use crate::ring::writer::Writer;
+use crate::sync::Ordering;
+use std::fs::File;
+use std::io;
+
+/// How a segment is mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Reading only, enforced by the kernel.
+    Read,
+    /// Reading and writing; for the one writer.
+    Write,
+}
+
+/// A mapped segment.
+#[derive(Debug)]
+pub struct Segment {
+    header: Header,
+    cells: RingCells,
+    map: Map,
+    access: Access,
+}
+
+impl Segment {
+    /// Makes a segment in `file`, which is empty and which nobody else has opened yet, and maps it for writing.
+    ///
+    /// All bytes are reserved first, so that a full file system is an error here and no fault later; the magic is
+    /// stored last, so that a half-made segment is never taken for one.
+    ///
+    /// # Errors
+    /// [`OpenError::Os`] when the file system refuses, [`OpenError::Field`] for names that do not fit.
+    pub fn create(file: &File, header: Header) -> Result<Self, OpenError> {
+        let words = header.to_words()?;
+        let bytes = header.geometry.segment_bytes();
+        reserve(file, bytes)
+            .map_err(|source| OpenError::Os { what: "reserve memory for the segment", source })?;
+        let map = Map::read_write(file, bytes)
+            .map_err(|source| OpenError::Os { what: "map the new segment", source })?;
+        let cells = lend(&map, &header);
+        for (cell, word) in cells.header.iter().zip(words).skip(1) {
+            cell.store(word, Ordering::Relaxed);
+        }
+        cells.header[0].store(MAGIC, Ordering::Release);
+        Ok(Self { header, cells, map, access: Access::Write })
+    }
+
+    /// Maps an existing segment after checking everything that its header claims against the file's real size.
+    ///
+    /// # Errors
+    /// [`OpenError`] naming what is wrong. Nothing is written, whatever the file holds.
+    pub fn open(file: &File, access: Access) -> Result<Self, OpenError> {
+        let os = |what| move |source| OpenError::Os { what, source };
+        let found = file.metadata().map_err(os("read the segment's size"))?.len();
+        if found < HEADER_BYTES {
+            return Err(OpenError::Truncated { found, needed: HEADER_BYTES });
+        }
+        let page = Map::read_only(file, HEADER_BYTES).map_err(os("map the segment's header"))?;
+        let copy: Vec<u64> =
+            page.cells(0, HEADER_WORDS as u64).iter().map(|word| word.load(Ordering::Relaxed)).collect();
+        let header = Header::from_words(&copy)?;
+        let needed = header.geometry.segment_bytes();
+        if found < needed {
+            return Err(OpenError::Truncated { found, needed });
+        }
+        let map = match access {
+            Access::Read => Map::read_only(file, needed),
+            Access::Write => Map::read_write(file, needed),
+        }
+        .map_err(os("map the segment"))?;
+        let cells = lend(&map, &header);
+        Ok(Self { header, cells, map, access })
+    }
+
+    /// Prefaults, locks and collapses the map as asked; one [`Step`] each says how it went.
+    pub fn prepare(&self, wanted: Preparation) -> Vec<Step> {
+        prepare(&self.map, wanted)
+    }
+
+    /// Takes the writing end. The caller holds the channel's writer lock and lets go of it only after the writer.
+    ///
+    /// # Errors
+    /// See [`Writer::take`].
+    ///
+    /// # Panics
+    /// When the segment was mapped for reading.
+    pub fn writer(&self, pid: u32, time: u64) -> Result<Writer, LocateError> {
+        assert!(self.access == Access::Write, "a writer needs a writable map");
+        Writer::take(self.cells.clone(), self.header.geometry, pid, time)
+    }
+
+    /// A reader that starts at `place`.
+    pub fn reader(&self, place: Place) -> Reader {
+        Reader::new(self.cells.clone(), self.header.geometry, place)
+    }
+
+    /// For finding places to start from.
+    pub fn locator(&self) -> Locator {
+        Locator::new(self.cells.clone(), self.header.geometry)
+    }
+
+    /// What the creator fixed.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// A word of the header page as it is now, such as [`LAZY_BYTES`](crate::layout::header::LAZY_BYTES). A claim of
+    /// the writer's.
+    ///
+    /// # Panics
+    /// When `word` lies beyond the page.
+    pub fn header_word(&self, word: usize) -> u64 {
+        self.cells.header[word].load(Ordering::Relaxed)
+    }
+
+    /// Epoch and state as they are now; `None` before the first writer took the segment, or when they are nonsense.
+    pub fn state(&self) -> Option<(u64, State)> {
+        State::unpack(self.header_word(STATE))
+    }
+
+    /// Tells readers that another segment has taken this one's place.
+    ///
+    /// # Panics
+    /// When the segment was mapped for reading.
+    pub fn supersede(&self) {
+        assert!(self.access == Access::Write, "only a writable map can be marked");
+        let epoch = self.state().map_or(0, |(epoch, _)| epoch);
+        self.cells.header[STATE].store(State::Superseded.pack(epoch), Ordering::Release);
+    }
+}
+
+fn lend(map: &Map, header: &Header) -> RingCells {
+    let g = &header.geometry;
+    RingCells {
+        header: map.cells(0, HEADER_WORDS as u64),
+        index: map.cells(HEADER_BYTES, g.index_entries),
+        data: map.cells(g.data_offset, g.capacity / WORD),
+    }
+}
+
+fn reserve(file: &File, bytes: u64) -> io::Result<()> {
+    let length = i64::try_from(bytes).map_err(io::Error::other)?;
+    nix::fcntl::posix_fallocate(file, 0, length)?;
+    Ok(())
+}
