@@ -204,8 +204,8 @@ impl Writer {
         self.control(Control::Session { high: word(high), low: word(low) }, time);
     }
 
-    /// Ends the stream: readers get everything published so far and then the end.
-    pub fn close(mut self, time: u64) {
+    /// Ends the stream: readers get everything published so far and then the end. Nothing may be published after it.
+    pub fn close(&mut self, time: u64) {
         self.control(Control::End, time);
         self.update_lazy();
         self.cells.header[WRITER_PID].store(0, Ordering::Relaxed);

@@ -1,0 +1,128 @@
+//! Why a channel could not be opened.
+
+use shmcast_layout::error::{GeometryError, OpenError};
+use shmcast_layout::ring::locate::LocateError;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use thiserror::Error;
+
+/// Why a publisher or subscriber could not attach, or a channel could not be looked at or removed.
+#[derive(Debug, Error)]
+pub enum ChannelError {
+    /// Not a name that can be a channel's.
+    #[error("channel name {name:?}: {why}")]
+    Name {
+        /// The name given.
+        name: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// No such channel.
+    #[error("no channel {name:?} in {}: start its publisher first, or wait for it", dir.display())]
+    NotFound {
+        /// The channel.
+        name: String,
+        /// Where it was looked for.
+        dir: PathBuf,
+    },
+    /// Somebody is using the channel.
+    #[error("channel {name:?} is in use by {holder}: stop it first")]
+    InUse {
+        /// The channel.
+        name: String,
+        /// Who.
+        holder: Holder,
+    },
+    /// The channel exists with another size than the one asked for.
+    #[error(
+        "channel {name:?} exists with {what} {found}, not {wanted}: leave it out, or remove the channel first"
+    )]
+    Mismatch {
+        /// The channel.
+        name: String,
+        /// Which property.
+        what: &'static str,
+        /// Its value.
+        found: u64,
+        /// The value asked for.
+        wanted: u64,
+    },
+    /// The file is not a segment that can be used.
+    #[error("{}: {source}", path.display())]
+    Segment {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: OpenError,
+    },
+    /// A size out of range.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    /// The place to start from is not there, or the ring is damaged.
+    #[error("channel {name:?}: {source}")]
+    Locate {
+        /// The channel.
+        name: String,
+        /// What was wrong.
+        source: LocateError,
+    },
+    /// The directory belongs to somebody else.
+    #[error("{} belongs to uid {owner}: set SHMCAST_DIR or give a directory of your own", dir.display())]
+    ForeignDirectory {
+        /// The directory.
+        dir: PathBuf,
+        /// Its owner.
+        owner: u32,
+    },
+    /// The operating system refused.
+    #[error("{what} {}: {source}", path.display())]
+    Os {
+        /// What was tried.
+        what: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl ChannelError {
+    pub(crate) fn os(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Os { what, path, source }
+    }
+}
+
+/// Who holds a channel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Holder {
+    /// Its publisher; the process id it left in the lock file, and its command name if that process is visible.
+    Publisher {
+        /// Process id in the publisher's own namespace.
+        pid: Option<u32>,
+        /// Command name.
+        command: Option<String>,
+    },
+    /// This many readers, one of them with this process id.
+    Readers {
+        /// How many.
+        count: usize,
+        /// One of them.
+        pid: u64,
+    },
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Publisher { pid: Some(pid), command: Some(command) } => {
+                write!(f, "publisher {command} (pid {pid})")
+            }
+            Self::Publisher { pid: Some(pid), command: None } => write!(f, "a publisher (pid {pid})"),
+            Self::Publisher { .. } => write!(f, "a publisher"),
+            Self::Readers { count: 1, pid } => write!(f, "a reader (pid {pid})"),
+            Self::Readers { count, pid } => write!(f, "{count} readers (pid {pid} among them)"),
+        }
+    }
+}

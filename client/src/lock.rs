@@ -1,0 +1,27 @@
+//! Open-file-description locks: held by an open file, let go by the kernel when its last descriptor closes, however the
+//! process ends. Liveness is asked of the kernel, never guessed from a process id or a timeout.
+
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+use std::fs::File;
+use std::io;
+
+fn whole_file() -> libc::flock {
+    libc::flock { l_type: libc::F_WRLCK as _, l_whence: libc::SEEK_SET as _, l_start: 0, l_len: 0, l_pid: 0 }
+}
+
+/// Takes the exclusive lock. False when another open file holds it.
+pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
+    match fcntl(file, FcntlArg::F_OFD_SETLK(&whole_file())) {
+        Ok(_) => Ok(true),
+        Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EACCES) => Ok(false),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Whether another open file holds the lock. Takes nothing; a read-only descriptor will do.
+pub(crate) fn is_locked(file: &File) -> io::Result<bool> {
+    let mut lock = whole_file();
+    fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock))?;
+    Ok(libc::c_int::from(lock.l_type) != libc::F_UNLCK)
+}

@@ -1,0 +1,538 @@
+//! The receiving end of a channel.
+
+use crate::clock::Clock;
+use crate::directory::{ChannelFiles, Directory};
+use crate::error::ChannelError;
+use crate::lock;
+use crate::message::{Event, Lapped, Message, RecvError};
+use crate::wait::{Wait, Waiter};
+use shmcast_layout::error::OpenError;
+use shmcast_layout::layout::header::{Header, State};
+use shmcast_layout::layout::record::Control;
+use shmcast_layout::mem::{Preparation, Step};
+use shmcast_layout::reader_page::ReaderPage;
+use shmcast_layout::ring::locate::{LocateError, Place};
+use shmcast_layout::ring::reader::{Poll, Reader};
+use shmcast_layout::segment::{Access, Segment};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+pub use shmcast_layout::ring::reader::Resume;
+
+/// Where a subscriber begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Start {
+    /// With the next message published.
+    #[default]
+    Latest,
+    /// With the oldest message that is still safe in the ring.
+    Oldest,
+    /// With this message. If it has been overwritten, the first event is [`Event::Lapped`] with the exact loss.
+    Sequence(u64),
+}
+
+/// Receives a channel's messages, in order, each once.
+///
+/// Reads through a map that the kernel lets nobody write through; neither the publisher nor other readers can notice
+/// it. Receiving makes no system call unless the wait strategy does, takes no lock and allocates nothing.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// use shmcast::{Event, Publisher, Start, Subscriber, Wait};
+/// let mut publisher = Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+/// publisher.publish(b"one")?;
+/// let mut subscriber =
+///     Subscriber::builder("t").dir(dir.path()).start(Start::Oldest).wait(Wait::Spin).open()?;
+/// match subscriber.recv()? {
+///     Event::Message(m) => assert_eq!((m.payload, m.sequence), (&b"one"[..], 1)),
+///     other => panic!("{other:?}"),
+/// }
+/// assert_eq!(subscriber.try_recv()?, None);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Subscriber {
+    reader: Reader,
+    clock: Clock,
+    wait: Wait,
+    resume: Resume,
+    /// The publisher's incarnation as last told.
+    epoch: u64,
+    buffer: Box<[Line]>,
+    page: Option<Page>,
+    record_latency: bool,
+    segment: Segment,
+    steps: Vec<Step>,
+}
+
+/// Keeps payloads on a 64-byte boundary, so that fixed-layout messages can be read in place.
+#[derive(Debug, Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+/// This subscriber's page, shown to tools under a name for as long as it lives.
+#[derive(Debug)]
+struct Page {
+    page: ReaderPage,
+    path: PathBuf,
+    /// Holds the lock that says this reader lives.
+    _file: File,
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // A page that cannot be removed is swept by the next who lists the readers: its lock is gone.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// An event without its payload: what is known before the buffer is lent out.
+enum Outcome {
+    /// The message's length, and all of it but the payload.
+    Message(usize, Message<'static>),
+    Other(Event<'static>),
+}
+
+impl Outcome {
+    #[inline]
+    fn into_event(self, buffer: &[u8]) -> Event<'_> {
+        match self {
+            Self::Message(length, message) => {
+                Event::Message(Message { payload: &buffer[..length], ..message })
+            }
+            Self::Other(event) => event,
+        }
+    }
+}
+
+impl Subscriber {
+    /// Begins to subscribe to channel `name`.
+    pub fn builder(name: impl Into<String>) -> SubscriberBuilder {
+        SubscriberBuilder {
+            name: name.into(),
+            directory: Directory::default(),
+            start: Start::default(),
+            wait: Wait::default(),
+            resume: Resume::default(),
+            preparation: Preparation { prefault: true, ..Preparation::NONE },
+            page: true,
+            record_latency: false,
+            wait_for_channel: None,
+            schema_id: None,
+        }
+    }
+
+    /// Waits for the next event and returns it; messages are copied into a buffer that this subscriber owns.
+    ///
+    /// Blocks, by the wait strategy, for as long as nothing comes: the end of a stream is an event, and so is a new
+    /// publisher. A publisher that dies says nothing: see [`publisher_state`](Self::publisher_state).
+    ///
+    /// # Errors
+    /// [`RecvError`]; only the [`TooSmall`](RecvError::TooSmall) of the `_into` variant is worth another try.
+    pub fn recv(&mut self) -> Result<Event<'_>, RecvError> {
+        let outcome = self.wait_for(None)?;
+        Ok(self.lend(outcome.expect("waiting without a deadline ends with an event")))
+    }
+
+    /// As [`recv`](Self::recv), but `None` when nothing came before `deadline`.
+    ///
+    /// # Errors
+    /// [`RecvError`].
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// use std::time::{Duration, Instant};
+    /// assert_eq!(subscriber.recv_deadline(Instant::now() + Duration::from_millis(5))?, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn recv_deadline(&mut self, deadline: Instant) -> Result<Option<Event<'_>>, RecvError> {
+        let outcome = self.wait_for(Some(deadline))?;
+        Ok(outcome.map(|outcome| self.lend(outcome)))
+    }
+
+    /// The next event if there is one. Never waits.
+    ///
+    /// Cost when nothing is there: one load of a line in this core's cache.
+    ///
+    /// # Errors
+    /// [`RecvError`].
+    #[inline]
+    pub fn try_recv(&mut self) -> Result<Option<Event<'_>>, RecvError> {
+        let outcome = self.poll()?;
+        Ok(outcome.map(|outcome| self.lend(outcome)))
+    }
+
+    /// As [`try_recv`](Self::try_recv), with the payload copied to the start of `buffer`: the only copy between the
+    /// ring and the caller.
+    ///
+    /// # Errors
+    /// [`RecvError::TooSmall`] when the message is larger than the buffer; it stays the next one.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// publisher.publish(b"abc")?;
+    /// let mut buffer = [0; 8];
+    /// assert!(subscriber.try_recv_into(&mut buffer[..2]).is_err());
+    /// assert!(subscriber.try_recv_into(&mut buffer)?.is_some());
+    /// assert_eq!(&buffer[..3], b"abc");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn try_recv_into<'a>(&mut self, buffer: &'a mut [u8]) -> Result<Option<Event<'a>>, RecvError> {
+        let poll = self.reader.poll(buffer);
+        let outcome = self.take(poll, buffer.len())?;
+        Ok(outcome.map(|outcome| outcome.into_event(buffer)))
+    }
+
+    /// Hands up to `most` events that are there already to `each`, and returns how many there were. Never waits.
+    ///
+    /// # Errors
+    /// [`RecvError`]; the events before it have been handed out.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// publisher.publish_batch(["a", "b", "c"])?;
+    /// assert_eq!(subscriber.recv_batch(2, |_| ())?, 2);
+    /// assert_eq!(subscriber.recv_batch(2, |_| ())?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn recv_batch(&mut self, most: usize, mut each: impl FnMut(Event<'_>)) -> Result<usize, RecvError> {
+        for handed in 0..most {
+            match self.poll()? {
+                Some(outcome) => each(self.lend(outcome)),
+                None => return Ok(handed),
+            }
+        }
+        Ok(most)
+    }
+
+    /// Goes on at message `sequence`, forwards or backwards. O(1). Messages passed over do not count as missed.
+    ///
+    /// # Errors
+    /// [`LocateError::TooOld`] and [`LocateError::NotYet`] say what is there instead; the subscriber stays where it is.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// publisher.publish_batch(["a", "b", "c"])?;
+    /// subscriber.seek(3)?;
+    /// assert!(matches!(subscriber.recv()?, shmcast::Event::Message(m) if m.payload == b"c"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn seek(&mut self, sequence: u64) -> Result<(), LocateError> {
+        let place = self.reader.locator().seek(sequence)?;
+        self.reader.jump(place);
+        Ok(())
+    }
+
+    /// The sequence of the next message expected.
+    pub fn next_sequence(&self) -> u64 {
+        self.reader.place().sequence
+    }
+
+    /// Bytes of the stream before the next record expected.
+    pub fn position(&self) -> u64 {
+        self.reader.place().position
+    }
+
+    /// Messages published and not yet received; up to 64 behind the truth.
+    pub fn lag(&self) -> u64 {
+        self.reader.lag()
+    }
+
+    /// The publisher's incarnation, as far as the stream has told.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// What the segment says of its publisher now: its epoch, and whether it closed the channel. A publisher that died
+    /// still reads [`State::Active`]; [`Directory::channel`] asks the kernel.
+    pub fn publisher_state(&self) -> Option<(u64, State)> {
+        self.reader.state()
+    }
+
+    /// The channel's clock, for the ages of messages.
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// What the channel was made with.
+    pub fn header(&self) -> &Header {
+        self.segment.header()
+    }
+
+    /// How the preparation of the memory went, step by step.
+    pub fn preparation(&self) -> &[Step] {
+        &self.steps
+    }
+
+    fn wait_for(&mut self, deadline: Option<Instant>) -> Result<Option<Outcome>, RecvError> {
+        let mut waiter = Waiter::new(self.wait);
+        loop {
+            if let Some(outcome) = self.poll()? {
+                return Ok(Some(outcome));
+            }
+            if waiter.idle() {
+                if let Some(page) = &self.page {
+                    page.page.heartbeat(self.clock.now());
+                }
+                let poll = self.reader.look();
+                if let Some(outcome) = self.take(poll, 0)? {
+                    return Ok(Some(outcome));
+                }
+                if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn poll(&mut self) -> Result<Option<Outcome>, RecvError> {
+        let buffer = self.buffer.as_mut_bytes();
+        let available = buffer.len();
+        let poll = self.reader.poll(buffer);
+        self.take(poll, available)
+    }
+
+    /// Counts what a poll found and decides what the caller is told.
+    #[inline]
+    fn take(&mut self, poll: Poll, available: usize) -> Result<Option<Outcome>, RecvError> {
+        match poll {
+            Poll::Empty => Ok(None),
+            Poll::Message { length, sequence, tag, key, time } => {
+                if let Some(page) = &self.page {
+                    page.page.received(self.reader.place());
+                    if self.record_latency {
+                        let now = self.clock.now();
+                        page.page.heartbeat(now);
+                        page.page.latency(self.clock.latency_ns(time, now));
+                    }
+                }
+                Ok(Some(Outcome::Message(length, Message { payload: &[], sequence, tag, key, time })))
+            }
+            other => self.take_rare(other, available),
+        }
+    }
+
+    #[cold]
+    fn take_rare(&mut self, poll: Poll, available: usize) -> Result<Option<Outcome>, RecvError> {
+        let event = match poll {
+            Poll::Empty | Poll::Message { .. } => return Ok(None),
+            Poll::Control(control) => match control {
+                Control::Epoch { epoch } => {
+                    self.epoch = epoch;
+                    Event::NewEpoch { epoch }
+                }
+                Control::End => Event::End,
+                Control::Gap { from, to } => {
+                    self.count(|page, place| page.missed(to - from + 1, place));
+                    Event::Gap { from, to }
+                }
+                Control::Session { high, low } => {
+                    let mut session = [0; 10];
+                    session[..8].copy_from_slice(&high.to_le_bytes());
+                    session[8..].copy_from_slice(&low.to_le_bytes()[..2]);
+                    Event::NewSession { session }
+                }
+                Control::Unknown { .. } => return Ok(None),
+            },
+            Poll::Lapped => {
+                let missed = self.reader.resume(self.resume)?;
+                self.count(|page, place| page.lapped(missed, place));
+                Event::Lapped(Lapped { missed, resumed_at: self.next_sequence() })
+            }
+            Poll::TooSmall { needed } => return Err(RecvError::TooSmall { needed, available }),
+            Poll::Superseded => return Err(RecvError::Superseded),
+            Poll::Corrupt(corrupt) => return Err(corrupt.into()),
+        };
+        Ok(Some(Outcome::Other(event)))
+    }
+
+    fn count(&self, note: impl FnOnce(&ReaderPage, Place)) {
+        if let Some(page) = &self.page {
+            note(&page.page, self.reader.place());
+        }
+    }
+
+    fn lend(&self, outcome: Outcome) -> Event<'_> {
+        outcome.into_event(self.buffer.as_bytes())
+    }
+}
+
+/// How to subscribe to a channel.
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct SubscriberBuilder {
+    name: String,
+    directory: Directory,
+    start: Start,
+    wait: Wait,
+    resume: Resume,
+    preparation: Preparation,
+    page: bool,
+    record_latency: bool,
+    wait_for_channel: Option<Duration>,
+    schema_id: Option<u64>,
+}
+
+impl SubscriberBuilder {
+    /// Looks for the channel in the directory at `path` rather than in the default one.
+    pub fn dir(self, path: impl Into<PathBuf>) -> Self {
+        self.directory(&Directory::at(path))
+    }
+
+    /// Looks for the channel in `directory`.
+    pub fn directory(mut self, directory: &Directory) -> Self {
+        self.directory = directory.clone();
+        self
+    }
+
+    /// Where to begin; [`Start::Latest`] by default.
+    pub fn start(mut self, start: Start) -> Self {
+        self.start = start;
+        self
+    }
+
+    /// How [`Subscriber::recv`] waits; [`Wait::Yield`] by default.
+    pub fn wait(mut self, wait: Wait) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// Where to go on after having been lapped; [`Resume::Oldest`] by default.
+    pub fn resume(mut self, resume: Resume) -> Self {
+        self.resume = resume;
+        self
+    }
+
+    /// What to do to the memory first; by default every page is touched, so that no message meets a page fault. What
+    /// was refused is in [`Subscriber::preparation`].
+    pub fn prepare(mut self, preparation: Preparation) -> Self {
+        self.preparation = preparation;
+        self
+    }
+
+    /// Whether tools can see this subscriber, its lag and its losses: yes by default. Costs a few stores a message to
+    /// a line of its own, and a 4 KiB file. Without it, `--wait-readers` does not count it and `rm` does not spare it.
+    pub fn page(mut self, page: bool) -> Self {
+        self.page = page;
+        self
+    }
+
+    /// Whether each message's latency goes into the page's histogram: no by default. Costs one reading of the clock a
+    /// message.
+    pub fn record_latency(mut self, record: bool) -> Self {
+        self.record_latency = record;
+        self
+    }
+
+    /// How long to wait for the channel to appear: not at all by default.
+    pub fn wait_for_channel(mut self, patience: Duration) -> Self {
+        self.wait_for_channel = Some(patience);
+        self
+    }
+
+    /// Refuses a channel whose message schema has another number.
+    pub fn schema(mut self, id: u64) -> Self {
+        self.schema_id = Some(id);
+        self
+    }
+
+    /// Attaches. Takes time in proportion to the capacity where pages are touched first, about 0.1 ms a MiB.
+    ///
+    /// # Errors
+    /// [`ChannelError`]; nothing is left behind.
+    pub fn open(self) -> Result<Subscriber, ChannelError> {
+        let files = self.directory.files(&self.name)?;
+        let file = self.find(&files)?;
+        let segment = Segment::open(&file, Access::Read)
+            .map_err(|source| ChannelError::Segment { path: files.segment.clone(), source })?;
+        let header = segment.header();
+        if let Some(wanted) = self.schema_id.filter(|id| *id != header.schema_id) {
+            let (name, found) = (self.name, header.schema_id);
+            return Err(ChannelError::Mismatch { name, what: "schema", found, wanted });
+        }
+        let steps = segment.prepare(self.preparation);
+        let place = self.place(&segment)?;
+        let page = if self.page { Some(show_page(&files, header, place)?) } else { None };
+        // One line more than the largest message, so that a length of 0 is no special case.
+        let lines = header.geometry.max_message as usize / size_of::<Line>() + 1;
+        Ok(Subscriber {
+            reader: segment.reader(place),
+            clock: Clock::of_segment(header),
+            wait: self.wait,
+            resume: self.resume,
+            epoch: segment.state().map_or(0, |(epoch, _)| epoch),
+            buffer: <[Line]>::new_box_zeroed_with_elems(lines).expect("a buffer for one message"),
+            page,
+            record_latency: self.record_latency,
+            segment,
+            steps,
+        })
+    }
+
+    fn find(&self, files: &ChannelFiles) -> Result<File, ChannelError> {
+        let deadline = self.wait_for_channel.map(|patience| Instant::now() + patience);
+        loop {
+            match File::open(&files.segment) {
+                Ok(file) => return Ok(file),
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                    if deadline.is_none_or(|deadline| Instant::now() >= deadline) {
+                        let dir = self.directory.path().to_owned();
+                        return Err(ChannelError::NotFound { name: self.name.clone(), dir });
+                    }
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Err(e) => return Err(ChannelError::os("open", &files.segment)(e)),
+            }
+        }
+    }
+
+    fn place(&self, segment: &Segment) -> Result<Place, ChannelError> {
+        let locator = segment.locator();
+        let place = match self.start {
+            Start::Latest => locator.tail(),
+            Start::Oldest => locator.oldest(),
+            Start::Sequence(sequence) => match locator.seek(sequence.max(1)) {
+                // Position 0 was overwritten with it: the first poll finds this reader lapped and counts the loss.
+                Err(LocateError::TooOld { sequence, .. }) => Ok(Place { position: 0, sequence }),
+                other => other,
+            },
+        };
+        place.map_err(|source| ChannelError::Locate { name: self.name.clone(), source })
+    }
+}
+
+/// Makes a page under a hidden name, locks it, and only then shows it: a page in sight without a lock is a dead one.
+fn show_page(files: &ChannelFiles, header: &Header, place: Place) -> Result<Page, ChannelError> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let pid = std::process::id();
+    let name = format!("{pid}-{}", COUNT.fetch_add(1, Ordering::Relaxed));
+    let (hidden, path) = (files.readers.join(format!(".{name}")), files.readers.join(name));
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o644)
+        .open(&hidden)
+        .map_err(ChannelError::os("create the reader page", &hidden))?;
+    lock::try_lock(&file).map_err(ChannelError::os("lock the reader page", &hidden))?;
+    let segment = |source: OpenError| ChannelError::Segment { path: hidden.clone(), source };
+    let page = ReaderPage::create(&file, pid, header.uuid, place).map_err(segment)?;
+    fs::rename(&hidden, &path).map_err(ChannelError::os("show the reader page", &path))?;
+    Ok(Page { page, path, _file: file })
+}

@@ -1,0 +1,151 @@
+//! Messages with a type.
+//!
+//! Two ways, each behind a feature. **Plain old data** (`pod`): a type of fixed layout is published as its own bytes
+//! and read in place, with no copy but the one out of the ring. **Serde** (`serde`): any serde type, in the postcard
+//! format, written straight into the claim.
+
+use crate::message::Message;
+use thiserror::Error;
+
+/// Why a payload is not a value of the type asked for.
+#[derive(Debug, Error)]
+pub enum DecodeError {
+    /// The payload has another size than the type.
+    #[error(
+        "message {sequence} has {found} B, the type {wanted} B: publisher and reader disagree on the schema"
+    )]
+    Size {
+        /// The message.
+        sequence: u64,
+        /// Bytes of the payload.
+        found: usize,
+        /// Bytes of the type.
+        wanted: usize,
+    },
+    /// The payload is not aligned for the type: it was received into a buffer that is not.
+    #[error("message {sequence} is not aligned for its type: receive into the subscriber's own buffer")]
+    Alignment {
+        /// The message.
+        sequence: u64,
+    },
+    /// The bytes do not decode.
+    #[cfg(feature = "serde")]
+    #[error("message {sequence} does not decode: {source}")]
+    Postcard {
+        /// The message.
+        sequence: u64,
+        /// What postcard says.
+        source: postcard::Error,
+    },
+}
+
+/// Why a value could not be published.
+#[cfg(feature = "serde")]
+#[derive(Debug, Error)]
+pub enum EncodeError {
+    /// The value does not fit the channel's largest message.
+    #[error("the value does not fit a message of {max_message} B: raise --max-message or the capacity")]
+    TooLarge {
+        /// The channel's largest message, in bytes.
+        max_message: usize,
+    },
+    /// The value's own serializer failed.
+    #[error("the value does not encode: {0}")]
+    Postcard(postcard::Error),
+}
+
+#[cfg(feature = "pod")]
+mod pod {
+    use super::{DecodeError, Message};
+    use crate::Publisher;
+    use shmcast_layout::error::TooLarge;
+    use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+    impl Publisher {
+        /// Publishes a value of fixed layout as its own bytes. Costs what [`publish`](Self::publish) costs.
+        ///
+        /// # Errors
+        /// [`TooLarge`].
+        ///
+        /// ```
+        /// use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+        /// #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Debug, PartialEq)]
+        /// #[repr(C)]
+        /// struct Quote { instrument: u64, bid: i64, ask: i64 }
+        ///
+        /// # let dir = tempfile::tempdir()?;
+        /// # let mut publisher = shmcast::Publisher::builder("q").dir(dir.path()).capacity(64 << 10).open()?;
+        /// # let mut subscriber = shmcast::Subscriber::builder("q").dir(dir.path()).open()?;
+        /// publisher.publish_pod(&Quote { instrument: 7, bid: 10_025, ask: 10_030 })?;
+        /// let shmcast::Event::Message(message) = subscriber.recv()? else { panic!() };
+        /// assert_eq!(message.pod::<Quote>()?.bid, 10_025);
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
+        #[inline]
+        pub fn publish_pod<T: IntoBytes + Immutable>(&mut self, value: &T) -> Result<u64, TooLarge> {
+            self.publish(value.as_bytes())
+        }
+    }
+
+    impl<'a> Message<'a> {
+        /// The payload as a value of fixed layout, in place. A check of size and alignment, no copy.
+        ///
+        /// # Errors
+        /// [`DecodeError::Size`] or [`DecodeError::Alignment`].
+        #[inline]
+        pub fn pod<T: FromBytes + Immutable + KnownLayout>(&self) -> Result<&'a T, DecodeError> {
+            let (sequence, found, wanted) = (self.sequence, self.payload.len(), size_of::<T>());
+            if found != wanted {
+                return Err(DecodeError::Size { sequence, found, wanted });
+            }
+            T::ref_from_bytes(self.payload).map_err(|_| DecodeError::Alignment { sequence })
+        }
+    }
+}
+
+#[cfg(feature = "serde")]
+mod with_serde {
+    use super::{DecodeError, EncodeError, Message};
+    use crate::Publisher;
+    use serde::{Deserialize, Serialize};
+
+    impl Publisher {
+        /// Publishes any serde value in the postcard format.
+        ///
+        /// # Errors
+        /// [`EncodeError`]; nothing is published then.
+        ///
+        /// ```
+        /// # let dir = tempfile::tempdir()?;
+        /// # let mut publisher = shmcast::Publisher::builder("q").dir(dir.path()).capacity(64 << 10).open()?;
+        /// # let mut subscriber = shmcast::Subscriber::builder("q").dir(dir.path()).open()?;
+        /// publisher.publish_serde(&("bid", 100.25))?;
+        /// let shmcast::Event::Message(message) = subscriber.recv()? else { panic!() };
+        /// assert_eq!(message.decode::<(&str, f64)>()?, ("bid", 100.25));
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
+        pub fn publish_serde<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<u64, EncodeError> {
+            let max_message = self.max_message();
+            let mut claim = self.claim(max_message).expect("the largest message can be claimed");
+            let length = match postcard::to_slice(value, &mut claim) {
+                Ok(written) => written.len(),
+                Err(postcard::Error::SerializeBufferFull) => {
+                    return Err(EncodeError::TooLarge { max_message });
+                }
+                Err(e) => return Err(EncodeError::Postcard(e)),
+            };
+            Ok(claim.commit(length))
+        }
+    }
+
+    impl<'a> Message<'a> {
+        /// The payload as a serde value in the postcard format; may borrow from the payload.
+        ///
+        /// # Errors
+        /// [`DecodeError::Postcard`].
+        pub fn decode<T: Deserialize<'a>>(&self) -> Result<T, DecodeError> {
+            postcard::from_bytes(self.payload)
+                .map_err(|source| DecodeError::Postcard { sequence: self.sequence, source })
+        }
+    }
+}
