@@ -1,2 +1,8 @@
-//! bin
-fn main() {}
+//! The `shmcast` command.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    shmcast_daemon::cli::main()
+}

@@ -1,0 +1,49 @@
+//! Kernel multicast over `lo`, set up as well as it can be: the thing to compare with.
+
+use anyhow::Result;
+use socket2::{Domain, Protocol, Socket, Type};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::str::FromStr;
+
+/// A multicast group and port of this demo's own.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Group(pub(super) SocketAddrV4);
+
+impl FromStr for Group {
+    type Err = std::net::AddrParseError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse().map(Self)
+    }
+}
+
+impl Group {
+    /// One that another demo running at the same time is unlikely to have.
+    pub(super) fn choose() -> Self {
+        let pid = std::process::id();
+        let [_, _, high, low] = pid.to_be_bytes();
+        Self(SocketAddrV4::new(Ipv4Addr::new(239, 255, high, low), 20_000 + (pid % 20_000) as u16))
+    }
+
+    /// A socket that sends to the group, through `lo` and no further.
+    pub(super) fn sender(self) -> io::Result<UdpSocket> {
+        let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
+        socket.set_multicast_if_v4(&Ipv4Addr::LOCALHOST)?;
+        socket.set_multicast_loop_v4(true)?;
+        socket.set_multicast_ttl_v4(1)?;
+        socket.connect(&self.0.into())?;
+        Ok(socket.into())
+    }
+
+    /// A socket that receives what is sent to the group on `lo`, and nothing else on its port.
+    pub(super) fn receiver(self) -> io::Result<UdpSocket> {
+        let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
+        socket.set_reuse_address(true)?;
+        // The largest that an unprivileged process gets: losses would flatter nobody.
+        socket.set_recv_buffer_size(4 << 20)?;
+        socket.bind(&self.0.into())?;
+        socket.join_multicast_v4(self.0.ip(), &Ipv4Addr::LOCALHOST)?;
+        Ok(socket.into())
+    }
+}

@@ -1,0 +1,310 @@
+//! `shmcast sub`: a channel's messages to stdout, its losses to stderr and the exit code.
+
+use super::figures::{Ns, grouped};
+use super::framing::{OutputFraming, write_message};
+use super::{DirArg, stop_flag, stopped};
+use anyhow::{Context, Result, bail};
+use hdrhistogram::Histogram;
+use serde_json::json;
+use shmcast::{
+    ChannelError, Directory, Event, Message, Publishing, Resume, Start, State, Subscriber, SubscriberBuilder,
+    Wait,
+};
+use std::io::{self, BufWriter, Write};
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+const EXAMPLE: &str = "\
+Examples:
+  shmcast sub ticks --from oldest
+  shmcast sub ticks --wait spin --cpu 3 --framing none --summary --wait-channel
+
+Exit codes: 0 nothing missed, 3 messages were missed, 1 error, 2 wrong usage.";
+
+/// Exit code when messages were missed.
+const MISSED: u8 = 3;
+/// How often an idle subscriber looks up from the ring.
+const IDLE_LOOK: Duration = Duration::from_millis(100);
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct Args {
+    /// Name of the channel
+    channel: String,
+    #[command(flatten)]
+    dir: DirArg,
+    /// Where to begin: latest, oldest, or a sequence
+    #[arg(long, default_value = "latest", value_parser = parse_start)]
+    from: Start,
+    /// How to wait: spin, yield, spin-yield, backoff, or sleep:MICROSECONDS
+    #[arg(long, default_value = "yield", value_parser = parse_wait)]
+    wait: Wait,
+    /// Where to go on after having been lapped: oldest, latest or key
+    #[arg(long, default_value = "oldest", value_parser = parse_resume)]
+    resume: Resume,
+    /// Pin to this CPU
+    #[arg(long, value_name = "N")]
+    cpu: Option<usize>,
+    /// End after this many messages
+    #[arg(long, value_name = "N")]
+    count: Option<u64>,
+    /// How messages are written
+    #[arg(long, value_enum, default_value = "lines")]
+    framing: OutputFraming,
+    /// Wait for the channel, and for a publisher if its last one closed it
+    #[arg(long)]
+    wait_channel: bool,
+    /// Report counts and latency percentiles on stderr at the end
+    #[arg(long)]
+    summary: bool,
+    /// With --summary: as JSON
+    #[arg(long, requires = "summary")]
+    json: bool,
+}
+
+fn parse_start(text: &str) -> Result<Start, String> {
+    match text {
+        "latest" => Ok(Start::Latest),
+        "oldest" => Ok(Start::Oldest),
+        number => match u64::from_str(number) {
+            Ok(sequence) if sequence > 0 => Ok(Start::Sequence(sequence)),
+            _ => Err("give latest, oldest, or a sequence from 1 on".to_owned()),
+        },
+    }
+}
+
+fn parse_wait(text: &str) -> Result<Wait, String> {
+    match text {
+        "spin" => Ok(Wait::Spin),
+        "yield" => Ok(Wait::Yield),
+        "spin-yield" => Ok(Wait::SpinThenYield(2_000)),
+        "backoff" => Ok(Wait::Backoff),
+        other => match other.strip_prefix("sleep:").map(u64::from_str) {
+            Some(Ok(us)) => Ok(Wait::Sleep(Duration::from_micros(us))),
+            _ => Err("give spin, yield, spin-yield, backoff, or sleep:MICROSECONDS".to_owned()),
+        },
+    }
+}
+
+fn parse_resume(text: &str) -> Result<Resume, String> {
+    match text {
+        "oldest" => Ok(Resume::Oldest),
+        "latest" => Ok(Resume::Latest),
+        "key" => Ok(Resume::Key),
+        _ => Err("give oldest, latest or key".to_owned()),
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let stop = stop_flag()?;
+    if let Some(cpu) = args.cpu {
+        shmcast::pin_current_thread(cpu).with_context(|| format!("pin to --cpu {cpu}"))?;
+    }
+    let directory = args.dir.directory();
+    let builder = Subscriber::builder(&args.channel)
+        .directory(&directory)
+        .start(args.from)
+        .wait(args.wait)
+        .resume(args.resume)
+        .record_latency(true);
+    let Some(mut subscriber) = attach(args, builder, &stop)? else { return Ok(ExitCode::SUCCESS) };
+
+    let mut tally = Tally::new(subscriber.next_sequence());
+    let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+    // Whoever waits for a publisher does not mean the end of the one before.
+    let mut skip_end = args.wait_channel
+        && args.from == Start::Latest
+        && matches!(subscriber.publisher_state(), Some((_, State::Closed)));
+    let clock = subscriber.clock();
+    let mut watch = PublisherWatch::new(&directory, &args.channel);
+    while args.count.is_none_or(|count| tally.received < count) && !stopped(&stop) {
+        let mut event = subscriber.try_recv()?;
+        if event.is_none() {
+            // Nothing is waiting: show what was received before waiting for more.
+            out.flush()?;
+            event = subscriber.recv_deadline(Instant::now() + IDLE_LOOK)?;
+        }
+        let Some(event) = event else {
+            watch.idle();
+            continue;
+        };
+        if let Event::Message(message) = event {
+            let latency_ns = clock.ns_since(message.time);
+            tally.message(&message, latency_ns);
+            write_message(args.framing, &mut out, &message, latency_ns)?;
+            skip_end = false;
+            continue;
+        }
+        watch.alive();
+        if event == Event::End && skip_end {
+            skip_end = false;
+            continue;
+        }
+        tally.event(&event);
+        report(args, &event, &mut out)?;
+        if event == Event::End {
+            break;
+        }
+    }
+    out.flush()?;
+    tally.print(args, subscriber.next_sequence());
+    Ok(if tally.missed > 0 { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
+}
+
+/// Attaches, waiting for the channel if asked; `None` when interrupted meanwhile.
+fn attach(args: &Args, builder: SubscriberBuilder, stop: &AtomicBool) -> Result<Option<Subscriber>> {
+    let patience = if args.wait_channel { IDLE_LOOK } else { Duration::ZERO };
+    loop {
+        match builder.clone().wait_for_channel(patience).open() {
+            Ok(subscriber) => return Ok(Some(subscriber)),
+            Err(ChannelError::NotFound { .. }) if args.wait_channel && !stopped(stop) => {}
+            Err(ChannelError::NotFound { .. }) if args.wait_channel => return Ok(None),
+            Err(e @ ChannelError::NotFound { .. }) => bail!("{e} (--wait-channel)"),
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// Says an event of the stream: in band as JSON, else on stderr.
+fn report(args: &Args, event: &Event<'_>, out: &mut impl Write) -> Result<()> {
+    if args.framing == OutputFraming::Json {
+        let line = match *event {
+            Event::Lapped(l) => json!({"event": "lapped", "missed": l.missed, "resumed_at": l.resumed_at}),
+            Event::Gap { from, to } => json!({"event": "gap", "from": from, "to": to}),
+            Event::NewEpoch { epoch } => json!({"event": "epoch", "epoch": epoch}),
+            Event::NewSession { session } => {
+                json!({"event": "session", "session": String::from_utf8_lossy(&session)})
+            }
+            Event::End => json!({"event": "end"}),
+            Event::Message(_) => return Ok(()),
+        };
+        writeln!(out, "{line}")?;
+        return Ok(());
+    }
+    let channel = &args.channel;
+    match *event {
+        Event::Lapped(l) => {
+            let (missed, resumed_at) = (grouped(l.missed), l.resumed_at);
+            eprintln!("shmcast: {channel}: lapped: missed {missed} messages, going on at {resumed_at}");
+        }
+        Event::Gap { from, to } => {
+            let missing = grouped(to - from + 1);
+            eprintln!("shmcast: {channel}: gap: {missing} messages ({from} to {to}) never reached this host");
+        }
+        Event::NewEpoch { epoch } => {
+            eprintln!("shmcast: {channel}: a new publisher took over (epoch {epoch})")
+        }
+        Event::NewSession { session } => {
+            eprintln!("shmcast: {channel}: new session {:?}", String::from_utf8_lossy(&session));
+        }
+        Event::End | Event::Message(_) => {}
+    }
+    Ok(())
+}
+
+/// What was received and what was not.
+struct Tally {
+    received: u64,
+    bytes: u64,
+    missed: u64,
+    lapped: u64,
+    first: Option<u64>,
+    started_at: u64,
+    latency_ns: Histogram<u64>,
+}
+
+impl Tally {
+    fn new(started_at: u64) -> Self {
+        let latency_ns = Histogram::new_with_max(1 << 45, 3).expect("bounds that HdrHistogram documents");
+        Self { received: 0, bytes: 0, missed: 0, lapped: 0, first: None, started_at, latency_ns }
+    }
+
+    fn message(&mut self, message: &Message<'_>, latency_ns: u64) {
+        self.received += 1;
+        self.bytes += message.payload.len() as u64;
+        self.first.get_or_insert(message.sequence);
+        self.latency_ns.saturating_record(latency_ns);
+    }
+
+    fn event(&mut self, event: &Event<'_>) {
+        match *event {
+            Event::Lapped(lapped) => {
+                self.lapped += 1;
+                self.missed += lapped.missed;
+            }
+            Event::Gap { from, to } => self.missed += to - from + 1,
+            _ => {}
+        }
+    }
+
+    fn print(&self, args: &Args, next_sequence: u64) {
+        if !args.summary {
+            if self.missed > 0 {
+                let (missed, received) = (grouped(self.missed), grouped(self.received));
+                eprintln!("shmcast: {}: MISSED {missed} messages, received {received}", args.channel);
+            }
+            return;
+        }
+        let h = &self.latency_ns;
+        let quantiles = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999)];
+        let latency: Vec<(&str, u64)> = quantiles
+            .map(|(name, q)| (name, h.value_at_quantile(q)))
+            .into_iter()
+            .chain([("max", h.max())])
+            .collect();
+        if args.json {
+            let latency: serde_json::Map<_, _> =
+                latency.iter().map(|(name, ns)| ((*name).to_owned(), json!(ns))).collect();
+            let latency = if h.is_empty() { json!(null) } else { json!(latency) };
+            let summary = json!({
+                "channel": args.channel, "received": self.received, "bytes": self.bytes, "missed": self.missed,
+                "lapped": self.lapped, "started_at": self.started_at, "first_sequence": self.first,
+                "next_sequence": next_sequence, "latency_ns": latency,
+            });
+            eprintln!("{summary}");
+            return;
+        }
+        let figures: Vec<String> = latency.iter().map(|(name, ns)| format!("{name} {}", Ns(*ns))).collect();
+        let figures = if h.is_empty() { "none".to_owned() } else { figures.join(", ") };
+        eprintln!(
+            "shmcast: {}: received {}, missed {}, lapped {} times; latency {figures}",
+            args.channel,
+            grouped(self.received),
+            grouped(self.missed),
+            grouped(self.lapped),
+        );
+    }
+}
+
+/// Tells once when the publisher has died without closing the channel.
+struct PublisherWatch<'a> {
+    directory: &'a Directory,
+    channel: &'a str,
+    looked: Instant,
+    told: bool,
+}
+
+impl<'a> PublisherWatch<'a> {
+    fn new(directory: &'a Directory, channel: &'a str) -> Self {
+        Self { directory, channel, looked: Instant::now(), told: false }
+    }
+
+    fn alive(&mut self) {
+        self.told = false;
+    }
+
+    fn idle(&mut self) {
+        if self.told || self.looked.elapsed() < Duration::from_secs(1) {
+            return;
+        }
+        self.looked = Instant::now();
+        let Ok(info) = self.directory.channel(self.channel) else { return };
+        let left_open = info.detail.is_ok_and(|detail| detail.state == Some(State::Active));
+        if left_open && info.publisher == Publishing::Nobody {
+            self.told = true;
+            eprintln!("shmcast: {}: the publisher died without closing; waiting for the next", self.channel);
+        }
+    }
+}
