@@ -80,7 +80,14 @@ pub fn main() -> ExitCode {
         if pipe_closed.into_iter().any(|e| e.kind() == std::io::ErrorKind::BrokenPipe) {
             return ExitCode::SUCCESS;
         }
-        eprintln!("shmcast: {error:#}");
+        let mut text = error.to_string();
+        for cause in error.chain().skip(1).map(ToString::to_string) {
+            // Some errors quote their cause, some leave it to the chain.
+            if !text.contains(&cause) {
+                text = format!("{text}: {cause}");
+            }
+        }
+        eprintln!("shmcast: {text}");
         ExitCode::FAILURE
     })
 }

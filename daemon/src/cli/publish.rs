@@ -107,6 +107,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         builder = builder.max_message(max_message.as_u64());
     }
     let mut publisher = builder.open()?;
+    let memory: Vec<String> = publisher.preparation().iter().map(ToString::to_string).collect();
     for step in publisher.preparation().iter().filter(|step| step.result.is_err()) {
         eprintln!("shmcast: memory: {step}");
     }
@@ -144,6 +145,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         print_json(&json!({
             "channel": args.channel, "epoch": epoch, "published": published, "bytes": bytes,
             "first_sequence": first_sequence, "next_sequence": next_sequence, "seconds": elapsed.as_secs_f64(),
+            "memory": memory,
         }))?;
     } else {
         let rate = (published as f64 / elapsed.as_secs_f64().max(1e-9)) as u64;

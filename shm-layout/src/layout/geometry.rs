@@ -19,6 +19,8 @@ pub const MIN_CAPACITY: u64 = 64 << 10;
 pub const MAX_CAPACITY: u64 = 16 << 30;
 /// Largest payload of one message in any ring, in bytes.
 pub const MAX_MESSAGE: u64 = 16 << 20;
+/// Bytes of a huge page on x86-64 and, with 4 KiB pages, on aarch64.
+pub const HUGE_PAGE: u64 = 2 << 20;
 /// Positions and sequences stay below this, so that sums of them and sizes cannot overflow. At 1 GB a second a ring
 /// gets there in 146 years; whatever claims more is damage.
 pub const MAX_COUNT: u64 = 1 << 62;
@@ -84,9 +86,11 @@ impl Geometry {
         if capacity / 8 < MAX_MESSAGE { capacity / 8 } else { MAX_MESSAGE }
     }
 
-    /// Bytes of the whole segment: header page, index, data.
+    /// Bytes of the whole segment: header page, index, data; rounded up to whole huge pages where there is one, because
+    /// kernels align only such maps for them.
     pub const fn segment_bytes(&self) -> u64 {
-        self.data_offset + self.capacity
+        let bytes = self.data_offset + self.capacity;
+        if bytes < HUGE_PAGE { bytes } else { bytes.next_multiple_of(HUGE_PAGE) }
     }
 
     /// Accepts exactly the sizes that [`Geometry::new`] can produce, so that nothing derived from them can overflow

@@ -2,6 +2,7 @@
 //!
 //! Knows nothing of rings. A map is handed on as [`Cells`], never as a slice of bytes.
 
+use crate::layout::geometry::HUGE_PAGE;
 use crate::ring::cells::Cells;
 use crate::sync::AtomicU64;
 use memmap2::{MmapOptions, MmapRaw};
@@ -26,7 +27,8 @@ impl Map {
     /// # Errors
     /// What `mmap` says, or `InvalidInput` for a length that is no multiple of eight.
     pub fn read_only(file: &File, bytes: u64) -> io::Result<Self> {
-        let map = MmapOptions::new().len(length(bytes)?).map_raw_read_only(file)?;
+        let length = length(bytes)?;
+        let map = aligned(length, || MmapOptions::new().len(length).map_raw_read_only(file))?;
         Ok(Self { map: Arc::new(map), writable: false })
     }
 
@@ -35,7 +37,8 @@ impl Map {
     /// # Errors
     /// What `mmap` says, or `InvalidInput` for a length that is no multiple of eight.
     pub fn read_write(file: &File, bytes: u64) -> io::Result<Self> {
-        let map = MmapOptions::new().len(length(bytes)?).map_raw(file)?;
+        let length = length(bytes)?;
+        let map = aligned(length, || MmapOptions::new().len(length).map_raw(file))?;
         Ok(Self { map: Arc::new(map), writable: true })
     }
 
@@ -57,6 +60,20 @@ impl Map {
     pub fn bytes(&self) -> u64 {
         self.map.len() as u64
     }
+}
+
+/// Makes a map that starts on a huge page if that can be had: only then can its pages be collapsed. Kernels give such
+/// addresses by themselves only where huge pages are switched on for the file system.
+fn aligned(length: usize, make: impl Fn() -> io::Result<MmapRaw>) -> io::Result<MmapRaw> {
+    let first = make()?;
+    let excess = first.as_ptr() as usize % HUGE_PAGE as usize;
+    if length < HUGE_PAGE as usize || excess == 0 {
+        return Ok(first);
+    }
+    // Maps are placed downwards from the last one: one of the excess size moves the next to the boundary.
+    drop(first);
+    let _spacer = MmapOptions::new().len(excess).map_anon()?;
+    make()
 }
 
 fn length(bytes: u64) -> io::Result<usize> {

@@ -2,6 +2,7 @@
 //! reported with its reason and stops nothing.
 
 use super::Map;
+use crate::layout::geometry::HUGE_PAGE;
 use memmap2::Advice;
 use nix::libc;
 use std::fmt;
@@ -68,7 +69,7 @@ pub fn prepare(map: &Map, wanted: Preparation) -> Vec<Step> {
 }
 
 fn collapse(map: &Map) -> io::Result<()> {
-    const HUGE: usize = 2 << 20;
+    const HUGE: usize = HUGE_PAGE as usize;
     let start = (map.map.as_mut_ptr() as usize).next_multiple_of(HUGE);
     let end = (map.map.as_mut_ptr() as usize + map.map.len()) & !(HUGE - 1);
     if start >= end {
