@@ -5,8 +5,11 @@
 //!   CHANNEL/
 //!     segment              the ring; replaced atomically, never in place
 //!     lock                 0600; the publisher holds its lock, readers have no use for it
-//!     readers/PID-N        one page a subscriber, locked while it lives
+//!     readers/PID-RANDOM   one page a subscriber, locked while it lives
 //! ```
+//! A channel that is removed first moves out of sight, to `DIR/.removed-RANDOM`, so that no other process ever meets half
+//! of one. Names that begin with a dot are never channels.
+//!
 //! Who may read is a matter of file modes. Whoever owns the files can of course destroy them; other users are held out
 //! by the kernel.
 
@@ -19,7 +22,7 @@ use shmcast_layout::segment::{Access, Segment};
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Environment variable that names another default directory.
@@ -99,16 +102,14 @@ impl Directory {
         let files = self.files(name)?;
         let readers = files.readers();
         let publisher = files.publisher();
-        let detail = match File::open(&files.segment) {
+        let detail = match open_plain(&files.segment, OpenOptions::new().read(true)) {
             Ok(file) => Segment::open(&file, Access::Read)
                 .map(|segment| ChannelDetail::of(&segment))
                 .map_err(|e| e.to_string()),
-            Err(e) if e.kind() == io::ErrorKind::NotFound && files.dir.is_dir() => {
+            Err(e) if is_absent(&e) && files.dir.is_dir() => {
                 Err("no segment: its publisher has not finished making it, or died doing so".into())
             }
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                return Err(ChannelError::NotFound { name: name.into(), dir: self.path.clone() });
-            }
+            Err(e) if is_absent(&e) => return Err(self.not_found(name)),
             Err(e) => Err(e.to_string()),
         };
         Ok(ChannelInfo { name: name.into(), detail, publisher, readers })
@@ -120,22 +121,23 @@ impl Directory {
     /// [`ChannelError::InUse`] while it has a live publisher or reader; nothing is removed then.
     pub fn remove(&self, name: &str) -> Result<(), ChannelError> {
         let files = self.files(name)?;
-        if !files.dir.is_dir() {
-            return Err(ChannelError::NotFound { name: name.into(), dir: self.path.clone() });
-        }
         // The lock keeps a publisher from beginning while we look for readers and remove.
-        let _lock = files.lock(name)?;
+        let Some(_lock) = files.lock(name)? else { return Err(self.not_found(name)) };
         let readers = files.readers();
         if let Some(first) = readers.first() {
             let holder = Holder::Readers { count: readers.len(), pid: first.stats.pid };
             return Err(ChannelError::InUse { name: name.into(), holder });
         }
         // A reader between opening the segment and showing its page must not wait for ever on what is gone.
-        let segment = File::options().read(true).write(true).open(&files.segment).ok();
+        let segment = open_plain(&files.segment, OpenOptions::new().read(true).write(true)).ok();
         if let Some(segment) = segment.and_then(|file| Segment::open(&file, Access::Write).ok()) {
             segment.supersede();
         }
-        fs::remove_dir_all(&files.dir).map_err(ChannelError::os("remove", &files.dir))
+        files.discard()
+    }
+
+    pub(crate) fn not_found(&self, name: &str) -> ChannelError {
+        ChannelError::NotFound { name: name.into(), dir: self.path.clone() }
     }
 
     pub(crate) fn files(&self, name: &str) -> Result<ChannelFiles, ChannelError> {
@@ -162,25 +164,27 @@ impl Directory {
 
     /// Makes the directory and the channel's, with `mode`.
     pub(crate) fn create(&self, files: &ChannelFiles, mode: u32) -> Result<(), ChannelError> {
-        let make = |path: &Path, mode: u32| {
-            let made = DirBuilder::new().recursive(true).mode(mode).create(path);
-            made.map_err(ChannelError::os("create directory", path))
-        };
-        if !self.path.is_dir() {
-            make(&self.path, mode)?;
+        for path in [&self.path, &files.dir] {
+            make_dir(path, mode, mode)?;
         }
-        if !files.dir.is_dir() {
-            make(&files.dir, mode)?;
-        }
-        if !files.readers.is_dir() {
-            make(&files.readers, mode)?;
-            // Whoever may enter may leave a page there, and nobody may remove another's.
-            let shared = 0o1000 | mode | (mode & 0o055) << 1 & 0o022 | mode & 0o055;
-            fs::set_permissions(&files.readers, fs::Permissions::from_mode(shared))
-                .map_err(ChannelError::os("set the mode of", &files.readers))?;
-        }
-        Ok(())
+        // Somebody else may have made the directory since we looked whose it is.
+        self.check_owner()
     }
+}
+
+/// Makes a directory, if there is none, with exactly `mode`, whatever the umask; `parents` is for those on the way.
+fn make_dir(path: &Path, parents: u32, mode: u32) -> Result<(), ChannelError> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let made = DirBuilder::new().recursive(true).mode(parents).create(path);
+    made.map_err(ChannelError::os("create directory", path))?;
+    set_mode(path, mode)
+}
+
+fn set_mode(path: &Path, mode: u32) -> Result<(), ChannelError> {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+        .map_err(ChannelError::os("set the mode of", path))
 }
 
 /// A name becomes a directory entry and a label in metrics: no separators, nothing hidden, nothing to escape.
@@ -205,46 +209,67 @@ pub(crate) struct ChannelFiles {
 }
 
 impl ChannelFiles {
-    /// Takes the writer lock and leaves this process's id in the file.
-    pub(crate) fn lock(&self, name: &str) -> Result<File, ChannelError> {
-        loop {
-            let file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .custom_flags(nix::libc::O_NOFOLLOW)
-                .open(&self.lock)
-                .map_err(ChannelError::os("open", &self.lock))?;
-            if !lock::try_lock(&file).map_err(ChannelError::os("lock", &self.lock))? {
-                return Err(ChannelError::InUse { name: name.into(), holder: holder(&file) });
+    /// Takes the writer lock and leaves this process's id in the file. `None` when the channel is not there, or was
+    /// removed in this moment.
+    pub(crate) fn lock(&self, name: &str) -> Result<Option<File>, ChannelError> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = match open_plain(&self.lock, &mut options) {
+            Ok(file) => file,
+            Err(e) if is_absent(&e) => return Ok(None),
+            Err(e) => return Err(ChannelError::os("open", &self.lock)(e)),
+        };
+        if !lock::try_lock(&file).map_err(ChannelError::os("lock", &self.lock))? {
+            return Err(ChannelError::InUse { name: name.into(), holder: holder(&file) });
+        }
+        // Whoever removes a channel moves it away under this lock. If that was between our opening and locking, this
+        // lock guards nothing.
+        let ours = file.metadata().map_err(ChannelError::os("look at", &self.lock))?;
+        match fs::symlink_metadata(&self.lock) {
+            Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => {}
+            Ok(_) => return Ok(None),
+            Err(e) if is_absent(&e) => return Ok(None),
+            Err(e) => return Err(ChannelError::os("look at", &self.lock)(e)),
+        }
+        // A courtesy to whoever is refused; a full file system must not keep a channel from being removed.
+        let pid = format!("{}\n", std::process::id());
+        let _ = file.set_len(0).and_then(|()| file.write_all_at(pid.as_bytes(), 0));
+        Ok(Some(file))
+    }
+
+    /// Makes the directory for reader pages, in which whoever may enter the channel may leave a page, and nobody may
+    /// remove another's. The caller holds the lock.
+    pub(crate) fn make_readers(&self, mode: u32) -> Result<(), ChannelError> {
+        make_dir(&self.readers, mode, 0o1000 | mode | (mode & 0o011) << 1)
+    }
+
+    /// Takes the channel out of sight at once, then deletes it. The caller holds the lock.
+    pub(crate) fn discard(&self) -> Result<(), ChannelError> {
+        const PREFIX: &str = ".removed-";
+        let parent = self.dir.parent().expect("a channel lies in a directory");
+        let hidden = parent.join(format!("{PREFIX}{}", unique()));
+        fs::rename(&self.dir, &hidden).map_err(ChannelError::os("remove", &self.dir))?;
+        // With what others left who died right here.
+        for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+            if entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes()) {
+                let _ = fs::remove_dir_all(entry.path());
             }
-            // Somebody may have removed the channel between our opening and locking: then this lock guards nothing.
-            let ours = file.metadata().map_err(ChannelError::os("look at", &self.lock))?;
-            match fs::metadata(&self.lock) {
-                Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => {
-                    fs::write(&self.lock, format!("{}\n", std::process::id()))
-                        .map_err(ChannelError::os("write", &self.lock))?;
-                    return Ok(file);
-                }
-                Ok(_) => {}
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                Err(e) => return Err(ChannelError::os("look at", &self.lock)(e)),
-            }
-            fs::create_dir_all(&self.dir).map_err(ChannelError::os("create directory", &self.dir))?;
+        }
+        match fs::remove_dir_all(&hidden) {
+            Err(e) if !is_absent(&e) => Err(ChannelError::os("remove", &hidden)(e)),
+            _ => Ok(()),
         }
     }
 
     /// Whether a live publisher holds the channel.
     fn publisher(&self) -> Publishing {
-        match File::open(&self.lock) {
+        match open_plain(&self.lock, OpenOptions::new().read(true)) {
             Ok(file) => match lock::is_locked(&file) {
                 Ok(true) => Publishing::By(holder(&file)),
                 Ok(false) => Publishing::Nobody,
                 Err(_) => Publishing::Unknown,
             },
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Publishing::Nobody,
+            Err(e) if is_absent(&e) => Publishing::Nobody,
             Err(_) => Publishing::Unknown,
         }
     }
@@ -255,14 +280,19 @@ impl ChannelFiles {
         let mut readers: Vec<ReaderInfo> = entries
             .filter_map(|entry| {
                 let path = entry.ok()?.path();
-                if path.file_name().map(OsStr::as_encoded_bytes)?.starts_with(b".") {
-                    return None; // being made
+                let file = open_plain(&path, OpenOptions::new().read(true)).ok()?;
+                let is_empty = file.metadata().ok()?.len() == 0;
+                if is_empty {
+                    return None; // just made; it is locked before it gets its size
                 }
-                let file = File::open(&path).ok()?;
                 if !lock::is_locked(&file).ok()? {
-                    // Swept by whoever may; where that is forbidden the page stays until the channel goes.
+                    // Swept by whoever may; where that is forbidden the page stays until the channel goes. Names are
+                    // never used twice, so this is the file that we looked at.
                     let _ = fs::remove_file(&path);
                     return None;
+                }
+                if path.file_name().map(OsStr::as_encoded_bytes)?.starts_with(b".") {
+                    return None; // being made
                 }
                 let stats = ReaderStats::read(&file).ok()??;
                 let command = command_of(stats.pid.try_into().ok()?);
@@ -280,6 +310,28 @@ fn holder(lock: &File) -> Holder {
     let _ = lock.take(32).read_to_string(&mut text);
     let pid = text.trim().parse().ok();
     Holder::Publisher { pid, command: pid.and_then(command_of) }
+}
+
+/// Opens what should be a plain file. Whoever may write to the directory may have put a link there, or a pipe that an
+/// open would wait for.
+pub(crate) fn open_plain(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let file = options.custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK).open(path)?;
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
+}
+
+/// Whether the file, or a directory on the way to it, is not there.
+pub(crate) fn is_absent(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// Part of a file name that no other process picks, in whatever namespace it counts its process ids.
+pub(crate) fn unique() -> String {
+    let mut random = [0; 8];
+    getrandom::fill(&mut random).expect("Linux gives random bytes once it has booted");
+    format!("{:016x}", u64::from_ne_bytes(random))
 }
 
 fn command_of(pid: u32) -> Option<String> {

@@ -1,5 +1,6 @@
 //! Why a channel could not be opened.
 
+use crate::directory::is_absent;
 use shmcast_layout::error::{GeometryError, OpenError};
 use shmcast_layout::ring::locate::LocateError;
 use std::fmt;
@@ -56,6 +57,19 @@ pub enum ChannelError {
         /// What is wrong with it.
         source: OpenError,
     },
+    /// The file system cannot hold the segment. Nothing was made.
+    #[error(
+        "no room in {} for channel {name:?}, which takes {bytes} B: remove channels, or give a smaller capacity",
+        dir.display()
+    )]
+    NoRoom {
+        /// The channel.
+        name: String,
+        /// Where it should lie.
+        dir: PathBuf,
+        /// Bytes of its segment.
+        bytes: u64,
+    },
     /// A size out of range.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
@@ -91,6 +105,11 @@ impl ChannelError {
     pub(crate) fn os(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Os { what, path, source }
+    }
+
+    /// Whether a file that the channel consists of is not there.
+    pub(crate) fn is_absent(&self) -> bool {
+        matches!(self, Self::Os { source, .. } if is_absent(source))
     }
 }
 

@@ -1,18 +1,19 @@
 //! The publishing end of a channel.
 
 use crate::clock::Clock;
-use crate::directory::{ChannelFiles, Directory};
+use crate::directory::{ChannelFiles, Directory, is_absent, open_plain};
 use crate::error::ChannelError;
-use shmcast_layout::error::TooLarge;
+use shmcast_layout::error::{OpenError, TooLarge};
 use shmcast_layout::layout::geometry::Geometry;
 use shmcast_layout::layout::header::Header;
 use shmcast_layout::mem::{Preparation, Step};
 use shmcast_layout::ring::writer::Writer;
 use shmcast_layout::segment::{Access, Segment};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::ops::{Deref, DerefMut, Range};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Capacity of a new channel unless asked otherwise, in bytes.
@@ -259,6 +260,10 @@ impl DerefMut for Claim<'_> {
     }
 }
 
+fn is_full(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 /// How to open a channel for publishing.
 #[derive(Debug, Clone)]
 #[must_use]
@@ -275,7 +280,7 @@ pub struct PublisherBuilder {
 
 impl PublisherBuilder {
     /// Looks for the channel in the directory at `path` rather than in the default one.
-    pub fn dir(self, path: impl Into<std::path::PathBuf>) -> Self {
+    pub fn dir(self, path: impl Into<PathBuf>) -> Self {
         self.directory(&Directory::at(path))
     }
 
@@ -336,11 +341,16 @@ impl PublisherBuilder {
     pub fn open(self) -> Result<Publisher, ChannelError> {
         let files = self.directory.files(&self.name)?;
         let wanted = Geometry::new(self.capacity.unwrap_or(DEFAULT_CAPACITY), self.max_message)?;
-        self.directory.create(&files, self.mode)?;
-        let lock = files.lock(&self.name)?;
-        match OpenOptions::new().read(true).write(true).open(&files.segment) {
+        // Again if somebody removes the channel meanwhile.
+        let lock = loop {
+            self.directory.create(&files, self.mode)?;
+            if let Some(lock) = files.lock(&self.name)? {
+                break lock;
+            }
+        };
+        match open_plain(&files.segment, OpenOptions::new().read(true).write(true)) {
             Ok(file) => self.take_over(&files, &file, lock),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => self.make(&files, wanted, lock),
+            Err(e) if is_absent(&e) => self.make(&files, wanted, lock),
             Err(e) => Err(ChannelError::os("open", &files.segment)(e)),
         }
     }
@@ -359,25 +369,43 @@ impl PublisherBuilder {
                 return Err(ChannelError::Mismatch { name: self.name, what, found, wanted });
             }
         }
+        files.make_readers(self.mode)?;
         self.start(segment, lock)
     }
 
     fn make(self, files: &ChannelFiles, geometry: Geometry, lock: File) -> Result<Publisher, ChannelError> {
         let unfinished = files.dir.join(".segment.new");
-        let _ = fs::remove_file(&unfinished); // left by one that died here; we hold the lock
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .mode(0o600 | self.mode & 0o444)
-            .open(&unfinished)
-            .map_err(ChannelError::os("create", &unfinished))?;
-        let segment = Segment::create(&file, self.header(geometry))
-            .map_err(|source| ChannelError::Segment { path: unfinished.clone(), source })
-            .inspect_err(|_| drop(fs::remove_file(&unfinished)))?;
+        let segment = self.make_segment(files, &unfinished, geometry).inspect_err(|_| {
+            // Nobody can have attached to what has no segment. The lock is still ours.
+            let _ = files.discard();
+        })?;
         let publisher = self.start(segment, lock)?;
         fs::rename(&unfinished, &files.segment).map_err(ChannelError::os("name", &files.segment))?;
         Ok(publisher)
+    }
+
+    fn make_segment(
+        &self,
+        files: &ChannelFiles,
+        path: &Path,
+        geometry: Geometry,
+    ) -> Result<Segment, ChannelError> {
+        let os = |what| ChannelError::os(what, path);
+        // Both may be left by one that died here.
+        let _ = (fs::remove_file(path), fs::remove_dir(&files.readers));
+        files.make_readers(self.mode)?;
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path);
+        let file = file.map_err(os("create"))?;
+        // Whatever the umask: readers that the mode lets in must be able to read.
+        file.set_permissions(Permissions::from_mode(0o600 | self.mode & 0o444))
+            .map_err(os("set the mode of"))?;
+        Segment::create(&file, self.header(geometry)).map_err(|source| match source {
+            OpenError::Os { source, .. } if is_full(&source) => {
+                let (dir, bytes) = (self.directory.path().to_owned(), geometry.segment_bytes());
+                ChannelError::NoRoom { name: self.name.clone(), dir, bytes }
+            }
+            source => ChannelError::Segment { path: path.to_owned(), source },
+        })
     }
 
     fn header(&self, geometry: Geometry) -> Header {
@@ -407,7 +435,8 @@ impl PublisherBuilder {
         let writer = segment
             .writer(std::process::id(), clock.now())
             .map_err(|source| ChannelError::Locate { name: self.name, source })?;
-        let staging = vec![0; segment.header().geometry.max_message as usize].into_boxed_slice();
+        // Not zeros, which would come as pages that the first claim has to fault in.
+        let staging = vec![0xff; segment.header().geometry.max_message as usize].into_boxed_slice();
         Ok(Publisher { writer, clock, segment, staging, steps, _lock: lock })
     }
 }

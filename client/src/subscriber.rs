@@ -1,12 +1,11 @@
 //! The receiving end of a channel.
 
 use crate::clock::Clock;
-use crate::directory::{ChannelFiles, Directory};
+use crate::directory::{ChannelFiles, Directory, is_absent, open_plain, unique};
 use crate::error::ChannelError;
 use crate::lock;
 use crate::message::{Event, Lapped, Message, RecvError};
 use crate::wait::{Wait, Waiter};
-use shmcast_layout::error::OpenError;
 use shmcast_layout::layout::header::{Header, State};
 use shmcast_layout::layout::record::Control;
 use shmcast_layout::mem::{Preparation, Step};
@@ -14,13 +13,11 @@ use shmcast_layout::reader_page::ReaderPage;
 use shmcast_layout::ring::locate::{LocateError, Place};
 use shmcast_layout::ring::reader::{Poll, Reader};
 use shmcast_layout::segment::{Access, Segment};
-use std::fs::{self, File, OpenOptions};
-use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 pub use shmcast_layout::ring::reader::Resume;
 
@@ -456,49 +453,60 @@ impl SubscriberBuilder {
     /// # Errors
     /// [`ChannelError`]; nothing is left behind.
     pub fn open(self) -> Result<Subscriber, ChannelError> {
+        let start = Instant::now();
+        let patience = self.wait_for_channel.unwrap_or_default();
+        loop {
+            match self.attach() {
+                Err(ChannelError::NotFound { .. }) if start.elapsed() < patience => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                attached => return attached,
+            }
+        }
+    }
+
+    /// Attaches if the channel is there, and not just being removed.
+    fn attach(&self) -> Result<Subscriber, ChannelError> {
         let files = self.directory.files(&self.name)?;
-        let file = self.find(&files)?;
+        let file = match open_plain(&files.segment, OpenOptions::new().read(true)) {
+            Ok(file) => file,
+            Err(e) if is_absent(&e) => return Err(self.directory.not_found(&self.name)),
+            Err(e) => return Err(ChannelError::os("open", &files.segment)(e)),
+        };
         let segment = Segment::open(&file, Access::Read)
             .map_err(|source| ChannelError::Segment { path: files.segment.clone(), source })?;
         let header = segment.header();
         if let Some(wanted) = self.schema_id.filter(|id| *id != header.schema_id) {
-            let (name, found) = (self.name, header.schema_id);
+            let (name, found) = (self.name.clone(), header.schema_id);
             return Err(ChannelError::Mismatch { name, what: "schema", found, wanted });
         }
         let steps = segment.prepare(self.preparation);
         let place = self.place(&segment)?;
-        let page = if self.page { Some(show_page(&files, header, place)?) } else { None };
-        // One line more than the largest message, so that a length of 0 is no special case.
+        let page = match self.page.then(|| show_page(&files, header, place)) {
+            None => None,
+            Some(Ok(page)) => Some(page),
+            Some(Err(e)) if e.is_absent() => return Err(self.directory.not_found(&self.name)),
+            Some(Err(e)) => return Err(e),
+        };
+        let state = segment.state();
+        if matches!(state, Some((_, State::Superseded))) {
+            return Err(self.directory.not_found(&self.name));
+        }
+        // One line more than the largest message, so that a length of 0 is no special case. Not zeros, which would come
+        // as pages that the first message has to fault in.
         let lines = header.geometry.max_message as usize / size_of::<Line>() + 1;
         Ok(Subscriber {
             reader: segment.reader(place),
             clock: Clock::of_segment(header),
             wait: self.wait,
             resume: self.resume,
-            epoch: segment.state().map_or(0, |(epoch, _)| epoch),
-            buffer: <[Line]>::new_box_zeroed_with_elems(lines).expect("a buffer for one message"),
+            epoch: state.map_or(0, |(epoch, _)| epoch),
+            buffer: vec![Line([0xff; 64]); lines].into_boxed_slice(),
             page,
             record_latency: self.record_latency,
             segment,
             steps,
         })
-    }
-
-    fn find(&self, files: &ChannelFiles) -> Result<File, ChannelError> {
-        let deadline = self.wait_for_channel.map(|patience| Instant::now() + patience);
-        loop {
-            match File::open(&files.segment) {
-                Ok(file) => return Ok(file),
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                    if deadline.is_none_or(|deadline| Instant::now() >= deadline) {
-                        let dir = self.directory.path().to_owned();
-                        return Err(ChannelError::NotFound { name: self.name.clone(), dir });
-                    }
-                    std::thread::sleep(Duration::from_millis(5));
-                }
-                Err(e) => return Err(ChannelError::os("open", &files.segment)(e)),
-            }
-        }
     }
 
     fn place(&self, segment: &Segment) -> Result<Place, ChannelError> {
@@ -516,23 +524,23 @@ impl SubscriberBuilder {
     }
 }
 
-/// Makes a page under a hidden name, locks it, and only then shows it: a page in sight without a lock is a dead one.
+/// Makes a page under a hidden name, locks it, and only then shows it: a page without a lock is a dead one.
 fn show_page(files: &ChannelFiles, header: &Header, place: Place) -> Result<Page, ChannelError> {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
     let pid = std::process::id();
-    let name = format!("{pid}-{}", COUNT.fetch_add(1, Ordering::Relaxed));
+    let name = format!("{pid}-{}", unique());
     let (hidden, path) = (files.readers.join(format!(".{name}")), files.readers.join(name));
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o644)
-        .open(&hidden)
-        .map_err(ChannelError::os("create the reader page", &hidden))?;
-    lock::try_lock(&file).map_err(ChannelError::os("lock the reader page", &hidden))?;
-    let segment = |source: OpenError| ChannelError::Segment { path: hidden.clone(), source };
-    let page = ReaderPage::create(&file, pid, header.uuid, place).map_err(segment)?;
-    fs::rename(&hidden, &path).map_err(ChannelError::os("show the reader page", &path))?;
+    let os = |what| ChannelError::os(what, &hidden);
+    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&hidden);
+    let file = file.map_err(os("create the reader page"))?;
+    let show = || {
+        lock::try_lock(&file).map_err(os("lock the reader page"))?;
+        // Whatever the umask: a page that the channel's owner cannot read would not keep the channel from removal.
+        file.set_permissions(Permissions::from_mode(0o644)).map_err(os("set the mode of"))?;
+        let page = ReaderPage::create(&file, pid, header.uuid, place)
+            .map_err(|source| ChannelError::Segment { path: hidden.clone(), source })?;
+        fs::rename(&hidden, &path).map_err(os("show the reader page"))?;
+        Ok(page)
+    };
+    let page = show().inspect_err(|_: &ChannelError| drop(fs::remove_file(&hidden)))?;
     Ok(Page { page, path, _file: file })
 }

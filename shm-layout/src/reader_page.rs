@@ -10,6 +10,8 @@ use crate::ring::cells::Cells;
 use crate::ring::locate::Place;
 use crate::sync::Ordering;
 use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 
 /// The subscriber's end. Updates are relaxed stores to a line that nobody else writes: a few nanoseconds.
 #[derive(Debug)]
@@ -117,13 +119,18 @@ impl ReaderStats {
     /// # Errors
     /// [`OpenError::Os`] when the file cannot be read.
     pub fn read(file: &File) -> Result<Option<Self>, OpenError> {
-        let os = |what| move |source| OpenError::Os { what, source };
-        if file.metadata().map_err(os("read the reader page's size"))?.len() < BYTES {
-            return Ok(None);
+        // Read, not mapped: its owner may shorten the file at any time, and must not take the tool down with it.
+        let mut bytes = vec![0; BYTES as usize];
+        match file.read_exact_at(&mut bytes, 0) {
+            Ok(()) => {}
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            Err(source) => return Err(OpenError::Os { what: "read the reader page", source }),
         }
-        let cells = Map::read_only(file, BYTES).map_err(os("map the reader page"))?.cells(0, WORDS as u64);
-        let word = |word: usize| cells[word].load(Ordering::Relaxed);
-        if cells[0].load(Ordering::Acquire) != MAGIC || word(1) != VERSION {
+        let word = |word: usize| {
+            let bytes = bytes[word * 8..][..8].try_into().expect("eight bytes");
+            u64::from_le_bytes(bytes)
+        };
+        if word(0) != MAGIC || word(1) != VERSION {
             return Ok(None);
         }
         Ok(Some(Self {

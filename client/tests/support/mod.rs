@@ -1,0 +1,119 @@
+//! What the tests share: scratch directories in shared memory, processes of their own, and short ways to say what is
+//! expected of a stream.
+
+#![allow(dead_code, reason = "each test file uses some of it")]
+
+use shmcast::{Event, Publisher, PublisherBuilder, Subscriber, SubscriberBuilder};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Smallest ring there is.
+pub(crate) const SMALL: u64 = 64 << 10;
+const ROLE: &str = "SHMCAST_TEST_ROLE";
+
+/// A directory of its own for one test, in shared memory where the machine has it.
+pub(crate) fn scratch() -> TempDir {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("shmcast-test-");
+    builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir()).expect("a directory for scratch files")
+}
+
+pub(crate) fn publisher(dir: &Path) -> PublisherBuilder {
+    Publisher::builder("t").dir(dir)
+}
+
+pub(crate) fn subscriber(dir: &Path) -> SubscriberBuilder {
+    Subscriber::builder("t").dir(dir)
+}
+
+/// Receives what is there, which must be messages only: their sequences and payloads.
+pub(crate) fn drain(subscriber: &mut Subscriber) -> Vec<(u64, Vec<u8>)> {
+    let mut messages = Vec::new();
+    while let Some(event) = subscriber.try_recv().unwrap() {
+        let Event::Message(m) = event else { panic!("{event:?} instead of a message") };
+        messages.push((m.sequence, m.payload.to_vec()));
+    }
+    messages
+}
+
+/// Receives the next event, which must be there and be no message.
+pub(crate) fn rare(subscriber: &mut Subscriber) -> Event<'static> {
+    let event = subscriber.recv_deadline(Instant::now() + Duration::from_secs(5)).unwrap();
+    match event.expect("an event within five seconds") {
+        Event::Lapped(lapped) => Event::Lapped(lapped),
+        Event::Gap { from, to } => Event::Gap { from, to },
+        Event::NewEpoch { epoch } => Event::NewEpoch { epoch },
+        Event::NewSession { session } => Event::NewSession { session },
+        Event::End => Event::End,
+        Event::Message(m) => panic!("message {} where something rare was due", m.sequence),
+    }
+}
+
+/// Whether nothing at all comes within some milliseconds.
+pub(crate) fn is_silent(subscriber: &mut Subscriber) -> bool {
+    subscriber.recv_deadline(Instant::now() + Duration::from_millis(5)).unwrap().is_none()
+}
+
+/// Tries until `ready` has something, for at most 30 s.
+pub(crate) fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = ready() {
+            return found;
+        }
+        assert!(start.elapsed() < Duration::from_secs(30), "still no {what} after 30 s");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// Says that a test could not run here.
+pub(crate) fn skip(name: &str, reason: impl std::fmt::Display) {
+    eprintln!("SKIPPED {name}: {reason}");
+}
+
+pub(crate) fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+/// The role that this process was started to play, if it was.
+pub(crate) fn role() -> Option<String> {
+    std::env::var(ROLE).ok()
+}
+
+/// The directory that this process was started to work in.
+pub(crate) fn role_dir() -> PathBuf {
+    PathBuf::from(std::env::var_os("SHMCAST_TEST_DIR").expect("roles are started with a directory"))
+}
+
+/// This very test program again, as a process that plays `role`: the test named `play`.
+pub(crate) fn process(role: &str, dir: &Path) -> Command {
+    process_under(&[], role, dir)
+}
+
+/// As [`process`], started by the command `under`, such as `["setpriv", ..]`.
+pub(crate) fn process_under(under: &[&str], role: &str, dir: &Path) -> Command {
+    let program = std::env::current_exe().expect("this program's own path");
+    let mut words = under.iter().map(Into::into).collect::<Vec<std::ffi::OsString>>();
+    words.push(program.into());
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]).args(["play", "--exact", "--ignored", "--nocapture", "--test-threads=1", "-q"]);
+    command.env(ROLE, role).env("SHMCAST_TEST_DIR", dir).env_remove(shmcast::DIR_VARIABLE);
+    command.stdout(std::process::Stdio::null());
+    command
+}
+
+/// Runs a command to its end; what it wrote to stderr if it failed.
+pub(crate) fn run(mut command: Command) -> Result<(), String> {
+    let output = command.output().map_err(|e| format!("{:?}: {e}", command.get_program()))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!("{}\n{}", output.status, String::from_utf8_lossy(&output.stderr)))
+}
+
+/// Whether a command exists and ends well.
+pub(crate) fn works(program: &str, args: &[&str]) -> bool {
+    Command::new(program).args(args).output().is_ok_and(|output| output.status.success())
+}

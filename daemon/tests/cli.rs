@@ -1,0 +1,344 @@
+//! The `shmcast` command as people and scripts meet it: real processes, real files, real exit codes.
+
+use serde_json::Value;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// A directory of channels of a test's own, and the command pointed at it.
+struct Host {
+    dir: TempDir,
+}
+
+impl Host {
+    fn new() -> Self {
+        Self { dir: tempfile::Builder::new().prefix("shmcast-test-").tempdir_in("/dev/shm").unwrap() }
+    }
+
+    fn shmcast(&self, arguments: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_shmcast"));
+        command.args(arguments.split_whitespace()).env("SHMCAST_DIR", self.dir.path().join("channels"));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn run(&self, arguments: &str) -> Output {
+        self.shmcast(arguments).output().unwrap()
+    }
+
+    /// Runs a verb that must succeed and takes its stdout for JSON.
+    fn json(&self, arguments: &str) -> Value {
+        let output = self.run(arguments);
+        assert!(output.status.success(), "{arguments}: {}", text(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{arguments}: {e}"))
+    }
+
+    fn file(&self, name: &str, content: &[u8]) -> PathBuf {
+        let path = self.dir.path().join(name);
+        fs::write(&path, content).unwrap();
+        path
+    }
+
+    fn subscribe_to(&self, arguments: &str, output: &Path) -> Child {
+        let mut command = self.shmcast(&format!("sub {arguments}"));
+        command.stdout(fs::File::create(output).unwrap()).spawn().unwrap()
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Ends with the child's stderr, so that a failed assertion says what the child said.
+fn end(child: Child) -> (i32, String) {
+    let output = child.wait_with_output().unwrap();
+    (output.status.code().unwrap_or(-1), text(&output.stderr))
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !done() {
+        assert!(Instant::now() < deadline, "waited a minute for {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Lines of many lengths, so that records of many sizes follow each other.
+fn lines(count: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for i in 0..count {
+        writeln!(bytes, "{i} {}", "x".repeat(i * 7919 % 300)).unwrap();
+    }
+    bytes
+}
+
+#[test]
+fn a_hundred_readers_each_get_the_file_byte_for_byte() {
+    let host = Host::new();
+    let content = lines(20_000);
+    let input = host.file("input", &content);
+    let readers: Vec<(PathBuf, Child)> = (0..100)
+        .map(|i| {
+            let path = host.dir.path().join(format!("out.{i}"));
+            let child = host.subscribe_to("t --wait-channel --framing lines", &path);
+            (path, child)
+        })
+        .collect();
+    let published =
+        host.json(&format!("pub t --input {} --wait-readers 100 --capacity 16MiB --json", input.display()));
+    assert_eq!(published["published"], 20_000);
+    for (path, child) in readers {
+        let (code, stderr) = end(child);
+        assert_eq!(code, 0, "{stderr}");
+        assert!(fs::read(path).unwrap() == content, "an output differs from the input");
+    }
+    let channel = host.json("stat t --json");
+    assert_eq!(
+        (channel["state"].as_str(), channel["next_sequence"].as_u64()),
+        (Some("closed"), Some(20_001))
+    );
+}
+
+#[test]
+fn a_reader_that_is_lapped_says_exactly_how_many_it_missed_and_exits_with_3() {
+    let host = Host::new();
+    let input = host.file("input", &lines(30_000));
+    // A ring of 64 KiB holds a fraction of the input, and the reader sleeps between polls.
+    let reader = host
+        .shmcast("sub t --wait-channel --wait sleep:20000 --framing none --summary --json")
+        .spawn()
+        .unwrap();
+    let published =
+        host.run(&format!("pub t --input {} --wait-readers 1 --capacity 64KiB --loop 3", input.display()));
+    assert!(published.status.success(), "{}", text(&published.stderr));
+    let (code, stderr) = end(reader);
+    assert_eq!(code, 3, "{stderr}");
+    let summary: Value = serde_json::from_str(stderr.lines().last().unwrap()).unwrap();
+    let count = |name: &str| summary[name].as_u64().unwrap();
+    assert!(count("missed") > 0 && count("lapped") > 0);
+    assert_eq!(count("received") + count("missed"), 90_000, "{stderr}");
+    assert_eq!(count("next_sequence"), 90_001);
+}
+
+#[test]
+fn length_prefixed_binary_survives_with_every_framing() {
+    let host = Host::new();
+    let mut content = Vec::new();
+    for length in [0u16, 1, 47, 48, 49, 64, 1400, 9000] {
+        content.extend_from_slice(&length.to_be_bytes());
+        content.extend((0..length).map(|i| (i ^ length) as u8));
+    }
+    let input = host.file("input.itch", &content);
+    let output = host.run(&format!("pub itch --framing u16be --capacity 1MiB --input {}", input.display()));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(host.run("sub itch --from oldest --framing u16be").stdout, content);
+    let hex = text(&host.run("sub itch --from 2 --count 1 --framing hex").stdout);
+    assert_eq!(hex, "2 0000 01\n");
+    let json = text(&host.run("sub itch --from oldest --framing json").stdout);
+    let lines: Vec<Value> = json.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((lines.len(), &lines[0]["payload"], &lines[8]["event"]), (9, &"".into(), &"end".into()));
+
+    let cut = host.file("cut.itch", &content[..content.len() - 1]);
+    let output = host.run(&format!("pub itch --framing u16be --input {}", cut.display()));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("1 B short"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_second_publisher_is_refused_and_told_who_holds_the_channel() {
+    let host = Host::new();
+    let mut first = host.shmcast("pub t --capacity 64KiB").stdin(Stdio::piped()).spawn().unwrap();
+    wait_until("the publisher", || host.json("ls --json")[0]["publisher"]["pid"] == first.id());
+    let second = host.run("pub t");
+    assert_eq!(second.status.code(), Some(1));
+    let stderr = text(&second.stderr);
+    assert!(
+        stderr.contains("in use by publisher shmcast") && stderr.contains(&first.id().to_string()),
+        "{stderr}"
+    );
+
+    let refused = host.run("rm t");
+    assert_eq!(refused.status.code(), Some(1), "removed under its publisher");
+    drop(first.stdin.take());
+    let (code, stderr) = end(first);
+    assert_eq!(code, 0, "{stderr}");
+    assert_eq!(host.json("rm t --json")["removed"], "t");
+    assert_eq!(host.json("ls --json"), serde_json::json!([]));
+}
+
+#[test]
+fn a_channel_with_a_reader_is_not_removed() {
+    let host = Host::new();
+    assert!(host.run("pub t --capacity 64KiB").status.success());
+    let mut reader = host.shmcast("sub t --wait-channel").spawn().unwrap();
+    wait_until("the reader", || host.json("stat t --json")["readers"][0]["pid"] == reader.id());
+    let refused = host.run("rm t");
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(
+        text(&refused.stderr).contains(&format!("a reader (pid {})", reader.id())),
+        "{}",
+        text(&refused.stderr)
+    );
+    // A killed reader leaves its page behind; the kernel says that nobody holds it any more.
+    reader.kill().unwrap();
+    reader.wait().unwrap();
+    let removed = host.run("rm t");
+    assert!(removed.status.success(), "{}", text(&removed.stderr));
+}
+
+#[test]
+fn readers_go_on_with_the_next_publisher_after_one_was_killed() {
+    let host = Host::new();
+    let output = host.dir.path().join("out");
+    let reader = host.subscribe_to("t --wait-channel", &output);
+    let mut first =
+        host.shmcast("pub t --capacity 64KiB --wait-readers 1").stdin(Stdio::piped()).spawn().unwrap();
+    first.stdin.as_mut().unwrap().write_all(b"one\ntwo\n").unwrap();
+    wait_until("the first messages", || fs::read(&output).unwrap() == b"one\ntwo\n");
+    first.kill().unwrap();
+    first.wait().unwrap();
+    assert_eq!(host.json("stat t --json")["state"], "orphaned");
+
+    let mut second = host.shmcast("pub t --json").stdin(Stdio::piped()).spawn().unwrap();
+    second.stdin.take().unwrap().write_all(b"three\n").unwrap();
+    let published = second.wait_with_output().unwrap();
+    let summary: Value = serde_json::from_slice(&published.stdout).unwrap();
+    assert_eq!((&summary["epoch"], &summary["first_sequence"]), (&2.into(), &3.into()));
+    let (code, stderr) = end(reader);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stderr.contains("a new publisher took over (epoch 2)"), "{stderr}");
+    assert_eq!(text(&fs::read(&output).unwrap()), "one\ntwo\nthree\n");
+}
+
+#[test]
+fn wrong_usage_exits_with_2_and_errors_with_1_and_a_next_step() {
+    let host = Host::new();
+    for wrong in [
+        "",
+        "nonsense",
+        "sub",
+        "sub t --wait fast",
+        "sub t --from 0",
+        "sub t --json",
+        "pub t --rate -1/s",
+        "pub t --capacity lots",
+        "demo --readers 0",
+        "demo --size 8",
+    ] {
+        assert_eq!(host.run(wrong).status.code(), Some(2), "shmcast {wrong}");
+    }
+    for (failing, hint) in [
+        ("sub t", "--wait-channel"),
+        ("stat t", "start its publisher first"),
+        ("rm t", "no channel"),
+        ("pub t --capacity 100KiB", "power of two"),
+        ("pub t --capacity 64KiB --max-message 1MiB", "raise the capacity"),
+        ("pub ../t", "channel name"),
+        ("pub t --input missing", "open --input missing"),
+        ("pub t --loop 2", "--input"),
+    ] {
+        let output = host.run(failing);
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "shmcast {failing}: {stderr}");
+        assert!(stderr.contains(hint), "shmcast {failing}: {stderr}");
+        assert!(output.stdout.is_empty(), "shmcast {failing} wrote to stdout");
+    }
+    assert_eq!(host.json("ls --json"), serde_json::json!([]), "a refused command left something behind");
+}
+
+#[test]
+fn every_verb_has_help_with_an_example() {
+    let host = Host::new();
+    for verb in ["", "demo", "pub", "sub", "ls", "stat", "rm"] {
+        let output = host.run(&format!("{verb} --help"));
+        assert!(output.status.success());
+        let help = text(&output.stdout);
+        assert!(help.contains("Example"), "{help}");
+        assert!(verb.is_empty() || verb == "sub" || help.contains("--json"), "{help}");
+    }
+}
+
+#[test]
+fn a_reader_whose_output_is_closed_ends_quietly() {
+    let host = Host::new();
+    let input = host.file("input", &lines(5_000));
+    assert!(host.run(&format!("pub t --input {} --capacity 4MiB", input.display())).status.success());
+    let mut reader = host.shmcast("sub t --from oldest").spawn().unwrap();
+    drop(reader.stdout.take());
+    let (code, stderr) = end(reader);
+    assert_eq!((code, stderr.as_str()), (0, ""));
+}
+
+#[test]
+fn interrupted_programs_end_cleanly() {
+    let host = Host::new();
+    let mut publisher = host.shmcast("pub t --capacity 64KiB --json").stdin(Stdio::piped()).spawn().unwrap();
+    publisher.stdin.as_mut().unwrap().write_all(b"one\n").unwrap();
+    let reader = host.shmcast("sub t --from oldest --wait-channel --summary").spawn().unwrap();
+    wait_until("the message", || host.json("stat t --json")["readers"][0]["received"] == 1);
+    interrupt(&reader);
+    let output = reader.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(0), "one\n"));
+    assert!(text(&output.stderr).contains("received 1, missed 0"), "{}", text(&output.stderr));
+
+    interrupt(&publisher);
+    // A blocked read of stdin is not interrupted; the next line shows the flag.
+    drop(publisher.stdin.take());
+    assert_eq!(publisher.wait_with_output().unwrap().status.code(), Some(0));
+    assert_eq!(host.json("stat t --json")["state"], "closed");
+}
+
+fn interrupt(child: &Child) {
+    let pid = nix::unistd::Pid::from_raw(child.id().try_into().unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+}
+
+#[test]
+fn the_demo_serves_every_reader_and_its_json_has_both_transports() {
+    let host = Host::new();
+    let report = host.json("demo --readers 8 --messages 300 --interval-us 500 --json");
+    assert_eq!(report["readers"], 8);
+    assert!(report["machine"]["cpus"].as_u64().unwrap() > 0);
+    let [shm, multicast] = &report["transports"].as_array().unwrap()[..] else { panic!("{report}") };
+    assert_eq!((&shm["name"], &multicast["name"]), (&"shm".into(), &"multicast".into()));
+    assert_eq!((shm["published"].as_u64(), shm["delivered"].as_u64()), (Some(300), Some(2400)));
+    assert_eq!(shm["lost"], 0);
+    for figures in [&shm["publish_ns"], &shm["last_reader_ns"]] {
+        let ns = ["p50", "p99", "p999", "max"].map(|name| figures[name].as_u64().unwrap());
+        assert!(ns[0] > 0 && ns.is_sorted(), "{figures}");
+    }
+    if multicast["error"].is_null() {
+        assert_eq!(
+            multicast["delivered"].as_u64().unwrap() + multicast["lost"].as_u64().unwrap(),
+            2400,
+            "{multicast}"
+        );
+    } else {
+        println!("SKIPPED multicast half of the demo: {}", multicast["error"]);
+    }
+}
+
+#[test]
+fn the_demo_says_why_multicast_cannot_run_and_goes_on() {
+    let host = Host::new();
+    // A network namespace of its own has its loopback down.
+    let program = env!("CARGO_BIN_EXE_shmcast");
+    let demo = ["demo", "--readers", "2", "--messages", "50", "--json"];
+    let output = Command::new("unshare").args(["--net", "--", program]).args(demo).output();
+    let output = match output {
+        Ok(output) if output.status.success() => output,
+        other => {
+            println!(
+                "SKIPPED the_demo_says_why_multicast_cannot_run_and_goes_on: no network namespace: {other:?}"
+            );
+            return;
+        }
+    };
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["transports"][0]["lost"], 0);
+    assert!(report["transports"][1]["error"].as_str().unwrap().contains("multicast"), "{report}");
+    drop(host);
+}
