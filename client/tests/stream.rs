@@ -37,7 +37,9 @@ fn seeking_goes_both_ways_and_a_refusal_moves_nothing() {
     assert_eq!(subscriber.next_sequence(), 11);
 
     publish_up_to(&mut publisher, 1000);
-    let Err(LocateError::TooOld { sequence: 11, oldest }) = subscriber.seek(11) else { panic!("overwritten") };
+    let Err(LocateError::TooOld { sequence: 11, oldest }) = subscriber.seek(11) else {
+        panic!("overwritten")
+    };
     assert!((659..900).contains(&oldest), "{oldest}");
     assert_eq!(subscriber.next_sequence(), 11);
     subscriber.seek(oldest).unwrap();
@@ -79,7 +81,9 @@ fn starting_at_an_overwritten_sequence_counts_the_loss_exactly() {
     for from in [1, 2, 4000, 4600] {
         let mut subscriber = subscriber(dir.path()).start(Start::Sequence(from)).open().unwrap();
         assert_eq!(subscriber.next_sequence(), from);
-        let Event::Lapped(Lapped { missed, resumed_at }) = rare(&mut subscriber) else { panic!("not lapped") };
+        let Event::Lapped(Lapped { missed, resumed_at }) = rare(&mut subscriber) else {
+            panic!("not lapped")
+        };
         assert_eq!(from + missed, resumed_at);
         assert_eq!(sequences(&drain(&mut subscriber)), (resumed_at..=5000).collect::<Vec<_>>());
     }
@@ -185,7 +189,9 @@ fn a_channel_opened_again_goes_on_with_the_sequence_in_a_new_epoch() {
     assert_eq!(subscriber.epoch(), 1);
     assert_eq!(rare(&mut subscriber), Event::End);
     assert_eq!(rare(&mut subscriber), Event::NewEpoch { epoch: 2 });
-    assert!(matches!(subscriber.recv().unwrap(), Event::Message(m) if m.payload == b"two" && m.sequence == 2));
+    assert!(
+        matches!(subscriber.recv().unwrap(), Event::Message(m) if m.payload == b"two" && m.sequence == 2)
+    );
     assert_eq!(subscriber.epoch(), 2);
     drop(second);
     assert_eq!(rare(&mut subscriber), Event::End, "dropping closes");
