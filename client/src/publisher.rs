@@ -9,6 +9,7 @@ use shmcast_layout::layout::header::Header;
 use shmcast_layout::mem::{Preparation, Step};
 use shmcast_layout::ring::writer::Writer;
 use shmcast_layout::segment::{Access, Segment};
+use std::fmt;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::ops::{Deref, DerefMut, Range};
@@ -39,7 +40,6 @@ pub const DEFAULT_CAPACITY: u64 = 64 << 20;
 /// assert_eq!(subscriber.recv()?, Event::End);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug)]
 pub struct Publisher {
     writer: Writer,
     clock: Clock,
@@ -203,6 +203,14 @@ impl Publisher {
     /// What the channel was made with.
     pub fn header(&self) -> &Header {
         self.segment.header()
+    }
+}
+
+impl fmt::Debug for Publisher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut f = f.debug_struct("Publisher");
+        f.field("channel", &self.header().channel).field("epoch", &self.epoch());
+        f.field("next_sequence", &self.next_sequence()).finish_non_exhaustive()
     }
 }
 

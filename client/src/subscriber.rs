@@ -13,6 +13,7 @@ use shmcast_layout::reader_page::ReaderPage;
 use shmcast_layout::ring::locate::{LocateError, Place};
 use shmcast_layout::ring::reader::{Poll, Reader};
 use shmcast_layout::segment::{Access, Segment};
+use std::fmt;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
@@ -52,7 +53,6 @@ pub enum Start {
 /// assert_eq!(subscriber.try_recv()?, None);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug)]
 pub struct Subscriber {
     reader: Reader,
     clock: Clock,
@@ -366,6 +366,14 @@ impl Subscriber {
 
     fn lend(&self, outcome: Outcome) -> Event<'_> {
         outcome.into_event(self.buffer.as_bytes())
+    }
+}
+
+impl fmt::Debug for Subscriber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut f = f.debug_struct("Subscriber");
+        f.field("channel", &self.header().channel).field("epoch", &self.epoch);
+        f.field("next_sequence", &self.next_sequence()).finish_non_exhaustive()
     }
 }
 
