@@ -22,6 +22,8 @@ pub mod ring;
 pub mod sync;
 
 #[cfg(not(loom))]
+pub mod control;
+#[cfg(not(loom))]
 pub mod counter;
 #[cfg(not(loom))]
 pub mod mem;

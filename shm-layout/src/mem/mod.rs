@@ -11,6 +11,8 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+pub mod handoff;
+pub mod memfd;
 mod prepare;
 pub use prepare::{Preparation, Step, prepare};
 

@@ -1,0 +1,287 @@
+//! What is said on the control socket: requests of programs, replies of the daemon, and how channels are reported.
+//!
+//! One packet holds one JSON object of at most [`MAX_PACKET`](crate::mem::handoff::MAX_PACKET) bytes; descriptors come
+//! beside it. A connection begins with [`Request::Hello`]. Each connection is one attachment: it lasts as long as the
+//! program holds it, and its end, however it comes, is the detachment. Unknown requests and fields are errors, so that
+//! neither side guesses.
+//!
+//! | request | descriptors with it | reply | descriptors with the reply |
+//! |---|---|---|---|
+//! | `hello` | | `welcome` | |
+//! | `publish` | resuming: segment, lock | `publishing` | segment (read-write), lock |
+//! | `mapped` | | `done` | |
+//! | `subscribe` | parking: an eventfd; resuming: segment, page before it | `subscribed` | segment (read-only), page; parking: the waker's eventfd |
+//! | `list`, `stat` | | `channel` and `readers` for each, then `done` | |
+//! | `events` | | `event` again and again | |
+//! | `take-over` | | `done` | |
+//!
+//! A subscriber may get `moved`, with the new segment, at any time after it was subscribed.
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+/// Version of this protocol. Both sides must have the same.
+pub const VERSION: u32 = 1;
+
+/// What a program asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// Opens the conversation.
+    Hello {
+        /// [`VERSION`] of the program.
+        version: u32,
+    },
+    /// Attach as the channel's publisher.
+    Publish {
+        /// The channel.
+        channel: String,
+        /// This program publishes already, and the daemon is new: the descriptors are what it holds.
+        resume: bool,
+    },
+    /// The publisher has mapped its segment and needs no further writable map of it.
+    Mapped,
+    /// Attach as a reader of the channel.
+    Subscribe {
+        /// The channel.
+        channel: String,
+        /// This program reads already, and the daemon is new: the descriptors are what it holds.
+        resume: bool,
+        /// The reader sleeps between messages and wants to be woken through the eventfd sent with this.
+        park: bool,
+    },
+    /// Report all channels that the asking user may read.
+    List,
+    /// Report one channel.
+    Stat {
+        /// The channel.
+        channel: String,
+    },
+    /// Report what happens from now on.
+    Events,
+    /// Take a strict channel away from a publisher that still lives, stopped perhaps.
+    TakeOver {
+        /// The channel.
+        channel: String,
+    },
+}
+
+/// What the daemon answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "reply", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Reply {
+    /// The conversation may go on.
+    Welcome {
+        /// [`VERSION`] of the daemon.
+        version: u32,
+        /// Grows with each start of the daemon.
+        instance: u64,
+    },
+    /// Attached as publisher.
+    Publishing,
+    /// Attached as reader.
+    Subscribed,
+    /// Nothing more to say.
+    Done,
+    /// Not granted.
+    Refused {
+        /// Why, for programs.
+        code: Refusal,
+        /// Why, for people, and what to do next.
+        why: String,
+    },
+    /// A channel, without its readers.
+    Channel(Box<ChannelStatus>),
+    /// Some of the readers of the channel reported last.
+    Readers {
+        /// The readers.
+        readers: Vec<ReaderStatus>,
+    },
+    /// The channel goes on in the segment that comes with this.
+    Moved,
+    /// Something happened.
+    Event(Event),
+}
+
+/// Why the daemon refuses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Refusal {
+    /// The two sides speak different versions.
+    Version,
+    /// The daemon has no such channel.
+    UnknownChannel,
+    /// The channel's lists do not name this user.
+    Denied,
+    /// The channel has a live publisher.
+    Busy,
+    /// This user has too much open or asks too often.
+    Limit,
+    /// The request cannot be understood or does not fit the conversation.
+    BadRequest,
+    /// The daemon could not do it.
+    Failed,
+}
+
+impl Refusal {
+    /// The name as it appears in packets, logs and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Version => "version",
+            Self::UnknownChannel => "unknown-channel",
+            Self::Denied => "denied",
+            Self::Busy => "busy",
+            Self::Limit => "limit",
+            Self::BadRequest => "bad-request",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// A process at one end of a channel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// Process id, as far as it is known.
+    pub pid: Option<u32>,
+    /// Its user, where a daemon asked the kernel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// Its command name, if it can be seen from here.
+    pub command: Option<String>,
+}
+
+/// A channel as tools show it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ChannelStatus {
+    /// Its name.
+    pub channel: String,
+    /// `new`, `active`, `recovering`, `closed`, `orphaned` (its publisher died), `superseded` or `damaged`.
+    pub state: String,
+    /// Its publisher; `None` if there is none, or none that can be seen.
+    pub publisher: Option<Process>,
+    /// Incarnations of the publisher so far.
+    pub epoch: u64,
+    /// Bytes of the ring.
+    pub capacity_bytes: u64,
+    /// Largest payload in bytes.
+    pub max_message_bytes: u64,
+    /// Identity of the segment, in hexadecimal.
+    pub uuid: String,
+    /// When the segment was made, in nanoseconds since 1970.
+    pub created_ns: u64,
+    /// `counter` or `monotonic`.
+    pub clock: String,
+    /// The clock's ticks a second.
+    pub clock_hz: u64,
+    /// The application's number for the message schema; 0 if unused.
+    pub schema_id: u64,
+    /// The application's name for the message schema.
+    pub schema: String,
+    /// The operator's `key=value` lines.
+    pub labels: String,
+    /// Payload bytes published; up to 64 messages behind.
+    pub published_bytes: u64,
+    /// The oldest message that a reader can start from.
+    pub oldest_sequence: Option<u64>,
+    /// The sequence of the next message.
+    pub next_sequence: Option<u64>,
+    /// What is wrong, if something is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// `takeover` or `strict`, where a daemon owns the channel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+    /// Its live readers.
+    #[serde(default)]
+    pub readers: Vec<ReaderStatus>,
+}
+
+/// A reader as tools show it; all but the process is its own word.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ReaderStatus {
+    /// Its process.
+    #[serde(flatten)]
+    pub process: Process,
+    /// The sequence it expects next.
+    pub next_sequence: u64,
+    /// Messages published that it has not read.
+    pub lag: Option<u64>,
+    /// Messages received.
+    pub received: u64,
+    /// Times it was overtaken.
+    pub lapped: u64,
+    /// Messages it missed.
+    pub missed: u64,
+    /// The sequence it began with.
+    pub started_at: u64,
+    /// Latencies it recorded, if it does.
+    pub latency_ns: Option<LatencyStatus>,
+}
+
+/// Latency percentiles in nanoseconds, each up to 6.25 % high.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LatencyStatus {
+    /// Median.
+    pub p50: u64,
+    /// 99 %.
+    pub p99: u64,
+    /// 99.9 %.
+    pub p999: u64,
+    /// Maximum.
+    pub max: u64,
+}
+
+/// Something that happened to a channel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// When, in nanoseconds since 1970.
+    pub time_ns: u64,
+    /// What: `attached`, `detached`, `refused`, `moved`, `created`, `removed`, `reloaded` and the like.
+    pub event: String,
+    /// The channel it happened to, if any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub channel: Option<String>,
+    /// `publisher` or `reader`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+    /// Who.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub process: Option<Process>,
+    /// More, for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+}
+
+/// A message as a packet.
+pub fn encode(message: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(message).expect("control messages have string keys and no failing serializers")
+}
+
+/// A packet as a message.
+///
+/// # Errors
+/// What is wrong with the packet.
+pub fn decode<T: DeserializeOwned>(packet: &[u8]) -> Result<T, serde_json::Error> {
+    serde_json::from_slice(packet)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_what_the_table_says_and_nothing_else() {
+        let packet = encode(&Request::Publish { channel: "ticks".into(), resume: false });
+        assert_eq!(packet, br#"{"request":"publish","channel":"ticks","resume":false}"#);
+        assert_eq!(decode::<Request>(br#"{"request":"list"}"#).unwrap(), Request::List);
+        for bad in [
+            &br#"{"request":"publish","channel":"t","resume":false,"extra":1}"#[..],
+            br#"{"request":"reboot"}"#,
+            br#"{"request":"publish"}"#,
+            b"[]",
+            b"",
+            b"\xff",
+        ] {
+            assert!(decode::<Request>(bad).is_err(), "{}", String::from_utf8_lossy(bad));
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Packets with descriptors over Unix sockets: how a daemon hands out memory, and how it learns to whom.
+//!
+//! Sockets are SOCK_SEQPACKET: one send is one receive, and a peer that dies is a hang-up. Nothing here allocates by a
+//! peer's word, and descriptors that nobody asked for are closed.
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
+
+/// Most descriptors in one packet.
+pub const MAX_DESCRIPTORS: usize = 4;
+/// Largest packet in bytes.
+pub const MAX_PACKET: usize = 64 << 10;
+
+/// Who is at the other end of a socket, by the kernel's word at the time it connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    /// Process id in our own namespace; 0 when it is in none that we can see.
+    pub pid: u32,
+    /// Effective user.
+    pub uid: u32,
+    /// Effective group.
+    pub gid: u32,
+}
+
+/// What arrived.
+#[derive(Debug)]
+pub struct Packet {
+    /// Bytes at the start of the buffer; 0 means that the peer has hung up.
+    pub length: usize,
+    /// Descriptors that came with them.
+    pub descriptors: Vec<File>,
+    /// The packet was larger than the buffer or carried more than [`MAX_DESCRIPTORS`]: what is here is not all of it.
+    pub truncated: bool,
+}
+
+/// Connects to the socket at `path`.
+///
+/// # Errors
+/// What `connect` says.
+pub fn connect(path: &Path) -> io::Result<OwnedFd> {
+    let socket = socket(SocketFlags::CLOEXEC)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// Listens at `path`, which must not exist.
+///
+/// # Errors
+/// What `bind` or `listen` says.
+pub fn listen(path: &Path) -> io::Result<OwnedFd> {
+    let socket = socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, 1024)?;
+    Ok(socket)
+}
+
+fn socket(flags: SocketFlags) -> io::Result<OwnedFd> {
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}
+
+/// Takes the next connection without waiting.
+///
+/// # Errors
+/// `WouldBlock` when there is none.
+pub fn accept(listener: impl AsFd) -> io::Result<OwnedFd> {
+    Ok(rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?)
+}
+
+/// Who connected.
+///
+/// # Errors
+/// What `getsockopt` says.
+pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
+    let cred = rustix::net::sockopt::socket_peercred(socket)?;
+    Ok(Peer { pid: cred.pid.as_raw_pid().unsigned_abs(), uid: cred.uid.as_raw(), gid: cred.gid.as_raw() })
+}
+
+/// Sends one packet.
+///
+/// # Errors
+/// `WouldBlock` when a non-blocking peer does not read, `BrokenPipe` when it has gone.
+///
+/// # Panics
+/// With more than [`MAX_DESCRIPTORS`].
+pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    assert!(descriptors.len() <= MAX_DESCRIPTORS);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
+    }
+    loop {
+        match rustix::net::sendmsg(&socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL) {
+            Err(Errno::INTR) => {}
+            other => return other.map(|_| ()).map_err(Into::into),
+        }
+    }
+}
+
+/// Receives one packet into `buffer`.
+///
+/// # Errors
+/// `WouldBlock` when there is none on a non-blocking socket.
+pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Packet> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = loop {
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        match rustix::net::recvmsg(&socket, &mut [IoSliceMut::new(buffer)], &mut ancillary, flags) {
+            Err(Errno::INTR) => {}
+            other => break other?,
+        }
+    };
+    let truncated = received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+    let mut descriptors = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(fds) = message {
+            descriptors.extend(fds.map(File::from));
+        }
+    }
+    Ok(Packet { length: received.bytes, descriptors, truncated })
+}
+
+/// Descriptors that the service manager passed to this process (`LISTEN_FDS`), with their names (`LISTEN_FDNAMES`).
+/// To be called once, early: a second call returns nothing.
+pub fn inherited() -> Vec<(String, OwnedFd)> {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    let variable = |name: &str| std::env::var(name).ok();
+    let for_us = variable("LISTEN_PID").and_then(|pid| pid.parse().ok()) == Some(std::process::id());
+    let count: i32 = variable("LISTEN_FDS").and_then(|count| count.parse().ok()).unwrap_or(0);
+    if !for_us || TAKEN.swap(true, Ordering::Relaxed) {
+        return Vec::new();
+    }
+    let names = variable("LISTEN_FDNAMES").unwrap_or_default();
+    let mut names = names.split(':').map(str::to_owned);
+    (3..3 + count.clamp(0, 4096))
+        .filter_map(|raw| {
+            let name = names.next().unwrap_or_default();
+            // SAFETY: `borrowed` lives for this check alone; asking for flags of a number that is no open descriptor
+            // is an error and harms nothing.
+            let borrowed = unsafe { BorrowedFd::borrow_raw(raw) };
+            rustix::io::fcntl_setfd(borrowed, rustix::io::FdFlags::CLOEXEC).ok()?;
+            // SAFETY: the service manager opened this descriptor for this process (LISTEN_PID is ours), it is open, and
+            // the flag above makes sure that it is taken only once.
+            Some((name, unsafe { OwnedFd::from_raw_fd(raw) }))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Seek, Write};
+
+    #[test]
+    fn packets_keep_their_ends_and_carry_descriptors() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listener = listen(&path).unwrap();
+        assert_eq!(accept(&listener).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        let client = connect(&path).unwrap();
+        let server = accept(&listener).unwrap();
+        assert_eq!(peer(&server).unwrap().pid, std::process::id());
+
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"shared").unwrap();
+        send(&client, b"one", &[file.as_fd(), file.as_fd()]).unwrap();
+        send(&client, b"two", &[]).unwrap();
+        let mut buffer = [0; 16];
+        let mut packet = receive(&server, &mut buffer).unwrap();
+        assert_eq!((&buffer[..packet.length], packet.descriptors.len(), packet.truncated), (&b"one"[..], 2, false));
+        let mut text = String::new();
+        packet.descriptors[1].rewind().unwrap();
+        packet.descriptors[1].read_to_string(&mut text).unwrap();
+        assert_eq!(text, "shared");
+        assert_eq!(receive(&server, &mut buffer[..2]).unwrap().length, 2);
+        assert_eq!(receive(&server, &mut buffer).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(client);
+        assert_eq!(receive(&server, &mut buffer).unwrap().length, 0);
+    }
+}
