@@ -1,1 +1,15 @@
-//! Benchmarks.
+//! The rig that measures shmcast beside kernel multicast, the bare minimum, and its peers.
+//!
+//! One round = one publisher process and N receiver processes moving numbered, checked messages through one
+//! transport. The rig ([`rig`]) starts them, paces them, collects what each saw, and says how quiet the machine was
+//! meanwhile. A question ([`questions`]) is a list of rounds, interleaved so that drift of the machine hits every
+//! transport alike. What the figures mean is in `METHOD.md` beside this source.
+//!
+//! It is a library so that programs with other transports in them (`peers/`) play the same roles by the same rules.
+#![forbid(unsafe_code)]
+
+pub mod ideal;
+pub mod questions;
+pub mod report;
+pub mod rig;
+pub mod transport;

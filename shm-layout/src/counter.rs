@@ -20,6 +20,23 @@ pub fn ticks() -> u64 {
     monotonic_ns()
 }
 
+/// As [`ticks`], but read only after every earlier load has its value: the end of a measured stretch. Without this a
+/// CPU reads the counter while the last lines of a message are still on their way. About 15 ns.
+#[inline]
+pub fn ticks_after_loads() -> u64 {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: LFENCE is part of SSE2, which every x86-64 has; it touches no memory.
+    unsafe {
+        std::arch::x86_64::_mm_lfence()
+    };
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    // SAFETY: a load barrier and an instruction barrier, both allowed in user space.
+    unsafe {
+        std::arch::asm!("dsb ishld", "isb", options(nostack, preserves_flags))
+    };
+    ticks()
+}
+
 /// CLOCK_MONOTONIC in nanoseconds; about 25 ns.
 #[inline]
 pub fn monotonic_ns() -> u64 {

@@ -21,7 +21,7 @@ fn load_piece(piece: &[u8]) -> u64 {
 
 /// Stores `bytes` into `words`, which must have room; the last word is padded with zeros.
 #[inline]
-pub(crate) fn store(words: &[AtomicU64], bytes: &[u8]) {
+pub fn store(words: &[AtomicU64], bytes: &[u8]) {
     let words = &words[..bytes.len().div_ceil(8)];
     #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
     if bytes.len() > 64 {
@@ -47,7 +47,7 @@ fn store_words(words: &[AtomicU64], bytes: &[u8]) {
 
 /// Loads `bytes.len()` bytes from `words`, which must hold them.
 #[inline]
-pub(crate) fn load(words: &[AtomicU64], bytes: &mut [u8]) {
+pub fn load(words: &[AtomicU64], bytes: &mut [u8]) {
     let words = &words[..bytes.len().div_ceil(8)];
     #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
     if bytes.len() > 64 {

@@ -43,7 +43,7 @@
 //! one (`shm-layout/tests/loom.rs`).
 
 pub mod cells;
-mod copy;
+pub mod copy;
 pub mod locate;
 pub mod reader;
 pub mod writer;

@@ -1,0 +1,143 @@
+//! The ideal ring: the least that one writer and many readers can do with shared memory, as the bound to measure
+//! against. One fixed slot a message, a sequence word at its front, nothing else: no variable length, no lapping check,
+//! no bounds claims, no index, no takeover. A reader that falls a ring behind reads garbage and hangs. Not for use.
+//!
+//! Its payload copy is the product's own routine, so that the difference left is the protocol's.
+//!
+//! ```text
+//! slot, a multiple of 64 bytes:   | sequence word | payload words ... |
+//! ```
+
+use shmcast_layout::mem::{Map, Preparation, prepare};
+use shmcast_layout::ring::cells::Cells;
+use shmcast_layout::ring::copy;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{Ordering, fence};
+
+/// Words of one cache line.
+const LINE_WORDS: usize = 8;
+
+/// Sizes of an ideal ring; both ends must use the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Payload bytes of every message.
+    pub size: usize,
+    /// Slots; a power of two.
+    pub slots: usize,
+}
+
+impl Shape {
+    /// As many slots as make a ring of about `bytes`.
+    pub fn of_bytes(size: usize, bytes: usize) -> Self {
+        let slots = bytes / (Self { size, slots: 1 }.slot_words() * 8);
+        Self { size, slots: (slots.max(2) + 1).next_power_of_two() / 2 }
+    }
+
+    fn slot_words(&self) -> usize {
+        (1 + self.size.div_ceil(8)).next_multiple_of(LINE_WORDS)
+    }
+
+    fn words(&self) -> usize {
+        self.slots * self.slot_words()
+    }
+}
+
+/// The writing end.
+#[derive(Debug)]
+pub struct IdealWriter {
+    cells: Cells,
+    shape: Shape,
+    next: u64,
+}
+
+impl IdealWriter {
+    /// Makes a ring in a new file at `path`.
+    ///
+    /// # Errors
+    /// What the system says when the file cannot be made or mapped.
+    pub fn create(path: &Path, shape: Shape) -> io::Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
+        let bytes = shape.words() as u64 * 8;
+        file.set_len(bytes)?;
+        let map = Map::read_write(&file, bytes)?;
+        let _ = prepare(&map, Preparation::FULL); // refused steps make it slower, not wrong
+        Ok(Self { cells: map.cells(0, shape.words() as u64), shape, next: 1 })
+    }
+
+    /// Publishes one message of exactly the shape's size.
+    ///
+    /// # Panics
+    /// When the payload has another size.
+    #[inline]
+    pub fn publish(&mut self, payload: &[u8]) {
+        assert_eq!(payload.len(), self.shape.size);
+        let words = self.shape.slot_words();
+        let at = (self.next as usize & (self.shape.slots - 1)) * words;
+        let slot = &self.cells[at..at + words];
+        copy::store(&slot[1..], payload);
+        slot[0].store(self.next, Ordering::Release);
+        self.next += 1;
+    }
+}
+
+/// The reading end.
+#[derive(Debug)]
+pub struct IdealReader {
+    cells: Cells,
+    shape: Shape,
+    next: u64,
+}
+
+impl IdealReader {
+    /// Attaches to the ring at `path` and waits for its first message.
+    ///
+    /// # Errors
+    /// What the system says when the file cannot be opened or mapped.
+    pub fn open(path: &Path, shape: Shape) -> io::Result<Self> {
+        let map = Map::read_only(&File::open(path)?, shape.words() as u64 * 8)?;
+        let _ = prepare(&map, Preparation { prefault: true, ..Preparation::NONE });
+        Ok(Self { cells: map.cells(0, shape.words() as u64), shape, next: 1 })
+    }
+
+    /// Copies the next message to the start of `out`; false when there is none yet.
+    ///
+    /// # Panics
+    /// When `out` is smaller than the shape's size.
+    #[inline]
+    pub fn poll(&mut self, out: &mut [u8]) -> bool {
+        let words = self.shape.slot_words();
+        let at = (self.next as usize & (self.shape.slots - 1)) * words;
+        let slot = &self.cells[at..at + words];
+        if slot[0].load(Ordering::Relaxed) != self.next {
+            return false;
+        }
+        fence(Ordering::Acquire);
+        copy::load(&slot[1..], &mut out[..self.shape.size]);
+        self.next += 1;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_in_comes_out_across_the_wrap() {
+        let dir = tempfile::tempdir().unwrap();
+        let shape = Shape::of_bytes(100, 4096);
+        assert_eq!((shape.slots, shape.slot_words()), (32, 16));
+        let mut writer = IdealWriter::create(&dir.path().join("ring"), shape).unwrap();
+        let mut reader = IdealReader::open(&dir.path().join("ring"), shape).unwrap();
+        let mut out = [0; 100];
+        assert!(!reader.poll(&mut out));
+        for i in 0..100u8 {
+            writer.publish(&[i; 100]);
+            assert!(reader.poll(&mut out));
+            assert_eq!(out, [i; 100]);
+        }
+        assert!(!reader.poll(&mut out));
+    }
+}

@@ -1,0 +1,121 @@
+//! `shmcast-bench`: asks one question and prints the answer.
+//!
+//! The same program plays the publisher's and the receivers' roles when the rig starts it as a child.
+#![forbid(unsafe_code)]
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand};
+use shmcast_bench::questions::{latency, throughput};
+use shmcast_bench::report;
+use shmcast_bench::rig::plan::{Answer, Stage};
+use shmcast_bench::rig::spec::{Contestant, Task, Wait};
+use shmcast_bench::transport;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Measures shmcast beside kernel multicast, the bare minimum, and its peers.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    after_help = "Example:\n  cargo run --release -p shmcast-bench -- latency --json latency.json"
+)]
+struct Args {
+    #[command(subcommand)]
+    question: Question,
+    /// Check delivery only, in a few seconds: the times mean nothing
+    #[arg(long, global = true)]
+    quick: bool,
+    /// Write everything measured to this file
+    #[arg(long, global = true, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Laps of interleaved rounds
+    #[arg(long, global = true, default_value_t = 5)]
+    laps: usize,
+    /// Rounds played again because the machine was not quiet, at most
+    #[arg(long, global = true, default_value_t = 40)]
+    retries: usize,
+    /// The peers' program, built by benches/peers/build.sh; their transports join where they can
+    #[arg(long, global = true, value_name = "PROGRAM")]
+    peers: Option<PathBuf>,
+    /// Further contestants, such as multicast/block
+    #[arg(long = "with", global = true, value_name = "TRANSPORT/WAIT", value_parser = contestant)]
+    with: Vec<Contestant>,
+    /// Payload sizes in bytes
+    #[arg(long, global = true, value_delimiter = ',')]
+    sizes: Vec<usize>,
+    /// Messages a round
+    #[arg(long, global = true)]
+    messages: Option<u64>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Question {
+    /// One way from core to core, one message each 10 us
+    Latency,
+    /// Back to back, nothing lost
+    Throughput,
+    /// Play a role in a round (what the rig starts)
+    #[command(hide = true)]
+    Play {
+        /// The task as JSON
+        task: String,
+    },
+}
+
+fn contestant(text: &str) -> Result<Contestant, String> {
+    let (transport, wait) = text.split_once('/').ok_or("write it as TRANSPORT/WAIT, like multicast/block")?;
+    let all =
+        [Wait::Spin, Wait::Yield, Wait::SpinYield, Wait::Backoff, Wait::Sleep, Wait::Block, Wait::Tokio];
+    let wait = all
+        .into_iter()
+        .find(|w| w.name() == wait)
+        .ok_or_else(|| format!("no such wait; there are {}", all.map(Wait::name).join(", ")))?;
+    Ok(Contestant::new(transport, wait))
+}
+
+fn main() -> Result<ExitCode> {
+    let args = Args::parse();
+    if let Question::Play { task } = &args.question {
+        let task: Task = serde_json::from_str(task).context("the rig's task")?;
+        transport::play(&task)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let dir = tempfile::Builder::new()
+        .prefix("shmcast-bench-")
+        .tempdir_in("/dev/shm")
+        .context("make a directory in /dev/shm, where the rounds' files live")?;
+    let stage = Stage {
+        program: std::env::current_exe().context("find this program")?,
+        peers: args.peers.clone(),
+        dir: dir.path().to_owned(),
+        laps: if args.quick { 1 } else { args.laps },
+        retries: if args.quick { 0 } else { args.retries },
+        quick: args.quick,
+    };
+    let answer = ask(&args, &stage)?;
+    if let Some(path) = &args.json {
+        report::write_json(&answer, path)?;
+    }
+    let (passed, failed) = answer.passed_and_failed();
+    println!("{passed} passed, {failed} failed");
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn ask(args: &Args, stage: &Stage) -> Result<Answer> {
+    let sizes = |default: &[usize]| if args.sizes.is_empty() { default.to_vec() } else { args.sizes.clone() };
+    Ok(match args.question {
+        Question::Latency => {
+            let messages = args.messages.unwrap_or(100_000);
+            let answer = latency::run(stage, &sizes(&latency::SIZES), &args.with, messages)?;
+            latency::print(&answer);
+            answer
+        }
+        Question::Throughput => {
+            let messages = args.messages.unwrap_or(5_000_000);
+            let answer = throughput::run(stage, &sizes(&throughput::SIZES), &args.with, messages)?;
+            throughput::print(&answer);
+            answer
+        }
+        Question::Play { .. } => unreachable!("roles are played before questions are asked"),
+    })
+}

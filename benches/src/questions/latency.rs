@@ -1,0 +1,84 @@
+//! How long from one core to another, one message at a time? One receiver, both ends bound to cores of their own,
+//! one message each 10 us.
+
+use super::table::{self, ns};
+use super::{ask, busy_rings, one_to_one};
+use crate::rig::plan::{Answer, Case, Stage};
+use crate::rig::spec::{Contestant, Spec};
+use crate::transport::IDEAL;
+use anyhow::Result;
+
+/// Payload sizes; 1400 is what fits an Ethernet frame.
+pub const SIZES: [usize; 5] = [32, 64, 256, 1024, 1400];
+
+/// Plays and answers. `extra` contestants join ours and the bound.
+///
+/// # Errors
+/// When a round cannot be tried.
+pub fn run(stage: &Stage, sizes: &[usize], extra: &[Contestant], messages: u64) -> Result<Answer> {
+    let (warmup, messages) = if stage.quick { (500, 5_000) } else { (5_000, messages) };
+    let who: Vec<Contestant> = busy_rings().into_iter().chain(extra.iter().cloned()).collect();
+    let round = |who: &Contestant, size| Spec {
+        warmup,
+        messages,
+        interval_ns: 10_000,
+        ..one_to_one(who.clone(), size)
+    };
+    let case = |&size: &usize| Case {
+        name: format!("{size} B"),
+        specs: who.iter().map(|who| round(who, size)).collect(),
+    };
+    ask(stage, "latency", &sizes.iter().map(case).collect::<Vec<_>>())
+}
+
+/// Percentiles by size and transport, in nanoseconds from the intended send.
+pub fn print(answer: &Answer) {
+    let header = [
+        "payload",
+        "transport",
+        "avg",
+        "min",
+        "p50",
+        "p75",
+        "p90",
+        "p99",
+        "p99.9",
+        "p99.99",
+        "p99.999",
+        "max",
+        "p50/ideal",
+        "lost",
+        "rounds",
+    ];
+    let mut table = table::new(&header);
+    for case in answer.cases() {
+        let contestants = answer.contestants(&case);
+        let ideal = contestants.iter().find(|c| c.transport == IDEAL);
+        for who in &contestants {
+            let at = |figure: fn(&crate::rig::stats::Distribution) -> f64| {
+                answer.median(&case, who, |o| figure(&o.response)).map_or("-".into(), ns)
+            };
+            let ratio = ideal.and_then(|ideal| answer.ratio(&case, (who, ideal), |o| o.response.p50 as f64));
+            table.add_row([
+                case.clone(),
+                who.name(),
+                at(|d| d.mean),
+                at(|d| d.min as f64),
+                at(|d| d.p50 as f64),
+                at(|d| d.p75 as f64),
+                at(|d| d.p90 as f64),
+                at(|d| d.p99 as f64),
+                at(|d| d.p999 as f64),
+                at(|d| d.p9999 as f64),
+                at(|d| d.p99999 as f64),
+                at(|d| d.max as f64),
+                ratio.map_or("-".into(), |r| format!("{r:.2}")),
+                table::lost(answer, &case, who),
+                table::rounds(answer, &case, who),
+            ]);
+        }
+    }
+    println!(
+        "One way, one receiver, bound to two CPUs, one message each 10 us; ns from the intended send\n{table}"
+    );
+}

@@ -1,0 +1,47 @@
+//! The questions: which rounds to play, and the table that answers.
+
+use crate::rig::plan::{Answer, Case, Stage, play};
+use crate::rig::spec::{Contestant, Spec, Wait};
+use anyhow::Result;
+use std::path::PathBuf;
+
+pub mod latency;
+pub mod table;
+pub mod throughput;
+
+/// Bytes of ring for every transport that has one, unless the question is about something else: large enough for any
+/// burst here, small enough to stay in a core's own cache, as a user who cares for latency would choose.
+pub const RING_BYTES: u64 = 1 << 19;
+
+/// A round of one receiver, each end bound to a CPU of its own.
+pub(crate) fn one_to_one(contestant: Contestant, size: usize) -> Spec {
+    Spec {
+        contestant,
+        receivers: 1,
+        size,
+        warmup: 0,
+        messages: 0,
+        interval_ns: 0,
+        ring_bytes: RING_BYTES,
+        gated: false,
+        publisher_cpu: Some(0),
+        receiver_cpus: vec![1],
+        spin_between: true,
+        dir: PathBuf::new(),
+    }
+}
+
+/// Ours and the bound, busy.
+pub(crate) fn busy_rings() -> Vec<Contestant> {
+    vec![
+        Contestant::new(crate::transport::SHMCAST, Wait::Spin),
+        Contestant::new(crate::transport::IDEAL, Wait::Spin),
+    ]
+}
+
+/// Plays all cases and returns the answer.
+pub(crate) fn ask(stage: &Stage, question: &str, cases: &[Case]) -> Result<Answer> {
+    let mut answer = Answer::begin(question, stage.quick);
+    play(stage, cases, &mut answer)?;
+    Ok(answer)
+}

@@ -1,0 +1,93 @@
+//! Holds a publisher back for its slowest receiver. Rings that never wait would lose messages when measured back to
+//! back; real programs bound them by the work that produces messages. The gate stands for that, and is the same for
+//! every transport that needs one: a line of shared memory a receiver, written and read once in a sixteenth of a ring.
+
+use shmcast_layout::mem::Map;
+use shmcast_layout::ring::cells::Cells;
+use std::fs::OpenOptions;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+/// Words from one receiver's count to the next: two lines, because processors prefetch in pairs.
+const STRIDE: usize = 16;
+
+/// Either end of a gate.
+#[derive(Debug)]
+pub struct Gate {
+    cells: Cells,
+    receivers: usize,
+    /// Most messages that may be on their way.
+    window: u64,
+    /// The next sequence at which to look or to report.
+    next: u64,
+}
+
+impl Gate {
+    /// A gate in the file at `path`, made if it is not there, for `receivers` receivers and a ring of `messages`.
+    ///
+    /// # Errors
+    /// What the system says when the file cannot be made or mapped.
+    pub fn open(path: &Path, receivers: usize, messages: u64) -> io::Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let words = (receivers * STRIDE) as u64;
+        file.set_len(words * 8)?;
+        let cells = Map::read_write(&file, words * 8)?.cells(0, words);
+        Ok(Self { cells, receivers, window: messages / 2, next: 1 })
+    }
+
+    fn step(&self) -> u64 {
+        (self.window / 8).max(1)
+    }
+
+    /// Publisher: waits until `sequence` can be sent without overtaking anybody. Returns how often it had to look again.
+    #[inline]
+    pub fn wait(&mut self, sequence: u64) -> u64 {
+        if sequence < self.next { 0 } else { self.wait_slowly(sequence) }
+    }
+
+    #[cold]
+    fn wait_slowly(&mut self, sequence: u64) -> u64 {
+        let mut again = 0;
+        self.next = sequence + self.step();
+        loop {
+            let consumed = (0..self.receivers).map(|i| self.cells[i * STRIDE].load(Ordering::Acquire)).min();
+            if self.next <= consumed.unwrap_or(u64::MAX).saturating_add(self.window) {
+                return again;
+            }
+            again += 1;
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Receiver number `me`: has everything up to `sequence`.
+    #[inline]
+    pub fn pass(&mut self, me: usize, sequence: u64) {
+        if sequence >= self.next {
+            self.next = sequence + self.step();
+            self.cells[me * STRIDE].store(sequence, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_publisher_waits_for_the_slowest() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("gate");
+        let mut publisher = Gate::open(&path, 2, 64).unwrap();
+        let mut receivers = [Gate::open(&path, 2, 64).unwrap(), Gate::open(&path, 2, 64).unwrap()];
+        for sequence in 1..=28 {
+            assert_eq!(publisher.wait(sequence), 0);
+        }
+        let waiting = std::thread::spawn(move || publisher.wait(40));
+        (1..=40).for_each(|s| receivers[0].pass(0, s));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(!waiting.is_finished());
+        (1..=40).for_each(|s| receivers[1].pass(1, s));
+        assert!(waiting.join().unwrap() > 0);
+    }
+}

@@ -1,0 +1,108 @@
+//! The sheet that goes with every figure: what ran where. A value the system does not give reads `unknown`.
+
+use serde::{Deserialize, Serialize};
+use std::fs;
+
+/// What a reader needs to know of the machine to judge a figure.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Machine {
+    /// Processor model.
+    pub cpu: String,
+    /// CPUs this process may use.
+    pub cpus: usize,
+    /// Hardware threads a core.
+    pub smt: String,
+    /// Virtual machine monitor, or `none`.
+    pub hypervisor: String,
+    /// Memory in MiB.
+    pub memory_mib: u64,
+    /// Kernel release.
+    pub kernel: String,
+    /// Instruction set.
+    pub arch: String,
+    /// What the kernel tells time by.
+    pub clocksource: String,
+    /// What this program tells time by, and its rate.
+    pub clock: String,
+    /// CPU frequency governor.
+    pub governor: String,
+    /// CPUs kept free of other work.
+    pub isolated: String,
+    /// Transparent huge pages, and those of shared memory.
+    pub huge_pages: String,
+    /// Preemption model and tick, where the kernel says.
+    pub preemption: String,
+    /// Compiler of this program's profile.
+    pub profile: String,
+}
+
+fn read(path: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let text = text.trim();
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+fn or_unknown(text: Option<String>) -> String {
+    text.unwrap_or_else(|| "unknown".into())
+}
+
+/// The value of the first line `key : value` in a file of such lines.
+fn field(path: &str, key: &str) -> Option<String> {
+    let text = read(path)?;
+    let line = text.lines().find(|line| line.starts_with(key))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+/// The choice in brackets of `a [b] c`.
+fn chosen(path: &str) -> Option<String> {
+    let text = read(path)?;
+    Some(text.split_once('[')?.1.split_once(']')?.0.to_owned())
+}
+
+impl Machine {
+    /// Looks at this one.
+    pub fn look() -> Self {
+        let clock = shmcast::Clock::of_this_host();
+        let siblings = read("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list");
+        let is_guest = field("/proc/cpuinfo", "flags").is_some_and(|flags| flags.contains("hypervisor"));
+        let vendor = || read("/sys/class/dmi/id/sys_vendor").map_or("yes".into(), |v| format!("yes ({v})"));
+        let memory = field("/proc/meminfo", "MemTotal").and_then(|m| m.split(' ').next()?.parse().ok());
+        let thp = or_unknown(chosen("/sys/kernel/mm/transparent_hugepage/enabled"));
+        let shmem = or_unknown(chosen("/sys/kernel/mm/transparent_hugepage/shmem_enabled"));
+        Self {
+            cpu: or_unknown(field("/proc/cpuinfo", "model name")),
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            smt: siblings.map_or("unknown".into(), |list| {
+                if list == "0" { "1 thread a core".into() } else { format!("threads {list} share core 0") }
+            }),
+            hypervisor: if is_guest { vendor() } else { "none".into() },
+            memory_mib: memory.map_or(0, |kib: u64| kib / 1024),
+            kernel: or_unknown(read("/proc/sys/kernel/osrelease")),
+            arch: std::env::consts::ARCH.into(),
+            clocksource: or_unknown(read("/sys/devices/system/clocksource/clocksource0/current_clocksource")),
+            clock: format!("{:?} at {:.3} GHz", clock.kind(), clock.hz() as f64 / 1e9),
+            governor: or_unknown(read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
+            isolated: read("/sys/devices/system/cpu/isolated").unwrap_or_else(|| "none".into()),
+            huge_pages: format!("{thp}, shared memory {shmem}"),
+            preemption: or_unknown(chosen("/sys/kernel/debug/sched/preempt")),
+            profile: if cfg!(debug_assertions) { "debug: figures mean nothing" } else { "release" }.into(),
+        }
+    }
+
+    /// Name and value of each line, for tables.
+    pub fn rows(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("processor", self.cpu.clone()),
+            ("CPUs", format!("{} ({})", self.cpus, self.smt)),
+            ("virtual machine", self.hypervisor.clone()),
+            ("memory", format!("{} MiB", self.memory_mib)),
+            ("kernel", format!("{} {}", self.kernel, self.arch)),
+            ("clock", format!("{}; kernel {}", self.clock, self.clocksource)),
+            ("governor", self.governor.clone()),
+            ("isolated CPUs", self.isolated.clone()),
+            ("huge pages", self.huge_pages.clone()),
+            ("preemption", self.preemption.clone()),
+            ("build", self.profile.clone()),
+        ]
+    }
+}

@@ -1,0 +1,24 @@
+//! One round: processes, pacing, counting, and how quiet the machine was.
+//!
+//! | file | what |
+//! |---|---|
+//! | [`spec`] | what a round is and what its processes report; the words on their pipes |
+//! | [`payload`] | numbered, stamped, checked messages |
+//! | [`publish`], [`receive`] | the two roles, run in processes of their own |
+//! | [`gate`] | holds a publisher back for its slowest receiver, for transports that would lose |
+//! | [`round`] | starts the processes, lets them go together, collects |
+//! | [`probe`] | how far apart the CPUs are, and who else used them |
+//! | [`machine`] | the sheet that goes with every figure |
+//! | [`stats`] | histograms, percentiles, medians of rounds |
+//! | [`plan`] | interleaved rounds of several contestants, retried on the probes |
+
+pub mod gate;
+pub mod machine;
+pub mod payload;
+pub mod plan;
+pub mod probe;
+pub mod publish;
+pub mod receive;
+pub mod round;
+pub mod spec;
+pub mod stats;

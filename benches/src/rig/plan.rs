@@ -1,0 +1,245 @@
+//! Interleaved rounds: each contestant plays once in every lap, so that drift of the machine hits all alike. A lap whose
+//! rounds did not all find the same quiet machine is played again, as far as patience goes; what is left is marked.
+
+use crate::rig::machine::Machine;
+use crate::rig::probe::{Placement, round_trip_ns};
+use crate::rig::round::{self, Outcome};
+use crate::rig::spec::{Contestant, Spec};
+use crate::rig::stats::median;
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// Where the programs are, and how much patience there is.
+#[derive(Debug, Clone)]
+pub struct Stage {
+    /// This program, which knows our transports.
+    pub program: PathBuf,
+    /// The program that knows the peers', if it has been built.
+    pub peers: Option<PathBuf>,
+    /// Parent directory of the rounds' files; in memory.
+    pub dir: PathBuf,
+    /// Laps that count.
+    pub laps: usize,
+    /// Rounds played again at most, over all laps.
+    pub retries: usize,
+    /// Whether only delivery matters.
+    pub quick: bool,
+}
+
+impl Stage {
+    fn program_of(&self, contestant: &Contestant) -> Result<&Path> {
+        if crate::transport::is_ours(&contestant.transport) {
+            return Ok(&self.program);
+        }
+        self.peers.as_deref().with_context(|| {
+            format!(
+                "{} needs the peers' program: run `benches/peers/build.sh`, or name it with --peers",
+                contestant.transport
+            )
+        })
+    }
+}
+
+/// The answer to a question: every round, good or bad.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Answer {
+    /// The question.
+    pub question: String,
+    /// When it was asked, in seconds since 1970.
+    pub asked_at: u64,
+    /// Whether only delivery was checked: then no time in it means anything.
+    pub quick: bool,
+    /// Where.
+    pub machine: Machine,
+    /// Every round played.
+    pub rounds: Vec<Played>,
+}
+
+/// A round and its place in the plan.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Played {
+    /// Which lap; rounds of one lap are compared with each other.
+    pub lap: usize,
+    /// What it varies, such as `256 B` or `50 receivers`: rounds of one case are compared.
+    pub case: String,
+    /// Whether it counts: the machine was quiet, and its CPUs stayed where they were.
+    pub counts: bool,
+    /// What it gave, or why it failed.
+    pub outcome: std::result::Result<Outcome, String>,
+}
+
+impl Played {
+    /// The outcome, if the round counts.
+    pub fn counted(&self) -> Option<&Outcome> {
+        self.outcome.as_ref().ok().filter(|_| self.counts)
+    }
+}
+
+impl Answer {
+    /// An answer without rounds.
+    pub fn begin(question: &str, quick: bool) -> Self {
+        let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        Self {
+            question: question.into(),
+            asked_at: now.as_secs(),
+            quick,
+            machine: Machine::look(),
+            rounds: Vec::new(),
+        }
+    }
+
+    /// Cases in order of their first round.
+    pub fn cases(&self) -> Vec<String> {
+        let mut cases: Vec<String> = Vec::new();
+        for round in &self.rounds {
+            if !cases.contains(&round.case) {
+                cases.push(round.case.clone());
+            }
+        }
+        cases
+    }
+
+    /// Contestants of a case in order of their first round.
+    pub fn contestants(&self, case: &str) -> Vec<Contestant> {
+        let mut found: Vec<Contestant> = Vec::new();
+        for outcome in self.rounds.iter().filter(|r| r.case == case).filter_map(|r| r.outcome.as_ref().ok()) {
+            if !found.contains(&outcome.spec.contestant) {
+                found.push(outcome.spec.contestant.clone());
+            }
+        }
+        found
+    }
+
+    /// The rounds of a contestant in a case that are comparable: quiet ones in the placement most of them had, or all
+    /// complete ones when the machine was never quiet (then [`is_quiet`](Self::is_quiet) is false).
+    pub fn comparable(&self, case: &str, contestant: &Contestant) -> Vec<(usize, &Outcome)> {
+        let placement = self.placement(case);
+        let all = self.rounds.iter().filter(|r| r.case == case);
+        let ours = all.filter_map(|r| Some((r, r.outcome.as_ref().ok()?)));
+        let ours: Vec<_> = ours.filter(|(_, o)| o.spec.contestant == *contestant).collect();
+        let good = ours.iter().filter(|(r, o)| r.counts && Some(o.quiet.placement()) == placement);
+        let good: Vec<_> = good.map(|(r, o)| (r.lap, *o)).collect();
+        if good.is_empty() { ours.into_iter().map(|(r, o)| (r.lap, o)).collect() } else { good }
+    }
+
+    /// Whether the figures of a contestant in a case come from quiet rounds.
+    pub fn is_quiet(&self, case: &str, contestant: &Contestant) -> bool {
+        self.rounds
+            .iter()
+            .filter(|r| r.case == case)
+            .filter_map(Played::counted)
+            .any(|outcome| outcome.spec.contestant == *contestant)
+    }
+
+    /// The placement that most counted rounds of a case had; near if they draw.
+    pub fn placement(&self, case: &str) -> Option<Placement> {
+        let rounds = self.rounds.iter().filter(|r| r.case == case).filter_map(Played::counted);
+        let (mut near, mut far) = (0, 0);
+        rounds.for_each(|outcome| match outcome.quiet.placement() {
+            Placement::Near => near += 1,
+            Placement::Far => far += 1,
+            Placement::Mixed => {}
+        });
+        match (near, far) {
+            (0, 0) => None,
+            _ if near >= far => Some(Placement::Near),
+            _ => Some(Placement::Far),
+        }
+    }
+
+    /// The median over comparable rounds of `figure`.
+    pub fn median(&self, case: &str, who: &Contestant, figure: impl Fn(&Outcome) -> f64) -> Option<f64> {
+        median(self.comparable(case, who).into_iter().map(|(_, outcome)| figure(outcome)))
+    }
+
+    /// The median over laps of the ratio of `a`'s figure to `b`'s in the same lap.
+    pub fn ratio(
+        &self,
+        case: &str,
+        (a, b): (&Contestant, &Contestant),
+        figure: impl Fn(&Outcome) -> f64,
+    ) -> Option<f64> {
+        let theirs = self.comparable(case, b);
+        let ratios = self.comparable(case, a).into_iter().filter_map(|(lap, ours)| {
+            let (_, theirs) = theirs.iter().find(|(other, _)| *other == lap)?;
+            let below = figure(theirs);
+            (below > 0.0).then(|| figure(ours) / below)
+        });
+        median(ratios)
+    }
+
+    /// Rounds in which every receiver got every message, and the rest.
+    pub fn passed_and_failed(&self) -> (usize, usize) {
+        let complete = |r: &&Played| r.outcome.as_ref().is_ok_and(Outcome::is_complete);
+        let passed = self.rounds.iter().filter(complete).count();
+        (passed, self.rounds.len() - passed)
+    }
+}
+
+/// One case: what is varied, and who plays.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// Its name.
+    pub name: String,
+    /// A round for each contestant. Their directories are filled in when they are played.
+    pub specs: Vec<Spec>,
+}
+
+/// Plays the cases and adds the rounds to `answer`.
+///
+/// # Errors
+/// When a round cannot even be tried. One that fails is part of the answer.
+pub fn play(stage: &Stage, cases: &[Case], answer: &mut Answer) -> Result<()> {
+    let rounds: usize = cases.iter().map(|case| case.specs.len()).sum();
+    let bar = ProgressBar::new((rounds * stage.laps) as u64).with_style(
+        ProgressStyle::with_template("{bar:30} {pos}/{len} rounds  {elapsed} of {duration}  {msg}")
+            .expect("a template of known fields"),
+    );
+    let mut retries = stage.retries;
+    for case in cases {
+        for lap in 0..stage.laps {
+            // Each lap starts with another contestant, so that none always follows the same neighbour.
+            for turn in 0..case.specs.len() {
+                let spec = &case.specs[(turn + lap) % case.specs.len()];
+                bar.set_message(format!("{}, {}", spec.contestant.name(), case.name));
+                bar.tick();
+                loop {
+                    let outcome = play_one(stage, spec);
+                    let good = outcome.as_ref().is_ok_and(|outcome| {
+                        stage.quick
+                            || (outcome.quiet.is_quiet() && outcome.quiet.placement() != Placement::Mixed)
+                    });
+                    let again = outcome.is_ok() && !good && retries > 0;
+                    let outcome = outcome.map_err(|e| format!("{e:#}"));
+                    answer.rounds.push(Played { lap, case: case.name.clone(), counts: good, outcome });
+                    if !again {
+                        break;
+                    }
+                    retries -= 1;
+                    // Whoever disturbed us is likely to be at it for a while.
+                    std::thread::sleep(std::time::Duration::from_millis(500));
+                }
+                bar.inc(1);
+            }
+        }
+    }
+    bar.finish_and_clear();
+    Ok(())
+}
+
+fn play_one(stage: &Stage, spec: &Spec) -> Result<Outcome> {
+    let dir = tempfile::tempdir_in(&stage.dir).context("make a directory for the round")?;
+    let spec = Spec { dir: dir.path().to_owned(), ..spec.clone() };
+    let probe = || if stage.quick || spec_cpus() < 2 { Ok(0) } else { round_trip_ns(0, 1) };
+    let before_ns = probe()?;
+    let mut outcome = round::run(stage.program_of(&spec.contestant)?, &spec)?;
+    outcome.quiet.before_ns = before_ns;
+    outcome.quiet.after_ns = probe()?;
+    Ok(outcome)
+}
+
+fn spec_cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}

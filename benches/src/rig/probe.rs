@@ -1,0 +1,239 @@
+//! How good a moment it is to measure: how far apart two CPUs are, and who else uses them.
+//!
+//! A virtual machine's host moves its CPUs about; the time a cache line takes from one to the other and back then
+//! changes several times over, and with it every figure of shared memory. So each round is preceded and followed by a
+//! probe, rounds are compared only with rounds of the same kind, and a round is repeated when the probes disagree or
+//! somebody else used the CPUs: decided on the probes, never on the result.
+
+use crate::rig::publish::bind;
+use crate::rig::spec::Usage;
+use anyhow::{Context, Result};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+use serde::{Deserialize, Serialize};
+use shmcast::Clock;
+use shmcast_layout::counter::ticks;
+use std::fs;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+/// Where two CPUs are to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Placement {
+    /// They share a cache.
+    Near,
+    /// They do not.
+    Far,
+    /// It changed during the round, or could not be told: not to be compared with anything.
+    Mixed,
+}
+
+/// Round trips up to here are near, in ns.
+const NEAR_NS: u64 = 220;
+/// Round trips from here are far, in ns.
+const FAR_NS: u64 = 300;
+
+impl Placement {
+    fn of(round_trip_ns: u64) -> Self {
+        match round_trip_ns {
+            ..=NEAR_NS => Self::Near,
+            FAR_NS.. => Self::Far,
+            _ => Self::Mixed,
+        }
+    }
+
+    /// As printed.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Near => "near",
+            Self::Far => "far",
+            Self::Mixed => "mixed",
+        }
+    }
+}
+
+/// How quiet the machine was during a round.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct Quiet {
+    /// Share of all CPU time that others in this system used.
+    pub others: f64,
+    /// Share that the host took away.
+    pub steal: f64,
+    /// Cache-line round trip before the round, ns; 0 where it was not probed.
+    pub before_ns: u64,
+    /// And after it.
+    pub after_ns: u64,
+}
+
+impl Quiet {
+    /// Where the CPUs were.
+    pub fn placement(&self) -> Placement {
+        let (before, after) = (Placement::of(self.before_ns), Placement::of(self.after_ns));
+        if before == after { before } else { Placement::Mixed }
+    }
+
+    /// Whether anybody else had a share worth mentioning.
+    pub fn is_quiet(&self) -> bool {
+        self.others < 0.03 && self.steal < 0.02
+    }
+}
+
+/// Median time of a cache line from CPU `a` to CPU `b` and back, in ns; 0 on a machine with one CPU.
+///
+/// # Errors
+/// When a CPU does not exist.
+pub fn round_trip_ns(a: usize, b: usize) -> Result<u64> {
+    const TRIPS: u64 = 4000;
+    let clock = Clock::of_this_host();
+    let ball = &Ball::default();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(move || -> Result<()> {
+            bind(Some(b))?;
+            for trip in 0..TRIPS {
+                ball.until(2 * trip + 1);
+                ball.0.store(2 * trip + 2, Ordering::Release);
+            }
+            Ok(())
+        });
+        let one = scope.spawn(move || -> Result<Vec<u64>> {
+            bind(Some(a))?;
+            let mut times = Vec::with_capacity(TRIPS as usize);
+            for trip in 0..TRIPS {
+                let start = ticks();
+                ball.0.store(2 * trip + 1, Ordering::Release);
+                ball.until(2 * trip + 2);
+                times.push(clock.ns_between(start, ticks()));
+            }
+            Ok(times)
+        });
+        let mut times = one.join().expect("it does not panic")?;
+        other.join().expect("it does not panic")?;
+        times.sort_unstable();
+        Ok(times[times.len() / 2])
+    })
+}
+
+/// Alone on its lines.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Ball(AtomicU64);
+
+impl Ball {
+    fn until(&self, value: u64) {
+        let mut polls = 0u32;
+        while self.0.load(Ordering::Acquire) != value {
+            polls = polls.wrapping_add(1);
+            if polls.is_multiple_of(1 << 16) {
+                std::thread::yield_now(); // the other one may wait for this CPU
+            }
+        }
+    }
+}
+
+/// The kernel's account of all CPUs at one time, in its ticks.
+#[derive(Debug, Clone, Copy)]
+struct Account {
+    busy: u64,
+    steal: u64,
+    total: u64,
+}
+
+impl Account {
+    fn now() -> Result<Self> {
+        let text = fs::read_to_string("/proc/stat").context("read /proc/stat")?;
+        let line = text.lines().next().context("/proc/stat is empty")?;
+        let fields: Vec<u64> = line.split_whitespace().skip(1).filter_map(|f| f.parse().ok()).collect();
+        anyhow::ensure!(fields.len() >= 8, "/proc/stat has an unknown form: {line}");
+        let (idle, steal) = (fields[3] + fields[4], fields[7]);
+        let total: u64 = fields[..8].iter().sum();
+        Ok(Self { busy: total - idle - steal, steal, total })
+    }
+}
+
+/// CPU time of all children that have ended, in ns.
+fn ended_children_ns() -> u64 {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).expect("a process may ask for its children's usage");
+    (usage.user_time().num_nanoseconds() + usage.system_time().num_nanoseconds()) as u64
+}
+
+/// CPU time that a living process has used, in ns; 0 where the kernel does not tell.
+fn process_ns(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
+    text.split_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or(0)
+}
+
+/// Watches the machine's load during a round.
+#[derive(Debug)]
+pub struct Load {
+    start: Account,
+    since: Instant,
+    /// What the round's processes had used when it began, and all children that had ended before.
+    used_ns: u64,
+}
+
+impl Load {
+    /// Begins to watch; `pids` are the round's own processes, none of which has ended.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub fn begin(pids: impl Iterator<Item = u32>) -> Result<Self> {
+        let used_ns = pids.map(process_ns).sum::<u64>() + ended_children_ns();
+        Ok(Self { start: Account::now()?, since: Instant::now(), used_ns })
+    }
+
+    /// What others used; call it when the round's processes have ended and been waited for.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub fn end(self) -> Result<Quiet> {
+        let end = Account::now()?;
+        let total = (end.total - self.start.total).max(1) as f64;
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+        let ours_ns = ended_children_ns().saturating_sub(self.used_ns);
+        let ours = ours_ns as f64 / (self.since.elapsed().as_nanos() as f64 * cpus);
+        let busy = (end.busy - self.start.busy) as f64 / total;
+        let steal = (end.steal - self.start.steal) as f64 / total;
+        Ok(Quiet { others: (busy - ours).max(0.0), steal, ..Quiet::default() })
+    }
+}
+
+impl Usage {
+    /// What this process has used until now.
+    pub fn now() -> Self {
+        let usage = getrusage(UsageWho::RUSAGE_SELF).expect("a process may ask for its own usage");
+        let ns = |time: nix::sys::time::TimeVal| time.num_nanoseconds() as u64;
+        // Run time, wait time and slices; kernels without it leave the wait at 0.
+        let wait = fs::read_to_string("/proc/self/schedstat");
+        let wait = wait.ok().and_then(|text| text.split_whitespace().nth(1)?.parse().ok());
+        Self {
+            user_ns: ns(usage.user_time()),
+            system_ns: ns(usage.system_time()),
+            voluntary_switches: usage.voluntary_context_switches() as u64,
+            involuntary_switches: usage.involuntary_context_switches() as u64,
+            waited_ns: wait.unwrap_or(0),
+            wall_ns: shmcast_layout::counter::monotonic_ns(),
+        }
+    }
+
+    /// What was used since `before`.
+    pub fn since(&self, before: &Self) -> Self {
+        self.combine(before, u64::saturating_sub)
+    }
+
+    /// What two processes used; the longer wall time.
+    pub fn sum(&self, other: &Self) -> Self {
+        Self { wall_ns: self.wall_ns.max(other.wall_ns), ..self.combine(other, u64::saturating_add) }
+    }
+
+    fn combine(&self, other: &Self, with: fn(u64, u64) -> u64) -> Self {
+        Self {
+            user_ns: with(self.user_ns, other.user_ns),
+            system_ns: with(self.system_ns, other.system_ns),
+            voluntary_switches: with(self.voluntary_switches, other.voluntary_switches),
+            involuntary_switches: with(self.involuntary_switches, other.involuntary_switches),
+            waited_ns: with(self.waited_ns, other.waited_ns),
+            wall_ns: with(self.wall_ns, other.wall_ns),
+        }
+    }
+}

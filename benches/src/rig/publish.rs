@@ -1,0 +1,197 @@
+//! The publisher's role: each message at its intended time, whatever became of the one before.
+//!
+//! Latency is counted from the send; the lateness of each send against its intended time is recorded beside it, and
+//! the rig adds both, so that a publisher that was held up cannot hide the messages it held up (no coordinated
+//! omission).
+
+use crate::rig::gate::Gate;
+use crate::rig::payload;
+use crate::rig::receive::say;
+use crate::rig::round::{files, write_words};
+use crate::rig::spec::{Published, Spec, Usage};
+use crate::rig::stats::{HICCUP_NS, HiccupLog};
+use anyhow::{Context, Result};
+use shmcast::Clock;
+use shmcast_layout::counter::{ticks, ticks_after_loads};
+use std::io::BufRead;
+use std::time::Duration;
+
+/// The sending end of a transport.
+pub trait Sender {
+    /// Sends one message to all receivers. Returns how often it had to try again for want of room.
+    ///
+    /// # Errors
+    /// What ends the round.
+    fn send(&mut self, payload: &[u8]) -> Result<u64>;
+
+    /// Called once when all receivers are attached, before the first message.
+    ///
+    /// # Errors
+    /// What ends the round.
+    fn begin(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// What the reader of the results should know.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// How long before its time a sleeping publisher wakes to spin; covers the timer's own lateness.
+const WAKE_EARLY_NS: u64 = 60_000;
+
+/// Plays the role in this process: answers `ready`, waits for `go`, sends, reports, and lives on until `stop`.
+///
+/// # Errors
+/// What the transport or a pipe says.
+pub fn play(spec: &Spec, mut sender: impl Sender) -> Result<()> {
+    bind(spec.publisher_cpu)?;
+    // Without this the kernel may wake a sleeper 50 us late to save power.
+    nix::sys::prctl::set_timerslack(1).context("set the timer slack")?;
+    let clock = Clock::of_this_host();
+    let mut lines = std::io::stdin().lock().lines();
+    let mut wait_for = |word: &str| -> Result<()> {
+        let line = lines.next().context("the rig is gone")??;
+        anyhow::ensure!(line == word, "expected {word}, the rig said {line}");
+        Ok(())
+    };
+    say("ready")?;
+    wait_for("go")?;
+    sender.begin()?;
+    let published = run(spec, &mut sender, &clock)?;
+    say(&serde_json::to_string(&published)?)?;
+    wait_for("stop")
+}
+
+fn run(spec: &Spec, sender: &mut impl Sender, clock: &Clock) -> Result<Published> {
+    let mut gate = spec
+        .gated
+        .then(|| Gate::open(&files::gate(spec), spec.receivers, spec.ring_messages()))
+        .transpose()
+        .context("open the gate")?;
+    let each = spec.interval_ns > 0;
+    let kept = if each { spec.messages as usize } else { 0 };
+    let (mut lateness, mut cost) = (Vec::with_capacity(kept), Vec::with_capacity(kept));
+    let mut message = vec![0; spec.size];
+    let mut pace = Pace::new(spec, clock);
+    let (mut retries, mut first, mut before) = (0, 0, Usage::now());
+    for sequence in 1..=spec.total() {
+        payload::fill(&mut message, sequence);
+        if sequence == spec.warmup + 1 {
+            before = Usage::now();
+            pace.begin_counting();
+            first = ticks();
+        }
+        if let Some(gate) = &mut gate {
+            retries += gate.wait(sequence);
+        }
+        let intended = if each { pace.wait() } else { 0 };
+        let sent = ticks();
+        payload::stamp(&mut message, sequence, sent);
+        retries += sender.send(&message)?;
+        if each && sequence > spec.warmup {
+            let done = ticks_after_loads();
+            cost.push(saturate(clock.ns_between(sent, done)));
+            lateness.push(saturate(clock.ns_between(intended, sent)));
+        }
+    }
+    let last = ticks_after_loads();
+    let usage = Usage::now().since(&before);
+    write_words(&files::lateness(spec), &lateness)?;
+    write_words(&files::cost(spec), &cost)?;
+    Ok(Published {
+        messages: spec.messages,
+        span: (first, last),
+        clock_ns: clock_ns(clock),
+        retries,
+        hiccups: pace.hiccups,
+        usage,
+        notes: sender.notes(),
+    })
+}
+
+/// Keeps to a grid of intended times and notes when the CPU was away meanwhile.
+struct Pace<'a> {
+    clock: &'a Clock,
+    /// Time of the next send, in 1/2^16 ticks so that no rounding adds up.
+    next: u128,
+    interval: u128,
+    hiccup_ticks: u64,
+    wake_early_ticks: u64,
+    spin: bool,
+    counted_from: Option<u64>,
+    hiccups: HiccupLog,
+}
+
+impl<'a> Pace<'a> {
+    fn new(spec: &Spec, clock: &'a Clock) -> Self {
+        let in_ticks = |ns: u64| u128::from(ns) * u128::from(clock.hz()) / 1_000_000_000;
+        let interval = (u128::from(spec.interval_ns) * u128::from(clock.hz()) << 16) / 1_000_000_000;
+        let start = u128::from(ticks()) + in_ticks(2_000_000);
+        Self {
+            clock,
+            next: start << 16,
+            interval,
+            hiccup_ticks: in_ticks(HICCUP_NS) as u64,
+            wake_early_ticks: in_ticks(WAKE_EARLY_NS) as u64,
+            spin: spec.spin_between,
+            counted_from: None,
+            hiccups: HiccupLog::default(),
+        }
+    }
+
+    fn begin_counting(&mut self) {
+        self.counted_from = Some(ticks());
+    }
+
+    /// Returns at the next intended time, or at once if that is over, and says which it was.
+    #[inline]
+    fn wait(&mut self) -> u64 {
+        let intended = (self.next >> 16) as u64;
+        self.next += self.interval;
+        let mut last = ticks();
+        if !self.spin {
+            let ahead = intended.saturating_sub(last);
+            if ahead > self.wake_early_ticks {
+                std::thread::sleep(Duration::from_nanos(self.clock.ns(ahead - self.wake_early_ticks)));
+                last = ticks();
+            }
+        }
+        while last < intended {
+            let now = ticks();
+            if now - last > self.hiccup_ticks
+                && let Some(start) = self.counted_from
+            {
+                let at = self.clock.ns_between(start, last);
+                self.hiccups.note(at, self.clock.ns_between(last, now));
+            }
+            last = now;
+        }
+        intended
+    }
+}
+
+/// Binds the calling thread, if asked to.
+///
+/// # Errors
+/// When there is no such CPU.
+pub fn bind(cpu: Option<usize>) -> Result<()> {
+    cpu.map_or(Ok(()), |cpu| shmcast::pin_current_thread(cpu).with_context(|| format!("bind to CPU {cpu}")))
+}
+
+pub(crate) fn saturate(ns: u64) -> u32 {
+    ns.try_into().unwrap_or(u32::MAX)
+}
+
+/// Two readings of the clock with nothing between them: the median of many.
+fn clock_ns(clock: &Clock) -> u64 {
+    let mut costs: Vec<u64> = (0..1001)
+        .map(|_| {
+            let before = ticks();
+            clock.ns_between(before, ticks_after_loads())
+        })
+        .collect();
+    costs.sort_unstable();
+    costs[500]
+}

@@ -1,0 +1,221 @@
+//! The receiver's role: take every message, stamp it after its last byte is in private memory, check all of it, count.
+//!
+//! The hot path stores one word a message into memory that was touched before; histograms are made afterwards.
+
+use crate::rig::gate::Gate;
+use crate::rig::payload;
+use crate::rig::publish::{bind, saturate};
+use crate::rig::round::{files, write_words};
+use crate::rig::spec::{Received, Spec, Usage, Wait};
+use anyhow::{Context, Result};
+use crossbeam_utils::Backoff;
+use shmcast::Clock;
+use shmcast_layout::counter::ticks_after_loads;
+use std::io::{BufRead, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// The receiving end of a transport.
+pub trait Receiver {
+    /// Hands what is there to the sink, and says whether there was anything. One that blocks returns `false` at least
+    /// every 100 ms.
+    ///
+    /// # Errors
+    /// What ends the round.
+    fn poll(&mut self, sink: &mut Sink) -> Result<bool>;
+
+    /// Receives until the sink is done or told to stop. Transports with a wait of their own replace this.
+    ///
+    /// # Errors
+    /// What ends the round.
+    fn run(&mut self, sink: &mut Sink, wait: Wait) -> Result<()> {
+        let mut idle = Idle::new(wait);
+        while !sink.is_done() {
+            if self.poll(sink)? {
+                idle = Idle::new(wait);
+            } else if idle.pause() && sink.is_stopped() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Plays the role in this process: answers `ready`, receives, reports.
+///
+/// # Errors
+/// What the transport or a pipe says.
+pub fn play(spec: &Spec, me: usize, mut receiver: impl Receiver) -> Result<()> {
+    let cpus = &spec.receiver_cpus;
+    bind((!cpus.is_empty()).then(|| cpus[me % cpus.len()]))?;
+    let mut sink = Sink::new(spec, me)?;
+    watch_stdin(sink.stop.clone());
+    say("ready")?;
+    receiver.run(&mut sink, spec.contestant.wait)?;
+    let received = sink.finish()?;
+    say(&serde_json::to_string(&received)?)
+}
+
+/// Sets `stop` when the rig says so, or dies. The thread sleeps in the kernel until then.
+fn watch_stdin(stop: Arc<AtomicBool>) {
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().lock().lines().next();
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+/// Prints one line for the rig.
+///
+/// # Errors
+/// When the rig is gone.
+pub fn say(line: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush()).context("the rig is gone")
+}
+
+/// Where messages end: checks and counts them.
+#[derive(Debug)]
+pub struct Sink {
+    clock: Clock,
+    spec: Spec,
+    me: usize,
+    gate: Option<Gate>,
+    /// The sequence that is due.
+    next: u64,
+    /// One-way latency of each message that counts, at its place; 0 for one that has not come.
+    one_way: Vec<u32>,
+    received: Received,
+    before: Option<Usage>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Sink {
+    fn new(spec: &Spec, me: usize) -> Result<Self> {
+        let gate = spec.gated.then(|| Gate::open(&files::gate(spec), spec.receivers, spec.ring_messages()));
+        let kept = if spec.interval_ns > 0 { spec.messages as usize } else { 0 };
+        let mut one_way = vec![1; kept];
+        one_way.fill(0); // touches every page now
+        Ok(Self {
+            clock: Clock::of_this_host(),
+            spec: spec.clone(),
+            me,
+            gate: gate.transpose().context("open the gate")?,
+            next: 1,
+            one_way,
+            received: Received::default(),
+            before: None,
+            stop: Arc::default(),
+        })
+    }
+
+    /// Takes one message.
+    #[inline]
+    pub fn message(&mut self, bytes: &[u8]) {
+        let now = ticks_after_loads();
+        let Some((sequence, sent)) = payload::check(bytes, self.spec.size) else {
+            self.received.corrupt += 1;
+            return;
+        };
+        if sequence < self.next {
+            return self.late(sequence, sent, now);
+        }
+        self.next = sequence + 1;
+        if sequence > self.spec.warmup {
+            self.count(sequence, sent, now);
+        } else if sequence == self.spec.warmup {
+            self.before = Some(Usage::now());
+        }
+        if let Some(gate) = &mut self.gate {
+            gate.pass(self.me, sequence);
+        }
+    }
+
+    #[inline]
+    fn count(&mut self, sequence: u64, sent: u64, now: u64) {
+        self.received.delivered += 1;
+        if self.received.span.0 == 0 {
+            self.received.span.0 = now;
+        }
+        self.received.span.1 = now;
+        if let Some(slot) = self.one_way.get_mut((sequence - self.spec.warmup - 1) as usize) {
+            *slot = saturate(self.clock.ns_between(sent, now)).max(1);
+        }
+    }
+
+    #[cold]
+    fn late(&mut self, sequence: u64, sent: u64, now: u64) {
+        let at = sequence.checked_sub(self.spec.warmup + 1);
+        let came = at.and_then(|at| self.one_way.get(at as usize)).is_none_or(|slot| *slot != 0);
+        if came {
+            self.received.duplicated += 1;
+        } else {
+            self.received.out_of_order += 1;
+            self.count(sequence, sent, now);
+        }
+    }
+
+    /// The transport itself says that it lost so many.
+    pub fn lost(&mut self, messages: u64) {
+        self.received.reported_lost += messages;
+    }
+
+    /// Whether the last message has come.
+    #[inline]
+    pub fn is_done(&self) -> bool {
+        self.next > self.spec.total()
+    }
+
+    /// Whether the rig asked to stop: the publisher ended a while ago and nothing more will come.
+    #[inline]
+    pub fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// The flag behind [`is_stopped`](Self::is_stopped), for those who wait in another way.
+    pub fn stop_flag(&self) -> Arc<AtomicBool> {
+        self.stop.clone()
+    }
+
+    fn finish(mut self) -> Result<Received> {
+        if let Some(before) = self.before {
+            self.received.usage = Usage::now().since(&before);
+        }
+        self.received.lost = self.spec.messages - self.received.delivered.min(self.spec.messages);
+        write_words(&files::one_way(&self.spec, self.me), &self.one_way)?;
+        Ok(self.received)
+    }
+}
+
+/// What a receiver without a wait of its own does between polls.
+#[derive(Debug)]
+pub struct Idle {
+    wait: Wait,
+    idle: u32,
+    backoff: Backoff,
+}
+
+impl Idle {
+    /// The beginning of a wait.
+    pub fn new(wait: Wait) -> Self {
+        Self { wait, idle: 0, backoff: Backoff::new() }
+    }
+
+    /// Waits a little; true now and then, to look at what polls do not see.
+    #[inline]
+    pub fn pause(&mut self) -> bool {
+        self.idle = self.idle.wrapping_add(1);
+        match self.wait {
+            Wait::Spin => {}
+            Wait::SpinYield if self.idle < 1000 => {}
+            Wait::Yield | Wait::SpinYield => std::thread::yield_now(),
+            Wait::Backoff => self.backoff.snooze(),
+            Wait::Sleep => {
+                std::thread::sleep(Duration::from_micros(50));
+                return true;
+            }
+            Wait::Block | Wait::Tokio => return true,
+        }
+        self.idle.is_multiple_of(256)
+    }
+}

@@ -1,0 +1,179 @@
+//! What a round is, and what its processes say about it. These are the lines of JSON that the rig and its children
+//! exchange over pipes: the rig passes a [`Task`] as an argument, a child answers `ready`, waits for `go`, and prints
+//! one report.
+
+use crate::rig::stats::HiccupLog;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// How a receiver waits for the next message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Wait {
+    /// Polls without pause.
+    Spin,
+    /// Gives the core away after each empty poll.
+    Yield,
+    /// Spins a little, then yields.
+    SpinYield,
+    /// Exponential: spins, then yields.
+    Backoff,
+    /// Sleeps 50 us between polls.
+    Sleep,
+    /// Blocks in the kernel until woken.
+    Block,
+    /// Waits inside a tokio runtime of one thread.
+    Tokio,
+}
+
+impl Wait {
+    /// The mode's name as it is printed.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Spin => "spin",
+            Self::Yield => "yield",
+            Self::SpinYield => "spin-yield",
+            Self::Backoff => "backoff",
+            Self::Sleep => "sleep",
+            Self::Block => "block",
+            Self::Tokio => "tokio",
+        }
+    }
+}
+
+/// Who takes part: a transport and how its receivers wait.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Contestant {
+    /// The transport's name, which its program knows.
+    pub transport: String,
+    /// How receivers wait.
+    pub wait: Wait,
+}
+
+impl Contestant {
+    /// A contestant by name.
+    pub fn new(transport: &str, wait: Wait) -> Self {
+        Self { transport: transport.into(), wait }
+    }
+
+    /// As printed: `shmcast/spin`.
+    pub fn name(&self) -> String {
+        format!("{}/{}", self.transport, self.wait.name())
+    }
+}
+
+/// One round.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Spec {
+    /// Transport and wait.
+    pub contestant: Contestant,
+    /// Receiver processes.
+    pub receivers: usize,
+    /// Payload bytes, at least [`crate::rig::payload::MIN_SIZE`].
+    pub size: usize,
+    /// Messages sent before those that count.
+    pub warmup: u64,
+    /// Messages that count.
+    pub messages: u64,
+    /// Nanoseconds between intended sends; 0 for back to back.
+    pub interval_ns: u64,
+    /// Bytes of ring for transports that have one.
+    pub ring_bytes: u64,
+    /// Whether the publisher waits for its slowest receiver when the ring is half full.
+    pub gated: bool,
+    /// CPU the publisher is bound to.
+    pub publisher_cpu: Option<usize>,
+    /// CPUs the receivers are bound to in turn; none for no binding.
+    pub receiver_cpus: Vec<usize>,
+    /// Whether the publisher spins until each intended time, or sleeps until shortly before it.
+    pub spin_between: bool,
+    /// Directory for the round's files.
+    pub dir: PathBuf,
+}
+
+impl Spec {
+    /// Warm-up and counted messages together: the sequence of the last one.
+    pub fn total(&self) -> u64 {
+        self.warmup + self.messages
+    }
+
+    /// Messages that a ring of this round holds, when each takes its payload, 16 bytes, and the rest of a line.
+    pub fn ring_messages(&self) -> u64 {
+        self.ring_bytes / (self.size as u64 + 16).next_multiple_of(64)
+    }
+}
+
+/// What a child is to do.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Task {
+    /// Publish the round's messages.
+    Publish(Spec),
+    /// Receive them as receiver number so-and-so, from 0.
+    Receive(Spec, usize),
+}
+
+impl Task {
+    /// The round.
+    pub fn spec(&self) -> &Spec {
+        match self {
+            Self::Publish(spec) | Self::Receive(spec, _) => spec,
+        }
+    }
+}
+
+/// What a process used while it played its role.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct Usage {
+    /// CPU time in user mode.
+    pub user_ns: u64,
+    /// CPU time in the kernel.
+    pub system_ns: u64,
+    /// Times it gave its CPU away.
+    pub voluntary_switches: u64,
+    /// Times its CPU was taken away.
+    pub involuntary_switches: u64,
+    /// Time it could have run but had no CPU.
+    pub waited_ns: u64,
+    /// Wall time of the measurement.
+    pub wall_ns: u64,
+}
+
+/// What the publisher says at the end.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Published {
+    /// Messages sent that count.
+    pub messages: u64,
+    /// Clock ticks at the first that counts, and after the last.
+    pub span: (u64, u64),
+    /// What two readings of the clock cost with nothing between them, ns; part of each publish figure.
+    pub clock_ns: u64,
+    /// Times the transport had no room and the publisher tried again.
+    pub retries: u64,
+    /// Stretches in which the publisher's CPU did something else while it spun.
+    pub hiccups: HiccupLog,
+    /// What it used.
+    pub usage: Usage,
+    /// What the transport wants known, such as a refused preparation.
+    pub notes: Vec<String>,
+}
+
+/// What a receiver says at the end. Each check failure is counted, never averaged away.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Received {
+    /// Messages that count and came for the first time, whole.
+    pub delivered: u64,
+    /// Messages that count and never came.
+    pub lost: u64,
+    /// Messages that came again.
+    pub duplicated: u64,
+    /// Messages that came after a later one.
+    pub out_of_order: u64,
+    /// Messages whose bytes are not what was sent.
+    pub corrupt: u64,
+    /// Losses that the transport itself reported.
+    pub reported_lost: u64,
+    /// Clock ticks at the first and the last receipt that counts.
+    pub span: (u64, u64),
+    /// What it used.
+    pub usage: Usage,
+}

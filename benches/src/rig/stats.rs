@@ -1,0 +1,159 @@
+//! Histograms and what is printed of them. Latencies are HdrHistograms of three significant digits in nanoseconds, so
+//! that they merge without loss and any HdrHistogram tool can read them back.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use hdrhistogram::Histogram;
+use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer};
+use serde::{Deserialize, Serialize};
+
+/// The longest time a histogram tells from longer ones, in ns.
+const LONGEST_NS: u64 = 60_000_000_000;
+
+/// An empty histogram, with bounds: one that grows by itself does so in `record` only, and clamps in
+/// `saturating_record`.
+pub fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LONGEST_NS, 3)
+        .expect("the bounds are in order, and three digits are allowed")
+}
+
+/// What is kept of a distribution: enough for every table, and the whole of it for the plots.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Distribution {
+    /// Samples.
+    pub count: u64,
+    /// Smallest.
+    pub min: u64,
+    /// Arithmetic mean; for comparison with others' tables, never to decide anything.
+    pub mean: f64,
+    /// Median.
+    pub p50: u64,
+    /// 75th percentile.
+    pub p75: u64,
+    /// 90th percentile.
+    pub p90: u64,
+    /// 99th percentile.
+    pub p99: u64,
+    /// 99.9th percentile.
+    pub p999: u64,
+    /// 99.99th percentile.
+    pub p9999: u64,
+    /// 99.999th percentile.
+    pub p99999: u64,
+    /// Largest.
+    pub max: u64,
+    /// The histogram: HdrHistogram V2, deflated, base64.
+    pub histogram: String,
+}
+
+impl Distribution {
+    /// Of a histogram of nanoseconds.
+    pub fn of(histogram: &Histogram<u64>) -> Self {
+        let at = |quantile| histogram.value_at_quantile(quantile);
+        let mut bytes = Vec::new();
+        V2DeflateSerializer::new()
+            .serialize(histogram, &mut bytes)
+            .expect("a histogram serializes into memory");
+        Self {
+            count: histogram.len(),
+            min: histogram.min(),
+            mean: histogram.mean(),
+            p50: at(0.5),
+            p75: at(0.75),
+            p90: at(0.9),
+            p99: at(0.99),
+            p999: at(0.999),
+            p9999: at(0.9999),
+            p99999: at(0.99999),
+            max: histogram.max(),
+            histogram: STANDARD.encode(bytes),
+        }
+    }
+
+    /// Of nanoseconds.
+    pub fn of_values(values: impl IntoIterator<Item = u64>) -> Self {
+        let mut histogram = histogram();
+        values.into_iter().for_each(|value| histogram.saturating_record(value));
+        Self::of(&histogram)
+    }
+
+    /// The histogram that this was made of.
+    ///
+    /// # Errors
+    /// When the text is no histogram: the file was made by something else.
+    pub fn decode(&self) -> anyhow::Result<Histogram<u64>> {
+        let bytes = STANDARD.decode(&self.histogram)?;
+        Deserializer::new()
+            .deserialize(&mut bytes.as_slice())
+            .map_err(|e| anyhow::anyhow!("not an HdrHistogram: {e:?}"))
+    }
+}
+
+/// Stretches in which a spinning thread did not run, by when they began: what the machine did to us.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct HiccupLog {
+    /// Begin in ns since the measurement's start, and length in ns; the longest thousand or so.
+    pub longest: Vec<(u64, u64)>,
+    /// How many there were of more than [`HICCUP_NS`].
+    pub count: u64,
+    /// Their sum, in ns.
+    pub total_ns: u64,
+}
+
+/// A pause of a spinning loop counts as a hiccup from here on.
+pub const HICCUP_NS: u64 = 2_000;
+/// Hiccups kept one by one.
+const KEPT: usize = 1000;
+
+impl HiccupLog {
+    /// Notes a pause that began at `at_ns`. Never grows beyond what was reserved by the first use.
+    pub fn note(&mut self, at_ns: u64, length_ns: u64) {
+        self.count += 1;
+        self.total_ns += length_ns;
+        if self.longest.len() < KEPT {
+            self.longest.reserve_exact(KEPT - self.longest.len());
+            self.longest.push((at_ns, length_ns));
+        } else if let Some(shortest) = self.longest.iter_mut().min_by_key(|(_, length)| *length)
+            && shortest.1 < length_ns
+        {
+            *shortest = (at_ns, length_ns);
+        }
+    }
+}
+
+/// The median of what rounds gave; for an even number the lower of the two in the middle. `None` of nothing.
+pub fn median<T: PartialOrd + Copy>(values: impl IntoIterator<Item = T>) -> Option<T> {
+    let mut values: Vec<T> = values.into_iter().collect();
+    values.sort_by(|a, b| a.partial_cmp(b).expect("no round gives a NaN"));
+    (!values.is_empty()).then(|| values[(values.len() - 1) / 2])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_distribution_survives_its_text() {
+        let d = Distribution::of_values((1..=1000).map(|i| i * 100));
+        let json = serde_json::to_string(&d).unwrap();
+        let back: Distribution = serde_json::from_str(&json).unwrap();
+        assert_eq!(back.decode().unwrap().len(), 1000);
+        assert!((50_000..=50_100).contains(&back.p50), "{}", back.p50);
+        assert!((100_000..=100_100).contains(&back.max));
+    }
+
+    #[test]
+    fn medians_are_of_the_middle() {
+        assert_eq!(median([3, 1, 2]), Some(2));
+        assert_eq!(median([4.0, 1.0]), Some(1.0));
+        assert_eq!(median::<u64>([]), None);
+    }
+
+    #[test]
+    fn the_longest_hiccups_are_kept() {
+        let mut log = HiccupLog::default();
+        (0..5000).for_each(|i| log.note(i, 2_000 + i));
+        assert_eq!((log.count, log.longest.len()), (5000, 1000));
+        assert!(log.longest.iter().all(|(_, length)| *length >= 6_000));
+    }
+}

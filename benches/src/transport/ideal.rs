@@ -1,0 +1,62 @@
+//! The bare minimum as a transport: the lower bound of what any shared-memory ring can reach under this rig.
+
+use crate::ideal::{IdealReader, IdealWriter, Shape};
+use crate::rig::publish::Sender;
+use crate::rig::receive::{Receiver, Sink};
+use crate::rig::spec::Spec;
+use anyhow::{Context, Result};
+
+fn shape(spec: &Spec) -> Shape {
+    Shape::of_bytes(spec.size, spec.ring_bytes as usize)
+}
+
+/// The writer.
+#[derive(Debug)]
+pub struct IdealSender(IdealWriter);
+
+impl IdealSender {
+    /// Makes the round's ring.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open(spec: &Spec) -> Result<Self> {
+        Ok(Self(IdealWriter::create(&spec.dir.join("ring"), shape(spec)).context("make the ring")?))
+    }
+}
+
+impl Sender for IdealSender {
+    #[inline]
+    fn send(&mut self, payload: &[u8]) -> Result<u64> {
+        self.0.publish(payload);
+        Ok(0)
+    }
+}
+
+/// A reader.
+#[derive(Debug)]
+pub struct IdealReceiver {
+    reader: IdealReader,
+    buffer: Vec<u8>,
+}
+
+impl IdealReceiver {
+    /// Attaches to the round's ring.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open(spec: &Spec) -> Result<Self> {
+        let reader = IdealReader::open(&spec.dir.join("ring"), shape(spec)).context("open the ring")?;
+        Ok(Self { reader, buffer: vec![0; spec.size] })
+    }
+}
+
+impl Receiver for IdealReceiver {
+    #[inline]
+    fn poll(&mut self, sink: &mut Sink) -> Result<bool> {
+        let there = self.reader.poll(&mut self.buffer);
+        if there {
+            sink.message(&self.buffer);
+        }
+        Ok(there)
+    }
+}

@@ -1,0 +1,53 @@
+//! The transports this program knows, by name. Each is a [`Sender`](crate::rig::publish::Sender) and a
+//! [`Receiver`](crate::rig::receive::Receiver) with the best settings we know, which stand in its file.
+
+use crate::rig::spec::{Spec, Task, Wait};
+use crate::rig::{publish, receive};
+use anyhow::{Result, bail};
+
+pub mod ideal;
+pub mod multicast;
+pub mod shm;
+pub mod unix;
+
+/// Our ring.
+pub const SHMCAST: &str = "shmcast";
+/// The bare minimum.
+pub const IDEAL: &str = "ideal";
+/// Kernel UDP multicast on the loopback interface.
+pub const MULTICAST: &str = "multicast";
+/// A unix datagram socket a receiver.
+pub const UNIX_DATAGRAM: &str = "unix-datagram";
+/// A unix seqpacket connection a receiver.
+pub const UNIX_SEQPACKET: &str = "unix-seqpacket";
+
+/// Whether this program knows the transport; if not, the peers' program may.
+pub fn is_ours(name: &str) -> bool {
+    [SHMCAST, IDEAL, MULTICAST, UNIX_DATAGRAM, UNIX_SEQPACKET].contains(&name)
+}
+
+/// Plays a role in this process.
+///
+/// # Errors
+/// What the transport or a pipe says; the rig sees it as a child that gave no report.
+pub fn play(task: &Task) -> Result<()> {
+    let spec: &Spec = task.spec();
+    match (task, spec.contestant.transport.as_str()) {
+        (Task::Publish(_), SHMCAST) => publish::play(spec, shm::ShmSender::open(spec)?),
+        (Task::Receive(_, me), SHMCAST) => receive::play(spec, *me, shm::ShmReceiver::open(spec)?),
+        (Task::Publish(_), IDEAL) => publish::play(spec, ideal::IdealSender::open(spec)?),
+        (Task::Receive(_, me), IDEAL) => receive::play(spec, *me, ideal::IdealReceiver::open(spec)?),
+        (Task::Publish(_), MULTICAST) => publish::play(spec, multicast::MulticastSender::open(spec)?),
+        (Task::Receive(_, me), MULTICAST) if spec.contestant.wait == Wait::Tokio => {
+            receive::play(spec, *me, multicast::TokioReceiver::open(spec)?)
+        }
+        (Task::Receive(_, me), MULTICAST) => {
+            receive::play(spec, *me, multicast::MulticastReceiver::open(spec)?)
+        }
+        (Task::Publish(_), UNIX_DATAGRAM) => publish::play(spec, unix::DatagramSender::open(spec)?),
+        (Task::Receive(_, me), UNIX_DATAGRAM) => receive::play(spec, *me, unix::datagram(spec, *me)?),
+        (Task::Publish(_), UNIX_SEQPACKET) => publish::play(spec, unix::SeqpacketSender::open(spec)?),
+        (Task::Receive(_, me), UNIX_SEQPACKET) => receive::play(spec, *me, unix::seqpacket(spec)?),
+        (_, other) => bail!("this program knows no transport {other}"),
+    }
+}

@@ -1,0 +1,97 @@
+//! shmcast itself, used as any program would: the public API, a subscriber page, the product's own wait strategies.
+
+use crate::rig::publish::Sender;
+use crate::rig::receive::{Receiver, Sink};
+use crate::rig::spec::{self, Spec};
+use anyhow::{Context, Result, bail};
+use shmcast::{Event, Publisher, RecvError, Start, Subscriber, Wait};
+use std::time::{Duration, Instant};
+
+const CHANNEL: &str = "bench";
+
+/// The publisher.
+#[derive(Debug)]
+pub struct ShmSender(Publisher);
+
+impl ShmSender {
+    /// Makes the round's channel.
+    ///
+    /// # Errors
+    /// What the channel says.
+    pub fn open(spec: &Spec) -> Result<Self> {
+        let builder = Publisher::builder(CHANNEL).dir(&spec.dir).capacity(spec.ring_bytes);
+        // Room for the largest message asked for and no more, as a user would.
+        Ok(Self(builder.open().context("open the channel")?))
+    }
+}
+
+impl Sender for ShmSender {
+    #[inline]
+    fn send(&mut self, payload: &[u8]) -> Result<u64> {
+        self.0.publish(payload)?;
+        Ok(0)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.0.preparation().iter().map(ToString::to_string).collect()
+    }
+}
+
+/// A subscriber.
+#[derive(Debug)]
+pub struct ShmReceiver(Subscriber);
+
+/// How long a wait lasts before the rig's stop flag is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+
+impl ShmReceiver {
+    /// Subscribes to the round's channel.
+    ///
+    /// # Errors
+    /// What the channel says.
+    pub fn open(spec: &Spec) -> Result<Self> {
+        let wait = match spec.contestant.wait {
+            spec::Wait::Spin => Wait::Spin,
+            spec::Wait::Yield => Wait::Yield,
+            spec::Wait::SpinYield => Wait::SpinThenYield(1000),
+            spec::Wait::Backoff => Wait::Backoff,
+            spec::Wait::Sleep => Wait::Sleep(Duration::from_micros(50)),
+            other => bail!("shmcast does not wait by {}", other.name()),
+        };
+        let builder = Subscriber::builder(CHANNEL).dir(&spec.dir).start(Start::Oldest).wait(wait);
+        Ok(Self(builder.open().context("subscribe")?))
+    }
+}
+
+#[inline]
+fn hand(event: Event<'_>, sink: &mut Sink) {
+    match event {
+        Event::Message(message) => sink.message(message.payload),
+        Event::Lapped(lapped) => sink.lost(lapped.missed),
+        Event::Gap { .. } | Event::NewEpoch { .. } | Event::NewSession { .. } | Event::End => {}
+    }
+}
+
+impl Receiver for ShmReceiver {
+    #[inline]
+    fn poll(&mut self, sink: &mut Sink) -> Result<bool> {
+        let event = self.0.try_recv()?;
+        Ok(event.map(|event| hand(event, sink)).is_some())
+    }
+
+    fn run(&mut self, sink: &mut Sink, _: spec::Wait) -> Result<()> {
+        while !sink.is_done() {
+            if self.poll(sink)? {
+                continue;
+            }
+            match self.0.recv_deadline(Instant::now() + LOOK) {
+                Ok(Some(event)) => hand(event, sink),
+                Ok(None) if sink.is_stopped() => break,
+                Ok(None) => {}
+                Err(e @ RecvError::Superseded) => bail!("the rig's own channel: {e}"),
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+}

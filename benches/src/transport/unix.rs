@@ -1,0 +1,170 @@
+//! Unix sockets: one send a receiver, as programs do that know no multicast.
+//!
+//! Best settings: send buffers as large as the kernel allows; a receiver that is full holds the publisher up, so that
+//! nothing is lost.
+
+use super::multicast::is_nothing;
+use crate::rig::publish::Sender;
+use crate::rig::receive::{Receiver, Sink};
+use crate::rig::spec::{Spec, Wait};
+use anyhow::{Context, Result};
+use socket2::{Domain, SockAddr, Socket, Type};
+use std::io::{ErrorKind, Read};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+const BUFFER_BYTES: usize = 4 << 20;
+const LOOK: Duration = Duration::from_millis(50);
+
+fn datagram_path(spec: &Spec, me: usize) -> PathBuf {
+    spec.dir.join(format!("socket-{me}"))
+}
+
+fn seqpacket_path(spec: &Spec) -> PathBuf {
+    spec.dir.join("socket")
+}
+
+fn send_to_all(sockets: &[Socket], payload: &[u8]) -> Result<u64> {
+    let mut again = 0;
+    for socket in sockets {
+        while let Err(e) = socket.send(payload) {
+            match e.kind() {
+                ErrorKind::WouldBlock | ErrorKind::Interrupted => again += 1,
+                _ if e.raw_os_error() == Some(nix::libc::ENOBUFS) => again += 1,
+                _ => return Err(e).context("send"),
+            }
+        }
+    }
+    Ok(again)
+}
+
+/// Sends datagrams.
+#[derive(Debug)]
+pub struct DatagramSender {
+    spec: Spec,
+    sockets: Vec<Socket>,
+}
+
+impl DatagramSender {
+    /// Nothing to do yet: receivers bind first.
+    ///
+    /// # Errors
+    /// None.
+    pub fn open(spec: &Spec) -> Result<Self> {
+        Ok(Self { spec: spec.clone(), sockets: Vec::new() })
+    }
+}
+
+impl Sender for DatagramSender {
+    fn begin(&mut self) -> Result<()> {
+        for i in 0..self.spec.receivers {
+            let socket = Socket::new(Domain::UNIX, Type::DGRAM, None)?;
+            socket.set_send_buffer_size(BUFFER_BYTES)?;
+            socket.connect(&SockAddr::unix(datagram_path(&self.spec, i))?).context("connect")?;
+            self.sockets.push(socket);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn send(&mut self, payload: &[u8]) -> Result<u64> {
+        send_to_all(&self.sockets, payload)
+    }
+}
+
+/// Sends over one connection a receiver.
+#[derive(Debug)]
+pub struct SeqpacketSender {
+    receivers: usize,
+    listener: Socket,
+    sockets: Vec<Socket>,
+}
+
+impl SeqpacketSender {
+    /// Listens for the receivers.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open(spec: &Spec) -> Result<Self> {
+        let listener = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
+        listener.bind(&SockAddr::unix(seqpacket_path(spec))?).context("bind")?;
+        listener.listen(spec.receivers as i32)?;
+        Ok(Self { receivers: spec.receivers, listener, sockets: Vec::new() })
+    }
+}
+
+impl Sender for SeqpacketSender {
+    fn begin(&mut self) -> Result<()> {
+        self.listener.set_nonblocking(true)?;
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while self.sockets.len() < self.receivers {
+            match self.listener.accept() {
+                Ok((socket, _)) => {
+                    socket.set_nonblocking(false)?;
+                    socket.set_send_buffer_size(BUFFER_BYTES)?;
+                    self.sockets.push(socket);
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock && Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(e) => return Err(e).context("wait for the receivers"),
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn send(&mut self, payload: &[u8]) -> Result<u64> {
+        send_to_all(&self.sockets, payload)
+    }
+}
+
+/// Receives from either.
+#[derive(Debug)]
+pub struct UnixReceiver {
+    socket: Socket,
+    buffer: Vec<u8>,
+}
+
+impl UnixReceiver {
+    fn new(spec: &Spec, socket: Socket) -> Result<Self> {
+        if spec.contestant.wait == Wait::Block {
+            socket.set_read_timeout(Some(LOOK))?;
+        } else {
+            socket.set_nonblocking(true)?;
+        }
+        Ok(Self { socket, buffer: vec![0; spec.size] })
+    }
+}
+
+/// A datagram receiver.
+///
+/// # Errors
+/// What the system says.
+pub fn datagram(spec: &Spec, me: usize) -> Result<UnixReceiver> {
+    let socket = Socket::new(Domain::UNIX, Type::DGRAM, None)?;
+    socket.bind(&SockAddr::unix(datagram_path(spec, me))?).context("bind")?;
+    UnixReceiver::new(spec, socket)
+}
+
+/// A seqpacket receiver.
+///
+/// # Errors
+/// What the system says.
+pub fn seqpacket(spec: &Spec) -> Result<UnixReceiver> {
+    let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
+    socket.connect(&SockAddr::unix(seqpacket_path(spec))?).context("connect")?;
+    UnixReceiver::new(spec, socket)
+}
+
+impl Receiver for UnixReceiver {
+    #[inline]
+    fn poll(&mut self, sink: &mut Sink) -> Result<bool> {
+        match self.socket.read(&mut self.buffer) {
+            Ok(length) => sink.message(&self.buffer[..length]),
+            Err(e) if is_nothing(&e) => return Ok(false),
+            Err(e) => return Err(e).context("receive"),
+        }
+        Ok(true)
+    }
+}
