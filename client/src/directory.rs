@@ -188,7 +188,7 @@ fn set_mode(path: &Path, mode: u32) -> Result<(), ChannelError> {
 }
 
 /// A name becomes a directory entry and a label in metrics: no separators, nothing hidden, nothing to escape.
-fn check_name(name: &str) -> Result<(), &'static str> {
+pub(crate) fn check_name(name: &str) -> Result<(), &'static str> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._-:@+".contains(c);
     match name {
         "" => Err("is empty"),
@@ -380,7 +380,7 @@ pub struct ChannelDetail {
 }
 
 impl ChannelDetail {
-    fn of(segment: &Segment) -> Self {
+    pub(crate) fn of(segment: &Segment) -> Self {
         let locator = segment.locator();
         let (epoch, state) = segment.state().map_or((0, None), |(epoch, state)| (epoch, Some(state)));
         Self {

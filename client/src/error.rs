@@ -1,6 +1,7 @@
 //! Why a channel could not be opened.
 
 use crate::directory::is_absent;
+use shmcast_layout::control::Refusal;
 use shmcast_layout::error::{GeometryError, OpenError};
 use shmcast_layout::ring::locate::LocateError;
 use std::fmt;
@@ -88,6 +89,22 @@ pub enum ChannelError {
         dir: PathBuf,
         /// Its owner.
         owner: u32,
+    },
+    /// No daemon answers at the socket, or it went away, or it makes no sense.
+    #[error("daemon at {}: {source}: start shmcastd, or give --dir to use files", socket.display())]
+    NoDaemon {
+        /// Where it should listen.
+        socket: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The daemon refused.
+    #[error("{why}")]
+    Refused {
+        /// Why, for programs.
+        code: Refusal,
+        /// Why, for people.
+        why: String,
     },
     /// The operating system refused.
     #[error("{what} {}: {source}", path.display())]

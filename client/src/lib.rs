@@ -34,23 +34,29 @@
 //! * **Readers outnumbering cores** should use [`Wait::Yield`]; readers with a core each, [`Wait::Spin`].
 
 mod clock;
+mod connect;
 mod directory;
 mod error;
+pub mod hosting;
+mod keeper;
 mod lock;
 mod message;
 mod publisher;
+mod status;
 mod subscriber;
 #[cfg(any(feature = "pod", feature = "serde"))]
 mod typed;
 mod wait;
 
 pub use clock::Clock;
+pub use connect::{Client, DEFAULT_SOCKET, Events, SOCKET_VARIABLE};
 pub use directory::{
     ChannelDetail, ChannelInfo, DEFAULT_DIR, DIR_VARIABLE, Directory, MAX_NAME, Publishing, ReaderInfo,
 };
 pub use error::{ChannelError, Holder};
 pub use message::{Event, Lapped, Message, RecvError};
 pub use publisher::{Claim, DEFAULT_CAPACITY, Mark, Publisher, PublisherBuilder};
+pub use shmcast_layout::control::{self, ChannelStatus, LatencyStatus, Process, ReaderStatus};
 pub use shmcast_layout::error::{Corrupt, OpenError, TooLarge};
 pub use shmcast_layout::layout::header::{ClockKind, Header, State};
 pub use shmcast_layout::mem::{Preparation, Step};

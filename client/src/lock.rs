@@ -19,6 +19,13 @@ pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
+/// Lets go of the lock, also for duplicates of the descriptor that are still open.
+pub(crate) fn unlock(file: &File) {
+    let lock = libc::flock { l_type: libc::F_UNLCK as _, ..whole_file() };
+    // Cannot fail for a lock that is held; without it the lock goes with the last duplicate.
+    let _ = fcntl(file, FcntlArg::F_OFD_SETLK(&lock));
+}
+
 /// Whether another open file holds the lock. Takes nothing; a read-only descriptor will do.
 pub(crate) fn is_locked(file: &File) -> io::Result<bool> {
     let mut lock = whole_file();

@@ -1,8 +1,13 @@
 //! The publishing end of a channel.
 
 use crate::clock::Clock;
+use crate::connect::{Client, Conversation};
 use crate::directory::{ChannelFiles, Directory, is_absent, open_plain};
-use crate::error::ChannelError;
+use crate::error::{ChannelError, Holder};
+use crate::hosting::new_header;
+use crate::keeper::Attachment;
+use crate::lock;
+use shmcast_layout::control::Request;
 use shmcast_layout::error::{OpenError, TooLarge};
 use shmcast_layout::layout::geometry::Geometry;
 use shmcast_layout::layout::header::Header;
@@ -15,10 +20,12 @@ use std::io;
 use std::ops::{Deref, DerefMut, Range};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Capacity of a new channel unless asked otherwise, in bytes.
 pub const DEFAULT_CAPACITY: u64 = 64 << 20;
+
+/// How much of a buffer for one message is touched before the first.
+pub(crate) const TOUCHED_BYTES: usize = 64 << 10;
 
 /// Publishes messages into a channel: one publisher a channel, any number of readers.
 ///
@@ -48,7 +55,9 @@ pub struct Publisher {
     staging: Box<[u8]>,
     steps: Vec<Step>,
     /// Held until the writer is done; the kernel lets go of it if we die.
-    _lock: File,
+    lock: File,
+    /// Our place at the daemon's table, where a daemon owns the channel.
+    attachment: Option<Attachment>,
 }
 
 /// What a publisher says about one message besides its payload.
@@ -66,6 +75,7 @@ impl Publisher {
         PublisherBuilder {
             name: name.into(),
             directory: Directory::default(),
+            client: None,
             capacity: None,
             max_message: None,
             mode: 0o700,
@@ -204,6 +214,12 @@ impl Publisher {
     pub fn header(&self) -> &Header {
         self.segment.header()
     }
+
+    /// Whether a daemon knows of this publisher at the moment; `None` where the channel is a file. Data flows either
+    /// way.
+    pub fn is_registered(&self) -> Option<bool> {
+        self.attachment.as_ref().map(Attachment::is_connected)
+    }
 }
 
 impl fmt::Debug for Publisher {
@@ -219,6 +235,8 @@ impl Drop for Publisher {
         if !std::thread::panicking() {
             self.writer.close(self.clock.now());
         }
+        // Duplicates shown to a daemon must not hold the channel any longer than we do.
+        lock::unlock(&self.lock);
     }
 }
 
@@ -278,6 +296,7 @@ fn is_full(e: &io::Error) -> bool {
 pub struct PublisherBuilder {
     name: String,
     directory: Directory,
+    client: Option<Client>,
     capacity: Option<u64>,
     max_message: Option<u64>,
     mode: u32,
@@ -295,6 +314,13 @@ impl PublisherBuilder {
     /// Looks for the channel in `directory`.
     pub fn directory(mut self, directory: &Directory) -> Self {
         self.directory = directory.clone();
+        self.client = None;
+        self
+    }
+
+    /// Asks a daemon for the channel rather than a directory. The daemon has made it; capacity and the like are its.
+    pub fn client(mut self, client: &Client) -> Self {
+        self.client = Some(client.clone());
         self
     }
 
@@ -347,6 +373,9 @@ impl PublisherBuilder {
     /// [`ChannelError::InUse`] with the holder while another publisher lives; [`ChannelError::Mismatch`],
     /// [`ChannelError::Segment`] and the rest leave everything as it was.
     pub fn open(self) -> Result<Publisher, ChannelError> {
+        if let Some(client) = self.client.clone() {
+            return self.attach(&client);
+        }
         let files = self.directory.files(&self.name)?;
         let wanted = Geometry::new(self.capacity.unwrap_or(DEFAULT_CAPACITY), self.max_message)?;
         // Again if somebody removes the channel meanwhile.
@@ -366,6 +395,35 @@ impl PublisherBuilder {
     fn take_over(self, files: &ChannelFiles, file: &File, lock: File) -> Result<Publisher, ChannelError> {
         let segment = Segment::open(file, Access::Write)
             .map_err(|source| ChannelError::Segment { path: files.segment.clone(), source })?;
+        self.check(&segment)?;
+        files.make_readers(self.mode)?;
+        self.start(segment, lock)
+    }
+
+    fn attach(self, client: &Client) -> Result<Publisher, ChannelError> {
+        let mut conversation = Conversation::open(client.socket())?;
+        let request = |resume| Request::Publish { channel: self.name.clone(), resume };
+        let [file, lock] = conversation.attach(&request(false), &[])?;
+        let memory = || format!("memfd:{}", self.name);
+        // Two may be granted a free channel at the same time: the lock says whose it is.
+        if !lock::try_lock(&lock).map_err(ChannelError::os("lock", memory()))? {
+            let holder = Holder::Publisher { pid: None, command: None };
+            return Err(ChannelError::InUse { name: self.name, holder });
+        }
+        let segment = Segment::open(&file, Access::Write)
+            .map_err(|source| ChannelError::Segment { path: memory().into(), source })?;
+        self.check(&segment)?;
+        conversation.ask(&Request::Mapped, &[])?;
+        let resume = request(true);
+        let shown = vec![file, lock.try_clone().map_err(ChannelError::os("duplicate", memory()))?];
+        let mut publisher = self.start(segment, lock)?;
+        let socket = conversation.into_socket()?;
+        publisher.attachment = Some(Attachment::new(client.socket().to_owned(), socket, resume, shown));
+        Ok(publisher)
+    }
+
+    /// Whether an existing channel is what was asked for.
+    fn check(&self, segment: &Segment) -> Result<(), ChannelError> {
         let found = segment.header().geometry;
         let asked = [
             ("capacity", found.capacity, self.capacity),
@@ -374,11 +432,10 @@ impl PublisherBuilder {
         ];
         for (what, found, wanted) in asked {
             if let Some(wanted) = wanted.filter(|wanted| *wanted != found) {
-                return Err(ChannelError::Mismatch { name: self.name, what, found, wanted });
+                return Err(ChannelError::Mismatch { name: self.name.clone(), what, found, wanted });
             }
         }
-        files.make_readers(self.mode)?;
-        self.start(segment, lock)
+        Ok(())
     }
 
     fn make(self, files: &ChannelFiles, geometry: Geometry, lock: File) -> Result<Publisher, ChannelError> {
@@ -407,34 +464,14 @@ impl PublisherBuilder {
         // Whatever the umask: readers that the mode lets in must be able to read.
         file.set_permissions(Permissions::from_mode(0o600 | self.mode & 0o444))
             .map_err(os("set the mode of"))?;
-        Segment::create(&file, self.header(geometry)).map_err(|source| match source {
-            OpenError::Os { source, .. } if is_full(&source) => {
-                let (dir, bytes) = (self.directory.path().to_owned(), geometry.segment_bytes());
-                ChannelError::NoRoom { name: self.name.clone(), dir, bytes }
-            }
-            source => ChannelError::Segment { path: path.to_owned(), source },
-        })
-    }
-
-    fn header(&self, geometry: Geometry) -> Header {
-        let clock = Clock::of_this_host();
-        let mut uuid = [0; 16];
-        getrandom::fill(&mut uuid).expect("Linux gives random bytes once it has booted");
-        let (high, low) = uuid.split_at(8);
-        let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("half of sixteen bytes"));
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Header {
-            geometry,
-            uuid: [word(high), word(low)],
-            channel_id: u64::from(crc32c::crc32c(self.name.as_bytes())),
-            created_ns: since_1970.as_nanos() as u64,
-            clock: clock.kind(),
-            clock_hz: clock.hz(),
-            schema_id: self.schema.0,
-            channel: self.name.clone(),
-            schema: self.schema.1.clone(),
-            labels: self.labels.clone(),
-        }
+        Segment::create(&file, new_header(&self.name, geometry, self.schema.clone(), self.labels.clone()))
+            .map_err(|source| match source {
+                OpenError::Os { source, .. } if is_full(&source) => {
+                    let (dir, bytes) = (self.directory.path().to_owned(), geometry.segment_bytes());
+                    ChannelError::NoRoom { name: self.name.clone(), dir, bytes }
+                }
+                source => ChannelError::Segment { path: path.to_owned(), source },
+            })
     }
 
     fn start(self, segment: Segment, lock: File) -> Result<Publisher, ChannelError> {
@@ -443,8 +480,9 @@ impl PublisherBuilder {
         let writer = segment
             .writer(std::process::id(), clock.now())
             .map_err(|source| ChannelError::Locate { name: self.name, source })?;
-        // Not zeros, which would come as pages that the first claim has to fault in.
-        let staging = vec![0xff; segment.header().geometry.max_message as usize].into_boxed_slice();
-        Ok(Publisher { writer, clock, segment, staging, steps, _lock: lock })
+        let mut staging = vec![0; segment.header().geometry.max_message as usize].into_boxed_slice();
+        // Zeros come as pages yet to be faulted in: touch those that claims of common sizes need.
+        staging.iter_mut().take(TOUCHED_BYTES).for_each(|byte| *byte = 0xff);
+        Ok(Publisher { writer, clock, segment, staging, steps, lock, attachment: None })
     }
 }

@@ -1,11 +1,15 @@
 //! The receiving end of a channel.
 
 use crate::clock::Clock;
+use crate::connect::{Client, Conversation};
 use crate::directory::{ChannelFiles, Directory, is_absent, open_plain, unique};
 use crate::error::ChannelError;
+use crate::keeper::Attachment;
 use crate::lock;
 use crate::message::{Event, Lapped, Message, RecvError};
+use crate::publisher::TOUCHED_BYTES;
 use crate::wait::{Wait, Waiter};
+use shmcast_layout::control::Request;
 use shmcast_layout::layout::header::{Header, State};
 use shmcast_layout::layout::record::Control;
 use shmcast_layout::mem::{Preparation, Step};
@@ -18,7 +22,7 @@ use std::fs::{self, File, OpenOptions, Permissions};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 pub use shmcast_layout::ring::reader::Resume;
 
@@ -65,6 +69,8 @@ pub struct Subscriber {
     record_latency: bool,
     segment: Segment,
     steps: Vec<Step>,
+    /// Our place at the daemon's table, where a daemon owns the channel.
+    attachment: Option<Attachment>,
 }
 
 /// Keeps payloads on a 64-byte boundary, so that fixed-layout messages can be read in place.
@@ -76,15 +82,16 @@ struct Line([u8; 64]);
 #[derive(Debug)]
 struct Page {
     page: ReaderPage,
-    path: PathBuf,
-    /// Holds the lock that says this reader lives.
-    _file: File,
+    /// Where it is shown, and the lock that says that this reader lives. A daemon's page needs neither.
+    shown: Option<(PathBuf, File)>,
 }
 
 impl Drop for Page {
     fn drop(&mut self) {
         // A page that cannot be removed is swept by the next who lists the readers: its lock is gone.
-        let _ = fs::remove_file(&self.path);
+        if let Some((path, _)) = &self.shown {
+            let _ = fs::remove_file(path);
+        }
     }
 }
 
@@ -113,6 +120,7 @@ impl Subscriber {
         SubscriberBuilder {
             name: name.into(),
             directory: Directory::default(),
+            client: None,
             start: Start::default(),
             wait: Wait::default(),
             resume: Resume::default(),
@@ -275,6 +283,12 @@ impl Subscriber {
         &self.steps
     }
 
+    /// Whether a daemon knows of this subscriber at the moment; `None` where the channel is a file. Data flows either
+    /// way.
+    pub fn is_registered(&self) -> Option<bool> {
+        self.attachment.as_ref().map(Attachment::is_connected)
+    }
+
     fn wait_for(&mut self, deadline: Option<Instant>) -> Result<Option<Outcome>, RecvError> {
         let mut waiter = Waiter::new(self.wait);
         loop {
@@ -383,6 +397,7 @@ impl fmt::Debug for Subscriber {
 pub struct SubscriberBuilder {
     name: String,
     directory: Directory,
+    client: Option<Client>,
     start: Start,
     wait: Wait,
     resume: Resume,
@@ -402,6 +417,13 @@ impl SubscriberBuilder {
     /// Looks for the channel in `directory`.
     pub fn directory(mut self, directory: &Directory) -> Self {
         self.directory = directory.clone();
+        self.client = None;
+        self
+    }
+
+    /// Asks a daemon for the channel rather than a directory.
+    pub fn client(mut self, client: &Client) -> Self {
+        self.client = Some(client.clone());
         self
     }
 
@@ -465,7 +487,7 @@ impl SubscriberBuilder {
         let patience = self.wait_for_channel.unwrap_or_default();
         loop {
             match self.attach() {
-                Err(ChannelError::NotFound { .. }) if start.elapsed() < patience => {
+                Err(e) if e.is_unknown_channel() && start.elapsed() < patience => {
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 attached => return attached,
@@ -475,6 +497,32 @@ impl SubscriberBuilder {
 
     /// Attaches if the channel is there, and not just being removed.
     fn attach(&self) -> Result<Subscriber, ChannelError> {
+        match &self.client {
+            Some(client) => self.attach_by(client),
+            None => self.attach_to_file(),
+        }
+    }
+
+    fn attach_by(&self, client: &Client) -> Result<Subscriber, ChannelError> {
+        let mut conversation = Conversation::open(client.socket())?;
+        let request = |resume| Request::Subscribe { channel: self.name.clone(), resume, park: false };
+        let [file, page_file] = conversation.attach(&request(false), &[])?;
+        let path = PathBuf::from(format!("memfd:{}", self.name));
+        let damaged = |source| ChannelError::Segment { path: path.clone(), source };
+        let segment = Segment::open(&file, Access::Read).map_err(damaged)?;
+        let mut subscriber = self.read(segment, |header, place| {
+            let page =
+                ReaderPage::create(&page_file, std::process::id(), header.uuid, place).map_err(damaged)?;
+            Ok(Some(Page { page, shown: None }))
+        })?;
+        let socket = conversation.into_socket()?;
+        let shown = vec![file, page_file];
+        subscriber.attachment =
+            Some(Attachment::new(client.socket().to_owned(), socket, request(true), shown));
+        Ok(subscriber)
+    }
+
+    fn attach_to_file(&self) -> Result<Subscriber, ChannelError> {
         let files = self.directory.files(&self.name)?;
         let file = match open_plain(&files.segment, OpenOptions::new().read(true)) {
             Ok(file) => file,
@@ -483,6 +531,19 @@ impl SubscriberBuilder {
         };
         let segment = Segment::open(&file, Access::Read)
             .map_err(|source| ChannelError::Segment { path: files.segment.clone(), source })?;
+        self.read(segment, |header, place| match self.page.then(|| show_page(&files, header, place)) {
+            None => Ok(None),
+            Some(Ok(page)) => Ok(Some(page)),
+            Some(Err(e)) if e.is_absent() => Err(self.directory.not_found(&self.name)),
+            Some(Err(e)) => Err(e),
+        })
+    }
+
+    fn read(
+        &self,
+        segment: Segment,
+        show_page: impl FnOnce(&Header, Place) -> Result<Option<Page>, ChannelError>,
+    ) -> Result<Subscriber, ChannelError> {
         let header = segment.header();
         if let Some(wanted) = self.schema_id.filter(|id| *id != header.schema_id) {
             let (name, found) = (self.name.clone(), header.schema_id);
@@ -490,30 +551,28 @@ impl SubscriberBuilder {
         }
         let steps = segment.prepare(self.preparation);
         let place = self.place(&segment)?;
-        let page = match self.page.then(|| show_page(&files, header, place)) {
-            None => None,
-            Some(Ok(page)) => Some(page),
-            Some(Err(e)) if e.is_absent() => return Err(self.directory.not_found(&self.name)),
-            Some(Err(e)) => return Err(e),
-        };
+        let page = show_page(header, place)?;
         let state = segment.state();
         if matches!(state, Some((_, State::Superseded))) {
             return Err(self.directory.not_found(&self.name));
         }
-        // One line more than the largest message, so that a length of 0 is no special case. Not zeros, which would come
-        // as pages that the first message has to fault in.
+        // One line more than the largest message, so that a length of 0 is no special case. Zeros come as pages yet to
+        // be faulted in: touch those that messages of common sizes need.
         let lines = header.geometry.max_message as usize / size_of::<Line>() + 1;
+        let mut buffer = <[Line]>::new_box_zeroed_with_elems(lines).expect("room for one message");
+        buffer.iter_mut().take(TOUCHED_BYTES / size_of::<Line>()).for_each(|line| line.0[0] = 0xff);
         Ok(Subscriber {
             reader: segment.reader(place),
             clock: Clock::of_segment(header),
             wait: self.wait,
             resume: self.resume,
             epoch: state.map_or(0, |(epoch, _)| epoch),
-            buffer: vec![Line([0xff; 64]); lines].into_boxed_slice(),
+            buffer,
             page,
             record_latency: self.record_latency,
             segment,
             steps,
+            attachment: None,
         })
     }
 
@@ -550,5 +609,5 @@ fn show_page(files: &ChannelFiles, header: &Header, place: Place) -> Result<Page
         Ok(page)
     };
     let page = show().inspect_err(|_: &ChannelError| drop(fs::remove_file(&hidden)))?;
-    Ok(Page { page, path, _file: file })
+    Ok(Page { page, shown: Some((path, file)) })
 }

@@ -1,0 +1,243 @@
+//! Channels that a daemon owns: the conversation with it.
+//!
+//! The daemon is asked once, at the start; after that, data flows without it, and whether it lives or dies does not
+//! matter to whoever is attached.
+
+use crate::error::ChannelError;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use shmcast_layout::control::{
+    ChannelStatus, Event as ControlEvent, Refusal, Reply, Request, VERSION, decode, encode,
+};
+use shmcast_layout::mem::handoff::{self, MAX_PACKET};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Environment variable that names the daemon's socket.
+pub const SOCKET_VARIABLE: &str = "SHMCAST_SOCKET";
+/// Where the system's daemon listens.
+pub const DEFAULT_SOCKET: &str = "/run/shmcast/control.sock";
+/// How long the daemon may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A daemon that answers.
+///
+/// ```no_run
+/// use shmcast::{Client, Publisher, Subscriber};
+/// let client = Client::connect()?;
+/// let mut publisher = Publisher::builder("ticks").client(&client).open()?;
+/// let mut subscriber = Subscriber::builder("ticks").client(&client).open()?;
+/// publisher.publish(b"bid 100.25")?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Client {
+    socket: PathBuf,
+}
+
+impl Client {
+    /// The daemon at [`default_socket`](Self::default_socket).
+    ///
+    /// # Errors
+    /// [`ChannelError::NoDaemon`] when nothing answers there, [`ChannelError::Refused`] for one of another version.
+    pub fn connect() -> Result<Self, ChannelError> {
+        Self::at(Self::default_socket())
+    }
+
+    /// The daemon that listens at `socket`.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn at(socket: impl Into<PathBuf>) -> Result<Self, ChannelError> {
+        let socket = socket.into();
+        Conversation::open(&socket)?;
+        Ok(Self { socket })
+    }
+
+    /// `$SHMCAST_SOCKET`; else [`DEFAULT_SOCKET`] if it exists; else `shmcast/control.sock` in `$XDG_RUNTIME_DIR`, where
+    /// a daemon of this user's own listens.
+    pub fn default_socket() -> PathBuf {
+        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        if let Some(socket) = variable(SOCKET_VARIABLE) {
+            return socket;
+        }
+        let system = PathBuf::from(DEFAULT_SOCKET);
+        match variable("XDG_RUNTIME_DIR").map(|dir| dir.join("shmcast/control.sock")) {
+            Some(own) if !system.exists() => own,
+            _ => system,
+        }
+    }
+
+    /// Where the daemon listens.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// All channels that this user may read, with their readers.
+    ///
+    /// # Errors
+    /// [`ChannelError`] when the daemon is gone or refuses.
+    pub fn channels(&self) -> Result<Vec<ChannelStatus>, ChannelError> {
+        self.report(&Request::List)
+    }
+
+    /// One channel, with its readers.
+    ///
+    /// # Errors
+    /// [`ChannelError::Refused`] when there is none, or this user may not read it.
+    pub fn channel(&self, name: &str) -> Result<ChannelStatus, ChannelError> {
+        let channels = self.report(&Request::Stat { channel: name.into() })?;
+        channels.into_iter().next().ok_or_else(|| self.confused("no channel in the answer"))
+    }
+
+    /// Takes a strict channel away from a publisher that still lives: whatever it writes from now on reaches nobody.
+    ///
+    /// # Errors
+    /// [`ChannelError::Refused`] for a channel that is not strict, or by a user who may not publish on it.
+    pub fn take_over(&self, name: &str) -> Result<(), ChannelError> {
+        let mut conversation = Conversation::open(&self.socket)?;
+        conversation.ask(&Request::TakeOver { channel: name.into() }, &[]).map(drop)
+    }
+
+    /// What happens on the daemon's channels from now on.
+    ///
+    /// # Errors
+    /// [`ChannelError`] when the daemon is gone or refuses.
+    pub fn events(&self) -> Result<Events, ChannelError> {
+        let mut conversation = Conversation::open(&self.socket)?;
+        conversation.ask(&Request::Events, &[])?;
+        conversation.patience(Some(Duration::from_millis(100)))?;
+        Ok(Events { conversation })
+    }
+
+    fn report(&self, request: &Request) -> Result<Vec<ChannelStatus>, ChannelError> {
+        let mut conversation = Conversation::open(&self.socket)?;
+        conversation.send(request, &[])?;
+        let mut channels: Vec<ChannelStatus> = Vec::new();
+        loop {
+            match conversation.receive()?.0 {
+                Reply::Channel(status) => channels.push(*status),
+                Reply::Readers { readers } => match channels.last_mut() {
+                    Some(channel) => channel.readers.extend(readers),
+                    None => return Err(self.confused("readers of no channel")),
+                },
+                Reply::Done => return Ok(channels),
+                _ => return Err(self.confused("an answer to another question")),
+            }
+        }
+    }
+
+    fn confused(&self, what: &str) -> ChannelError {
+        ChannelError::NoDaemon { socket: self.socket.clone(), source: io::Error::other(what.to_owned()) }
+    }
+}
+
+/// Events as the daemon reports them.
+#[derive(Debug)]
+pub struct Events {
+    conversation: Conversation,
+}
+
+impl Events {
+    /// The next event, or `None` when there was none for a tenth of a second.
+    ///
+    /// # Errors
+    /// [`ChannelError::NoDaemon`] when the daemon has gone.
+    pub fn next_event(&mut self) -> Result<Option<ControlEvent>, ChannelError> {
+        match self.conversation.receive() {
+            Ok((Reply::Event(event), _)) => Ok(Some(event)),
+            Ok(_) => Ok(None),
+            Err(ChannelError::NoDaemon { source, .. }) if source.kind() == io::ErrorKind::WouldBlock => {
+                Ok(None)
+            }
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// One connection, after the greeting.
+#[derive(Debug)]
+pub(crate) struct Conversation {
+    path: PathBuf,
+    socket: OwnedFd,
+    buffer: Box<[u8]>,
+}
+
+impl Conversation {
+    pub(crate) fn open(path: &Path) -> Result<Self, ChannelError> {
+        let gone = |source| ChannelError::NoDaemon { socket: path.to_owned(), source };
+        let socket = handoff::connect(path).map_err(gone)?;
+        let mut conversation =
+            Self { path: path.to_owned(), socket, buffer: vec![0; MAX_PACKET].into_boxed_slice() };
+        conversation.patience(Some(PATIENCE))?;
+        match conversation.ask(&Request::Hello { version: VERSION }, &[])?.0 {
+            Reply::Welcome { version: VERSION, .. } => Ok(conversation),
+            _ => {
+                Err(conversation.gone(io::Error::other("the daemon speaks another version of the protocol")))
+            }
+        }
+    }
+
+    pub(crate) fn ask(
+        &mut self,
+        request: &Request,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(Reply, Vec<File>), ChannelError> {
+        self.send(request, descriptors)?;
+        self.receive()
+    }
+
+    /// The socket, which from now on never makes anybody wait.
+    pub(crate) fn into_socket(self) -> Result<OwnedFd, ChannelError> {
+        rustix::io::ioctl_fionbio(&self.socket, true).map_err(|e| self.gone(e.into()))?;
+        Ok(self.socket)
+    }
+
+    /// Asks to attach; the daemon must answer with exactly `N` descriptors.
+    pub(crate) fn attach<const N: usize>(
+        &mut self,
+        request: &Request,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<[File; N], ChannelError> {
+        let (_, granted) = self.ask(request, descriptors)?;
+        <[File; N]>::try_from(granted).map_err(|other| {
+            self.gone(io::Error::other(format!("{} descriptors instead of {N}", other.len())))
+        })
+    }
+
+    fn send(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
+        handoff::send(&self.socket, &encode(request), descriptors).map_err(|e| self.gone(e))
+    }
+
+    fn receive(&mut self) -> Result<(Reply, Vec<File>), ChannelError> {
+        let packet = handoff::receive(&self.socket, &mut self.buffer).map_err(|e| self.gone(e))?;
+        if packet.length == 0 {
+            return Err(self.gone(io::ErrorKind::ConnectionReset.into()));
+        }
+        match decode(&self.buffer[..packet.length]) {
+            Ok(Reply::Refused { code, why }) => Err(ChannelError::Refused { code, why }),
+            Ok(reply) => Ok((reply, packet.descriptors)),
+            Err(e) => Err(self.gone(e.into())),
+        }
+    }
+
+    fn patience(&self, patience: Option<Duration>) -> Result<(), ChannelError> {
+        for direction in [Timeout::Recv, Timeout::Send] {
+            set_socket_timeout(self.socket.as_fd(), direction, patience).map_err(|e| self.gone(e.into()))?;
+        }
+        Ok(())
+    }
+
+    fn gone(&self, source: io::Error) -> ChannelError {
+        ChannelError::NoDaemon { socket: self.path.clone(), source }
+    }
+}
+
+impl ChannelError {
+    /// Whether a daemon refused because it has no such channel.
+    pub fn is_unknown_channel(&self) -> bool {
+        matches!(self, Self::NotFound { .. } | Self::Refused { code: Refusal::UnknownChannel, .. })
+    }
+}

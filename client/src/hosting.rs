@@ -1,0 +1,230 @@
+//! For programs that own channels on behalf of others: the segments and reader pages that a daemon hands out.
+//!
+//! All of it is anonymous memory of the hosting user's own, with its size sealed: nobody can truncate it under a map,
+//! and only the host (and root) can open it anew for writing. Readers get a read-only descriptor opened for them.
+
+use crate::clock::Clock;
+use crate::directory::{ChannelDetail, check_name};
+use crate::error::ChannelError;
+use crate::lock;
+use crate::status::reader_status;
+use shmcast_layout::control::{ChannelStatus, Process, ReaderStatus};
+use shmcast_layout::error::OpenError;
+use shmcast_layout::layout::geometry::Geometry;
+use shmcast_layout::layout::header::Header;
+use shmcast_layout::layout::reader_page::BYTES as PAGE_BYTES;
+use shmcast_layout::mem::{Preparation, Step, memfd};
+use shmcast_layout::reader_page::ReaderStats;
+use shmcast_layout::segment::{Access, Segment};
+use std::fs::File;
+use std::io;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What a new channel is made with.
+#[derive(Debug, Clone)]
+pub struct HostedSpec {
+    /// Its name.
+    pub name: String,
+    /// Bytes of the ring: a power of two from 64 KiB to 16 GiB.
+    pub capacity: u64,
+    /// Largest payload in bytes; the ring's limit if `None`.
+    pub max_message: Option<u64>,
+    /// The operator's `key=value` lines.
+    pub labels: String,
+    /// What to do to the memory first.
+    pub preparation: Preparation,
+}
+
+/// A segment in the host's hands.
+#[derive(Debug)]
+pub struct HostedSegment {
+    file: File,
+    /// The file that the publisher locks; handed to publishers only, so that no reader can hold the lock.
+    lock: File,
+    segment: Segment,
+    steps: Vec<Step>,
+}
+
+impl HostedSegment {
+    /// Makes an empty segment.
+    ///
+    /// # Errors
+    /// [`ChannelError`] for a bad name or size, or when there is no memory.
+    pub fn create(spec: &HostedSpec) -> Result<Self, ChannelError> {
+        check_name(&spec.name).map_err(|why| ChannelError::Name { name: spec.name.clone(), why })?;
+        let geometry = Geometry::new(spec.capacity, spec.max_message)?;
+        let os = |what| ChannelError::os(what, format!("memfd:{}", spec.name));
+        let file = memfd::create(&format!("shmcast:{}", spec.name)).map_err(os("create"))?;
+        let header = new_header(&spec.name, geometry, (0, String::new()), spec.labels.clone());
+        let segment = Segment::create(&file, header).map_err(|source| damaged(&spec.name, source))?;
+        memfd::seal_size(&file).map_err(os("seal"))?;
+        let lock = new_lock(&spec.name)?;
+        let steps = segment.prepare(spec.preparation);
+        Ok(Self { file, lock, segment, steps })
+    }
+
+    /// Takes back a segment that this user made earlier: from the service manager's store, or from a program that was
+    /// attached to it when an earlier host died. `lock` is the file that publishers of it lock; without one, the
+    /// segment gets a new one.
+    ///
+    /// # Errors
+    /// [`ChannelError::Segment`] for anything that is not ours: nobody can slip us a segment of his own making.
+    pub fn adopt(name: &str, file: &File, lock: Option<File>) -> Result<Self, ChannelError> {
+        let os = |what| ChannelError::os(what, format!("memfd:{name}"));
+        let foreign = |what| damaged(name, OpenError::Field { what });
+        let own = |file: &File| memfd::is_ours(file).map_err(os("look at"));
+        if !own(file)? {
+            return Err(foreign("the segment handed back is not of this user's making"));
+        }
+        let file = memfd::reopen_read_write(file).map_err(os("open"))?;
+        let segment = Segment::open(&file, Access::Write).map_err(|source| damaged(name, source))?;
+        if segment.header().channel != name {
+            return Err(foreign("the segment handed back belongs to another channel"));
+        }
+        let lock = match lock {
+            Some(lock) if own(&lock)? => memfd::reopen_read_write(&lock).map_err(os("open"))?,
+            Some(_) => return Err(foreign("the lock handed back is not of this user's making")),
+            None => new_lock(name)?,
+        };
+        Ok(Self { file, lock, segment, steps: Vec::new() })
+    }
+
+    /// Fresh descriptors for a publisher: the segment, writable, and the lock.
+    ///
+    /// # Errors
+    /// What `open` says.
+    pub fn for_publisher(&self) -> io::Result<[File; 2]> {
+        Ok([memfd::reopen_read_write(&self.file)?, memfd::reopen_read_write(&self.lock)?])
+    }
+
+    /// A fresh read-only descriptor for a reader.
+    ///
+    /// # Errors
+    /// What `open` says.
+    pub fn for_reader(&self) -> io::Result<File> {
+        memfd::reopen_read_only(&self.file)
+    }
+
+    /// What a service manager is to keep: the segment and the lock.
+    pub fn files(&self) -> [&File; 2] {
+        [&self.file, &self.lock]
+    }
+
+    /// Whether a publisher lives, attached to this host or not: the kernel's word.
+    ///
+    /// # Errors
+    /// What `fcntl` says.
+    pub fn has_publisher(&self) -> io::Result<bool> {
+        lock::is_locked(&self.lock)
+    }
+
+    /// The segment's identity.
+    pub fn uuid(&self) -> [u64; 2] {
+        self.segment.header().uuid
+    }
+
+    /// What the segment was made with.
+    pub fn header(&self) -> &Header {
+        self.segment.header()
+    }
+
+    /// How the preparation of the memory went.
+    pub fn preparation(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// The channel as it is now, without its publisher and readers, which the host knows.
+    pub fn status(&self) -> ChannelStatus {
+        let unheld = !self.has_publisher().unwrap_or(true);
+        ChannelDetail::of(&self.segment).status(&self.segment.header().channel, unheld)
+    }
+
+    /// The clock of the channel.
+    pub fn clock(&self) -> Clock {
+        Clock::of_segment(self.segment.header())
+    }
+}
+
+/// A reader page in the host's hands.
+#[derive(Debug)]
+pub struct HostedPage {
+    file: File,
+}
+
+impl HostedPage {
+    /// Makes an empty page, to be filled by its reader.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn create() -> io::Result<Self> {
+        let file = memfd::create("shmcast-reader")?;
+        file.set_len(PAGE_BYTES)?;
+        memfd::seal_size(&file)?;
+        Ok(Self { file })
+    }
+
+    /// Takes back a page of this user's making from the reader that holds it.
+    ///
+    /// # Errors
+    /// `InvalidInput` for anything else.
+    pub fn adopt(file: &File) -> io::Result<Self> {
+        if !memfd::is_ours(file)? || file.metadata()?.len() != PAGE_BYTES {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "not a reader page of this user's making",
+            ));
+        }
+        Ok(Self { file: memfd::reopen_read_write(file)? })
+    }
+
+    /// A fresh descriptor for the reader.
+    ///
+    /// # Errors
+    /// What `open` says.
+    pub fn for_reader(&self) -> io::Result<File> {
+        memfd::reopen_read_write(&self.file)
+    }
+
+    /// What the page says; `None` while its reader is still filling it.
+    pub fn stats(&self) -> Option<ReaderStats> {
+        ReaderStats::read(&self.file).ok().flatten()
+    }
+
+    /// The reader as tools show it; `next` is the channel's next sequence.
+    pub fn status(&self, process: Process, next: Option<u64>) -> Option<ReaderStatus> {
+        self.stats().map(|stats| reader_status(&stats, process, next))
+    }
+}
+
+fn damaged(name: &str, source: OpenError) -> ChannelError {
+    ChannelError::Segment { path: format!("memfd:{name}").into(), source }
+}
+
+fn new_lock(name: &str) -> Result<File, ChannelError> {
+    let os = |what| ChannelError::os(what, format!("memfd:{name}.lock"));
+    let lock = memfd::create(&format!("shmcast:{name}.lock")).map_err(os("create"))?;
+    memfd::seal_size(&lock).map_err(os("seal"))?;
+    Ok(lock)
+}
+
+/// The header of a segment that is made now, with this host's best clock.
+pub(crate) fn new_header(name: &str, geometry: Geometry, schema: (u64, String), labels: String) -> Header {
+    let clock = Clock::of_this_host();
+    let mut uuid = [0; 16];
+    getrandom::fill(&mut uuid).expect("Linux gives random bytes once it has booted");
+    let (high, low) = uuid.split_at(8);
+    let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("half of sixteen bytes"));
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Header {
+        geometry,
+        uuid: [word(high), word(low)],
+        channel_id: u64::from(crc32c::crc32c(name.as_bytes())),
+        created_ns: since_1970.as_nanos() as u64,
+        clock: clock.kind(),
+        clock_hz: clock.hz(),
+        schema_id: schema.0,
+        channel: name.to_owned(),
+        schema: schema.1,
+        labels,
+    }
+}

@@ -1,0 +1,123 @@
+//! Channels and readers as tools show them, whether they were found in a directory or reported by a daemon.
+
+use crate::directory::{ChannelDetail, ChannelInfo, Publishing, ReaderInfo};
+use crate::error::Holder;
+use shmcast_layout::control::{ChannelStatus, LatencyStatus, Process, ReaderStatus};
+use shmcast_layout::layout::header::{ClockKind, State};
+use shmcast_layout::reader_page::ReaderStats;
+
+impl ChannelInfo {
+    /// The channel and its readers in the form that tools print and daemons send.
+    pub fn status(&self) -> ChannelStatus {
+        let publisher = match &self.publisher {
+            Publishing::By(Holder::Publisher { pid, command }) => {
+                Some(Process { pid: *pid, uid: None, command: command.clone() })
+            }
+            Publishing::By(_) => Some(Process { pid: None, uid: None, command: None }),
+            Publishing::Nobody | Publishing::Unknown => None,
+        };
+        let orphaned = self.publisher == Publishing::Nobody;
+        let mut status = match &self.detail {
+            Ok(detail) => detail.status(&self.name, orphaned),
+            Err(what) => damaged(&self.name, what),
+        };
+        status.publisher = publisher;
+        status.readers = self
+            .readers
+            .iter()
+            .map(|ReaderInfo { stats, command }| {
+                let pid = u32::try_from(stats.pid).ok();
+                reader_status(
+                    stats,
+                    Process { pid, uid: None, command: command.clone() },
+                    status.next_sequence,
+                )
+            })
+            .collect();
+        status
+    }
+}
+
+impl ChannelDetail {
+    /// The channel without its ends; `unheld` says that nobody holds the writer lock.
+    pub(crate) fn status(&self, name: &str, unheld: bool) -> ChannelStatus {
+        let (header, geometry) = (&self.header, &self.header.geometry);
+        let error = [&self.oldest, &self.tail].into_iter().find_map(|place| place.as_ref().err().cloned());
+        let state = match self.state {
+            _ if error.is_some() => "damaged",
+            Some(State::Active | State::Recovering) if unheld => "orphaned",
+            Some(State::Active) => "active",
+            Some(State::Recovering) => "recovering",
+            Some(State::Closed) => "closed",
+            Some(State::Superseded) => "superseded",
+            None => "new",
+        };
+        let clock = match header.clock {
+            ClockKind::Counter => "counter",
+            ClockKind::Monotonic => "monotonic",
+        };
+        ChannelStatus {
+            channel: name.to_owned(),
+            state: state.to_owned(),
+            publisher: None,
+            epoch: self.epoch,
+            capacity_bytes: geometry.capacity,
+            max_message_bytes: geometry.max_message,
+            uuid: format!("{:016x}{:016x}", header.uuid[0], header.uuid[1]),
+            created_ns: header.created_ns,
+            clock: clock.to_owned(),
+            clock_hz: header.clock_hz,
+            schema_id: header.schema_id,
+            schema: header.schema.clone(),
+            labels: header.labels.clone(),
+            published_bytes: self.published_bytes,
+            oldest_sequence: self.oldest.as_ref().ok().map(|place| place.sequence),
+            next_sequence: self.tail.as_ref().ok().map(|place| place.sequence),
+            error,
+            mode: None,
+            readers: Vec::new(),
+        }
+    }
+}
+
+fn damaged(name: &str, what: &str) -> ChannelStatus {
+    ChannelStatus {
+        channel: name.to_owned(),
+        state: "damaged".to_owned(),
+        publisher: None,
+        epoch: 0,
+        capacity_bytes: 0,
+        max_message_bytes: 0,
+        uuid: String::new(),
+        created_ns: 0,
+        clock: String::new(),
+        clock_hz: 0,
+        schema_id: 0,
+        schema: String::new(),
+        labels: String::new(),
+        published_bytes: 0,
+        oldest_sequence: None,
+        next_sequence: None,
+        error: Some(what.to_owned()),
+        mode: None,
+        readers: Vec::new(),
+    }
+}
+
+/// A reader by its page; `next` is the channel's next sequence.
+pub(crate) fn reader_status(stats: &ReaderStats, process: Process, next: Option<u64>) -> ReaderStatus {
+    let latency_ns = stats.latency_ns(0.5).map(|p50| {
+        let at = |quantile| stats.latency_ns(quantile).unwrap_or(p50);
+        LatencyStatus { p50, p99: at(0.99), p999: at(0.999), max: at(1.0) }
+    });
+    ReaderStatus {
+        process,
+        next_sequence: stats.place.sequence,
+        lag: next.map(|next| next.saturating_sub(stats.place.sequence)),
+        received: stats.received,
+        lapped: stats.lapped,
+        missed: stats.missed,
+        started_at: stats.started_at,
+        latency_ns,
+    }
+}
