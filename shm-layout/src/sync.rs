@@ -3,6 +3,65 @@
 //! Everything that touches shared words imports from here, so that the model checker runs the very code that ships.
 
 #[cfg(loom)]
-pub use loom::sync::atomic::{AtomicU64, Ordering, fence};
+pub use loom::sync::atomic::{Ordering, fence};
 #[cfg(not(loom))]
 pub use std::sync::atomic::{AtomicU64, Ordering, fence};
+#[cfg(loom)]
+pub use stopping::AtomicU64;
+
+/// Under loom a writer can die right before any of its stores, as a killed process does.
+#[cfg(loom)]
+pub(crate) mod stopping {
+    use super::Ordering;
+    use std::cell::Cell;
+
+    /// What a writer that dies unwinds with.
+    #[cfg(test)]
+    pub(crate) struct Killed;
+
+    thread_local! {
+        /// Loom runs all threads of a model on one thread of the machine, and readers store nothing, so that one
+        /// counter counts exactly the writer's stores.
+        static STORES_LEFT: Cell<Option<u32>> = const { Cell::new(None) };
+    }
+
+    /// Runs `life` and kills it before store number `stores` (from 0); says whether it lived through.
+    #[cfg(test)]
+    pub(crate) fn kill_after(stores: u32, life: impl FnOnce()) -> bool {
+        STORES_LEFT.set(Some(stores));
+        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(life));
+        STORES_LEFT.set(None);
+        match ended {
+            Ok(()) => true,
+            Err(reason) if reason.is::<Killed>() => false,
+            Err(reason) => std::panic::resume_unwind(reason),
+        }
+    }
+
+    /// A shared word that counts stores.
+    #[derive(Debug)]
+    pub struct AtomicU64(loom::sync::atomic::AtomicU64);
+
+    impl AtomicU64 {
+        /// A word of the model.
+        pub fn new(value: u64) -> Self {
+            Self(loom::sync::atomic::AtomicU64::new(value))
+        }
+
+        /// As in the standard library.
+        pub fn load(&self, order: Ordering) -> u64 {
+            self.0.load(order)
+        }
+
+        /// As in the standard library, unless the writer's time has come.
+        pub fn store(&self, value: u64, order: Ordering) {
+            #[cfg(test)]
+            match STORES_LEFT.get() {
+                Some(0) => std::panic::resume_unwind(Box::new(Killed)),
+                Some(left) => STORES_LEFT.set(Some(left - 1)),
+                None => {}
+            }
+            self.0.store(value, order);
+        }
+    }
+}

@@ -96,11 +96,12 @@ impl Commit {
     /// sequence. Anything else in that place is a lap or a corruption.
     #[inline]
     pub const fn is_plausible(self, next_sequence: u64, to_end: u64, max_message: u64) -> bool {
-        let fits = self.record_bytes() <= to_end && self.flags().has(Flags::VALID);
+        let is_pad = self.flags().has(Flags::PAD);
+        let fits = if is_pad { self.record_bytes() == to_end } else { self.record_bytes() <= to_end };
         let bounded = self.length() <= max_message
-            || self.flags().has(Flags::PAD)
+            || is_pad
             || (self.flags().has(Flags::CONTROL) && self.length() <= Control::BYTES);
-        fits && bounded && self.sequence_low() == next_sequence as u32
+        self.flags().has(Flags::VALID) && fits && bounded && self.sequence_low() == next_sequence as u32
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The cold path of joiners, lapped readers, tools and successors. Relies on the index, which holds for each sequence
 //! the position from which to look for it (its record, or the pads and control records right before it), and for the
-//! next sequence the tail. Everything read is a claim: every place returned was verified by the record's own sequence
+//! next sequence the tail (or the gap right before it). Everything read is a claim: every place returned was verified by the record's own sequence
 //! and the frontier, and every loop is bounded.
 
 use crate::error::Corrupt;
@@ -10,6 +10,7 @@ use crate::layout::geometry::{GRANULE, Geometry, MAX_COUNT, WORD};
 use crate::layout::header::{FRONTIER, LAZY_PUBLISHED};
 use crate::layout::record::{Commit, Control, Flags};
 use crate::ring::cells::RingCells;
+use crate::ring::writer::LAZY_EVERY;
 use crate::sync::{Ordering, fence};
 use thiserror::Error;
 
@@ -17,7 +18,9 @@ use thiserror::Error;
 #[cfg(not(loom))]
 const ATTEMPTS: usize = 1000;
 #[cfg(loom)]
-const ATTEMPTS: usize = 2;
+const ATTEMPTS: usize = 1;
+/// Records that a walk to the tail may pass before it asks for a newer hint: some more than there are between two.
+const TAIL_STEPS: u64 = 4 * LAZY_EVERY as u64;
 
 /// A record boundary and the sequence that is due there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +29,11 @@ pub struct Place {
     pub position: u64,
     /// The sequence of the next message at or after it.
     pub sequence: u64,
+}
+
+impl Place {
+    /// Where every ring begins.
+    pub const START: Self = Self { position: 0, sequence: 1 };
 }
 
 /// Why a place could not be found.
@@ -82,93 +90,129 @@ impl Locator {
     /// # Errors
     /// [`LocateError::Overrun`] or [`LocateError::Corrupt`].
     pub fn tail(&self) -> Result<Place, LocateError> {
-        self.retry(|| {
-            let mut place = self.hint();
-            // One record a granule is the most a ring can hold: more steps than that mean a writer outrunning us.
-            for _ in 0..self.geometry.index_entries {
-                match self.inspect(place)? {
-                    Found::Nothing => return Ok(place),
-                    Found::Record { after, .. } => place = after,
-                }
-            }
-            Err(LocateError::Overrun)
-        })
+        self.retry(|| Ok(self.walk(self.hint()?, u64::MAX, TAIL_STEPS)?.0))
     }
 
-    /// The oldest place that the writer will not overwrite before its next chunk.
+    /// The oldest place that the writer will not overwrite before its next chunk. A gap of more sequences than the
+    /// index has entries hides what lies before it, once the ring has gone round.
     ///
     /// # Errors
     /// [`LocateError::Overrun`] or [`LocateError::Corrupt`].
     pub fn oldest(&self) -> Result<Place, LocateError> {
         self.retry(|| {
-            let newest = self.hint();
+            let newest = self.verify(self.hint()?)?;
             let frontier = self.cells.header[FRONTIER].load(Ordering::Relaxed);
             let safe = frontier.saturating_add(self.geometry.chunk).saturating_sub(self.geometry.capacity);
             if safe == 0 {
-                return self.verify(Place { position: 0, sequence: 1 });
+                return self.verify(Place::START);
             }
-            // Positions in the index grow with the sequence; entries that the writer has reused meanwhile lie beyond
-            // the newest and count as too old, which they are.
+            // Positions in the index grow with the sequence. Entries that the writer has reused meanwhile name
+            // positions from the newest on and count as too old, which they are.
             let (mut low, mut high) =
                 (newest.sequence.saturating_sub(self.geometry.index_entries - 1).max(1), newest.sequence);
+            let mut oldest = newest;
             while low < high {
                 let middle = low + (high - low) / 2;
-                if (safe..=newest.position).contains(&self.indexed(middle)) {
+                let position = self.indexed(middle);
+                if (safe..newest.position).contains(&position) {
+                    oldest = Place { position, sequence: middle };
                     high = middle;
                 } else {
                     low = middle + 1;
                 }
             }
-            self.verify(Place { position: self.indexed(low), sequence: low })
+            self.verify(oldest)
         })
     }
 
-    /// The place of message `sequence`, or of the next one to come. O(1).
+    /// The place of message `sequence`, of the gap that covers it, or of the next message to come. O(1), but for
+    /// messages before a gap of more sequences than the index has entries: these cost a walk.
     ///
     /// # Errors
     /// [`LocateError::TooOld`] with the oldest left, [`LocateError::NotYet`], [`LocateError::Overrun`] or
     /// [`LocateError::Corrupt`].
     pub fn seek(&self, sequence: u64) -> Result<Place, LocateError> {
-        let tail = self.tail()?;
-        if sequence > tail.sequence {
-            return Err(LocateError::NotYet { sequence, next: tail.sequence });
-        }
-        if sequence == tail.sequence {
-            return Ok(tail);
-        }
-        let position = self.indexed(sequence);
-        let reused = tail.sequence - sequence >= self.geometry.index_entries || position > tail.position;
-        if sequence > 0 && !reused {
-            match self.verify(Place { position, sequence }) {
-                Err(LocateError::Overrun) => {}
-                other => return other,
+        self.retry(|| {
+            let newest = self.verify(self.hint()?)?;
+            if sequence >= newest.sequence {
+                return match self.walk(newest, sequence, TAIL_STEPS)? {
+                    (Place { sequence: next, .. }, Found::Nothing) if next < sequence => {
+                        Err(LocateError::NotYet { sequence, next })
+                    }
+                    (place, _) => Ok(place),
+                };
             }
-        }
-        Err(LocateError::TooOld { sequence, oldest: self.oldest()?.sequence })
+            let position = self.indexed(sequence);
+            let in_index = newest.sequence - sequence < self.geometry.index_entries;
+            if sequence > 0 && in_index && position < newest.position {
+                match self.verify(Place { position, sequence }) {
+                    Err(LocateError::Overrun) => {}
+                    other => return other,
+                }
+            }
+            let start = self.verify(Place::START).or_else(|_| self.oldest())?;
+            if sequence >= start.sequence
+                && let Ok((place, _)) = self.walk(start, sequence, self.geometry.index_entries)
+            {
+                return Ok(place);
+            }
+            Err(LocateError::TooOld { sequence, oldest: start.sequence })
+        })
     }
 
     /// A recent place at or before the tail.
-    pub(crate) fn hint(&self) -> Place {
-        let sequence = self.cells.header[LAZY_PUBLISHED].load(Ordering::Relaxed).min(MAX_COUNT) + 1;
-        fence(Ordering::Acquire); // SYNC POINT: lazy
-        Place { position: self.indexed(sequence), sequence }
-    }
-
-    fn indexed(&self, sequence: u64) -> u64 {
-        let position =
-            self.cells.index[(sequence & (self.geometry.index_entries - 1)) as usize].load(Ordering::Relaxed);
-        if !cfg!(mutant = "no_join_fence") {
+    pub(crate) fn hint(&self) -> Result<Place, LocateError> {
+        let published = self.cells.header[LAZY_PUBLISHED].load(Ordering::Relaxed);
+        if !cfg!(mutant = "no_lazy_fence") {
+            fence(Ordering::Acquire); // SYNC POINT: lazy
+        }
+        let sequence = published.min(MAX_COUNT) + 1;
+        let position = self.indexed(sequence);
+        if !cfg!(mutant = "no_index_fence") {
             fence(Ordering::Acquire); // SYNC POINT: index
         }
-        position & !(GRANULE - 1)
+        // The writer reuses no entry before the lazy line has moved on from it.
+        let moved = self.cells.header[LAZY_PUBLISHED].load(Ordering::Relaxed) != published;
+        if moved && !cfg!(mutant = "no_lazy_recheck") {
+            return Err(LocateError::Overrun);
+        }
+        Ok(Place { position, sequence })
     }
 
-    /// Accepts a place from the index if the record there has its sequence, or is a gap that covers it.
+    /// What the index says of a sequence. It holds for those that the lazy line counts and for the next one; the
+    /// entries of all others may be reused, and then name positions not before the one of the next.
+    fn indexed(&self, sequence: u64) -> u64 {
+        let entry = (sequence & (self.geometry.index_entries - 1)) as usize;
+        self.cells.index[entry].load(Ordering::Relaxed) & !(GRANULE - 1)
+    }
+
+    /// Accepts a place if the record there has its sequence, or is a gap that covers it or ends right before it.
     fn verify(&self, place: Place) -> Result<Place, LocateError> {
         Ok(match self.inspect(place)? {
             Found::Nothing => place,
+            Found::Record { sequence, after, .. }
+                if sequence < place.sequence && after.sequence == place.sequence =>
+            {
+                after
+            }
             Found::Record { sequence, .. } => Place { sequence, ..place },
         })
+    }
+
+    /// Goes on from a place to the record that carries or covers `sequence`, or to the tail.
+    pub(crate) fn walk(
+        &self,
+        mut place: Place,
+        sequence: u64,
+        steps: u64,
+    ) -> Result<(Place, Found), LocateError> {
+        for _ in 0..=steps {
+            match self.inspect(place)? {
+                Found::Record { after, .. } if after.sequence <= sequence => place = after,
+                found => return Ok((place, found)),
+            }
+        }
+        Err(LocateError::Overrun)
     }
 
     /// Reads the header of the record at a place, and a control record's body.
@@ -177,27 +221,32 @@ impl Locator {
         let offset = place.position & (capacity - 1);
         let record = &self.cells.data[(offset / WORD) as usize..][..(GRANULE / WORD) as usize];
         let commit = Commit::from_word(record[0].load(Ordering::Relaxed));
-        fence(Ordering::Acquire); // SYNC POINT: commit
+        if !cfg!(mutant = "no_walk_commit_fence") {
+            fence(Ordering::Acquire); // SYNC POINT: commit
+        }
         let control = if commit.flags().has(Flags::CONTROL) && !commit.flags().has(Flags::PAD) {
             Some(Control::from_words([2, 3, 4].map(|i: usize| record[i].load(Ordering::Relaxed))))
         } else {
             None
         };
-        fence(Ordering::Acquire); // SYNC POINT: window
+        if !cfg!(mutant = "no_walk_window_fence") {
+            fence(Ordering::Acquire); // SYNC POINT: window
+        }
         let frontier = self.cells.header[FRONTIER].load(Ordering::Relaxed);
         let Place { position, sequence } = place;
         let corrupt = LocateError::Corrupt(Corrupt { position, sequence, word: commit.word() });
         if position > frontier || frontier > MAX_COUNT {
             return Err(corrupt);
         }
-        if frontier - position > capacity {
+        if frontier - position > capacity && !cfg!(mutant = "no_walk_window_check") {
             return Err(LocateError::Overrun);
         }
         if commit.word() == 0 {
             return Ok(Found::Nothing);
         }
         let (sequence, next) = match control {
-            Some(Some(gap @ Control::Gap { from, to })) if (from..=to).contains(&sequence) => {
+            // The index names a gap for each sequence in it, and for the one after it.
+            Some(Some(gap @ Control::Gap { from, to })) if (from..=to + 1).contains(&sequence) => {
                 (from, gap.next_sequence(from))
             }
             _ if commit.flags().has(Flags::PAD) || control.is_some() => (sequence, sequence),

@@ -20,8 +20,9 @@
 //! |---|---|---|---|
 //! | commit | `w0.store(Release)` | `w0.load(Relaxed)`, `fence(Acquire)` | the payload, and zeros in the commit words after it |
 //! | window | `FRONTIER.store`, `fence(Release)`, data stores | data loads, `fence(Acquire)`, `FRONTIER.load` | who read a byte written under `F` sees at least `F` |
-//! | index | `index.store(Release)` | `index.load`, `fence(Acquire)` | a position found in the index holds what the index says |
-//! | lazy | `LAZY.store(Release)` | `LAZY.load`, `fence(Acquire)` | the index entry for a published count is there |
+//! | index | `index.store(Release)` | `index.load(Relaxed)`, `fence(Acquire)` | zeros where the entry points, and the lazy line of its time |
+//! | lazy | `LAZY.store(Release)` | `LAZY.load(Relaxed)`, `fence(Acquire)` | the index entries of all messages counted, and of the next |
+//! | close | `STATE.store(Release)` | `STATE.load(Relaxed)`, `fence(Acquire)` | everything published before the end |
 //! | takeover | the kernel's lock | the kernel's lock | all stores of the dead writer |
 //!
 //! Readers use relaxed loads and fences rather than acquire loads because that is all the standard library documents
@@ -33,6 +34,13 @@
 //! before (or *index*, for one who has just joined), its loads cannot see anything older than the zero stored for
 //! this lap. So `w0` is the commit of this lap, and by *commit* the payload is the one published with it. An
 //! implausible word inside the window is therefore no race but foreign interference: [`Corrupt`](crate::error::Corrupt).
+//!
+//! # Joining
+//! The lazy line counts messages, and the index entry of the next sequence is the tail of that time: a walk from there
+//! takes a joiner, or a successor, to the tail of now. The writer reuses an entry only after the lazy line has moved on
+//! from it, so a joiner that finds the line unchanged after it read the entry has the right one. A gap may span the
+//! whole index; its entries therefore name the gap record itself, which is a true start on both sides of the moment
+//! when the lazy line counts it, and only then does the entry of the next sequence move on.
 //!
 //! # After a crash
 //! The successor holds the kernel's lock, so it sees every store of the dead. It walks from the lazy line to the last

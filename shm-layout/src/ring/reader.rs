@@ -148,16 +148,20 @@ impl Reader {
     /// Every so many empty polls this happens by itself; call it before a long sleep.
     #[cold]
     pub fn look(&mut self) -> Poll {
-        fence(Ordering::Acquire); // SYNC POINT: window
-        if !self.in_window(0) {
-            return self.outside(Commit::from_word(0));
-        }
         let state = self.state().map(|(_, state)| state);
-        fence(Ordering::Acquire);
+        if !cfg!(mutant = "no_close_fence") {
+            fence(Ordering::Acquire); // SYNC POINT: close
+        }
         // What was committed before the segment was closed or given up still comes first.
         let at = ((self.position & (self.geometry.capacity - 1)) / WORD) as usize;
-        if self.cells.data[at].load(Ordering::Relaxed) != 0 {
+        let commit = Commit::from_word(self.cells.data[at].load(Ordering::Relaxed));
+        if commit.word() != 0 {
             return Poll::Empty;
+        }
+        // The window comes last: the zero may be one that cleans a later lap, and then there is more to say than that
+        // the stream ended.
+        if !self.in_window(0) {
+            return self.outside(commit);
         }
         match state {
             Some(State::Superseded) => Poll::Superseded,
@@ -192,9 +196,9 @@ impl Reader {
                 self.sequence = control.next_sequence(self.sequence);
                 Poll::Control(control)
             }
-            // A pad is followed by the record it made room for. Only the ring's start can follow one, so this
-            // recursion ends at once whatever the bytes say.
-            None if is_pad && self.position & (self.geometry.capacity - 1) == 0 => self.poll(out),
+            // A pad is followed by the record it made room for, at the ring's start. No writer pads a whole ring, so
+            // this recursion ends at once whatever the bytes say.
+            None if is_pad && commit.record_bytes() < self.geometry.capacity => self.poll(out),
             None => Poll::Empty,
         }
     }
@@ -247,6 +251,7 @@ impl Reader {
     /// Moves to a place that a [`Locator`] of this ring found.
     pub fn jump(&mut self, place: Place) {
         (self.position, self.sequence) = (place.position, place.sequence);
+        self.ended = false;
     }
 
     /// A locator over the same ring.

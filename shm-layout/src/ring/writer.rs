@@ -13,9 +13,15 @@ use crate::ring::copy;
 use crate::ring::locate::{Found, LocateError, Locator, Place};
 use crate::sync::{Ordering, fence};
 
-/// Records between two updates of the lazy line; joiners walk at most this far.
-const LAZY_EVERY: u32 = 64;
+/// Records between two updates of the lazy line; joiners walk little farther than this. Fewer than index entries, so
+/// that no entry is reused while the lazy line names it.
+#[cfg(not(loom))]
+pub(crate) const LAZY_EVERY: u32 = 64;
+#[cfg(loom)]
+pub(crate) const LAZY_EVERY: u32 = 2;
 const LINE_WORDS: usize = (GRANULE / WORD) as usize;
+/// The state word has no room for more.
+const MAX_EPOCH: u64 = u64::MAX >> 8;
 /// Payload bytes that share the first line with the record's header.
 const INLINE: usize = (GRANULE - RECORD_HEADER) as usize;
 
@@ -23,18 +29,15 @@ const INLINE: usize = (GRANULE - RECORD_HEADER) as usize;
 const COMMIT: Ordering = if cfg!(mutant = "relaxed_commit") { Ordering::Relaxed } else { Ordering::Release };
 const INDEX: Ordering = if cfg!(mutant = "relaxed_index") { Ordering::Relaxed } else { Ordering::Release };
 const LAZY: Ordering = if cfg!(mutant = "relaxed_lazy") { Ordering::Relaxed } else { Ordering::Release };
+const CLOSED: Ordering = if cfg!(mutant = "relaxed_close") { Ordering::Relaxed } else { Ordering::Release };
 
-/// A record that a successor found on its way to the tail.
-struct Walked {
-    position: u64,
-    sequence: u64,
-    after: Place,
-}
-
-impl Walked {
-    fn is_gap(&self) -> bool {
-        self.after.sequence > self.sequence + 1
-    }
+/// Where a successor goes on.
+struct Tail {
+    place: Place,
+    /// The gap that was committed last, if the lazy line does not count it yet: its position and first sequence.
+    gap: Option<Place>,
+    last_key: u64,
+    bytes: u64,
 }
 
 /// Writes records into a ring.
@@ -66,65 +69,43 @@ impl Writer {
     /// # Errors
     /// [`LocateError::Corrupt`] when the walk meets what no writer of ours leaves; the ring is then left as it was.
     pub fn take(cells: RingCells, geometry: Geometry, pid: u32, time: u64) -> Result<Self, LocateError> {
-        let (old_epoch, old_state) = match cells.header[STATE].load(Ordering::Relaxed) {
-            0 => (0, None),
-            word => State::unpack(word).map(|(epoch, state)| (epoch, Some(state))).ok_or(Corrupt {
-                position: 0,
-                sequence: 0,
-                word,
-            })?,
+        let old_epoch = match cells.header[STATE].load(Ordering::Relaxed) {
+            0 => 0,
+            word => match State::unpack(word) {
+                Some((epoch, _)) if epoch < MAX_EPOCH => epoch,
+                _ => return Err(Corrupt { position: 0, sequence: 0, word }.into()),
+            },
         };
-        let lazy = |word: usize| cells.header[word].load(Ordering::Relaxed);
+        let tail = walk(&cells, geometry)?;
         let mut writer = Self {
             geometry,
-            tail: 0,
-            next: 1,
+            tail: tail.place.position,
+            next: tail.place.sequence,
             clean: 0,
-            frontier: lazy(FRONTIER),
+            frontier: cells.header[FRONTIER].load(Ordering::Relaxed),
             epoch: old_epoch + 1,
             until_lazy: LAZY_EVERY,
-            last_key: lazy(LAZY_KEY),
-            bytes: lazy(LAZY_BYTES),
+            last_key: tail.last_key,
+            bytes: tail.bytes,
             last_time: time,
             cells,
         };
-        let walked = writer.walk()?;
-        writer.cells.header[STATE].store(State::Recovering.pack(writer.epoch), Ordering::Release);
+        writer.cells.header[STATE].store(State::Recovering.pack(writer.epoch), Ordering::Relaxed);
         writer.cells.header[WRITER_PID].store(u64::from(pid), Ordering::Relaxed);
-        for record in walked {
-            writer.index_holes(record.position, record.sequence, record.after.sequence);
-            writer.store_index(record.after);
-        }
-        if old_state.is_some() {
-            writer.repair();
+        if let Some(gap) = tail.gap {
+            // In the dead writer's order: the lazy line moves on before the entry that it names may be the tail's.
+            writer.index_gap(gap, writer.next);
             writer.update_lazy();
+        }
+        writer.store_index(tail.place);
+        writer.update_lazy();
+        writer.repair();
+        if old_epoch > 0 {
             writer.control(Control::Epoch { epoch: writer.epoch }, time);
         }
-        writer.cells.header[STATE].store(State::Active.pack(writer.epoch), Ordering::Release);
+        // Readers act on no state but those that end a segment; the others inform.
+        writer.cells.header[STATE].store(State::Active.pack(writer.epoch), Ordering::Relaxed);
         Ok(writer)
-    }
-
-    /// Finds the tail from the lazy line on; returns the records whose index entries a dead writer may not have stored.
-    fn walk(&mut self) -> Result<Vec<Walked>, LocateError> {
-        let locator = Locator::new(self.cells.clone(), self.geometry);
-        let mut place = locator.hint();
-        let mut walked = Vec::new();
-        while let Found::Record { commit, sequence, after } = locator.inspect(place)? {
-            // The lazy line follows at least every so many records, and each gap at once.
-            if walked.len() > 2 * LAZY_EVERY as usize || walked.last().is_some_and(Walked::is_gap) {
-                return Err(Corrupt { position: place.position, sequence, word: commit.word() }.into());
-            }
-            if after.sequence > sequence && !commit.flags().has(Flags::CONTROL) {
-                self.bytes = self.bytes.wrapping_add(commit.length());
-                if commit.flags().has(Flags::KEY) {
-                    self.last_key = sequence;
-                }
-            }
-            walked.push(Walked { position: place.position, sequence, after });
-            place = after;
-        }
-        (self.tail, self.next) = (place.position, place.sequence);
-        Ok(walked)
     }
 
     /// Makes whatever a dead writer left above the tail harmless; the argument is in the module's paper.
@@ -177,7 +158,9 @@ impl Writer {
         self.bytes = self.bytes.wrapping_add(length);
         self.last_time = time;
         if key {
+            // Readers that lost their place look for it in the lazy line.
             self.last_key = sequence;
+            self.until_lazy = 1;
         }
         self.committed();
         Ok(sequence)
@@ -186,15 +169,9 @@ impl Writer {
     /// Says in the stream that messages up to `to` will never come; the next message has sequence `to + 1`.
     /// Does nothing when `to` lies behind.
     pub fn gap(&mut self, to: u64, time: u64) {
-        let from = self.next;
-        if to < from || to >= MAX_COUNT {
-            return;
+        if (self.next..MAX_COUNT).contains(&to) {
+            self.control(Control::Gap { from: self.next, to }, time);
         }
-        let position = self.control(Control::Gap { from, to }, time);
-        self.index_holes(position, from, to + 1);
-        self.next = to + 1;
-        self.store_index(Place { position: self.tail, sequence: self.next });
-        self.update_lazy();
     }
 
     /// Says in the stream that the remote publisher began a new session, whose identity is ten bytes long.
@@ -209,7 +186,7 @@ impl Writer {
         self.control(Control::End, time);
         self.update_lazy();
         self.cells.header[WRITER_PID].store(0, Ordering::Relaxed);
-        self.cells.header[STATE].store(State::Closed.pack(self.epoch), Ordering::Release);
+        self.cells.header[STATE].store(State::Closed.pack(self.epoch), CLOSED); // SYNC POINT: close
     }
 
     /// The sequence of the next message.
@@ -232,20 +209,32 @@ impl Writer {
         &self.geometry
     }
 
-    /// Writes a control record and returns its position.
+    /// Writes a control record.
     #[cold]
-    fn control(&mut self, control: Control, time: u64) -> u64 {
+    fn control(&mut self, control: Control, time: u64) {
         let at = self.reserve(GRANULE);
+        let place = Place { position: self.tail, sequence: self.next };
+        let next = control.next_sequence(self.next);
+        let is_gap = next > self.next;
+        if is_gap {
+            // A gap may reuse any entry of the index, also the one that the lazy line names; then it names the gap
+            // itself, which is where a walk must start, whichever side of the gap the lazy line is on.
+            self.update_lazy();
+        }
         let record = &self.cells.data[at..at + LINE_WORDS];
         record[1].store(Meta::new(0, time).word(), Ordering::Relaxed);
         for (word, value) in record[2..].iter().zip(control.words()) {
             word.store(value, Ordering::Relaxed);
         }
-        record[0].store(Commit::new(self.next, Flags::CONTROL, Control::BYTES).word(), COMMIT);
-        let position = self.tail;
+        record[0].store(Commit::new(self.next, Flags::CONTROL, Control::BYTES).word(), COMMIT); // SYNC POINT: commit
         self.tail += GRANULE;
+        self.next = next;
+        self.last_time = time;
+        if is_gap {
+            self.index_gap(place, next);
+            self.update_lazy();
+        }
         self.committed();
-        position
     }
 
     /// Prepares `bytes` contiguous bytes at the tail and returns the index of their first word.
@@ -334,12 +323,39 @@ impl Writer {
         header[LAZY_PUBLISHED].store(self.next - 1, LAZY); // SYNC POINT: lazy
     }
 
-    /// Points the missing sequences after `from` and before `next` at the gap record that says so, as far as the index
+    /// Points the sequences after `gap.sequence` up to and including `next` at the gap record, as far as the index
     /// reaches.
-    fn index_holes(&self, position: u64, from: u64, next: u64) {
+    fn index_gap(&self, gap: Place, next: u64) {
         let reachable = next.saturating_sub(self.geometry.index_entries - 1);
-        for sequence in reachable.max(from + 1)..next {
-            self.store_index(Place { position, sequence });
+        for sequence in reachable.max(gap.sequence + 1)..=next {
+            self.store_index(Place { position: gap.position, sequence });
         }
     }
+}
+
+/// Finds the tail of a ring that nobody writes to, from the lazy line on.
+fn walk(cells: &RingCells, geometry: Geometry) -> Result<Tail, LocateError> {
+    let lazy = |word: usize| cells.header[word].load(Ordering::Relaxed);
+    let locator = Locator::new(cells.clone(), geometry);
+    let mut tail =
+        Tail { place: locator.hint()?, gap: None, last_key: lazy(LAZY_KEY), bytes: lazy(LAZY_BYTES) };
+    let mut steps = 0;
+    while let Found::Record { commit, sequence, after } = locator.inspect(tail.place)? {
+        // The lazy line follows at least every so many records, and each gap at once.
+        if steps > 2 * LAZY_EVERY || tail.gap.is_some() {
+            return Err(Corrupt { position: tail.place.position, sequence, word: commit.word() }.into());
+        }
+        steps += 1;
+        if commit.flags().has(Flags::CONTROL) {
+            let is_new_gap = after.sequence > tail.place.sequence;
+            tail.gap = is_new_gap.then_some(Place { sequence, ..tail.place });
+        } else if after.sequence > sequence {
+            tail.bytes = tail.bytes.wrapping_add(commit.length());
+            if commit.flags().has(Flags::KEY) {
+                tail.last_key = sequence;
+            }
+        }
+        tail.place = after;
+    }
+    Ok(tail)
 }
