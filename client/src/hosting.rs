@@ -13,7 +13,8 @@ use shmcast_layout::error::OpenError;
 use shmcast_layout::layout::geometry::Geometry;
 use shmcast_layout::layout::header::Header;
 use shmcast_layout::layout::reader_page::BYTES as PAGE_BYTES;
-use shmcast_layout::mem::{Preparation, Step, memfd};
+use shmcast_layout::mem::memfd;
+pub use shmcast_layout::mem::{Preparation, Step, handoff};
 use shmcast_layout::reader_page::ReaderStats;
 use shmcast_layout::segment::{Access, Segment};
 use std::fs::File;
@@ -65,11 +66,12 @@ impl HostedSegment {
 
     /// Takes back a segment that this user made earlier: from the service manager's store, or from a program that was
     /// attached to it when an earlier host died. `lock` is the file that publishers of it lock; without one, the
-    /// segment gets a new one.
+    /// segment gets a new one. `expected` is the channel that it must belong to, if that is known.
     ///
     /// # Errors
     /// [`ChannelError::Segment`] for anything that is not ours: nobody can slip us a segment of his own making.
-    pub fn adopt(name: &str, file: &File, lock: Option<File>) -> Result<Self, ChannelError> {
+    pub fn adopt(expected: Option<&str>, file: &File, lock: Option<File>) -> Result<Self, ChannelError> {
+        let name = expected.unwrap_or("kept");
         let os = |what| ChannelError::os(what, format!("memfd:{name}"));
         let foreign = |what| damaged(name, OpenError::Field { what });
         let own = |file: &File| memfd::is_ours(file).map_err(os("look at"));
@@ -78,13 +80,14 @@ impl HostedSegment {
         }
         let file = memfd::reopen_read_write(file).map_err(os("open"))?;
         let segment = Segment::open(&file, Access::Write).map_err(|source| damaged(name, source))?;
-        if segment.header().channel != name {
+        let name = segment.header().channel.clone();
+        if expected.is_some_and(|expected| expected != name) {
             return Err(foreign("the segment handed back belongs to another channel"));
         }
         let lock = match lock {
             Some(lock) if own(&lock)? => memfd::reopen_read_write(&lock).map_err(os("open"))?,
             Some(_) => return Err(foreign("the lock handed back is not of this user's making")),
-            None => new_lock(name)?,
+            None => new_lock(&name)?,
         };
         Ok(Self { file, lock, segment, steps: Vec::new() })
     }

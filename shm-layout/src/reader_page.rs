@@ -1,14 +1,15 @@
 //! A mapped reader page: the subscriber's own end, and the tools' end.
 
 use crate::error::OpenError;
+use crate::layout::geometry::GRANULE;
 use crate::layout::reader_page::{
-    BUCKETS, BYTES, HEARTBEAT, HISTOGRAM, LAPPED, MAGIC, MISSED, PID, POSITION, RECEIVED, SEGMENT, SEQUENCE,
-    STARTED_AT, VERSION, WORDS, bucket, bucket_limit_ns,
+    ASLEEP, BUCKETS, BYTES, HEARTBEAT, HISTOGRAM, LAPPED, MAGIC, MISSED, PID, POSITION, RECEIVED, SEGMENT,
+    SEQUENCE, STARTED_AT, VERSION, WORDS, bucket, bucket_limit_ns, cut, cut_sequence, cut_word,
 };
 use crate::mem::Map;
 use crate::ring::cells::Cells;
 use crate::ring::locate::Place;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, fence};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -78,6 +79,29 @@ impl ReaderPage {
         self.set(HEARTBEAT, time);
     }
 
+    /// Whether the daemon has declared message `sequence` of the segment of `generation` void. To be asked after the
+    /// message was read. Cost: one line of this subscriber's own, and a full fence: only strict channels ask.
+    ///
+    /// The daemon stores the cut, fences, and then looks for the tail once more: a message that it did not see there was
+    /// committed after the cut, so that whoever reads that message and then fences sees the cut.
+    #[inline]
+    pub fn is_void(&self, generation: u64, sequence: u64) -> bool {
+        fence(Ordering::SeqCst);
+        let word = self.cells[cut_word(generation)].load(Ordering::Relaxed);
+        cut_sequence(generation, word).is_some_and(|cut| sequence >= cut)
+    }
+
+    /// Says that this subscriber sleeps until something stands at `position`; `nap` tells one sleep from the next.
+    pub fn sleeps(&self, position: u64, nap: u64) {
+        self.cells[ASLEEP].store(position | (nap * 2 + 1) % GRANULE, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Says that it is awake.
+    pub fn woke(&self) {
+        self.set(ASLEEP, 0);
+    }
+
     #[inline]
     fn set(&self, word: usize, value: u64) {
         self.cells[word].store(value, Ordering::Relaxed);
@@ -87,6 +111,35 @@ impl ReaderPage {
     #[inline]
     fn add(&self, word: usize, value: u64) {
         self.set(word, self.cells[word].load(Ordering::Relaxed).wrapping_add(value));
+    }
+}
+
+/// The daemon's end of a page that it made itself, so that its size is sealed.
+#[derive(Debug)]
+pub struct HostPage {
+    cells: Cells,
+}
+
+impl HostPage {
+    /// Maps the page in `file`.
+    ///
+    /// # Errors
+    /// What `mmap` says.
+    pub fn open(file: &File) -> io::Result<Self> {
+        Ok(Self { cells: Map::read_write(file, BYTES)?.cells(0, WORDS as u64) })
+    }
+
+    /// Declares messages of `generation` void from `sequence` on; see [`ReaderPage::is_void`].
+    pub fn cut(&self, generation: u64, sequence: u64) {
+        let (word, cut) = cut(generation, sequence);
+        self.cells[word].store(cut, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// The subscriber's word on its sleep, 0 while it is awake: a claim. The position it waits for is all but the low
+    /// six bits.
+    pub fn asleep(&self) -> u64 {
+        self.cells[ASLEEP].load(Ordering::Relaxed)
     }
 }
 

@@ -3,8 +3,8 @@
 //! Where the file comes from (a directory, a daemon's descriptor) and who may write it is the caller's affair.
 
 use crate::error::OpenError;
-use crate::layout::geometry::{HEADER_BYTES, WORD};
-use crate::layout::header::{HEADER_WORDS, Header, MAGIC, STATE, State};
+use crate::layout::geometry::{HEADER_BYTES, MAX_COUNT, WORD};
+use crate::layout::header::{FIRST_SEQUENCE, HEADER_WORDS, Header, LAZY_PUBLISHED, MAGIC, STATE, State};
 use crate::mem::{Map, Preparation, Step, prepare};
 use crate::ring::cells::RingCells;
 use crate::ring::locate::{LocateError, Locator, Place};
@@ -126,6 +126,24 @@ impl Segment {
     /// Epoch and state as they are now; `None` before the first writer took the segment, or when they are nonsense.
     pub fn state(&self) -> Option<(u64, State)> {
         State::unpack(self.header_word(STATE))
+    }
+
+    /// Makes a new segment, which nobody has seen yet, continue a channel: its first message will be `next`, and its
+    /// first writer the successor of `epoch`.
+    ///
+    /// # Panics
+    /// When the segment was mapped for reading, has had a writer, or `next` is 0 or beyond
+    /// [`MAX_COUNT`](crate::layout::geometry::MAX_COUNT).
+    pub fn continue_from(&self, next: u64, epoch: u64) {
+        assert!(
+            self.access == Access::Write && self.header_word(STATE) == 0,
+            "only a new segment can be continued"
+        );
+        assert!((1..=MAX_COUNT).contains(&next));
+        // The index holds zeros, and zero is the right position for any first sequence.
+        self.cells.header[FIRST_SEQUENCE].store(next, Ordering::Relaxed);
+        self.cells.header[LAZY_PUBLISHED].store(next - 1, Ordering::Relaxed);
+        self.cells.header[STATE].store(State::Closed.pack(epoch), Ordering::Release);
     }
 
     /// Tells readers that another segment has taken this one's place.

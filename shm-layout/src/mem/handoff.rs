@@ -177,7 +177,10 @@ mod tests {
         send(&client, b"two", &[]).unwrap();
         let mut buffer = [0; 16];
         let mut packet = receive(&server, &mut buffer).unwrap();
-        assert_eq!((&buffer[..packet.length], packet.descriptors.len(), packet.truncated), (&b"one"[..], 2, false));
+        assert_eq!(
+            (&buffer[..packet.length], packet.descriptors.len(), packet.truncated),
+            (&b"one"[..], 2, false)
+        );
         let mut text = String::new();
         packet.descriptors[1].rewind().unwrap();
         packet.descriptors[1].read_to_string(&mut text).unwrap();

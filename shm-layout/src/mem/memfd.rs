@@ -42,7 +42,8 @@ pub fn seal_future_writes(file: &File) -> io::Result<()> {
 pub fn is_ours(file: &File) -> io::Result<bool> {
     let stat = rustix::fs::fstat(file)?;
     let mine = stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_mode & 0o7777 == 0o600;
-    let sealed = rustix::fs::fcntl_get_seals(file).is_ok_and(|s| s.contains(SealFlags::SHRINK | SealFlags::GROW));
+    let sealed =
+        rustix::fs::fcntl_get_seals(file).is_ok_and(|s| s.contains(SealFlags::SHRINK | SealFlags::GROW));
     Ok(mine && sealed)
 }
 
@@ -80,7 +81,10 @@ mod tests {
         assert!(is_ours(&file).unwrap());
         assert!(file.set_len(0).is_err() && file.set_len(8192).is_err());
         let reader = reopen_read_only(&file).unwrap();
-        assert!(crate::mem::Map::read_write(&reader, 4096).is_err(), "a writable map of a read-only descriptor");
+        assert!(
+            crate::mem::Map::read_write(&reader, 4096).is_err(),
+            "a writable map of a read-only descriptor"
+        );
         let before = crate::mem::Map::read_write(&file, 4096).unwrap();
         seal_future_writes(&file).unwrap();
         assert!(crate::mem::Map::read_write(&file, 4096).is_err(), "a writable map after the seal");

@@ -7,7 +7,7 @@
 
 use crate::error::Corrupt;
 use crate::layout::geometry::{GRANULE, Geometry, MAX_COUNT, WORD};
-use crate::layout::header::{FRONTIER, LAZY_PUBLISHED};
+use crate::layout::header::{FIRST_SEQUENCE, FRONTIER, LAZY_PUBLISHED};
 use crate::layout::record::{Commit, Control, Flags};
 use crate::ring::cells::RingCells;
 use crate::ring::writer::LAZY_EVERY;
@@ -104,7 +104,7 @@ impl Locator {
             let frontier = self.cells.header[FRONTIER].load(Ordering::Relaxed);
             let safe = frontier.saturating_add(self.geometry.chunk).saturating_sub(self.geometry.capacity);
             if safe == 0 {
-                return self.verify(Place::START);
+                return self.verify(self.start());
             }
             // Positions in the index grow with the sequence. Entries that the writer has reused meanwhile name
             // positions from the newest on and count as too old, which they are.
@@ -150,7 +150,7 @@ impl Locator {
                     other => return other,
                 }
             }
-            let start = self.verify(Place::START).or_else(|_| self.oldest())?;
+            let start = self.verify(self.start()).or_else(|_| self.oldest())?;
             if sequence >= start.sequence
                 && let Ok((place, _)) = self.walk(start, sequence, self.geometry.index_entries)
             {
@@ -158,6 +158,12 @@ impl Locator {
             }
             Err(LocateError::TooOld { sequence, oldest: start.sequence })
         })
+    }
+
+    /// Where the ring began.
+    fn start(&self) -> Place {
+        let first = self.cells.header[FIRST_SEQUENCE].load(Ordering::Relaxed);
+        Place { position: 0, sequence: first.clamp(1, MAX_COUNT) }
     }
 
     /// A recent place at or before the tail.
