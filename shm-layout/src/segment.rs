@@ -4,7 +4,9 @@
 
 use crate::error::OpenError;
 use crate::layout::geometry::{HEADER_BYTES, MAX_COUNT, WORD};
-use crate::layout::header::{FIRST_SEQUENCE, HEADER_WORDS, Header, LAZY_PUBLISHED, MAGIC, STATE, State};
+use crate::layout::header::{
+    FIRST_SEQUENCE, GENERATION, HEADER_WORDS, Header, LAZY_PUBLISHED, MAGIC, STATE, State,
+};
 use crate::mem::{Map, Preparation, Step, prepare};
 use crate::ring::cells::RingCells;
 use crate::ring::locate::{LocateError, Locator, Place};
@@ -129,21 +131,27 @@ impl Segment {
     }
 
     /// Makes a new segment, which nobody has seen yet, continue a channel: its first message will be `next`, and its
-    /// first writer the successor of `epoch`.
+    /// first writer the successor of `epoch`, if there was one. `generation` counts the channel's segments.
     ///
     /// # Panics
     /// When the segment was mapped for reading, has had a writer, or `next` is 0 or beyond
     /// [`MAX_COUNT`](crate::layout::geometry::MAX_COUNT).
-    pub fn continue_from(&self, next: u64, epoch: u64) {
-        assert!(
-            self.access == Access::Write && self.header_word(STATE) == 0,
-            "only a new segment can be continued"
-        );
+    pub fn continue_from(&self, next: u64, epoch: u64, generation: u64) {
+        let is_new = self.access == Access::Write && self.header_word(STATE) == 0;
+        assert!(is_new, "only a new segment can continue another");
         assert!((1..=MAX_COUNT).contains(&next));
         // The index holds zeros, and zero is the right position for any first sequence.
         self.cells.header[FIRST_SEQUENCE].store(next, Ordering::Relaxed);
+        self.cells.header[GENERATION].store(generation, Ordering::Relaxed);
         self.cells.header[LAZY_PUBLISHED].store(next - 1, Ordering::Relaxed);
-        self.cells.header[STATE].store(State::Closed.pack(epoch), Ordering::Release);
+        if epoch > 0 {
+            self.cells.header[STATE].store(State::Closed.pack(epoch), Ordering::Release);
+        }
+    }
+
+    /// How it is mapped.
+    pub fn access(&self) -> Access {
+        self.access
     }
 
     /// Tells readers that another segment has taken this one's place.

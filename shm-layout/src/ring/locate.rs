@@ -16,7 +16,7 @@ use thiserror::Error;
 
 /// How often a search starts again because the writer overran it, before it gives up.
 #[cfg(not(loom))]
-const ATTEMPTS: usize = 1000;
+const ATTEMPTS: usize = 100;
 #[cfg(loom)]
 const ATTEMPTS: usize = 1;
 /// Records that a walk to the tail may pass before it asks for a newer hint: some more than there are between two.
@@ -99,30 +99,32 @@ impl Locator {
     /// # Errors
     /// [`LocateError::Overrun`] or [`LocateError::Corrupt`].
     pub fn oldest(&self) -> Result<Place, LocateError> {
-        self.retry(|| {
-            let newest = self.verify(self.hint()?)?;
-            let frontier = self.cells.header[FRONTIER].load(Ordering::Relaxed);
-            let safe = frontier.saturating_add(self.geometry.chunk).saturating_sub(self.geometry.capacity);
-            if safe == 0 {
-                return self.verify(self.start());
+        self.retry(|| self.oldest_now())
+    }
+
+    fn oldest_now(&self) -> Result<Place, LocateError> {
+        let newest = self.verify(self.hint()?)?;
+        let frontier = self.cells.header[FRONTIER].load(Ordering::Relaxed);
+        let safe = frontier.saturating_add(self.geometry.chunk).saturating_sub(self.geometry.capacity);
+        if safe == 0 {
+            return self.verify(self.start());
+        }
+        // Positions in the index grow with the sequence. Entries that the writer has reused meanwhile name
+        // positions from the newest on and count as too old, which they are.
+        let (mut low, mut high) =
+            (newest.sequence.saturating_sub(self.geometry.index_entries - 1).max(1), newest.sequence);
+        let mut oldest = newest;
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let position = self.indexed(middle);
+            if (safe..newest.position).contains(&position) {
+                oldest = Place { position, sequence: middle };
+                high = middle;
+            } else {
+                low = middle + 1;
             }
-            // Positions in the index grow with the sequence. Entries that the writer has reused meanwhile name
-            // positions from the newest on and count as too old, which they are.
-            let (mut low, mut high) =
-                (newest.sequence.saturating_sub(self.geometry.index_entries - 1).max(1), newest.sequence);
-            let mut oldest = newest;
-            while low < high {
-                let middle = low + (high - low) / 2;
-                let position = self.indexed(middle);
-                if (safe..newest.position).contains(&position) {
-                    oldest = Place { position, sequence: middle };
-                    high = middle;
-                } else {
-                    low = middle + 1;
-                }
-            }
-            self.verify(oldest)
-        })
+        }
+        self.verify(oldest)
     }
 
     /// The place of message `sequence`, of the gap that covers it, or of the next message to come. O(1), but for
@@ -150,7 +152,7 @@ impl Locator {
                     other => return other,
                 }
             }
-            let start = self.verify(self.start()).or_else(|_| self.oldest())?;
+            let start = self.verify(self.start()).or_else(|_| self.oldest_now())?;
             if sequence >= start.sequence
                 && let Ok((place, _)) = self.walk(start, sequence, self.geometry.index_entries)
             {
@@ -203,6 +205,16 @@ impl Locator {
             }
             Found::Record { sequence, .. } => Place { sequence, ..place },
         })
+    }
+
+    /// Whether a reader that waits at `position` would find something there now: a record, or that it was overtaken.
+    /// For those who watch on behalf of sleepers; wakes one too many rather than one too few.
+    pub fn is_ready(&self, position: u64) -> bool {
+        let Geometry { capacity, .. } = self.geometry;
+        let at = ((position & (capacity - 1) & !(GRANULE - 1)) / WORD) as usize;
+        let commit = self.cells.data[at].load(Ordering::Relaxed);
+        let frontier = self.cells.header[FRONTIER].load(Ordering::Relaxed);
+        commit != 0 || frontier.wrapping_sub(position) > capacity
     }
 
     /// Goes on from a place to the record that carries or covers `sequence`, or to the tail.
