@@ -11,11 +11,11 @@ use crate::status::reader_status;
 use shmcast_layout::control::{ChannelStatus, Process, ReaderStatus};
 use shmcast_layout::error::OpenError;
 use shmcast_layout::layout::geometry::Geometry;
-use shmcast_layout::layout::header::Header;
+use shmcast_layout::layout::header::{GENERATION, Header};
 use shmcast_layout::layout::reader_page::BYTES as PAGE_BYTES;
 use shmcast_layout::mem::memfd;
 pub use shmcast_layout::mem::{Preparation, Step, handoff};
-use shmcast_layout::reader_page::ReaderStats;
+use shmcast_layout::reader_page::{HostPage, ReaderStats};
 use shmcast_layout::segment::{Access, Segment};
 use std::fs::File;
 use std::io;
@@ -34,6 +34,8 @@ pub struct HostedSpec {
     pub labels: String,
     /// What to do to the memory first.
     pub preparation: Preparation,
+    /// Whether each publisher gets a segment of its own; see [`HostedSegment::succeed`].
+    pub is_strict: bool,
 }
 
 /// A segment in the host's hands.
@@ -52,12 +54,19 @@ impl HostedSegment {
     /// # Errors
     /// [`ChannelError`] for a bad name or size, or when there is no memory.
     pub fn create(spec: &HostedSpec) -> Result<Self, ChannelError> {
+        Self::make(spec, 1, 0, u64::from(spec.is_strict))
+    }
+
+    fn make(spec: &HostedSpec, next: u64, epoch: u64, generation: u64) -> Result<Self, ChannelError> {
         check_name(&spec.name).map_err(|why| ChannelError::Name { name: spec.name.clone(), why })?;
         let geometry = Geometry::new(spec.capacity, spec.max_message)?;
         let os = |what| ChannelError::os(what, format!("memfd:{}", spec.name));
         let file = memfd::create(&format!("shmcast:{}", spec.name)).map_err(os("create"))?;
         let header = new_header(&spec.name, geometry, (0, String::new()), spec.labels.clone());
         let segment = Segment::create(&file, header).map_err(|source| damaged(&spec.name, source))?;
+        if generation > 0 {
+            segment.continue_from(next, epoch, generation);
+        }
         memfd::seal_size(&file).map_err(os("seal"))?;
         let lock = new_lock(&spec.name)?;
         let steps = segment.prepare(spec.preparation);
@@ -79,7 +88,10 @@ impl HostedSegment {
             return Err(foreign("the segment handed back is not of this user's making"));
         }
         let file = memfd::reopen_read_write(file).map_err(os("open"))?;
-        let segment = Segment::open(&file, Access::Write).map_err(|source| damaged(name, source))?;
+        // Sealed against writing after its publisher mapped it: reading is what is left, and enough.
+        let segment = Segment::open(&file, Access::Write)
+            .or_else(|_| Segment::open(&file, Access::Read))
+            .map_err(|source| damaged(name, source))?;
         let name = segment.header().channel.clone();
         if expected.is_some_and(|expected| expected != name) {
             return Err(foreign("the segment handed back belongs to another channel"));
@@ -90,6 +102,45 @@ impl HostedSegment {
             None => new_lock(&name)?,
         };
         Ok(Self { file, lock, segment, steps: Vec::new() })
+    }
+
+    /// Makes the segment in which a strict channel goes on, whatever its old publisher still writes to this one.
+    ///
+    /// From a sequence that this finds, messages here are void: said first in the `pages` of the readers, whatever they
+    /// are doing, and then looked for once more, so that no message is void for one reader and valid for another. What
+    /// was committed before stays valid and readable. The readers are to be sent the new segment after this.
+    ///
+    /// # Errors
+    /// [`ChannelError`] when there is no memory, or the ring is damaged.
+    pub fn succeed<'a>(
+        &self,
+        spec: &HostedSpec,
+        pages: impl Iterator<Item = &'a HostedPage> + Clone,
+    ) -> Result<Self, ChannelError> {
+        let generation = self.segment.header_word(GENERATION).max(1);
+        let cut = || {
+            let place = self.segment.locator().tail();
+            let next =
+                place.map_err(|source| ChannelError::Locate { name: spec.name.clone(), source })?.sequence;
+            pages.clone().for_each(|page| page.page.cut(generation, next));
+            Ok::<u64, ChannelError>(next)
+        };
+        cut()?;
+        let next = cut()?;
+        let epoch = self.segment.state().map_or(0, |(epoch, _)| epoch);
+        let successor = Self::make(spec, next, epoch, generation + 1)?;
+        if self.segment.access() == Access::Write {
+            self.segment.supersede();
+        }
+        Ok(successor)
+    }
+
+    /// Lets nobody map the segment for writing any more. To be called when its publisher has mapped it.
+    ///
+    /// # Errors
+    /// What `fcntl` says.
+    pub fn seal(&self) -> io::Result<()> {
+        memfd::seal_future_writes(&self.file)
     }
 
     /// Fresh descriptors for a publisher: the segment, writable, and the lock.
@@ -152,6 +203,7 @@ impl HostedSegment {
 #[derive(Debug)]
 pub struct HostedPage {
     file: File,
+    page: HostPage,
 }
 
 impl HostedPage {
@@ -163,7 +215,7 @@ impl HostedPage {
         let file = memfd::create("shmcast-reader")?;
         file.set_len(PAGE_BYTES)?;
         memfd::seal_size(&file)?;
-        Ok(Self { file })
+        Ok(Self { page: HostPage::open(&file)?, file })
     }
 
     /// Takes back a page of this user's making from the reader that holds it.
@@ -177,7 +229,8 @@ impl HostedPage {
                 "not a reader page of this user's making",
             ));
         }
-        Ok(Self { file: memfd::reopen_read_write(file)? })
+        let file = memfd::reopen_read_write(file)?;
+        Ok(Self { page: HostPage::open(&file)?, file })
     }
 
     /// A fresh descriptor for the reader.

@@ -31,7 +31,7 @@ struct Shared {
     /// What to say to a daemon that does not know us.
     resume: Request,
     /// What to show it: the segment, and the lock or the page.
-    descriptors: Vec<File>,
+    descriptors: Mutex<Vec<File>>,
     socket: Mutex<Option<OwnedFd>>,
     connected: AtomicBool,
     left: AtomicBool,
@@ -46,7 +46,7 @@ impl Attachment {
         let shared = Arc::new(Shared {
             daemon,
             resume,
-            descriptors,
+            descriptors: Mutex::new(descriptors),
             socket: Mutex::new(Some(socket)),
             connected: AtomicBool::new(true),
             left: AtomicBool::new(false),
@@ -187,6 +187,9 @@ impl Shared {
 
     fn follow(&self, segment: Option<File>) {
         if let Some(segment) = segment {
+            if let Ok(shown) = segment.try_clone() {
+                lock(&self.descriptors)[0] = shown;
+            }
             *lock(&self.moved) = Some(segment);
             self.has_moved.store(true, Ordering::Release);
         }
@@ -195,16 +198,20 @@ impl Shared {
     /// Tries to attach again. Whatever goes wrong is tried again later: the data flows without it.
     fn knock(&self) {
         let Ok(mut conversation) = Conversation::open(&self.daemon) else { return };
-        let descriptors: Vec<BorrowedFd<'_>> = self.descriptors.iter().map(AsFd::as_fd).collect();
-        let Ok((_, granted)) = conversation.ask(&self.resume, &descriptors) else { return };
+        let granted = {
+            let shown = lock(&self.descriptors);
+            let shown: Vec<BorrowedFd<'_>> = shown.iter().map(AsFd::as_fd).collect();
+            let Ok((_, granted)) = conversation.ask(&self.resume, &shown) else { return };
+            granted
+        };
         let Ok(attached) = conversation.into_socket() else { return };
         let mut socket = lock(&self.socket);
         if self.left.load(Ordering::Acquire) {
             return;
         }
         if let Request::Subscribe { .. } = self.resume {
-            let other = |file: &File| !is_same(file, &self.descriptors[0]);
-            self.follow(granted.into_iter().next().filter(other));
+            let is_other = |file: &File| !is_same(file, &lock(&self.descriptors)[0]);
+            self.follow(granted.into_iter().next().filter(is_other));
         }
         *socket = Some(attached);
         self.connected.store(true, Ordering::Relaxed);

@@ -10,7 +10,8 @@ use crate::message::{Event, Lapped, Message, RecvError};
 use crate::publisher::TOUCHED_BYTES;
 use crate::wait::{Wait, Waiter};
 use shmcast_layout::control::Request;
-use shmcast_layout::layout::header::{Header, State};
+use shmcast_layout::layout::geometry::record_bytes;
+use shmcast_layout::layout::header::{GENERATION, Header, State};
 use shmcast_layout::layout::record::Control;
 use shmcast_layout::mem::{Preparation, Step};
 use shmcast_layout::reader_page::ReaderPage;
@@ -71,6 +72,10 @@ pub struct Subscriber {
     steps: Vec<Step>,
     /// Our place at the daemon's table, where a daemon owns the channel.
     attachment: Option<Attachment>,
+    /// Which of a strict channel's segments this is; 0 for a channel that keeps one.
+    generation: u64,
+    /// Where the channel goes on, once everything here has been read.
+    next_segment: Option<File>,
 }
 
 /// Keeps payloads on a 64-byte boundary, so that fixed-layout messages can be read in place.
@@ -303,6 +308,11 @@ impl Subscriber {
                 if let Some(outcome) = self.take(poll, 0)? {
                     return Ok(Some(outcome));
                 }
+                if poll == Poll::Empty
+                    && let Some(outcome) = self.follow()?
+                {
+                    return Ok(Some(outcome));
+                }
                 if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                     return Ok(None);
                 }
@@ -323,6 +333,10 @@ impl Subscriber {
     fn take(&mut self, poll: Poll, available: usize) -> Result<Option<Outcome>, RecvError> {
         match poll {
             Poll::Empty => Ok(None),
+            Poll::Message { length, sequence, .. } if self.generation != 0 && self.is_void(sequence) => {
+                self.step_back(length, sequence);
+                self.follow()
+            }
             Poll::Message { length, sequence, tag, key, time } => {
                 if let Some(page) = &self.page {
                     page.page.received(self.reader.place());
@@ -360,16 +374,59 @@ impl Subscriber {
                 }
                 Control::Unknown { .. } => return Ok(None),
             },
+            // The void messages of a publisher that was cut off may overrun us: they count for nothing.
+            Poll::Lapped if self.generation != 0 && self.is_void(u64::MAX) => return self.follow(),
             Poll::Lapped => {
                 let missed = self.reader.resume(self.resume)?;
                 self.count(|page, place| page.lapped(missed, place));
                 Event::Lapped(Lapped { missed, resumed_at: self.next_sequence() })
             }
             Poll::TooSmall { needed } => return Err(RecvError::TooSmall { needed, available }),
+            Poll::Superseded if self.attachment.is_some() => return self.follow(),
             Poll::Superseded => return Err(RecvError::Superseded),
             Poll::Corrupt(corrupt) => return Err(corrupt.into()),
         };
         Ok(Some(Outcome::Other(event)))
+    }
+
+    #[inline]
+    fn is_void(&self, sequence: u64) -> bool {
+        self.page.as_ref().is_some_and(|page| page.page.is_void(self.generation, sequence))
+    }
+
+    /// Takes back the reading of a message that turned out to be void.
+    #[cold]
+    fn step_back(&mut self, length: usize, sequence: u64) {
+        let position = self.reader.place().position - record_bytes(length as u64);
+        self.reader.jump(Place { position, sequence });
+    }
+
+    /// Called where nothing valid is left here: goes on in the next segment if the daemon has sent it.
+    ///
+    /// The daemon sends it after the last word on what is void, so the segment must have been here *before* the poll
+    /// that found nothing: the first call only takes it, and has everything looked at once more.
+    #[cold]
+    fn follow(&mut self) -> Result<Option<Outcome>, RecvError> {
+        let Some(file) = self.next_segment.take() else {
+            self.next_segment = self.attachment.as_ref().and_then(Attachment::moved);
+            return Ok(None);
+        };
+        let segment = Segment::open(&file, Access::Read).map_err(|_| RecvError::Superseded)?;
+        self.steps = segment.prepare(Preparation { prefault: true, ..Preparation::NONE });
+        let expected = self.next_sequence();
+        let place = match segment.locator().seek(expected) {
+            Err(LocateError::TooOld { .. }) => segment.locator().oldest()?,
+            other => other?,
+        };
+        self.reader = segment.reader(place);
+        self.generation = segment.header_word(GENERATION);
+        self.segment = segment;
+        let missed = place.sequence.saturating_sub(expected);
+        if missed == 0 {
+            return Ok(None);
+        }
+        self.count(|page, place| page.lapped(missed, place));
+        Ok(Some(Outcome::Other(Event::Lapped(Lapped { missed, resumed_at: place.sequence }))))
     }
 
     fn count(&self, note: impl FnOnce(&ReaderPage, Place)) {
@@ -561,6 +618,7 @@ impl SubscriberBuilder {
         let lines = header.geometry.max_message as usize / size_of::<Line>() + 1;
         let mut buffer = <[Line]>::new_box_zeroed_with_elems(lines).expect("room for one message");
         buffer.iter_mut().take(TOUCHED_BYTES / size_of::<Line>()).for_each(|line| line.0[0] = 0xff);
+        let generation = segment.header_word(GENERATION);
         Ok(Subscriber {
             reader: segment.reader(place),
             clock: Clock::of_segment(header),
@@ -573,6 +631,8 @@ impl SubscriberBuilder {
             segment,
             steps,
             attachment: None,
+            generation,
+            next_segment: None,
         })
     }
 
