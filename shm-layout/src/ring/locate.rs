@@ -145,8 +145,10 @@ impl Locator {
                 };
             }
             let position = self.indexed(sequence);
-            let in_index = newest.sequence - sequence < self.geometry.index_entries;
-            if sequence > 0 && in_index && position < newest.position {
+            // Entries of sequences before the ring's first were never written.
+            let in_index =
+                newest.sequence - sequence < self.geometry.index_entries && sequence >= self.start().sequence;
+            if in_index && position < newest.position {
                 match self.verify(Place { position, sequence }) {
                     Err(LocateError::Overrun) => {}
                     other => return other,
