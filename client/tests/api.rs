@@ -1,6 +1,8 @@
 //! What a program that publishes or receives relies on, one channel and one process at a time. Loss, seeking and
 //! successors are in `stream.rs`, files in `files.rs`, other processes in `crash.rs`.
 
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
 mod support;
 
 use shmcast::{ChannelError, Event, Mark, RecvError, TooLarge, Wait};

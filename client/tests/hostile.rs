@@ -2,6 +2,8 @@
 //! nothing, and keeps neither tools nor successors waiting. What hostile *bytes of a ring* do is the layout crate's
 //! business.
 
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
 mod support;
 
 use shmcast::{ChannelError, Directory, OpenError, Publisher, Start};

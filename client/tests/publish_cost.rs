@@ -1,5 +1,7 @@
 //! What the data plane may not do after start-up: allocate, call the system, fault pages in.
 
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
 mod support;
 
 use nix::sys::resource::{UsageWho, getrusage};
@@ -36,7 +38,12 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 /// Every way of publishing and receiving, with wraps, pads, frontier moves and laps, in a ring of 1 MiB.
-fn exercise(publisher: &mut Publisher, subscriber: &mut Subscriber, buffer: &mut [u8], payload: &[u8]) -> u64 {
+fn exercise(
+    publisher: &mut Publisher,
+    subscriber: &mut Subscriber,
+    buffer: &mut [u8],
+    payload: &[u8],
+) -> u64 {
     let mut received = 0;
     for round in 0..400usize {
         let length = round * 337 % payload.len();

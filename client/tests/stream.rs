@@ -1,5 +1,7 @@
 //! What the stream says besides messages: losses, ends, successors, gaps; and where a reader may start or go on.
 
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
 mod support;
 
 use shmcast::{ChannelError, Event, Lapped, LocateError, Mark, Publisher, RecvError, Resume, Start};

@@ -3,9 +3,11 @@
 
 #![allow(dead_code, reason = "each test file uses some of it")]
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use shmcast::{Event, Publisher, PublisherBuilder, Subscriber, SubscriberBuilder};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -116,4 +118,41 @@ pub(crate) fn run(mut command: Command) -> Result<(), String> {
 /// Whether a command exists and ends well.
 pub(crate) fn works(program: &str, args: &[&str]) -> bool {
     Command::new(program).args(args).output().is_ok_and(|output| output.status.success())
+}
+
+/// A process that dies with the test that started it.
+pub(crate) struct Process(Child);
+
+impl Process {
+    pub(crate) fn start(mut command: Command) -> Self {
+        Self(command.spawn().expect("this program can be started again"))
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.0.id() as i32), signal).expect("a child of ours");
+    }
+
+    /// Kills it and waits until the kernel is done with it.
+    pub(crate) fn kill(mut self) {
+        self.0.kill().expect("a child of ours");
+        let status = self.0.wait().expect("a child of ours");
+        assert!(status.code().is_none(), "it had ended by itself: {status}");
+    }
+
+    /// Waits for it to end by itself, well.
+    pub(crate) fn end(mut self) {
+        let status = wait_for("end of a reader", || self.0.try_wait().expect("a child of ours"));
+        assert!(status.success(), "{status}: see above");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
