@@ -38,6 +38,31 @@ pub struct HostedSpec {
     pub is_strict: bool,
 }
 
+impl HostedSpec {
+    /// Whether such a channel can be made at all, memory apart. Makes nothing.
+    ///
+    /// # Errors
+    /// [`ChannelError::Name`], [`ChannelError::Geometry`], or [`ChannelError::Segment`] for labels that do not fit.
+    pub fn check(&self) -> Result<(), ChannelError> {
+        self.header()?.to_words().map_err(|source| damaged(&self.name, source))?;
+        Ok(())
+    }
+
+    /// Bytes of memory that one segment takes: header, index and ring.
+    ///
+    /// # Errors
+    /// [`ChannelError::Geometry`]
+    pub fn segment_bytes(&self) -> Result<u64, ChannelError> {
+        Ok(Geometry::new(self.capacity, self.max_message)?.segment_bytes())
+    }
+
+    fn header(&self) -> Result<Header, ChannelError> {
+        check_name(&self.name).map_err(|why| ChannelError::Name { name: self.name.clone(), why })?;
+        let geometry = Geometry::new(self.capacity, self.max_message)?;
+        Ok(new_header(&self.name, geometry, (0, String::new()), self.labels.clone()))
+    }
+}
+
 /// A segment in the host's hands.
 #[derive(Debug)]
 pub struct HostedSegment {
@@ -58,11 +83,9 @@ impl HostedSegment {
     }
 
     fn make(spec: &HostedSpec, next: u64, epoch: u64, generation: u64) -> Result<Self, ChannelError> {
-        check_name(&spec.name).map_err(|why| ChannelError::Name { name: spec.name.clone(), why })?;
-        let geometry = Geometry::new(spec.capacity, spec.max_message)?;
+        let header = spec.header()?;
         let os = |what| ChannelError::os(what, format!("memfd:{}", spec.name));
         let file = memfd::create(&format!("shmcast:{}", spec.name)).map_err(os("create"))?;
-        let header = new_header(&spec.name, geometry, (0, String::new()), spec.labels.clone());
         let segment = Segment::create(&file, header).map_err(|source| damaged(&spec.name, source))?;
         if generation > 0 {
             segment.continue_from(next, epoch, generation);

@@ -236,7 +236,7 @@ fn wrong_usage_exits_with_2_and_errors_with_1_and_a_next_step() {
         ("rm t", "no channel"),
         ("pub t --capacity 100KiB", "power of two"),
         ("pub t --capacity 64KiB --max-message 1MiB", "raise the capacity"),
-        ("pub ../t", "channel name"),
+        ("pub .t", "channel name"),
         ("pub t --input missing", "open --input missing"),
         ("pub t --loop 2", "--input"),
     ] {

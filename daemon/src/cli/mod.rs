@@ -5,7 +5,11 @@
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use shmcast::Directory;
+use shmcast::{
+    ChannelError, ChannelInfo, ChannelStatus, Client, DIR_VARIABLE, Directory, Publisher, PublisherBuilder,
+    SOCKET_VARIABLE, Subscriber, SubscriberBuilder,
+};
+use std::fmt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -51,15 +55,86 @@ enum Verb {
 
 /// Where channels are.
 #[derive(Debug, Clone, clap::Args)]
-struct DirArg {
-    /// Directory of the channels [default: $SHMCAST_DIR or /dev/shm/shmcast]
+struct HostArg {
+    /// Use the channels in this directory [default: $SHMCAST_DIR; else the daemon's, if one answers; else
+    /// /dev/shm/shmcast]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
 
-impl DirArg {
-    fn directory(&self) -> Directory {
-        self.dir.as_ref().map_or_else(Directory::default, Directory::at)
+/// Who has the channels.
+#[derive(Debug, Clone)]
+enum Host {
+    Directory(Directory),
+    Daemon(Client),
+}
+
+impl HostArg {
+    /// What was named on the command line or in the environment; else the daemon, if one answers; else files.
+    fn host(&self) -> Result<Host> {
+        let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        if let Some(dir) = &self.dir {
+            return Ok(Host::Directory(Directory::at(dir)));
+        }
+        if is_set(DIR_VARIABLE) {
+            return Ok(Host::Directory(Directory::default()));
+        }
+        match Client::connect() {
+            Ok(client) => Ok(Host::Daemon(client)),
+            // Whoever names a socket means it; a daemon that answers but refuses is no reason to look elsewhere.
+            Err(e) if is_set(SOCKET_VARIABLE) || !matches!(e, ChannelError::NoDaemon { .. }) => Err(e.into()),
+            Err(_) => Ok(Host::Directory(Directory::default())),
+        }
+    }
+
+    /// As [`host`](Self::host), but a channel given as a path says by itself where it is.
+    fn host_of(&self, channel: &str) -> Result<(Host, String)> {
+        match (&self.dir, channel.rsplit_once('/')) {
+            (None, Some((dir, name))) => {
+                let dir = if dir.is_empty() { "/" } else { dir };
+                Ok((Host::Directory(Directory::at(dir)), name.to_owned()))
+            }
+            _ => Ok((self.host()?, channel.to_owned())),
+        }
+    }
+}
+
+impl Host {
+    fn channels(&self) -> Result<Vec<ChannelStatus>, ChannelError> {
+        match self {
+            Self::Directory(directory) => Ok(directory.channels()?.iter().map(ChannelInfo::status).collect()),
+            Self::Daemon(client) => client.channels(),
+        }
+    }
+
+    fn channel(&self, name: &str) -> Result<ChannelStatus, ChannelError> {
+        match self {
+            Self::Directory(directory) => Ok(directory.channel(name)?.status()),
+            Self::Daemon(client) => client.channel(name),
+        }
+    }
+
+    fn publisher(&self, name: &str) -> PublisherBuilder {
+        match self {
+            Self::Directory(directory) => Publisher::builder(name).directory(directory),
+            Self::Daemon(client) => Publisher::builder(name).client(client),
+        }
+    }
+
+    fn subscriber(&self, name: &str) -> SubscriberBuilder {
+        match self {
+            Self::Directory(directory) => Subscriber::builder(name).directory(directory),
+            Self::Daemon(client) => Subscriber::builder(name).client(client),
+        }
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Directory(directory) => write!(f, "{}", directory.path().display()),
+            Self::Daemon(client) => write!(f, "the daemon at {}", client.socket().display()),
+        }
     }
 }
 

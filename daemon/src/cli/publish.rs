@@ -2,12 +2,11 @@
 
 use super::figures::{grouped, size};
 use super::framing::{InputFraming, read_message};
-use super::{DirArg, print_json, stop_flag, stopped};
+use super::{Host, HostArg, print_json, stop_flag, stopped};
 use anyhow::{Context, Result, bail};
 use bytesize::ByteSize;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
-use shmcast::{Directory, Publisher};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -27,7 +26,7 @@ pub(super) struct Args {
     /// Name of the channel
     channel: String,
     #[command(flatten)]
-    dir: DirArg,
+    host: HostArg,
     /// Size of the ring for a new channel: a power of two from 64KiB to 16GiB [default: 64MiB]
     #[arg(long, value_name = "SIZE")]
     capacity: Option<ByteSize>,
@@ -98,8 +97,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         shmcast::pin_current_thread(cpu).with_context(|| format!("pin to --cpu {cpu}"))?;
     }
 
-    let directory = args.dir.directory();
-    let mut builder = Publisher::builder(&args.channel).directory(&directory);
+    let (host, channel) = args.host.host_of(&args.channel)?;
+    let mut builder = host.publisher(&channel);
     if let Some(capacity) = args.capacity {
         builder = builder.capacity(capacity.as_u64());
     }
@@ -111,7 +110,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     for step in publisher.preparation().iter().filter(|step| step.result.is_err()) {
         eprintln!("shmcast: memory: {step}");
     }
-    wait_for_readers(args, &directory, &publisher, &stop)?;
+    wait_for_readers(args.wait_readers, &host, &channel, &stop)?;
 
     let first_sequence = publisher.next_sequence();
     let started = Instant::now();
@@ -171,34 +170,24 @@ fn progress() -> ProgressBar {
     ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()).with_style(style)
 }
 
-fn wait_for_readers(
-    args: &Args,
-    directory: &Directory,
-    publisher: &Publisher,
-    stop: &AtomicBool,
-) -> Result<()> {
-    if args.wait_readers == 0 {
+fn wait_for_readers(wanted: usize, host: &Host, channel: &str, stop: &AtomicBool) -> Result<()> {
+    if wanted == 0 {
         return Ok(());
     }
-    let bar = ProgressBar::new(args.wait_readers as u64).with_style(
+    let bar = ProgressBar::new(wanted as u64).with_style(
         ProgressStyle::with_template("waiting for readers {bar:40} {pos}/{len}")
             .expect("the template is ours"),
     );
     loop {
-        let readers = directory.channel(&args.channel)?.readers;
-        let attached =
-            readers.iter().filter(|reader| reader.stats.segment == publisher.header().uuid).count();
+        let attached = host.channel(channel)?.readers.len();
         bar.set_position(attached as u64);
-        if attached >= args.wait_readers {
+        if attached >= wanted {
             bar.finish_and_clear();
             return Ok(());
         }
         if stopped(stop) {
             bar.finish_and_clear();
-            bail!(
-                "interrupted with {attached} of {} readers attached; nothing was published",
-                args.wait_readers
-            );
+            bail!("interrupted with {attached} of {wanted} readers attached; nothing was published");
         }
         std::thread::sleep(Duration::from_millis(20));
     }

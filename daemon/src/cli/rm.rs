@@ -1,7 +1,7 @@
 //! `shmcast rm`: a channel's files, once nobody uses them.
 
-use super::{DirArg, print_json};
-use anyhow::Result;
+use super::{Host, HostArg, print_json};
+use anyhow::{Result, bail};
 use serde_json::json;
 use std::process::ExitCode;
 
@@ -11,15 +11,20 @@ pub(super) struct Args {
     /// Name of the channel
     channel: String,
     #[command(flatten)]
-    dir: DirArg,
+    host: HostArg,
     /// Print what was removed as JSON
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let directory = args.dir.directory();
-    directory.remove(&args.channel)?;
+    let (host, channel) = args.host.host_of(&args.channel)?;
+    let Host::Directory(directory) = host else {
+        bail!(
+            "{host} owns its channels: take {channel} out of its configuration and reload it, or give --dir"
+        );
+    };
+    directory.remove(&channel)?;
     if args.json {
         print_json(&json!({"removed": args.channel, "dir": directory.path()}))?;
     } else {

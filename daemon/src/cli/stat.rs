@@ -1,10 +1,10 @@
 //! `shmcast stat`: one channel and its readers, once or every second.
 
 use super::figures::{Ns, grouped, size, table};
-use super::ls::{state, to_json};
-use super::{DirArg, print_json, stop_flag, stopped};
+use super::ls::who;
+use super::{HostArg, print_json, stop_flag, stopped};
 use anyhow::Result;
-use shmcast::{ChannelInfo, Publishing};
+use shmcast::{ChannelStatus, ReaderStatus};
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ pub(super) struct Args {
     /// Name of the channel
     channel: String,
     #[command(flatten)]
-    dir: DirArg,
+    host: HostArg,
     /// Show it again every second, with rates, until interrupted
     #[arg(long)]
     watch: bool,
@@ -26,25 +26,25 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = stop_flag()?;
-    let directory = args.dir.directory();
+    let (host, name) = args.host.host_of(&args.channel)?;
     let clear = args.watch && std::io::stdout().is_terminal() && !args.json;
-    let mut before: Option<(Instant, ChannelInfo)> = None;
+    let mut before: Option<(Instant, ChannelStatus)> = None;
     loop {
-        let info = directory.channel(&args.channel)?;
+        let channel = host.channel(&name)?;
         let now = Instant::now();
         if clear {
             print!("\x1b[H\x1b[2J");
         }
         if args.json {
-            print_json(&to_json(&info))?;
+            print_json(&channel)?;
         } else {
-            let rate = before.as_ref().and_then(|(then, earlier)| rate(earlier, &info, now - *then));
-            print_table(&info, rate);
+            let rate = before.as_ref().and_then(|(then, earlier)| rate(earlier, &channel, now - *then));
+            print_table(&channel, rate);
         }
         if !args.watch {
             return Ok(ExitCode::SUCCESS);
         }
-        before = Some((now, info));
+        before = Some((now, channel));
         while now.elapsed() < Duration::from_secs(1) {
             if stopped(&stop) {
                 return Ok(ExitCode::SUCCESS);
@@ -55,73 +55,59 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// Messages a second between two looks.
-fn rate(earlier: &ChannelInfo, later: &ChannelInfo, between: Duration) -> Option<u64> {
-    let sequence = |info: &ChannelInfo| Some(info.detail.as_ref().ok()?.tail.as_ref().ok()?.sequence);
-    let published = sequence(later)?.saturating_sub(sequence(earlier)?);
+fn rate(earlier: &ChannelStatus, later: &ChannelStatus, between: Duration) -> Option<u64> {
+    let published = later.next_sequence?.saturating_sub(earlier.next_sequence?);
     Some((published as f64 / between.as_secs_f64()) as u64)
 }
 
-fn print_table(info: &ChannelInfo, rate: Option<u64>) {
-    let mut facts = table(["CHANNEL", &info.name], 2);
-    let mut fact = |name: &str, value: String| {
-        facts.add_row([name.to_owned(), value]);
-    };
-    fact("state", state(info).to_owned());
-    let publisher = match &info.publisher {
-        Publishing::By(holder) => holder.to_string(),
-        Publishing::Nobody => "none".to_owned(),
-        Publishing::Unknown => "unknown: the lock file belongs to another user".to_owned(),
-    };
-    fact("publisher", publisher);
-    let mut next = None;
-    match &info.detail {
-        Err(what) => fact("error", what.clone()),
-        Ok(d) => {
-            let g = &d.header.geometry;
-            fact("epoch", d.epoch.to_string());
-            match (&d.oldest, &d.tail) {
-                (Ok(oldest), Ok(tail)) => {
-                    next = Some(tail.sequence);
-                    fact("next sequence", grouped(tail.sequence));
-                    fact("oldest in the ring", grouped(oldest.sequence));
-                }
-                (Err(what), _) | (_, Err(what)) => fact("error", what.clone()),
-            }
-            if let Some(rate) = rate {
-                fact("messages a second", grouped(rate));
-            }
-            fact("payload published", size(d.published_bytes));
-            fact("capacity", size(g.capacity));
-            fact("largest message", size(g.max_message));
-            if d.header.schema_id != 0 {
-                fact("schema", format!("{} {}", d.header.schema_id, d.header.schema));
-            }
-            for label in d.header.labels.lines() {
-                fact("label", label.to_owned());
-            }
+fn print_table(channel: &ChannelStatus, rate: Option<u64>) {
+    let mut facts = table(["CHANNEL", &channel.channel], 2);
+    let mut fact = |name: &str, value: Option<String>| {
+        if let Some(value) = value {
+            facts.add_row([name.to_owned(), value]);
         }
+    };
+    fact("state", Some(channel.state.clone()));
+    fact("error", channel.error.clone());
+    fact("publisher", Some(channel.publisher.as_ref().map_or("none".to_owned(), who)));
+    fact("mode", channel.mode.clone());
+    fact("epoch", Some(channel.epoch.to_string()));
+    fact("next sequence", channel.next_sequence.map(grouped));
+    fact("oldest in the ring", channel.oldest_sequence.map(grouped));
+    fact("messages a second", rate.map(grouped));
+    fact("payload published", Some(size(channel.published_bytes)));
+    fact("capacity", Some(size(channel.capacity_bytes)));
+    fact("largest message", Some(size(channel.max_message_bytes)));
+    fact("schema", (channel.schema_id != 0).then(|| format!("{} {}", channel.schema_id, channel.schema)));
+    for label in channel.labels.lines() {
+        fact("label", Some(label.to_owned()));
     }
     println!("{}", facts.trim_fmt());
-    println!("\n{} reader{}", info.readers.len(), if info.readers.len() == 1 { "" } else { "s" });
-    if info.readers.is_empty() {
+    let count = channel.readers.len();
+    println!("\n{count} reader{}", if count == 1 { "" } else { "s" });
+    if count == 0 {
         return;
     }
     let mut rows = table(["PID", "COMMAND", "LAG", "RECEIVED", "LAPPED", "MISSED", "P50", "P99", "MAX"], 2);
-    for reader in &info.readers {
-        let s = &reader.stats;
-        let lag = next.map_or("?".to_owned(), |next| grouped(next.saturating_sub(s.place.sequence)));
-        let latency = |q| s.latency_ns(q).map_or("-".to_owned(), |ns| Ns(ns).to_string());
-        rows.add_row([
-            s.pid.to_string(),
-            reader.command.clone().unwrap_or_default(),
-            lag,
-            grouped(s.received),
-            grouped(s.lapped),
-            grouped(s.missed),
-            latency(0.5),
-            latency(0.99),
-            latency(1.0),
-        ]);
+    for reader in &channel.readers {
+        rows.add_row(reader_row(reader));
     }
     println!("{}", rows.trim_fmt());
+}
+
+fn reader_row(reader: &ReaderStatus) -> [String; 9] {
+    let latency = |pick: fn(&shmcast::LatencyStatus) -> u64| {
+        reader.latency_ns.as_ref().map_or("-".to_owned(), |latency| Ns(pick(latency)).to_string())
+    };
+    [
+        reader.process.pid.map_or("?".to_owned(), |pid| pid.to_string()),
+        reader.process.command.clone().unwrap_or_default(),
+        reader.lag.map_or("?".to_owned(), grouped),
+        grouped(reader.received),
+        grouped(reader.lapped),
+        grouped(reader.missed),
+        latency(|l| l.p50),
+        latency(|l| l.p99),
+        latency(|l| l.max),
+    ]
 }

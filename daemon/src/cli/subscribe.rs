@@ -2,14 +2,11 @@
 
 use super::figures::{Ns, grouped};
 use super::framing::{OutputFraming, write_message};
-use super::{DirArg, stop_flag, stopped};
+use super::{Host, HostArg, stop_flag, stopped};
 use anyhow::{Context, Result, bail};
 use hdrhistogram::Histogram;
 use serde_json::json;
-use shmcast::{
-    ChannelError, Directory, Event, Message, Publishing, Resume, Start, State, Subscriber, SubscriberBuilder,
-    Wait,
-};
+use shmcast::{Event, Message, Resume, Start, State, Subscriber, SubscriberBuilder, Wait};
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -34,7 +31,7 @@ pub(super) struct Args {
     /// Name of the channel
     channel: String,
     #[command(flatten)]
-    dir: DirArg,
+    host: HostArg,
     /// Where to begin: latest, oldest, or a sequence
     #[arg(long, default_value = "latest", value_parser = parse_start)]
     from: Start,
@@ -102,13 +99,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(cpu) = args.cpu {
         shmcast::pin_current_thread(cpu).with_context(|| format!("pin to --cpu {cpu}"))?;
     }
-    let directory = args.dir.directory();
-    let builder = Subscriber::builder(&args.channel)
-        .directory(&directory)
-        .start(args.from)
-        .wait(args.wait)
-        .resume(args.resume)
-        .record_latency(true);
+    let (host, channel) = args.host.host_of(&args.channel)?;
+    let builder =
+        host.subscriber(&channel).start(args.from).wait(args.wait).resume(args.resume).record_latency(true);
     let Some(mut subscriber) = attach(args, builder, &stop)? else { return Ok(ExitCode::SUCCESS) };
 
     let mut tally = Tally::new(subscriber.next_sequence());
@@ -118,7 +111,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         && args.from == Start::Latest
         && matches!(subscriber.publisher_state(), Some((_, State::Closed)));
     let clock = subscriber.clock();
-    let mut watch = PublisherWatch::new(&directory, &args.channel);
+    let mut watch = PublisherWatch::new(&host, &channel);
     while args.count.is_none_or(|count| tally.received < count) && !stopped(&stop) {
         let mut event = subscriber.try_recv()?;
         if event.is_none() {
@@ -159,9 +152,9 @@ fn attach(args: &Args, builder: SubscriberBuilder, stop: &AtomicBool) -> Result<
     loop {
         match builder.clone().wait_for_channel(patience).open() {
             Ok(subscriber) => return Ok(Some(subscriber)),
-            Err(ChannelError::NotFound { .. }) if args.wait_channel && !stopped(stop) => {}
-            Err(ChannelError::NotFound { .. }) if args.wait_channel => return Ok(None),
-            Err(e @ ChannelError::NotFound { .. }) => bail!("{e} (--wait-channel)"),
+            Err(e) if e.is_unknown_channel() && args.wait_channel && !stopped(stop) => {}
+            Err(e) if e.is_unknown_channel() && args.wait_channel => return Ok(None),
+            Err(e) if e.is_unknown_channel() => bail!("{e} (--wait-channel)"),
             Err(e) => return Err(e.into()),
         }
     }
@@ -280,15 +273,15 @@ impl Tally {
 
 /// Tells once when the publisher has died without closing the channel.
 struct PublisherWatch<'a> {
-    directory: &'a Directory,
+    host: &'a Host,
     channel: &'a str,
     looked: Instant,
     told: bool,
 }
 
 impl<'a> PublisherWatch<'a> {
-    fn new(directory: &'a Directory, channel: &'a str) -> Self {
-        Self { directory, channel, looked: Instant::now(), told: false }
+    fn new(host: &'a Host, channel: &'a str) -> Self {
+        Self { host, channel, looked: Instant::now(), told: false }
     }
 
     fn alive(&mut self) {
@@ -300,9 +293,8 @@ impl<'a> PublisherWatch<'a> {
             return;
         }
         self.looked = Instant::now();
-        let Ok(info) = self.directory.channel(self.channel) else { return };
-        let left_open = info.detail.is_ok_and(|detail| detail.state == Some(State::Active));
-        if left_open && info.publisher == Publishing::Nobody {
+        let Ok(status) = self.host.channel(self.channel) else { return };
+        if status.state == "orphaned" {
             self.told = true;
             eprintln!("shmcast: {}: the publisher died without closing; waiting for the next", self.channel);
         }
