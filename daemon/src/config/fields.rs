@@ -1,0 +1,158 @@
+//! Fields that are written in a form of their own, and the nearest valid name for what is misspelt.
+
+use bytesize::ByteSize;
+use serde::de::{self, Deserialize, Deserializer, Visitor};
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+/// Whom a channel's access list names.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Principal {
+    /// `user:NAME`: a user by name, looked up when a program attaches. One that does not exist matches nobody.
+    User(String),
+    /// `group:NAME`: a group's members, looked up in the same way.
+    Group(String),
+    /// `uid:N`: a user by number, whether or not it has a name.
+    Uid(u32),
+    /// `*`: every program that can reach the socket.
+    Anyone,
+}
+
+impl FromStr for Principal {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "*" {
+            return Ok(Self::Anyone);
+        }
+        let Some((kind, name)) = text.split_once(':') else {
+            return Err(format!(
+                "{text:?} names nobody: write \"user:NAME\", \"group:NAME\", \"uid:N\" or \"*\""
+            ));
+        };
+        if name.is_empty() || name.contains(|c: char| c == ':' || c.is_whitespace() || c.is_control()) {
+            return Err(format!("{text:?}: a name must follow the colon, without spaces or colons"));
+        }
+        match kind {
+            "user" => Ok(Self::User(name.to_owned())),
+            "group" => Ok(Self::Group(name.to_owned())),
+            "uid" => match name.parse() {
+                Ok(uid) if uid != u32::MAX => Ok(Self::Uid(uid)),
+                _ => Err(format!("{text:?}: a user's number must follow, as in \"uid:1000\"")),
+            },
+            _ => Err(format!("{text:?}: unknown kind `{kind}`{}", hint(kind, &["user", "group", "uid"]))),
+        }
+    }
+}
+
+impl fmt::Display for Principal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::User(name) => write!(f, "user:{name}"),
+            Self::Group(name) => write!(f, "group:{name}"),
+            Self::Uid(uid) => write!(f, "uid:{uid}"),
+            Self::Anyone => f.write_str("*"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Principal {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
+/// A size: `"64MiB"`, or a number of bytes.
+struct Size;
+
+impl Visitor<'_> for Size {
+    type Value = u64;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a size such as \"64MiB\", or a number of bytes")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<u64, E> {
+        let size: ByteSize = text.trim().parse().map_err(|_| {
+            E::custom(format!(
+                "{text:?} is no size: write a number and a unit, as in \"64KiB\", \"64MiB\" or \"1GiB\""
+            ))
+        })?;
+        Ok(size.as_u64())
+    }
+
+    fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<u64, E> {
+        u64::try_from(bytes).map_err(|_| E::custom(format!("{bytes} is no size: it is negative")))
+    }
+
+    fn visit_u64<E: de::Error>(self, bytes: u64) -> Result<u64, E> {
+        Ok(bytes)
+    }
+}
+
+pub(super) fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    deserializer.deserialize_any(Size)
+}
+
+pub(super) fn optional_size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    size(deserializer).map(Some)
+}
+
+/// Permissions: octal digits in quotes, since TOML would take 0666 for a mistake and 666 for a decimal number.
+pub(super) fn mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    struct Mode;
+    impl Visitor<'_> for Mode {
+        type Value = u32;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("octal digits in quotes, as in \"0660\"")
+        }
+
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<u32, E> {
+            let digits = text.strip_prefix("0o").unwrap_or(text);
+            let is_octal = !digits.is_empty() && digits.bytes().all(|digit| (b'0'..=b'7').contains(&digit));
+            match u32::from_str_radix(digits, 8) {
+                Ok(mode) if is_octal && mode <= 0o777 => Ok(mode),
+                _ => Err(E::custom(format!("{text:?} are no permissions: write \"0000\" to \"0777\""))),
+            }
+        }
+    }
+    deserializer.deserialize_any(Mode)
+}
+
+pub(super) fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let wrong =
+        || format!("{text:?} is no address: write IP:PORT, as in \"127.0.0.1:9464\" or \"[::1]:9464\"");
+    text.parse().map(Some).map_err(|_| de::Error::custom(wrong()))
+}
+
+/// Says more about what serde found: the nearest of the names that it lists.
+pub(super) fn explain(message: &str) -> String {
+    // "unknown field `capasity`, expected one of `name`, `capacity`": names stand between backquotes.
+    let mut quoted = message.split('`').skip(1).step_by(2);
+    match (message.split(' ').next(), quoted.next()) {
+        (Some("unknown"), Some(name)) => {
+            let kind = message
+                .split(' ')
+                .nth(1)
+                .map_or("name", |kind| if kind == "variant" { "value" } else { kind });
+            format!("unknown {kind} `{name}`{}", hint(name, &quoted.collect::<Vec<_>>()))
+        }
+        _ => message.to_owned(),
+    }
+}
+
+/// What to write instead of a name that is none of `names`: the nearest, or all where none is near.
+pub(super) fn hint(name: &str, names: &[&str]) -> String {
+    let likeness = |other: &str| strsim::normalized_damerau_levenshtein(&name.to_lowercase(), other);
+    let nearest = names.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+    match nearest.filter(|nearest| likeness(nearest) >= 0.5) {
+        Some(nearest) => format!(": did you mean `{nearest}`?"),
+        None => format!(
+            ": there are {}",
+            names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+        ),
+    }
+}

@@ -1,0 +1,109 @@
+//! What a field may hold beyond its type, and what fields may not say together.
+//!
+//! Each rule gives the field that it is about and what to do. Names, sizes and labels are checked by the client library,
+//! which makes the segments: what passes here can be made.
+
+use super::{ChannelConfig, DaemonConfig, LimitsConfig, WakerConfig};
+use std::ops::RangeInclusive;
+
+pub(super) type Broken = Vec<(&'static str, String)>;
+
+/// Bytes that the path of a Unix socket may have.
+const MAX_SOCKET_PATH: usize = 107;
+/// Names of labels that metrics use for themselves.
+const RESERVED_LABELS: [&str; 3] = ["channel", "reader", "bridge"];
+/// One more than the largest CPU and NUMA node number that the kernel's masks hold here.
+const MAX_NUMBER: u64 = 1023;
+
+pub(super) fn daemon(daemon: &DaemonConfig) -> Broken {
+    let mut broken = Vec::new();
+    if let Some(socket) = &daemon.socket {
+        let length = socket.as_os_str().len();
+        if !socket.is_absolute() {
+            broken.push(("socket", format!("{socket:?} is not absolute: begin it with /")));
+        } else if length > MAX_SOCKET_PATH {
+            let what =
+                format!("a path of {length} B; the kernel allows {MAX_SOCKET_PATH}: choose a shorter one");
+            broken.push(("socket", what));
+        }
+    }
+    if let Some(http) = daemon.http
+        && !http.ip().is_loopback()
+        && !daemon.http_allow_remote
+    {
+        let what =
+            format!("{http} can be reached from other hosts: use 127.0.0.1, or set http_allow_remote = true");
+        broken.push(("http", what));
+    }
+    broken
+}
+
+pub(super) fn limits(limits: &LimitsConfig) -> Broken {
+    let mut broken = Vec::new();
+    within(&mut broken, "connections_per_uid", limits.connections_per_uid, 1..=65_536);
+    within(&mut broken, "requests_per_second", limits.requests_per_second, 1..=1_000_000);
+    within(&mut broken, "request_burst", limits.request_burst, 1..=1_000_000);
+    within(&mut broken, "events_queue", limits.events_queue, 1..=65_536);
+    broken
+}
+
+pub(super) fn waker(waker: &WakerConfig) -> Broken {
+    let mut broken = Vec::new();
+    within(&mut broken, "shortest_us", waker.shortest_us, 1..=1_000_000);
+    within(&mut broken, "longest_us", waker.longest_us, 1..=1_000_000);
+    within(&mut broken, "cpu", waker.cpu.unwrap_or(0) as u64, 0..=MAX_NUMBER);
+    if waker.shortest_us > waker.longest_us {
+        let what = format!("shortest_us = {} exceeds longest_us = {}", waker.shortest_us, waker.longest_us);
+        broken.push(("shortest_us", what));
+    }
+    broken
+}
+
+pub(super) fn channel(channel: &ChannelConfig) -> Broken {
+    let mut broken = Vec::new();
+    within(&mut broken, "numa_node", channel.numa_node.unwrap_or(0), 0..=MAX_NUMBER);
+    for (key, value) in &channel.labels {
+        if let Err(why) = check_label(key, value) {
+            broken.push(("labels", format!("label {key:?}: {why}")));
+        }
+    }
+    let spec = channel.spec();
+    let plain = shmcast::hosting::HostedSpec { max_message: None, labels: String::new(), ..spec.clone() };
+    if let Err(e) = plain.check() {
+        let field = if matches!(e, shmcast::ChannelError::Name { .. }) { "name" } else { "capacity" };
+        broken.push((field, e.to_string()));
+    } else if let Err(e) = spec.check() {
+        let field = if matches!(e, shmcast::ChannelError::Geometry(_)) { "max_message" } else { "labels" };
+        broken.push((field, e.to_string()));
+    }
+    if channel.max_message == Some(0) {
+        broken.push((
+            "max_message",
+            "0 B: nothing could be published; leave it out for the ring's limit".to_owned(),
+        ));
+    }
+    broken
+}
+
+fn within(broken: &mut Broken, field: &'static str, value: impl Into<u64>, range: RangeInclusive<u64>) {
+    let value = value.into();
+    if !range.contains(&value) {
+        broken.push((field, format!("{field} = {value}: must be from {} to {}", range.start(), range.end())));
+    }
+}
+
+/// Labels are lines in the segment and labels in metrics.
+fn check_label(key: &str, value: &str) -> Result<(), String> {
+    let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let begins = |c: char| c.is_ascii_alphabetic() || c == '_';
+    if !key.starts_with(begins) || !key.chars().all(word) || key.starts_with("__") {
+        return Err("a key is a letter, then letters, digits and _ only".to_owned());
+    }
+    if RESERVED_LABELS.contains(&key) {
+        return Err("metrics use this name for themselves: choose another".to_owned());
+    }
+    if value.contains(char::is_control) {
+        return Err("a value is one line without control characters".to_owned());
+    }
+    Ok(())
+}

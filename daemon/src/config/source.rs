@@ -1,0 +1,109 @@
+//! Places in a configuration's text: where each section and field stands, and how a mistake is told with its place.
+
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use toml::de::{DeTable, DeValue};
+
+/// A place in a text; line and column count from 1, columns in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Position {
+    /// Line.
+    pub line: usize,
+    /// Column.
+    pub column: usize,
+}
+
+/// One thing that is wrong, shown as `LINE:COLUMN: section: what`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// Where.
+    #[serde(flatten)]
+    pub position: Position,
+    /// In which section or channel; empty where there is none.
+    pub section: String,
+    /// What, and what to do about it.
+    pub what: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { position: Position { line, column }, section, what } = self;
+        let colon = if section.is_empty() { "" } else { ": " };
+        write!(f, "{line}:{column}: {section}{colon}{what}")
+    }
+}
+
+/// Where the sections and fields of a file stand, by paths such as `daemon.http` and `channel.2.capacity`.
+#[derive(Debug, Clone, Default)]
+pub struct Positions(BTreeMap<String, Position>);
+
+impl Positions {
+    /// The place of what `path` names, or of the nearest thing that holds it and is in the file.
+    pub fn find(&self, path: &str) -> Option<Position> {
+        let found = self.0.get(path).copied();
+        found.or_else(|| path.rsplit_once('.').and_then(|(holder, _)| self.find(holder)))
+    }
+}
+
+/// A text and the places of the values in it.
+#[derive(Debug)]
+pub(super) struct Source<'a> {
+    text: &'a str,
+    /// Offset of each line's first byte.
+    lines: Vec<usize>,
+    values: BTreeMap<String, Range<usize>>,
+}
+
+impl<'a> Source<'a> {
+    pub(super) fn new(text: &'a str) -> Self {
+        let ends = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
+        let lines = std::iter::once(0).chain(ends.map(|(at, _)| at + 1)).collect();
+        Self { text, lines, values: BTreeMap::new() }
+    }
+
+    /// Notes where everything in `table` stands.
+    pub(super) fn note_table(&mut self, path: &str, table: &DeTable<'_>) {
+        for (key, value) in table {
+            let path =
+                if path.is_empty() { key.get_ref().to_string() } else { format!("{path}.{}", key.get_ref()) };
+            self.note(path, value.span(), value.get_ref());
+        }
+    }
+
+    fn note(&mut self, path: String, span: Range<usize>, value: &DeValue<'_>) {
+        match value {
+            DeValue::Table(table) => self.note_table(&path, table),
+            DeValue::Array(array) => {
+                for (index, element) in array.iter().enumerate() {
+                    self.note(format!("{path}.{index}"), element.span(), element.get_ref());
+                }
+            }
+            _ => {}
+        }
+        self.values.insert(path, span);
+    }
+
+    /// The place of a byte, or of the end for an offset behind it.
+    pub(super) fn position(&self, offset: usize) -> Position {
+        let offset = offset.min(self.text.len());
+        let line = self.lines.partition_point(|start| *start <= offset);
+        let start = self.lines[line - 1];
+        let column = self.text.get(start..offset).map_or(offset - start, |before| before.chars().count()) + 1;
+        Position { line, column }
+    }
+
+    pub(super) fn positions(&self) -> Positions {
+        let places = self.values.iter().map(|(path, span)| (path.clone(), self.position(span.start)));
+        Positions(places.collect())
+    }
+
+    /// The field below `section` whose value begins at `offset`, if one does; the list's name for an element of a list.
+    pub(super) fn field_at(&self, section: &str, offset: usize) -> Option<&str> {
+        let below = |path: &'_ &String| path.strip_prefix(section).is_some_and(|rest| rest.starts_with('.'));
+        let inner = self.values.iter().filter(|(_, span)| span.start == offset).map(|(path, _)| path);
+        let path = inner.filter(below).max_by_key(|path| path.len())?;
+        path[section.len() + 1..].split('.').next()
+    }
+}
