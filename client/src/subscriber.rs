@@ -308,10 +308,15 @@ impl Subscriber {
                 if let Some(outcome) = self.take(poll, 0)? {
                     return Ok(Some(outcome));
                 }
-                if poll == Poll::Empty
-                    && let Some(outcome) = self.follow()?
-                {
-                    return Ok(Some(outcome));
+                if poll == Poll::Empty {
+                    if let Some(outcome) = self.follow()? {
+                        return Ok(Some(outcome));
+                    }
+                    // One who jumped over the record that says so learns it from the segment's state.
+                    if let Some((epoch, _)) = self.reader.state().filter(|(epoch, _)| *epoch > self.epoch) {
+                        self.epoch = epoch;
+                        return Ok(Some(Outcome::Other(Event::NewEpoch { epoch })));
+                    }
                 }
                 if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                     return Ok(None);
@@ -357,6 +362,7 @@ impl Subscriber {
         let event = match poll {
             Poll::Empty | Poll::Message { .. } => return Ok(None),
             Poll::Control(control) => match control {
+                Control::Epoch { epoch } if epoch <= self.epoch => return Ok(None),
                 Control::Epoch { epoch } => {
                     self.epoch = epoch;
                     Event::NewEpoch { epoch }

@@ -1,6 +1,8 @@
-//! The `shmcast` command: a face over the client library, with no logic of the ring in it.
+//! The daemon and the `shmcast` command: a shell around the client library, with no logic of the ring in it.
 //!
-//! One verb, one file, under [`cli`].
+//! One verb, one file, under [`cli`]; what the daemon does is under [`server`], what it is told under [`config`].
 #![forbid(unsafe_code)]
 
 pub mod cli;
+pub mod config;
+pub mod server;

@@ -15,6 +15,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+mod check;
+pub mod daemon;
 mod demo;
 mod figures;
 mod framing;
@@ -49,6 +51,8 @@ enum Verb {
     Stat(stat::Args),
     /// Remove a channel that nobody uses
     Rm(rm::Args),
+    /// Check a daemon's configuration file
+    Check(check::Args),
     #[command(hide = true)]
     DemoReader(demo::reader::Args),
 }
@@ -147,6 +151,7 @@ pub fn main() -> ExitCode {
         Verb::Ls(args) => ls::run(&args),
         Verb::Stat(args) => stat::run(&args),
         Verb::Rm(args) => rm::run(&args),
+        Verb::Check(args) => check::run(&args),
         Verb::DemoReader(args) => demo::reader::run(&args),
     };
     result.unwrap_or_else(|error| {

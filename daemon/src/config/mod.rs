@@ -15,12 +15,16 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 mod fields;
+mod host;
 mod read;
 mod rules;
 mod source;
+mod warnings;
 
 pub use fields::Principal;
+pub use host::Host;
 pub use source::{Position, Positions, Problem};
+pub use warnings::Warning;
 
 /// A configuration file with every field at its default, and explained.
 pub const DEFAULT_CONFIG: &str = include_str!("../../../systemd/shmcast.toml");
@@ -227,15 +231,27 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] with everything that was found wrong.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let cannot = |source| ConfigError::Read { path: path.to_owned(), source };
-        let mut text = String::new();
-        let file = File::open(path).map_err(cannot)?;
-        file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).map_err(cannot)?;
-        if text.len() as u64 > MAX_FILE_BYTES {
+        let file = File::open(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        Self::read(file, &path.display().to_string())
+    }
+
+    /// Reads to the end of `from`, which errors call `origin`.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn read(from: impl Read, origin: &str) -> Result<Self, ConfigError> {
+        let cannot = |source| ConfigError::Read { path: origin.into(), source };
+        let mut bytes = Vec::new();
+        from.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(cannot)?;
+        if bytes.len() as u64 > MAX_FILE_BYTES {
             let what = format!("larger than {MAX_FILE_BYTES} B: not a configuration file");
             return Err(cannot(io::Error::new(io::ErrorKind::InvalidData, what)));
         }
-        Self::parse(&text, &path.display().to_string())
+        let text = String::from_utf8(bytes).map_err(|e| ConfigError::Invalid {
+            origin: origin.to_owned(),
+            problems: vec![Problem::not_text(e.as_bytes(), e.utf8_error().valid_up_to())],
+        })?;
+        Self::parse(&text, origin)
     }
 
     /// Understands the text of a file. `origin` is what errors call it.

@@ -1,6 +1,6 @@
 //! From the text of a file to a [`Config`], section by section, so that one mistake does not hide the others.
 
-use super::source::{Problem, Source};
+use super::source::{Positions, Problem, Source};
 use super::{ChannelConfig, Config, fields, rules};
 use serde::de::DeserializeOwned;
 use std::collections::HashMap;
@@ -12,7 +12,8 @@ const SECTIONS: [&str; 4] = ["daemon", "limits", "waker", "channel"];
 
 /// Reads a text; what is wrong with it comes in the order of the file. With problems the configuration is of no use.
 pub(super) fn read(text: &str) -> (Config, Vec<Problem>) {
-    let mut reader = Reader { source: Source::new(text), problems: Vec::new() };
+    let mut reader =
+        Reader { source: Source::new(text), positions: Positions::default(), problems: Vec::new() };
     let config = match DeTable::parse(text) {
         Ok(root) => reader.read(root.into_inner()),
         Err(e) => {
@@ -26,13 +27,15 @@ pub(super) fn read(text: &str) -> (Config, Vec<Problem>) {
 
 struct Reader<'a> {
     source: Source<'a>,
+    positions: Positions,
     problems: Vec<Problem>,
 }
 
 impl Reader<'_> {
     fn read(&mut self, root: DeTable<'_>) -> Config {
         self.source.note_table("", &root);
-        let mut config = Config { positions: self.source.positions(), ..Config::default() };
+        self.positions = self.source.positions();
+        let mut config = Config { positions: self.positions.clone(), ..Config::default() };
         for (key, value) in root {
             match key.get_ref().as_ref() {
                 "daemon" => self.section(&mut config.daemon, "daemon", value, rules::daemon),
@@ -103,7 +106,7 @@ impl Reader<'_> {
         match T::deserialize(ValueDeserializer::from(value)) {
             Ok(read) => {
                 for (field, what) in rules(&read) {
-                    let position = self.source.positions().find(&format!("{path}.{field}"));
+                    let position = self.positions.find(&format!("{path}.{field}"));
                     let position = position.unwrap_or_else(|| self.source.position(span.start));
                     self.problems.push(Problem { position, section: title.to_owned(), what });
                 }

@@ -27,6 +27,15 @@ pub struct Problem {
     pub what: String,
 }
 
+impl Problem {
+    /// The byte at `offset` of `bytes` is not text; all before it is.
+    pub(super) fn not_text(bytes: &[u8], offset: usize) -> Self {
+        let before = String::from_utf8_lossy(&bytes[..offset]);
+        let position = Source::new(&before).position(offset);
+        Self { position, section: String::new(), what: "not UTF-8 text: save the file as UTF-8".to_owned() }
+    }
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { position: Position { line, column }, section, what } = self;
@@ -101,9 +110,9 @@ impl<'a> Source<'a> {
 
     /// The field below `section` whose value begins at `offset`, if one does; the list's name for an element of a list.
     pub(super) fn field_at(&self, section: &str, offset: usize) -> Option<&str> {
-        let below = |path: &'_ &String| path.strip_prefix(section).is_some_and(|rest| rest.starts_with('.'));
-        let inner = self.values.iter().filter(|(_, span)| span.start == offset).map(|(path, _)| path);
-        let path = inner.filter(below).max_by_key(|path| path.len())?;
-        path[section.len() + 1..].split('.').next()
+        let holder = format!("{section}.");
+        let below = self.values.range(holder.clone()..).take_while(|(path, _)| path.starts_with(&holder));
+        let (path, _) = below.filter(|(_, span)| span.start == offset).max_by_key(|(path, _)| path.len())?;
+        path[holder.len()..].split('.').next()
     }
 }

@@ -1,0 +1,63 @@
+//! `shmcastd`: the daemon's own command line.
+
+use crate::config::DEFAULT_CONFIG;
+use crate::server::{Options, run};
+use clap::Parser;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+const EXAMPLE: &str = "\
+Examples:
+  shmcastd --print-default-config > shmcast.toml
+  shmcast check shmcast.toml && shmcastd --config shmcast.toml
+
+SIGHUP reads the configuration again; a bad one is refused and the old one stays.
+RUST_LOG sets what is logged [default: info].";
+
+/// Owns shmcast channels: decides who may attach, watches and measures, and is never on the data path.
+#[derive(Debug, Parser)]
+#[command(name = "shmcastd", version, after_help = EXAMPLE, max_term_width = 110)]
+struct Cli {
+    /// Configuration file
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where to listen [default: the configuration's, else /run/shmcast/control.sock or $XDG_RUNTIME_DIR]
+    #[arg(long, value_name = "PATH", env = "SHMCAST_SOCKET")]
+    socket: Option<PathBuf>,
+    /// Print a configuration with every setting explained, and end
+    #[arg(long)]
+    print_default_config: bool,
+}
+
+/// Runs the daemon with the command line this process was given.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    if cli.print_default_config {
+        print!("{DEFAULT_CONFIG}");
+        return ExitCode::SUCCESS;
+    }
+    log();
+    match run(&Options { config_path: cli.config, socket: cli.socket }) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            tracing::error!("{e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// To the journal under systemd, as text elsewhere.
+fn log() {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let registry = tracing_subscriber::registry().with(filter);
+    if std::env::var_os("JOURNAL_STREAM").is_some()
+        && let Ok(journal) = tracing_journald::layer()
+    {
+        registry.with(journal).init();
+        return;
+    }
+    registry.with(tracing_subscriber::fmt::layer().with_writer(std::io::stderr)).init();
+}

@@ -1,0 +1,110 @@
+//! What a configuration is held against before it is called unwise: this machine's memory, limits, CPUs and users.
+//!
+//! Facts only, read from the kernel and the user database; what cannot be read is taken as no obstacle.
+
+use super::Principal;
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
+use nix::unistd::{Group, Uid, User};
+use std::fs;
+
+/// `CAP_IPC_LOCK`: who has it may lock any amount of memory.
+const CAP_IPC_LOCK: u32 = 14;
+
+/// A machine and the limits of a process on it.
+#[derive(Debug, Clone)]
+pub struct Host {
+    /// Bytes of memory.
+    pub memory_bytes: Option<u64>,
+    /// Bytes that this process may lock; `None` for no limit. The daemon's own limit may be another.
+    pub memlock_bytes: Option<u64>,
+    /// Whether memory can be swapped out.
+    pub has_swap: bool,
+    /// CPUs that are online.
+    pub cpus: Option<Vec<u64>>,
+    /// NUMA nodes that are online.
+    pub numa_nodes: Option<Vec<u64>>,
+    /// Whether there is such a user or group.
+    pub exists: fn(&Principal) -> bool,
+}
+
+impl Host {
+    /// This machine, with this process's limits.
+    pub fn this() -> Self {
+        let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let kib = |name| number_after(&meminfo, name, 10);
+        let capabilities = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let may_lock =
+            number_after(&capabilities, "CapEff:", 16).is_some_and(|set| set >> CAP_IPC_LOCK & 1 == 1);
+        let memlock = getrlimit(Resource::RLIMIT_MEMLOCK).ok().map(|(granted, _)| granted);
+        Self {
+            memory_bytes: kib("MemTotal:").map(|kib| kib << 10),
+            memlock_bytes: memlock.filter(|granted| !may_lock && *granted != RLIM_INFINITY),
+            has_swap: kib("SwapTotal:").is_some_and(|kib| kib > 0),
+            cpus: read_list("/sys/devices/system/cpu/online"),
+            numa_nodes: read_list("/sys/devices/system/node/online"),
+            exists,
+        }
+    }
+}
+
+fn exists(principal: &Principal) -> bool {
+    match principal {
+        Principal::User(name) => !matches!(User::from_name(name), Ok(None)),
+        Principal::Group(name) => !matches!(Group::from_name(name), Ok(None)),
+        // Numbers need no name: containers have many that the host does not know.
+        Principal::Uid(_) | Principal::Anyone => true,
+    }
+}
+
+/// The user number that `principal` stands for, if it stands for one.
+pub(super) fn uid_of(principal: &Principal) -> Option<u32> {
+    match principal {
+        Principal::Uid(uid) => Some(*uid),
+        Principal::User(name) => User::from_name(name).ok().flatten().map(|user| user.uid).map(Uid::as_raw),
+        Principal::Group(_) | Principal::Anyone => None,
+    }
+}
+
+fn number_after(text: &str, name: &str, radix: u32) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    u64::from_str_radix(line.split_whitespace().next()?, radix).ok()
+}
+
+fn read_list(path: &str) -> Option<Vec<u64>> {
+    parse_list(fs::read_to_string(path).ok()?.trim())
+}
+
+/// The kernel's list format: "0-3,8".
+fn parse_list(text: &str) -> Option<Vec<u64>> {
+    let mut numbers = Vec::new();
+    for range in text.split(',').filter(|range| !range.is_empty()) {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let last: u64 = last.parse().ok()?;
+        numbers.extend(first.parse::<u64>().ok()?..=last.min(u64::from(u16::MAX)));
+    }
+    Some(numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_the_kernel_are_read_as_it_writes_them() {
+        assert_eq!(parse_list("0"), Some(vec![0]));
+        assert_eq!(parse_list("0-2,8"), Some(vec![0, 1, 2, 8]));
+        assert_eq!(parse_list(""), Some(vec![]));
+        assert_eq!(parse_list("0-x"), None);
+    }
+
+    #[test]
+    fn this_machine_has_memory_cpus_and_root() {
+        let host = Host::this();
+        assert!(host.memory_bytes.unwrap() > 1 << 20, "{host:?}");
+        assert!(!host.cpus.unwrap().is_empty());
+        assert!((host.exists)(&Principal::User("root".into())));
+        assert!(!(host.exists)(&Principal::Group("no such group".into())));
+        assert_eq!(uid_of(&Principal::User("root".into())), Some(0));
+        assert_eq!(number_after("MemTotal:  12 kB\nCapEff:\t00ff\n", "CapEff:", 16), Some(255));
+    }
+}

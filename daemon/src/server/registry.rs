@@ -1,0 +1,396 @@
+//! The channels, who is attached to them, and who may be.
+//!
+//! Plain state without sockets or time: connections call it, and carry out what it grants. The kernel's lock says
+//! whether a publisher lives; what stands here about it is for people to read.
+
+use super::access::Identity;
+use super::events::Events;
+use super::store::Store;
+use crate::config::{ChannelConfig, Config, Mode};
+use shmcast::ChannelStatus;
+use shmcast::control::{Refusal, Reply};
+use shmcast::hosting::{HostedPage, HostedSegment};
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use tokio::sync::mpsc::UnboundedSender;
+
+/// A connection's number, never used twice.
+pub type ConnectionId = u64;
+
+/// Something to send to a connection that did not ask for it.
+#[derive(Debug)]
+pub struct Notice {
+    /// What to say.
+    pub reply: Reply,
+    /// What to hand over with it.
+    pub descriptors: Vec<File>,
+}
+
+/// A refusal: why, for programs and for people.
+#[derive(Debug)]
+pub struct Refused {
+    /// For programs.
+    pub code: Refusal,
+    /// For people.
+    pub why: String,
+}
+
+impl Refused {
+    /// A refusal with its reason.
+    pub fn new(code: Refusal, why: impl Into<String>) -> Self {
+        Self { code, why: why.into() }
+    }
+}
+
+/// All channels of this daemon.
+#[derive(Debug)]
+pub struct Registry {
+    channels: BTreeMap<String, Channel>,
+    events: Events,
+    store: Store,
+    /// The user that this daemon runs as, who may use all channels.
+    uid: u32,
+    refusals: HashMap<Refusal, u64>,
+}
+
+#[derive(Debug)]
+struct Channel {
+    config: ChannelConfig,
+    hosted: HostedSegment,
+    publisher: Option<(ConnectionId, Identity)>,
+    readers: BTreeMap<ConnectionId, Reader>,
+    /// Whether a publisher was let in; a strict channel needs a new segment for the next one.
+    is_granted: bool,
+}
+
+#[derive(Debug)]
+struct Reader {
+    who: Identity,
+    page: HostedPage,
+    notices: UnboundedSender<Notice>,
+}
+
+/// What a reload changed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Channels that were made.
+    pub added: Vec<String>,
+    /// Channels that were given up.
+    pub removed: Vec<String>,
+    /// Channels that keep their segment although the file asks for another size or mode, because they are in use or
+    /// hold messages.
+    pub kept: Vec<String>,
+}
+
+impl Registry {
+    /// No channels yet.
+    pub fn new(events: Events, store: Store, uid: u32) -> Self {
+        Self { channels: BTreeMap::new(), events, store, uid, refusals: HashMap::new() }
+    }
+
+    /// Makes the channels that `config` names and that are not there yet, gives up those that it no longer names, and
+    /// takes over changed access lists. Live channels stay as they are.
+    ///
+    /// # Errors
+    /// The first channel that could not be made; those before it stay.
+    pub fn apply(&mut self, config: &Config, mut inherited: Vec<HostedSegment>) -> anyhow::Result<Changes> {
+        let mut changes = Changes::default();
+        let gone: Vec<String> = self
+            .channels
+            .keys()
+            .filter(|name| !config.channels.iter().any(|c| c.name == **name))
+            .cloned()
+            .collect();
+        for name in gone {
+            self.give_up(&name);
+            changes.removed.push(name);
+        }
+        for wanted in &config.channels {
+            match self.channels.get_mut(&wanted.name) {
+                Some(channel) => {
+                    if channel.config.spec().capacity != wanted.spec().capacity
+                        || channel.config.mode != wanted.mode
+                    {
+                        changes.kept.push(wanted.name.clone());
+                    }
+                    channel.config = ChannelConfig { mode: channel.config.mode, ..wanted.clone() };
+                }
+                None => {
+                    let kept = inherited.iter().position(|hosted| hosted.header().channel == wanted.name);
+                    let hosted = match kept {
+                        Some(at) => inherited.swap_remove(at),
+                        None => {
+                            let hosted = HostedSegment::create(&wanted.spec())?;
+                            self.store.keep(&hosted);
+                            changes.added.push(wanted.name.clone());
+                            hosted
+                        }
+                    };
+                    for step in hosted.preparation().iter().filter(|step| step.result.is_err()) {
+                        tracing::warn!(channel = wanted.name, "memory: {step}");
+                    }
+                    self.channels.insert(wanted.name.clone(), Channel::new(wanted.clone(), hosted));
+                }
+            }
+        }
+        for hosted in inherited {
+            tracing::warn!(
+                channel = hosted.header().channel,
+                "kept from before, but no longer configured: given up"
+            );
+            self.store.forget(&hosted);
+        }
+        Ok(changes)
+    }
+
+    fn give_up(&mut self, name: &str) {
+        let Some(channel) = self.channels.remove(name) else { return };
+        self.store.forget(&channel.hosted);
+        // Programs that are attached keep the memory; nobody new finds it.
+        self.events.tell("removed", Some(name), None, None, "no longer configured");
+    }
+
+    /// Grants the publisher's end: segment and lock. The lock decides between two who were granted it at once.
+    ///
+    /// # Errors
+    /// [`Refused`]; also told as an event.
+    pub fn publish(
+        &mut self,
+        id: ConnectionId,
+        who: &Identity,
+        name: &str,
+        resumed: Option<[File; 2]>,
+    ) -> Result<Vec<File>, Refused> {
+        let uid = self.uid;
+        let channel = self.channels.get_mut(name).ok_or_else(|| unknown(name))?;
+        if !who.is_named_by(&channel.config.publishers, uid) {
+            let why = format!("{who} may not publish on {name:?}: add it to the channel's publishers");
+            return Err(Refused::new(Refusal::Denied, why));
+        }
+        let is_back = resumed.is_some();
+        match resumed {
+            Some([segment, lock]) => channel.adopt(name, &segment, Some(lock), &mut self.store)?,
+            None => {
+                let held = channel.hosted.has_publisher().map_err(failed("look at the writer lock"))?;
+                if held {
+                    let holder = match &channel.publisher {
+                        Some((_, holder)) => holder.to_string(),
+                        None => "a publisher that has not registered yet".to_owned(),
+                    };
+                    let why = format!("channel {name:?} is in use by publisher {holder}: stop it first");
+                    return Err(Refused::new(Refusal::Busy, why));
+                }
+                if channel.config.mode == Mode::Strict && channel.is_granted {
+                    channel.succeed(name, &mut self.store, &self.events)?;
+                }
+            }
+        }
+        let granted = channel.hosted.for_publisher().map_err(failed("open the segment"))?;
+        channel.publisher = Some((id, who.clone()));
+        channel.is_granted = true;
+        self.events.tell(attached(is_back), Some(name), Some("publisher"), Some(who), "");
+        Ok(granted.into())
+    }
+
+    /// Grants a reader's end: segment and page.
+    ///
+    /// # Errors
+    /// [`Refused`]; also told as an event.
+    pub fn subscribe(
+        &mut self,
+        id: ConnectionId,
+        who: &Identity,
+        name: &str,
+        resumed: Option<[File; 2]>,
+        notices: UnboundedSender<Notice>,
+    ) -> Result<Vec<File>, Refused> {
+        let uid = self.uid;
+        let channel = self.channels.get_mut(name).ok_or_else(|| unknown(name))?;
+        if !channel.may_read(who, uid) {
+            let why = format!("{who} may not read {name:?}: add it to the channel's subscribers");
+            return Err(Refused::new(Refusal::Denied, why));
+        }
+        let is_back = resumed.is_some();
+        let page = match resumed {
+            Some([segment, page]) => {
+                channel.adopt(name, &segment, None, &mut self.store)?;
+                HostedPage::adopt(&page).map_err(|e| Refused::new(Refusal::BadRequest, e.to_string()))?
+            }
+            None => HostedPage::create().map_err(failed("make a reader page"))?,
+        };
+        let segment = channel.hosted.for_reader().map_err(failed("open the segment"))?;
+        let granted = vec![segment, page.for_reader().map_err(failed("open the reader page"))?];
+        channel.readers.insert(id, Reader { who: who.clone(), page, notices });
+        self.events.tell(attached(is_back), Some(name), Some("reader"), Some(who), "");
+        Ok(granted)
+    }
+
+    /// The publisher on this connection has mapped its segment: on a strict channel nobody can from now on.
+    pub fn mapped(&mut self, id: ConnectionId) {
+        for (name, channel) in &self.channels {
+            let is_its = channel.publisher.as_ref().is_some_and(|(publisher, _)| *publisher == id);
+            if is_its
+                && channel.config.mode == Mode::Strict
+                && let Err(e) = channel.hosted.seal()
+            {
+                tracing::error!(channel = name, "cannot seal the segment against later maps: {e}");
+            }
+        }
+    }
+
+    /// Takes a strict channel away from its publisher, living or not.
+    ///
+    /// # Errors
+    /// [`Refused`] for a channel that is not strict, or by one who may not publish on it.
+    pub fn take_over(&mut self, who: &Identity, name: &str) -> Result<(), Refused> {
+        let uid = self.uid;
+        let channel = self.channels.get_mut(name).ok_or_else(|| unknown(name))?;
+        if !who.is_named_by(&channel.config.publishers, uid) {
+            return Err(Refused::new(Refusal::Denied, format!("{who} may not publish on {name:?}")));
+        }
+        if channel.config.mode != Mode::Strict {
+            let why =
+                format!("channel {name:?} is not strict: stop its publisher instead, or make it strict");
+            return Err(Refused::new(Refusal::BadRequest, why));
+        }
+        channel.succeed(name, &mut self.store, &self.events)?;
+        let from = channel.publisher.take().map(|(_, publisher)| format!("taken from {publisher}"));
+        self.events.tell(
+            "taken-over",
+            Some(name),
+            Some("publisher"),
+            Some(who),
+            from.as_deref().unwrap_or(""),
+        );
+        Ok(())
+    }
+
+    /// Forgets whatever the connection was attached to.
+    pub fn detach(&mut self, id: ConnectionId) {
+        for (name, channel) in &mut self.channels {
+            if let Some((_, who)) = channel.publisher.take_if(|(publisher, _)| *publisher == id) {
+                let orphaned = matches!(channel.hosted.status().state.as_str(), "orphaned");
+                let detail = if orphaned { "died without closing the channel" } else { "" };
+                self.events.tell("detached", Some(name), Some("publisher"), Some(&who), detail);
+            }
+            if let Some(reader) = channel.readers.remove(&id) {
+                self.events.tell("detached", Some(name), Some("reader"), Some(&reader.who), "");
+            }
+        }
+    }
+
+    /// Reports the channels that `who` may read, or only the one named.
+    ///
+    /// # Errors
+    /// [`Refused`] for a channel that does not exist or that `who` may not read.
+    pub fn report(&self, who: &Identity, only: Option<&str>) -> Result<Vec<ChannelStatus>, Refused> {
+        if let Some(name) = only {
+            let channel = self.channels.get(name).ok_or_else(|| unknown(name))?;
+            if !channel.may_read(who, self.uid) {
+                return Err(Refused::new(Refusal::Denied, format!("{who} may not read {name:?}")));
+            }
+            return Ok(vec![channel.status()]);
+        }
+        Ok(self.channels.values().filter(|c| c.may_read(who, self.uid)).map(Channel::status).collect())
+    }
+
+    /// Reports all channels, for metrics.
+    pub fn report_all(&self) -> Vec<ChannelStatus> {
+        self.channels.values().map(Channel::status).collect()
+    }
+
+    /// Counts and tells a refusal.
+    pub fn refused(&mut self, refused: &Refused, who: Option<&Identity>, channel: Option<&str>) {
+        *self.refusals.entry(refused.code).or_default() += 1;
+        self.events.tell("refused", channel, None, who, &refused.why);
+    }
+
+    /// How often each reason was given.
+    pub fn refusals(&self) -> &HashMap<Refusal, u64> {
+        &self.refusals
+    }
+}
+
+impl Channel {
+    fn new(config: ChannelConfig, hosted: HostedSegment) -> Self {
+        // What was kept from before may have a publisher that has not come back yet.
+        let is_granted = hosted.status().state != "new";
+        Self { config, hosted, publisher: None, readers: BTreeMap::new(), is_granted }
+    }
+
+    /// Whoever may publish may also read.
+    fn may_read(&self, who: &Identity, daemon_uid: u32) -> bool {
+        let lists = [&self.config.subscribers, &self.config.publishers];
+        lists.into_iter().any(|list| who.is_named_by(list, daemon_uid))
+    }
+
+    /// Goes on with the segment that an attached program holds, if it is this user's own and nobody uses ours yet.
+    fn adopt(
+        &mut self,
+        name: &str,
+        segment: &File,
+        lock: Option<File>,
+        store: &mut Store,
+    ) -> Result<(), Refused> {
+        let theirs = HostedSegment::adopt(Some(name), segment, lock)
+            .map_err(|e| Refused::new(Refusal::BadRequest, e.to_string()))?;
+        if theirs.uuid() == self.hosted.uuid() {
+            return Ok(());
+        }
+        let is_unused =
+            self.publisher.is_none() && self.readers.is_empty() && self.hosted.status().state == "new";
+        if is_unused {
+            store.forget(&self.hosted);
+            store.keep(&theirs);
+            self.hosted = theirs;
+            self.is_granted = true;
+        }
+        Ok(())
+    }
+
+    /// Goes on in a new segment, and tells the readers.
+    fn succeed(&mut self, name: &str, store: &mut Store, events: &Events) -> Result<(), Refused> {
+        let pages = self.readers.values().map(|reader| &reader.page);
+        let successor = self
+            .hosted
+            .succeed(&self.config.spec(), pages)
+            .map_err(|e| Refused::new(Refusal::Failed, format!("make the next segment: {e}")))?;
+        store.keep(&successor);
+        store.forget(&self.hosted);
+        self.hosted = successor;
+        self.is_granted = false;
+        for reader in self.readers.values() {
+            let segment = self.hosted.for_reader().map_err(failed("open the segment"))?;
+            // One that has hung up needs no word.
+            let _ = reader.notices.send(Notice { reply: Reply::Moved, descriptors: vec![segment] });
+        }
+        events.tell("moved", Some(name), None, None, "");
+        Ok(())
+    }
+
+    fn status(&self) -> ChannelStatus {
+        let mut status = self.hosted.status();
+        status.mode = Some(self.config.mode.to_string());
+        status.publisher = self.publisher.as_ref().map(|(_, who)| who.process());
+        let next = status.next_sequence;
+        status.readers = self
+            .readers
+            .values()
+            .filter_map(|reader| reader.page.status(reader.who.process(), next))
+            .collect();
+        status
+    }
+}
+
+fn attached(is_back: bool) -> &'static str {
+    if is_back { "reattached" } else { "attached" }
+}
+
+fn unknown(name: &str) -> Refused {
+    let why = format!("no channel {name:?}: add it to the configuration and reload");
+    Refused::new(Refusal::UnknownChannel, why)
+}
+
+fn failed(what: &'static str) -> impl FnOnce(std::io::Error) -> Refused {
+    move |e| Refused::new(Refusal::Failed, format!("{what}: {e}"))
+}
