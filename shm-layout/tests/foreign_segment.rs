@@ -3,6 +3,8 @@
 //! Each case is opened, searched, read, resumed, and taken over by a writer. What comes out may be nonsense, since
 //! nonsense went in, but it comes out as values and errors. Run with overflow checks, which the test profile has.
 
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
 mod common;
 
 use common::{Watchdog, forge_checksum, segment, set_word, word};

@@ -93,8 +93,8 @@ impl Locator {
         self.retry(|| Ok(self.walk(self.hint()?, u64::MAX, TAIL_STEPS)?.0))
     }
 
-    /// The oldest place that the writer will not overwrite before its next chunk. A gap of more sequences than the
-    /// index has entries hides what lies before it, once the ring has gone round.
+    /// The oldest place that the writer will not overwrite before its next chunk. The index reaches back as many
+    /// sequences as it has entries; where gaps use them up, older messages that are still in the ring are not found.
     ///
     /// # Errors
     /// [`LocateError::Overrun`] or [`LocateError::Corrupt`].
@@ -128,7 +128,7 @@ impl Locator {
     }
 
     /// The place of message `sequence`, of the gap that covers it, or of the next message to come. O(1), but for
-    /// messages before a gap of more sequences than the index has entries: these cost a walk.
+    /// messages that gaps have put beyond the index's reach: these cost a walk, where there is one.
     ///
     /// # Errors
     /// [`LocateError::TooOld`] with the oldest left, [`LocateError::NotYet`], [`LocateError::Overrun`] or

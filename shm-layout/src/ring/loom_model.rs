@@ -561,6 +561,19 @@ fn lapped_while_walking() {
     });
 }
 
+/// A gap's words change, while they are read, into those of a gap whose first sequence looks the same in a commit word.
+#[test]
+fn lapped_while_seeking() {
+    const HIGH: u64 = 1 << 32;
+    explore("lapped_while_seeking", 0, || {
+        let mut story = Story::begin();
+        story.acts(&[Do::Gap { to: HIGH }, Do::Gap { to: HIGH + 4 }]);
+        let reader = story.join(1, |locator| locator.seek(HIGH + 2));
+        story.acts(&[Do::Tick, Do::Tick, Do::Tick, Do::ForgeGap { from: 1, to: HIGH + 4 }]);
+        story.check(reader);
+    });
+}
+
 #[test]
 fn the_end_comes_last() {
     explore("the_end_comes_last", 2, || {

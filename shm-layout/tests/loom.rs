@@ -1,0 +1,163 @@
+//! Runs the model of the ring (`src/ring/loom_model.rs`) under loom: the protocol as it is must pass, and each of its
+//! orderings taken away alone must be noticed.
+//!
+//! The model needs a build of its own, with `--cfg loom`; a mutant is one more build of this one crate with
+//! `--cfg mutant="..."`. Builds and runs overlap, and share a target directory beside the caller's.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::mpsc;
+use std::time::Instant;
+
+/// What the model says when an invariant does not hold. Anything else that fails is a failure of the test.
+const VERDICT: &str = "the ring is broken: ";
+
+/// Each mutant, and the model that notices it.
+const MUTANTS: &[(&str, &str)] = &[
+    ("frontier_after_data", "lapped_and_resumed"),
+    ("no_frontier_fence", "lapped_while_copying"),
+    ("no_clean_ahead", "old_payload_at_the_tail"),
+    ("relaxed_commit", "publish_and_read"),
+    ("relaxed_index", "joined_behind_a_control_record"),
+    ("relaxed_lazy", "joined_at_the_tail"),
+    ("relaxed_close", "the_end_comes_last"),
+    ("no_commit_fence", "publish_and_read"),
+    ("no_window_fence", "lapped_while_copying"),
+    ("no_window_check", "lapped_while_copying"),
+    ("no_close_fence", "the_end_comes_last"),
+    ("no_lazy_fence", "joined_at_the_tail"),
+    ("no_index_fence", "joined_behind_a_control_record"),
+    ("no_lazy_recheck", "joined_while_the_index_is_reused"),
+    ("no_walk_commit_fence", "joined_around_a_gap"),
+    ("no_walk_window_fence", "lapped_while_seeking"),
+    ("no_walk_window_check", "lapped_while_walking"),
+    ("takeover_without_clean", "takeover_from_a_publisher"),
+    ("takeover_without_frontier", "takeover_while_copying"),
+    ("takeover_without_fence", "takeover_while_copying"),
+];
+
+/// The model built with or without a mutant, at a path of its own.
+fn build(target: &Path, mutant: Option<&str>) -> Result<PathBuf, String> {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["rustc", "--package", "shmcast-layout", "--lib", "--profile", "test", "--quiet"]);
+    cargo.args(["--message-format", "json", "--target-dir"]).arg(target);
+    if let Some(mutant) = mutant {
+        cargo.args(["--", "--cfg", &format!("mutant=\"{mutant}\""), "--allow", "warnings"]);
+    }
+    cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+    for inherited in ["CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_TARGET", "CARGO_TARGET_DIR"] {
+        cargo.env_remove(inherited);
+    }
+    cargo.env("RUSTFLAGS", "--cfg loom").env("CARGO_PROFILE_TEST_OPT_LEVEL", "2");
+    cargo.env("CARGO_PROFILE_TEST_DEBUG", "0").env("CARGO_INCREMENTAL", "0");
+    let output = cargo.output().map_err(|e| format!("cannot run cargo: {e}"))?;
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if !output.status.success() {
+        return Err(format!("{stderr}{stdout}"));
+    }
+    let executable = stdout
+        .lines()
+        .filter(|line| line.contains("shmcast_layout"))
+        .filter_map(|line| line.split_once("\"executable\":\"")?.1.split_once('"'))
+        .map(|(path, _)| PathBuf::from(path))
+        .next_back()
+        .ok_or_else(|| format!("cargo named no executable:\n{stdout}"))?;
+    // The next build goes to the same place.
+    let copy = target.join(mutant.unwrap_or("protocol"));
+    std::fs::copy(executable, &copy).map_err(|e| format!("cannot copy the model: {e}"))?;
+    Ok(copy)
+}
+
+fn run(model: &Path, filter: &[&str]) -> Output {
+    Command::new(model)
+        .args(filter)
+        .arg("--test-threads=1")
+        .env("RUST_BACKTRACE", "0")
+        .output()
+        .expect("it was just built")
+}
+
+fn text(output: &Output) -> String {
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    format!("{stdout}{stderr}")
+}
+
+/// How one mutant fared.
+fn judge(model: &Path, mutant: &str, by: &str) -> Result<String, String> {
+    let output = run(model, &["--exact", &format!("ring::loom_model::{by}")]);
+    let said = text(&output);
+    if !said.contains("running 1 test") {
+        return Err(format!("{mutant}: no model is called {by}"));
+    }
+    if output.status.success() {
+        return Err(format!("{mutant}: {by} did not notice it"));
+    }
+    let Some((_, verdict)) = said.split_once(VERDICT) else {
+        return Err(format!("{mutant}: {by} failed, but for another reason:\n{said}"));
+    };
+    Ok(verdict.split([':', '\n']).next().unwrap_or_default().to_owned())
+}
+
+#[test]
+fn loom_catches_every_mutant() {
+    let start = Instant::now();
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("a target directory").join("loom");
+    let protocol = match build(&target, None) {
+        Ok(model) => model,
+        Err(why) if is_offline(&why) => {
+            println!("SKIPPED loom_catches_every_mutant: loom cannot be had: {why}");
+            return;
+        }
+        Err(why) => panic!("the model does not build:\n{why}"),
+    };
+    println!("built in {:.0?}", start.elapsed());
+    let mut failures = Vec::new();
+    std::thread::scope(|scope| {
+        let (built, to_run) = mpsc::channel();
+        scope.spawn(move || {
+            for (mutant, by) in MUTANTS {
+                built.send((mutant, by, build(&target, Some(mutant)))).expect("the test outlives its builds");
+            }
+        });
+        let all = run(&protocol, &["ring::loom_model::"]);
+        println!("protocol: {}", if all.status.success() { "holds" } else { "BROKEN" });
+        if !all.status.success() {
+            failures.push(text(&all));
+        }
+        for (mutant, by, model) in to_run {
+            let verdict = match model {
+                Ok(model) => judge(&model, mutant, by),
+                Err(why) => Err(format!("{mutant} does not build:\n{why}")),
+            };
+            match verdict {
+                Ok(verdict) => println!("{mutant}: caught by {by}: {verdict}"),
+                Err(why) => failures.push(why),
+            }
+        }
+    });
+    println!("{} mutants in {:.0?}", MUTANTS.len(), start.elapsed());
+    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+}
+
+/// Whether a build failed for want of a dependency rather than for a fault of ours.
+fn is_offline(why: &str) -> bool {
+    ["failed to download", "failed to get", "no matching package", "cannot run cargo", "failed to query"]
+        .iter()
+        .any(|sign| why.contains(sign))
+}
+
+/// The list here and the one that the compiler checks `cfg(mutant)` against are the same.
+#[test]
+fn every_mutant_is_listed() {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
+    let Ok(manifest) = std::fs::read_to_string(manifest) else {
+        println!("SKIPPED every_mutant_is_listed: not in the workspace");
+        return;
+    };
+    let line = manifest.lines().find(|line| line.contains("cfg(mutant")).expect("the check-cfg line");
+    let mut declared: Vec<&str> = line.split('"').skip(1).step_by(2).collect();
+    let mut listed: Vec<&str> = MUTANTS.iter().map(|(mutant, _)| *mutant).collect();
+    declared.sort_unstable();
+    listed.sort_unstable();
+    assert_eq!(declared, listed);
+}

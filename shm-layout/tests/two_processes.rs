@@ -1,0 +1,397 @@
+//! A writer in another process that dies anywhere, and what readers and a successor make of it.
+//!
+//! The other process is this test program again. It is single-stepped through one task. After every instruction that
+//! changed the segment, the segment is copied: the copy is what a kill leaves there, or at any later instruction up to
+//! the next change, and it is read and taken over. At some of these instructions the process is then really killed,
+//! under the eyes of a reader that was attached before.
+
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+mod common;
+
+use common::header;
+use nix::sys::ptrace;
+use nix::sys::signal::{Signal, raise};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use shmcast_layout::layout::header::State;
+use shmcast_layout::layout::record::Control;
+use shmcast_layout::ring::locate::Place;
+use shmcast_layout::ring::reader::{Poll, Reader};
+use shmcast_layout::ring::writer::Writer;
+use shmcast_layout::segment::{Access, Segment};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+const TASK: &str = "SHMCAST_LAYOUT_TASK";
+const SEGMENT: &str = "SHMCAST_LAYOUT_SEGMENT";
+/// Real kills for each task, spread over the instructions that change the segment and those right before.
+const KILLS: usize = 24;
+/// Fewer where tasks are long: about as many instructions are stepped through for all kills of a task.
+const KILL_STEPS: u64 = 300_000;
+
+/// What a process is killed over, and how many messages of 1000 bytes, one KiB each in the ring, come before.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Task {
+    name: &'static str,
+    before: u64,
+    act: Act,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Act {
+    Publish(usize),
+    Gap(u64),
+    Session,
+    Close,
+    Take,
+}
+
+const TASKS: &[Task] = &[
+    Task { name: "publish_0", before: 1, act: Act::Publish(0) },
+    Task { name: "publish_32", before: 1, act: Act::Publish(32) },
+    Task { name: "publish_48", before: 1, act: Act::Publish(48) },
+    Task { name: "publish_100", before: 1, act: Act::Publish(100) },
+    Task { name: "publish_1000", before: 1, act: Act::Publish(1000) },
+    // 63 KiB and an epoch record: 960 bytes are left before the end of the ring.
+    Task { name: "publish_behind_a_pad", before: 63, act: Act::Publish(1000) },
+    // 5 KiB, an epoch record, this record and what is cleaned ahead of it pass the first chunk of 8 KiB.
+    Task { name: "publish_into_a_new_chunk", before: 5, act: Act::Publish(1000) },
+    Task { name: "publish_over_the_last_lap", before: 90, act: Act::Publish(1000) },
+    Task { name: "gap", before: 3, act: Act::Gap(5) },
+    Task { name: "gap_of_the_whole_index", before: 3, act: Act::Gap(1024) },
+    Task { name: "session", before: 3, act: Act::Session },
+    Task { name: "close", before: 3, act: Act::Close },
+    Task { name: "take", before: 3, act: Act::Take },
+    Task { name: "take_over_the_last_lap", before: 93, act: Act::Take },
+];
+
+fn payload(sequence: u64, length: usize) -> Vec<u8> {
+    // Every eighth word is one that could be a commit, where the next records will be looked for.
+    let forged = (sequence + 1) << 32 | 1 << 25;
+    let word = |i: u64| if i % 8 == 6 { forged } else { sequence << 32 | i };
+    let mut bytes: Vec<u8> = (0..length.div_ceil(8) as u64).flat_map(|i| word(i).to_le_bytes()).collect();
+    bytes.truncate(length);
+    bytes
+}
+
+fn publish(writer: &mut Writer, length: usize) {
+    let sequence = writer.next_sequence();
+    writer.publish(&payload(sequence, length), 9, false, sequence).unwrap();
+}
+
+/// What a reader saw.
+#[derive(Debug, Clone, PartialEq)]
+enum Seen {
+    Message(u64, Vec<u8>),
+    Control(Control),
+}
+
+impl Task {
+    fn named(name: &str) -> Self {
+        *TASKS.iter().find(|task| task.name == name).expect("a task of ours")
+    }
+
+    /// What a reader sees of it, done at `sequence`.
+    fn seen(self, sequence: u64) -> Seen {
+        match self.act {
+            Act::Publish(length) => Seen::Message(sequence, payload(sequence, length)),
+            Act::Gap(count) => Seen::Control(Control::Gap { from: sequence, to: sequence + count - 1 }),
+            Act::Session => {
+                let word = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes);
+                Seen::Control(Control::Session { high: word(b"identity"), low: word(b"10\0\0\0\0\0\0") })
+            }
+            Act::Close => Seen::Control(Control::End),
+            Act::Take => Seen::Control(Control::Epoch { epoch: 2 }),
+        }
+    }
+
+    /// A segment as the process finds it.
+    fn prepare(self, path: &Path) -> File {
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(path).unwrap();
+        let segment = Segment::create(&file, header(64 << 10, None)).unwrap();
+        let mut writer = segment.writer(1, 0).unwrap();
+        for _ in 0..self.before {
+            publish(&mut writer, 1000);
+        }
+        if self.act != Act::Take {
+            drop(writer);
+            segment.writer(2, 0).unwrap();
+        }
+        file
+    }
+}
+
+/// The other process's part.
+#[test]
+#[ignore = "plays a part in other tests"]
+fn play() {
+    let (Ok(task), Some(path)) = (std::env::var(TASK), std::env::var_os(SEGMENT)) else {
+        println!("SKIPPED play: started by other tests only");
+        return;
+    };
+    let task = Task::named(&task);
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let segment = Segment::open(&file, Access::Write).unwrap();
+    // A third writer: the second one prepared the ring and went without a word, as this one will.
+    let writer = (task.act != Act::Take).then(|| segment.writer(3, 0).unwrap());
+    let message = match (task.act, &writer) {
+        (Act::Publish(length), Some(writer)) => payload(writer.next_sequence(), length),
+        _ => Vec::new(),
+    };
+    if let Err(error) = ptrace::traceme() {
+        println!("\nrefused {error}");
+        return;
+    }
+    println!("\nthread {}", nix::unistd::gettid());
+    raise(Signal::SIGSTOP).unwrap();
+    let done = match (task.act, writer) {
+        (Act::Take, _) => segment.writer(3, 0).unwrap(),
+        (act, Some(mut writer)) => {
+            let next = writer.next_sequence();
+            match act {
+                Act::Publish(_) => drop(writer.publish(&message, 9, false, next)),
+                Act::Gap(count) => writer.gap(next + count - 1, 0),
+                Act::Session => writer.session(*b"identity10", 0),
+                Act::Close => writer.close(0),
+                Act::Take => unreachable!("above"),
+            }
+            writer
+        }
+        (_, None) => unreachable!("only a successor starts without a writer"),
+    };
+    raise(Signal::SIGSTOP).unwrap();
+    drop(done);
+}
+
+/// A process that is stopped before its task.
+struct Stepped {
+    child: Child,
+    thread: Pid,
+    /// The child writes here until it dies.
+    _stdout: BufReader<ChildStdout>,
+}
+
+impl Stepped {
+    /// `Err` says why this machine does not let it be stepped.
+    fn start(task: Task, path: &Path) -> Result<Self, String> {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["play", "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
+        command.env(TASK, task.name).env(SEGMENT, path).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        let thread = loop {
+            line.clear();
+            if stdout.read_line(&mut line).unwrap() == 0 {
+                let _ = child.kill();
+                return Err(format!("the process ended: {}", child.wait().unwrap()));
+            }
+            if let Some(why) = line.strip_prefix("refused ") {
+                let _ = child.wait();
+                return Err(format!("no tracing here: {}", why.trim()));
+            }
+            if let Some(thread) = line.strip_prefix("thread ") {
+                break Pid::from_raw(thread.trim().parse().unwrap());
+            }
+        };
+        let stepped = Self { child, thread, _stdout: stdout };
+        assert_eq!(stepped.stopped_by(), Some(Signal::SIGSTOP));
+        Ok(stepped)
+    }
+
+    fn stopped_by(&self) -> Option<Signal> {
+        match waitpid(self.thread, Some(WaitPidFlag::__WALL)).unwrap() {
+            WaitStatus::Stopped(_, signal) => Some(signal),
+            _ => None,
+        }
+    }
+
+    /// Executes one instruction; false once the task is done.
+    fn step(&self) -> bool {
+        ptrace::step(self.thread, None).unwrap();
+        self.stopped_by() == Some(Signal::SIGTRAP)
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        // The kernel keeps a traced thread until its tracer has asked.
+        let _ = waitpid(self.thread, Some(WaitPidFlag::__WALL));
+        assert!(!self.child.wait().unwrap().success());
+    }
+}
+
+/// Everything that a reader finds now, without the epochs of the preparation.
+fn drain(reader: &mut Reader) -> Vec<Seen> {
+    let mut seen = Vec::new();
+    let mut out = [0; 8192];
+    loop {
+        match reader.poll(&mut out) {
+            Poll::Message { length, sequence, tag, time, key } => {
+                assert_eq!((tag, time, key), (9, sequence, false));
+                seen.push(Seen::Message(sequence, out[..length].to_vec()));
+            }
+            Poll::Control(control) => seen.push(Seen::Control(control)),
+            Poll::Empty => return seen,
+            other => panic!("{other:?} after {seen:?}"),
+        }
+    }
+}
+
+/// Reads and takes over what a dead process left. `reader` was attached before; returns whether the task had happened.
+fn survive(file: &File, reader: &mut Reader, task: Task) -> bool {
+    let start = reader.place();
+    let wanted = task.seen(start.sequence);
+    let seen = drain(reader);
+    let happened = match &seen[..] {
+        [] => false,
+        [one] if *one == wanted => true,
+        other => panic!("{}: {other:?} where {wanted:?} or nothing was due", task.name),
+    };
+    let next = reader.place().sequence;
+    let segment = Segment::open(file, Access::Write).unwrap();
+    let mut writer = segment.writer(4, 0).unwrap();
+    assert_eq!(writer.next_sequence(), next, "{}: the successor goes on where readers are", task.name);
+    let epoch = writer.epoch();
+    assert_eq!(segment.state(), Some((epoch, State::Active)));
+    let mut wanted = vec![Seen::Control(Control::Epoch { epoch })];
+    for length in [0, 100, 2000] {
+        wanted.push(Seen::Message(writer.next_sequence(), payload(writer.next_sequence(), length)));
+        publish(&mut writer, length);
+    }
+    assert_eq!(drain(reader), wanted, "{}: after the takeover", task.name);
+    // One who comes later finds the same.
+    let locator = segment.locator();
+    assert_eq!(locator.tail().unwrap(), reader.place());
+    let late = drain(&mut segment.reader(locator.oldest().unwrap()));
+    let both = [seen, wanted].concat();
+    assert_eq!(late[late.len() - both.len()..], both);
+    assert_whole(&late);
+    // Nothing that the dead left half written comes to light in the next two laps.
+    for _ in 0..130 {
+        let sequence = writer.next_sequence();
+        publish(&mut writer, 1000);
+        assert_eq!(drain(reader), [Seen::Message(sequence, payload(sequence, 1000))]);
+    }
+    happened
+}
+
+/// Messages and gaps follow each other without a hole, and each payload is its own.
+fn assert_whole(seen: &[Seen]) {
+    let mut due = None;
+    for one in seen {
+        let (from, next) = match one {
+            Seen::Message(sequence, bytes) => {
+                assert_eq!(*bytes, payload(*sequence, bytes.len()), "torn");
+                (*sequence, sequence + 1)
+            }
+            Seen::Control(Control::Gap { from, to }) => (*from, to + 1),
+            Seen::Control(_) => continue,
+        };
+        assert!(due.is_none_or(|due| due == from), "{from} where {due:?} was due");
+        due = Some(next);
+    }
+}
+
+/// Where a reader stands that has read all there was before the task.
+fn tail_before(file: &File, task: Task) -> Place {
+    let place = Segment::open(file, Access::Read).unwrap().locator().tail().unwrap();
+    // The process itself begins with an epoch record, unless that is its task.
+    let epoch_record = if task.act == Act::Take { 0 } else { 64 };
+    Place { position: place.position + epoch_record, ..place }
+}
+
+fn run(task: Task, dir: &Path) -> Result<(), String> {
+    let path = dir.join(task.name);
+    let file = task.prepare(&path);
+    let start = tail_before(&file, task);
+    // First to see what there is to see.
+    let stepped = Stepped::start(task, &path)?;
+    let mut now = vec![0; file.metadata().unwrap().len() as usize];
+    file.read_exact_at(&mut now, 0).unwrap();
+    let (mut states, mut changes, mut steps) = (vec![now.clone()], Vec::new(), 0u64);
+    while stepped.step() {
+        steps += 1;
+        file.read_exact_at(&mut now, 0).unwrap();
+        if states.last() != Some(&now) {
+            states.push(now.clone());
+            changes.push(steps);
+        }
+    }
+    stepped.kill();
+    let copy = dir.join("copy");
+    let mut happened = false;
+    for state in &states {
+        std::fs::write(&copy, state).unwrap();
+        let file = File::options().read(true).write(true).open(&copy).unwrap();
+        let reading = Segment::open(&file, Access::Read).unwrap();
+        let does = survive(&file, &mut reading.reader(start), task);
+        assert!(does || !happened, "{}: happened, and then had not", task.name);
+        happened = does;
+    }
+    assert!(happened, "{}: did not happen at all", task.name);
+    // And then in earnest.
+    let mut points: Vec<u64> = changes.iter().flat_map(|n| [n - 1, *n]).collect();
+    points.dedup();
+    let stride = points.len().div_ceil(KILLS.min((KILL_STEPS / steps) as usize).max(4));
+    let mut kills = 0;
+    for n in points.iter().skip(stride / 2).step_by(stride) {
+        let file = task.prepare(&path);
+        let reading = Segment::open(&file, Access::Read).unwrap();
+        let stepped = Stepped::start(task, &path)?;
+        let mut reader = reading.reader(start);
+        let mut out = [0; 8192];
+        for step in 0..*n {
+            assert!(stepped.step(), "{}: fewer instructions than before", task.name);
+            // The reader polls all the while, and sees nothing before there is something.
+            if step % 8 == 0 && reader.place() == start && reader.poll(&mut out) != Poll::Empty {
+                reader.jump(start);
+            }
+        }
+        reader.jump(start);
+        stepped.kill();
+        survive(&file, &mut reader, task);
+        kills += 1;
+    }
+    println!(
+        "{}: {steps} instructions, {} states, {kills} kills: 0 torn, lost or twice",
+        task.name,
+        states.len()
+    );
+    Ok(())
+}
+
+fn all(tasks: impl Iterator<Item = Task>, test: &str) {
+    let dir = scratch();
+    for task in tasks {
+        if let Err(why) = run(task, dir.path()) {
+            println!("SKIPPED {test}: {why}");
+            return;
+        }
+    }
+}
+
+fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
+#[test]
+fn killed_while_publishing() {
+    let tasks = TASKS.iter().copied().filter(|task| matches!(task.act, Act::Publish(_)));
+    all(tasks, "killed_while_publishing");
+}
+
+#[test]
+fn killed_while_saying_something_else() {
+    let others = |task: &Task| !matches!(task.act, Act::Publish(_) | Act::Take);
+    all(TASKS.iter().copied().filter(others), "killed_while_saying_something_else");
+}
+
+#[test]
+fn killed_while_taking_over() {
+    let tasks = TASKS.iter().copied().filter(|task| task.act == Act::Take);
+    all(tasks, "killed_while_taking_over");
+}
