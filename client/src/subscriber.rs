@@ -314,8 +314,10 @@ impl Subscriber {
                     }
                     // One who jumped over the record that says so learns it from the segment's state.
                     if let Some((epoch, _)) = self.reader.state().filter(|(epoch, _)| *epoch > self.epoch) {
-                        self.epoch = epoch;
-                        return Ok(Some(Outcome::Other(Event::NewEpoch { epoch })));
+                        // The first publisher of a channel is nobody's successor.
+                        if std::mem::replace(&mut self.epoch, epoch) > 0 {
+                            return Ok(Some(Outcome::Other(Event::NewEpoch { epoch })));
+                        }
                     }
                 }
                 if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
