@@ -5,4 +5,7 @@
 
 pub mod cli;
 pub mod config;
+pub mod cpu_list;
+pub mod doctor;
+pub mod hiccups;
 pub mod server;

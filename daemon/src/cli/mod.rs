@@ -18,13 +18,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 mod check;
 pub mod daemon;
 mod demo;
+mod doctor;
 mod figures;
 mod framing;
+mod hiccups;
 mod ls;
 mod publish;
 mod rm;
 mod stat;
 mod subscribe;
+mod units;
 
 /// One publisher, a hundred local readers, one cache line a message.
 #[derive(Debug, Parser)]
@@ -53,6 +56,8 @@ enum Verb {
     Rm(rm::Args),
     /// Check a daemon's configuration file
     Check(check::Args),
+    Doctor(doctor::Args),
+    Hiccups(hiccups::Args),
     #[command(hide = true)]
     DemoReader(demo::reader::Args),
 }
@@ -152,6 +157,8 @@ pub fn main() -> ExitCode {
         Verb::Stat(args) => stat::run(&args),
         Verb::Rm(args) => rm::run(&args),
         Verb::Check(args) => check::run(&args),
+        Verb::Doctor(args) => doctor::run(&args),
+        Verb::Hiccups(args) => hiccups::run(&args),
         Verb::DemoReader(args) => demo::reader::run(&args),
     };
     result.unwrap_or_else(|error| {

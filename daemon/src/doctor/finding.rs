@@ -1,0 +1,225 @@
+//! The words a check answers in: status, what was read, and the command that mends it.
+//!
+//! Plain data without any reading or printing; the JSON of `shmcast doctor` is these types as they stand.
+
+use serde::Serialize;
+
+/// How a check came out, from best to worst except that `Unknown` says nothing of the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// Certain to cost milliseconds, loss or refusals.
+    Fail,
+    /// Costs latency or predictability under some load.
+    Warn,
+    /// Could not be read, so nothing is claimed.
+    Unknown,
+    /// As a latency user wants it.
+    Pass,
+}
+
+impl Status {
+    /// Every status, worst first.
+    pub const WORST_FIRST: [Self; 4] = [Self::Fail, Self::Warn, Self::Unknown, Self::Pass];
+
+    /// The status as one lowercase word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Fail => "fail",
+            Self::Warn => "warn",
+            Self::Unknown => "unknown",
+            Self::Pass => "pass",
+        }
+    }
+}
+
+/// The part of the host a check looks at; the table is grouped by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Area {
+    /// Who else runs on the chosen CPUs.
+    Isolation,
+    /// Clock speed and sleep states.
+    Power,
+    /// Time stamps.
+    Clock,
+    /// The scheduler and the kernel's own work.
+    Kernel,
+    /// Paging, reclaim, huge pages.
+    Memory,
+    /// Distance between CPU, memory and device.
+    Numa,
+    /// What this process is granted.
+    Limits,
+    /// Sockets and the kernel's receive path.
+    Network,
+    /// Each network card.
+    Nic,
+}
+
+impl Area {
+    /// Every area in the order of the table.
+    pub const ALL: [Self; 9] = [
+        Self::Isolation,
+        Self::Power,
+        Self::Clock,
+        Self::Kernel,
+        Self::Memory,
+        Self::Numa,
+        Self::Limits,
+        Self::Network,
+        Self::Nic,
+    ];
+
+    /// The area as one lowercase word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Isolation => "isolation",
+            Self::Power => "power",
+            Self::Clock => "clock",
+            Self::Kernel => "kernel",
+            Self::Memory => "memory",
+            Self::Numa => "numa",
+            Self::Limits => "limits",
+            Self::Network => "network",
+            Self::Nic => "nic",
+        }
+    }
+}
+
+/// One thing that was read, or that could not be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Reading {
+    /// The file or command line, as the host knows it; `*` stands for several alike.
+    pub path: String,
+    /// Its value, or the part of it that was judged.
+    pub value: String,
+}
+
+/// How to mend what a check found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Mend {
+    /// The command, to be run as root.
+    pub command: String,
+    /// Where the change is kept over a reboot.
+    pub persist: String,
+}
+
+impl Mend {
+    pub(super) fn new(command: impl Into<String>, persist: impl Into<String>) -> Self {
+        Self { command: command.into(), persist: persist.into() }
+    }
+
+    /// A sysctl, such as `vm.swappiness`.
+    pub(super) fn sysctl(key: &str, value: impl std::fmt::Display) -> Self {
+        Self::new(
+            format!("sysctl -w {key}={value}"),
+            format!("/etc/sysctl.d/90-shmcast.conf: {key} = {value}"),
+        )
+    }
+
+    /// A file below /sys, or several by a glob.
+    pub(super) fn sysfs(path: &str, value: impl std::fmt::Display) -> Self {
+        let persist = format!("/etc/tmpfiles.d/shmcast-host.conf: w {path} - - - - {value}");
+        Self::new(format!("echo {value} | tee {path}"), persist)
+    }
+
+    /// A kernel parameter, which takes a reboot.
+    pub(super) fn boot(parameter: &str) -> Self {
+        Self::new(
+            format!(
+                "mkdir -p /etc/default/grub.d && echo 'GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX {parameter}\"' \
+                 >>/etc/default/grub.d/90-shmcast.cfg && update-grub && reboot"
+            ),
+            format!("that file (with another boot loader: add {parameter} to its kernel command line)"),
+        )
+    }
+}
+
+/// What a check concluded from what it read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Verdict {
+    pub status: Status,
+    pub says: String,
+    pub mend: Option<Mend>,
+}
+
+impl Verdict {
+    pub(super) fn pass(says: impl Into<String>) -> Self {
+        Self { status: Status::Pass, says: says.into(), mend: None }
+    }
+
+    pub(super) fn warn(says: impl Into<String>, mend: Mend) -> Self {
+        Self { status: Status::Warn, says: says.into(), mend: Some(mend) }
+    }
+
+    pub(super) fn fail(says: impl Into<String>, mend: Mend) -> Self {
+        Self { status: Status::Fail, says: says.into(), mend: Some(mend) }
+    }
+
+    /// Nothing can be claimed, though nothing failed to be read either.
+    pub(super) fn unknown(says: impl Into<String>) -> Self {
+        Self { status: Status::Unknown, says: says.into(), mend: None }
+    }
+}
+
+/// One check's answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The check's name, for `--only`.
+    pub id: &'static str,
+    /// The part of the host.
+    pub area: Area,
+    /// How it came out.
+    pub status: Status,
+    /// What was found, in a few words.
+    pub says: String,
+    /// Everything that was read to find it, in order.
+    pub read: Vec<Reading>,
+    /// Why it matters to a latency user, in one sentence.
+    pub why: &'static str,
+    /// How to mend it; for an unknown, how to learn more. None on a pass.
+    pub mend: Option<Mend>,
+}
+
+/// All answers of one run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// The directory that stood for `/`.
+    pub root: String,
+    /// The kernel's release, when it could be read.
+    pub kernel: Option<String>,
+    /// The CPUs that were judged, when they could be read.
+    pub cpus: Option<crate::cpu_list::CpuList>,
+    /// Number of checks by status.
+    pub count: Count,
+    /// The answers, in the order of the catalogue.
+    pub checks: Vec<Finding>,
+}
+
+/// Number of checks by status.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Count {
+    /// Checks that failed.
+    pub fail: usize,
+    /// Checks that warned.
+    pub warn: usize,
+    /// Checks that could not be read.
+    pub unknown: usize,
+    /// Checks that passed.
+    pub pass: usize,
+}
+
+impl Count {
+    pub(super) fn of(checks: &[Finding]) -> Self {
+        let of = |status| checks.iter().filter(|check| check.status == status).count();
+        Self {
+            fail: of(Status::Fail),
+            warn: of(Status::Warn),
+            unknown: of(Status::Unknown),
+            pass: of(Status::Pass),
+        }
+    }
+}

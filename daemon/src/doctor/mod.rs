@@ -1,0 +1,120 @@
+//! Checks of one host for users who count microseconds: what is set, whether it hurts, and the command that mends it.
+//!
+//! A check is a plain function from a [`Host`] to a verdict. It reads only through [`Root`], so the same function
+//! judges this machine, a tree copied from another, and the fake trees of its tests. A file that is missing,
+//! forbidden or makes no sense yields *unknown*: no check passes on what it could not read. Nothing is changed here.
+
+mod clock;
+mod finding;
+mod isolation;
+mod kernel;
+mod limits;
+mod memory;
+mod network;
+mod nic;
+mod numa;
+mod pages;
+mod power;
+mod probe;
+mod root;
+
+pub use finding::{Area, Count, Finding, Mend, Reading, Report, Status};
+pub use probe::{Host, NotOnline};
+pub use root::{OpenRootError, Root, Unread};
+
+use finding::Verdict;
+use probe::Probe;
+
+/// One entry of the catalogue.
+#[derive(Debug)]
+struct Check {
+    id: &'static str,
+    area: Area,
+    why: &'static str,
+    examine: fn(&mut Probe<'_>) -> Result<Verdict, Unread>,
+}
+
+fn catalogue() -> impl Iterator<Item = &'static Check> {
+    [
+        isolation::CHECKS,
+        power::CHECKS,
+        clock::CHECKS,
+        kernel::CHECKS,
+        memory::CHECKS,
+        pages::CHECKS,
+        numa::CHECKS,
+        limits::CHECKS,
+        network::CHECKS,
+        nic::CHECKS,
+    ]
+    .into_iter()
+    .flatten()
+}
+
+/// The names of all checks, in the order of the table.
+#[must_use]
+pub fn ids() -> Vec<&'static str> {
+    catalogue().map(|check| check.id).collect()
+}
+
+/// Runs the checks named in `only`, or all when it is empty. Reads files, and runs `ethtool` on a live host;
+/// some milliseconds on a small machine.
+#[must_use]
+pub fn examine(host: &Host, only: &[String]) -> Report {
+    let chosen = |check: &&Check| only.is_empty() || only.iter().any(|id| id == check.id);
+    let checks: Vec<Finding> = catalogue().filter(chosen).map(|check| run(check, host)).collect();
+    Report {
+        root: host.root.dir().display().to_string(),
+        kernel: host.root.text("/proc/sys/kernel/osrelease").ok(),
+        cpus: host.cpus().ok(),
+        count: Count::of(&checks),
+        checks,
+    }
+}
+
+fn run(check: &Check, host: &Host) -> Finding {
+    let mut probe = Probe::new(host);
+    let verdict = (check.examine)(&mut probe).unwrap_or_else(|unread| Verdict {
+        status: Status::Unknown,
+        says: unread.to_string(),
+        mend: learn_more(check.id, &unread),
+    });
+    Finding {
+        id: check.id,
+        area: check.area,
+        status: verdict.status,
+        says: verdict.says,
+        read: probe.into_readings(),
+        why: check.why,
+        mend: verdict.mend,
+    }
+}
+
+/// What would turn an unknown into an answer, where something would.
+fn learn_more(id: &str, unread: &Unread) -> Option<Mend> {
+    match unread {
+        Unread::Denied { .. } => {
+            Some(Mend::new(format!("sudo shmcast doctor --only {id}"), "nothing to keep"))
+        }
+        Unread::NoTool { tool } => {
+            Some(Mend::new(format!("apt-get install {tool}"), "the package stays installed"))
+        }
+        Unread::Missing { path } if path.starts_with("/sys/kernel/debug/") => Some(Mend::new(
+            "mount -t debugfs none /sys/kernel/debug",
+            "/etc/fstab: none /sys/kernel/debug debugfs defaults 0 0",
+        )),
+        Unread::Missing { .. }
+        | Unread::Failed { .. }
+        | Unread::Malformed { .. }
+        | Unread::ToolFailed { .. } => None,
+    }
+}
+
+/// `KiB` in the largest unit that keeps it readable.
+fn kib(kib: u64) -> String {
+    match kib {
+        0..1024 => format!("{kib} KiB"),
+        1024..1_048_576 => format!("{} MiB", kib / 1024),
+        _ => format!("{:.1} GiB", kib as f64 / 1_048_576.0),
+    }
+}

@@ -1,0 +1,188 @@
+//! Sockets and the kernel's receive path, as far as they do not belong to one card.
+
+use super::{
+    Area, Check, Unread,
+    finding::{Mend, Verdict},
+    kib,
+    probe::Probe,
+    root::malformed,
+};
+
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        id: "rmem-max",
+        area: Area::Network,
+        why: "A receive buffer is silently cut to this, and what a burst brings beyond it is lost.",
+        examine: rmem_max,
+    },
+    Check {
+        id: "wmem-max",
+        area: Area::Network,
+        why: "A send buffer is silently cut to this, and a sender that fills it waits or drops.",
+        examine: wmem_max,
+    },
+    Check {
+        id: "busy-read",
+        area: Area::Network,
+        why: "Without busy reading a receiver sleeps until the card interrupts, some microseconds a packet.",
+        examine: busy_read,
+    },
+    Check {
+        id: "busy-poll",
+        area: Area::Network,
+        why: "Without busy polling poll and epoll sleep until the card interrupts, some microseconds a packet.",
+        examine: busy_poll,
+    },
+    Check {
+        id: "netdev-backlog",
+        area: Area::Network,
+        why: "Packets that wait for a CPU's receive loop are dropped beyond this number.",
+        examine: netdev_backlog,
+    },
+    Check {
+        id: "softnet-drops",
+        area: Area::Network,
+        why: "Each drop here is a packet that the card delivered and the kernel threw away for lack of room.",
+        examine: softnet_drops,
+    },
+    Check {
+        id: "udp-drops",
+        area: Area::Network,
+        why: "Each receive-buffer error is a datagram that arrived and was lost because its socket was full.",
+        examine: udp_drops,
+    },
+    Check {
+        id: "rp-filter",
+        area: Area::Network,
+        why: "The strict reverse-path filter silently drops multicast that arrives on another port than the route back.",
+        examine: rp_filter,
+    },
+];
+
+/// At 10 Gbit/s this holds a stall of about 6 ms.
+const RMEM_BYTES: u64 = 8 << 20;
+/// A burst of a replay; also what the least of common receive buffers needs.
+const SMALL_BYTES: u64 = 1 << 20;
+
+fn rmem_max(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
+    let bytes: u64 = p.number("/proc/sys/net/core/rmem_max")?;
+    let mend = Mend::sysctl("net.core.rmem_max", 64 << 20);
+    Ok(match bytes {
+        ..SMALL_BYTES => Verdict::fail(kib(bytes / 1024), mend),
+        SMALL_BYTES..RMEM_BYTES => Verdict::warn(kib(bytes / 1024), mend),
+        _ => Verdict::pass(kib(bytes / 1024)),
+    })
+}
+
+fn wmem_max(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
+    let bytes: u64 = p.number("/proc/sys/net/core/wmem_max")?;
+    Ok(match bytes {
+        ..SMALL_BYTES => Verdict::warn(kib(bytes / 1024), Mend::sysctl("net.core.wmem_max", 16 << 20)),
+        _ => Verdict::pass(kib(bytes / 1024)),
+    })
+}
+
+fn busy(p: &mut Probe<'_>, name: &str) -> Result<Verdict, Unread> {
+    match p.number(&format!("/proc/sys/net/core/{name}"))? {
+        0_u32 => Ok(Verdict::warn("off", Mend::sysctl(&format!("net.core.{name}"), 50))),
+        us => Ok(Verdict::pass(format!("{us} us"))),
+    }
+}
+
+fn busy_read(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
+    busy(p, "busy_read")
+}
+
+fn busy_poll(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
+    busy(p, "busy_poll")
+}
+
+fn netdev_backlog(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
+    match p.number("/proc/sys/net/core/netdev_max_backlog")? {
+        packets @ 5000_u32.. => Ok(Verdict::pass(format!("{packets} packets"))),
+        packets => Ok(Verdict::warn(
+            format!("{packets} packets"),
+            Mend::sysctl("net.core.netdev_max_backlog", 16384),
+        )),
+    }
+}
+
+fn softnet_drops(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
+    const PATH: &str = "/proc/net/softnet_stat";
+    let table = p.quiet(PATH)?;
+    // One line a CPU in hex: processed, dropped, and how often the loop ran out of its budget.
+    let mut sum = [0_u64; 3];
+    let mut cpus = 0;
+    for line in table.lines() {
+        let fields: Vec<u64> =
+            line.split_whitespace().map_while(|field| u64::from_str_radix(field, 16).ok()).collect();
+        let &[processed, dropped, squeezed, ..] = fields.as_slice() else {
+            return Err(malformed(PATH, line, "hex counters"));
+        };
+        sum = [sum[0] + processed, sum[1] + dropped, sum[2] + squeezed];
+        cpus += 1;
+    }
+    if cpus == 0 {
+        return Err(malformed(PATH, &table, "hex counters"));
+    }
+    let [processed, dropped, squeezed] = sum;
+    p.note(PATH, format!("processed {processed}, dropped {dropped}, squeezed {squeezed}"));
+    Ok(match (dropped, squeezed) {
+        (0, 0) => Verdict::pass(format!("none in {processed} packets since boot")),
+        (0, _) => {
+            let mend = Mend::sysctl("net.core.netdev_budget", 600);
+            Verdict::warn(format!("none, but the loop ran out of budget {squeezed} times"), mend)
+        }
+        _ => Verdict::fail(
+            format!("{dropped} of {processed} since boot"),
+            Mend::sysctl("net.core.netdev_max_backlog", 16384),
+        ),
+    })
+}
+
+fn udp_drops(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
+    const PATH: &str = "/proc/net/snmp";
+    let text = p.quiet(PATH)?;
+    // Two lines a protocol: names, then values.
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Udp: "));
+    let (Some(names), Some(values)) = (lines.next(), lines.next()) else {
+        return Err(malformed(PATH, &text, "UDP counters"));
+    };
+    let counter = |wanted| {
+        let (_, value) = names.split(' ').zip(values.split(' ')).find(|(name, _)| *name == wanted)?;
+        value.parse::<u64>().ok()
+    };
+    let (Some(received), Some(dropped)) = (counter("InDatagrams"), counter("RcvbufErrors")) else {
+        return Err(malformed(PATH, values, "UDP counters"));
+    };
+    p.note(PATH, format!("InDatagrams {received}, RcvbufErrors {dropped}"));
+    if dropped == 0 {
+        return Ok(Verdict::pass(format!("none in {received} datagrams since boot")));
+    }
+    let mend = Mend::new(
+        "ss -uamn",
+        "enlarge the buffers of the sockets whose d column is not 0, and net.core.rmem_max before",
+    );
+    Ok(Verdict::warn(format!("{dropped} datagrams lost since boot, {received} received"), mend))
+}
+
+fn rp_filter(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
+    const DIR: &str = "/proc/sys/net/ipv4/conf";
+    // The kernel takes the larger of "all" and the port's own.
+    let all: u8 = p.number(&format!("{DIR}/all/rp_filter"))?;
+    let mut strict = Vec::new();
+    for port in p.names(DIR)?.iter().filter(|name| !matches!(name.as_str(), "all" | "default" | "lo")) {
+        let own: u8 = p.number(&format!("{DIR}/{port}/rp_filter"))?;
+        if own.max(all) == 1 {
+            strict.push(port.clone());
+        }
+    }
+    match (all, strict.len()) {
+        (3.., _) => Err(malformed(&format!("{DIR}/all/rp_filter"), &all.to_string(), "0, 1 or 2")),
+        (_, 0) => Ok(Verdict::pass("not strict on any port")),
+        _ => Ok(Verdict::warn(
+            format!("strict on {}", strict.join(", ")),
+            Mend::sysctl("net.ipv4.conf.all.rp_filter", 2),
+        )),
+    }
+}

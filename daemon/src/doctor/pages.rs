@@ -1,0 +1,153 @@
+//! Page sizes: which pages a ring can get, and what the kernel does on its own to make large ones.
+
+use super::{
+    Area, Check, Unread,
+    finding::{Mend, Verdict},
+    kib,
+    probe::Probe,
+    root::malformed,
+};
+
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        id: "thp",
+        area: Area::Memory,
+        why: "With always, khugepaged gathers small pages into huge ones and stops whoever uses them meanwhile.",
+        examine: thp,
+    },
+    Check {
+        id: "thp-defrag",
+        area: Area::Memory,
+        why: "With always, any page fault may stop to compact memory until a huge page is free.",
+        examine: thp_defrag,
+    },
+    Check {
+        id: "thp-shmem",
+        area: Area::Memory,
+        why: "A ring held in a memfd has 4 KiB pages, and a TLB miss every 4 KiB, unless huge ones are allowed here.",
+        examine: thp_shmem,
+    },
+    Check {
+        id: "hugepages",
+        area: Area::Memory,
+        why: "A channel that asks for huge pages is refused when none is reserved.",
+        examine: hugepages,
+    },
+    Check {
+        id: "dev-shm",
+        area: Area::Memory,
+        why: "A ring that outgrows /dev/shm kills its writer with SIGBUS, and containers grant only 64 MiB.",
+        examine: dev_shm,
+    },
+];
+
+const THP_DIR: &str = "/sys/kernel/mm/transparent_hugepage";
+
+fn thp(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
+    let path = format!("{THP_DIR}/enabled");
+    match p.choice(&path, '[', ']')?.as_str() {
+        choice @ ("madvise" | "never") => Ok(Verdict::pass(choice)),
+        "always" => {
+            let mend = Mend {
+                persist: "kernel parameter transparent_hugepage=madvise".into(),
+                ..Mend::sysfs(&path, "madvise")
+            };
+            Ok(Verdict::warn("always", mend))
+        }
+        other => Err(malformed(&path, other, "always, madvise or never")),
+    }
+}
+
+fn thp_defrag(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
+    let path = format!("{THP_DIR}/defrag");
+    match p.choice(&path, '[', ']')?.as_str() {
+        choice @ ("madvise" | "never" | "defer" | "defer+madvise") => Ok(Verdict::pass(choice)),
+        "always" => {
+            Ok(Verdict::warn("always: a page fault may compact memory", Mend::sysfs(&path, "defer+madvise")))
+        }
+        other => Err(malformed(&path, other, "a way to defragment")),
+    }
+}
+
+fn thp_shmem(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
+    let path = format!("{THP_DIR}/shmem_enabled");
+    match p.choice(&path, '[', ']')?.as_str() {
+        choice @ ("advise" | "within_size" | "always" | "force") => Ok(Verdict::pass(choice)),
+        choice @ ("never" | "deny") => Ok(Verdict::warn(
+            format!("{choice}: rings have 4 KiB pages only"),
+            Mend::sysfs(&path, "within_size"),
+        )),
+        other => Err(malformed(&path, other, "a way to use huge pages")),
+    }
+}
+
+fn hugepages(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
+    let total = p.meminfo("HugePages_Total")?;
+    let free = p.meminfo("HugePages_Free")?;
+    let size_kib = p.meminfo("Hugepagesize")?;
+    // 64 of them hold a channel of 64 MiB twice over at the usual 2 MiB.
+    let mend = Mend::sysctl("vm.nr_hugepages", total + 64);
+    Ok(match (total, free) {
+        (0, _) => Verdict::warn(format!("none of {} reserved", kib(size_kib)), mend),
+        (_, 0) => Verdict::warn(format!("all {total} of {} are in use", kib(size_kib)), mend),
+        _ => Verdict::pass(format!("{free} of {total} of {} free", kib(size_kib))),
+    })
+}
+
+/// A container gets 64 MiB unless told otherwise, which one channel of the common size fills.
+const CONTAINER_KIB: u64 = 65 << 10;
+/// A handful of channels.
+const ROOMY_KIB: u64 = 512 << 10;
+
+fn dev_shm(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
+    const PATH: &str = "/proc/self/mountinfo";
+    let mounts = p.quiet(PATH)?;
+    // "ID PARENT MAJ:MIN ROOT POINT OPTIONS [TAGS] - TYPE SOURCE SUPER-OPTIONS"; the last mount hides those before it.
+    let mount = mounts.lines().rev().find_map(|line| {
+        let (front, back) = line.split_once(" - ")?;
+        (front.split(' ').nth(4)? == "/dev/shm").then_some((front.split(' ').nth(5)?, back))
+    });
+    let Some((options, back)) = mount else {
+        if mounts.lines().any(|line| line.contains(" / ") && line.contains(" - ")) {
+            p.note(PATH, "no /dev/shm");
+            let mend = Mend::new(
+                "mkdir -p /dev/shm && mount -t tmpfs -o nosuid,nodev tmpfs /dev/shm",
+                "/etc/fstab: tmpfs /dev/shm tmpfs nosuid,nodev 0 0",
+            );
+            return Ok(Verdict::fail("not mounted", mend));
+        }
+        return Err(malformed(PATH, &mounts, "a table of mounts"));
+    };
+    p.note(PATH, format!("/dev/shm {options} {back}"));
+    let mut fields = back.split(' ');
+    let kind = fields.next().unwrap_or_default();
+    if kind != "tmpfs" {
+        let mend = Mend::new(
+            "mount -t tmpfs -o nosuid,nodev tmpfs /dev/shm",
+            "/etc/fstab: tmpfs /dev/shm tmpfs nosuid,nodev 0 0",
+        );
+        return Ok(Verdict::fail(format!("is {kind}, not memory"), mend));
+    }
+    if options.split(',').any(|option| option == "ro") {
+        let mend = Mend::new("mount -o remount,rw /dev/shm", "/etc/fstab: the options of /dev/shm");
+        return Ok(Verdict::fail("mounted read-only", mend));
+    }
+    let size =
+        fields.nth(1).and_then(|options| options.split(',').find_map(|option| option.strip_prefix("size=")));
+    let size_kib = match size {
+        Some(size) => {
+            size.trim_end_matches('k').parse().map_err(|_| malformed(PATH, size, "a size in KiB"))?
+        }
+        // Without the option a tmpfs may grow to half of memory.
+        None => p.meminfo("MemTotal")? / 2,
+    };
+    let mend = Mend::new(
+        "mount -o remount,size=50% /dev/shm",
+        "/etc/fstab: tmpfs /dev/shm tmpfs nosuid,nodev,size=50% 0 0 (docker: --shm-size)",
+    );
+    Ok(match size_kib {
+        ..CONTAINER_KIB => Verdict::fail(kib(size_kib), mend),
+        CONTAINER_KIB..ROOMY_KIB => Verdict::warn(kib(size_kib), mend),
+        _ => Verdict::pass(kib(size_kib)),
+    })
+}

@@ -1,0 +1,297 @@
+//! One check's hands: it reads through [`Root`] and writes down what it read, so no check can report without evidence.
+//!
+//! Also the readings several checks share: the CPUs in question, one value a CPU, kernel parameters, cgroup limits.
+
+use std::{collections::BTreeMap, str::FromStr};
+
+use super::{
+    finding::Reading,
+    root::{Root, Unread, malformed},
+};
+use crate::cpu_list::CpuList;
+
+const CPU_DIR: &str = "/sys/devices/system/cpu";
+const ONLINE: &str = "/sys/devices/system/cpu/online";
+
+/// CPUs to judge that the host does not have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no CPU {missing} to judge; choose from those online here, {online}")]
+pub struct NotOnline {
+    missing: CpuList,
+    online: CpuList,
+}
+
+/// A host and the CPUs its latency users run on.
+#[derive(Debug)]
+pub struct Host {
+    pub(super) root: Root,
+    online: Result<CpuList, Unread>,
+    isolated: CpuList,
+    asked: Option<CpuList>,
+}
+
+impl Host {
+    /// Looks at `root` for users of `cpus`; without any, of the isolated CPUs, and where none is isolated, of all.
+    ///
+    /// # Errors
+    /// [`NotOnline`] when `cpus` is empty or names one that the host does not have. Where its online CPUs cannot be
+    /// read, any are taken.
+    pub fn new(root: Root, cpus: Option<CpuList>) -> Result<Self, NotOnline> {
+        let list = |path: &str| match root.text(path)?.parse() {
+            Ok(cpus) => Ok::<CpuList, Unread>(cpus),
+            Err(_) => Err(malformed(path, &root.text(path)?, "a list of CPUs")),
+        };
+        let online = match list(ONLINE) {
+            Ok(cpus) if cpus.is_empty() => Err(malformed(ONLINE, "", "a list of CPUs")),
+            read => read,
+        };
+        if let (Some(asked), Ok(online)) = (&cpus, &online) {
+            let missing = asked.minus(online);
+            if asked.is_empty() || !missing.is_empty() {
+                let online = online.clone();
+                return Err(NotOnline { missing, online });
+            }
+        }
+        let isolated = list("/sys/devices/system/cpu/isolated").unwrap_or_default();
+        let partitions = list("/sys/fs/cgroup/cpuset.cpus.isolated").unwrap_or_default();
+        Ok(Self { root, online, isolated: isolated.or(&partitions), asked: cpus })
+    }
+
+    /// The CPUs that are judged.
+    ///
+    /// # Errors
+    /// [`Unread`] when none was named and the online CPUs cannot be read.
+    pub fn cpus(&self) -> Result<CpuList, Unread> {
+        match &self.asked {
+            Some(cpus) => Ok(cpus.clone()),
+            None if self.isolated.is_empty() => self.online.clone(),
+            None => Ok(self.isolated.clone()),
+        }
+    }
+}
+
+/// The reading side of one check.
+#[derive(Debug)]
+pub(super) struct Probe<'a> {
+    host: &'a Host,
+    readings: Vec<Reading>,
+}
+
+impl<'a> Probe<'a> {
+    pub(super) fn new(host: &'a Host) -> Self {
+        Self { host, readings: Vec::new() }
+    }
+
+    pub(super) fn into_readings(self) -> Vec<Reading> {
+        self.readings
+    }
+
+    /// Writes down that `path` said `value`.
+    pub(super) fn note(&mut self, path: impl Into<String>, value: impl ToString) {
+        self.readings.push(Reading { path: path.into(), value: value.to_string() });
+    }
+
+    /// Writes down that `path` could not be read, in a word where the path is all there is to say.
+    fn note_unread(&mut self, path: &str, unread: &Unread) {
+        let value = match unread {
+            Unread::Missing { .. } => "missing".to_owned(),
+            Unread::Denied { .. } => "permission denied".to_owned(),
+            Unread::Failed { cause, .. } | Unread::ToolFailed { cause, .. } => cause.clone(),
+            Unread::NoTool { .. } => "not installed".to_owned(),
+            Unread::Malformed { held, .. } => held.clone(),
+        };
+        self.note(path, value);
+    }
+
+    /// The text of `path`, written down whole.
+    pub(super) fn text(&mut self, path: &str) -> Result<String, Unread> {
+        let text = self.quiet(path)?;
+        self.note(path, &text);
+        Ok(text)
+    }
+
+    /// The text of `path`, of which the check itself notes the part that matters.
+    pub(super) fn quiet(&mut self, path: &str) -> Result<String, Unread> {
+        self.host.root.text(path).inspect_err(|error| self.note_unread(path, error))
+    }
+
+    /// The text of `path`, one of many of which some may be gone; the check notes the sum. Any bytes will do: a
+    /// process may name itself in what is no UTF-8.
+    pub(super) fn one_of_many(&self, path: &str) -> Option<String> {
+        let bytes = self.host.root.bytes(path).ok()?;
+        Some(String::from_utf8_lossy(&bytes).trim().to_owned())
+    }
+
+    /// The text of `path` where its absence is an answer too.
+    pub(super) fn optional(&mut self, path: &str) -> Option<String> {
+        let text = self.host.root.text(path).ok()?;
+        self.note(path, &text);
+        Some(text)
+    }
+
+    /// A number such as most sysctls are.
+    pub(super) fn number<T: FromStr>(&mut self, path: &str) -> Result<T, Unread> {
+        let text = self.text(path)?;
+        text.parse().map_err(|_| malformed(path, &text, "a number"))
+    }
+
+    /// A list of CPUs such as `0-3`.
+    pub(super) fn cpu_list(&mut self, path: &str) -> Result<CpuList, Unread> {
+        let text = self.text(path)?;
+        text.parse().map_err(|_| malformed(path, &text, "a list of CPUs"))
+    }
+
+    /// The choice between `open` and `close` in a file such as `always [madvise] never`.
+    pub(super) fn choice(&mut self, path: &str, open: char, close: char) -> Result<String, Unread> {
+        let text = self.text(path)?;
+        let chosen = text.split_once(open).and_then(|(_, rest)| rest.split_once(close));
+        match chosen {
+            Some((chosen, _)) => Ok(chosen.to_owned()),
+            None => Err(malformed(path, &text, "a choice in brackets")),
+        }
+    }
+
+    pub(super) fn bytes(&mut self, path: &str) -> Result<Vec<u8>, Unread> {
+        self.host.root.bytes(path).inspect_err(|error| self.note_unread(path, error))
+    }
+
+    pub(super) fn names(&mut self, path: &str) -> Result<Vec<String>, Unread> {
+        self.host.root.names(path).inspect_err(|error| self.note_unread(path, error))
+    }
+
+    pub(super) fn exists(&self, path: &str) -> bool {
+        self.host.root.exists(path)
+    }
+
+    /// What `tool args...` prints, of which the check notes the part that matters.
+    pub(super) fn command(&mut self, tool: &str, args: &[&str]) -> Result<String, Unread> {
+        let printed = self.host.root.command(tool, args);
+        printed.inspect_err(|error| self.note_unread(&format!("{tool} {}", args.join(" ")), error))
+    }
+
+    /// The CPUs that are judged.
+    pub(super) fn cpus(&mut self) -> Result<CpuList, Unread> {
+        self.host.cpus().inspect_err(|error| self.note_unread(ONLINE, error))
+    }
+
+    pub(super) fn online(&mut self) -> Result<CpuList, Unread> {
+        self.host.online.clone().inspect_err(|error| self.note_unread(ONLINE, error))
+    }
+
+    /// Whether the judged CPUs were set aside, by the caller's word or by isolation, rather than being simply all.
+    pub(super) fn set_aside(&self) -> bool {
+        self.host.asked.is_some() || !self.host.isolated.is_empty()
+    }
+
+    /// The CPUs to name in a command that sets some aside: the judged ones, or all but the first core's.
+    pub(super) fn candidates(&mut self) -> Result<CpuList, Unread> {
+        let online = self.online()?;
+        if self.set_aside() {
+            return self.cpus();
+        }
+        let first = online.iter().next().unwrap_or(0);
+        let siblings = self.host.root.text(&format!("{CPU_DIR}/cpu{first}/topology/thread_siblings_list"));
+        let first_core =
+            siblings.ok().and_then(|text| text.parse().ok()).unwrap_or_else(|| CpuList::from_iter([first]));
+        let others = online.minus(&first_core);
+        Ok(if others.is_empty() { online } else { others })
+    }
+
+    /// The CPUs left for everything else; CPU 0 where nothing would be left.
+    pub(super) fn housekeeping(&mut self) -> Result<CpuList, Unread> {
+        let left = self.online()?.minus(&self.candidates()?);
+        Ok(if left.is_empty() { CpuList::from_iter([0]) } else { left })
+    }
+
+    /// The value of `leaf` on every judged CPU, grouped: `performance` on 0-3.
+    pub(super) fn per_cpu(&mut self, leaf: &str) -> Result<BTreeMap<String, CpuList>, Unread> {
+        let mut cpus_of: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+        for cpu in self.cpus()?.iter() {
+            let value = self.quiet(&format!("{CPU_DIR}/cpu{cpu}/{leaf}"))?;
+            cpus_of.entry(value).or_default().push(cpu);
+        }
+        let grouped: BTreeMap<String, CpuList> =
+            cpus_of.into_iter().map(|(value, cpus)| (value, cpus.into_iter().collect())).collect();
+        let summary: Vec<String> =
+            grouped.iter().map(|(value, cpus)| format!("{value} on CPU {cpus}")).collect();
+        self.note(format!("{CPU_DIR}/cpu*/{leaf}"), summary.join("; "));
+        Ok(grouped)
+    }
+
+    /// The value of `name=` on the kernel's command line, or None where it is not given; the last one counts.
+    pub(super) fn boot_parameter(&mut self, name: &str) -> Result<Option<String>, Unread> {
+        let line = self.quiet("/proc/cmdline")?;
+        let value = |word: &str| match word.split_once('=') {
+            Some((key, value)) => (key == name).then(|| value.to_owned()),
+            None => (word == name).then(String::new),
+        };
+        let found = line.split_whitespace().filter_map(value).next_back();
+        let noted = found.as_ref().map_or_else(|| format!("no {name}"), |value| format!("{name}={value}"));
+        self.note("/proc/cmdline", noted);
+        Ok(found)
+    }
+
+    /// The kernel's version as (major, minor).
+    pub(super) fn kernel(&mut self) -> Result<(u32, u32), Unread> {
+        const PATH: &str = "/proc/sys/kernel/osrelease";
+        let release = self.text(PATH)?;
+        let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+        match (parts.next(), parts.next()) {
+            (Some(Ok(major)), Some(Ok(minor))) => Ok((major, minor)),
+            _ => Err(malformed(PATH, &release, "a kernel release")),
+        }
+    }
+
+    /// One line of a `Name: value` file such as /proc/meminfo, in its own unit.
+    pub(super) fn field(&mut self, path: &str, name: &'static str) -> Result<String, Unread> {
+        let text = self.quiet(path)?;
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let value = line.ok_or_else(|| malformed(path, &text, name))?.trim().to_owned();
+        self.note(path, format!("{name}: {value}"));
+        Ok(value)
+    }
+
+    /// A field of /proc/meminfo: KiB, or a count where the kernel writes no unit.
+    pub(super) fn meminfo(&mut self, name: &'static str) -> Result<u64, Unread> {
+        const PATH: &str = "/proc/meminfo";
+        let value = self.field(PATH, name)?;
+        value.trim_end_matches(" kB").parse().map_err(|_| malformed(PATH, &value, "a number"))
+    }
+
+    /// The limit files of this process's control group and of all above it, nearest first. None at all means the
+    /// top group, which has no limits. `files` are the names in version 2 and version 1.
+    pub(super) fn cgroup(
+        &mut self,
+        controller: &str,
+        files: [&str; 2],
+    ) -> Result<Vec<(String, String)>, Unread> {
+        const PATH: &str = "/proc/self/cgroup";
+        let groups = self.quiet(PATH)?;
+        let lines: Vec<(&str, &str)> =
+            groups.lines().filter_map(|line| line.split_once(':')?.1.split_once(':')).collect();
+        let old = lines.iter().find(|(controllers, _)| controllers.split(',').any(|name| name == controller));
+        let (base, leaf, (_, group)) =
+            match (old, lines.iter().find(|(controllers, _)| controllers.is_empty())) {
+                (Some(line), _) => (format!("/sys/fs/cgroup/{controller}"), files[1], line),
+                (None, Some(line)) => ("/sys/fs/cgroup".to_owned(), files[0], line),
+                (None, None) => return Err(malformed(PATH, &groups, "a control group")),
+            };
+        self.note(PATH, group);
+        if !self.exists(&base) {
+            return Err(Unread::Missing { path: base });
+        }
+        let mut group = group.trim_matches('/').to_owned();
+        let mut found = Vec::new();
+        loop {
+            let dir = if group.is_empty() { base.clone() } else { format!("{base}/{group}") };
+            let path = format!("{dir}/{leaf}");
+            if let Some(value) = self.optional(&path) {
+                found.push((path, value));
+            }
+            if group.is_empty() {
+                return Ok(found);
+            }
+            group.truncate(group.rfind('/').unwrap_or(0));
+        }
+    }
+}

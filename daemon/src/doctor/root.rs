@@ -1,0 +1,262 @@
+//! Where the facts come from: the live host, or a directory that holds a copy of one.
+//!
+//! Every file and every tool the checks consult goes through [`Root`], so a check behaves the same on a machine, on
+//! a tree captured from another, and in a test. Nothing is judged here. A read is bounded, and in a copied tree only
+//! regular files are opened: a pipe planted there cannot hang the doctor.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+/// `/proc/interrupts` of a host with a thousand CPUs stays below this; nothing else comes near.
+const MAX_FILE_BYTES: u64 = 16 << 20;
+
+/// A tool is run from these directories only, so that a doctor run as root never runs what a user's PATH offers.
+const TOOL_DIRS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
+
+/// The host to read: the running one, or a copy of its files below a directory.
+#[derive(Debug, Clone)]
+pub struct Root {
+    dir: PathBuf,
+    live: bool,
+}
+
+/// Why a directory cannot stand for a host.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenRootError {
+    /// It cannot be opened.
+    #[error(
+        "cannot open the root {dir}: {cause}; name a directory that holds a copy of a host's /proc and /sys"
+    )]
+    Unreadable {
+        /// The directory asked for.
+        dir: PathBuf,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// It holds neither `proc` nor `sys`, so every check would say unknown.
+    #[error("{dir} holds neither proc nor sys; name the directory above them")]
+    NotAHost {
+        /// The directory asked for.
+        dir: PathBuf,
+    },
+}
+
+/// Why a fact could not be had. Each makes a check unknown, never passed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unread {
+    /// The file is not there: another kernel, another machine, or not captured.
+    #[error("{path} is missing")]
+    Missing {
+        /// Absolute path on the host.
+        path: String,
+    },
+    /// This user may not read it.
+    #[error("{path} may not be read by this user")]
+    Denied {
+        /// Absolute path on the host.
+        path: String,
+    },
+    /// Reading failed otherwise.
+    #[error("cannot read {path}: {cause}")]
+    Failed {
+        /// Absolute path on the host.
+        path: String,
+        /// What the system said.
+        cause: String,
+    },
+    /// It was read, but does not say what such a file says.
+    #[error("{path} holds {held:?}, not {wanted}")]
+    Malformed {
+        /// Absolute path on the host.
+        path: String,
+        /// The start of what it holds.
+        held: String,
+        /// What was expected.
+        wanted: &'static str,
+    },
+    /// The only tool that shows it is not installed.
+    #[error("{tool} is not installed, and no file shows this")]
+    NoTool {
+        /// The program's name, which is also its package's.
+        tool: String,
+    },
+    /// The tool ran and gave up.
+    #[error("{command}: {cause}")]
+    ToolFailed {
+        /// The command line.
+        command: String,
+        /// The first line it complained with.
+        cause: String,
+    },
+}
+
+impl Root {
+    /// The running host.
+    #[must_use]
+    pub fn live() -> Self {
+        Self { dir: PathBuf::from("/"), live: true }
+    }
+
+    /// The host copied below `dir`; `/` is the running one. What a tool printed there is read from
+    /// `dir/commands/COMMAND LINE`, for example `dir/commands/ethtool -c eth0`.
+    ///
+    /// # Errors
+    /// [`OpenRootError`] when `dir` cannot be opened or holds neither `proc` nor `sys`.
+    pub fn at(dir: &Path) -> Result<Self, OpenRootError> {
+        let dir =
+            dir.canonicalize().map_err(|cause| OpenRootError::Unreadable { dir: dir.to_owned(), cause })?;
+        if dir == Path::new("/") {
+            return Ok(Self::live());
+        }
+        if !dir.join("proc").is_dir() && !dir.join("sys").is_dir() {
+            return Err(OpenRootError::NotAHost { dir });
+        }
+        Ok(Self { dir, live: false })
+    }
+
+    /// The directory that stands for `/`.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The bytes of `path`, an absolute path on the host; at most 16 MiB of them.
+    ///
+    /// # Errors
+    /// [`Unread`], naming `path` as the host knows it.
+    pub fn bytes(&self, path: &str) -> Result<Vec<u8>, Unread> {
+        let below = self.below(path);
+        let read = || {
+            if !self.live && !fs::metadata(&below)?.is_file() {
+                return Err(io::Error::other("not a regular file"));
+            }
+            let mut bytes = Vec::new();
+            File::open(&below)?.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
+            Ok(bytes)
+        };
+        read().map_err(|cause| unread(path, &cause))
+    }
+
+    /// The text of `path` without the blanks around it.
+    ///
+    /// # Errors
+    /// [`Unread`], also when it is not UTF-8.
+    pub fn text(&self, path: &str) -> Result<String, Unread> {
+        let bytes = self.bytes(path)?;
+        match std::str::from_utf8(&bytes) {
+            Ok(text) => Ok(text.trim().to_owned()),
+            Err(_) => Err(malformed(path, &String::from_utf8_lossy(&bytes), "text")),
+        }
+    }
+
+    /// The names in the directory `path`, sorted, numbers by value.
+    ///
+    /// # Errors
+    /// [`Unread`] when it cannot be listed.
+    pub fn names(&self, path: &str) -> Result<Vec<String>, Unread> {
+        let list = || {
+            fs::read_dir(self.below(path))?
+                .map(|entry| Ok(entry?.file_name()))
+                .collect::<io::Result<Vec<_>>>()
+        };
+        let mut names: Vec<String> = list()
+            .map_err(|cause| unread(path, &cause))?
+            .into_iter()
+            .filter_map(|name| name.into_string().ok())
+            .collect();
+        names.sort_by_key(|name| (name.parse::<u64>().unwrap_or(u64::MAX), name.clone()));
+        Ok(names)
+    }
+
+    /// Whether `path` exists, of whatever kind.
+    #[must_use]
+    pub fn exists(&self, path: &str) -> bool {
+        self.below(path).exists()
+    }
+
+    /// What `tool args...` prints: run on the live host, read from `commands/` in a copied one.
+    ///
+    /// # Errors
+    /// [`Unread`] when it is not installed, was not captured, or failed.
+    pub fn command(&self, tool: &str, args: &[&str]) -> Result<String, Unread> {
+        let line = format!("{tool} {}", args.join(" "));
+        if !self.live {
+            return self.text(&format!("/commands/{line}"));
+        }
+        let program = TOOL_DIRS
+            .iter()
+            .map(|dir| Path::new(dir).join(tool))
+            .find(|program| program.is_file())
+            .ok_or_else(|| Unread::NoTool { tool: tool.to_owned() })?;
+        let failed = |cause: String| Unread::ToolFailed { command: line.clone(), cause };
+        let output = Command::new(program)
+            .args(args)
+            .env("LC_ALL", "C")
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|cause| failed(cause.to_string()))?;
+        if !output.status.success() {
+            let complaint = String::from_utf8_lossy(&output.stderr);
+            return Err(failed(complaint.lines().next().unwrap_or("failed in silence").trim().to_owned()));
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    }
+
+    fn below(&self, path: &str) -> PathBuf {
+        self.dir.join(path.trim_start_matches('/'))
+    }
+}
+
+/// The error of a file that was read and does not hold what it should.
+pub(super) fn malformed(path: &str, held: &str, wanted: &'static str) -> Unread {
+    let held: String = held.trim().chars().take(40).collect();
+    Unread::Malformed { path: path.to_owned(), held, wanted }
+}
+
+fn unread(path: &str, cause: &io::Error) -> Unread {
+    let path = path.to_owned();
+    match cause.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Unread::Missing { path },
+        io::ErrorKind::PermissionDenied => Unread::Denied { path },
+        _ => Unread::Failed { path, cause: cause.to_string() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_is_no_host_is_refused() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        assert!(matches!(Root::at(dir.path()), Err(OpenRootError::NotAHost { .. })));
+        assert!(matches!(Root::at(&dir.path().join("none")), Err(OpenRootError::Unreadable { .. })));
+    }
+
+    #[test]
+    fn a_pipe_in_a_copied_tree_does_not_hang() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        fs::create_dir(dir.path().join("proc")).expect("a directory");
+        let made = Command::new("mkfifo").arg(dir.path().join("proc/swaps")).status().expect("mkfifo runs");
+        assert!(made.success());
+        let root = Root::at(dir.path()).expect("proc is there");
+        assert!(matches!(root.text("/proc/swaps"), Err(Unread::Failed { .. })));
+        assert!(matches!(root.text("/proc/none"), Err(Unread::Missing { .. })));
+    }
+
+    #[test]
+    fn a_tool_nobody_installed_is_named() {
+        let missing = Root::live().command("no-such-tool-of-ours", &["-x"]);
+        assert_eq!(missing, Err(Unread::NoTool { tool: "no-such-tool-of-ours".into() }));
+    }
+
+    #[test]
+    fn a_tools_complaint_is_kept() {
+        let failed = Root::live().command("ls", &["/no/such/directory"]);
+        assert!(matches!(failed, Err(Unread::ToolFailed { cause, .. }) if cause.contains("No such file")));
+    }
+}

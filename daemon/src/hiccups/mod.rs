@@ -1,0 +1,365 @@
+//! The machine's own stalls: on each chosen CPU one thread reads the clock back to back, and whatever keeps it from
+//! doing so for longer than a threshold is recorded.
+//!
+//! No program can do better on that CPU than these threads, so what they see is the floor under every latency here.
+//! A gap says that the CPU was away, not who took it; `perf` and `shmcast doctor` find the cause. The measuring loop
+//! makes no system call and allocates nothing: it locks one of two histograms, and only when it has a gap to record.
+//! It still disturbs itself when the caller of [`Recorder::drain`] runs on a measured CPU, and says so honestly: that
+//! wake-up is a stall like any other. Printing is the caller's.
+
+mod log;
+mod steal;
+
+pub use log::{Log, LogError};
+pub use steal::steal_ns_by_cpu;
+
+use std::{
+    io,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+        mpsc,
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use hdrhistogram::Histogram;
+use nix::{
+    errno::Errno,
+    sched::{CpuSet, sched_getaffinity, sched_setaffinity},
+    sys::resource::{UsageWho, getrusage},
+    unistd::Pid,
+};
+
+use crate::cpu_list::CpuList;
+
+/// Longer gaps are recorded as this long: an hour.
+pub const MAX_STALL_NS: u64 = 3_600_000_000_000;
+
+/// Values are kept to three significant digits, so within 0.1 %.
+const SIGNIFICANT_DIGITS: u8 = 3;
+
+/// A thread that cannot be told to stop must not run for ever, so the flag is read once in this many clock readings.
+const READINGS_PER_CHECK: u32 = 64;
+
+/// Why recording cannot begin.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// No CPU to measure.
+    #[error("no CPU to measure; name some with --cpu, such as --cpu 0,2-3")]
+    NoCpu,
+    /// This process may not run on a CPU it was asked to measure.
+    #[error(
+        "CPU {cpu} is not among those this process may use, {allowed}; choose from these or widen them with taskset"
+    )]
+    NotAllowed {
+        /// The CPU that was asked for.
+        cpu: usize,
+        /// The CPUs of this process.
+        allowed: CpuList,
+    },
+    /// The kernel would not say which CPUs this process may use.
+    #[error("cannot read the CPUs of this process: {0}")]
+    Affinity(Errno),
+    /// A thread could not be started.
+    #[error("cannot start a thread for CPU {cpu}: {cause}; check the limit on processes (ulimit -u)")]
+    Thread {
+        /// The CPU it was for.
+        cpu: usize,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// A thread could not be pinned.
+    #[error("cannot pin a thread to CPU {cpu}: {cause}; is it online?")]
+    Pin {
+        /// The CPU it was for.
+        cpu: usize,
+        /// What the kernel said.
+        cause: Errno,
+    },
+}
+
+/// The CPUs this process may run on.
+///
+/// # Errors
+/// [`StartError::Affinity`] when the kernel will not say.
+pub fn allowed_cpus() -> Result<CpuList, StartError> {
+    let set = sched_getaffinity(Pid::from_raw(0)).map_err(StartError::Affinity)?;
+    Ok((0..CpuSet::count()).filter(|&cpu| set.is_set(cpu).unwrap_or(false)).collect())
+}
+
+/// The stalls of one CPU over some time.
+#[derive(Debug, Clone)]
+pub struct Stalls {
+    /// Their lengths in nanoseconds, to 0.1 %.
+    pub histogram: Histogram<u64>,
+    /// Their lengths in nanoseconds, added up exactly.
+    pub sum_ns: u64,
+    /// The longest in nanoseconds, exactly.
+    pub max_ns: u64,
+}
+
+impl Stalls {
+    /// None yet. Allocates about 260 KiB and touches all of it, so that recording takes no page fault.
+    #[must_use]
+    pub fn none() -> Self {
+        let mut histogram = Histogram::new_with_bounds(1, MAX_STALL_NS, SIGNIFICANT_DIGITS)
+            .expect("1 ns to an hour in three digits is within what a histogram can hold");
+        histogram.reset();
+        Self { histogram, sum_ns: 0, max_ns: 0 }
+    }
+
+    /// How many there were.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.histogram.len()
+    }
+
+    /// The length that a share of `quantile` (0.0 to 1.0) did not exceed, in nanoseconds; 0 when there were none.
+    #[must_use]
+    pub fn quantile_ns(&self, quantile: f64) -> u64 {
+        // The histogram names the top of a bucket, which may lie above anything that happened.
+        self.histogram.value_at_quantile(quantile).min(self.max_ns)
+    }
+
+    /// Adds those of `other`.
+    pub fn add(&mut self, other: &Self) {
+        self.histogram.add(&other.histogram).expect("both histograms have the same bounds");
+        self.sum_ns += other.sum_ns;
+        self.max_ns = self.max_ns.max(other.max_ns);
+    }
+
+    fn record(&mut self, gap_ns: u64) {
+        self.histogram.saturating_record(gap_ns);
+        self.sum_ns += gap_ns;
+        self.max_ns = self.max_ns.max(gap_ns);
+    }
+
+    fn clear(&mut self) {
+        self.histogram.reset();
+        self.sum_ns = 0;
+        self.max_ns = 0;
+    }
+}
+
+/// Two tallies, so that one can be read out at leisure while the other is written.
+#[derive(Debug)]
+struct Shared {
+    tallies: [Mutex<Stalls>; 2],
+    active: AtomicUsize,
+    stop: AtomicBool,
+}
+
+impl Shared {
+    fn new() -> Self {
+        let tallies = [Mutex::new(Stalls::none()), Mutex::new(Stalls::none())];
+        Self { tallies, active: AtomicUsize::new(0), stop: AtomicBool::new(false) }
+    }
+
+    /// A panic while holding the lock leaves counters that are still counters.
+    fn lock(&self, index: usize) -> MutexGuard<'_, Stalls> {
+        self.tallies[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Debug)]
+struct Worker {
+    cpu: usize,
+    shared: Arc<Shared>,
+    thread: JoinHandle<Watched>,
+}
+
+/// What a measuring thread did in all.
+#[derive(Debug, Clone, Copy)]
+struct Watched {
+    elapsed: Duration,
+    readings: u64,
+    preemptions: Option<u64>,
+}
+
+/// What one CPU showed in all.
+#[derive(Debug, Clone)]
+pub struct CpuRecord {
+    /// Its number.
+    pub cpu: usize,
+    /// How long it was watched.
+    pub watched: Duration,
+    /// How often the clock was read in that time.
+    pub readings: u64,
+    /// How often another task was put in its place; None where the kernel would not say.
+    pub preemptions: Option<u64>,
+    /// The stalls not yet drained.
+    pub rest: Stalls,
+}
+
+/// Threads that watch one CPU each until [`finish`](Recorder::finish); dropping it stops them too.
+#[derive(Debug)]
+pub struct Recorder {
+    workers: Vec<Worker>,
+}
+
+impl Recorder {
+    /// Starts one busy thread on each of `cpus` that records every gap of more than `threshold_ns`.
+    ///
+    /// # Errors
+    /// [`StartError`]; threads already started are stopped again.
+    pub fn start(cpus: &CpuList, threshold_ns: u64) -> Result<Self, StartError> {
+        let allowed = allowed_cpus()?;
+        if cpus.is_empty() {
+            return Err(StartError::NoCpu);
+        }
+        if let Some(cpu) = cpus.minus(&allowed).iter().next() {
+            return Err(StartError::NotAllowed { cpu, allowed });
+        }
+        let mut recorder = Self { workers: Vec::with_capacity(cpus.count()) };
+        for cpu in cpus.iter() {
+            let shared = Arc::new(Shared::new());
+            let its = Arc::clone(&shared);
+            let (report, pinned) = mpsc::channel();
+            let thread = std::thread::Builder::new()
+                .name(format!("hiccups-{cpu}"))
+                .spawn(move || {
+                    // Whoever started this thread may have given up on it; then `stop` is set too.
+                    let _ = report.send(pin(cpu));
+                    watch(&its, threshold_ns)
+                })
+                .map_err(|cause| StartError::Thread { cpu, cause })?;
+            recorder.workers.push(Worker { cpu, shared, thread });
+            pinned
+                .recv()
+                .expect("the thread reports before it does anything else")
+                .map_err(|cause| StartError::Pin { cpu, cause })?;
+        }
+        Ok(recorder)
+    }
+
+    /// Takes what was recorded since the last time, one entry a CPU. Copies some 260 KiB a CPU; does not stop the
+    /// measuring threads.
+    pub fn drain(&self) -> Vec<(usize, Stalls)> {
+        let drain = |worker: &Worker| {
+            let shared = &worker.shared;
+            // The flip only steers the thread to the other tally; the lock is what orders the data. A thread that
+            // read the old index before it may still record there afterwards, and that is drained two flips later.
+            let old = shared.active.fetch_xor(1, Ordering::Relaxed);
+            let mut tally = shared.lock(old);
+            let stalls = tally.clone();
+            tally.clear();
+            (worker.cpu, stalls)
+        };
+        self.workers.iter().map(drain).collect()
+    }
+
+    /// Stops all threads and takes what is left, one entry a CPU.
+    #[must_use]
+    pub fn finish(mut self) -> Vec<CpuRecord> {
+        self.stop();
+        let finish = |worker: Worker| {
+            let watched = worker.thread.join().expect("a measuring thread has nothing to panic about");
+            let mut rest = worker.shared.lock(0).clone();
+            rest.add(&worker.shared.lock(1));
+            CpuRecord {
+                cpu: worker.cpu,
+                watched: watched.elapsed,
+                readings: watched.readings,
+                preemptions: watched.preemptions,
+                rest,
+            }
+        };
+        std::mem::take(&mut self.workers).into_iter().map(finish).collect()
+    }
+
+    fn stop(&self) {
+        for worker in &self.workers {
+            worker.shared.stop.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn pin(cpu: usize) -> Result<(), Errno> {
+    let mut set = CpuSet::new();
+    set.set(cpu)?;
+    sched_setaffinity(Pid::from_raw(0), &set)
+}
+
+fn watch(shared: &Shared, threshold_ns: u64) -> Watched {
+    let preempted_before = involuntary_switches();
+    let begun = Instant::now();
+    let mut last = begun;
+    let mut readings = 0;
+    while !shared.stop.load(Ordering::Relaxed) {
+        for _ in 0..READINGS_PER_CHECK {
+            let now = Instant::now();
+            // 64 bits of nanoseconds last five centuries.
+            let gap_ns = now.duration_since(last).as_nanos() as u64;
+            last = now;
+            if gap_ns > threshold_ns {
+                shared.lock(shared.active.load(Ordering::Relaxed)).record(gap_ns);
+            }
+        }
+        readings += u64::from(READINGS_PER_CHECK);
+    }
+    let preempted = involuntary_switches().zip(preempted_before);
+    Watched {
+        elapsed: last.duration_since(begun),
+        readings,
+        preemptions: preempted.map(|(after, before)| after.saturating_sub(before)),
+    }
+}
+
+/// How often this thread was taken off its CPU although it wanted to go on.
+fn involuntary_switches() -> Option<u64> {
+    let usage = getrusage(UsageWho::RUSAGE_THREAD).ok()?;
+    u64::try_from(usage.involuntary_context_switches()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stall_lost_between_two_drains() {
+        // With a threshold of 0 every reading that moved the clock is a stall: enough of them to race with the drains.
+        let cpus: CpuList = allowed_cpus().expect("affinity").iter().take(1).collect();
+        // An even and an odd number of drains, so that either tally is the last one in use.
+        for drains in [50, 51] {
+            let recorder = Recorder::start(&cpus, 0).expect("an allowed CPU");
+            let mut all = Stalls::none();
+            for _ in 0..drains {
+                for (_, stalls) in recorder.drain() {
+                    all.add(&stalls);
+                }
+            }
+            let records = recorder.finish();
+            all.add(&records[0].rest);
+            // The gaps follow one another without a hole, so together they are the time watched, to the nanosecond.
+            assert_eq!(u128::from(all.sum_ns), records[0].watched.as_nanos());
+            assert!(all.count() <= records[0].readings);
+            assert!(all.count() > 0);
+        }
+    }
+
+    #[test]
+    fn a_cpu_this_process_may_not_use() {
+        let beyond = CpuList::from_iter([8191]);
+        assert!(matches!(Recorder::start(&beyond, 1000), Err(StartError::NotAllowed { cpu: 8191, .. })));
+        assert!(matches!(Recorder::start(&CpuList::default(), 1000), Err(StartError::NoCpu)));
+    }
+
+    #[test]
+    fn a_quantile_above_the_longest_stall() {
+        let mut stalls = Stalls::none();
+        assert_eq!((stalls.count(), stalls.quantile_ns(0.99)), (0, 0));
+        stalls.record(1_000_001);
+        assert_eq!(stalls.quantile_ns(1.0), 1_000_001);
+        stalls.record(u64::MAX / 4);
+        assert_eq!(stalls.max_ns, u64::MAX / 4);
+        assert!(stalls.quantile_ns(1.0) <= MAX_STALL_NS * 1001 / 1000);
+    }
+}

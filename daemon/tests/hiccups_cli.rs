@@ -1,0 +1,113 @@
+//! The `hiccups` verb as a user runs it. No assertion is about how the machine performs.
+
+use std::{
+    path::Path,
+    process::{Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use shmcast_daemon::hiccups::allowed_cpus;
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_shmcast"));
+    command.arg("hiccups").args(args);
+    command
+}
+
+fn hiccups(args: &[&str]) -> Output {
+    command(args).output().expect("the program runs")
+}
+
+fn first_cpu() -> String {
+    let cpus = allowed_cpus().expect("affinity");
+    cpus.iter().next().expect("a CPU to run on").to_string()
+}
+
+fn json(output: &Output) -> serde_json::Value {
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+#[test]
+fn numbers_that_contradict_each_other() {
+    let cpu = first_cpu();
+    let output = hiccups(&["--cpu", &cpu, "--duration", "200ms", "--json"]);
+    let result = json(&output);
+    assert_eq!(result["ended_by"], "duration");
+    assert!(output.stderr.is_empty(), "{output:?}");
+    let cpus = result["cpus"].as_array().expect("a list");
+    assert_eq!(cpus.len(), 1);
+    assert_eq!(cpus[0]["cpu"].to_string(), cpu);
+    let number = |name: &str| cpus[0][name].as_u64().unwrap_or_else(|| panic!("no {name}"));
+    assert!(number("p50_ns") <= number("p99_ns"));
+    assert!(number("p99_ns") <= number("p99_9_ns"));
+    assert!(number("p99_9_ns") <= number("max_ns"));
+    assert!(number("max_ns") <= number("stalled_ns"));
+    assert!(number("stalled_ns") <= number("watched_ns"));
+    assert!(number("stalls") < number("clock_readings"));
+    assert!(number("watched_ns") >= 200_000_000);
+}
+
+/// The log's header is written once the signal is being watched for.
+fn wait_for(log: &Path) {
+    let begun = Instant::now();
+    while std::fs::metadata(log).map_or(0, |log| log.len()) == 0 {
+        assert!(begun.elapsed() < Duration::from_secs(30), "it never began");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_run_cut_short_that_loses_its_result() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    for (signal, name) in [(Signal::SIGINT, "int.hlog"), (Signal::SIGTERM, "term.hlog")] {
+        let log = dir.path().join(name);
+        let path = log.to_str().expect("a path in UTF-8");
+        let cpu = first_cpu();
+        let child = command(&["--cpu", &cpu, "--duration", "1h", "--json", "--log", path])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program runs");
+        wait_for(&log);
+        let pid = i32::try_from(child.id()).expect("a process id");
+        kill(Pid::from_raw(pid), signal).expect("it is ours");
+        let result = json(&child.wait_with_output().expect("it ends"));
+        assert_eq!(result["ended_by"], "signal");
+        let lines = std::fs::read_to_string(&log).expect("the log");
+        assert!(lines.contains(&format!("Tag=cpu{cpu},0.000,")), "{lines}");
+        assert!(lines.ends_with('\n'));
+    }
+}
+
+#[test]
+fn a_wrong_argument_that_runs_anyway() {
+    let wrong: [(&[&str], i32, &str); 6] = [
+        (&["--cpu", "8000"], 1, "taskset"),
+        (&["--cpu", ""], 1, "--cpu"),
+        (&["--duration", "10"], 2, "500ms"),
+        (&["--duration", "0s"], 1, "--duration"),
+        (&["--interval", "1ms"], 1, "10ms"),
+        (&["--log", "/no/such/directory/x.hlog"], 1, "cannot create the log /no/such"),
+    ];
+    for (args, code, hint) in wrong {
+        let output = hiccups(args);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {output:?}");
+        assert!(output.stdout.is_empty(), "{args:?}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(stderr.contains(hint), "{args:?}: {stderr}");
+    }
+}
+
+#[test]
+fn a_full_disk_unnoticed() {
+    let cpu = first_cpu();
+    let output = hiccups(&["--cpu", &cpu, "--duration", "100ms", "--log", "/dev/full"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("/dev/full") && stderr.contains("disk full"), "{stderr}");
+}
