@@ -3,6 +3,7 @@
 //! One verb, one file, under [`cli`]; what the daemon does is under [`server`], what it is told under [`config`].
 #![forbid(unsafe_code)]
 
+pub mod bridge;
 pub mod cli;
 pub mod config;
 pub mod cpu_list;

@@ -6,9 +6,12 @@ use super::{Host, HostArg, print_json, stop_flag, stopped};
 use anyhow::{Context, Result, bail};
 use bytesize::ByteSize;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::json;
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufReader, Read};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -82,17 +85,17 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if from_stdin && args.repeat != 1 {
         bail!("stdin can be read only once: give --loop a file with --input");
     }
+    let stop = stop_flag()?;
     // Before the channel exists: a wrong file name should leave nothing behind.
-    let open = || -> Result<Box<dyn BufRead>> {
-        if from_stdin {
-            return Ok(Box::new(std::io::stdin().lock()));
-        }
-        let file =
-            File::open(&args.input).with_context(|| format!("open --input {}", args.input.display()))?;
-        Ok(Box::new(BufReader::with_capacity(1 << 20, file)))
+    let open = || -> Result<BufReader<Interruptible<'_>>> {
+        let file = if from_stdin {
+            File::from(io::stdin().as_fd().try_clone_to_owned()?)
+        } else {
+            File::open(&args.input).with_context(|| format!("open --input {}", args.input.display()))?
+        };
+        Ok(BufReader::with_capacity(1 << 20, Interruptible { file, stop: &stop }))
     };
     let first_input = open()?;
-    let stop = stop_flag()?;
     if let Some(cpu) = args.cpu {
         shmcast::pin_current_thread(cpu).with_context(|| format!("pin to --cpu {cpu}"))?;
     }
@@ -161,6 +164,29 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         );
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Input that ends when the program is told to stop, also while there is nothing to read.
+struct Interruptible<'a> {
+    file: File,
+    stop: &'a AtomicBool,
+}
+
+impl Read for Interruptible<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if stopped(self.stop) {
+                return Ok(0);
+            }
+            let mut input = [PollFd::new(self.file.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut input, PollTimeout::from(100u8)) {
+                // Nothing yet, or a signal: look whether it was meant for us.
+                Ok(0) | Err(Errno::EINTR) => {}
+                Ok(_) => return self.file.read(buffer),
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
 }
 
 /// A line on a terminal, nothing elsewhere.

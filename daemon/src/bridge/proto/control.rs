@@ -1,0 +1,286 @@
+//! Our own control datagrams: leases, cookies, and a server's word that what was asked for is gone.
+//!
+//! They share sockets with MoldUDP64 and must never be taken for it, nor harm a receiver that looks at nothing:
+//! ```text
+//! 0xFF 'S' 'H' 'M' 'C' version kind 0xFF 0 0 | sequence 0 (8 bytes) | count 0 (2 bytes) | body
+//! ```
+//! Bytes 0 to 9 are no session name (0xFF is not ASCII), sequence 0 does not exist, and count 0 is a heartbeat, so a
+//! MoldUDP64 receiver that skips every check still sees "nothing new". A request is exactly 20 bytes; these are longer.
+//! Every kind has one fixed length, and no reply that is sent before a cookie came back is longer than its cause.
+
+use super::session::Session;
+use super::wire::{HEADER_BYTES, Malformed};
+
+/// The version that this build speaks.
+pub const CONTROL_VERSION: u8 = 1;
+/// A buffer of this size holds any control datagram.
+pub const CONTROL_MAX_BYTES: usize = 64;
+/// The size of a cookie, in bytes.
+pub const COOKIE_BYTES: usize = 24;
+
+const MAGIC: [u8; 5] = [0xFF, b'S', b'H', b'M', b'C'];
+const BODY: usize = HEADER_BYTES;
+
+/// Proof that a datagram came from where it says: opaque to the client, checked by the server that made it.
+pub type Cookie = [u8; COOKIE_BYTES];
+
+/// One control datagram. The nonce of an answer is that of its question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Control {
+    /// A client asks for a cookie. Padded to the size of the answer.
+    Hello {
+        /// Chosen by the client.
+        nonce: u64,
+    },
+    /// The server's stateless answer to `Hello`, and to a cookie that is no longer good.
+    Cookie {
+        /// The question's.
+        nonce: u64,
+        /// To be sent back.
+        cookie: Cookie,
+    },
+    /// A client that has a cookie asks for a lease, or renews one.
+    Subscribe {
+        /// Chosen by the client.
+        nonce: u64,
+        /// The newest cookie it was given.
+        cookie: Cookie,
+        /// Whether it wants the live packets, or only to be served repairs.
+        live: bool,
+        /// How long a lease it would like, in milliseconds; 0 leaves it to the server.
+        lease_ms: u32,
+    },
+    /// The lease holds from now on.
+    Granted {
+        /// The question's.
+        nonce: u64,
+        /// A fresh cookie for the renewal.
+        cookie: Cookie,
+        /// How long it holds, in milliseconds.
+        lease_ms: u32,
+    },
+    /// A client gives its lease back.
+    Unsubscribe {
+        /// Chosen by the client.
+        nonce: u64,
+        /// The newest cookie it was given.
+        cookie: Cookie,
+    },
+    /// The lease is gone.
+    Released {
+        /// The question's.
+        nonce: u64,
+    },
+    /// No lease: every place is taken.
+    Full {
+        /// The question's.
+        nonce: u64,
+    },
+    /// A retransmission server no longer holds what was asked for.
+    Gone {
+        /// The session asked for.
+        session: Session,
+        /// The first sequence asked for.
+        first: u64,
+        /// The oldest sequence that the server still holds.
+        oldest: u64,
+    },
+}
+
+/// Whether a datagram is one of ours rather than MoldUDP64.
+pub fn is_control(datagram: &[u8]) -> bool {
+    datagram.starts_with(&MAGIC)
+}
+
+impl Control {
+    fn kind(&self) -> u8 {
+        match self {
+            Control::Hello { .. } => 1,
+            Control::Cookie { .. } => 2,
+            Control::Subscribe { .. } => 3,
+            Control::Granted { .. } => 4,
+            Control::Unsubscribe { .. } => 5,
+            Control::Released { .. } => 6,
+            Control::Full { .. } => 7,
+            Control::Gone { .. } => 8,
+        }
+    }
+
+    /// Writes the datagram and says how many bytes it takes.
+    pub fn encode(&self, out: &mut [u8; CONTROL_MAX_BYTES]) -> usize {
+        out.fill(0);
+        out[..5].copy_from_slice(&MAGIC);
+        out[5..8].copy_from_slice(&[CONTROL_VERSION, self.kind(), 0xFF]);
+        let mut body = Writer { out, at: BODY };
+        match *self {
+            Control::Hello { nonce } => {
+                body.put(&nonce.to_be_bytes());
+                body.put(&[0; COOKIE_BYTES]);
+            }
+            Control::Cookie { nonce, cookie } | Control::Unsubscribe { nonce, cookie } => {
+                body.put(&nonce.to_be_bytes());
+                body.put(&cookie);
+            }
+            Control::Subscribe { nonce, cookie, live, lease_ms } => {
+                body.put(&nonce.to_be_bytes());
+                body.put(&cookie);
+                body.put(&lease_ms.to_be_bytes());
+                body.put(&[u8::from(live)]);
+            }
+            Control::Granted { nonce, cookie, lease_ms } => {
+                body.put(&nonce.to_be_bytes());
+                body.put(&cookie);
+                body.put(&lease_ms.to_be_bytes());
+            }
+            Control::Released { nonce } | Control::Full { nonce } => body.put(&nonce.to_be_bytes()),
+            Control::Gone { session, first, oldest } => {
+                body.put(session.as_bytes());
+                body.put(&first.to_be_bytes());
+                body.put(&oldest.to_be_bytes());
+            }
+        }
+        body.at
+    }
+
+    /// Checks a whole control datagram.
+    ///
+    /// # Errors
+    /// [`Malformed::ControlVersion`] for another version, [`Malformed::Control`] for anything else that is not exact.
+    pub fn parse(datagram: &[u8]) -> Result<Control, Malformed> {
+        let (header, body) = datagram.split_first_chunk::<HEADER_BYTES>().ok_or(Malformed::TooShort)?;
+        if !header.starts_with(&MAGIC) {
+            return Err(Malformed::Control);
+        }
+        if header[5] != CONTROL_VERSION {
+            return Err(Malformed::ControlVersion);
+        }
+        if header[7] != 0xFF || header[8..].iter().any(|&b| b != 0) {
+            return Err(Malformed::Control);
+        }
+        let mut body = Reader { rest: body };
+        let control = body.control(header[6]).ok_or(Malformed::Control)?;
+        if body.rest.is_empty() { Ok(control) } else { Err(Malformed::Control) }
+    }
+}
+
+struct Writer<'a> {
+    out: &'a mut [u8; CONTROL_MAX_BYTES],
+    at: usize,
+}
+
+impl Writer<'_> {
+    // The longest body is Subscribe's: 8 + 24 + 4 + 1 bytes after a header of 20, which CONTROL_MAX_BYTES covers.
+    fn put(&mut self, bytes: &[u8]) {
+        self.out[self.at..self.at + bytes.len()].copy_from_slice(bytes);
+        self.at += bytes.len();
+    }
+}
+
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (bytes, rest) = self.rest.split_first_chunk::<N>()?;
+        self.rest = rest;
+        Some(*bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_be_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_be_bytes)
+    }
+
+    fn control(&mut self, kind: u8) -> Option<Control> {
+        Some(match kind {
+            1 => {
+                let nonce = self.u64()?;
+                if self.take::<COOKIE_BYTES>()? != [0; COOKIE_BYTES] {
+                    return None;
+                }
+                Control::Hello { nonce }
+            }
+            2 => Control::Cookie { nonce: self.u64()?, cookie: self.take()? },
+            3 => {
+                let (nonce, cookie, lease_ms) = (self.u64()?, self.take()?, self.u32()?);
+                let live = match self.take()? {
+                    [0] => false,
+                    [1] => true,
+                    _ => return None,
+                };
+                Control::Subscribe { nonce, cookie, live, lease_ms }
+            }
+            4 => Control::Granted { nonce: self.u64()?, cookie: self.take()?, lease_ms: self.u32()? },
+            5 => Control::Unsubscribe { nonce: self.u64()?, cookie: self.take()? },
+            6 => Control::Released { nonce: self.u64()? },
+            7 => Control::Full { nonce: self.u64()? },
+            8 => Control::Gone {
+                session: Session::from_bytes(self.take()?),
+                first: self.u64()?,
+                oldest: self.u64()?,
+            },
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::wire::{Downstream, Request};
+    use super::*;
+
+    fn all_kinds() -> [Control; 8] {
+        let (nonce, cookie) = (0x0102_0304_0506_0708, [0xC0; COOKIE_BYTES]);
+        [
+            Control::Hello { nonce },
+            Control::Cookie { nonce, cookie },
+            Control::Subscribe { nonce, cookie, live: true, lease_ms: 60_000 },
+            Control::Granted { nonce, cookie, lease_ms: 60_000 },
+            Control::Unsubscribe { nonce, cookie },
+            Control::Released { nonce },
+            Control::Full { nonce },
+            Control::Gone { session: Session::from_bytes(*b"EQTY00000Z"), first: 1, oldest: 9 },
+        ]
+    }
+
+    #[test]
+    fn every_kind_comes_back_as_it_went() {
+        for control in all_kinds() {
+            let mut out = [0; CONTROL_MAX_BYTES];
+            let size = control.encode(&mut out);
+            assert_eq!(Control::parse(&out[..size]), Ok(control));
+            for cut in 0..size {
+                assert!(Control::parse(&out[..cut]).is_err(), "{control:?} cut to {cut}");
+            }
+            assert!(Control::parse(&[&out[..size], &[0]].concat()).is_err());
+        }
+    }
+
+    #[test]
+    fn control_is_never_taken_for_moldudp64() {
+        for control in all_kinds() {
+            let mut out = [0; CONTROL_MAX_BYTES];
+            let size = control.encode(&mut out);
+            assert!(is_control(&out));
+            assert_eq!(Downstream::parse(&out[..size]).err(), Some(Malformed::SequenceZero));
+            assert_eq!(Request::parse(&out[..size]).err(), Some(Malformed::RequestLength));
+            assert_eq!(&out[10..20], &[0; 10], "a careless receiver must see an empty heartbeat");
+        }
+        assert!(!is_control(b"EQTY00000Z\0\0\0\0\0\0\0\x01\0\0"));
+    }
+
+    #[test]
+    fn hello_bytes_are_fixed() {
+        let mut out = [0; CONTROL_MAX_BYTES];
+        let size = Control::Hello { nonce: 0x0A0B }.encode(&mut out);
+        let expected =
+            [&b"\xffSHMC\x01\x01\xff"[..], &[0; 12], &[0, 0, 0, 0, 0, 0, 0x0A, 0x0B], &[0; 24]].concat();
+        assert_eq!(&out[..size], &expected[..]);
+        out[5] = 2;
+        assert_eq!(Control::parse(&out[..size]), Err(Malformed::ControlVersion));
+    }
+}

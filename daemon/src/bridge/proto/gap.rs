@@ -1,0 +1,439 @@
+//! What is missing, and what is done about it.
+//!
+//! ```text
+//!            hold over, or every line passed it          request sent
+//!  Suspect ────────────────────────────────> Wanted ───────────────────> Requested
+//!     │                                        ^  ^ timeout, short reply     │
+//!     │ no server to ask                       │  └──────────────────────────┤ gone everywhere, or given up
+//!     v                                        │ policy Block: after a pause v
+//!  Expired <───────────────────────────────────┴───────────────────────── Expired (policy Skip)
+//! ```
+//! A hole leaves the list when its messages come, from wherever; an expired one when the receiver skips it. Holes are
+//! sorted, never overlap, and together with the store cover everything between the next message to deliver and the horizon;
+//! the receiver keeps that true. Requests cover holes alone, cut to what one datagram can answer, a bounded number at a time.
+//! Not here: data, sessions, delivery.
+
+mod config;
+mod requests;
+mod servers;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+pub use config::{GapConfig, GapPolicy};
+pub use requests::Ask;
+use servers::Server;
+
+use super::MAX_SERVERS;
+use super::counters::ReceiverCounters;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Not asked for before `until_ns`.
+    Suspect { until_ns: u64 },
+    /// To be asked for as soon as there is room for a request.
+    Wanted,
+    /// Asked for, with a request that started at `first`.
+    Requested { first: u64, server: usize, sent_ns: u64, due_ns: u64 },
+    /// Given up.
+    Expired,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Hole {
+    first: u64,
+    end: u64,
+    state: State,
+    found_ns: u64,
+    /// When it was first asked for; of no meaning while `attempts` is 0.
+    asked_ns: u64,
+    attempts: u32,
+    /// How often the wait for an answer has been doubled.
+    doublings: u32,
+    last_server: usize,
+    /// One bit for each server that no longer holds it.
+    gone: u8,
+}
+
+impl Hole {
+    fn is_requested(&self, by_server: usize, from: u64) -> bool {
+        matches!(self.state, State::Requested { first, server, .. } if first == from && server == by_server)
+    }
+}
+
+/// The list of holes and the state of the servers.
+#[derive(Debug)]
+pub struct Gaps {
+    config: GapConfig,
+    holes: VecDeque<Hole>,
+    servers: [Server; MAX_SERVERS],
+    /// No hole changes by itself before this time.
+    due_ns: u64,
+    any_wanted: bool,
+    last_reply_ns: u64,
+    /// How late lines have lately been with what looked lost.
+    lateness_ns: u64,
+    /// Bytes a message takes on the wire, averaged, times 16.
+    message_bytes_x16: u64,
+}
+
+impl Gaps {
+    /// No hole yet.
+    pub fn new(mut config: GapConfig) -> Gaps {
+        config.servers = config.servers.min(MAX_SERVERS);
+        config.max_requests = config.max_requests.max(1);
+        config.max_holes = config.max_holes.max(2 * config.max_requests);
+        Gaps {
+            config,
+            holes: VecDeque::with_capacity(config.max_holes + config.max_requests + 8),
+            servers: [Server::default(); MAX_SERVERS],
+            due_ns: u64::MAX,
+            any_wanted: false,
+            last_reply_ns: 0,
+            lateness_ns: 0,
+            message_bytes_x16: 64 * 16,
+        }
+    }
+
+    /// Whether nothing is missing.
+    pub fn is_empty(&self) -> bool {
+        self.holes.is_empty()
+    }
+
+    /// How many holes there are.
+    pub fn len(&self) -> usize {
+        self.holes.len()
+    }
+
+    /// Whether early messages `first..end` may be kept: when the list is full, only if that makes no further hole.
+    pub fn has_room(&self, first: u64, end: u64) -> bool {
+        if self.holes.len() < self.config.max_holes {
+            return true;
+        }
+        // At the end of the last hole it would end the hole's growth, and what is missing next would be another.
+        let at = self.holes.partition_point(|hole| hole.end <= first);
+        let is_last = at + 1 == self.holes.len();
+        let hole = self.holes.get(at);
+        hole.is_some_and(|hole| hole.first == first || (hole.first < first && hole.end == end && !is_last))
+    }
+
+    /// When [`Gaps::handle_timeout`] has something to do; `None` while nothing is missing or all waits for others.
+    pub fn next_deadline(&self) -> Option<u64> {
+        (self.due_ns != u64::MAX).then_some(self.due_ns)
+    }
+
+    /// Learns the size of messages, from which requests are cut to one answer each.
+    pub fn note_sizes(&mut self, messages: u64, bytes: usize) {
+        if let Some(average_x16) = (bytes as u64 * 16).checked_div(messages) {
+            self.message_bytes_x16 = (self.message_bytes_x16 * 15 + average_x16).div_ceil(16);
+        }
+    }
+
+    /// Takes note that `first..end`, behind everything known so far, is missing.
+    pub fn extend(&mut self, now_ns: u64, first: u64, end: u64, counters: &mut ReceiverCounters) {
+        if first >= end {
+            return;
+        }
+        // A claim of a peer: sums of such may pass any bound.
+        counters.gap_messages = counters.gap_messages.saturating_add(end - first);
+        let crowded = self.holes.len() >= self.config.max_holes + self.config.max_requests;
+        if let Some(last) = self.holes.back_mut() {
+            // A feed that outruns the store makes one growing hole, not one for each packet.
+            let grows = last.end == first && matches!(last.state, State::Suspect { .. } | State::Wanted);
+            if grows && last.attempts == 0 && last.gone == 0 {
+                last.end = end;
+                return;
+            }
+            if last.end == first && crowded {
+                (last.end, last.state, last.attempts) = (end, State::Wanted, 0);
+                self.any_wanted = true;
+                return;
+            }
+        }
+        counters.gaps += 1;
+        let until_ns = now_ns.saturating_add(self.hold_ns());
+        self.due_ns = self.due_ns.min(until_ns);
+        let state = State::Suspect { until_ns };
+        self.holes.push_back(Hole {
+            first,
+            end,
+            state,
+            found_ns: now_ns,
+            asked_ns: 0,
+            attempts: 0,
+            doublings: 0,
+            last_server: 0,
+            gone: 0,
+        });
+    }
+
+    fn hold_ns(&self) -> u64 {
+        let stretched = self.lateness_ns + self.lateness_ns / 4;
+        stretched.clamp(self.config.hold_ns, self.config.hold_max_ns.max(self.config.hold_ns))
+    }
+
+    /// Every line has passed `sequence`: what is missing before it is lost, not late.
+    pub fn handle_passed(&mut self, sequence: u64) {
+        if self.config.servers == 0 {
+            return;
+        }
+        for hole in self.holes.iter_mut().take_while(|hole| hole.end <= sequence) {
+            if matches!(hole.state, State::Suspect { .. }) && hole.attempts == 0 {
+                hole.state = State::Wanted;
+                self.any_wanted = true;
+            }
+        }
+    }
+
+    /// Messages `first..end` came from a line (`server` is `None`) or a server; gives how many of them were missing.
+    pub fn fill(
+        &mut self,
+        now_ns: u64,
+        first: u64,
+        end: u64,
+        server: Option<usize>,
+        counters: &mut ReceiverCounters,
+    ) -> u64 {
+        let mut filled = 0;
+        let mut at = self.holes.partition_point(|hole| hole.end <= first);
+        while let Some(&hole) = self.holes.get(at).filter(|hole| hole.first < end) {
+            let (from, to) = (hole.first.max(first), hole.end.min(end));
+            filled += to - from;
+            self.note_filled(now_ns, &hole, to - from, server, counters);
+            match (from == hole.first, to == hole.end) {
+                (true, true) => {
+                    self.holes.remove(at);
+                }
+                (true, false) => self.holes[at].first = to,
+                (false, true) => {
+                    self.holes[at].end = from;
+                    at += 1;
+                }
+                (false, false) => {
+                    self.holes[at].end = from;
+                    self.holes.insert(at + 1, Hole { first: to, ..hole });
+                }
+            }
+            if to == end {
+                break;
+            }
+        }
+        if self.holes.is_empty() {
+            self.due_ns = u64::MAX;
+        }
+        filled
+    }
+
+    fn note_filled(
+        &mut self,
+        now_ns: u64,
+        hole: &Hole,
+        messages: u64,
+        server: Option<usize>,
+        counters: &mut ReceiverCounters,
+    ) {
+        let took_ns = now_ns.saturating_sub(hole.found_ns);
+        match server {
+            Some(server) => {
+                if let Some(counters) = counters.servers.get_mut(server) {
+                    counters.messages_recovered += messages;
+                }
+                counters.recovery.record(took_ns, messages);
+                self.lateness_ns -= self.lateness_ns / 16;
+            }
+            None => {
+                counters.recovered_by_lines += messages;
+                if hole.attempts > 0 {
+                    counters.requested_needlessly += messages;
+                }
+                // Up at once, down slowly: one needless request costs more than a few longer holds.
+                let late_ns = took_ns.min(self.config.hold_max_ns);
+                self.lateness_ns = late_ns.max(self.lateness_ns - self.lateness_ns / 16);
+            }
+        }
+    }
+
+    /// A packet that starts at `first` came from a server: measures the round trip. Call before [`Gaps::fill`].
+    pub fn handle_reply(&mut self, now_ns: u64, server: usize, first: u64, counters: &mut ReceiverCounters) {
+        self.last_reply_ns = now_ns;
+        let asked = self.holes.iter().find_map(|hole| match hole.state {
+            State::Requested { first: asked, server, sent_ns, .. } if asked == first => {
+                Some((*hole, server, sent_ns))
+            }
+            _ => None,
+        });
+        let Some(state) = self.servers.get_mut(server) else {
+            return;
+        };
+        state.failures = 0;
+        state.heard_ns = now_ns;
+        let Some((hole, asked_server, sent_ns)) = asked else {
+            return;
+        };
+        // Servers take turns, so until all have had one, an answer has only one request that it can belong to.
+        let sure = asked_server == server && hole.attempts as usize <= self.config.servers;
+        if sure {
+            state.backoff = 0;
+            state.sample(now_ns.saturating_sub(sent_ns).max(1));
+        } else if state.rtt_ns == 0 {
+            // One of several requests was answered: the first is the safe guess, unless it is absurdly long ago.
+            let since_first_ns = now_ns.saturating_sub(hole.asked_ns).max(1);
+            state.sample(since_first_ns.min(2 * self.config.timeout_max_ns));
+        } else {
+            return;
+        }
+        if let Some(counters) = counters.servers.get_mut(server) {
+            counters.rtt_ns = state.rtt_ns;
+        }
+    }
+
+    /// Takes a round trip to a server that was measured elsewhere, unless one was measured here.
+    pub fn note_rtt(&mut self, server: usize, rtt_ns: u64) {
+        if let Some(state) = self.servers.get_mut(server).filter(|state| state.rtt_ns == 0) {
+            state.sample(rtt_ns.max(1));
+        }
+    }
+
+    /// What is still missing of a request after its answer did not fit one datagram: to be asked for at once. Call after
+    /// [`Gaps::fill`].
+    pub fn handle_rest(&mut self, server: usize, first: u64) {
+        for hole in &mut self.holes {
+            if hole.is_requested(server, first) {
+                hole.state = State::Wanted;
+                (hole.attempts, hole.doublings) = (0, 0);
+                self.any_wanted = true;
+            }
+        }
+    }
+
+    /// A server sent what was there already: most likely its first answer was late, not lost. Waits become longer.
+    pub fn handle_needless(&mut self, server: usize) {
+        if let Some(state) = self.servers.get_mut(server) {
+            let margin_ns = state.margin_ns + state.timeout_ns(0, &self.config) / 4;
+            state.margin_ns = margin_ns.min(self.config.timeout_max_ns / 4);
+        }
+    }
+
+    /// A server says that it holds nothing before `oldest`. Believed only as the answer to a request that started at
+    /// `first`; false when it is none.
+    pub fn handle_gone(
+        &mut self,
+        now_ns: u64,
+        server: usize,
+        first: u64,
+        oldest: u64,
+        counters: &mut ReceiverCounters,
+    ) -> bool {
+        if !self.holes.iter().any(|hole| hole.is_requested(server, first)) {
+            return false;
+        }
+        self.handle_reply(now_ns, server, first, counters);
+        let all = (1u16 << self.config.servers).wrapping_sub(1) as u8;
+        let mut at = 0;
+        while let Some(&hole) = self.holes.get(at).filter(|hole| hole.first < oldest) {
+            if hole.end > oldest {
+                self.holes[at].end = oldest;
+                self.holes.insert(at + 1, Hole { first: oldest, ..hole });
+            }
+            let hole = &mut self.holes[at];
+            hole.gone |= 1 << server;
+            match (hole.gone == all, self.config.policy) {
+                (true, GapPolicy::Skip { .. }) => hole.state = State::Expired,
+                (true, GapPolicy::Block) => {
+                    // Somebody may yet come back with a longer memory: ask again, slowly.
+                    hole.gone = 0;
+                    let until_ns = now_ns.saturating_add(self.config.timeout_max_ns);
+                    hole.state = State::Suspect { until_ns };
+                    self.due_ns = self.due_ns.min(until_ns);
+                }
+                (false, _) => {
+                    if matches!(hole.state, State::Requested { server: asked, .. } if asked == server) {
+                        hole.state = State::Wanted;
+                        self.any_wanted = true;
+                    }
+                }
+            }
+            at += 1;
+        }
+        self.handle_rest(server, first);
+        true
+    }
+
+    /// Lets time act: holds end, requests time out, holes are given up. One pass over the holes when something is due.
+    pub fn handle_timeout(&mut self, now_ns: u64, counters: &mut ReceiverCounters) {
+        if now_ns < self.due_ns {
+            return;
+        }
+        let mut due_ns = u64::MAX;
+        for hole in &mut self.holes {
+            let given_up = match self.config.policy {
+                GapPolicy::Block => false,
+                GapPolicy::Skip { give_up_ns } if hole.attempts > 0 => {
+                    now_ns.saturating_sub(hole.asked_ns) >= give_up_ns
+                }
+                // Never asked for: it waits behind others, and is given up only when no server answers at all.
+                GapPolicy::Skip { give_up_ns } => {
+                    now_ns.saturating_sub(hole.found_ns.max(self.last_reply_ns)) >= give_up_ns
+                }
+            };
+            match hole.state {
+                State::Expired => continue,
+                _ if given_up => hole.state = State::Expired,
+                State::Suspect { until_ns } if until_ns > now_ns => due_ns = due_ns.min(until_ns),
+                State::Suspect { .. } if self.config.servers == 0 => {
+                    if matches!(self.config.policy, GapPolicy::Skip { .. }) {
+                        hole.state = State::Expired;
+                    }
+                }
+                State::Suspect { .. } => hole.state = State::Wanted,
+                State::Requested { due_ns: at_ns, .. } if at_ns > now_ns => due_ns = due_ns.min(at_ns),
+                State::Requested { server, sent_ns, .. } => {
+                    hole.state = State::Wanted;
+                    // A server that has answered others since is there; then this was chance loss, which no waiting
+                    // mends, and the wait grows only to be gentle with a server that answers as fast as it may.
+                    let is_alive = self.servers[server].heard_ns > sent_ns;
+                    hole.doublings += u32::from(!is_alive || hole.attempts % 3 == 0);
+                    if !is_alive {
+                        self.servers[server].back_off(now_ns, &self.config);
+                    }
+                    self.servers[server].failures = self.servers[server].failures.saturating_add(1);
+                    counters.servers[server].timeouts += 1;
+                }
+                State::Wanted => {}
+            }
+            self.any_wanted |= hole.state == State::Wanted;
+            if let (State::Wanted, GapPolicy::Skip { give_up_ns }) = (hole.state, self.config.policy) {
+                let since_ns =
+                    if hole.attempts > 0 { hole.asked_ns } else { hole.found_ns.max(self.last_reply_ns) };
+                due_ns = due_ns.min(since_ns.saturating_add(give_up_ns));
+            }
+        }
+        self.due_ns = due_ns;
+    }
+
+    /// Takes out what is given up from `next` on; gives the sequence after it.
+    pub fn take_expired(&mut self, next: u64) -> Option<u64> {
+        let mut end = None;
+        while let Some(hole) = self.holes.front() {
+            if hole.state != State::Expired || hole.first != end.unwrap_or(next) {
+                break;
+            }
+            end = Some(hole.end);
+            self.holes.pop_front();
+        }
+        end
+    }
+
+    /// Gives up everything: the session is over.
+    pub fn expire_all(&mut self) {
+        for hole in &mut self.holes {
+            hole.state = State::Expired;
+        }
+    }
+
+    /// Each hole as (first, end), in order.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.holes.iter().map(|hole| (hole.first, hole.end))
+    }
+}

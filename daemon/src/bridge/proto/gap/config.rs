@@ -1,0 +1,58 @@
+//! How holes are mended: the numbers, their meaning and their defaults.
+
+use super::super::{DEFAULT_PAYLOAD_BYTES, MICROSECOND_NS, MILLISECOND_NS};
+
+/// What happens to messages that nobody sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GapPolicy {
+    /// Nothing is delivered past them until they come.
+    Block,
+    /// They are given up when every server says that they are gone, or when this long has passed since they were first
+    /// asked for; `u64::MAX` waits for the servers' word alone.
+    Skip {
+        /// How long to keep asking, in nanoseconds.
+        give_up_ns: u64,
+    },
+}
+
+/// How holes are mended.
+#[derive(Debug, Clone, Copy)]
+pub struct GapConfig {
+    /// How long a hole may be mere reordering. Lines that are often late stretch it up to `hold_max_ns`.
+    pub hold_ns: u64,
+    /// The longest that reordering can stretch the hold.
+    pub hold_max_ns: u64,
+    /// The shortest time to wait for an answer.
+    pub timeout_min_ns: u64,
+    /// The time to wait for an answer while no round trip has been measured.
+    pub timeout_first_ns: u64,
+    /// How far doubling stretches the time to wait; a longer measured round trip still counts in full.
+    pub timeout_max_ns: u64,
+    /// How many servers there are to ask, at most [`MAX_SERVERS`](super::super::MAX_SERVERS).
+    pub servers: usize,
+    /// The most requests unanswered at a time.
+    pub max_requests: usize,
+    /// The most holes tracked apart; beyond, early packets are refused rather than making another hole.
+    pub max_holes: usize,
+    /// The largest datagram that a server answers with, in bytes.
+    pub payload_bytes: usize,
+    /// What happens to messages that nobody sends.
+    pub policy: GapPolicy,
+}
+
+impl Default for GapConfig {
+    fn default() -> GapConfig {
+        GapConfig {
+            hold_ns: 50 * MICROSECOND_NS,
+            hold_max_ns: 200 * MICROSECOND_NS,
+            timeout_min_ns: 200 * MICROSECOND_NS,
+            timeout_first_ns: MILLISECOND_NS,
+            timeout_max_ns: 50 * MILLISECOND_NS,
+            servers: 1,
+            max_requests: 64,
+            max_holes: 1_024,
+            payload_bytes: DEFAULT_PAYLOAD_BYTES,
+            policy: GapPolicy::Skip { give_up_ns: 5_000 * MILLISECOND_NS },
+        }
+    }
+}

@@ -1,0 +1,217 @@
+use super::super::{MICROSECOND_NS, MILLISECOND_NS};
+use super::*;
+
+const US: u64 = MICROSECOND_NS;
+
+fn gaps(config: GapConfig) -> (Gaps, ReceiverCounters) {
+    (Gaps::new(config), ReceiverCounters::default())
+}
+
+fn asks(gaps: &mut Gaps, now_ns: u64, counters: &mut ReceiverCounters) -> Vec<(usize, u64, u16)> {
+    let next = || gaps.poll_request(now_ns, 1_000, counters);
+    std::iter::from_fn(next).take(1_000).map(|ask| (ask.server, ask.first, ask.count)).collect()
+}
+
+#[test]
+fn reordering_is_not_asked_for() {
+    let (mut gaps, mut counters) = gaps(GapConfig::default());
+    gaps.extend(0, 5, 8, &mut counters);
+    gaps.handle_timeout(49 * US, &mut counters);
+    assert_eq!(asks(&mut gaps, 49 * US, &mut counters), vec![]);
+    assert_eq!(gaps.fill(49 * US, 5, 8, None, &mut counters), 3);
+    assert!(gaps.is_empty());
+    gaps.handle_timeout(60 * US, &mut counters);
+    assert_eq!((asks(&mut gaps, 60 * US, &mut counters), counters.recovered_by_lines), (vec![], 3));
+}
+
+#[test]
+fn what_every_line_passed_is_asked_for_at_once() {
+    let (mut gaps, mut counters) = gaps(GapConfig::default());
+    gaps.extend(0, 5, 8, &mut counters);
+    gaps.handle_passed(7);
+    assert_eq!(asks(&mut gaps, 1, &mut counters), vec![], "one line may still bring 7");
+    gaps.handle_passed(8);
+    assert_eq!(asks(&mut gaps, 1, &mut counters), vec![(0, 5, 3)]);
+}
+
+#[test]
+fn only_the_holes_are_asked_for() {
+    let (mut gaps, mut counters) = gaps(GapConfig::default());
+    gaps.note_rtt(0, 100 * US);
+    gaps.extend(0, 10, 100, &mut counters);
+    assert_eq!(gaps.fill(1, 20, 30, None, &mut counters), 10);
+    assert_eq!(gaps.fill(1, 25, 50, None, &mut counters), 20);
+    assert_eq!(gaps.iter().collect::<Vec<_>>(), vec![(10, 20), (50, 100)]);
+    gaps.handle_timeout(50 * US, &mut counters);
+    let holes = asks(&mut gaps, 50 * US, &mut counters);
+    assert_eq!((holes[0], holes[1].1), ((0, 10, 10), 50));
+    assert_eq!(holes[1..].iter().map(|ask| u64::from(ask.2)).sum::<u64>(), 50);
+}
+
+#[test]
+fn wait_doubles_and_servers_take_turns() {
+    let (mut gaps, mut counters) = gaps(GapConfig { servers: 3, ..GapConfig::default() });
+    for server in 0..3 {
+        gaps.note_rtt(server, 50 * US);
+    }
+    gaps.extend(0, 1, 2, &mut counters);
+    let (mut now_ns, mut waits_us, mut servers) = (0, Vec::new(), Vec::new());
+    for _ in 0..12 {
+        now_ns = gaps.next_deadline().expect("something is missing");
+        gaps.handle_timeout(now_ns, &mut counters);
+        servers.extend(asks(&mut gaps, now_ns, &mut counters).iter().map(|ask| ask.0));
+        waits_us.push((gaps.next_deadline().unwrap() - now_ns) / US);
+    }
+    assert_eq!(servers, vec![0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2]);
+    assert_eq!(waits_us[..4], [200, 400, 800, 1_600]);
+    assert_eq!(waits_us[11], 50_000, "doubling ends at 50 ms");
+    assert_eq!(counters.requests_repeated, 11);
+    assert!(now_ns > 0);
+}
+
+#[test]
+fn long_round_trip_is_learnt_and_not_asked_into_the_ground() {
+    let (mut gaps, mut counters) = gaps(GapConfig::default());
+    gaps.extend(0, 1, 2, &mut counters);
+    let rtt_ns = 80 * MILLISECOND_NS;
+    while gaps.next_deadline().is_some_and(|at_ns| at_ns < 50 * US + rtt_ns) {
+        let now_ns = gaps.next_deadline().unwrap();
+        gaps.handle_timeout(now_ns, &mut counters);
+        asks(&mut gaps, now_ns, &mut counters);
+    }
+    assert!(counters.requests <= 8, "{} requests within one round trip", counters.requests);
+    gaps.handle_reply(50 * US + rtt_ns, 0, 1, &mut counters);
+    gaps.fill(50 * US + rtt_ns, 1, 2, Some(0), &mut counters);
+    assert!(counters.servers[0].rtt_ns >= rtt_ns);
+    gaps.extend(rtt_ns * 2, 5, 6, &mut counters);
+    gaps.handle_timeout(rtt_ns * 3, &mut counters);
+    assert_eq!(asks(&mut gaps, rtt_ns * 3, &mut counters).len(), 1);
+    assert!(gaps.next_deadline().unwrap() > rtt_ns * 4, "the wait covers a round trip above 50 ms");
+}
+
+#[test]
+fn short_answer_is_followed_up_at_once() {
+    let (mut gaps, mut counters) = gaps(GapConfig::default());
+    gaps.extend(0, 1, 11, &mut counters);
+    gaps.handle_timeout(50 * US, &mut counters);
+    assert_eq!(asks(&mut gaps, 50 * US, &mut counters), vec![(0, 1, 10)]);
+    gaps.handle_reply(90 * US, 0, 1, &mut counters);
+    gaps.fill(90 * US, 1, 7, Some(0), &mut counters);
+    gaps.handle_rest(0, 1);
+    assert_eq!(asks(&mut gaps, 90 * US, &mut counters), vec![(0, 7, 4)]);
+}
+
+#[test]
+fn long_hole_is_cut_into_answers_and_kept_within_the_window() {
+    let (mut gaps, mut counters) = gaps(GapConfig { max_requests: 4, ..GapConfig::default() });
+    gaps.note_rtt(0, 100 * US);
+    for _ in 0..200 {
+        gaps.note_sizes(10, 10 * 138);
+    }
+    gaps.extend(0, 1, 1_000_001, &mut counters);
+    gaps.handle_timeout(50 * US, &mut counters);
+    let holes = asks(&mut gaps, 50 * US, &mut counters);
+    assert_eq!(holes.len(), 4);
+    assert!(holes.iter().all(|ask| (9..=10).contains(&ask.2)), "{holes:?}");
+    assert!(holes.windows(2).all(|pair| pair[0].1 + u64::from(pair[0].2) == pair[1].1));
+}
+
+#[test]
+fn gone_is_believed_only_as_an_answer() {
+    let config = GapConfig { servers: 2, ..GapConfig::default() };
+    let (mut gaps, mut counters) = gaps(config);
+    gaps.extend(0, 1, 11, &mut counters);
+    assert!(!gaps.handle_gone(1, 0, 1, 6, &mut counters), "nothing was asked");
+    gaps.handle_timeout(50 * US, &mut counters);
+    asks(&mut gaps, 50 * US, &mut counters);
+    assert!(!gaps.handle_gone(60 * US, 1, 1, 6, &mut counters), "the other server was asked");
+    assert!(gaps.handle_gone(60 * US, 0, 1, 6, &mut counters));
+    assert_eq!(gaps.take_expired(1), None, "the other server may hold it");
+    assert_eq!(asks(&mut gaps, 60 * US, &mut counters), vec![(1, 1, 5), (0, 6, 5)]);
+    assert!(gaps.handle_gone(90 * US, 1, 1, 4, &mut counters));
+    assert_eq!(gaps.take_expired(1), Some(4));
+    assert_eq!(gaps.iter().collect::<Vec<_>>(), vec![(4, 6), (6, 11)]);
+}
+
+#[test]
+fn policy_block_never_gives_up_and_skip_does() {
+    for (policy, expected) in
+        [(GapPolicy::Block, None), (GapPolicy::Skip { give_up_ns: 20 * MILLISECOND_NS }, Some(9))]
+    {
+        let (mut gaps, mut counters) = gaps(GapConfig { policy, ..GapConfig::default() });
+        gaps.extend(0, 1, 9, &mut counters);
+        for _ in 0..40 {
+            let Some(now_ns) = gaps.next_deadline() else {
+                break;
+            };
+            gaps.handle_timeout(now_ns, &mut counters);
+            asks(&mut gaps, now_ns, &mut counters);
+            if now_ns < 20 * MILLISECOND_NS {
+                assert_eq!(gaps.take_expired(1), None, "gave up after {now_ns} ns");
+            }
+        }
+        assert_eq!(gaps.take_expired(1), expected);
+    }
+}
+
+#[test]
+fn without_servers_a_hole_lasts_as_long_as_the_hold() {
+    let (mut gaps, mut counters) = gaps(GapConfig { servers: 0, ..GapConfig::default() });
+    gaps.extend(0, 1, 9, &mut counters);
+    gaps.handle_passed(9);
+    gaps.handle_timeout(49 * US, &mut counters);
+    assert_eq!(gaps.take_expired(1), None);
+    gaps.handle_timeout(50 * US, &mut counters);
+    assert_eq!((asks(&mut gaps, 50 * US, &mut counters), gaps.take_expired(1)), (vec![], Some(9)));
+}
+
+#[test]
+fn late_lines_stretch_the_hold_and_losses_shrink_it() {
+    let (mut gaps, mut counters) = gaps(GapConfig::default());
+    gaps.extend(0, 1, 2, &mut counters);
+    gaps.fill(120 * US, 1, 2, None, &mut counters);
+    gaps.extend(1_000 * US, 5, 6, &mut counters);
+    assert_eq!(gaps.next_deadline(), Some(1_150 * US), "a quarter more than what came late");
+    for n in 0..100 {
+        gaps.fill(2_000 * US, 5 + n, 6 + n, Some(0), &mut counters);
+        gaps.extend(2_000 * US, 6 + n, 7 + n, &mut counters);
+    }
+    assert_eq!(gaps.hold_ns(), 50 * US);
+}
+
+/// A first answer after many unanswered requests was once taken for a round trip of as long as all of them: the next
+/// lost request was then waited for all the longer, and two servers drove each other into waits of minutes.
+#[test]
+fn answer_after_long_silence_does_not_make_waits_endless() {
+    let (mut gaps, mut counters) = gaps(GapConfig { policy: GapPolicy::Block, ..GapConfig::default() });
+    gaps.extend(0, 1, 2, &mut counters);
+    let mut now_ns = 0;
+    while now_ns < 20_000 * MILLISECOND_NS {
+        now_ns = gaps.next_deadline().expect("something is missing");
+        gaps.handle_timeout(now_ns, &mut counters);
+        asks(&mut gaps, now_ns, &mut counters);
+    }
+    gaps.handle_reply(now_ns + 1, 0, 1, &mut counters);
+    gaps.fill(now_ns + 1, 1, 2, Some(0), &mut counters);
+    gaps.extend(now_ns + 2, 5, 6, &mut counters);
+    let asked_ns = gaps.next_deadline().expect("something is missing");
+    gaps.handle_timeout(asked_ns, &mut counters);
+    assert_eq!(asks(&mut gaps, asked_ns, &mut counters).len(), 1);
+    assert!(gaps.next_deadline().unwrap() - asked_ns <= 300 * MILLISECOND_NS);
+}
+
+/// Early packets at the very end of a full list once made a further hole each.
+#[test]
+fn list_of_holes_stays_within_its_bound() {
+    let config = GapConfig { max_requests: 1, max_holes: 2, ..GapConfig::default() };
+    let (mut gaps, mut counters) = gaps(config);
+    let mut horizon = 1;
+    for _ in 0..1_000 {
+        gaps.extend(0, horizon, horizon + 10, &mut counters);
+        horizon += 10;
+        if gaps.has_room(horizon - 1, horizon) {
+            gaps.fill(0, horizon - 1, horizon, None, &mut counters);
+        }
+    }
+    assert!(gaps.len() <= 2 + 1 + 1, "{} holes", gaps.len());
+}

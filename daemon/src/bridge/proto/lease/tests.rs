@@ -1,0 +1,153 @@
+use super::super::lease_client::{LeaseClient, LeaseState, RETRY_FIRST_NS};
+use super::*;
+
+fn server(max_leases: usize) -> LeaseServer {
+    let allow = AllowList::new(vec!["10.0.0.0/8".parse().unwrap()]);
+    LeaseServer::new(LeaseConfig { allow, max_leases, ..LeaseConfig::default() }, [7; 16], 3)
+}
+
+fn address(last: u8, port: u16) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, last], port))
+}
+
+fn ask(server: &mut LeaseServer, now_ns: u64, from: SocketAddr, control: Control) -> Option<Control> {
+    let (mut question, mut out) = ([0; CONTROL_MAX_BYTES], [0; CONTROL_MAX_BYTES]);
+    let asked = control.encode(&mut question);
+    let size = server.handle_datagram(now_ns, from, &question[..asked], &mut out)?;
+    assert!(size <= 3 * asked, "{size} bytes for {asked}");
+    Some(Control::parse(&out[..size]).unwrap())
+}
+
+fn cookie_for(server: &mut LeaseServer, now_ns: u64, from: SocketAddr) -> Cookie {
+    match ask(server, now_ns, from, Control::Hello { nonce: 1 }) {
+        Some(Control::Cookie { cookie, nonce: 1 }) => cookie,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn subscribe(cookie: Cookie) -> Control {
+    Control::Subscribe { nonce: 2, cookie, live: true, lease_ms: 0 }
+}
+
+#[test]
+fn stranger_draws_no_byte_and_leaves_no_trace() {
+    let mut own = server(4);
+    let stranger = SocketAddr::from(([11, 0, 0, 1], 9));
+    assert_eq!(ask(&mut own, 0, stranger, Control::Hello { nonce: 1 }), None);
+    assert!(own.sources.is_empty());
+    let mut closed = LeaseServer::new(LeaseConfig::default(), [7; 16], 3);
+    assert_eq!(ask(&mut closed, 0, address(1, 9), Control::Hello { nonce: 1 }), None);
+}
+
+#[test]
+fn cookie_is_good_for_its_address_time_and_epoch_only() {
+    let mut own = server(4);
+    let rate = Rate { per_second: 50, burst: 1_000 };
+    own.sources = SourceBuckets::new(rate, 8);
+    let cookie = cookie_for(&mut own, SECOND_NS, address(1, 9));
+    let mut refused = |now_ns, from, cookie| {
+        let reply = ask(&mut own, now_ns, from, subscribe(cookie));
+        matches!(reply, Some(Control::Cookie { .. })) && own.is_empty()
+    };
+    assert!(refused(SECOND_NS, address(2, 9), cookie), "another host");
+    assert!(refused(SECOND_NS, address(1, 8), cookie), "another port");
+    assert!(refused(0, address(1, 9), cookie), "from the future");
+    for byte in 0..COOKIE_BYTES {
+        let mut forged = cookie;
+        forged[byte] ^= 1;
+        assert!(refused(SECOND_NS, address(1, 9), forged), "byte {byte} changed");
+    }
+    let mut restarted = LeaseServer::new(own.config.clone(), [7; 16], 4);
+    let reply = ask(&mut restarted, SECOND_NS, address(1, 9), subscribe(cookie));
+    assert!(matches!(reply, Some(Control::Cookie { .. })) && restarted.is_empty(), "another epoch");
+    let reply = ask(&mut own, SECOND_NS, address(1, 9), subscribe(cookie));
+    assert!(matches!(reply, Some(Control::Granted { lease_ms: 60_000, .. })));
+    let mut later = server(4);
+    let reply = ask(&mut later, 121 * SECOND_NS, address(1, 9), subscribe(cookie));
+    assert!(matches!(reply, Some(Control::Granted { .. })), "two minutes old");
+    let reply = ask(&mut later, 122 * SECOND_NS, address(1, 9), subscribe(cookie));
+    assert!(matches!(reply, Some(Control::Cookie { .. })), "older");
+}
+
+#[test]
+fn lease_that_is_not_renewed_ends() {
+    let mut own = server(4);
+    let cookie = cookie_for(&mut own, 0, address(1, 9));
+    ask(&mut own, 0, address(1, 9), subscribe(cookie));
+    assert_eq!(own.live_addresses(59 * SECOND_NS).collect::<Vec<_>>(), vec![address(1, 9)]);
+    assert!(own.is_proved(59 * SECOND_NS, address(1, 9)) && !own.is_proved(0, address(1, 8)));
+    assert_eq!(own.next_deadline(), Some(60 * SECOND_NS));
+    assert_eq!(own.live_addresses(60 * SECOND_NS).count(), 0);
+    own.expire(60 * SECOND_NS);
+    assert_eq!((own.len(), own.counters().expired), (0, 1));
+}
+
+#[test]
+fn tables_have_a_bound_and_floods_a_rate() {
+    let mut own = server(2);
+    for port in 1..=3 {
+        let cookie = cookie_for(&mut own, 0, address(1, port));
+        ask(&mut own, 0, address(1, port), subscribe(cookie));
+    }
+    assert_eq!((own.len(), own.counters().full), (2, 1));
+    let answered =
+        (0..10_000).filter(|_| ask(&mut own, 0, address(9, 9), Control::Hello { nonce: 1 }).is_some());
+    assert_eq!(answered.count(), 100);
+    assert_eq!(own.handle_datagram(0, address(8, 1), &[0xFF; 40], &mut [0; CONTROL_MAX_BYTES]), None);
+    assert_eq!(own.counters().malformed, 1);
+}
+
+/// A client and a server with loss, duplication and delay between them, for ten minutes; the server restarts.
+#[test]
+fn client_keeps_its_lease_over_a_bad_network() {
+    for seed in 0..200 {
+        let rng = &mut fastrand::Rng::with_seed(seed);
+        let loss = rng.f64() * 0.3;
+        let mut own = server(4);
+        let mut client = LeaseClient::new(0, true, 0, seed);
+        let (from, mut flying) = (address(1, 9), Vec::<(u64, bool, Vec<u8>)>::new());
+        let (mut now_ns, mut held_ns, mut stopped) = (0, 0, false);
+        while now_ns < 600 * SECOND_NS && client.state() != LeaseState::Gone {
+            let mut out = [0; CONTROL_MAX_BYTES];
+            let mut sent = client.poll_transmit(now_ns, &mut out).map(|size| (true, out[..size].to_vec()));
+            flying.sort_by_key(|packet| packet.0);
+            if let Some(at) = flying.iter().position(|packet| packet.0 <= now_ns) {
+                let (_, to_server, bytes) = flying.remove(at);
+                let reply = to_server.then(|| own.handle_datagram(now_ns, from, &bytes, &mut out)).flatten();
+                assert!(sent.is_none() || reply.is_none() || to_server);
+                match Control::parse(&bytes) {
+                    Ok(control) if !to_server => client.handle_control(now_ns, &control),
+                    _ => {}
+                }
+                if let Some(size) = reply {
+                    flying.push((now_ns + RETRY_FIRST_NS / 4, false, out[..size].to_vec()));
+                }
+            }
+            for _ in 0..rng.usize(1..3) {
+                if let Some((to_server, bytes)) = sent.clone().filter(|_| rng.f64() >= loss) {
+                    flying.push((now_ns + rng.u64(0..RETRY_FIRST_NS / 4), to_server, bytes));
+                }
+            }
+            sent.take();
+            if now_ns / (300 * SECOND_NS) != (now_ns + 5 * MILLISECOND_NS) / (300 * SECOND_NS) {
+                own = LeaseServer::new(own.config.clone(), [8; 16], 5);
+            }
+            // The feed's own heartbeats, a second apart, reach the client while the server knows it.
+            if now_ns % SECOND_NS == 0 && own.live_addresses(now_ns).next().is_some() && rng.f64() >= loss {
+                client.note_traffic(now_ns);
+            }
+            held_ns += if own.is_proved(now_ns, from) { 5 * MILLISECOND_NS } else { 0 };
+            now_ns += 5 * MILLISECOND_NS;
+            if now_ns == 590 * SECOND_NS {
+                client.stop(now_ns);
+                stopped = true;
+            }
+        }
+        let rtt_ns = client.rtt_ns().expect("it was answered");
+        assert!((RETRY_FIRST_NS / 4..RETRY_FIRST_NS).contains(&rtt_ns), "seed {seed}: {rtt_ns} ns");
+        let share = held_ns as f64 / (590 * SECOND_NS) as f64;
+        assert!(stopped && client.state() == LeaseState::Gone, "seed {seed}: never left");
+        assert!(share > 0.97, "seed {seed}: held its lease for {share:.3} of the time at loss {loss:.2}");
+        assert!(own.counters().received < 1_000, "seed {seed}: {:?}", own.counters());
+    }
+}

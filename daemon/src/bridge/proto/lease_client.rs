@@ -1,0 +1,205 @@
+//! The receiving side of a unicast lease: gets it, keeps it, gives it back. The exchange is drawn in `lease`.
+//!
+//! It renews at a third of the lease, repeats what is not answered ever more slowly, and starts anew when the server has
+//! forgotten it. Not here: the socket, which must be the one that requests and unicast packets use.
+
+use super::control::{CONTROL_MAX_BYTES, COOKIE_BYTES, Control, Cookie};
+use super::{MILLISECOND_NS, SECOND_NS};
+
+/// The first wait for an answer; doubled at each repeat up to [`RETRY_MAX_NS`].
+pub const RETRY_FIRST_NS: u64 = 50 * MILLISECOND_NS;
+/// The longest wait for an answer.
+pub const RETRY_MAX_NS: u64 = 2 * SECOND_NS;
+/// How often a stopping client says so before it leaves it to the lease to run out.
+pub const UNSUBSCRIBE_TRIES: u32 = 5;
+
+/// What a client is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeaseState {
+    /// Asking for a cookie.
+    Greeting,
+    /// Asking for a lease.
+    Subscribing,
+    /// Holding one, for the time of the client's clock given.
+    Held {
+        /// When it runs out if it is not renewed.
+        ends_ns: u64,
+    },
+    /// Giving it back.
+    Leaving,
+    /// Done.
+    Gone,
+}
+
+/// The receiving side: gets a lease, keeps it, gives it back.
+#[derive(Debug)]
+pub struct LeaseClient {
+    live: bool,
+    lease_ms: u32,
+    /// No answer counts but that to the last question. Seeded by the caller, so that others cannot guess it.
+    nonce: u64,
+    cookie: Cookie,
+    state: LeaseState,
+    send_at_ns: u64,
+    wait_ns: u64,
+    tries: u32,
+    /// Without any packet for this long, a held lease is asked for again: the server may have restarted.
+    silence_ns: u64,
+    heard_ns: u64,
+    asked_ns: u64,
+    rtt_ns: Option<u64>,
+    full: u64,
+}
+
+impl LeaseClient {
+    /// A client that starts asking at `now_ns`. `live` asks for the feed itself; without it the lease only proves our
+    /// address to a retransmission server. `lease_ms` 0 leaves the time to the server. `seed` should be random.
+    pub fn new(now_ns: u64, live: bool, lease_ms: u32, seed: u64) -> LeaseClient {
+        LeaseClient {
+            live,
+            lease_ms,
+            nonce: seed,
+            cookie: [0; COOKIE_BYTES],
+            state: LeaseState::Greeting,
+            send_at_ns: now_ns,
+            wait_ns: RETRY_FIRST_NS,
+            tries: 0,
+            silence_ns: 3 * SECOND_NS,
+            heard_ns: now_ns,
+            asked_ns: now_ns,
+            rtt_ns: None,
+            full: 0,
+        }
+    }
+
+    /// Any packet came from the server: it has not forgotten us.
+    pub fn note_traffic(&mut self, now_ns: u64) {
+        self.heard_ns = now_ns;
+    }
+
+    /// Takes a control datagram in; those that answer nothing we asked are ignored.
+    pub fn handle_control(&mut self, now_ns: u64, control: &Control) {
+        let (Control::Cookie { nonce, .. }
+        | Control::Granted { nonce, .. }
+        | Control::Released { nonce }
+        | Control::Full { nonce }) = *control
+        else {
+            return;
+        };
+        // Each question has a nonce of its own, so an answer has one question and one round trip.
+        if nonce == self.nonce {
+            self.rtt_ns = Some(now_ns.saturating_sub(self.asked_ns));
+        }
+        match *control {
+            Control::Cookie { nonce, cookie } if nonce == self.nonce => {
+                self.cookie = cookie;
+                match self.state {
+                    LeaseState::Greeting | LeaseState::Held { .. } => {
+                        self.enter(now_ns, LeaseState::Subscribing);
+                        self.send_at_ns = now_ns;
+                    }
+                    LeaseState::Subscribing | LeaseState::Leaving => self.send_at_ns = now_ns,
+                    LeaseState::Gone => {}
+                }
+            }
+            Control::Granted { nonce, cookie, lease_ms } if nonce == self.nonce => {
+                if matches!(self.state, LeaseState::Subscribing | LeaseState::Held { .. }) {
+                    let lease_ns = u64::from(lease_ms) * MILLISECOND_NS;
+                    self.cookie = cookie;
+                    self.heard_ns = now_ns;
+                    self.enter(now_ns, LeaseState::Held { ends_ns: now_ns.saturating_add(lease_ns) });
+                    self.send_at_ns = now_ns.saturating_add((lease_ns / 3).max(RETRY_FIRST_NS));
+                }
+            }
+            Control::Released { nonce } if nonce == self.nonce && self.state == LeaseState::Leaving => {
+                self.enter(now_ns, LeaseState::Gone);
+            }
+            Control::Full { nonce } if nonce == self.nonce => {
+                self.full += 1;
+                self.send_at_ns = now_ns.saturating_add(RETRY_MAX_NS);
+            }
+            _ => {}
+        }
+    }
+
+    fn enter(&mut self, now_ns: u64, state: LeaseState) {
+        self.state = state;
+        (self.tries, self.wait_ns, self.send_at_ns) = (0, RETRY_FIRST_NS, now_ns);
+    }
+
+    /// Gives the lease back, politely but not for ever.
+    pub fn stop(&mut self, now_ns: u64) {
+        match self.state {
+            LeaseState::Greeting | LeaseState::Gone => self.enter(now_ns, LeaseState::Gone),
+            LeaseState::Subscribing | LeaseState::Held { .. } => self.enter(now_ns, LeaseState::Leaving),
+            LeaseState::Leaving => {}
+        }
+    }
+
+    /// The datagram to send now, if one is due; gives its size in `out`.
+    pub fn poll_transmit(&mut self, now_ns: u64, out: &mut [u8; CONTROL_MAX_BYTES]) -> Option<usize> {
+        if self.next_deadline().is_none_or(|at_ns| at_ns > now_ns) {
+            return None;
+        }
+        match self.state {
+            LeaseState::Held { ends_ns } if now_ns >= ends_ns => self.enter(now_ns, LeaseState::Greeting),
+            LeaseState::Leaving if self.tries >= UNSUBSCRIBE_TRIES => self.enter(now_ns, LeaseState::Gone),
+            // The cookie may be from before a restart of the server that nobody answers for any more.
+            LeaseState::Subscribing if self.tries >= UNSUBSCRIBE_TRIES => {
+                self.enter(now_ns, LeaseState::Greeting)
+            }
+            _ => {}
+        }
+        let (cookie, live, lease_ms) = (self.cookie, self.live, self.lease_ms);
+        self.nonce = next_nonce(self.nonce);
+        let nonce = self.nonce;
+        let question = match self.state {
+            LeaseState::Greeting => Control::Hello { nonce },
+            LeaseState::Subscribing | LeaseState::Held { .. } => {
+                Control::Subscribe { nonce, cookie, live, lease_ms }
+            }
+            LeaseState::Leaving => Control::Unsubscribe { nonce, cookie },
+            LeaseState::Gone => return None,
+        };
+        self.tries += 1;
+        (self.heard_ns, self.asked_ns) = (now_ns, now_ns);
+        self.send_at_ns = now_ns.saturating_add(self.wait_ns);
+        self.wait_ns = (self.wait_ns * 2).min(RETRY_MAX_NS);
+        Some(question.encode(out))
+    }
+
+    /// When [`LeaseClient::poll_transmit`] has something to send; `None` when all is over.
+    pub fn next_deadline(&self) -> Option<u64> {
+        match self.state {
+            LeaseState::Gone => None,
+            // A feed with live packets has a heartbeat each second; repairs alone may well be silent.
+            LeaseState::Held { .. } if self.live => {
+                Some(self.send_at_ns.min(self.heard_ns.saturating_add(self.silence_ns)))
+            }
+            _ => Some(self.send_at_ns),
+        }
+    }
+
+    /// What the client is doing.
+    pub fn state(&self) -> LeaseState {
+        self.state
+    }
+
+    /// The last round trip measured, for `Receiver::note_rtt`.
+    pub fn rtt_ns(&self) -> Option<u64> {
+        self.rtt_ns
+    }
+
+    /// How often the server had no place for us.
+    pub fn times_full(&self) -> u64 {
+        self.full
+    }
+}
+
+// One step of SplitMix64 (Steele, Lea, Flood 2014): spreads a random seed over as many nonces as are needed.
+fn next_nonce(nonce: u64) -> u64 {
+    let state = nonce.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let mixed = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
+}

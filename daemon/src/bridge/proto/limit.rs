@@ -1,0 +1,240 @@
+//! Who may ask, and how much: an allow-list of networks and token buckets per source and overall.
+//!
+//! A bucket is one number, the moment at which it will be full again, so an idle bucket is the same as no bucket and
+//! can be forgotten. The table of sources is bounded; sources outside the allow-list never reach it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+use super::{MILLISECOND_NS, SECOND_NS};
+
+/// A bucket's size: how fast it fills and how much it holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rate {
+    /// What it gains in a second; at least 1.
+    pub per_second: u64,
+    /// What it holds when full; at least 1.
+    pub burst: u64,
+}
+
+impl Rate {
+    fn cost_ns(&self, amount: u64) -> u64 {
+        let cost = u128::from(amount) * u128::from(SECOND_NS) / u128::from(self.per_second.max(1));
+        u64::try_from(cost).unwrap_or(u64::MAX)
+    }
+}
+
+/// A token bucket. One word of state; no clock of its own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TokenBucket {
+    full_at_ns: u64,
+}
+
+impl TokenBucket {
+    /// Whether anything is left. A single charge may overdraw; the debt then keeps the bucket closed.
+    pub fn is_open(&self, now_ns: u64, rate: Rate) -> bool {
+        self.full_at_ns.saturating_sub(now_ns) < rate.cost_ns(rate.burst.max(1))
+    }
+
+    /// Takes `amount` out.
+    pub fn charge(&mut self, now_ns: u64, rate: Rate, amount: u64) {
+        self.full_at_ns = self.full_at_ns.max(now_ns).saturating_add(rate.cost_ns(amount));
+    }
+
+    fn is_full(&self, now_ns: u64) -> bool {
+        self.full_at_ns <= now_ns
+    }
+}
+
+/// A token bucket for each source address, in a table with a bound.
+#[derive(Debug)]
+pub struct SourceBuckets {
+    rate: Rate,
+    buckets: HashMap<IpAddr, TokenBucket>,
+    max_sources: usize,
+    tidy_at_ns: u64,
+}
+
+impl SourceBuckets {
+    /// An empty table for at most `max_sources` sources at a time.
+    pub fn new(rate: Rate, max_sources: usize) -> SourceBuckets {
+        SourceBuckets { rate, buckets: HashMap::with_capacity(max_sources), max_sources, tidy_at_ns: 0 }
+    }
+
+    /// Whether `source` has anything left; a source for which the table has no place has nothing.
+    pub fn is_open(&mut self, now_ns: u64, source: IpAddr) -> bool {
+        if let Some(bucket) = self.buckets.get(&source) {
+            return bucket.is_open(now_ns, self.rate);
+        }
+        // Forgetting full buckets costs a walk over the table, so a flood of new sources may cause it once a millisecond.
+        if self.buckets.len() >= self.max_sources && now_ns >= self.tidy_at_ns {
+            self.buckets.retain(|_, bucket| !bucket.is_full(now_ns));
+            self.tidy_at_ns = now_ns.saturating_add(MILLISECOND_NS);
+        }
+        self.buckets.len() < self.max_sources
+    }
+
+    /// Takes `amount` out of the bucket of `source`, which [`SourceBuckets::is_open`] let through.
+    pub fn charge(&mut self, now_ns: u64, source: IpAddr, amount: u64) {
+        if self.buckets.len() < self.max_sources || self.buckets.contains_key(&source) {
+            self.buckets.entry(source).or_default().charge(now_ns, self.rate, amount);
+        }
+    }
+
+    /// How many sources are remembered.
+    pub fn len(&self) -> usize {
+        self.buckets.len()
+    }
+
+    /// Whether no source is remembered.
+    pub fn is_empty(&self) -> bool {
+        self.buckets.is_empty()
+    }
+}
+
+/// An IP network such as `10.1.0.0/16`, or one address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Network {
+    address: IpAddr,
+    prefix: u8,
+}
+
+/// Why a text is not a network.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not a network: write an IP address, or one with a prefix length such as 10.1.0.0/16")]
+pub struct NetworkError {
+    text: String,
+}
+
+impl Network {
+    /// Whether `address` lies in it; an IPv4 address in IPv6 clothes counts as IPv4.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.address, address.to_canonical()) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => same_prefix(v4_bits(own), v4_bits(other), self.prefix),
+            (IpAddr::V6(own), IpAddr::V6(other)) => same_prefix(own.to_bits(), other.to_bits(), self.prefix),
+            _ => false,
+        }
+    }
+}
+
+fn v4_bits(address: Ipv4Addr) -> u128 {
+    u128::from(address.to_bits()) << 96
+}
+
+fn same_prefix(a: u128, b: u128, prefix: u8) -> bool {
+    // A shift by all 128 bits, for prefix 0, has no result: every address is in that network.
+    (a ^ b).checked_shr(128 - u32::from(prefix)).unwrap_or(0) == 0
+}
+
+impl FromStr for Network {
+    type Err = NetworkError;
+
+    fn from_str(text: &str) -> Result<Network, NetworkError> {
+        let wrong = || NetworkError { text: text.to_owned() };
+        let (address, prefix) = match text.split_once('/') {
+            Some((address, prefix)) => (address, Some(prefix.parse::<u8>().map_err(|_| wrong())?)),
+            None => (text, None),
+        };
+        let address = address.parse::<IpAddr>().map_err(|_| wrong())?.to_canonical();
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        match prefix.unwrap_or(most) {
+            prefix if prefix <= most => Ok(Network { address, prefix }),
+            _ => Err(wrong()),
+        }
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
+}
+
+/// The networks that may talk to a server at all. An empty list lets nobody in.
+#[derive(Debug, Clone, Default)]
+pub struct AllowList(Vec<Network>);
+
+impl AllowList {
+    /// Lets in whoever is in one of `networks`.
+    pub fn new(networks: Vec<Network>) -> AllowList {
+        AllowList(networks)
+    }
+
+    /// Whether `address` is let in.
+    pub fn allows(&self, address: IpAddr) -> bool {
+        self.0.iter().any(|network| network.contains(address))
+    }
+}
+
+/// An address as 16 bytes, the same for IPv4 whether mapped into IPv6 or not.
+pub(super) fn address_bytes(address: IpAddr) -> [u8; 16] {
+    match address.to_canonical() {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => Ipv6Addr::octets(&v6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn nobody_is_allowed_by_default() {
+        assert!(!AllowList::default().allows(ip("127.0.0.1")));
+    }
+
+    #[test]
+    fn network_takes_its_own_and_no_other() {
+        let allow = AllowList::new(vec!["10.1.0.0/16".parse().unwrap(), "fd00::/8".parse().unwrap()]);
+        for (address, expected) in [
+            ("10.1.255.7", true),
+            ("10.2.0.1", false),
+            ("::ffff:10.1.2.3", true),
+            ("fd12::1", true),
+            ("fe80::1", false),
+        ] {
+            assert_eq!(allow.allows(ip(address)), expected, "{address}");
+        }
+        assert!("0.0.0.0/0".parse::<Network>().unwrap().contains(ip("8.8.8.8")));
+        assert!(!"0.0.0.0/0".parse::<Network>().unwrap().contains(ip("fe80::1")));
+        for wrong in ["10.0.0.0/33", "10.0.0/8", "", "/8", "10.0.0.0/", "10.0.0.0/-1"] {
+            assert!(wrong.parse::<Network>().is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn bucket_gives_its_burst_then_its_rate() {
+        let rate = Rate { per_second: 1_000, burst: 100 };
+        let mut bucket = TokenBucket::default();
+        let mut taken = 0;
+        for ms in 0..1_000 {
+            while bucket.is_open(ms * MILLISECOND_NS, rate) {
+                bucket.charge(ms * MILLISECOND_NS, rate, 10);
+                taken += 10;
+            }
+        }
+        assert!((1_090..=1_110).contains(&taken), "took {taken}");
+    }
+
+    #[test]
+    fn flood_of_sources_stays_within_the_table() {
+        let mut buckets = SourceBuckets::new(Rate { per_second: 1, burst: 1 }, 8);
+        let mut let_in = 0;
+        for n in 0..10_000u32 {
+            let source = IpAddr::V4(Ipv4Addr::from_bits(n));
+            if buckets.is_open(u64::from(n), source) {
+                buckets.charge(u64::from(n), source, 1);
+                let_in += 1;
+            }
+            assert!(buckets.len() <= 8);
+        }
+        assert_eq!(let_in, 8);
+        assert!(buckets.is_open(2 * SECOND_NS, ip("10.0.0.1")), "full buckets are forgotten");
+    }
+}

@@ -1,0 +1,47 @@
+//! The logic of the bridge between hosts, without any input or output.
+//!
+//! Every type here is a state machine in the `handle_*` / `poll_*` shape: the caller feeds it datagrams and the time, and
+//! drains deliveries, datagrams to send and the next deadline. There is no socket, clock, thread or log in this module,
+//! so a whole network of these machines runs inside one test with a virtual clock (see `sim`).
+//!
+//! ```text
+//!   ring ──> Sender ──lines──> Receiver ──> ring          live data, heartbeats, end of session
+//!   ring ──> Replay <─request─ Receiver (Gaps, Store)     repairs, unicast
+//!   LeaseServer <──control──> LeaseClient                 who may have unicast data at all
+//! ```
+//!
+//! Time is `u64` nanoseconds of any monotonic clock. What a peer wrote is a claim: parsed whole, checked, then used;
+//! nothing here panics on it, every table has a bound, and every loop ends.
+
+pub mod control;
+pub mod counters;
+pub mod gap;
+pub mod lease;
+pub mod lease_client;
+pub mod limit;
+pub mod receiver;
+pub mod replay;
+pub mod sender;
+pub mod session;
+pub mod store;
+pub mod wire;
+
+/// One microsecond in nanoseconds.
+pub const MICROSECOND_NS: u64 = 1_000;
+/// One millisecond in nanoseconds.
+pub const MILLISECOND_NS: u64 = 1_000_000;
+/// One second in nanoseconds.
+pub const SECOND_NS: u64 = 1_000_000_000;
+
+/// The most lines (copies of one feed) a receiver listens to.
+pub const MAX_LINES: usize = 4;
+/// The most retransmission servers a receiver asks.
+pub const MAX_SERVERS: usize = 8;
+/// The payload of a datagram, in bytes, unless configured: it fits an Ethernet frame with room for tunnels.
+pub const DEFAULT_PAYLOAD_BYTES: usize = 1_400;
+
+#[cfg(test)]
+mod sim;
+
+#[cfg(test)]
+mod scripts;

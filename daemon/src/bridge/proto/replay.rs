@@ -1,0 +1,220 @@
+//! The retransmission server: a request in, the range to read from the ring out, one datagram back.
+//!
+//! A reply starts exactly at the sequence asked for, never reaches past what was asked, and is one datagram of at most
+//! the configured payload. Who is not allowed draws no byte; who has not proved its address (a lease, see `lease`) draws
+//! at most three times what it sent, unless the operator trusts the network; everybody has a token bucket, and so has the
+//! server as a whole, because live traffic goes first. Not here: the ring, which the caller reads into the reply.
+
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
+
+use super::DEFAULT_PAYLOAD_BYTES;
+use super::control::{CONTROL_MAX_BYTES, Control};
+use super::counters::{Refusal, ReplayCounters};
+use super::limit::{AllowList, Rate, SourceBuckets, TokenBucket};
+use super::session::Session;
+use super::wire::{HEADER_BYTES, LENGTH_BYTES, MAX_DATAGRAM_BYTES, PacketWriter, Request};
+
+/// How much a source without proof may draw, as a multiple of what it sent.
+pub const UNPROVED_FACTOR: usize = 3;
+/// The size of a buffer for [`Replay::handle_request`] with the default payload.
+pub const DEFAULT_REPLY_BYTES: usize = DEFAULT_PAYLOAD_BYTES;
+
+/// How to serve.
+#[derive(Debug, Clone)]
+pub struct ReplayConfig {
+    /// The largest datagram, in bytes.
+    pub payload_bytes: usize,
+    /// Who may ask. Empty by default: nobody.
+    pub allow: AllowList,
+    /// Serve allowed sources in full without proof of their address, as plain MoldUDP64 receivers need it. Only for
+    /// networks where nobody can forge a source.
+    pub trust_allowed: bool,
+    /// Say so when what is asked for is gone, in a control datagram that plain receivers ignore.
+    pub announce_gone: bool,
+    /// Reply bytes for each source.
+    pub source_rate: Rate,
+    /// Reply bytes for all sources together.
+    pub global_rate: Rate,
+    /// The most sources remembered at a time.
+    pub max_sources: usize,
+}
+
+impl Default for ReplayConfig {
+    fn default() -> ReplayConfig {
+        ReplayConfig {
+            payload_bytes: DEFAULT_PAYLOAD_BYTES,
+            allow: AllowList::default(),
+            trust_allowed: false,
+            announce_gone: true,
+            source_rate: Rate { per_second: 25_000_000, burst: 1 << 20 },
+            global_rate: Rate { per_second: 100_000_000, burst: 4 << 20 },
+            max_sources: 1_024,
+        }
+    }
+}
+
+/// What the ring holds: every sequence from `oldest` up to, not including, `next`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// The oldest sequence that can be read.
+    pub oldest: u64,
+    /// The sequence after the newest.
+    pub next: u64,
+}
+
+/// What is to be sent back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reply {
+    /// These bytes of the buffer, with messages.
+    Messages {
+        /// The size of the datagram.
+        bytes: usize,
+        /// How many messages are in it.
+        count: u16,
+    },
+    /// These bytes of the buffer: word that the messages are gone.
+    Gone {
+        /// The size of the datagram.
+        bytes: usize,
+    },
+    /// Nothing.
+    Nothing(Refusal),
+}
+
+/// The state of one retransmission server.
+#[derive(Debug)]
+pub struct Replay {
+    config: ReplayConfig,
+    sources: SourceBuckets,
+    global: TokenBucket,
+    counters: ReplayCounters,
+}
+
+impl Replay {
+    /// A server that has heard nobody.
+    pub fn new(mut config: ReplayConfig) -> Replay {
+        config.payload_bytes = config.payload_bytes.clamp(CONTROL_MAX_BYTES, MAX_DATAGRAM_BYTES);
+        let sources = SourceBuckets::new(config.source_rate, config.max_sources);
+        Replay { config, sources, global: TokenBucket::default(), counters: ReplayCounters::default() }
+    }
+
+    /// Answers one datagram from `from` about the ring that is `session`. `proved` says that the source has shown that
+    /// it receives at its address. `read` copies the message with the given sequence to the start of the slice and gives
+    /// its size; `None` when it is not there any more or too long for the slice. The reply is written to `out`, which
+    /// bounds it as the payload size does. Cost: one read and one copy a message, no allocation.
+    pub fn handle_request(
+        &mut self,
+        now_ns: u64,
+        (from, proved): (SocketAddr, bool),
+        datagram: &[u8],
+        (session, held): (Session, Held),
+        out: &mut [u8],
+        read: impl FnMut(u64, &mut [u8]) -> Option<usize>,
+    ) -> Reply {
+        self.counters.requests += 1;
+        let request = match self.admit(now_ns, from, datagram, session, held) {
+            Ok(request) => request,
+            Err(refusal) => return Reply::Nothing(self.counters.refuse(refusal)),
+        };
+        let limit = match proved || self.config.trust_allowed {
+            true => self.config.payload_bytes,
+            false => self.config.payload_bytes.min(UNPROVED_FACTOR * datagram.len()),
+        };
+        let limit = limit.min(out.len());
+        let out = &mut out[..limit];
+        let reply = if request.first < held.oldest {
+            self.reply_gone(&request, held.oldest, out)
+        } else {
+            self.reply_messages(&request, held, out, read)
+        };
+        if let Reply::Messages { bytes, .. } | Reply::Gone { bytes } = reply {
+            self.sources.charge(now_ns, from.ip().to_canonical(), bytes as u64);
+            self.global.charge(now_ns, self.config.global_rate, bytes as u64);
+        }
+        reply
+    }
+
+    fn admit(
+        &mut self,
+        now_ns: u64,
+        from: SocketAddr,
+        datagram: &[u8],
+        session: Session,
+        held: Held,
+    ) -> Result<Request, Refusal> {
+        if !self.config.allow.allows(from.ip()) {
+            return Err(Refusal::NotAllowed);
+        }
+        let request = Request::parse(datagram).map_err(|_| Refusal::Malformed)?;
+        if request.session != session {
+            return Err(Refusal::ForeignSession);
+        }
+        if request.first >= held.next {
+            return Err(Refusal::NotYet);
+        }
+        if !self.global.is_open(now_ns, self.config.global_rate) {
+            return Err(Refusal::GlobalRate);
+        }
+        if !self.sources.is_open(now_ns, from.ip().to_canonical()) {
+            return Err(Refusal::SourceRate);
+        }
+        Ok(request)
+    }
+
+    fn reply_messages(
+        &mut self,
+        request: &Request,
+        held: Held,
+        out: &mut [u8],
+        mut read: impl FnMut(u64, &mut [u8]) -> Option<usize>,
+    ) -> Reply {
+        let end = held.next.min(request.first.saturating_add(u64::from(request.count)));
+        let mut packet = PacketWriter::new(request.first);
+        let mut offered = 0;
+        // Ends by count at the latest: each turn adds a message.
+        while packet.next() < end {
+            let Some(room) = packet.room(out) else { break };
+            offered = room.len();
+            let Some(size) = read(packet.next(), room) else {
+                break;
+            };
+            if !packet.commit(out, size) {
+                break;
+            }
+        }
+        let count = packet.count();
+        if let Some(bytes) = packet.finish(out, request.session) {
+            self.counters.replies += 1;
+            self.counters.messages += u64::from(count);
+            self.counters.repair_bytes += bytes as u64;
+            return Reply::Messages { bytes, count };
+        }
+        // Not even one: either no room without proof, or the ring moved on while we looked.
+        if offered + HEADER_BYTES + LENGTH_BYTES < self.config.payload_bytes {
+            return Reply::Nothing(self.counters.refuse(Refusal::Unproved));
+        }
+        self.reply_gone(request, request.first.saturating_add(1), out)
+    }
+
+    fn reply_gone(&mut self, request: &Request, oldest: u64, out: &mut [u8]) -> Reply {
+        self.counters.refuse(Refusal::Gone);
+        let mut gone = [0; CONTROL_MAX_BYTES];
+        let bytes =
+            Control::Gone { session: request.session, first: request.first, oldest }.encode(&mut gone);
+        match out.get_mut(..bytes) {
+            Some(out) if self.config.announce_gone => {
+                out.copy_from_slice(&gone[..bytes]);
+                Reply::Gone { bytes }
+            }
+            _ => Reply::Nothing(Refusal::Gone),
+        }
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> &ReplayCounters {
+        &self.counters
+    }
+}

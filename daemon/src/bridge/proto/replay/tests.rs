@@ -1,0 +1,90 @@
+use super::super::wire::{Body, Downstream};
+use super::*;
+
+const HELD: Held = Held { oldest: 10, next: 100 };
+
+fn session() -> Session {
+    Session::of_channel("TEST", 1).unwrap()
+}
+
+fn replay(config: ReplayConfig) -> Replay {
+    Replay::new(ReplayConfig { allow: AllowList::new(vec!["10.0.0.0/8".parse().unwrap()]), ..config })
+}
+
+fn request(first: u64, count: u16) -> [u8; 20] {
+    Request { session: session(), first, count }.encode()
+}
+
+fn ask(replay: &mut Replay, from: &str, proved: bool, datagram: &[u8]) -> (Reply, Vec<u8>) {
+    let mut out = [0; 2_000];
+    let read = |sequence: u64, room: &mut [u8]| {
+        room.get_mut(..100)?.fill(sequence as u8);
+        Some(100)
+    };
+    let from = (from.parse().unwrap(), proved);
+    let reply = replay.handle_request(0, from, datagram, (session(), HELD), &mut out, read);
+    (reply, out.to_vec())
+}
+
+#[test]
+fn reply_starts_where_asked_and_never_reaches_further() {
+    let mut replay = replay(ReplayConfig::default());
+    for (first, count, expected) in [(10, 3, 3), (98, 10, 2), (20, 60_000, 13), (99, 1, 1)] {
+        let (reply, out) = ask(&mut replay, "10.0.0.1:9", true, &request(first, count));
+        let Reply::Messages { bytes, count } = reply else { panic!("{reply:?}") };
+        assert!(bytes <= DEFAULT_REPLY_BYTES);
+        let Body::Messages(messages) = Downstream::parse(&out[..bytes]).unwrap().body else { panic!() };
+        assert_eq!((messages.first(), messages.count(), count), (first, expected, expected as u16));
+        assert!(messages.iter().all(|(sequence, data)| data == [sequence as u8; 100]));
+    }
+}
+
+#[test]
+fn stranger_draws_no_byte() {
+    let mut replay = replay(ReplayConfig::default());
+    assert_eq!(ask(&mut replay, "11.0.0.1:9", true, &request(10, 1)).0, Reply::Nothing(Refusal::NotAllowed));
+    let mut closed = Replay::new(ReplayConfig::default());
+    assert_eq!(ask(&mut closed, "127.0.0.1:9", true, &request(10, 1)).0, Reply::Nothing(Refusal::NotAllowed));
+}
+
+#[test]
+fn unproved_source_draws_at_most_three_times_what_it_sent() {
+    let mut own = replay(ReplayConfig::default());
+    assert_eq!(ask(&mut own, "10.0.0.1:9", false, &request(10, 9)).0, Reply::Nothing(Refusal::Unproved));
+    let (reply, _) = ask(&mut own, "10.0.0.1:9", false, &request(1, 9));
+    assert!(matches!(reply, Reply::Gone { bytes } if bytes <= 60), "{reply:?}");
+    let mut trusting = replay(ReplayConfig { trust_allowed: true, ..ReplayConfig::default() });
+    let (reply, _) = ask(&mut trusting, "10.0.0.1:9", false, &request(10, 9));
+    assert!(matches!(reply, Reply::Messages { count: 9, .. }), "{reply:?}");
+}
+
+#[test]
+fn every_refusal_has_its_reason() {
+    let mut own = replay(ReplayConfig { announce_gone: false, ..ReplayConfig::default() });
+    let mut reason = |datagram: &[u8]| ask(&mut own, "10.0.0.1:9", true, datagram).0;
+    assert_eq!(reason(&request(100, 1)), Reply::Nothing(Refusal::NotYet));
+    assert_eq!(reason(&request(9, 5)), Reply::Nothing(Refusal::Gone));
+    assert_eq!(reason(&request(10, 1)[..19]), Reply::Nothing(Refusal::Malformed));
+    let foreign = Request { session: Session::named("other").unwrap(), first: 10, count: 1 }.encode();
+    assert_eq!(reason(&foreign), Reply::Nothing(Refusal::ForeignSession));
+    assert_eq!(own.counters().requests, 4);
+    assert_eq!(own.counters().refused(Refusal::Gone), 1);
+}
+
+#[test]
+fn flood_is_held_to_the_rates() {
+    let rate = Rate { per_second: 1_000, burst: 5_000 };
+    let mut own = replay(ReplayConfig { source_rate: rate, ..ReplayConfig::default() });
+    for _ in 0..1_000 {
+        ask(&mut own, "10.0.0.1:9", true, &request(20, 13));
+    }
+    assert_eq!(own.counters().replies, 4, "four datagrams of 1346 bytes use up 5000");
+    assert_eq!(own.counters().refused(Refusal::SourceRate), 996);
+    let (reply, _) = ask(&mut own, "10.0.0.2:9", true, &request(20, 1));
+    assert!(matches!(reply, Reply::Messages { .. }), "another source has its own bucket");
+    let mut own = replay(ReplayConfig { global_rate: rate, ..ReplayConfig::default() });
+    for n in 0..100 {
+        ask(&mut own, &format!("10.0.0.{n}:9"), true, &request(20, 13));
+    }
+    assert_eq!((own.counters().replies, own.counters().refused(Refusal::GlobalRate)), (4, 96));
+}

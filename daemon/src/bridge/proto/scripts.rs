@@ -1,0 +1,262 @@
+//! Arbitrary bytes to every parser, and arbitrary scripts of packets to a receiver: nothing panics, nothing outgrows its
+//! bound, and what is delivered is in order whatever was sent.
+
+use proptest::prelude::*;
+
+use super::control::{CONTROL_MAX_BYTES, Control};
+use super::gap::{GapConfig, GapPolicy};
+use super::lease::{LeaseConfig, LeaseServer};
+use super::lease_client::LeaseClient;
+use super::limit::AllowList;
+use super::receiver::{Delivery, Follow, Join, Origin, Receiver, ReceiverConfig};
+use super::replay::{Held, Replay, ReplayConfig, Reply};
+use super::sender::{Sender, SenderConfig};
+use super::session::Session;
+use super::wire::{Body, Downstream, PacketWriter, Request, end_of_session, heartbeat};
+
+fn session(epoch: u64) -> Session {
+    Session::of_channel("FUZZ", epoch).unwrap()
+}
+
+/// Bytes that are arbitrary, or nearly right.
+fn datagram() -> impl Strategy<Value = Vec<u8>> {
+    let sequence = prop_oneof![0..200u64, any::<u64>(), Just(u64::MAX), Just(u64::MAX - 1)];
+    let count = prop_oneof![0..20u16, Just(0xFFFF), Just(0xFFFE), any::<u16>()];
+    let blocks = prop::collection::vec(0..40u8, 0..60);
+    let nearly = (0..4u64, sequence, count, blocks).prop_map(|(epoch, sequence, count, blocks)| {
+        let mut bytes = session(epoch).as_bytes().to_vec();
+        bytes.extend(sequence.to_be_bytes());
+        bytes.extend(count.to_be_bytes());
+        bytes.extend(blocks);
+        bytes
+    });
+    let control = (0..10u8, prop::collection::vec(any::<u8>(), 0..50)).prop_map(|(kind, body)| {
+        let mut bytes = vec![0xFF, b'S', b'H', b'M', b'C', 1, kind, 0xFF];
+        bytes.extend([0; 12]);
+        bytes.extend(body);
+        bytes
+    });
+    prop_oneof![prop::collection::vec(any::<u8>(), 0..100), nearly, control]
+}
+
+/// One thing that happens to a receiver.
+#[derive(Debug, Clone)]
+enum Step {
+    Raw(Origin, Vec<u8>),
+    Packet { origin: Origin, epoch: u64, first: u64, count: u64, size: usize },
+    Heartbeat { origin: Origin, epoch: u64, next: u64, end: bool },
+    Gone { server: usize, first: u64, oldest: u64 },
+    Wait(u64),
+    Answer { lag: usize, extra: u64 },
+}
+
+fn origin() -> impl Strategy<Value = Origin> {
+    prop_oneof![(0..6usize).prop_map(Origin::Line), (0..10usize).prop_map(Origin::Server)]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let near = || prop_oneof![9 => 1..400u64, 1 => any::<u64>().prop_map(|n| n.max(1))];
+    prop_oneof![
+        1 => (origin(), datagram()).prop_map(|(origin, bytes)| Step::Raw(origin, bytes)),
+        8 => (origin(), 0..3u64, near(), 1..12u64, 0..100usize).prop_map(|(origin, epoch, first, count, size)| {
+            Step::Packet { origin, epoch, first, count, size }
+        }),
+        2 => (origin(), 0..3u64, near(), any::<bool>())
+            .prop_map(|(origin, epoch, next, end)| Step::Heartbeat { origin, epoch, next, end }),
+        2 => (0..10usize, near(), near()).prop_map(|(server, first, oldest)| Step::Gone { server, first, oldest }),
+        3 => prop_oneof![0..100_000u64, 0..100_000_000u64, any::<u64>()].prop_map(Step::Wait),
+        4 => (0..5usize, 0..3u64).prop_map(|(lag, extra)| Step::Answer { lag, extra }),
+    ]
+}
+
+fn packet(epoch: u64, first: u64, count: u64, size: usize) -> Vec<u8> {
+    let mut buffer = vec![0; 1_400];
+    let mut packet = PacketWriter::new(first);
+    for sequence in first..first.saturating_add(count) {
+        let data = [sequence as u8; 100];
+        packet.push(&mut buffer, &data[..size]);
+    }
+    let bytes = packet.finish(&mut buffer, session(epoch)).unwrap_or(0);
+    buffer.truncate(bytes);
+    buffer
+}
+
+/// Runs a script and checks order and bounds after every step.
+fn run(config: ReceiverConfig, script: &[Step]) {
+    let mut receiver = Receiver::new(config);
+    let (mut now_ns, mut next, mut asked) = (0u64, None, Vec::new());
+    for step in script {
+        let mut sink = |delivery: Delivery<'_>| match delivery {
+            Delivery::NewSession { next: first, .. } => next = Some(first),
+            Delivery::Message { sequence, data } => {
+                assert!(data.iter().all(|_| true) && next.is_none_or(|next| next == sequence));
+                next = Some(sequence + 1);
+            }
+            Delivery::Gap { from, to } => {
+                assert!(from < to && next.is_none_or(|next| next == from));
+                next = Some(to);
+            }
+            Delivery::End { next: end, .. } => assert!(next.is_none_or(|next| next == end)),
+        };
+        match step {
+            Step::Raw(origin, bytes) => receiver.handle_datagram(now_ns, *origin, bytes, &mut sink),
+            Step::Packet { origin, epoch, first, count, size } => {
+                receiver.handle_datagram(now_ns, *origin, &packet(*epoch, *first, *count, *size), &mut sink);
+            }
+            Step::Heartbeat { origin, epoch, next, end } => {
+                let beat = if *end {
+                    end_of_session(session(*epoch), *next)
+                } else {
+                    heartbeat(session(*epoch), *next)
+                };
+                receiver.handle_datagram(now_ns, *origin, &beat, &mut sink);
+            }
+            Step::Gone { server, first, oldest } => {
+                let own = receiver.session().unwrap_or(session(0));
+                receiver.handle_gone(now_ns, *server, (own, *first, *oldest), &mut sink);
+            }
+            Step::Wait(wait_ns) => now_ns = now_ns.saturating_add(*wait_ns),
+            Step::Answer { lag, extra } => {
+                if let Some((server, request)) = asked.iter().rev().nth(*lag).copied() {
+                    let Request { session, first, count } = Request::parse(request_bytes(&request)).unwrap();
+                    let count = u64::from(count).min(12) + extra;
+                    let bytes = packet(session.epoch().unwrap_or(0), first, count, 50);
+                    receiver.handle_datagram(now_ns, Origin::Server(server), &bytes, &mut sink);
+                }
+            }
+        }
+        receiver.handle_timeout(now_ns, &mut sink);
+        let limit = config.gaps.max_requests.max(1);
+        let asks: Vec<_> = std::iter::from_fn(|| receiver.poll_request(now_ns)).take(limit + 1).collect();
+        assert!(asks.len() <= limit, "more requests than the window");
+        for (server, request) in &asks {
+            assert!(*server < config.gaps.servers && Request::parse(request).is_ok());
+        }
+        asked.extend(asks);
+        let (gaps, store) = receiver.backlog();
+        assert!(
+            store.reserved_bytes() <= config.max_early_bytes && store.packets() <= config.max_early_packets
+        );
+        let max_holes = config.gaps.max_holes.max(2 * limit) + limit + 8;
+        assert!(gaps.len() <= max_holes, "{} holes, at most {max_holes}", gaps.len());
+        assert!(receiver.next_deadline().is_none_or(|at_ns| at_ns >= now_ns || now_ns == u64::MAX));
+        let counters = receiver.counters();
+        let known = counters.messages_delivered + counters.messages_duplicate + counters.messages_refused;
+        assert_eq!(counters.messages_received, known + store.messages());
+        let mut holes = gaps.iter().peekable();
+        let mut at = receiver.next();
+        while let Some((from, to)) = store.next_missing(at, receiver.horizon()) {
+            let mut covered = from;
+            while let Some((_, end)) = holes.next_if(|&(first, _)| first == covered) {
+                covered = end;
+            }
+            assert_eq!(covered, to, "holes do not cover what is missing");
+            at = to;
+        }
+        assert_eq!(holes.next(), None);
+    }
+}
+
+fn request_bytes(request: &[u8; 20]) -> &[u8] {
+    request
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
+
+    #[test]
+    fn no_datagram_makes_a_parser_panic(bytes in datagram()) {
+        if let Ok(Downstream { body: Body::Messages(messages), .. }) = Downstream::parse(&bytes) {
+            prop_assert_eq!(messages.iter().count() as u64, messages.count());
+            let data: usize = messages.iter().map(|(_, data)| data.len() + 2).sum();
+            prop_assert_eq!(data, messages.blocks().len());
+        }
+        if let Ok(request) = Request::parse(&bytes) {
+            prop_assert_eq!(&request.encode()[..], &bytes[..]);
+        }
+        if let Ok(control) = Control::parse(&bytes) {
+            let mut out = [0; CONTROL_MAX_BYTES];
+            let size = control.encode(&mut out);
+            prop_assert_eq!(&out[..size], &bytes[..]);
+        }
+    }
+
+    #[test]
+    fn no_datagram_makes_a_server_panic_or_talk_too_much(
+        all in prop::collection::vec((datagram(), any::<u32>(), any::<bool>()), 1..20),
+    ) {
+        let allow = AllowList::new(vec!["0.0.0.0/1".parse().unwrap()]);
+        let mut replay = Replay::new(ReplayConfig { allow: allow.clone(), ..ReplayConfig::default() });
+        let mut leases = LeaseServer::new(LeaseConfig { allow: allow.clone(), ..LeaseConfig::default() }, [1; 16], 1);
+        let mut client = LeaseClient::new(0, true, 0, 1);
+        for (now_ns, (bytes, source, proved)) in all.into_iter().enumerate() {
+            let (now_ns, from) = (now_ns as u64, std::net::SocketAddr::from((source.to_be_bytes(), 9)));
+            let held = Held { oldest: 5, next: 150 };
+            let mut out = [0; 1_400];
+            let read = |sequence: u64, room: &mut [u8]| (room.len() >= 30 && sequence < 150).then_some(30);
+            let reply = replay.handle_request(now_ns, (from, proved), &bytes, (session(1), held), &mut out, read);
+            let drawn = match reply {
+                Reply::Messages { bytes, .. } | Reply::Gone { bytes } => bytes,
+                Reply::Nothing(_) => 0,
+            };
+            let leased = leases.handle_datagram(now_ns, from, &bytes, &mut [0; CONTROL_MAX_BYTES]).unwrap_or(0);
+            let limit = if !allow.allows(from.ip()) { 0 } else if proved { 1_400 } else { 3 * bytes.len() };
+            prop_assert!(drawn <= limit && leased <= limit.min(3 * bytes.len()));
+            if let Ok(control) = Control::parse(&bytes) {
+                client.handle_control(now_ns, &control);
+            }
+            client.poll_transmit(now_ns, &mut [0; CONTROL_MAX_BYTES]);
+        }
+    }
+
+    #[test]
+    fn no_script_breaks_a_receiver(
+        script in prop::collection::vec(step(), 1..200),
+        (lines, servers, packets, requests, holes) in (1..4usize, 0..4usize, 1..40usize, 1..20usize, 1..40usize),
+        (policy, join) in (0..3u8, 0..3u8),
+    ) {
+        let policy = match policy {
+            0 => GapPolicy::Block,
+            1 => GapPolicy::Skip { give_up_ns: 1_000_000 },
+            _ => GapPolicy::Skip { give_up_ns: u64::MAX },
+        };
+        let join = match join {
+            0 => Join::FirstSeen,
+            1 => Join::From(1),
+            _ => Join::Resume { session: session(0), next: 7 },
+        };
+        let gaps = GapConfig { servers, policy, max_requests: requests, max_holes: holes, ..GapConfig::default() };
+        let follow = if lines == 1 { Follow::First { silence_ns: 1_000_000 } } else { Follow::Channel(*b"FUZZ") };
+        let config = ReceiverConfig {
+            join,
+            lines,
+            max_early_packets: packets,
+            max_early_bytes: packets * 700,
+            gaps,
+            ..ReceiverConfig::following(follow)
+        };
+        run(config, &script);
+    }
+
+    #[test]
+    fn no_order_of_calls_breaks_a_sender(
+        calls in prop::collection::vec((0..6u8, 0..300usize, 0..3u64), 1..200),
+        payload_bytes in 0..400usize,
+        batch in 0..4usize,
+    ) {
+        let config = SenderConfig { payload_bytes, batch, linger_ns: 1_000_000 };
+        let mut sender = Sender::new(config, session(1), 0, 0);
+        for (now_ns, (call, size, skip)) in calls.into_iter().enumerate() {
+            let now_ns = now_ns as u64 * 100_000;
+            match call {
+                0..=2 => drop(sender.push(sender.next() + skip, &vec![1; size])),
+                3 => sender.close(),
+                4 => sender.clear(now_ns),
+                _ => drop(sender.poll_idle(now_ns)),
+            }
+            for datagram in sender.datagrams() {
+                prop_assert!(Downstream::parse(datagram).is_ok());
+            }
+        }
+    }
+}

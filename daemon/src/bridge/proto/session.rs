@@ -1,0 +1,128 @@
+//! The name of one run of sequences: ten bytes at the head of every packet.
+//!
+//! In sessions that shmcast makes, four characters name the channel and six base-36 digits its epoch, so that a receiver
+//! can tell a restarted publisher (a greater epoch) from a stranger. Anybody else's sessions are ten opaque bytes.
+
+use std::fmt;
+
+const EPOCH_DIGITS: usize = 6;
+/// Epochs are six base-36 digits, so they stay below this.
+pub const EPOCH_LIMIT: u64 = 36u64.pow(EPOCH_DIGITS as u32);
+
+/// Why a session name cannot be made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SessionError {
+    /// The name has the wrong length or characters.
+    #[error(
+        "session name {name:?}: use 1 to {limit} letters, digits or punctuation of ASCII, without spaces"
+    )]
+    Name {
+        /// What was given.
+        name: String,
+        /// The most characters allowed.
+        limit: usize,
+    },
+    /// The epoch needs more than six base-36 digits.
+    #[error("epoch {epoch} does not fit six base-36 digits: it must stay below {EPOCH_LIMIT}")]
+    Epoch {
+        /// What was given.
+        epoch: u64,
+    },
+}
+
+/// The ten bytes that name one run of sequences.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Session([u8; 10]);
+
+impl Session {
+    /// Takes the bytes as they are on the wire.
+    pub const fn from_bytes(bytes: [u8; 10]) -> Session {
+        Session(bytes)
+    }
+
+    /// The bytes as they are on the wire.
+    pub const fn as_bytes(&self) -> &[u8; 10] {
+        &self.0
+    }
+
+    /// A session by its name, 1 to 10 printable characters, padded with spaces on the right.
+    ///
+    /// # Errors
+    /// [`SessionError::Name`] when the name is empty, too long or not printable ASCII.
+    pub fn named(name: &str) -> Result<Session, SessionError> {
+        let mut bytes = [b' '; 10];
+        pad_name(name, &mut bytes)?;
+        Ok(Session(bytes))
+    }
+
+    /// The session of a shmcast channel: its tag in four characters, then the epoch in six base-36 digits.
+    ///
+    /// # Errors
+    /// [`SessionError`] when the tag is not 1 to 4 printable characters or the epoch does not fit.
+    pub fn of_channel(tag: &str, epoch: u64) -> Result<Session, SessionError> {
+        if epoch >= EPOCH_LIMIT {
+            return Err(SessionError::Epoch { epoch });
+        }
+        let mut bytes = [b' '; 10];
+        pad_name(tag, &mut bytes[..4])?;
+        let mut rest = epoch;
+        for digit in bytes[4..].iter_mut().rev() {
+            *digit = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"[(rest % 36) as usize];
+            rest /= 36;
+        }
+        Ok(Session(bytes))
+    }
+
+    /// The first four bytes, which name the channel in sessions that shmcast makes.
+    pub fn tag(&self) -> [u8; 4] {
+        let [a, b, c, d, ..] = self.0;
+        [a, b, c, d]
+    }
+
+    /// The epoch in sessions that shmcast makes; `None` for any other.
+    pub fn epoch(&self) -> Option<u64> {
+        self.0[4..].iter().try_fold(0u64, |epoch, &digit| match digit {
+            b'0'..=b'9' => Some(epoch * 36 + u64::from(digit - b'0')),
+            b'A'..=b'Z' => Some(epoch * 36 + u64::from(digit - b'A') + 10),
+            _ => None,
+        })
+    }
+}
+
+fn pad_name(name: &str, into: &mut [u8]) -> Result<(), SessionError> {
+    let sound = !name.is_empty() && name.len() <= into.len() && name.bytes().all(|b| b.is_ascii_graphic());
+    if !sound {
+        return Err(SessionError::Name { name: name.to_owned(), limit: into.len() });
+    }
+    into[..name.len()].copy_from_slice(name.as_bytes());
+    Ok(())
+}
+
+impl fmt::Display for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.trim_ascii_end().escape_ascii())
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Session({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn session_keeps_channel_and_epoch_apart() {
+        let session = Session::of_channel("FX", EPOCH_LIMIT - 1).unwrap();
+        assert_eq!(session.as_bytes(), b"FX  ZZZZZZ");
+        assert_eq!((&session.tag(), session.epoch()), (b"FX  ", Some(EPOCH_LIMIT - 1)));
+        assert!(matches!(Session::of_channel("FX", EPOCH_LIMIT), Err(SessionError::Epoch { .. })));
+        assert!(matches!(Session::of_channel("FIVES", 1), Err(SessionError::Name { .. })));
+        assert!(matches!(Session::named("a b"), Err(SessionError::Name { .. })));
+        assert_eq!(Session::named("000123").unwrap().as_bytes(), b"000123    ");
+        assert_eq!(Session::named("000123").unwrap().epoch(), None);
+    }
+}

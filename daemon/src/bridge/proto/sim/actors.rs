@@ -1,0 +1,277 @@
+//! Who acts in a simulated network: the publisher and its sender, the receivers, the retransmission servers. Each does
+//! what its thread in the daemon does, on the virtual clock.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use super::super::control::{Control, is_control};
+use super::super::receiver::{Delivery, Join, Origin, Receiver};
+use super::super::replay::Reply;
+use super::super::sender::{PushError, Sender, SenderConfig};
+use super::super::session::Session;
+use super::super::wire::{Body, Downstream, Request};
+use super::super::{MILLISECOND_NS, SECOND_NS};
+use super::check::check_receiver;
+use super::net::Arrival;
+use super::scenario::PAYLOAD_BYTES;
+use super::world::{Event, World, sum_receiver};
+
+impl World {
+    pub(super) fn publish(&mut self) {
+        let left = self.scenario.messages - self.published;
+        let burst = self.rng.u64(1..=self.scenario.burst).min(left);
+        let current = self.history.current();
+        self.history.published[current] += burst;
+        self.published += burst;
+        for peer in &mut self.peers {
+            let size = self.history.published[current] as usize + 1;
+            peer.came[current].resize(size, false);
+            peer.served[current].resize(size, 0);
+        }
+        if let Some(sender) = &mut self.sender {
+            let mut buffer = [0; PAYLOAD_BYTES];
+            let mut waiting: Vec<Vec<u8>> = Vec::new();
+            for sequence in self.history.published[current] - burst + 1..=self.history.published[current] {
+                let size = self.history.write_message(current, sequence, &mut buffer).unwrap();
+                let mut result = sender.push(sequence, &buffer[..size]);
+                if result == Err(PushError::BatchFull) {
+                    waiting.extend(sender.datagrams().map(<[u8]>::to_vec));
+                    sender.clear(self.now_ns);
+                    result = sender.push(sequence, &buffer[..size]);
+                }
+                assert_eq!(result, Ok(()));
+                // A sending thread may send what is closed at any time, without closing the packet it is filling.
+                if self.rng.u8(..) < 20 {
+                    waiting.extend(sender.datagrams().map(<[u8]>::to_vec));
+                    sender.clear(self.now_ns);
+                }
+            }
+            sender.close();
+            waiting.extend(sender.datagrams().map(<[u8]>::to_vec));
+            sender.clear(self.now_ns);
+            waiting.iter().for_each(|datagram| self.multicast(datagram));
+        }
+        self.schedule_restarts(burst);
+        if self.published < self.scenario.messages {
+            let pause = if self.rng.u8(..) < 3 { self.rng.u64(0..20 * MILLISECOND_NS) } else { 0 };
+            let at_ns = self.now_ns + self.rng.u64(1..=2 * self.scenario.pace_ns) + pause;
+            self.at(at_ns, Event::Publish);
+        } else if self.scenario.ends
+            && let Some(sender) = &mut self.sender
+        {
+            sender.end(self.now_ns);
+        }
+        self.run_sender();
+    }
+
+    pub(super) fn schedule_restarts(&mut self, burst: u64) {
+        let due = self.published - burst + 1..=self.published;
+        for (_, fresh) in
+            self.scenario.sender_restarts.clone().into_iter().filter(|(after, _)| due.contains(after))
+        {
+            self.sender = None;
+            let down_ns = self.rng.u64(0..5 * MILLISECOND_NS);
+            self.at(self.now_ns + down_ns, Event::SenderReturns { fresh });
+        }
+        for (_, peer) in
+            self.scenario.peer_restarts.clone().into_iter().filter(|(after, _)| due.contains(after))
+        {
+            self.peers[peer].up = false;
+            let down_ns = self.rng.u64(0..20 * MILLISECOND_NS);
+            self.at(self.now_ns + down_ns, Event::PeerReturns { peer });
+        }
+    }
+
+    pub(super) fn return_sender(&mut self, fresh: bool) {
+        if fresh && self.published < self.scenario.messages {
+            self.history.published.push(0);
+            for peer in &mut self.peers {
+                peer.came.push(vec![false]);
+                peer.served.push(vec![0]);
+            }
+        }
+        let session = self.history.session(self.history.current());
+        let mut sender = new_sender(session, self.history.next(), self.now_ns);
+        if self.scenario.ends && self.published == self.scenario.messages {
+            sender.end(self.now_ns);
+        }
+        self.sender = Some(sender);
+        self.run_sender();
+    }
+
+    pub(super) fn return_peer(&mut self, at: usize) {
+        let peer = &mut self.peers[at];
+        sum_receiver(&mut peer.earlier, &peer.receiver);
+        let mut config = self.scenario.config;
+        if let Some(session) = peer.receiver.session() {
+            config.join = Join::Resume { session, next: peer.receiver.next() };
+        }
+        peer.receiver = Receiver::new(config);
+        peer.served.iter_mut().for_each(|served| served.fill(0));
+        peer.checker.ended = false;
+        peer.up = true;
+        peer.life += 1;
+        peer.wakes_ns = u64::MAX;
+        self.note_rtt(at);
+    }
+
+    pub(super) fn run_sender(&mut self) {
+        let Some(sender) = &mut self.sender else {
+            return;
+        };
+        let beat = sender.poll_idle(self.now_ns);
+        let wakes = sender.next_deadline(self.now_ns);
+        if let Some(beat) = beat {
+            self.multicast(&beat);
+        }
+        if let Some(at_ns) = wakes.filter(|&at_ns| at_ns != self.sender_wakes_ns) {
+            self.sender_wakes_ns = at_ns;
+            self.at(at_ns.max(self.now_ns + 1), Event::SenderWakes);
+        }
+    }
+
+    pub(super) fn multicast(&mut self, datagram: &[u8]) {
+        assert!(datagram.len() <= PAYLOAD_BYTES);
+        for peer in 0..self.peers.len() {
+            for line in 0..self.scenario.lines.len() {
+                let arrivals = self.peers[peer].lines[line].send(&mut self.rng, self.now_ns, datagram);
+                let life = self.peers[peer].life;
+                for arrival in arrivals {
+                    self.at(arrival.at_ns, Event::ToPeer { peer, life, origin: Origin::Line(line), arrival });
+                }
+            }
+        }
+    }
+
+    pub(super) fn note_arrival(&mut self, peer: usize, origin: Origin, arrival: &Arrival) {
+        if let (Origin::Line(_), true) = (origin, arrival.sound)
+            && let Ok(Downstream { session, body: Body::Messages(messages), .. }) =
+                Downstream::parse(&arrival.bytes)
+        {
+            let came = &mut self.peers[peer].came[self.history.index(session)];
+            (messages.first()..messages.end()).for_each(|sequence| came[sequence as usize] = true);
+        }
+    }
+
+    // What a receiving thread does: takes the datagram or the time, sends the requests, sleeps until the deadline.
+    pub(super) fn run_peer(&mut self, at: usize, input: Option<(Origin, Vec<u8>)>) {
+        let now_ns = self.now_ns;
+        let peer = &mut self.peers[at];
+        if !peer.up {
+            return;
+        }
+        let (history, checker) = (&self.history, &mut peer.checker);
+        let mut sink = |delivery: Delivery<'_>| checker.take(delivery, history);
+        let refused = peer.receiver.counters().messages_refused;
+        let received = peer.receiver.counters().messages_received;
+        let repair_bytes = match &input {
+            Some((Origin::Server(_), bytes)) => bytes.len() as u64,
+            _ => 0,
+        };
+        match input {
+            Some((Origin::Server(server), bytes)) if is_control(&bytes) => {
+                if let Ok(Control::Gone { session, first, oldest }) = Control::parse(&bytes) {
+                    peer.receiver.handle_gone(now_ns, server, (session, first, oldest), &mut sink);
+                }
+            }
+            Some((origin, bytes)) => peer.receiver.handle_datagram(now_ns, origin, &bytes, &mut sink),
+            None => {}
+        }
+        if peer.receiver.next_deadline().is_some_and(|at_ns| at_ns <= now_ns) {
+            peer.receiver.handle_timeout(now_ns, &mut sink);
+        }
+        let counters = peer.receiver.counters();
+        let refused = counters.messages_refused - refused;
+        self.totals.unusable_repair_bytes +=
+            repair_bytes * refused / (counters.messages_received - received).max(1);
+        let asks: Vec<_> = std::iter::from_fn(|| peer.receiver.poll_request(now_ns)).take(10_000).collect();
+        assert!(asks.len() <= self.scenario.config.gaps.max_requests, "asks without end");
+        check_receiver(&peer.receiver, &self.scenario.config, checker);
+        let wakes_ns = peer.receiver.next_deadline().unwrap_or(u64::MAX);
+        if wakes_ns != u64::MAX && wakes_ns != peer.wakes_ns {
+            assert!(wakes_ns > now_ns, "wants to be woken in the past");
+            peer.wakes_ns = wakes_ns;
+            self.at(wakes_ns, Event::PeerWakes { peer: at });
+        }
+        for (server, request) in asks {
+            let life = self.peers[at].life;
+            let arrivals = self.peers[at].requests[server].send(&mut self.rng, now_ns, &request);
+            for (n, arrival) in arrivals.into_iter().enumerate() {
+                let event = Event::ToServer { server, peer: at, life, bytes: arrival.bytes, copy: n > 0 };
+                self.at(arrival.at_ns, event);
+            }
+        }
+    }
+
+    pub(super) fn serve(&mut self, server: usize, at: usize, life: u32, request: &[u8], copy: bool) {
+        let (held, current) = (self.history.held(server), self.history.current());
+        let session = self.history.session(current);
+        let from = SocketAddr::from((Ipv4Addr::new(10, 0, 0, at as u8 + 1), 40_000));
+        let mut out = [0; 2 * PAYLOAD_BYTES];
+        let history = &self.history;
+        let read = |sequence, room: &mut [u8]| history.write_message(current, sequence, room);
+        let now_ns = self.now_ns;
+        let reply = self.servers[server].handle_request(
+            now_ns,
+            (from, true),
+            request,
+            (session, held),
+            &mut out,
+            read,
+        );
+        let (Reply::Messages { bytes, .. } | Reply::Gone { bytes }) = reply else {
+            return;
+        };
+        let reply = &out[..bytes];
+        assert!(bytes <= PAYLOAD_BYTES, "a reply larger than the payload");
+        let arrivals = self.peers[at].replies[server].send(&mut self.rng, now_ns, reply);
+        if !is_control(reply) {
+            self.account(at, life, request, reply, copy, arrivals.iter().any(|arrival| arrival.sound));
+        }
+        for arrival in arrivals {
+            self.at(arrival.at_ns, Event::ToPeer { peer: at, life, origin: Origin::Server(server), arrival });
+        }
+    }
+
+    pub(super) fn account(
+        &mut self,
+        at: usize,
+        life: u32,
+        request: &[u8],
+        reply: &[u8],
+        copy: bool,
+        arrives: bool,
+    ) {
+        let request = Request::parse(request).expect("it was answered");
+        let Ok(Downstream { session, body: Body::Messages(messages), .. }) = Downstream::parse(reply) else {
+            panic!("a reply that is no packet")
+        };
+        assert_eq!(messages.first(), request.first, "a reply must start where the request does");
+        assert!(messages.count() <= u64::from(request.count), "a reply must not reach past the request");
+        let peer = &mut self.peers[at];
+        // The network's own copies of a request, and what is meant for an earlier life, are nobody's fault.
+        if copy || !peer.up || peer.life != life {
+            return;
+        }
+        let served = &mut peer.served[self.history.index(session)];
+        for (sequence, data) in messages.iter() {
+            let size = data.len() as u64 + 2;
+            let times = &mut served[sequence as usize];
+            *times += 1;
+            match *times {
+                1 => self.totals.first_round_bytes += size,
+                _ => self.totals.repeated_bytes += size,
+            }
+            self.totals.lost_repair_bytes += if arrives { 0 } else { size };
+        }
+    }
+}
+
+pub(super) fn new_sender(session: Session, next: u64, now_ns: u64) -> Sender {
+    let config = SenderConfig {
+        payload_bytes: PAYLOAD_BYTES,
+        batch: 4,
+        // A receiver that restarts behind a bad line may need long to hear of the end.
+        linger_ns: 300 * SECOND_NS,
+    };
+    Sender::new(config, session, next, now_ns)
+}

@@ -1,0 +1,169 @@
+//! What must hold: what was published, and a checker that follows what a receiver hands out and how it keeps its bounds.
+
+use super::super::receiver::{Delivery, Receiver, ReceiverConfig};
+use super::super::replay::Held;
+use super::super::session::Session;
+use super::scenario::PAYLOAD_BYTES;
+
+/// What was published: for each session, how many messages. Their bytes follow from the session and the sequence.
+#[derive(Debug)]
+pub struct History {
+    pub published: Vec<u64>,
+    /// How many messages each server's ring holds.
+    pub ring_capacities: Vec<u64>,
+    pub max_message: usize,
+}
+
+impl History {
+    pub fn session(&self, index: usize) -> Session {
+        Session::of_channel("SIM", index as u64 + 7).unwrap()
+    }
+
+    pub fn index(&self, session: Session) -> usize {
+        (session.epoch().expect("a session of this world") - 7) as usize
+    }
+
+    pub fn current(&self) -> usize {
+        self.published.len() - 1
+    }
+
+    pub fn next(&self) -> u64 {
+        self.published[self.current()] + 1
+    }
+
+    pub fn held(&self, server: usize) -> Held {
+        let next = self.next();
+        let oldest = next.saturating_sub(self.ring_capacities[server]).max(1);
+        Held { oldest, next }
+    }
+
+    /// Whether any server still holds it.
+    pub fn holds(&self, index: usize, sequence: u64) -> bool {
+        let mut servers = 0..self.ring_capacities.len();
+        index == self.current() && servers.any(|server| sequence >= self.held(server).oldest)
+    }
+
+    pub fn message_size(&self, index: usize, sequence: u64) -> usize {
+        let mixed = mix(index as u64, sequence);
+        match mixed % 8 {
+            0 => 0,
+            1 => self.max_message,
+            _ => (mixed >> 8) as usize % (self.max_message + 1),
+        }
+    }
+
+    pub fn write_message(&self, index: usize, sequence: u64, into: &mut [u8]) -> Option<usize> {
+        let size = self.message_size(index, sequence);
+        let into = into.get_mut(..size)?;
+        for (chunk, word) in into.chunks_mut(8).zip(mix(index as u64, sequence)..) {
+            chunk.copy_from_slice(&word.to_be_bytes()[..chunk.len()]);
+        }
+        Some(size)
+    }
+}
+
+pub fn mix(a: u64, b: u64) -> u64 {
+    let mixed = (a.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ b).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+    (mixed ^ (mixed >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93)
+}
+
+/// Follows what one receiver, over all its lives, hands out.
+#[derive(Debug, Default)]
+pub struct Checker {
+    pub session: Option<usize>,
+    pub next: u64,
+    pub ended: bool,
+    pub may_give_up: bool,
+    pub delivered: u64,
+    pub gap_messages: u64,
+    pub joined_at: Vec<(usize, u64)>,
+}
+
+impl Checker {
+    pub fn take(&mut self, delivery: Delivery<'_>, history: &History) {
+        match delivery {
+            Delivery::NewSession { session, next, previous } => {
+                let index = history.index(session);
+                match (previous, self.session) {
+                    (Some((session, end)), Some(own)) => {
+                        assert_eq!(
+                            (history.index(session), end),
+                            (own, self.next),
+                            "left the old session elsewhere"
+                        );
+                        assert!(index > own && next == 1, "a later session starts at 1");
+                    }
+                    (None, None) => {}
+                    (previous, own) => panic!("announced {previous:?} while following {own:?}"),
+                }
+                self.joined_at.push((index, next));
+                (self.session, self.next, self.ended) = (Some(index), next, false);
+            }
+            Delivery::Message { sequence, data } => {
+                let index = self.session.expect("a session is announced before its messages");
+                assert_eq!(sequence, self.next, "out of order or twice");
+                assert!(sequence <= history.published[index], "was never published");
+                let mut expected = [0; PAYLOAD_BYTES];
+                let size = history.write_message(index, sequence, &mut expected).unwrap();
+                assert_eq!(
+                    data,
+                    &expected[..size],
+                    "sequence {sequence} has other bytes than were published"
+                );
+                self.next += 1;
+                self.delivered += 1;
+            }
+            Delivery::Gap { from, to } => {
+                let index = self.session.expect("a session is announced before its gaps");
+                assert!(from == self.next && to > from, "gap {from}..{to} while {} is next", self.next);
+                assert!(to <= history.published[index] + 1, "a gap over what was never published");
+                for sequence in from..to {
+                    assert!(
+                        self.may_give_up || !history.holds(index, sequence),
+                        "gave up {sequence}, which is held"
+                    );
+                }
+                self.gap_messages += to - from;
+                self.next = to;
+            }
+            Delivery::End { session, next } => {
+                assert_eq!(
+                    (Some(history.index(session)), next),
+                    (self.session, self.next),
+                    "ended elsewhere"
+                );
+                assert!(!self.ended, "ended twice");
+                self.ended = true;
+            }
+        }
+    }
+}
+
+/// The receiver's own promises, looked at from outside after every step.
+pub fn check_receiver(receiver: &Receiver, config: &ReceiverConfig, checker: &Checker) {
+    let (gaps, store) = receiver.backlog();
+    let counters = receiver.counters();
+    assert!(store.reserved_bytes() <= config.max_early_bytes, "more bytes than allowed");
+    assert!(store.packets() <= config.max_early_packets, "more packets than allowed");
+    assert!(gaps.len() <= config.gaps.max_holes + config.gaps.max_requests + 8, "more holes than allowed");
+    assert_eq!(
+        counters.messages_received,
+        counters.messages_delivered
+            + counters.messages_duplicate
+            + counters.messages_refused
+            + store.messages(),
+        "the counters do not add up"
+    );
+    assert!(checker.session.is_none() || receiver.next() == checker.next, "next is not what was delivered");
+    let mut holes = gaps.iter().peekable();
+    let mut at = receiver.next();
+    while let Some((from, to)) = store.next_missing(at, receiver.horizon()) {
+        let mut covered = from;
+        while let Some((_, end)) = holes.next_if(|&(first, _)| first == covered) {
+            covered = end;
+        }
+        assert_eq!(covered, to, "holes do not cover what is missing in {from}..{to}");
+        at = to;
+    }
+    assert_eq!(holes.next(), None, "a hole over what is there");
+}

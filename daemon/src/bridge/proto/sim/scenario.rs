@@ -1,0 +1,74 @@
+//! What the seed of a run decides, and what a run comes to.
+
+use super::super::counters::Histogram;
+use super::super::receiver::{Follow, ReceiverConfig};
+use super::net::Profile;
+
+/// The payload of every datagram of the simulation, in bytes.
+pub const PAYLOAD_BYTES: usize = 1_400;
+/// The channel that every run carries.
+pub const FOLLOW: Follow = Follow::Channel(*b"SIM ");
+
+/// Everything about a run that its seed decides.
+#[derive(Debug, Clone)]
+pub struct Scenario {
+    pub lines: Vec<Profile>,
+    /// The path of requests to each server, and that of its answers.
+    pub servers: Vec<(Profile, Profile)>,
+    pub peers: usize,
+    pub messages: u64,
+    pub max_message: usize,
+    pub burst: u64,
+    pub pace_ns: u64,
+    /// How many messages each server's ring holds.
+    pub ring_capacities: Vec<u64>,
+    pub config: ReceiverConfig,
+    /// After how many messages the sender restarts, and whether with a new session.
+    pub sender_restarts: Vec<(u64, bool)>,
+    /// After how many messages a receiver restarts.
+    pub peer_restarts: Vec<(u64, usize)>,
+    pub ends: bool,
+    /// Whether receivers know the round trip beforehand, as after a lease exchange.
+    pub knows_rtt: bool,
+}
+
+/// What a run, or many, came to.
+#[derive(Debug, Default, Clone)]
+pub struct Totals {
+    pub runs: u64,
+    pub delivered: u64,
+    pub gap_messages: u64,
+    pub sessions: u64,
+    pub lost_bytes: u64,
+    pub needless_bytes: u64,
+    pub first_round_bytes: u64,
+    pub repeated_bytes: u64,
+    pub lost_repair_bytes: u64,
+    pub unusable_repair_bytes: u64,
+    pub malformed: u64,
+    pub recovery: Histogram,
+    pub longest_ns: u64,
+}
+
+impl Totals {
+    pub fn add(&mut self, other: &Totals) {
+        self.runs += other.runs;
+        self.delivered += other.delivered;
+        self.gap_messages += other.gap_messages;
+        self.sessions += other.sessions;
+        self.lost_bytes += other.lost_bytes;
+        self.needless_bytes += other.needless_bytes;
+        self.first_round_bytes += other.first_round_bytes;
+        self.repeated_bytes += other.repeated_bytes;
+        self.lost_repair_bytes += other.lost_repair_bytes;
+        self.unusable_repair_bytes += other.unusable_repair_bytes;
+        self.malformed += other.malformed;
+        self.recovery.merge(&other.recovery);
+        self.longest_ns = self.longest_ns.max(other.longest_ns);
+    }
+
+    /// Bytes served again, for each byte whose earlier answer was lost.
+    pub fn repeat_ratio(&self) -> f64 {
+        self.repeated_bytes as f64 / (self.lost_repair_bytes + self.unusable_repair_bytes).max(1) as f64
+    }
+}

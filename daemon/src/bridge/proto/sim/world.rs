@@ -1,0 +1,224 @@
+//! One simulated network: a publisher with a bounded ring, its sender, retransmission servers and receivers, on a
+//! virtual clock. Every delivery is checked when it is made, against what was really published.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::super::gap::GapPolicy;
+use super::super::limit::AllowList;
+use super::super::receiver::{Origin, Receiver};
+use super::super::replay::{Replay, ReplayConfig};
+use super::super::sender::Sender;
+use super::super::{MICROSECOND_NS, SECOND_NS};
+use super::actors::new_sender;
+use super::check::{Checker, History};
+use super::net::{Arrival, Link, Profile};
+use super::scenario::{PAYLOAD_BYTES, Scenario, Totals};
+
+/// No run may take longer than this of its own time.
+const LIMIT_NS: u64 = 300 * SECOND_NS;
+
+#[derive(Debug)]
+pub(super) enum Event {
+    Publish,
+    SenderWakes,
+    SenderReturns { fresh: bool },
+    PeerWakes { peer: usize },
+    PeerReturns { peer: usize },
+    ToPeer { peer: usize, life: u32, origin: Origin, arrival: Arrival },
+    ToServer { server: usize, peer: usize, life: u32, bytes: Vec<u8>, copy: bool },
+}
+
+pub(super) struct Peer {
+    pub(super) receiver: Receiver,
+    pub(super) up: bool,
+    pub(super) life: u32,
+    pub(super) wakes_ns: u64,
+    pub(super) checker: Checker,
+    /// For each session and sequence: whether a line brought it, how often it was served in this life.
+    pub(super) came: Vec<Vec<bool>>,
+    pub(super) served: Vec<Vec<u16>>,
+    pub(super) lines: Vec<Link>,
+    pub(super) requests: Vec<Link>,
+    pub(super) replies: Vec<Link>,
+    pub(super) earlier: Totals,
+}
+
+pub struct World {
+    pub(super) scenario: Scenario,
+    pub(super) rng: fastrand::Rng,
+    pub(super) now_ns: u64,
+    pub(super) events: BinaryHeap<Reverse<(u64, u64)>>,
+    pub(super) slots: std::collections::HashMap<u64, Event>,
+    pub(super) scheduled: u64,
+    pub(super) history: History,
+    pub(super) sender: Option<Sender>,
+    pub(super) sender_wakes_ns: u64,
+    pub(super) published: u64,
+    pub(super) servers: Vec<Replay>,
+    pub(super) peers: Vec<Peer>,
+    pub(super) totals: Totals,
+}
+
+impl World {
+    pub fn new(seed: u64, scenario: Scenario) -> World {
+        let history = History {
+            published: vec![0],
+            ring_capacities: scenario.ring_capacities.clone(),
+            max_message: scenario.max_message,
+        };
+        let link = |profile: &Profile| Link::new(profile.clone());
+        let finite =
+            matches!(scenario.config.gaps.policy, GapPolicy::Skip { give_up_ns } if give_up_ns != u64::MAX);
+        let peers = (0..scenario.peers).map(|_| Peer {
+            receiver: Receiver::new(scenario.config),
+            up: true,
+            life: 0,
+            wakes_ns: u64::MAX,
+            checker: Checker { may_give_up: finite, ..Checker::default() },
+            came: vec![Vec::new()],
+            served: vec![Vec::new()],
+            lines: scenario.lines.iter().map(link).collect(),
+            requests: scenario.servers.iter().map(|(to, _)| link(to)).collect(),
+            replies: scenario.servers.iter().map(|(_, from)| link(from)).collect(),
+            earlier: Totals::default(),
+        });
+        let replay = || {
+            let allow = AllowList::new(vec!["10.0.0.0/24".parse().unwrap()]);
+            Replay::new(ReplayConfig { allow, payload_bytes: PAYLOAD_BYTES, ..ReplayConfig::default() })
+        };
+        let mut world = World {
+            rng: fastrand::Rng::with_seed(seed),
+            now_ns: 0,
+            events: BinaryHeap::new(),
+            slots: std::collections::HashMap::new(),
+            scheduled: 0,
+            sender: Some(new_sender(history.session(0), 1, 0)),
+            sender_wakes_ns: u64::MAX,
+            published: 0,
+            servers: (0..scenario.servers.len()).map(|_| replay()).collect(),
+            peers: peers.collect(),
+            history,
+            totals: Totals { runs: 1, ..Totals::default() },
+            scenario,
+        };
+        (0..world.peers.len()).for_each(|peer| world.note_rtt(peer));
+        world.at(20 * MICROSECOND_NS, Event::Publish);
+        world.run_sender();
+        world
+    }
+
+    pub(super) fn note_rtt(&mut self, peer: usize) {
+        for (server, (to, from)) in
+            self.scenario.servers.iter().enumerate().filter(|_| self.scenario.knows_rtt)
+        {
+            self.peers[peer].receiver.note_rtt(server, to.delay_ns + from.delay_ns);
+        }
+    }
+
+    pub(super) fn at(&mut self, at_ns: u64, event: Event) {
+        self.scheduled += 1;
+        self.events.push(Reverse((at_ns, self.scheduled)));
+        self.slots.insert(self.scheduled, event);
+    }
+
+    /// Runs until every receiver has everything, then makes sure that all is quiet.
+    pub fn run(mut self) -> Totals {
+        while !self.is_done() {
+            assert!(self.step(), "nothing left to happen, and not done");
+            assert!(self.now_ns < LIMIT_NS, "does not come to an end: {}", self.describe());
+        }
+        self.totals.longest_ns = self.now_ns;
+        let before: Vec<_> = self.peers.iter().map(|peer| peer.checker.next).collect();
+        let quiet_ns = self.now_ns + 2 * SECOND_NS;
+        while self.now_ns < quiet_ns && self.step() {}
+        for (peer, next) in self.peers.iter_mut().zip(before) {
+            assert_eq!(peer.checker.next, next, "delivered more than everything");
+            assert!(peer.receiver.poll_request(self.now_ns).is_none(), "still asks when nothing is missing");
+            assert_eq!(peer.receiver.next_deadline().filter(|&at_ns| at_ns < self.now_ns), None);
+        }
+        self.sum_up()
+    }
+
+    fn step(&mut self) -> bool {
+        let Some(Reverse((at_ns, id))) = self.events.pop() else {
+            return false;
+        };
+        self.now_ns = at_ns;
+        match self.slots.remove(&id).expect("scheduled once") {
+            Event::Publish => self.publish(),
+            Event::SenderWakes => self.run_sender(),
+            Event::SenderReturns { fresh } => self.return_sender(fresh),
+            Event::PeerWakes { peer } => {
+                if self.peers[peer].wakes_ns <= self.now_ns {
+                    self.run_peer(peer, None);
+                }
+            }
+            Event::PeerReturns { peer } => self.return_peer(peer),
+            Event::ToPeer { peer, life, origin, arrival } => {
+                if self.peers[peer].up && (self.peers[peer].life == life || matches!(origin, Origin::Line(_)))
+                {
+                    self.note_arrival(peer, origin, &arrival);
+                    self.run_peer(peer, Some((origin, arrival.bytes)));
+                }
+            }
+            Event::ToServer { server, peer, life, bytes, copy } => {
+                self.serve(server, peer, life, &bytes, copy)
+            }
+        }
+        true
+    }
+
+    fn is_done(&self) -> bool {
+        let (last, next) = (self.history.current(), self.history.next());
+        self.published == self.scenario.messages
+            && self.sender.is_some()
+            && self.peers.iter().all(|peer| {
+                let checker = &peer.checker;
+                let has_all = checker.session == Some(last) && checker.next == next;
+                peer.up && has_all && (checker.ended || !self.scenario.ends)
+            })
+    }
+
+    fn describe(&self) -> String {
+        let peers = self.peers.iter().map(|peer| {
+            let (gaps, store) = peer.receiver.backlog();
+            let holes: Vec<_> = gaps.iter().take(8).collect();
+            format!(
+                "next {} horizon {} holes {holes:?} stored {} {:?}",
+                peer.receiver.next(),
+                peer.receiver.horizon(),
+                store.packets(),
+                peer.receiver.counters()
+            )
+        });
+        format!("published {:?}, receivers {:#?}", self.history.published, peers.collect::<Vec<_>>())
+    }
+
+    fn sum_up(mut self) -> Totals {
+        for peer in &mut self.peers {
+            sum_receiver(&mut self.totals, &peer.receiver);
+            let earlier = std::mem::take(&mut peer.earlier);
+            self.totals.add(&earlier);
+            self.totals.delivered += peer.checker.delivered;
+            self.totals.gap_messages += peer.checker.gap_messages;
+            self.totals.sessions += peer.checker.joined_at.len() as u64;
+            for &(index, joined) in &peer.checker.joined_at {
+                for sequence in joined..=self.history.published[index] {
+                    let size = self.history.message_size(index, sequence) as u64 + 2;
+                    let came = peer.came[index][sequence as usize];
+                    let served = peer.served[index][sequence as usize] > 0;
+                    self.totals.lost_bytes += if came { 0 } else { size };
+                    self.totals.needless_bytes += if came && served { size } else { 0 };
+                }
+            }
+        }
+        self.totals
+    }
+}
+
+pub(super) fn sum_receiver(totals: &mut Totals, receiver: &Receiver) {
+    let counters = receiver.counters();
+    totals.recovery.merge(&counters.recovery);
+    totals.malformed += counters.malformed.total();
+}

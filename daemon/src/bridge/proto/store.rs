@@ -1,0 +1,196 @@
+//! Packets that came too early, kept until the messages before them are there.
+//!
+//! Runs of messages sorted by sequence, never overlapping, each in a buffer taken from a pool. Bounded by packets and by
+//! bytes of buffer, held and pooled together; what does not fit is refused and will be asked for again. Early packets come
+//! nearly sorted, so a deque with a binary search does what a tree would, without a node to allocate.
+
+use std::collections::VecDeque;
+
+use super::wire::Messages;
+
+/// Consecutive messages that are kept.
+#[derive(Debug)]
+pub struct Run {
+    first: u64,
+    end: u64,
+    blocks: Vec<u8>,
+}
+
+impl Run {
+    /// The messages in it.
+    pub fn messages(&self) -> Messages<'_> {
+        Messages::checked_before(self.first, self.end, &self.blocks)
+    }
+}
+
+/// The runs kept, with room for a bounded number of packets and bytes.
+#[derive(Debug)]
+pub struct Store {
+    runs: VecDeque<Run>,
+    pool: Vec<Vec<u8>>,
+    max_packets: usize,
+    max_bytes: usize,
+    /// The capacity of every buffer, held or pooled; never above `max_bytes`.
+    reserved_bytes: usize,
+    /// The capacity of the buffers held.
+    held_bytes: usize,
+    held_messages: u64,
+}
+
+impl Store {
+    /// An empty store. Buffers are allocated as they are first needed, then used again.
+    pub fn new(max_packets: usize, max_bytes: usize) -> Store {
+        Store {
+            runs: VecDeque::with_capacity(max_packets),
+            pool: Vec::with_capacity(max_packets),
+            max_packets,
+            max_bytes,
+            reserved_bytes: 0,
+            held_bytes: 0,
+            held_messages: 0,
+        }
+    }
+
+    /// The first part of `from..to` that is not kept.
+    pub fn next_missing(&self, from: u64, to: u64) -> Option<(u64, u64)> {
+        let mut at = from;
+        for run in self.runs.range(self.runs.partition_point(|run| run.end <= from)..) {
+            if at >= to || run.first > at {
+                return (at < to).then(|| (at, to.min(run.first)));
+            }
+            at = run.end;
+        }
+        (at < to).then_some((at, to))
+    }
+
+    /// Keeps a copy of `messages`, none of which may be kept already; false when there is no room. With `spare`, a
+    /// quarter of the store is left for others.
+    pub fn insert(&mut self, messages: Messages<'_>, spare: bool) -> bool {
+        let size = messages.blocks().len();
+        let share = |limit: usize| if spare { limit - limit / 4 } else { limit };
+        if self.runs.len() >= share(self.max_packets) || self.held_bytes + size > share(self.max_bytes) {
+            return false;
+        }
+        let Some(mut blocks) = self.buffer(size) else {
+            return false;
+        };
+        blocks.extend_from_slice(messages.blocks());
+        self.held_bytes += blocks.capacity();
+        let at = self.runs.partition_point(|run| run.first < messages.first());
+        self.held_messages += messages.count();
+        self.runs.insert(at, Run { first: messages.first(), end: messages.end(), blocks });
+        true
+    }
+
+    /// Takes out the first run when it starts at or before `next`. Give it back with [`Store::recycle`].
+    pub fn take_ready(&mut self, next: u64) -> Option<Run> {
+        if self.runs.front()?.first > next {
+            return None;
+        }
+        let run = self.runs.pop_front()?;
+        self.held_messages -= run.end - run.first;
+        self.held_bytes -= run.blocks.capacity();
+        Some(run)
+    }
+
+    /// Puts a run's buffer back into the pool.
+    pub fn recycle(&mut self, run: Run) {
+        let mut blocks = run.blocks;
+        blocks.clear();
+        self.pool.push(blocks);
+    }
+
+    // An empty buffer for `size` bytes. Pooled buffers that are too small are given up when the limit is near.
+    fn buffer(&mut self, size: usize) -> Option<Vec<u8>> {
+        let pooled = self.pool.pop().unwrap_or_default();
+        if pooled.capacity() >= size {
+            return Some(pooled);
+        }
+        self.reserved_bytes -= pooled.capacity();
+        drop(pooled);
+        while self.reserved_bytes + size > self.max_bytes {
+            self.reserved_bytes -= self.pool.pop()?.capacity();
+        }
+        let fresh = Vec::with_capacity(size);
+        self.reserved_bytes += fresh.capacity();
+        Some(fresh)
+    }
+
+    /// How many more packets of `size` bytes could be kept.
+    pub fn room(&self, size: usize) -> usize {
+        let by_bytes = (self.max_bytes - self.held_bytes.min(self.max_bytes)) / size.max(1);
+        by_bytes.min(self.max_packets - self.runs.len())
+    }
+
+    /// Whether nothing is kept.
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// How many packets, or parts of packets, are kept.
+    pub fn packets(&self) -> usize {
+        self.runs.len()
+    }
+
+    /// How many messages are kept.
+    pub fn messages(&self) -> u64 {
+        self.held_messages
+    }
+
+    /// The bytes of every buffer, in use or pooled.
+    pub fn reserved_bytes(&self) -> usize {
+        self.reserved_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn insert(store: &mut Store, first: u64, end: u64) -> bool {
+        let blocks: Vec<u8> = (first..end).flat_map(|n| [0, 1, n as u8]).collect();
+        store.insert(Messages::checked_before(first, end, &blocks), false)
+    }
+
+    #[test]
+    fn missing_parts_are_exactly_the_holes() {
+        let mut store = Store::new(8, 1 << 16);
+        assert!(insert(&mut store, 20, 30) && insert(&mut store, 5, 10) && insert(&mut store, 30, 31));
+        assert_eq!(store.next_missing(1, 40), Some((1, 5)));
+        assert_eq!(store.next_missing(5, 40), Some((10, 20)));
+        assert_eq!(store.next_missing(22, 40), Some((31, 40)));
+        assert_eq!(store.next_missing(22, 31), None);
+        assert_eq!(store.next_missing(7, 8), None);
+        assert_eq!(store.next_missing(12, 15), Some((12, 15)));
+        assert_eq!(store.next_missing(15, 15), None);
+    }
+
+    #[test]
+    fn runs_leave_in_order_and_only_when_due() {
+        let mut store = Store::new(8, 1 << 16);
+        assert!(insert(&mut store, 20, 22) && insert(&mut store, 5, 7));
+        assert!(store.take_ready(4).is_none());
+        let run = store.take_ready(6).unwrap();
+        assert_eq!(run.messages().range(6, 7).iter().collect::<Vec<_>>(), vec![(6, &[6u8][..])]);
+        store.recycle(run);
+        assert!(store.take_ready(7).is_none());
+        assert_eq!((store.packets(), store.messages()), (1, 2));
+    }
+
+    #[test]
+    fn neither_bytes_nor_packets_outgrow_their_limit() {
+        let mut store = Store::new(4, 1_000);
+        assert_eq!((0..100).filter(|n| insert(&mut store, n * 10, n * 10 + 5)).count(), 4);
+        let mut store = Store::new(1_000, 1_000);
+        for n in 0..100 {
+            insert(&mut store, n * 100, n * 100 + 30);
+            assert!(store.reserved_bytes() <= 1_000);
+        }
+        let kept = store.packets();
+        while let Some(run) = store.take_ready(u64::MAX) {
+            store.recycle(run);
+        }
+        assert!(insert(&mut store, 1, 300), "pooled buffers make way for a larger one");
+        assert!(kept >= 10 && store.reserved_bytes() <= 1_000);
+    }
+}
