@@ -14,7 +14,7 @@
 //! by the kernel.
 
 use crate::error::{ChannelError, Holder};
-use crate::lock;
+use crate::lock::{self, Held};
 use shmcast_layout::layout::header::{Header, LAZY_BYTES, State};
 use shmcast_layout::reader_page::ReaderStats;
 use shmcast_layout::ring::locate::Place;
@@ -211,7 +211,7 @@ pub(crate) struct ChannelFiles {
 impl ChannelFiles {
     /// Takes the writer lock and leaves this process's id in the file. `None` when the channel is not there, or was
     /// removed in this moment.
-    pub(crate) fn lock(&self, name: &str) -> Result<Option<File>, ChannelError> {
+    pub(crate) fn lock(&self, name: &str) -> Result<Option<Held>, ChannelError> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let file = match open_plain(&self.lock, &mut options) {
@@ -222,9 +222,10 @@ impl ChannelFiles {
         if !lock::try_lock(&file).map_err(ChannelError::os("lock", &self.lock))? {
             return Err(ChannelError::InUse { name: name.into(), holder: holder(&file) });
         }
+        let lock = Held(file);
         // Whoever removes a channel moves it away under this lock. If that was between our opening and locking, this
         // lock guards nothing.
-        let ours = file.metadata().map_err(ChannelError::os("look at", &self.lock))?;
+        let ours = lock.0.metadata().map_err(ChannelError::os("look at", &self.lock))?;
         match fs::symlink_metadata(&self.lock) {
             Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => {}
             Ok(_) => return Ok(None),
@@ -233,8 +234,8 @@ impl ChannelFiles {
         }
         // A courtesy to whoever is refused; a full file system must not keep a channel from being removed.
         let pid = format!("{}\n", std::process::id());
-        let _ = file.set_len(0).and_then(|()| file.write_all_at(pid.as_bytes(), 0));
-        Ok(Some(file))
+        let _ = lock.0.set_len(0).and_then(|()| lock.0.write_all_at(pid.as_bytes(), 0));
+        Ok(Some(lock))
     }
 
     /// Makes the directory for reader pages, in which whoever may enter the channel may leave a page, and nobody may

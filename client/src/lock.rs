@@ -19,11 +19,17 @@ pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Lets go of the lock, also for duplicates of the descriptor that are still open.
-pub(crate) fn unlock(file: &File) {
-    let lock = libc::flock { l_type: libc::F_UNLCK as _, ..whole_file() };
-    // Cannot fail for a lock that is held; without it the lock goes with the last duplicate.
-    let _ = fcntl(file, FcntlArg::F_OFD_SETLK(&lock));
+/// A lock that [`try_lock`] took. Dropping lets go of it at once, also for duplicates of the descriptor: those shown to
+/// a daemon, and those that a child process has between its fork and its exec.
+#[derive(Debug)]
+pub(crate) struct Held(pub(crate) File);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let lock = libc::flock { l_type: libc::F_UNLCK as _, ..whole_file() };
+        // Cannot fail for a lock that is held; without it the lock goes with the last duplicate.
+        let _ = fcntl(&self.0, FcntlArg::F_OFD_SETLK(&lock));
+    }
 }
 
 /// Whether another open file holds the lock. Takes nothing; a read-only descriptor will do.

@@ -6,7 +6,7 @@ use crate::directory::{ChannelFiles, Directory, is_absent, open_plain};
 use crate::error::{ChannelError, Holder};
 use crate::hosting::new_header;
 use crate::keeper::Attachment;
-use crate::lock;
+use crate::lock::{self, Held};
 use shmcast_layout::control::Request;
 use shmcast_layout::error::{OpenError, TooLarge};
 use shmcast_layout::layout::geometry::Geometry;
@@ -55,7 +55,7 @@ pub struct Publisher {
     staging: Box<[u8]>,
     steps: Vec<Step>,
     /// Held until the writer is done; the kernel lets go of it if we die.
-    lock: File,
+    _lock: Held,
     /// Our place at the daemon's table, where a daemon owns the channel.
     attachment: Option<Attachment>,
 }
@@ -235,8 +235,6 @@ impl Drop for Publisher {
         if !std::thread::panicking() {
             self.writer.close(self.clock.now());
         }
-        // Duplicates shown to a daemon must not hold the channel any longer than we do.
-        lock::unlock(&self.lock);
     }
 }
 
@@ -392,7 +390,7 @@ impl PublisherBuilder {
         }
     }
 
-    fn take_over(self, files: &ChannelFiles, file: &File, lock: File) -> Result<Publisher, ChannelError> {
+    fn take_over(self, files: &ChannelFiles, file: &File, lock: Held) -> Result<Publisher, ChannelError> {
         let segment = Segment::open(file, Access::Write)
             .map_err(|source| ChannelError::Segment { path: files.segment.clone(), source })?;
         self.check(&segment)?;
@@ -410,12 +408,13 @@ impl PublisherBuilder {
             let holder = Holder::Publisher { pid: None, command: None };
             return Err(ChannelError::InUse { name: self.name, holder });
         }
+        let lock = Held(lock);
         let segment = Segment::open(&file, Access::Write)
             .map_err(|source| ChannelError::Segment { path: memory().into(), source })?;
         self.check(&segment)?;
         conversation.ask(&Request::Mapped, &[])?;
         let resume = request(true);
-        let shown = vec![file, lock.try_clone().map_err(ChannelError::os("duplicate", memory()))?];
+        let shown = vec![file, lock.0.try_clone().map_err(ChannelError::os("duplicate", memory()))?];
         let mut publisher = self.start(segment, lock)?;
         let socket = conversation.into_socket()?;
         publisher.attachment = Some(Attachment::new(client.socket().to_owned(), socket, resume, shown));
@@ -438,7 +437,7 @@ impl PublisherBuilder {
         Ok(())
     }
 
-    fn make(self, files: &ChannelFiles, geometry: Geometry, lock: File) -> Result<Publisher, ChannelError> {
+    fn make(self, files: &ChannelFiles, geometry: Geometry, lock: Held) -> Result<Publisher, ChannelError> {
         let unfinished = files.dir.join(".segment.new");
         let segment = self.make_segment(files, &unfinished, geometry).inspect_err(|_| {
             // Nobody can have attached to what has no segment. The lock is still ours.
@@ -474,7 +473,7 @@ impl PublisherBuilder {
             })
     }
 
-    fn start(self, segment: Segment, lock: File) -> Result<Publisher, ChannelError> {
+    fn start(self, segment: Segment, lock: Held) -> Result<Publisher, ChannelError> {
         let steps = segment.prepare(self.preparation);
         let clock = Clock::of_segment(segment.header());
         let writer = segment
@@ -483,6 +482,6 @@ impl PublisherBuilder {
         let mut staging = vec![0; segment.header().geometry.max_message as usize].into_boxed_slice();
         // Zeros come as pages yet to be faulted in: touch those that claims of common sizes need.
         staging.iter_mut().take(TOUCHED_BYTES).for_each(|byte| *byte = 0xff);
-        Ok(Publisher { writer, clock, segment, staging, steps, lock, attachment: None })
+        Ok(Publisher { writer, clock, segment, staging, steps, _lock: lock, attachment: None })
     }
 }

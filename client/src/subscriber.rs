@@ -22,6 +22,7 @@ use std::fmt;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
+use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
@@ -244,6 +245,7 @@ impl Subscriber {
     pub fn seek(&mut self, sequence: u64) -> Result<(), LocateError> {
         let place = self.reader.locator().seek(sequence)?;
         self.reader.jump(place);
+        self.epoch = 0;
         Ok(())
     }
 
@@ -262,7 +264,8 @@ impl Subscriber {
         self.reader.lag()
     }
 
-    /// The publisher's incarnation, as far as the stream has told.
+    /// The publisher's incarnation, as far as the stream has told: 0 as long as it has not, after a start or a seek
+    /// somewhere in its middle. Who is lapped past the news is told at the latest when there is nothing else to receive.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -312,12 +315,8 @@ impl Subscriber {
                     if let Some(outcome) = self.follow()? {
                         return Ok(Some(outcome));
                     }
-                    // One who jumped over the record that says so learns it from the segment's state.
-                    if let Some((epoch, _)) = self.reader.state().filter(|(epoch, _)| *epoch > self.epoch) {
-                        // The first publisher of a channel is nobody's successor.
-                        if std::mem::replace(&mut self.epoch, epoch) > 0 {
-                            return Ok(Some(Outcome::Other(Event::NewEpoch { epoch })));
-                        }
+                    if let Some(outcome) = self.epoch_in_force() {
+                        return Ok(Some(outcome));
                     }
                 }
                 if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
@@ -325,6 +324,27 @@ impl Subscriber {
                 }
             }
         }
+    }
+
+    /// A new epoch that the segment's state tells of and whose record this reader has jumped over.
+    fn epoch_in_force(&mut self) -> Option<Outcome> {
+        // While a successor is recovering, its record is yet to come; one that has closed is news no more.
+        let (epoch, State::Active) = self.reader.state()? else { return None };
+        if epoch <= self.epoch {
+            return None;
+        }
+        // Everything that was there when this state was set comes first.
+        fence(Ordering::Acquire);
+        if self.reader.locator().is_ready(self.position()) {
+            return None;
+        }
+        self.tell_epoch(epoch)
+    }
+
+    /// Who has not been told of any publisher has nobody for this one to succeed.
+    fn tell_epoch(&mut self, epoch: u64) -> Option<Outcome> {
+        let told = std::mem::replace(&mut self.epoch, epoch);
+        (told > 0).then_some(Outcome::Other(Event::NewEpoch { epoch }))
     }
 
     #[inline]
@@ -364,7 +384,8 @@ impl Subscriber {
         let event = match poll {
             Poll::Empty | Poll::Message { .. } => return Ok(None),
             Poll::Control(control) => match control {
-                Control::Epoch { epoch } if epoch <= self.epoch => return Ok(None),
+                // Known from the segment's state already.
+                Control::Epoch { epoch } if epoch == self.epoch => return Ok(None),
                 Control::Epoch { epoch } => {
                     self.epoch = epoch;
                     Event::NewEpoch { epoch }
@@ -431,7 +452,9 @@ impl Subscriber {
         self.segment = segment;
         let missed = place.sequence.saturating_sub(expected);
         if missed == 0 {
-            return Ok(None);
+            // The place lies behind the record that says so.
+            let successor = self.reader.state().filter(|(epoch, _)| *epoch > self.epoch);
+            return Ok(successor.and_then(|(epoch, _)| self.tell_epoch(epoch)));
         }
         self.count(|page, place| page.lapped(missed, place));
         Ok(Some(Outcome::Other(Event::Lapped(Lapped { missed, resumed_at: place.sequence }))))
@@ -615,10 +638,14 @@ impl SubscriberBuilder {
             return Err(ChannelError::Mismatch { name, what: "schema", found, wanted });
         }
         let steps = segment.prepare(self.preparation);
+        // Looked at before the place: a takeover in between is news.
+        let epoch = match (self.start, segment.state().map_or(0, |(epoch, _)| epoch)) {
+            (Start::Latest, epoch) | (_, epoch @ 1) => epoch,
+            _ => 0,
+        };
         let place = self.place(&segment)?;
         let page = show_page(header, place)?;
-        let state = segment.state();
-        if matches!(state, Some((_, State::Superseded))) {
+        if matches!(segment.state(), Some((_, State::Superseded))) {
             return Err(self.directory.not_found(&self.name));
         }
         // One line more than the largest message, so that a length of 0 is no special case. Zeros come as pages yet to
@@ -632,7 +659,7 @@ impl SubscriberBuilder {
             clock: Clock::of_segment(header),
             wait: self.wait,
             resume: self.resume,
-            epoch: state.map_or(0, |(epoch, _)| epoch),
+            epoch,
             buffer,
             page,
             record_latency: self.record_latency,

@@ -200,6 +200,52 @@ fn a_channel_opened_again_goes_on_with_the_sequence_in_a_new_epoch() {
 }
 
 #[test]
+fn each_epoch_is_told_where_it_begins_to_whoever_starts_before_it() {
+    let dir = scratch();
+    let mut attached = None;
+    for epoch in 1..=3 {
+        let mut publisher = publisher(dir.path()).capacity(SMALL).open().unwrap();
+        publisher.publish(&[epoch]).unwrap();
+        attached.get_or_insert_with(|| subscriber(dir.path()).start(Start::Sequence(1)).open().unwrap());
+    }
+    let late =
+        [Start::Oldest, Start::Sequence(1)].map(|from| subscriber(dir.path()).start(from).open().unwrap());
+    for mut reader in late.into_iter().chain(attached) {
+        for epoch in 1..=3 {
+            if epoch > 1 {
+                assert_eq!(rare(&mut reader), Event::NewEpoch { epoch });
+                assert_eq!(reader.epoch(), epoch);
+            }
+            assert!(matches!(reader.recv().unwrap(), Event::Message(m) if u64::from(m.payload[0]) == epoch));
+            assert_eq!(rare(&mut reader), Event::End);
+        }
+        assert!(is_silent(&mut reader));
+    }
+    // One who starts behind the news is not told that somebody took over: for it, nobody did.
+    let publisher = publisher(dir.path()).open().unwrap();
+    let mut latest = subscriber(dir.path()).open().unwrap();
+    let mut middle = subscriber(dir.path()).start(Start::Sequence(publisher.next_sequence())).open().unwrap();
+    assert!(is_silent(&mut latest) && is_silent(&mut middle));
+    assert_eq!((latest.epoch(), middle.epoch()), (4, 4));
+}
+
+#[test]
+fn an_epoch_whose_record_was_lapped_is_told_when_there_is_nothing_else_to_tell() {
+    let dir = scratch();
+    let first = publisher(dir.path()).capacity(SMALL).open().unwrap();
+    let mut subscriber = subscriber(dir.path()).open().unwrap();
+    drop(first);
+    let mut second = publisher(dir.path()).open().unwrap();
+    publish_up_to(&mut second, 1000);
+    let Event::Lapped(Lapped { resumed_at, .. }) = rare(&mut subscriber) else { panic!("not lapped") };
+    for expected in resumed_at..=1000 {
+        assert!(matches!(subscriber.recv().unwrap(), Event::Message(m) if m.sequence == expected));
+    }
+    assert_eq!(rare(&mut subscriber), Event::NewEpoch { epoch: 2 });
+    assert!(is_silent(&mut subscriber), "once");
+}
+
+#[test]
 fn a_publisher_that_panics_does_not_say_that_all_is_well() {
     let dir = scratch();
     let mut first = publisher(dir.path()).capacity(SMALL).open().unwrap();

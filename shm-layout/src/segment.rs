@@ -145,7 +145,8 @@ impl Segment {
         self.cells.header[GENERATION].store(generation, Ordering::Relaxed);
         self.cells.header[LAZY_PUBLISHED].store(next - 1, Ordering::Relaxed);
         if epoch > 0 {
-            self.cells.header[STATE].store(State::Closed.pack(epoch), Ordering::Release);
+            // Not closed: readers that get here before the first writer would take that for the end of the stream.
+            self.cells.header[STATE].store(State::Recovering.pack(epoch), Ordering::Release);
         }
     }
 
