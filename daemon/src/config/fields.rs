@@ -59,7 +59,20 @@ impl fmt::Display for Principal {
 
 impl<'de> Deserialize<'de> for Principal {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+        // Parsed in the visitor, so that a mistake is placed at its own entry of a long list.
+        struct Text;
+        impl Visitor<'_> for Text {
+            type Value = Principal;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("\"user:NAME\", \"group:NAME\", \"uid:N\" or \"*\"")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Principal, E> {
+                text.parse().map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_str(Text)
     }
 }
 
@@ -128,19 +141,29 @@ pub(super) fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opti
     text.parse().map(Some).map_err(|_| de::Error::custom(wrong()))
 }
 
-/// Says more about what serde found: the nearest of the names that it lists.
+/// Says in the file's terms what serde and the TOML reader found, with the nearest of the names that they list.
 pub(super) fn explain(message: &str) -> String {
     // "unknown field `capasity`, expected one of `name`, `capacity`": names stand between backquotes.
     let mut quoted = message.split('`').skip(1).step_by(2);
     match (message.split(' ').next(), quoted.next()) {
         (Some("unknown"), Some(name)) => {
-            let kind = message
-                .split(' ')
-                .nth(1)
-                .map_or("name", |kind| if kind == "variant" { "value" } else { kind });
+            let kind = if message.starts_with("unknown variant") { "value" } else { "field" };
             format!("unknown {kind} `{name}`{}", hint(name, &quoted.collect::<Vec<_>>()))
         }
-        _ => message.to_owned(),
+        _ => {
+            let message =
+                message.trim_end_matches(", expected nothing").replace("invalid type:", "cannot be");
+            let message = message.replace("invalid value:", "cannot be").replace(", expected ", ": write ");
+            let plain = [
+                ("u32", "a whole number from 0"),
+                ("usize", "a whole number from 0"),
+                ("a sequence", "a list"),
+                ("a boolean", "true or false"),
+            ];
+            plain.iter().fold(message, |text, (term, plain)| {
+                text.replace(&format!("write {term}"), &format!("write {plain}"))
+            })
+        }
     }
 }
 
@@ -154,5 +177,33 @@ pub(super) fn hint(name: &str, names: &[&str]) -> String {
             ": there are {}",
             names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
         ),
+    }
+}
+
+/// A size as one would write it: the largest unit that takes no fraction.
+pub(super) fn size_text(bytes: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let step = if bytes == 0 { 0 } else { bytes.trailing_zeros() as usize / 10 };
+    format!("{}{}", bytes >> (10 * step), units[step])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_shown_as_they_are_written() {
+        for (bytes, text) in
+            [(0, "0B"), (1000, "1000B"), (1 << 16, "64KiB"), (3 << 20, "3MiB"), (1 << 63, "8EiB")]
+        {
+            assert_eq!(size_text(bytes), text);
+            assert_eq!(text.parse::<ByteSize>().unwrap().as_u64(), bytes);
+        }
+    }
+
+    #[test]
+    fn the_nearest_name_is_offered_only_where_one_is_near() {
+        assert_eq!(hint("Strict", &["takeover", "strict"]), ": did you mean `strict`?");
+        assert_eq!(hint("xyz", &["takeover", "strict"]), ": there are `takeover`, `strict`");
     }
 }

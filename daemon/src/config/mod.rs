@@ -221,8 +221,16 @@ pub enum ConfigError {
     },
 }
 
+/// Mistakes that an error's text names before it counts the rest.
+const SHOWN: usize = 20;
+
 fn lines(origin: &str, problems: &[Problem]) -> String {
-    problems.iter().map(|problem| format!("{origin}:{problem}")).collect::<Vec<_>>().join("\n")
+    let mut lines: Vec<String> =
+        problems.iter().take(SHOWN).map(|problem| format!("{origin}:{problem}")).collect();
+    if problems.len() > SHOWN {
+        lines.push(format!("and {} more: run `shmcast check {origin}`", problems.len() - SHOWN));
+    }
+    lines.join("\n")
 }
 
 impl Config {

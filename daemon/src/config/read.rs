@@ -17,7 +17,9 @@ pub(super) fn read(text: &str) -> (Config, Vec<Problem>) {
     let config = match DeTable::parse(text) {
         Ok(root) => reader.read(root.into_inner()),
         Err(e) => {
-            reader.report(e.span(), "", e.message().to_owned());
+            let octal =
+                if e.message().contains("leading zero") { ": write octal digits in quotes" } else { "" };
+            reader.report(e.span(), "", format!("{}{octal}", fields::explain(e.message())));
             Config::default()
         }
     };

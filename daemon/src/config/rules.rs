@@ -3,7 +3,9 @@
 //! Each rule gives the field that it is about and what to do. Names, sizes and labels are checked by the client library,
 //! which makes the segments: what passes here can be made.
 
-use super::{ChannelConfig, DaemonConfig, LimitsConfig, WakerConfig};
+use super::{ChannelConfig, DaemonConfig, LimitsConfig, WakerConfig, fields};
+use shmcast::ChannelError;
+use shmcast::hosting::HostedSpec;
 use std::ops::RangeInclusive;
 
 pub(super) type Broken = Vec<(&'static str, String)>;
@@ -12,7 +14,7 @@ pub(super) type Broken = Vec<(&'static str, String)>;
 const MAX_SOCKET_PATH: usize = 107;
 /// Names of labels that metrics use for themselves.
 const RESERVED_LABELS: [&str; 3] = ["channel", "reader", "bridge"];
-/// One more than the largest CPU and NUMA node number that the kernel's masks hold here.
+/// Largest number of a CPU or NUMA node that a mask holds.
 const MAX_NUMBER: u64 = 1023;
 
 pub(super) fn daemon(daemon: &DaemonConfig) -> Broken {
@@ -20,10 +22,11 @@ pub(super) fn daemon(daemon: &DaemonConfig) -> Broken {
     if let Some(socket) = &daemon.socket {
         let length = socket.as_os_str().len();
         if !socket.is_absolute() {
-            broken.push(("socket", format!("{socket:?} is not absolute: begin it with /")));
+            broken.push(("socket", format!("socket {socket:?} is not absolute: begin it with /")));
         } else if length > MAX_SOCKET_PATH {
-            let what =
-                format!("a path of {length} B; the kernel allows {MAX_SOCKET_PATH}: choose a shorter one");
+            let what = format!(
+                "socket: a path of {length} B; the kernel allows {MAX_SOCKET_PATH}: choose a shorter one"
+            );
             broken.push(("socket", what));
         }
     }
@@ -31,8 +34,9 @@ pub(super) fn daemon(daemon: &DaemonConfig) -> Broken {
         && !http.ip().is_loopback()
         && !daemon.http_allow_remote
     {
-        let what =
-            format!("{http} can be reached from other hosts: use 127.0.0.1, or set http_allow_remote = true");
+        let what = format!(
+            "http: {http} can be reached from other hosts: use 127.0.0.1, or set http_allow_remote = true"
+        );
         broken.push(("http", what));
     }
     broken
@@ -67,22 +71,41 @@ pub(super) fn channel(channel: &ChannelConfig) -> Broken {
             broken.push(("labels", format!("label {key:?}: {why}")));
         }
     }
-    let spec = channel.spec();
-    let plain = shmcast::hosting::HostedSpec { max_message: None, labels: String::new(), ..spec.clone() };
-    if let Err(e) = plain.check() {
-        let field = if matches!(e, shmcast::ChannelError::Name { .. }) { "name" } else { "capacity" };
-        broken.push((field, e.to_string()));
-    } else if let Err(e) = spec.check() {
-        let field = if matches!(e, shmcast::ChannelError::Geometry(_)) { "max_message" } else { "labels" };
-        broken.push((field, e.to_string()));
-    }
+    broken.extend(unmakeable(channel));
     if channel.max_message == Some(0) {
         broken.push((
             "max_message",
-            "0 B: nothing could be published; leave it out for the ring's limit".to_owned(),
+            "max_message: 0 B: nothing could be published; leave it out for the ring's limit".to_owned(),
         ));
     }
     broken
+}
+
+/// Why the client library would not make such a segment. One field at a time, so that it is clear which.
+fn unmakeable(channel: &ChannelConfig) -> Option<(&'static str, String)> {
+    let spec = channel.spec();
+    let ring = HostedSpec { max_message: None, labels: String::new(), ..spec.clone() };
+    match (ring.check(), spec.check()) {
+        (Err(e @ ChannelError::Name { .. }), _) => Some(("name", e.to_string())),
+        (Err(e), _) => {
+            let near = fields::size_text(nearest_power_of_two(channel.capacity));
+            Some(("capacity", format!("{e}: did you mean {near:?}?")))
+        }
+        (Ok(()), Err(ChannelError::Segment { .. })) => {
+            let what =
+                "labels: with the name they exceed the 3.5 KiB that a segment has for them: shorten them";
+            Some(("labels", what.to_owned()))
+        }
+        (Ok(()), Err(e)) => Some(("max_message", e.to_string())),
+        (Ok(()), Ok(())) => None,
+    }
+}
+
+/// Within the sizes of rings.
+fn nearest_power_of_two(bytes: u64) -> u64 {
+    let above = bytes.clamp(1 << 16, 1 << 34).next_power_of_two();
+    // Three quarters of it lie in the middle between it and the one below.
+    if bytes < above / 4 * 3 && above > 1 << 16 { above / 2 } else { above }
 }
 
 fn within(broken: &mut Broken, field: &'static str, value: impl Into<u64>, range: RangeInclusive<u64>) {

@@ -4,6 +4,7 @@
 //! A warning never keeps a configuration from loading. In particular a user or group that does not exist (yet) is a
 //! warning: it matches nobody until it does, and one missing account must not keep all channels down.
 
+use super::fields::size_text;
 use super::host::{Host, uid_of};
 use super::{ChannelConfig, Config, Mode, Principal};
 use bytesize::ByteSize;
@@ -75,6 +76,10 @@ impl Config {
 
     fn warn_of_daemon(&self, list: &mut List<'_>) {
         let daemon = &self.daemon;
+        if daemon.http.is_some_and(|http| http.port() == 0) {
+            let what = "port 0: another one at each start, which no collector can know".to_owned();
+            list.section("daemon.http", what, "127.0.0.1:9464");
+        }
         if let Some(http) = daemon.http.filter(|http| !http.ip().is_loopback()) {
             let what =
                 format!("{http} tells every host that reaches it the names, rates and users of all channels");
@@ -83,16 +88,17 @@ impl Config {
             let what = "allows what nothing here uses, and hides a later slip".to_owned();
             list.section("daemon.http_allow_remote", what, "false");
         }
-        let others_connect = daemon.socket_mode & 0o002 != 0;
-        let names_others = |channel: &&ChannelConfig| {
-            [&channel.publishers, &channel.subscribers].into_iter().flatten().next().is_some()
+        // Who is let in by the socket's group was chosen by somebody who thought about it; "everybody" was not.
+        let (group, others) = (daemon.socket_mode & 0o020 != 0, daemon.socket_mode & 0o002 != 0);
+        let shut_out = |channel: &&ChannelConfig| {
+            let mut named = channel.publishers.iter().chain(&channel.subscribers);
+            !others && named.any(|principal| !group || *principal == Principal::Anyone)
         };
-        if let Some(channel) = self.channels.iter().find(names_others).filter(|_| !others_connect) {
+        if let Some(channel) = self.channels.iter().find(shut_out) {
+            let who = if group { "owner and group" } else { "owner" };
             let what = format!(
-                "{:04o} lets only the socket's owner{} connect: others whom {:?} names will not get that far",
-                daemon.socket_mode,
-                if daemon.socket_mode & 0o020 != 0 { " and group" } else { "" },
-                channel.name
+                "{:04o} lets only the socket's {who} connect: others that channel {:?} names do not get that far",
+                daemon.socket_mode, channel.name
             );
             list.section("daemon.socket_mode", what, "\"0666\": the channels' lists decide who may do what");
         }
@@ -174,7 +180,7 @@ impl Config {
             }
             if locked_before <= memlock && locked > memlock {
                 let what = format!(
-                    "channels up to here lock {}; RLIMIT_MEMLOCK grants {} in this shell: the rest may be swapped",
+                    "channels up to here lock {}; RLIMIT_MEMLOCK grants this process {}: the rest may be swapped",
                     ByteSize(locked),
                     ByteSize(memlock)
                 );
@@ -236,7 +242,7 @@ fn warn_of_ring(channel: &ChannelConfig, host: &Host, warn: &mut impl FnMut(&'st
             ByteSize(max)
         );
         let enough = max.saturating_mul(FEW_MESSAGES).checked_next_power_of_two().unwrap_or(u64::MAX);
-        warn("capacity", what, &format!("{:?}, if readers may ever pause", ByteSize(enough).to_string()));
+        warn("capacity", what, &format!("{:?}, if readers may ever pause", size_text(enough)));
     }
     if channel.hugepages && channel.capacity < HUGE_PAGE_BYTES {
         let what = format!("a ring of {} is smaller than a huge page of 2 MiB", ByteSize(channel.capacity));
