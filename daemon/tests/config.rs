@@ -307,8 +307,8 @@ fn host() -> Host {
         memory_bytes: Some(1 << 40),
         memlock_bytes: None,
         has_swap: false,
-        cpus: Some(vec![0, 1, 2, 3]),
-        numa_nodes: Some(vec![0, 1]),
+        cpus: "0-3".parse().ok(),
+        numa_nodes: "0-1".parse().ok(),
         exists: |_| true,
     }
 }

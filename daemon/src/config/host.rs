@@ -3,6 +3,7 @@
 //! Facts only, read from the kernel and the user database; what cannot be read is taken as no obstacle.
 
 use super::Principal;
+use crate::cpu_list::CpuList;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::{Group, Uid, User};
 use std::fs;
@@ -20,9 +21,9 @@ pub struct Host {
     /// Whether memory can be swapped out.
     pub has_swap: bool,
     /// CPUs that are online.
-    pub cpus: Option<Vec<u64>>,
-    /// NUMA nodes that are online.
-    pub numa_nodes: Option<Vec<u64>>,
+    pub cpus: Option<CpuList>,
+    /// NUMA nodes that are online, which the kernel lists like CPUs.
+    pub numa_nodes: Option<CpuList>,
     /// Whether there is such a user or group.
     pub exists: fn(&Principal) -> bool,
 }
@@ -70,32 +71,13 @@ fn number_after(text: &str, name: &str, radix: u32) -> Option<u64> {
     u64::from_str_radix(line.split_whitespace().next()?, radix).ok()
 }
 
-fn read_list(path: &str) -> Option<Vec<u64>> {
-    parse_list(fs::read_to_string(path).ok()?.trim())
-}
-
-/// The kernel's list format: "0-3,8".
-fn parse_list(text: &str) -> Option<Vec<u64>> {
-    let mut numbers = Vec::new();
-    for range in text.split(',').filter(|range| !range.is_empty()) {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let last: u64 = last.parse().ok()?;
-        numbers.extend(first.parse::<u64>().ok()?..=last.min(u64::from(u16::MAX)));
-    }
-    Some(numbers)
+fn read_list(path: &str) -> Option<CpuList> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lists_of_the_kernel_are_read_as_it_writes_them() {
-        assert_eq!(parse_list("0"), Some(vec![0]));
-        assert_eq!(parse_list("0-2,8"), Some(vec![0, 1, 2, 8]));
-        assert_eq!(parse_list(""), Some(vec![]));
-        assert_eq!(parse_list("0-x"), None);
-    }
 
     #[test]
     fn this_machine_has_memory_cpus_and_root() {

@@ -153,10 +153,10 @@ impl Config {
             list.section("waker.longest_us", what, "1000");
         }
         if let (Some(cpu), Some(online)) = (waker.cpu, &host.cpus)
-            && !online.contains(&(cpu as u64))
+            && !online.contains(cpu)
         {
             let what = format!("CPU {cpu} is not online here: the thread will run anywhere");
-            list.section("waker.cpu", what, &format!("one of {online:?}"));
+            list.section("waker.cpu", what, &format!("one of {online}"));
         }
     }
 
@@ -254,10 +254,10 @@ fn warn_of_ring(channel: &ChannelConfig, host: &Host, warn: &mut impl FnMut(&'st
         warn("mlock", what, "true");
     }
     if let (Some(node), Some(online)) = (channel.numa_node, &host.numa_nodes)
-        && !online.contains(&u64::from(node))
+        && !online.contains(node as usize)
     {
         let what = format!("there is no NUMA node {node} here: the kernel chooses");
-        warn("numa_node", what, &format!("one of {online:?}"));
+        warn("numa_node", what, &format!("one of {online}"));
     }
 }
 
