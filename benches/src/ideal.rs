@@ -18,6 +18,8 @@ use std::sync::atomic::{Ordering, fence};
 
 /// Words of one cache line.
 const LINE_WORDS: usize = 8;
+/// Payload bytes that share the first line with the sequence word.
+const INLINE: usize = (LINE_WORDS - 1) * 8;
 
 /// Sizes of an ideal ring; both ends must use the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +78,12 @@ impl IdealWriter {
         let words = self.shape.slot_words();
         let at = (self.next as usize & (self.shape.slots - 1)) * words;
         let slot = &self.cells[at..at + words];
-        copy::store(&slot[1..], payload);
+        // As the product does: the line that readers poll comes last and in one burst.
+        let (inline, rest) = payload.split_at(payload.len().min(INLINE));
+        if !rest.is_empty() {
+            copy::store(&slot[LINE_WORDS..], rest);
+        }
+        copy::store(&slot[1..LINE_WORDS], inline);
         slot[0].store(self.next, Ordering::Release);
         self.next += 1;
     }

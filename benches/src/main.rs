@@ -5,8 +5,9 @@
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
-use shmcast_bench::questions::{latency, throughput};
+use shmcast_bench::questions::{fanout, latency, throughput};
 use shmcast_bench::report;
+use shmcast_bench::rig::payload::MIN_SIZE;
 use shmcast_bench::rig::plan::{Answer, Stage};
 use shmcast_bench::rig::spec::{Contestant, Task, Wait};
 use shmcast_bench::transport;
@@ -43,17 +44,31 @@ struct Args {
     /// Payload sizes in bytes
     #[arg(long, global = true, value_delimiter = ',')]
     sizes: Vec<usize>,
+    /// Bytes of ring, a power of two, for transports that have one
+    #[arg(long, global = true)]
+    ring_bytes: Option<u64>,
+    /// Numbers of receivers for the fan-out
+    #[arg(long, global = true, value_delimiter = ',')]
+    receivers: Vec<usize>,
     /// Messages a round
     #[arg(long, global = true)]
     messages: Option<u64>,
 }
 
-#[derive(Debug, Subcommand)]
+#[derive(Debug, Clone, Subcommand)]
 enum Question {
     /// One way from core to core, one message each 10 us
     Latency,
     /// Back to back, nothing lost
     Throughput,
+    /// Many receivers, nobody bound to a CPU, one message each ms
+    Fanout,
+    /// Every question; with --quick, a check that every transport delivers
+    All {
+        /// Directory for the answers, one JSON file each
+        #[arg(value_name = "DIR")]
+        results: Option<PathBuf>,
+    },
     /// Play a role in a round (what the rig starts)
     #[command(hide = true)]
     Play {
@@ -63,7 +78,8 @@ enum Question {
 }
 
 fn contestant(text: &str) -> Result<Contestant, String> {
-    let (transport, wait) = text.split_once('/').ok_or("write it as TRANSPORT/WAIT, like multicast/block")?;
+    let (transport, wait) =
+        text.rsplit_once('/').ok_or("write it as TRANSPORT/WAIT, like multicast/block")?;
     let all =
         [Wait::Spin, Wait::Yield, Wait::SpinYield, Wait::Backoff, Wait::Sleep, Wait::Block, Wait::Tokio];
     let wait = all
@@ -80,6 +96,10 @@ fn main() -> Result<ExitCode> {
         transport::play(&task)?;
         return Ok(ExitCode::SUCCESS);
     }
+    anyhow::ensure!(
+        args.sizes.iter().all(|size| *size >= MIN_SIZE),
+        "a payload carries its number and proof: use --sizes of {MIN_SIZE} B and more"
+    );
     let dir = tempfile::Builder::new()
         .prefix("shmcast-bench-")
         .tempdir_in("/dev/shm")
@@ -91,31 +111,66 @@ fn main() -> Result<ExitCode> {
         laps: if args.quick { 1 } else { args.laps },
         retries: if args.quick { 0 } else { args.retries },
         quick: args.quick,
+        ring_bytes: args.ring_bytes,
     };
-    let answer = ask(&args, &stage)?;
-    if let Some(path) = &args.json {
-        report::write_json(&answer, path)?;
+    let questions = match args.question {
+        Question::All { .. } => vec![Question::Latency, Question::Throughput, Question::Fanout],
+        ref one => vec![one.clone()],
+    };
+    let (mut passed, mut failed) = (0, 0);
+    for question in &questions {
+        let answer = ask(&args, question, &stage)?;
+        let (complete, incomplete) = answer.passed_and_failed();
+        (passed, failed) = (passed + complete, failed + incomplete);
+        print_failures(&answer);
+        if let Some(path) = path_of(&args, &answer) {
+            report::write_json(&answer, &path)?;
+        }
     }
-    let (passed, failed) = answer.passed_and_failed();
     println!("{passed} passed, {failed} failed");
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn ask(args: &Args, stage: &Stage) -> Result<Answer> {
-    let sizes = |default: &[usize]| if args.sizes.is_empty() { default.to_vec() } else { args.sizes.clone() };
-    Ok(match args.question {
+fn path_of(args: &Args, answer: &Answer) -> Option<PathBuf> {
+    match &args.question {
+        Question::All { results } => Some(results.as_ref()?.join(format!("{}.json", answer.question))),
+        _ => args.json.clone(),
+    }
+}
+
+/// What a table cannot show: rounds that did not come to an end.
+fn print_failures(answer: &Answer) {
+    for round in &answer.rounds {
+        if let Err(why) = &round.outcome {
+            eprintln!("{}, {}: {why}", answer.question, round.case);
+        }
+    }
+}
+
+fn ask(args: &Args, question: &Question, stage: &Stage) -> Result<Answer> {
+    let or =
+        |given: &[usize], default: &[usize]| if given.is_empty() { default.to_vec() } else { given.to_vec() };
+    Ok(match question {
         Question::Latency => {
             let messages = args.messages.unwrap_or(100_000);
-            let answer = latency::run(stage, &sizes(&latency::SIZES), &args.with, messages)?;
+            let answer = latency::run(stage, &or(&args.sizes, &latency::SIZES), &args.with, messages)?;
             latency::print(&answer);
             answer
         }
         Question::Throughput => {
             let messages = args.messages.unwrap_or(5_000_000);
-            let answer = throughput::run(stage, &sizes(&throughput::SIZES), &args.with, messages)?;
+            let answer = throughput::run(stage, &or(&args.sizes, &throughput::SIZES), &args.with, messages)?;
             throughput::print(&answer);
             answer
         }
-        Question::Play { .. } => unreachable!("roles are played before questions are asked"),
+        Question::Fanout => {
+            let messages = args.messages.unwrap_or(2_000);
+            let size = args.sizes.first().copied().unwrap_or(256);
+            let receivers = or(&args.receivers, &fanout::RECEIVERS);
+            let answer = fanout::run(stage, &receivers, size, &args.with, messages)?;
+            fanout::print(&answer);
+            answer
+        }
+        Question::All { .. } | Question::Play { .. } => unreachable!("taken apart or played before"),
     })
 }

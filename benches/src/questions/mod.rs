@@ -5,6 +5,7 @@ use crate::rig::spec::{Contestant, Spec, Wait};
 use anyhow::Result;
 use std::path::PathBuf;
 
+pub mod fanout;
 pub mod latency;
 pub mod table;
 pub mod throughput;

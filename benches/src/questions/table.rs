@@ -43,6 +43,9 @@ pub fn lost(answer: &Answer, case: &str, who: &Contestant) -> String {
 /// How many rounds stand behind a figure, where the CPUs were, and `!` if the machine was never quiet.
 pub fn rounds(answer: &Answer, case: &str, who: &Contestant) -> String {
     let count = answer.comparable(case, who).len();
+    if answer.quick {
+        return format!("{count} (times mean nothing)");
+    }
     if !answer.is_quiet(case, who) {
         return format!("{count} !");
     }

@@ -26,10 +26,15 @@ pub struct Stage {
     pub retries: usize,
     /// Whether only delivery matters.
     pub quick: bool,
+    /// Bytes of ring instead of the question's own.
+    pub ring_bytes: Option<u64>,
 }
 
 impl Stage {
-    fn program_of(&self, contestant: &Contestant) -> Result<&Path> {
+    fn program_of<'a>(&'a self, contestant: &'a Contestant) -> Result<&'a Path> {
+        if let Some((_, program)) = contestant.transport.split_once('@') {
+            return Ok(Path::new(program));
+        }
         if crate::transport::is_ours(&contestant.transport) {
             return Ok(&self.program);
         }
@@ -231,7 +236,10 @@ pub fn play(stage: &Stage, cases: &[Case], answer: &mut Answer) -> Result<()> {
 
 fn play_one(stage: &Stage, spec: &Spec) -> Result<Outcome> {
     let dir = tempfile::tempdir_in(&stage.dir).context("make a directory for the round")?;
-    let spec = Spec { dir: dir.path().to_owned(), ..spec.clone() };
+    let ring_bytes = stage.ring_bytes.unwrap_or(spec.ring_bytes);
+    // Where only delivery is checked, a busy machine must not fail it: nobody is allowed to fall behind.
+    let gated = spec.gated || stage.quick;
+    let spec = Spec { dir: dir.path().to_owned(), ring_bytes, gated, ..spec.clone() };
     let probe = || if stage.quick || spec_cpus() < 2 { Ok(0) } else { round_trip_ns(0, 1) };
     let before_ns = probe()?;
     let mut outcome = round::run(stage.program_of(&spec.contestant)?, &spec)?;

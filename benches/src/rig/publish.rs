@@ -5,7 +5,7 @@
 //! omission).
 
 use crate::rig::gate::Gate;
-use crate::rig::payload;
+use crate::rig::payload::Payloads;
 use crate::rig::receive::say;
 use crate::rig::round::{files, write_words};
 use crate::rig::spec::{Published, Spec, Usage};
@@ -73,11 +73,10 @@ fn run(spec: &Spec, sender: &mut impl Sender, clock: &Clock) -> Result<Published
     let each = spec.interval_ns > 0;
     let kept = if each { spec.messages as usize } else { 0 };
     let (mut lateness, mut cost) = (Vec::with_capacity(kept), Vec::with_capacity(kept));
-    let mut message = vec![0; spec.size];
+    let mut payloads = Payloads::new(spec.size);
     let mut pace = Pace::new(spec, clock);
     let (mut retries, mut first, mut before) = (0, 0, Usage::now());
     for sequence in 1..=spec.total() {
-        payload::fill(&mut message, sequence);
         if sequence == spec.warmup + 1 {
             before = Usage::now();
             pace.begin_counting();
@@ -86,10 +85,8 @@ fn run(spec: &Spec, sender: &mut impl Sender, clock: &Clock) -> Result<Published
         if let Some(gate) = &mut gate {
             retries += gate.wait(sequence);
         }
-        let intended = if each { pace.wait() } else { 0 };
-        let sent = ticks();
-        payload::stamp(&mut message, sequence, sent);
-        retries += sender.send(&message)?;
+        let (intended, sent) = if each { (pace.wait(), ticks()) } else { (0, 0) };
+        retries += sender.send(payloads.stamped(sequence, sent))?;
         if each && sequence > spec.warmup {
             let done = ticks_after_loads();
             cost.push(saturate(clock.ns_between(sent, done)));

@@ -44,7 +44,8 @@ impl Wait {
 /// Who takes part: a transport and how its receivers wait.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Contestant {
-    /// The transport's name, which its program knows.
+    /// The transport's name, which its program knows; with `@PROGRAM` behind it, played by that program, so that two
+    /// builds meet in the same rounds.
     pub transport: String,
     /// How receivers wait.
     pub wait: Wait,
@@ -54,6 +55,11 @@ impl Contestant {
     /// A contestant by name.
     pub fn new(transport: &str, wait: Wait) -> Self {
         Self { transport: transport.into(), wait }
+    }
+
+    /// The transport's name alone.
+    pub fn transport_name(&self) -> &str {
+        self.transport.split('@').next().expect("a split has a first part")
     }
 
     /// As printed: `shmcast/spin`.

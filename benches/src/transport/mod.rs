@@ -32,7 +32,7 @@ pub fn is_ours(name: &str) -> bool {
 /// What the transport or a pipe says; the rig sees it as a child that gave no report.
 pub fn play(task: &Task) -> Result<()> {
     let spec: &Spec = task.spec();
-    match (task, spec.contestant.transport.as_str()) {
+    match (task, spec.contestant.transport_name()) {
         (Task::Publish(_), SHMCAST) => publish::play(spec, shm::ShmSender::open(spec)?),
         (Task::Receive(_, me), SHMCAST) => receive::play(spec, *me, shm::ShmReceiver::open(spec)?),
         (Task::Publish(_), IDEAL) => publish::play(spec, ideal::IdealSender::open(spec)?),

@@ -24,10 +24,10 @@ pub const HUGE_PAGE: u64 = 2 << 20;
 /// Positions and sequences stay below this, so that sums of them and sizes cannot overflow. At 1 GB a second a ring
 /// gets there in 146 years; whatever claims more is damage.
 pub const MAX_COUNT: u64 = 1 << 62;
-/// How far ahead of the tail the writer zeroes commit words, in bytes.
+/// How far ahead of the tail the writer zeroes commit words once a record is committed, in bytes.
 ///
-/// Far enough that the store misses are over before the granule is needed, near enough that the lines are still
-/// in the writer's cache when it gets there.
+/// Far enough that the cache misses of these stores are over before the granule is needed and that readers' prefetchers
+/// do not take it back, near enough that the lines are still in the writer's cache when it gets there.
 #[cfg(not(loom))]
 pub const AHEAD: u64 = 32 * GRANULE;
 /// One granule: the smallest distance keeps the model small.

@@ -22,6 +22,9 @@ pub(crate) const LAZY_EVERY: u32 = 2;
 const LINE_WORDS: usize = (GRANULE / WORD) as usize;
 /// The state word has no room for more.
 const MAX_EPOCH: u64 = u64::MAX >> 8;
+/// Records up to this size, in bytes, are followed by cleaning ahead. For larger ones it costs more than it hides: each of
+/// their lines would be fetched twice, for the zero and for the payload.
+const SMALL: u64 = 8 * GRANULE;
 /// Payload bytes that share the first line with the record's header.
 const INLINE: usize = (GRANULE - RECORD_HEADER) as usize;
 
@@ -163,6 +166,9 @@ impl Writer {
             self.until_lazy = 1;
         }
         self.committed();
+        if bytes <= SMALL {
+            self.clean_ahead();
+        }
         Ok(sequence)
     }
 
@@ -245,14 +251,14 @@ impl Writer {
         if bytes > to_end {
             self.pad(to_end);
         }
-        self.prepare(self.tail + bytes + AHEAD);
+        self.prepare(self.tail + bytes);
         ((self.tail & mask) / WORD) as usize
     }
 
     /// Fills the rest of the ring, because records never cross its end.
     #[cold]
     fn pad(&mut self, to_end: u64) {
-        self.prepare(self.tail + to_end + AHEAD);
+        self.prepare(self.tail + to_end);
         let at = ((self.tail & (self.geometry.capacity - 1)) / WORD) as usize;
         let commit = Commit::new(self.next, Flags::PAD, to_end - RECORD_HEADER);
         self.cells.data[at].store(commit.word(), COMMIT);
@@ -260,14 +266,29 @@ impl Writer {
         self.committed();
     }
 
-    /// Announces and cleans everything up to `need`.
+    /// Announces everything up to `end`, where the record to come will end, and makes sure that the commit word there is
+    /// zero. That store comes first of all, so that its cache miss passes while the payload's do.
     #[inline]
-    fn prepare(&mut self, need: u64) {
+    fn prepare(&mut self, end: u64) {
+        let need = end + GRANULE;
         if need > self.frontier {
             self.advance_frontier(need);
         }
+        // What lies inside the record gets payload: nobody looks for a commit word there.
+        self.clean = self.clean.max(end);
         if cfg!(mutant = "no_clean_ahead") {
             self.clean = need;
+        }
+        self.zero_until(need);
+    }
+
+    /// Cleans what the next records will need. After the commit, because stores become visible in their order on x86-64:
+    /// before it, the readers would wait for these cache misses.
+    #[inline]
+    fn clean_ahead(&mut self) {
+        let need = self.tail + AHEAD;
+        if need > self.frontier {
+            self.advance_frontier(need);
         }
         self.zero_until(need);
     }

@@ -1,0 +1,129 @@
+//! What do many receivers cost? 1 to 100 receiver processes, nobody bound to a CPU, one 256-byte message each
+//! millisecond: the publisher's time inside a send, and the latency to the last receiver.
+
+use super::{ask, table, table::ns};
+use crate::rig::plan::{Answer, Case, Stage};
+use crate::rig::spec::{Contestant, Spec, Wait};
+use crate::transport::{IDEAL, MULTICAST, SHMCAST, UNIX_DATAGRAM, UNIX_SEQPACKET};
+use anyhow::Result;
+use std::path::PathBuf;
+
+/// Numbers of receivers.
+pub const RECEIVERS: [usize; 5] = [1, 10, 20, 50, 100];
+
+/// Everybody this program knows. Receivers that never give their CPU away take part only where there is one for each,
+/// beside the publisher's.
+fn contestants(receivers: usize) -> Vec<Contestant> {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let busy = receivers < cpus;
+    let all = [
+        (SHMCAST, Wait::Yield),
+        (IDEAL, Wait::Yield),
+        (MULTICAST, Wait::Block),
+        (MULTICAST, Wait::Tokio),
+        (MULTICAST, Wait::Yield),
+        (UNIX_DATAGRAM, Wait::Block),
+        (UNIX_SEQPACKET, Wait::Block),
+        (SHMCAST, Wait::SpinYield),
+        (SHMCAST, Wait::Backoff),
+        (SHMCAST, Wait::Sleep),
+        (SHMCAST, Wait::Spin),
+        (MULTICAST, Wait::Spin),
+    ];
+    all.into_iter()
+        .filter(|(_, wait)| busy || *wait != Wait::Spin)
+        .map(|(transport, wait)| Contestant::new(transport, wait))
+        .collect()
+}
+
+/// Plays and answers. `extra` contestants join.
+///
+/// # Errors
+/// When a round cannot be tried.
+pub fn run(
+    stage: &Stage,
+    receivers: &[usize],
+    size: usize,
+    extra: &[Contestant],
+    messages: u64,
+) -> Result<Answer> {
+    let (warmup, messages) = if stage.quick { (20, 200) } else { (200, messages) };
+    let round = |contestant, receivers| Spec {
+        contestant,
+        receivers,
+        size,
+        warmup,
+        messages,
+        interval_ns: 1_000_000,
+        ring_bytes: 4 << 20,
+        gated: false,
+        publisher_cpu: None,
+        receiver_cpus: Vec::new(),
+        spin_between: false,
+        dir: PathBuf::new(),
+    };
+    let case = |&receivers: &usize| Case {
+        name: format!("{receivers} receivers"),
+        specs: contestants(receivers)
+            .into_iter()
+            .chain(extra.iter().cloned())
+            .map(|who| round(who, receivers))
+            .collect(),
+    };
+    ask(stage, "fanout", &receivers.iter().map(case).collect::<Vec<_>>())
+}
+
+/// Send cost and last-receiver latency, by receivers and transport.
+pub fn print(answer: &Answer) {
+    let header = [
+        "receivers",
+        "transport",
+        "send p50",
+        "p99",
+        "max",
+        "last p50",
+        "p99",
+        "p99.9",
+        "max",
+        "send/shmcast",
+        "last/shmcast",
+        "CPU",
+        "lost",
+        "rounds",
+    ];
+    let mut table = table::new(&header);
+    let ours = Contestant::new(SHMCAST, Wait::Yield);
+    for case in answer.cases() {
+        for who in &answer.contestants(&case) {
+            let at = |figure: &dyn Fn(&crate::rig::round::Outcome) -> f64| {
+                answer.median(&case, who, figure).map_or("-".into(), ns)
+            };
+            let times = |figure: fn(&crate::rig::round::Outcome) -> f64| {
+                answer.ratio(&case, (who, &ours), figure).map_or("-".into(), |r| format!("{r:.2}"))
+            };
+            let cpus = answer.median(&case, who, |o| {
+                let used = o.received.usage.sum(&o.published.usage);
+                (used.user_ns + used.system_ns) as f64 / used.wall_ns.max(1) as f64
+            });
+            table.add_row([
+                case.clone(),
+                who.name(),
+                at(&|o| o.cost.p50 as f64),
+                at(&|o| o.cost.p99 as f64),
+                at(&|o| o.cost.max as f64),
+                at(&|o| o.last.p50 as f64),
+                at(&|o| o.last.p99 as f64),
+                at(&|o| o.last.p999 as f64),
+                at(&|o| o.last.max as f64),
+                times(|o| o.cost.p50 as f64),
+                times(|o| o.last.p50 as f64),
+                cpus.map_or("-".into(), |cpus| format!("{cpus:.2}")),
+                table::lost(answer, &case, who),
+                table::rounds(answer, &case, who),
+            ]);
+        }
+    }
+    println!(
+        "Fan-out, 256 B each ms, nobody bound to a CPU; ns inside the send, and from it to the last receiver\n{table}"
+    );
+}
