@@ -520,11 +520,19 @@ fn nearly_valid() -> impl Strategy<Value = String> {
         any::<i64>().prop_map(|number| number.to_string()),
         any::<f64>().prop_map(|number| format!("{number:?}")),
     ];
-    let section =
-        prop::sample::select(vec!["[daemon]", "[limits]", "[waker]", "[[channel]]", "[[channel]]", "[x]"]);
     let line = (field, value).prop_map(|(field, value)| format!("{field} = {value}\n"));
-    let block = (section, prop::collection::vec(line, 0..5))
-        .prop_map(|(head, lines)| format!("{head}\n{}", lines.concat()));
+    let heads = vec!["[daemon]\n", "[limits]\n", "[waker]\n", "[x]\n", "[[channel]]\n"];
+    let other = (prop::sample::select(heads), prop::collection::vec(line.clone(), 0..5));
+    let other = other.prop_map(|(head, lines)| head.to_owned() + &lines.concat());
+    // Mostly right, so that what lies behind the first checks is reached too.
+    let right = "mlock = false\nmode = \"strict\"\npublishers = [\"*\"]\nsubscribers = [\"uid:7\"]\nhugepages = false\n\
+                 numa_node = 9\nlabels = { b = \"2\" }\nmax_message = \"8KiB\"";
+    let right = prop::sample::subsequence(right.lines().collect::<Vec<_>>(), 0..8);
+    let wrong = prop_oneof![4 => Just(String::new()), 1 => line];
+    let channel = ("[abAB]", 15..30u32, right, wrong).prop_map(|(name, log, right, wrong)| {
+        format!("[[channel]]\nname = \"{name}\"\ncapacity = {}\n{}\n{wrong}", 1u64 << log, right.join("\n"))
+    });
+    let block = prop_oneof![1 => other, 3 => channel];
     prop::collection::vec(block, 0..4).prop_map(|blocks| blocks.concat())
 }
 
