@@ -13,6 +13,7 @@ use shmcast_layout::error::OpenError;
 use shmcast_layout::layout::geometry::Geometry;
 use shmcast_layout::layout::header::{GENERATION, Header};
 use shmcast_layout::layout::reader_page::BYTES as PAGE_BYTES;
+pub use shmcast_layout::layout::reader_page::{BUCKETS, bucket_limit_ns};
 use shmcast_layout::mem::memfd;
 pub use shmcast_layout::mem::{Preparation, Step, handoff};
 use shmcast_layout::reader_page::{HostPage, ReaderStats};

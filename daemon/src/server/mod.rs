@@ -119,6 +119,9 @@ async fn serve(options: &Options, mut config: Config, inherited: Vec<(String, Ow
     }
     warn_of_limits(&config);
     spawn_watchdog();
+    if let Some(address) = config.daemon.http {
+        crate::metrics::spawn(address, shared.clone()).await?;
+    }
 
     let (mut hang_up, mut terminate, mut interrupt) =
         (signal(SignalKind::hangup())?, signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);

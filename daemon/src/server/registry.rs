@@ -7,7 +7,7 @@ use super::access::Identity;
 use super::events::Events;
 use super::store::Store;
 use crate::config::{ChannelConfig, Config, Mode};
-use shmcast::ChannelStatus;
+use shmcast::{ChannelStatus, Process, ReaderStats};
 use shmcast::control::{Refusal, Reply};
 use shmcast::hosting::{HostedPage, HostedSegment};
 use std::collections::{BTreeMap, HashMap};
@@ -68,6 +68,15 @@ struct Reader {
     who: Identity,
     page: HostedPage,
     notices: UnboundedSender<Notice>,
+}
+
+/// A channel and its readers with all that their pages say.
+#[derive(Debug)]
+pub struct Measured {
+    /// The channel, without its readers.
+    pub status: ChannelStatus,
+    /// Its readers, those attached longest first.
+    pub readers: Vec<(Process, ReaderStats)>,
 }
 
 /// What a reload changed.
@@ -294,9 +303,21 @@ impl Registry {
         Ok(self.channels.values().filter(|c| c.may_read(who, self.uid)).map(Channel::status).collect())
     }
 
-    /// Reports all channels, for metrics.
+    /// Reports all channels, whoever asks.
     pub fn report_all(&self) -> Vec<ChannelStatus> {
         self.channels.values().map(Channel::status).collect()
+    }
+
+    /// All channels with the pages of their readers, for metrics.
+    pub fn measure(&self) -> Vec<Measured> {
+        let pages = |channel: &Channel| {
+            let readers = channel.readers.values();
+            readers.filter_map(|reader| Some((reader.who.process(), reader.page.stats()?))).collect()
+        };
+        self.channels
+            .values()
+            .map(|channel| Measured { status: channel.status_without_readers(), readers: pages(channel) })
+            .collect()
     }
 
     /// Counts and tells a refusal.
@@ -368,10 +389,15 @@ impl Channel {
         Ok(())
     }
 
-    fn status(&self) -> ChannelStatus {
+    fn status_without_readers(&self) -> ChannelStatus {
         let mut status = self.hosted.status();
         status.mode = Some(self.config.mode.to_string());
         status.publisher = self.publisher.as_ref().map(|(_, who)| who.process());
+        status
+    }
+
+    fn status(&self) -> ChannelStatus {
+        let mut status = self.status_without_readers();
         let next = status.next_sequence;
         status.readers = self
             .readers

@@ -1,0 +1,88 @@
+//! Latency histograms as Prometheus wants them: a few buckets, counted up from the fine ones of the reader pages.
+
+use shmcast::hosting::{BUCKETS, bucket_limit_ns};
+
+/// Where buckets end, in nanoseconds, as exponents of two: so each holds whole buckets of the reader page, and the
+/// coarse counts are as exact as the fine ones. 64 ns to 1 ms by twos, to 1 s by fours.
+const EXPONENTS: [u32; 20] = [6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 22, 24, 26, 28, 30];
+
+/// A histogram of latencies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Latencies {
+    /// Counts of the fine buckets.
+    fine: Box<[u64]>,
+}
+
+impl Latencies {
+    /// None.
+    pub(super) fn none() -> Self {
+        Self { fine: vec![0; BUCKETS].into() }
+    }
+
+    /// Adds counts as a reader page has them. They are its reader's claim, so sums stop at the largest number instead
+    /// of wrapping.
+    pub(super) fn add(&mut self, fine: &[u64]) {
+        for (sum, count) in self.fine.iter_mut().zip(fine) {
+            *sum = sum.saturating_add(*count);
+        }
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> u64 {
+        self.fine.iter().fold(0, |sum, count| sum.saturating_add(*count))
+    }
+
+    /// All of them added up, in seconds, each as the upper end of its fine bucket: up to 6.25 % high.
+    pub(super) fn sum_seconds(&self) -> f64 {
+        let ns = |(bucket, count): (usize, &u64)| bucket_limit_ns(bucket) as f64 * *count as f64;
+        self.fine.iter().enumerate().map(ns).sum::<f64>() / 1e9
+    }
+
+    /// Upper ends in seconds, with the count of all latencies up to there.
+    pub(super) fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> {
+        let mut fine = self.fine.iter().enumerate().peekable();
+        let mut sum = 0u64;
+        EXPONENTS.into_iter().map(move |exponent| {
+            let end_ns = 1u64 << exponent;
+            while let Some((_, count)) = fine.next_if(|(bucket, _)| bucket_limit_ns(*bucket) < end_ns) {
+                sum = sum.saturating_add(*count);
+            }
+            (end_ns as f64 / 1e9, sum)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_coarse_bucket_that_cuts_a_fine_one_in_two() {
+        for exponent in EXPONENTS {
+            let end_ns = 1u64 << exponent;
+            let last = (0..BUCKETS).rfind(|bucket| bucket_limit_ns(*bucket) < end_ns).unwrap();
+            assert_eq!(bucket_limit_ns(last), end_ns - 1, "2^{exponent}");
+        }
+    }
+
+    #[test]
+    fn counts_that_fall_or_overflow() {
+        let mut latencies = Latencies::none();
+        latencies.add(&vec![u64::MAX; BUCKETS]);
+        latencies.add(&vec![1; BUCKETS]);
+        let counts: Vec<u64> = latencies.cumulative().map(|(_, count)| count).collect();
+        assert!(counts.is_sorted());
+        assert!(counts.last() <= Some(&latencies.count()));
+        assert!(latencies.sum_seconds().is_finite());
+    }
+
+    #[test]
+    fn every_latency_is_in_one_bucket() {
+        let mut latencies = Latencies::none();
+        latencies.add(&(0..BUCKETS as u64).collect::<Vec<_>>());
+        let up_to_1024_ns: u64 = (0..BUCKETS as u64).filter(|b| bucket_limit_ns(*b as usize) < 1024).sum();
+        let found = latencies.cumulative().find(|(end, _)| *end > 1.0e-6).map(|(_, count)| count);
+        assert_eq!(found, Some(up_to_1024_ns));
+        assert_eq!(latencies.count(), (0..BUCKETS as u64).sum::<u64>());
+    }
+}

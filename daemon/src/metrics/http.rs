@@ -1,0 +1,128 @@
+//! A small HTTP server for a few local readers: GET and HEAD of three paths, one request a connection.
+//!
+//! Nobody can keep it from anybody else: a connection lives for seconds, whatever it does; when there are too many the
+//! oldest gives way; requests are small, bodies unread; and answers are made at most ten times a second.
+
+use super::{Hiccups, Snapshot, render};
+use crate::server::Shared;
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::AbortHandle;
+use tokio::time::{sleep, timeout};
+
+/// Connections at a time; one more ends the oldest.
+const MAX_CONNECTIONS: usize = 64;
+/// How long a connection may take in all.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Largest head of a request in bytes.
+const MAX_HEAD: usize = 16 << 10;
+/// An answer younger than this is given again.
+const FRESH: Duration = Duration::from_millis(100);
+
+struct Server {
+    shared: Arc<Shared>,
+    hiccups: Arc<Hiccups>,
+    metrics: Mutex<Option<(Instant, Bytes)>>,
+    channels: Mutex<Option<(Instant, Bytes)>>,
+}
+
+/// Serves for ever.
+pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, hiccups: Arc<Hiccups>) {
+    let server = Arc::new(Server { shared, hiccups, metrics: Mutex::default(), channels: Mutex::default() });
+    let mut connections: VecDeque<AbortHandle> = VecDeque::new();
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(e) => {
+                tracing::error!("cannot accept an HTTP connection: {e}");
+                sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        connections.retain(|connection| !connection.is_finished());
+        if connections.len() >= MAX_CONNECTIONS
+            && let Some(oldest) = connections.pop_front()
+        {
+            oldest.abort();
+        }
+        connections.push_back(tokio::spawn(converse(stream, server.clone())).abort_handle());
+    }
+}
+
+async fn converse(stream: TcpStream, server: Arc<Server>) {
+    let answer = service_fn(|request| {
+        let response = server.answer(&request);
+        async { Ok::<_, Infallible>(response) }
+    });
+    let connection = http1::Builder::new()
+        .keep_alive(false)
+        .max_buf_size(MAX_HEAD)
+        .serve_connection(TokioIo::new(stream), answer);
+    match timeout(PATIENCE, connection).await {
+        Ok(Ok(())) => {}
+        // Others' bad manners are theirs to look into.
+        Ok(Err(e)) => tracing::debug!("HTTP: {e}"),
+        Err(_) => tracing::debug!("HTTP: too slow, cut off"),
+    }
+}
+
+impl Server {
+    fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+        const TEXT: &str = "text/plain; charset=utf-8";
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            let mut response = respond(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD\n".into());
+            response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return response;
+        }
+        match request.uri().path() {
+            "/metrics" => {
+                let text =
+                    fresh(&self.metrics, || render(&Snapshot::take(&self.shared, self.hiccups.clone())));
+                respond(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
+            }
+            "/channels.json" => {
+                let json = fresh(&self.channels, || {
+                    let channels = self.shared.registry().report_all();
+                    serde_json::to_string(&channels)
+                        .expect("statuses have string keys and no failing serializers")
+                });
+                respond(StatusCode::OK, "application/json", json)
+            }
+            "/healthz" => respond(StatusCode::OK, TEXT, "ok\n".into()),
+            _ => respond(StatusCode::NOT_FOUND, TEXT, "try /metrics, /healthz or /channels.json\n".into()),
+        }
+    }
+}
+
+fn respond(status: StatusCode, content_type: &'static str, body: Bytes) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+/// What was made a moment ago, or anew.
+fn fresh(kept: &Mutex<Option<(Instant, Bytes)>>, make: impl FnOnce() -> String) -> Bytes {
+    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+    match &*kept {
+        Some((made, text)) if made.elapsed() < FRESH => text.clone(),
+        _ => {
+            let text = Bytes::from(make());
+            *kept = Some((Instant::now(), text.clone()));
+            text
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The figures of one moment, as they are shown: plain data, gathered in one look at the registry.
+
+use super::Hiccups;
+use super::buckets::Latencies;
+use crate::server::Shared;
+use crate::server::registry::Measured;
+use shmcast::control::Refusal;
+use shmcast::{ChannelStatus, Process, ReaderStats};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// Readers of one channel that are shown one by one, those attached longest; the rest is summed under [`OTHERS`]. So a
+/// channel never has more than this and one times the series of a reader, whoever attaches.
+pub const MAX_READERS: usize = 128;
+/// The name under which the readers beyond [`MAX_READERS`] are shown together.
+pub const OTHERS: &str = "other";
+
+/// Everything that is shown.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// All channels, in order of their names.
+    pub channels: Vec<ChannelFigures>,
+    /// How often each refusal was given.
+    pub refusals: HashMap<Refusal, u64>,
+    /// When the daemon started.
+    pub started: SystemTime,
+    /// Delays of its event loop.
+    pub hiccups: Arc<Hiccups>,
+}
+
+/// A channel.
+#[derive(Debug)]
+pub struct ChannelFigures {
+    /// The channel, without its readers.
+    pub status: ChannelStatus,
+    /// How many readers it has.
+    pub reader_count: usize,
+    /// Its readers, at most [`MAX_READERS`] and one.
+    pub readers: Vec<ReaderFigures>,
+}
+
+/// A reader, or several summed. All but the name is the readers' own word.
+#[derive(Debug)]
+pub struct ReaderFigures {
+    /// Its process id; with `/2`, `/3` and so on where one process reads a channel several times; or [`OTHERS`].
+    pub reader: String,
+    /// Its command; empty where it is not known.
+    pub command: String,
+    /// Messages published that it has not read; of several, the most.
+    pub lag: u64,
+    /// Messages received.
+    pub received: u64,
+    /// Times overtaken.
+    pub lapped: u64,
+    /// Messages missed.
+    pub missed: u64,
+    pub(super) latencies: Latencies,
+}
+
+impl Snapshot {
+    /// Looks now. Reads a page of 4 KiB for each reader: some milliseconds with hundreds of them.
+    pub fn take(shared: &Shared, hiccups: Arc<Hiccups>) -> Self {
+        let registry = shared.registry();
+        let (measured, refusals) = (registry.measure(), registry.refusals().clone());
+        drop(registry);
+        Self {
+            channels: measured.into_iter().map(ChannelFigures::of).collect(),
+            refusals,
+            started: SystemTime::now()
+                .checked_sub(shared.started.elapsed())
+                .unwrap_or(SystemTime::UNIX_EPOCH),
+            hiccups,
+        }
+    }
+}
+
+impl ChannelFigures {
+    /// Names the readers, and sums those beyond the limit.
+    pub fn of(measured: Measured) -> Self {
+        let Measured { status, readers } = measured;
+        let next = status.next_sequence;
+        let mut seen: HashMap<u32, u32> = HashMap::new();
+        let mut figures = Vec::with_capacity(readers.len().min(MAX_READERS + 1));
+        let mut others = ReaderFigures::none(OTHERS);
+        for (i, (process, stats)) in readers.iter().enumerate() {
+            if i >= MAX_READERS {
+                others.add(stats, next);
+                continue;
+            }
+            let mut reader = ReaderFigures::none(name(process, &mut seen));
+            reader.command = process.command.clone().unwrap_or_default();
+            reader.add(stats, next);
+            figures.push(reader);
+        }
+        if readers.len() > MAX_READERS {
+            figures.push(others);
+        }
+        Self { status, reader_count: readers.len(), readers: figures }
+    }
+}
+
+/// No two readers of a channel have the same name: Prometheus would refuse all metrics.
+fn name(process: &Process, seen: &mut HashMap<u32, u32>) -> String {
+    // 0 is a process in a namespace that we cannot see.
+    let pid = process.pid.unwrap_or(0);
+    let times = seen.entry(pid).or_default();
+    *times += 1;
+    if *times == 1 { pid.to_string() } else { format!("{pid}/{times}") }
+}
+
+impl ReaderFigures {
+    fn none(reader: impl Into<String>) -> Self {
+        let (reader, command) = (reader.into(), String::new());
+        Self { reader, command, lag: 0, received: 0, lapped: 0, missed: 0, latencies: Latencies::none() }
+    }
+
+    fn add(&mut self, stats: &ReaderStats, next: Option<u64>) {
+        let lag = next.map_or(0, |next| next.saturating_sub(stats.place.sequence));
+        self.lag = self.lag.max(lag);
+        self.received = self.received.saturating_add(stats.received);
+        self.lapped = self.lapped.saturating_add(stats.lapped);
+        self.missed = self.missed.saturating_add(stats.missed);
+        self.latencies.add(&stats.histogram);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::text::tests::{measured, stats};
+    use super::*;
+
+    #[test]
+    fn two_readers_in_one_process_with_the_same_name() {
+        let process = Process { pid: Some(7), uid: None, command: None };
+        let unseen = Process { pid: None, uid: None, command: None };
+        let readers = [&process, &unseen, &process, &unseen, &process];
+        let readers = readers.map(|process| (process.clone(), stats(1)));
+        let figures = ChannelFigures::of(measured("t", readers.to_vec()));
+        let names: Vec<&str> = figures.readers.iter().map(|reader| reader.reader.as_str()).collect();
+        assert_eq!(names, ["7", "0", "7/2", "0/2", "7/3"]);
+    }
+
+    #[test]
+    fn readers_without_end_become_series_without_end() {
+        let readers = |count: u32| {
+            let of = |pid| (Process { pid: Some(pid), uid: None, command: None }, stats(u64::from(pid)));
+            ChannelFigures::of(measured("t", (1..=count).map(of).collect()))
+        };
+        assert_eq!(readers(128).readers.len(), 128);
+        let many = readers(1000);
+        assert_eq!((many.reader_count, many.readers.len()), (1000, 129));
+        let received: u64 = many.readers.iter().map(|reader| reader.received).sum();
+        assert_eq!(received, (1..=1000).sum::<u64>(), "none is lost in the sum");
+        let other = many.readers.last().unwrap();
+        assert_eq!(other.reader, OTHERS);
+        assert_eq!(other.lag, many.status.next_sequence.unwrap() - 129, "the worst, not the sum");
+    }
+
+    #[test]
+    fn a_reader_that_lies_breaks_the_sum() {
+        let process = Process { pid: Some(1), uid: None, command: None };
+        let readers = (0..200).map(|_| (process.clone(), stats(u64::MAX))).collect();
+        let figures = ChannelFigures::of(measured("t", readers));
+        let other = figures.readers.last().unwrap();
+        assert_eq!((other.received, other.lag), (u64::MAX, 0));
+    }
+}
