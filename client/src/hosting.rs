@@ -211,6 +211,12 @@ impl HostedSegment {
         &self.steps
     }
 
+    /// Locks the memory again after [`adopt`](Self::adopt): a lock lasts as long as the map of the process that asked.
+    /// Huge pages stay as they are, since collapsing pages that are in use would make their users fault.
+    pub fn lock_again(&mut self) {
+        self.steps = self.segment.prepare(Preparation { lock: true, ..Preparation::NONE });
+    }
+
     /// The channel as it is now, without its publisher and readers, which the host knows.
     pub fn status(&self) -> ChannelStatus {
         let unheld = !self.has_publisher().unwrap_or(true);

@@ -3,6 +3,7 @@
 use crate::config::DEFAULT_CONFIG;
 use crate::server::{Options, run};
 use clap::Parser;
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
@@ -59,5 +60,7 @@ fn log() {
         registry.with(journal).init();
         return;
     }
-    registry.with(tracing_subscriber::fmt::layer().with_writer(std::io::stderr)).init();
+    let text = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    // Colours are for people; a file gets none.
+    registry.with(text.with_ansi(std::io::stderr().is_terminal())).init();
 }

@@ -95,7 +95,11 @@ async fn serve(options: &Options, mut config: Config, inherited: Vec<(String, Ow
     // Its predecessor ended without a word, and nobody kept its segments: those who hold them come first.
     let crashed = marker.exists() && segments.is_empty();
     let kept = segments.len();
-    let listener = match rest.into_iter().next() {
+    let (sockets, others): (Vec<_>, Vec<_>) = rest.into_iter().partition(|(_, fd)| handoff::is_listener(fd));
+    for (name, _) in others {
+        tracing::error!(name, "the service manager passed neither a segment nor a listening socket");
+    }
+    let listener = match sockets.into_iter().next() {
         Some((_, listener)) => listener,
         None => listen(&path, config.daemon.socket_mode)?,
     };

@@ -127,7 +127,13 @@ impl Registry {
                 None => {
                     let kept = inherited.iter().position(|hosted| hosted.header().channel == wanted.name);
                     let hosted = match kept {
-                        Some(at) => inherited.swap_remove(at),
+                        Some(at) => {
+                            let mut hosted = inherited.swap_remove(at);
+                            if wanted.mlock {
+                                hosted.lock_again();
+                            }
+                            hosted
+                        }
                         None => {
                             let hosted = HostedSegment::create(&wanted.spec())?;
                             self.store.keep(&hosted);
@@ -353,7 +359,7 @@ impl Channel {
         lock: Option<File>,
         store: &mut Store,
     ) -> Result<(), Refused> {
-        let theirs = HostedSegment::adopt(Some(name), segment, lock)
+        let mut theirs = HostedSegment::adopt(Some(name), segment, lock)
             .map_err(|e| Refused::new(Refusal::BadRequest, e.to_string()))?;
         if theirs.uuid() == self.hosted.uuid() {
             return Ok(());
@@ -361,6 +367,9 @@ impl Channel {
         let is_unused =
             self.publisher.is_none() && self.readers.is_empty() && self.hosted.status().state == "new";
         if is_unused {
+            if self.config.mlock {
+                theirs.lock_again();
+            }
             store.forget(&self.hosted);
             store.keep(&theirs);
             self.hosted = theirs;

@@ -66,6 +66,15 @@ fn socket(flags: SocketFlags) -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
+/// Whether a descriptor that somebody else opened is a socket such as [`listen`] makes.
+pub fn is_listener(descriptor: impl AsFd) -> bool {
+    use rustix::net::sockopt::{socket_acceptconn, socket_domain, socket_type};
+    let descriptor = descriptor.as_fd();
+    socket_domain(descriptor) == Ok(AddressFamily::UNIX)
+        && socket_type(descriptor) == Ok(SocketType::SEQPACKET)
+        && socket_acceptconn(descriptor) == Ok(true)
+}
+
 /// Takes the next connection without waiting.
 ///
 /// # Errors
@@ -79,8 +88,9 @@ pub fn accept(listener: impl AsFd) -> io::Result<OwnedFd> {
 /// # Errors
 /// What `getsockopt` says.
 pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
-    let cred = rustix::net::sockopt::socket_peercred(socket)?;
-    Ok(Peer { pid: cred.pid.as_raw_pid().unsigned_abs(), uid: cred.uid.as_raw(), gid: cred.gid.as_raw() })
+    // Not rustix's: its process ids cannot be 0, which a peer in another namespace has.
+    let cred = nix::sys::socket::getsockopt(&socket, nix::sys::socket::sockopt::PeerCredentials)?;
+    Ok(Peer { pid: cred.pid().unsigned_abs(), uid: cred.uid(), gid: cred.gid() })
 }
 
 /// Sends one packet.
@@ -167,7 +177,9 @@ mod tests {
         let path = dir.path().join("socket");
         let listener = listen(&path).unwrap();
         assert_eq!(accept(&listener).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert!(is_listener(&listener) && !is_listener(tempfile::tempfile().unwrap()));
         let client = connect(&path).unwrap();
+        assert!(!is_listener(&client));
         let server = accept(&listener).unwrap();
         assert_eq!(peer(&server).unwrap().pid, std::process::id());
 

@@ -1,0 +1,152 @@
+//! Daemons that end under traffic, in every way that daemons end: nobody may lose or misread a message by it.
+//!
+//! `SHMCAST_RESTARTS` says how often under systemd, `SHMCAST_KILLS` how often without; `SHMCAST_TEST_RATE` is the
+//! publisher's rate.
+
+mod manager;
+mod traffic;
+
+use manager::Manager;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use traffic::{Traffic, config, number};
+
+const READERS: usize = 8;
+/// One test at a time: each uses all of a small machine.
+static TURN: Mutex<()> = Mutex::new(());
+
+#[test]
+#[ignore = "a role that the tests here start processes for"]
+fn play() {
+    traffic::play();
+}
+
+/// A daemon as an ordinary user starts one.
+struct Daemon {
+    dir: tempfile::TempDir,
+    child: Child,
+}
+
+impl Daemon {
+    fn start(mode: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("shmcast.toml"), config(mode)).unwrap();
+        let child = spawn(dir.path());
+        let daemon = Self { dir, child };
+        traffic::wait_for("the daemon", || shmcast::Client::at(daemon.socket()).ok());
+        daemon
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("control.sock")
+    }
+
+    /// Ends it and starts the next at once.
+    fn replace(&mut self, by: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), by).unwrap();
+        self.child.wait().unwrap();
+        self.child = spawn(self.dir.path());
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("{}", fs::read_to_string(self.dir.path().join("log")).unwrap_or_default());
+        }
+    }
+}
+
+fn spawn(dir: &Path) -> Child {
+    let log = fs::OpenOptions::new().create(true).append(true).open(dir.join("log")).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_shmcastd"));
+    command.arg("--config").arg(dir.join("shmcast.toml")).arg("--socket").arg(dir.join("control.sock"));
+    command.env_remove("NOTIFY_SOCKET").stdin(Stdio::null()).stderr(log).spawn().unwrap()
+}
+
+fn ended_many_times_without_a_service_manager(mode: &str, by: Signal, readers: usize, times: u64) {
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut daemon = Daemon::start(mode);
+    let mut traffic = Traffic::start(&daemon.socket(), readers);
+    for _ in 0..times {
+        daemon.replace(by);
+        traffic.wait_until_all_are_back();
+        traffic.assert_that_nobody_remapped();
+        traffic.wait_for_more(10_000);
+    }
+    traffic.end(&format!("{by} {times} times without a service manager, {mode}"));
+}
+
+#[test]
+fn a_killed_daemon_costs_nobody_a_message() {
+    ended_many_times_without_a_service_manager(
+        "takeover",
+        Signal::SIGKILL,
+        READERS,
+        number("SHMCAST_KILLS", 10),
+    );
+}
+
+#[test]
+fn a_stopped_daemon_costs_nobody_a_message() {
+    ended_many_times_without_a_service_manager("takeover", Signal::SIGTERM, 2, 3);
+}
+
+#[test]
+fn a_killed_daemon_costs_nobody_a_message_of_a_strict_channel() {
+    ended_many_times_without_a_service_manager("strict", Signal::SIGKILL, 2, 3);
+}
+
+/// Boots with `drop_in`, has traffic, and ends the daemon by `end` many times.
+fn ended_many_times_under_systemd(test: &str, drop_in: &str, what: &str, end: impl Fn(&Manager)) {
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let manager = match Manager::boot(&config("takeover"), drop_in) {
+        Ok(manager) => manager,
+        Err(reason) => return eprintln!("SKIPPED {test}: {reason}"),
+    };
+    manager.must("start", "shmcastd.service");
+    let mut traffic = Traffic::start(&manager.socket(), READERS);
+    let times = number("SHMCAST_RESTARTS", 3);
+    for _ in 0..times {
+        let old = manager.property("MainPID");
+        end(&manager);
+        manager.wait_for_another(&old);
+        traffic.wait_until_all_are_back();
+        traffic.assert_that_nobody_remapped();
+        traffic.wait_for_more(10_000);
+    }
+    // They came back from the manager's store, and not from those who had them mapped.
+    let log = manager.log();
+    let (fresh, kept) = (log.matches("kept=0").count() as u64, log.matches("kept=1").count() as u64);
+    assert!(fresh == 1 && kept >= times, "{fresh} starts without, {kept} with the segment kept: {log}");
+    traffic.end(&format!("{what} {times} times under systemd"));
+}
+
+#[test]
+fn a_restart_costs_nobody_a_message() {
+    let test = "a_restart_costs_nobody_a_message";
+    ended_many_times_under_systemd(test, "", "restart", |manager| {
+        manager.must("restart", "shmcastd.service")
+    });
+}
+
+#[test]
+fn a_crash_costs_nobody_a_message() {
+    let test = "a_crash_costs_nobody_a_message";
+    ended_many_times_under_systemd(test, "", "SIGKILL", |manager| manager.signal("SIGKILL"));
+}
+
+#[test]
+fn a_daemon_that_hangs_is_replaced_and_costs_nobody_a_message() {
+    let test = "a_daemon_that_hangs_is_replaced_and_costs_nobody_a_message";
+    ended_many_times_under_systemd(test, "WatchdogSec=2s", "watchdog", |manager| {
+        // Nothing but the watchdog ends it then.
+        manager.signal("SIGSTOP");
+    });
+}

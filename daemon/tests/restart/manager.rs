@@ -1,0 +1,215 @@
+//! systemd as PID 1 of namespaces of its own, with the units as they are shipped: a machine for one test.
+//!
+//! Nothing of the host is touched: files that systemd and the package's setup change lie on layers in memory, and the
+//! control groups are below one of ours.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output};
+use std::time::Duration;
+
+use crate::traffic::wait_for;
+
+/// Targets that units name, without what a distribution puts behind them.
+const TARGETS: [&str; 6] = ["basic", "multi-user", "shutdown", "sockets", "sysinit", "umount"];
+
+/// What happens in the new namespaces before systemd takes over.
+const BOOT: &str = r#"
+set -eu
+mount --make-rprivate /
+mount -t proc proc /proc
+mount -t tmpfs -o mode=755 tmpfs /run
+mkdir /run/upper /run/work
+mount -t overlay -o lowerdir=/etc,upperdir=/run/upper,workdir=/run/work overlay /etc
+mount -t overlay -o "lowerdir=$1/bin:/usr/bin" overlay /usr/bin
+mount -t tmpfs -o mode=755 tmpfs /usr/lib/systemd/system
+mkdir -p /etc/systemd/system /etc/shmcast
+mount -t tmpfs -o mode=755 tmpfs /etc/systemd/system
+cp -r "$1"/units/* /usr/lib/systemd/system/
+cp "$1/shmcast.toml" /etc/shmcast/
+umount -R /sys/fs/cgroup 2>/dev/null || true
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+systemd-sysusers "$1/shmcast.sysusers"
+systemd-tmpfiles --create "$1/shmcast.tmpfiles"
+export container=shmcast-test
+exec /usr/lib/systemd/systemd --system --unit=multi-user.target --log-target=console
+"#;
+
+/// A running service manager.
+pub(crate) struct Manager {
+    dir: tempfile::TempDir,
+    group: PathBuf,
+    unshare: Child,
+    pid: u32,
+}
+
+impl Manager {
+    /// Boots, with the daemon configured by `config` and its unit changed by `drop_in`. `Err` says why it cannot be
+    /// done on this host.
+    pub(crate) fn boot(config: &str, drop_in: &str) -> Result<Self, String> {
+        if !nix::unistd::geteuid().is_root() {
+            return Err("only root may make the namespaces".into());
+        }
+        if !Path::new("/usr/lib/systemd/systemd").exists() {
+            return Err("systemd is not installed".into());
+        }
+        let hierarchy = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(PathBuf::from);
+        let hierarchy = hierarchy.into_iter().find(|path| path.join("cgroup.controllers").exists());
+        let group =
+            hierarchy.ok_or("no cgroup2 hierarchy")?.join(format!("shmcast-test-{}", std::process::id()));
+        fs::create_dir(&group).map_err(|e| format!("create {}: {e}", group.display()))?;
+
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../systemd");
+        fs::create_dir_all(at("units/shmcastd.service.d")).unwrap();
+        fs::create_dir(at("bin")).unwrap();
+        fs::copy(env!("CARGO_BIN_EXE_shmcastd"), at("bin/shmcastd")).unwrap();
+        fs::write(at("shmcast.toml"), config).unwrap();
+        for name in ["shmcast.sysusers", "shmcast.tmpfiles"] {
+            fs::copy(shipped.join(name), at(name)).unwrap();
+        }
+        for name in ["shmcastd.service", "shmcastd.socket"] {
+            fs::copy(shipped.join(name), at("units").join(name)).unwrap();
+        }
+        for target in TARGETS {
+            let unit = format!("[Unit]\nDescription={target}\nDefaultDependencies=no\n");
+            fs::write(at("units").join(format!("{target}.target")), unit).unwrap();
+        }
+        // There is no journal here.
+        let log = at("daemon.log");
+        fs::write(
+            at("units/shmcastd.service.d/test.conf"),
+            format!("[Service]\nStandardError=append:{}\n{drop_in}\n", log.display()),
+        )
+        .unwrap();
+        fs::write(at("boot.sh"), BOOT).unwrap();
+
+        let join = format!(
+            "echo 0 > {}/cgroup.procs && exec unshare -pmCiun --fork --kill-child \"$@\"",
+            group.display()
+        );
+        let console = fs::File::create(at("console.log")).unwrap();
+        let unshare = Command::new("sh")
+            .args(["-c", &join, "sh", "sh"])
+            .arg(at("boot.sh"))
+            .arg(dir.path())
+            .stdin(std::process::Stdio::null())
+            .stdout(console.try_clone().unwrap())
+            .stderr(console)
+            .spawn()
+            .map_err(|e| format!("unshare: {e}"))?;
+        let mut manager = Self { dir, group, unshare, pid: 0 };
+        manager.pid = manager.first_process()?;
+        // What cannot be mounted here shows within moments.
+        for _ in 0..300 {
+            if manager.unshare.try_wait().unwrap().is_some() {
+                break;
+            }
+            let state = manager.systemctl(&["is-system-running"]).stdout;
+            if state.starts_with(b"running") || state.starts_with(b"degraded") {
+                return Ok(manager);
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Err(format!("systemd does not start in namespaces here: {}", manager.console()))
+    }
+
+    /// The process that is PID 1 in there.
+    fn first_process(&mut self) -> Result<u32, String> {
+        let path = format!("/proc/{0}/task/{0}/children", self.unshare.id());
+        for _ in 0..600 {
+            let children = fs::read_to_string(&path).unwrap_or_default();
+            if let Some(pid) = children.split_whitespace().next() {
+                return Ok(pid.parse().unwrap());
+            }
+            if self.unshare.try_wait().unwrap().is_some() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Err(format!("unshare: {}", self.console()))
+    }
+
+    fn console(&self) -> String {
+        fs::read_to_string(self.dir.path().join("console.log")).unwrap_or_default()
+    }
+
+    /// The control socket, as seen from out here.
+    pub(crate) fn socket(&self) -> PathBuf {
+        format!("/proc/{}/root/run/shmcast/control.sock", self.pid).into()
+    }
+
+    /// Runs a command inside.
+    pub(crate) fn run(&self, program: &str, arguments: &[&str]) -> Output {
+        let mut command = Command::new("nsenter");
+        command
+            .args(["-t", &self.pid.to_string(), "-p", "-m", "-C", "-i", "-u", "-n", program])
+            .args(arguments);
+        command.output().unwrap()
+    }
+
+    pub(crate) fn systemctl(&self, arguments: &[&str]) -> Output {
+        self.run("systemctl", arguments)
+    }
+
+    /// A property of the daemon's unit.
+    pub(crate) fn property(&self, name: &str) -> String {
+        let output = self.systemctl(&["show", "--value", "-p", name, "shmcastd.service"]);
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    /// Does something to the daemon's unit, which must go well.
+    pub(crate) fn must(&self, verb: &str, unit: &str) {
+        let output = self.systemctl(&[verb, unit]);
+        assert!(output.status.success(), "systemctl {verb} {unit}: {}\n{}", stderr(&output), self.log());
+    }
+
+    /// Signals the daemon, and nothing else.
+    pub(crate) fn signal(&self, signal: &str) {
+        let output = self.systemctl(&["kill", "--kill-whom=main", "--signal", signal, "shmcastd.service"]);
+        assert!(output.status.success(), "{}", stderr(&output));
+    }
+
+    /// Waits until another process than `old` is the daemon, and ready.
+    pub(crate) fn wait_for_another(&self, old: &str) -> String {
+        wait_for("another daemon", || {
+            let pid = self.property("MainPID");
+            (pid != "0" && pid != old && self.property("ActiveState") == "active").then_some(pid)
+        })
+    }
+
+    /// What the daemon has said so far.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("daemon.log")).unwrap_or_else(|_| self.console())
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        // With its PID 1 all processes in there end.
+        let _ = self.unshare.kill();
+        let _ = self.unshare.wait();
+        for _ in 0..100 {
+            if remove_groups(&self.group).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        eprintln!("cannot remove {}", self.group.display());
+    }
+}
+
+fn remove_groups(group: &Path) -> std::io::Result<()> {
+    for entry in fs::read_dir(group)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            remove_groups(&entry.path())?;
+        }
+    }
+    fs::remove_dir(group)
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
