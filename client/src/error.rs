@@ -106,6 +106,18 @@ pub enum ChannelError {
         /// Why, for people.
         why: String,
     },
+    /// [`Wait::Park`](crate::Wait::Park) on a channel that is a file: nobody would wake the reader.
+    #[error(
+        "channel {name:?} is a file in {}, and only a daemon wakes parked readers: wait otherwise, such as by \
+         sleeping, or have shmcastd own the channel",
+        dir.display()
+    )]
+    NoWaker {
+        /// The channel.
+        name: String,
+        /// Where it lies.
+        dir: PathBuf,
+    },
     /// The operating system refused.
     #[error("{what} {}: {source}", path.display())]
     Os {

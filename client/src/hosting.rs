@@ -7,6 +7,7 @@ use crate::clock::Clock;
 use crate::directory::{ChannelDetail, check_name};
 use crate::error::ChannelError;
 use crate::lock;
+pub use crate::park::{Bell, ParkedReader, Sight};
 use crate::status::reader_status;
 use shmcast_layout::control::{ChannelStatus, Process, ReaderStatus};
 use shmcast_layout::error::OpenError;
@@ -17,6 +18,7 @@ pub use shmcast_layout::layout::reader_page::{BUCKETS, bucket_limit_ns};
 use shmcast_layout::mem::memfd;
 pub use shmcast_layout::mem::{Preparation, Step, handoff};
 use shmcast_layout::reader_page::{HostPage, ReaderStats};
+use shmcast_layout::ring::locate::Locator;
 use shmcast_layout::segment::{Access, Segment};
 use std::fs::File;
 use std::io;
@@ -223,6 +225,11 @@ impl HostedSegment {
         ChannelDetail::of(&self.segment).status(&self.segment.header().channel, unheld)
     }
 
+    /// For those who watch the ring on behalf of sleepers.
+    pub(crate) fn locator(&self) -> Locator {
+        self.segment.locator()
+    }
+
     /// The clock of the channel.
     pub fn clock(&self) -> Clock {
         Clock::of_segment(self.segment.header())
@@ -269,6 +276,14 @@ impl HostedPage {
     /// What `open` says.
     pub fn for_reader(&self) -> io::Result<File> {
         memfd::reopen_read_write(&self.file)
+    }
+
+    /// Takes in hand a reader that sleeps between messages of `segment`, and the end of the bell that it sent.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a `bell` that is no end of a stream socket pair.
+    pub fn park(&self, segment: &HostedSegment, bell: File) -> io::Result<ParkedReader> {
+        ParkedReader::new(self.page.clone(), segment, bell)
     }
 
     /// What the page says; `None` while its reader is still filling it.

@@ -5,6 +5,7 @@
 //! a second at first and every second later.
 
 use crate::connect::Conversation;
+use crate::park;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::{Shutdown, shutdown};
 use shmcast_layout::control::{Reply, Request, decode};
@@ -30,7 +31,7 @@ struct Shared {
     daemon: PathBuf,
     /// What to say to a daemon that does not know us.
     resume: Request,
-    /// What to show it: the segment, and the lock or the page.
+    /// What to show it: the segment, and the lock or the page; then a parked reader's bell.
     descriptors: Mutex<Vec<File>>,
     socket: Mutex<Option<OwnedFd>>,
     connected: AtomicBool,
@@ -181,6 +182,7 @@ impl Shared {
             _ => {
                 *socket = None;
                 self.connected.store(false, Ordering::Relaxed);
+                self.rouse();
             }
         }
     }
@@ -192,6 +194,14 @@ impl Shared {
             }
             *lock(&self.moved) = Some(segment);
             self.has_moved.store(true, Ordering::Release);
+            self.rouse();
+        }
+    }
+
+    /// Has a parked reader look: its daemon's waker does not see what happened here.
+    fn rouse(&self) {
+        if let Some(bell) = lock(&self.descriptors).get(2) {
+            park::ring(bell);
         }
     }
 

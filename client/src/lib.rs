@@ -31,7 +31,9 @@
 //!   in silence. The publisher never waits for anybody.
 //! * **Crashes are survived.** When a publisher dies, the kernel frees its lock; the next one takes the same segment
 //!   over, sequences continue, and readers see [`Event::NewEpoch`] without attaching again.
-//! * **Readers outnumbering cores** should use [`Wait::Yield`]; readers with a core each, [`Wait::Spin`].
+//! * **Readers outnumbering cores** should use [`Wait::Yield`]; readers with a core each, [`Wait::Spin`]; readers that
+//!   may be some microseconds late and should cost nothing meanwhile, [`Wait::Park`] or, in an event loop,
+//!   `Subscriber::recv_async` (feature `tokio`).
 
 mod clock;
 mod connect;
@@ -41,6 +43,7 @@ pub mod hosting;
 mod keeper;
 mod lock;
 mod message;
+mod park;
 mod publisher;
 mod status;
 mod subscriber;

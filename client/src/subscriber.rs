@@ -7,6 +7,7 @@ use crate::error::ChannelError;
 use crate::keeper::Attachment;
 use crate::lock;
 use crate::message::{Event, Lapped, Message, RecvError};
+use crate::park::{self, ALONE, LONGEST_NAP, Parking};
 use crate::publisher::TOUCHED_BYTES;
 use crate::wait::{Wait, Waiter};
 use shmcast_layout::control::Request;
@@ -20,6 +21,7 @@ use shmcast_layout::ring::reader::{Poll, Reader};
 use shmcast_layout::segment::{Access, Segment};
 use std::fmt;
 use std::fs::{self, File, OpenOptions, Permissions};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
 use std::sync::atomic::{Ordering, fence};
@@ -77,6 +79,8 @@ pub struct Subscriber {
     generation: u64,
     /// Where the channel goes on, once everything here has been read.
     next_segment: Option<File>,
+    /// What it takes to sleep and be woken, for one opened with [`Wait::Park`].
+    parking: Option<Parking>,
 }
 
 /// Keeps payloads on a 64-byte boundary, so that fixed-layout messages can be read in place.
@@ -99,6 +103,18 @@ impl Drop for Page {
             let _ = fs::remove_file(path);
         }
     }
+}
+
+/// What to do when there is nothing to receive.
+enum Rest {
+    /// There is something.
+    Found(Outcome),
+    /// Look again.
+    None,
+    /// Sleep a little: nobody will ring.
+    Pause,
+    /// Sleep until the bell rings.
+    Nap,
 }
 
 /// An event without its payload: what is known before the buffer is lent out.
@@ -135,6 +151,7 @@ impl Subscriber {
             record_latency: false,
             wait_for_channel: None,
             schema_id: None,
+            longest_nap: LONGEST_NAP,
         }
     }
 
@@ -148,6 +165,54 @@ impl Subscriber {
     pub fn recv(&mut self) -> Result<Event<'_>, RecvError> {
         let outcome = self.wait_for(None)?;
         Ok(self.lend(outcome.expect("waiting without a deadline ends with an event")))
+    }
+
+    /// As [`recv`](Self::recv), in an event loop: other tasks run until something comes. To be opened with
+    /// [`Wait::Park`], so that the daemon's waker rings; with any other strategy, and on channels that are files, this
+    /// looks every millisecond.
+    ///
+    /// Cancel-safe: a future that is dropped before it is ready has received nothing. A stream that always has more
+    /// gives way to other tasks now and then. Cost when something is there: as [`try_recv`](Self::try_recv), and no
+    /// system call; before a sleep, a few.
+    ///
+    /// # Errors
+    /// [`RecvError`].
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with both I/O and time enabled, if it has to wait.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use shmcast::{Client, Event, Subscriber, Wait};
+    /// let client = Client::connect()?;
+    /// let mut ticks = Subscriber::builder("ticks").client(&client).wait(Wait::Park).open()?;
+    /// loop {
+    ///     tokio::select! {
+    ///         event = ticks.recv_async() => match event? {
+    ///             Event::Message(m) => println!("{}: {} B", m.sequence, m.payload.len()),
+    ///             Event::End => return Ok(()),
+    ///             other => eprintln!("{other:?}"),
+    ///         },
+    ///         _ = tokio::time::sleep(std::time::Duration::from_secs(1)) => println!("a quiet second"),
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    #[cfg(feature = "tokio")]
+    pub async fn recv_async(&mut self) -> Result<Event<'_>, RecvError> {
+        tokio::task::coop::consume_budget().await;
+        let outcome = loop {
+            if let Some(outcome) = self.poll()? {
+                break outcome;
+            }
+            match self.rest()? {
+                Rest::Found(outcome) => break outcome,
+                Rest::None => {}
+                Rest::Pause => tokio::time::sleep(ALONE).await,
+                Rest::Nap => self.parking.as_ref().expect("naps are for those who park").nap().await,
+            }
+        };
+        Ok(self.lend(outcome))
     }
 
     /// As [`recv`](Self::recv), but `None` when nothing came before `deadline`.
@@ -298,32 +363,85 @@ impl Subscriber {
     }
 
     fn wait_for(&mut self, deadline: Option<Instant>) -> Result<Option<Outcome>, RecvError> {
+        if self.parking.is_some() {
+            return self.sleep_for(deadline);
+        }
         let mut waiter = Waiter::new(self.wait);
         loop {
             if let Some(outcome) = self.poll()? {
                 return Ok(Some(outcome));
             }
             if waiter.idle() {
-                if let Some(page) = &self.page {
-                    page.page.heartbeat(self.clock.now());
-                }
-                let poll = self.reader.look();
-                if let Some(outcome) = self.take(poll, 0)? {
+                if let Some(outcome) = self.look()? {
                     return Ok(Some(outcome));
-                }
-                if poll == Poll::Empty {
-                    if let Some(outcome) = self.follow()? {
-                        return Ok(Some(outcome));
-                    }
-                    if let Some(outcome) = self.epoch_in_force() {
-                        return Ok(Some(outcome));
-                    }
                 }
                 if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                     return Ok(None);
                 }
             }
         }
+    }
+
+    /// As [`wait_for`](Self::wait_for), for one who parks.
+    #[cold]
+    fn sleep_for(&mut self, deadline: Option<Instant>) -> Result<Option<Outcome>, RecvError> {
+        loop {
+            if let Some(outcome) = self.poll()? {
+                return Ok(Some(outcome));
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return self.look();
+            }
+            let limit = left.unwrap_or(Duration::MAX);
+            match self.rest()? {
+                Rest::Found(outcome) => return Ok(Some(outcome)),
+                Rest::None => {}
+                Rest::Pause => std::thread::sleep(limit.min(ALONE)),
+                Rest::Nap => self.parking.as_ref().expect("naps are for those who park").sleep(limit),
+            }
+        }
+    }
+
+    /// Called where a poll found nothing: decides how to wait for the next. [`Rest::Nap`] is only for those who have
+    /// said where they sleep, found nothing there since, and rung for the waker.
+    #[cold]
+    fn rest(&mut self) -> Result<Rest, RecvError> {
+        if let Some(outcome) = self.look()? {
+            return Ok(Rest::Found(outcome));
+        }
+        if self.next_segment.is_some() {
+            return Ok(Rest::None);
+        }
+        let (position, is_watched) = (self.position(), self.is_registered() == Some(true));
+        let Some(parking) = self.parking.as_mut().filter(|_| is_watched) else { return Ok(Rest::Pause) };
+        parking.lie_down(position);
+        let found = self.poll();
+        let parking = self.parking.as_ref().expect("looked at above");
+        if found.as_ref().is_ok_and(Option::is_none) && self.next_segment.is_none() {
+            parking.ring();
+            return Ok(Rest::Nap);
+        }
+        parking.rise();
+        Ok(found?.map_or(Rest::None, Rest::Found))
+    }
+
+    /// Looks at what empty polls do not see.
+    fn look(&mut self) -> Result<Option<Outcome>, RecvError> {
+        if let Some(page) = &self.page {
+            page.page.heartbeat(self.clock.now());
+        }
+        let poll = self.reader.look();
+        if let Some(outcome) = self.take(poll, 0)? {
+            return Ok(Some(outcome));
+        }
+        if poll != Poll::Empty {
+            return Ok(None);
+        }
+        if let Some(outcome) = self.follow()? {
+            return Ok(Some(outcome));
+        }
+        Ok(self.epoch_in_force())
     }
 
     /// A new epoch that the segment's state tells of and whose record this reader has jumped over.
@@ -494,6 +612,7 @@ pub struct SubscriberBuilder {
     record_latency: bool,
     wait_for_channel: Option<Duration>,
     schema_id: Option<u64>,
+    longest_nap: Duration,
 }
 
 impl SubscriberBuilder {
@@ -524,6 +643,14 @@ impl SubscriberBuilder {
     /// How [`Subscriber::recv`] waits; [`Wait::Yield`] by default.
     pub fn wait(mut self, wait: Wait) -> Self {
         self.wait = wait;
+        self
+    }
+
+    /// How long a reader with [`Wait::Park`] sleeps at most before it looks for itself: 0.1 s by default. This is what
+    /// a daemon that hangs can make it late by, and what a reader costs while nothing happens at all; a daemon that has
+    /// died is noticed at once.
+    pub fn longest_nap(mut self, longest: Duration) -> Self {
+        self.longest_nap = longest;
         self
     }
 
@@ -593,9 +720,16 @@ impl SubscriberBuilder {
 
     fn attach_by(&self, client: &Client) -> Result<Subscriber, ChannelError> {
         let mut conversation = Conversation::open(client.socket())?;
-        let request = |resume| Request::Subscribe { channel: self.name.clone(), resume, park: false };
-        let [file, page_file] = conversation.attach(&request(false), &[])?;
+        let parks = self.wait == Wait::Park;
+        let request = |resume| Request::Subscribe { channel: self.name.clone(), resume, park: parks };
         let path = PathBuf::from(format!("memfd:{}", self.name));
+        let bell = if parks {
+            Some(park::bell().map_err(ChannelError::os("make a bell for", &path))?)
+        } else {
+            None
+        };
+        let shown: Vec<BorrowedFd<'_>> = bell.iter().map(|(_, far)| far.as_fd()).collect();
+        let [file, page_file] = conversation.attach(&request(false), &shown)?;
         let damaged = |source| ChannelError::Segment { path: path.clone(), source };
         let segment = Segment::open(&file, Access::Read).map_err(damaged)?;
         let mut subscriber = self.read(segment, |header, place| {
@@ -604,7 +738,11 @@ impl SubscriberBuilder {
             Ok(Some(Page { page, shown: None }))
         })?;
         let socket = conversation.into_socket()?;
-        let shown = vec![file, page_file];
+        let mut shown = vec![file, page_file];
+        if let (Some((near, far)), Some(page)) = (bell, &subscriber.page) {
+            subscriber.parking = Some(Parking::new(near, page.page.clone(), self.longest_nap));
+            shown.push(far);
+        }
         subscriber.attachment =
             Some(Attachment::new(client.socket().to_owned(), socket, request(true), shown));
         Ok(subscriber)
@@ -612,6 +750,10 @@ impl SubscriberBuilder {
 
     fn attach_to_file(&self) -> Result<Subscriber, ChannelError> {
         let files = self.directory.files(&self.name)?;
+        if self.wait == Wait::Park {
+            let (name, dir) = (self.name.clone(), self.directory.path().to_owned());
+            return Err(ChannelError::NoWaker { name, dir });
+        }
         let file = match open_plain(&files.segment, OpenOptions::new().read(true)) {
             Ok(file) => file,
             Err(e) if is_absent(&e) => return Err(self.directory.not_found(&self.name)),
@@ -668,6 +810,7 @@ impl SubscriberBuilder {
             attachment: None,
             generation,
             next_segment: None,
+            parking: None,
         })
     }
 

@@ -7,7 +7,7 @@ use std::io;
 use std::time::Duration;
 
 /// How [`Subscriber::recv`](crate::Subscriber::recv) waits. The publisher's cost is the same with each: it never
-/// learns that somebody waits.
+/// learns that somebody waits, and wakes nobody.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Wait {
     /// Polls without pause. Lowest latency, one core at 100 %; for at most as many readers as there are cores to give.
@@ -22,6 +22,9 @@ pub enum Wait {
     Backoff,
     /// Sleeps this long between polls: latency up to that and a wake-up, next to no CPU.
     Sleep(Duration),
+    /// Sleeps until the daemon's waker rings; next to no CPU, and woken about as fast as messages have been coming. For
+    /// channels of a daemon. While it is away, as `Sleep` with a millisecond.
+    Park,
 }
 
 /// Polls between two looks at the clock and at the segment's state while spinning.
@@ -57,6 +60,8 @@ impl Waiter {
                 std::thread::sleep(pause);
                 return true;
             }
+            // The pause is a nap, and begins after a look at what empty polls do not see.
+            Wait::Park => return true,
         }
         self.idle.is_multiple_of(YIELDS_PER_LOOK)
     }

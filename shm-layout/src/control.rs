@@ -10,10 +10,14 @@
 //! | `hello` | | `welcome` | |
 //! | `publish` | resuming: segment, lock | `publishing` | segment (read-write), lock |
 //! | `mapped` | | `done` | |
-//! | `subscribe` | parking: an eventfd; resuming: segment, page before it | `subscribed` | segment (read-only), page; parking: the waker's eventfd |
+//! | `subscribe` | resuming: segment, page; then, parking: bell | `subscribed` | segment (read-only), page |
 //! | `list`, `stat` | | `channel` and `readers` for each, then `done` | |
 //! | `events` | | `event` again and again | |
 //! | `take-over` | | `done` | |
+//!
+//! A bell is one end of a stream socket pair that the reader made and keeps the other end of. What is sent through it has
+//! no meaning but "look": from the reader, that it is about to sleep; from the daemon, that there is something to read.
+//! A pair of each reader's own, so that nobody can take, stop or forge another's rings.
 //!
 //! A subscriber may get `moved`, with the new segment, at any time after it was subscribed.
 
@@ -46,7 +50,7 @@ pub enum Request {
         channel: String,
         /// This program reads already, and the daemon is new: the descriptors are what it holds.
         resume: bool,
-        /// The reader sleeps between messages and wants to be woken through the eventfd sent with this.
+        /// The reader sleeps between messages and wants to be woken through the bell sent with this.
         park: bool,
     },
     /// Report all channels that the asking user may read.

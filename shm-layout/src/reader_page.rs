@@ -15,7 +15,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 /// The subscriber's end. Updates are relaxed stores to a line that nobody else writes: a few nanoseconds.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ReaderPage {
     cells: Cells,
 }
@@ -91,9 +91,13 @@ impl ReaderPage {
         cut_sequence(generation, word).is_some_and(|cut| sequence >= cut)
     }
 
-    /// Says that this subscriber sleeps until something stands at `position`; `nap` tells one sleep from the next.
+    /// Says that this subscriber sleeps until something stands at `position`; `nap` tells one sleep from the next. It is
+    /// to look at the ring once more after this, to ring for the daemon's waker, and only then to sleep.
+    ///
+    /// The waker looks at this word again and again for as long as anybody sleeps. Before it stops, it takes in all
+    /// rings and looks once more: a ring that comes later wakes it, and a ring that came before had this store before it.
     pub fn sleeps(&self, position: u64, nap: u64) {
-        self.cells[ASLEEP].store(position | (nap * 2 + 1) % GRANULE, Ordering::Relaxed);
+        self.cells[ASLEEP].store(position | ((nap.wrapping_mul(2) + 1) % GRANULE), Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
@@ -115,7 +119,7 @@ impl ReaderPage {
 }
 
 /// The daemon's end of a page that it made itself, so that its size is sealed.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct HostPage {
     cells: Cells,
 }
@@ -235,6 +239,25 @@ mod tests {
         assert_eq!((stats.lapped, stats.missed, stats.place.sequence), (1, 10, 17));
         assert!((200..=212).contains(&stats.latency_ns(0.5).unwrap()));
         assert!((100_000..=106_250).contains(&stats.latency_ns(1.0).unwrap()));
+    }
+
+    #[test]
+    fn the_daemon_tells_one_nap_from_the_next_and_both_from_being_awake() {
+        let file = tempfile::tempfile().unwrap();
+        let page = ReaderPage::create(&file, 1, [0; 2], Place::START).unwrap();
+        let host = HostPage::open(&file).unwrap();
+        assert_eq!(host.asleep(), 0);
+        let mut before = 0;
+        for nap in (0..40).chain([u64::MAX - 1, u64::MAX]) {
+            page.sleeps(640, nap);
+            assert_ne!(host.asleep(), before);
+            before = host.asleep();
+            assert_eq!((before & !(GRANULE - 1), before % 2), (640, 1));
+        }
+        page.sleeps(0, 32);
+        assert_ne!(host.asleep(), 0, "asleep at the very start of a ring");
+        page.woke();
+        assert_eq!(host.asleep(), 0);
     }
 
     #[test]

@@ -147,18 +147,20 @@ impl Connection<'_> {
         self.answer(request, descriptors).await
     }
 
-    async fn answer(&mut self, request: Request, descriptors: Vec<File>) -> Result<(), End> {
+    async fn answer(&mut self, request: Request, mut descriptors: Vec<File>) -> Result<(), End> {
         if !self.has_greeted && !matches!(request, Request::Hello { .. }) {
             return Err(self.cut_off(Refused::new(Refusal::BadRequest, "greet first")).await);
         }
         let wanted = match &request {
-            Request::Publish { resume: true, .. } | Request::Subscribe { resume: true, .. } => 2,
+            Request::Publish { resume, .. } => 2 * usize::from(*resume),
+            Request::Subscribe { resume, park, .. } => 2 * usize::from(*resume) + usize::from(*park),
             _ => 0,
         };
         if descriptors.len() != wanted {
             let why = format!("{} descriptors with a request that takes {wanted}", descriptors.len());
             return Err(self.cut_off(Refused::new(Refusal::BadRequest, why)).await);
         }
+        let bell = if descriptors.len() % 2 == 1 { descriptors.pop() } else { None };
         let resumed = <[File; 2]>::try_from(descriptors).ok();
         match request {
             Request::Hello { version: VERSION } => {
@@ -180,7 +182,7 @@ impl Connection<'_> {
             Request::Subscribe { channel, .. } => {
                 self.attach(&channel, Reply::Subscribed, resumed, |this, resumed| {
                     let notices = this.notices.0.clone();
-                    this.shared.registry().subscribe(this.id, &this.who, &channel, resumed, notices)
+                    this.shared.registry().subscribe(this.id, &this.who, &channel, resumed, bell, notices)
                 })
                 .await
             }

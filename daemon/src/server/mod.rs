@@ -22,11 +22,13 @@ pub mod events;
 pub mod limits;
 pub mod registry;
 pub mod store;
+pub mod waker;
 
 use events::Events;
 use limits::Limits;
 use registry::Registry;
 use store::Store;
+use waker::Waker;
 
 /// How long programs that were attached to a daemon that crashed have to come back before others are let in.
 const GRACE: Duration = Duration::from_secs(1);
@@ -106,7 +108,8 @@ async fn serve(options: &Options, mut config: Config, inherited: Vec<(String, Ow
 
     let events = Events::new(config.limits.events_queue as usize);
     let uid = nix::unistd::geteuid().as_raw();
-    let mut registry = Registry::new(events.clone(), Store::of_service_manager(), uid);
+    let waker = Waker::new(config.waker.clone()).context("make the waker's door")?;
+    let mut registry = Registry::new(events.clone(), Store::of_service_manager(), waker, uid);
     registry.apply(&config, segments)?;
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now = Instant::now();

@@ -6,6 +6,7 @@
 use super::access::Identity;
 use super::events::Events;
 use super::store::Store;
+use super::waker::Waker;
 use crate::config::{ChannelConfig, Config, Mode};
 use shmcast::{ChannelStatus, Process, ReaderStats};
 use shmcast::control::{Refusal, Reply};
@@ -48,6 +49,7 @@ pub struct Registry {
     channels: BTreeMap<String, Channel>,
     events: Events,
     store: Store,
+    waker: Waker,
     /// The user that this daemon runs as, who may use all channels.
     uid: u32,
     refusals: HashMap<Refusal, u64>,
@@ -93,8 +95,8 @@ pub struct Changes {
 
 impl Registry {
     /// No channels yet.
-    pub fn new(events: Events, store: Store, uid: u32) -> Self {
-        Self { channels: BTreeMap::new(), events, store, uid, refusals: HashMap::new() }
+    pub fn new(events: Events, store: Store, waker: Waker, uid: u32) -> Self {
+        Self { channels: BTreeMap::new(), events, store, waker, uid, refusals: HashMap::new() }
     }
 
     /// Makes the channels that `config` names and that are not there yet, gives up those that it no longer names, and
@@ -103,6 +105,7 @@ impl Registry {
     /// # Errors
     /// The first channel that could not be made; those before it stay.
     pub fn apply(&mut self, config: &Config, mut inherited: Vec<HostedSegment>) -> anyhow::Result<Changes> {
+        self.waker.reload(config.waker.clone());
         let mut changes = Changes::default();
         let gone: Vec<String> = self
             .channels
@@ -196,7 +199,7 @@ impl Registry {
                     return Err(Refused::new(Refusal::Busy, why));
                 }
                 if channel.config.mode == Mode::Strict && channel.is_granted {
-                    channel.succeed(name, &mut self.store, &self.events)?;
+                    channel.succeed(name, &mut self.store, &self.waker, &self.events)?;
                 }
             }
         }
@@ -207,7 +210,7 @@ impl Registry {
         Ok(granted.into())
     }
 
-    /// Grants a reader's end: segment and page.
+    /// Grants a reader's end: segment and page. With a bell, the reader is woken when there is something to read.
     ///
     /// # Errors
     /// [`Refused`]; also told as an event.
@@ -217,6 +220,7 @@ impl Registry {
         who: &Identity,
         name: &str,
         resumed: Option<[File; 2]>,
+        bell: Option<File>,
         notices: UnboundedSender<Notice>,
     ) -> Result<Vec<File>, Refused> {
         let uid = self.uid;
@@ -235,6 +239,11 @@ impl Registry {
         };
         let segment = channel.hosted.for_reader().map_err(failed("open the segment"))?;
         let granted = vec![segment, page.for_reader().map_err(failed("open the reader page"))?];
+        if let Some(bell) = bell {
+            let parked = page.park(&channel.hosted, bell);
+            let parked = parked.map_err(|e| Refused::new(Refusal::BadRequest, e.to_string()))?;
+            self.waker.park(id, parked).map_err(failed("start the waker"))?;
+        }
         channel.readers.insert(id, Reader { who: who.clone(), page, notices });
         self.events.tell(attached(is_back), Some(name), Some("reader"), Some(who), "");
         Ok(granted)
@@ -268,7 +277,7 @@ impl Registry {
                 format!("channel {name:?} is not strict: stop its publisher instead, or make it strict");
             return Err(Refused::new(Refusal::BadRequest, why));
         }
-        channel.succeed(name, &mut self.store, &self.events)?;
+        channel.succeed(name, &mut self.store, &self.waker, &self.events)?;
         let from = channel.publisher.take().map(|(_, publisher)| format!("taken from {publisher}"));
         self.events.tell(
             "taken-over",
@@ -282,6 +291,7 @@ impl Registry {
 
     /// Forgets whatever the connection was attached to.
     pub fn detach(&mut self, id: ConnectionId) {
+        self.waker.forget(id);
         for (name, channel) in &mut self.channels {
             if let Some((_, who)) = channel.publisher.take_if(|(publisher, _)| *publisher == id) {
                 let orphaned = matches!(channel.hosted.status().state.as_str(), "orphaned");
@@ -379,7 +389,13 @@ impl Channel {
     }
 
     /// Goes on in a new segment, and tells the readers.
-    fn succeed(&mut self, name: &str, store: &mut Store, events: &Events) -> Result<(), Refused> {
+    fn succeed(
+        &mut self,
+        name: &str,
+        store: &mut Store,
+        waker: &Waker,
+        events: &Events,
+    ) -> Result<(), Refused> {
         let pages = self.readers.values().map(|reader| &reader.page);
         let successor = self
             .hosted
@@ -389,6 +405,7 @@ impl Channel {
         store.forget(&self.hosted);
         self.hosted = successor;
         self.is_granted = false;
+        waker.follow(self.readers.keys(), &self.hosted);
         for reader in self.readers.values() {
             let segment = self.hosted.for_reader().map_err(failed("open the segment"))?;
             // One that has hung up needs no word.

@@ -1,0 +1,316 @@
+//! Sleeping until the daemon says that there is something to read, so that a publisher wakes nobody and never learns
+//! who sleeps.
+//!
+//! Both ends are here: [`Parking`] is the reader's, [`ParkedReader`] the host's. They share two things, made for this
+//! reader alone: the word in its page that says where it sleeps, and a socket pair, the bell.
+//!
+//! ```text
+//! reader                                       the host's waker
+//! page: asleep at this position                looks at each page, and into the ring where one sleeps:
+//! looks into the ring once more                something there? rings, once a nap
+//! rings ("I may be the first to sleep")  --->  with nobody asleep for long, blocks on all bells
+//! sleeps on its bell                     <---  rings
+//! page: awake
+//! ```
+//! A socket pair rather than an eventfd, for three reasons. Ringing can be told not to block by each call, where the
+//! flag of an eventfd belongs to whoever holds it, and its counter may be full. What one reader does to its pair is no
+//! other's business, where an eventfd that all readers ring could be emptied or filled by any of them. And an event loop
+//! can wait for a socket without unsafe code. The reader keeps both ends, one to show to the next daemon; so the pair
+//! outlives daemons, and what was rung for one that died is there for its successor.
+
+use crate::hosting::HostedSegment;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, recv, send, sockopt};
+use shmcast_layout::layout::geometry::GRANULE;
+use shmcast_layout::reader_page::{HostPage, ReaderPage};
+use shmcast_layout::ring::locate::Locator;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a parked reader sleeps at most unless asked otherwise: what a daemon that hangs can cost it.
+pub(crate) const LONGEST_NAP: Duration = Duration::from_millis(100);
+/// Pause between two looks of a reader that nobody would wake: its daemon is gone, or it has none.
+pub(crate) const ALONE: Duration = Duration::from_millis(1);
+
+/// The reader's end.
+#[derive(Debug)]
+pub(crate) struct Parking {
+    bell: UnixStream,
+    page: ReaderPage,
+    /// Tells one nap from the next.
+    nap: u64,
+    longest: Duration,
+}
+
+/// Makes a bell: the reader's end, and the one for daemons.
+pub(crate) fn bell() -> io::Result<(UnixStream, File)> {
+    let (near, far) = UnixStream::pair()?;
+    near.set_nonblocking(true)?;
+    Ok((near, OwnedFd::from(far).into()))
+}
+
+impl Parking {
+    /// Of the reader with this page, who sleeps for at most `longest` at a time.
+    pub(crate) fn new(bell: UnixStream, page: ReaderPage, longest: Duration) -> Self {
+        Self { bell, page, nap: 0, longest }
+    }
+
+    /// Says that the reader will sleep until something stands at `position`. The ring is to be looked at after this.
+    pub(crate) fn lie_down(&mut self, position: u64) {
+        self.nap = self.nap.wrapping_add(1);
+        self.page.sleeps(position, self.nap);
+    }
+
+    /// Says that the reader is awake.
+    pub(crate) fn rise(&self) {
+        self.page.woke();
+    }
+
+    /// Rings for the waker. One system call, which never blocks.
+    pub(crate) fn ring(&self) {
+        ring(&self.bell);
+    }
+
+    /// Sleeps until the bell rings, a signal comes, or the time is over: `limit`, and what a nap may last.
+    pub(crate) fn sleep(&self, limit: Duration) {
+        let _nap = Nap(self);
+        // Longer than a timespec can say is without end.
+        let timeout = Timespec::try_from(self.longest.min(limit)).ok();
+        // Whatever goes wrong here, the ring is looked at next.
+        let _ = poll(&mut [PollFd::new(&self.bell, PollFlags::IN)], timeout.as_ref());
+    }
+
+    /// Sleeps as [`sleep`](Self::sleep), while other tasks run. May be given up at any time.
+    #[cfg(feature = "tokio")]
+    pub(crate) async fn nap(&self) {
+        let _nap = Nap(self);
+        // A registration for this nap alone: the next may be in another event loop.
+        let bell = self.bell.try_clone().and_then(tokio::net::UnixStream::from_std);
+        match bell {
+            Ok(bell) => drop(tokio::time::timeout(self.longest, bell.readable()).await),
+            // Out of descriptors, perhaps.
+            Err(_) => tokio::time::sleep(ALONE).await,
+        }
+    }
+}
+
+/// A nap, which ends when this is dropped, also when the wait is given up.
+struct Nap<'a>(&'a Parking);
+
+impl Drop for Nap<'_> {
+    fn drop(&mut self) {
+        self.0.rise();
+        hear(&self.0.bell);
+    }
+}
+
+/// Rings at the other end. Full means that it rings already; broken, that nobody is there to hear.
+pub(crate) fn ring(bell: impl AsFd) {
+    let _ = send(bell, b"!", SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+}
+
+/// Takes in what was rung; false if nothing was, and nothing will be.
+fn hear(bell: impl AsFd) -> bool {
+    matches!(recv(bell, &mut [0u8; 512], RecvFlags::DONTWAIT), Ok((_, 1..)))
+}
+
+/// What a host sees of a reader that may sleep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sight {
+    /// It does not sleep, or has been woken already.
+    Awake,
+    /// It sleeps, and there is nothing for it.
+    Asleep,
+    /// It slept, and has just been woken.
+    Woken,
+}
+
+/// A reader that sleeps between messages, in the hands of its host.
+#[derive(Debug)]
+pub struct ParkedReader {
+    page: HostPage,
+    ring: Locator,
+    bell: Bell,
+    /// What the page said when the reader was woken last.
+    woken: u64,
+}
+
+impl ParkedReader {
+    /// # Errors
+    /// `InvalidInput` for a `bell` that is no end of a socket pair.
+    pub(crate) fn new(page: HostPage, segment: &HostedSegment, bell: File) -> io::Result<Self> {
+        Ok(Self { page, ring: segment.locator(), bell: Bell::new(bell)?, woken: 0 })
+    }
+
+    /// Looks whether the reader sleeps and has something to read, and wakes it then, once a nap. What its page says is
+    /// a claim: whatever stands there, this reads two words of the ring, makes at most one system call, which does not
+    /// block, and reaches nobody but this reader.
+    ///
+    /// Cost: the page's line, and two of the ring that are shared by all who sleep at the same place.
+    pub fn look(&mut self) -> Sight {
+        let word = self.page.asleep();
+        if word == 0 || word == self.woken {
+            return Sight::Awake;
+        }
+        if !self.ring.is_ready(word & !(GRANULE - 1)) {
+            return Sight::Asleep;
+        }
+        self.woken = word;
+        ring(&self.bell.0);
+        Sight::Woken
+    }
+
+    /// The channel goes on in another segment. The reader is to be told of it otherwise, which wakes it.
+    pub fn follow(&mut self, segment: &HostedSegment) {
+        self.ring = segment.locator();
+        self.woken = 0;
+    }
+
+    /// Its bell, to wait for a ring.
+    pub fn bell(&self) -> Bell {
+        self.bell.clone()
+    }
+}
+
+/// A host's end of a reader's bell. Clones are the same bell.
+#[derive(Debug, Clone)]
+pub struct Bell(Arc<UnixStream>);
+
+impl Bell {
+    /// Only one end of a socket pair will do: writing to whatever else a reader may hold, such as a connection to
+    /// another service, would be done in the host's name.
+    fn new(file: File) -> io::Result<Self> {
+        let is_stream = sockopt::socket_domain(&file).is_ok_and(|domain| domain == AddressFamily::UNIX)
+            && sockopt::socket_type(&file).is_ok_and(|kind| kind == SocketType::STREAM);
+        let bell = UnixStream::from(OwnedFd::from(file));
+        // Connections to services have a name at one of their ends.
+        let mut ends = [bell.local_addr(), bell.peer_addr()].into_iter();
+        if is_stream && ends.all(|end| end.is_ok_and(|end| end.is_unnamed())) {
+            return Ok(Self(Arc::new(bell)));
+        }
+        let what = "the bell is no end of a stream socket pair: make one with socketpair(2)";
+        Err(io::Error::new(io::ErrorKind::InvalidInput, what))
+    }
+
+    /// Blocks until `other` is readable or one of `bells` rings, and takes in the rings. Returns which bells will never
+    /// ring again, so that waiting for them would never block: their readers have shut them, or play tricks.
+    ///
+    /// # Errors
+    /// What `poll` says: `EINTR` after a signal, `EINVAL` for more bells than this process may have descriptors.
+    pub fn wait(other: impl AsFd, bells: &[Self]) -> io::Result<Vec<usize>> {
+        let mut fds = vec![PollFd::new(&other, PollFlags::IN)];
+        fds.extend(bells.iter().map(|bell| PollFd::new(&*bell.0, PollFlags::IN)));
+        poll(&mut fds, None)?;
+        let reported = fds.iter().skip(1).map(|fd| !fd.revents().is_empty()).enumerate();
+        Ok(reported.filter(|(i, reported)| *reported && !hear(&*bells[*i].0)).map(|(i, _)| i).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Preparation;
+    use crate::hosting::{HostedPage, HostedSpec};
+    use shmcast_layout::ring::locate::Place;
+    use shmcast_layout::segment::{Access, Segment};
+    use std::os::unix::net::{UnixDatagram, UnixListener};
+
+    fn spec() -> HostedSpec {
+        HostedSpec {
+            name: "t".into(),
+            capacity: 64 << 10,
+            max_message: None,
+            labels: String::new(),
+            preparation: Preparation::NONE,
+            is_strict: false,
+        }
+    }
+
+    fn parked() -> (HostedSegment, Parking, ParkedReader) {
+        let segment = HostedSegment::create(&spec()).unwrap();
+        let page = HostedPage::create().unwrap();
+        let own = ReaderPage::create(&page.for_reader().unwrap(), 1, segment.uuid(), Place::START).unwrap();
+        let (near, far) = bell().unwrap();
+        let reader = page.park(&segment, far).unwrap();
+        (segment, Parking::new(near, own, LONGEST_NAP), reader)
+    }
+
+    fn publish(segment: &HostedSegment) {
+        let [file, _lock] = segment.for_publisher().unwrap();
+        let segment = Segment::open(&file, Access::Write).unwrap();
+        segment.writer(1, 0).unwrap().publish(b"x", 0, false, 0).unwrap();
+    }
+
+    #[test]
+    fn a_sleeper_is_woken_once_a_nap_and_only_for_something() {
+        let (segment, mut parking, mut reader) = parked();
+        assert_eq!(reader.look(), Sight::Awake);
+        parking.lie_down(0);
+        assert_eq!((reader.look(), reader.look()), (Sight::Asleep, Sight::Asleep));
+        publish(&segment);
+        assert_eq!((reader.look(), reader.look()), (Sight::Woken, Sight::Awake));
+        assert!(hear(&parking.bell) && !hear(&parking.bell), "rung exactly once");
+        parking.lie_down(0);
+        assert_eq!(reader.look(), Sight::Woken, "the next nap at the same place is another");
+        parking.rise();
+        assert_eq!(reader.look(), Sight::Awake);
+    }
+
+    #[test]
+    fn a_ring_before_the_waker_blocks_is_not_lost() {
+        let (_segment, parking, reader) = parked();
+        let (own, _other) = UnixStream::pair().unwrap();
+        parking.ring();
+        assert_eq!(Bell::wait(&own, &[reader.bell()]).unwrap(), Vec::<usize>::new());
+        drop(parking);
+        assert_eq!(Bell::wait(&own, &[reader.bell()]).unwrap(), [0], "a bell that is gone is said to be");
+    }
+
+    #[test]
+    fn bogus_positions_and_full_bells_neither_block_nor_panic() {
+        let (segment, parking, mut reader) = parked();
+        publish(&segment);
+        for word in (0..100_000u64).map(|i| u64::MAX.wrapping_sub(i.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1)
+        {
+            parking.page.sleeps(word & !63, word);
+            let _ = reader.look();
+        }
+        assert!(send(&reader.bell.0, b"!", SendFlags::DONTWAIT).is_err(), "the bell is full by now");
+        // The reader shares the flags of the end that it handed over.
+        rustix::io::ioctl_fionbio(&*reader.bell.0, false).unwrap();
+        parking.page.sleeps(0, 7);
+        assert_eq!(reader.look(), Sight::Woken);
+    }
+
+    #[test]
+    fn only_an_end_of_a_socket_pair_is_a_bell() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("service");
+        let listener = UnixListener::bind(&path).unwrap();
+        let client = UnixStream::connect(&path).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        let (datagram, _other) = UnixDatagram::pair().unwrap();
+        let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let tcp = std::net::TcpStream::connect(tcp.local_addr().unwrap()).unwrap();
+        let unconnected = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        let (pair, _other) = UnixStream::pair().unwrap();
+        let file = tempfile::tempfile().unwrap();
+        let wrong: [OwnedFd; 7] = [
+            client.into(),
+            accepted.into(),
+            listener.into(),
+            datagram.into(),
+            tcp.into(),
+            unconnected,
+            file.into(),
+        ];
+        for (i, wrong) in wrong.into_iter().enumerate() {
+            assert!(Bell::new(wrong.into()).is_err(), "number {i}");
+        }
+        assert!(Bell::new(OwnedFd::from(pair).into()).is_ok());
+    }
+}

@@ -1,0 +1,227 @@
+//! Wakes parked readers, so that no publisher has to: one thread that looks into the rings on behalf of those who sleep.
+//!
+//! While somebody sleeps it looks, pauses, and looks again; the pause is a share of the time that nothing has happened,
+//! so that a message after a silence is late by a small part of that silence. When nobody has slept for a while it blocks
+//! until a reader rings, and costs nothing. It knows nothing of connections or access: the registry tells it whom to wake.
+//!
+//! Nothing that a reader does can hold it up: it reads what readers say without believing it, and rings without ever
+//! blocking. A reader that flags sleep after sleep makes it look as often as a busy channel does, and no more.
+
+use super::registry::ConnectionId;
+use crate::config::WakerConfig;
+use nix::sys::prctl;
+use shmcast::hosting::{Bell, HostedSegment, ParkedReader, Sight};
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A pause is at most the silence divided by this.
+const SILENCE_SHARE: u32 = 16;
+
+/// The waker, and those whom it wakes. Its thread starts with the first of them and ends when this is dropped.
+#[derive(Debug)]
+pub struct Waker {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    /// What the thread blocks on beside the readers' bells, and what gets it out of there.
+    door: (UnixStream, UnixStream),
+}
+
+#[derive(Debug)]
+struct State {
+    config: WakerConfig,
+    readers: BTreeMap<ConnectionId, ParkedReader>,
+    is_running: bool,
+    has_ended: bool,
+}
+
+/// What one look at everybody found.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Round {
+    asleep: usize,
+    woken: usize,
+}
+
+impl Waker {
+    /// A waker with nobody to wake.
+    ///
+    /// # Errors
+    /// What `socketpair` says.
+    pub fn new(config: WakerConfig) -> std::io::Result<Self> {
+        let door = UnixStream::pair()?;
+        door.0.set_nonblocking(true)?;
+        door.1.set_nonblocking(true)?;
+        let state = State { config, readers: BTreeMap::new(), is_running: false, has_ended: false };
+        Ok(Self { shared: Arc::new(Shared { state: Mutex::new(state), door }) })
+    }
+
+    /// Takes over changed pauses. The CPU is chosen when the thread starts.
+    pub fn reload(&self, config: WakerConfig) {
+        self.shared.state().config = config;
+    }
+
+    /// Wakes `reader` from now on.
+    ///
+    /// # Errors
+    /// What the system says when there is no thread to be had.
+    pub fn park(&self, id: ConnectionId, reader: ParkedReader) -> std::io::Result<()> {
+        let mut state = self.shared.state();
+        if !state.is_running {
+            let shared = Arc::clone(&self.shared);
+            let cpu = state.config.cpu;
+            thread::Builder::new().name("shmcast-waker".into()).spawn(move || shared.run(cpu))?;
+            state.is_running = true;
+        }
+        state.readers.insert(id, reader);
+        drop(state);
+        self.shared.knock();
+        Ok(())
+    }
+
+    /// Those of `readers` that park go on in `segment`.
+    pub fn follow<'a>(&self, readers: impl Iterator<Item = &'a ConnectionId>, segment: &HostedSegment) {
+        let mut state = self.shared.state();
+        for id in readers {
+            if let Some(reader) = state.readers.get_mut(id) {
+                reader.follow(segment);
+            }
+        }
+    }
+
+    /// Forgets a reader, if it was here.
+    pub fn forget(&self, id: ConnectionId) {
+        // The thread may be blocked on its bell, and learns of it with the next ring.
+        if self.shared.state().readers.remove(&id).is_some() {
+            self.shared.knock();
+        }
+    }
+}
+
+impl Drop for Waker {
+    fn drop(&mut self) {
+        self.shared.state().has_ended = true;
+        self.shared.knock();
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Maps and numbers: whole wherever somebody may have panicked.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn knock(&self) {
+        // Full means that it has been knocked already.
+        let _ = (&self.door.1).write(&[1]);
+    }
+
+    fn run(&self, cpu: Option<usize>) {
+        if let Some(cpu) = cpu
+            && let Err(e) = shmcast::pin_current_thread(cpu)
+        {
+            tracing::warn!(cpu, "the waker is not pinned: {e}; choose another waker.cpu");
+        }
+        // Else the kernel stretches each pause by 50 us.
+        let _ = prctl::set_timerslack(1);
+        let mut busy = Instant::now();
+        loop {
+            let (pause, bells) = {
+                let mut state = self.state();
+                if state.has_ended {
+                    return;
+                }
+                let round = state.round();
+                if round.woken > 0 {
+                    busy = Instant::now();
+                }
+                let pause = pause(busy.elapsed(), &state.config);
+                let is_idle = round == Round::default() && pause >= longest(&state.config);
+                (pause, is_idle.then(|| state.bells()))
+            };
+            if let Some((ids, bells)) = bells {
+                self.block(&ids, &bells);
+            }
+            thread::sleep(pause);
+        }
+    }
+
+    /// Blocks until somebody may sleep again.
+    fn block(&self, ids: &[ConnectionId], bells: &[Bell]) {
+        match Bell::wait(&self.door.0, bells) {
+            Ok(broken) => {
+                let mut state = self.state();
+                for id in broken.into_iter().map(|i| ids[i]) {
+                    if state.readers.remove(&id).is_some() {
+                        tracing::debug!(
+                            connection = id,
+                            "its bell is shut: it has left, or is woken no more"
+                        );
+                    }
+                }
+            }
+            // The pause that follows keeps this from becoming a busy loop.
+            Err(e) => tracing::error!("cannot wait for parked readers: {e}"),
+        }
+        let _ = (&self.door.0).read(&mut [0; 64]);
+    }
+}
+
+impl State {
+    fn round(&mut self) -> Round {
+        let mut round = Round::default();
+        for reader in self.readers.values_mut() {
+            match reader.look() {
+                Sight::Awake => {}
+                Sight::Asleep => round.asleep += 1,
+                Sight::Woken => round.woken += 1,
+            }
+        }
+        round
+    }
+
+    fn bells(&self) -> (Vec<ConnectionId>, Vec<Bell>) {
+        self.readers.iter().map(|(id, reader)| (*id, reader.bell())).unzip()
+    }
+}
+
+fn longest(config: &WakerConfig) -> Duration {
+    Duration::from_micros(config.longest_us.max(config.shortest_us).into())
+}
+
+/// How long to pause after `silence`.
+fn pause(silence: Duration, config: &WakerConfig) -> Duration {
+    let shortest = Duration::from_micros(config.shortest_us.into());
+    (silence / SILENCE_SHARE).clamp(shortest, longest(config))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_late_by_a_small_share_of_the_silence_before_it() {
+        let config = WakerConfig { shortest_us: 20, longest_us: 1000, cpu: None };
+        let after = |us| pause(Duration::from_micros(us), &config).as_micros();
+        assert_eq!([0, 320, 1600, 16_000, u64::MAX].map(after), [20, 20, 100, 1000, 1000]);
+        let unlikely = WakerConfig { shortest_us: 50, longest_us: 10, cpu: None };
+        assert_eq!(pause(Duration::ZERO, &unlikely).as_micros(), 50, "no panic whatever is configured");
+    }
+
+    #[test]
+    fn the_thread_ends_with_the_waker() {
+        let waker = Waker::new(WakerConfig::default()).unwrap();
+        let shared = Arc::downgrade(&waker.shared);
+        let thread = Arc::clone(&waker.shared);
+        let thread = thread::spawn(move || thread.run(None));
+        drop(waker);
+        thread.join().unwrap();
+        assert_eq!(shared.strong_count(), 0);
+    }
+}
