@@ -124,7 +124,7 @@ struct Pace<'a> {
 impl<'a> Pace<'a> {
     fn new(spec: &Spec, clock: &'a Clock) -> Self {
         let in_ticks = |ns: u64| u128::from(ns) * u128::from(clock.hz()) / 1_000_000_000;
-        let interval = (u128::from(spec.interval_ns) * u128::from(clock.hz()) << 16) / 1_000_000_000;
+        let interval = ((u128::from(spec.interval_ns) * u128::from(clock.hz())) << 16) / 1_000_000_000;
         let start = u128::from(ticks()) + in_ticks(2_000_000);
         Self {
             clock,
