@@ -2,7 +2,7 @@
 
 use crate::config::DEFAULT_CONFIG;
 use crate::server::{Options, run};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -31,6 +31,11 @@ struct Cli {
     /// Print a configuration with every setting explained, and end
     #[arg(long)]
     print_default_config: bool,
+}
+
+/// The command line, for manuals and completions.
+pub(super) fn command() -> clap::Command {
+    Cli::command()
 }
 
 /// Runs the daemon with the command line this process was given.

@@ -19,14 +19,17 @@ mod check;
 pub mod daemon;
 mod demo;
 mod doctor;
+mod events;
 mod figures;
 mod framing;
 mod hiccups;
 mod ls;
+mod man;
 mod publish;
 mod rm;
 mod stat;
 mod subscribe;
+mod top;
 mod units;
 
 /// One publisher, a hundred local readers, one cache line a message.
@@ -52,12 +55,20 @@ enum Verb {
     Ls(ls::Args),
     /// Show one channel and its readers
     Stat(stat::Args),
+    /// Show all channels and their readers, live
+    Top(top::Args),
+    /// Show what happens on the daemon's channels, as it happens
+    Events(events::Args),
     /// Remove a channel that nobody uses
     Rm(rm::Args),
     /// Check a daemon's configuration file
     Check(check::Args),
     Doctor(doctor::Args),
     Hiccups(hiccups::Args),
+    /// Write the manual pages of both programs
+    Man(man::ManArgs),
+    /// Print a completion script for a shell
+    Completions(man::CompletionsArgs),
     #[command(hide = true)]
     DemoReader(demo::reader::Args),
 }
@@ -155,10 +166,14 @@ pub fn main() -> ExitCode {
         Verb::Sub(args) => subscribe::run(&args),
         Verb::Ls(args) => ls::run(&args),
         Verb::Stat(args) => stat::run(&args),
+        Verb::Top(args) => top::run(&args),
+        Verb::Events(args) => events::run(&args),
         Verb::Rm(args) => rm::run(&args),
         Verb::Check(args) => check::run(&args),
         Verb::Doctor(args) => doctor::run(&args),
         Verb::Hiccups(args) => hiccups::run(&args),
+        Verb::Man(args) => man::manuals(&args),
+        Verb::Completions(args) => man::completions(&args),
         Verb::DemoReader(args) => demo::reader::run(&args),
     };
     result.unwrap_or_else(|error| {

@@ -1,0 +1,147 @@
+//! `shmcast events`: what happens on the daemon's channels, as it happens.
+
+use super::ls::who;
+use super::{Host, HostArg, print_json, stop_flag, stopped};
+use anyhow::{Result, bail};
+use shmcast::control::Event;
+use shmcast::{ChannelError, Client, Events};
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+const EXAMPLE: &str = "\
+Examples:
+  shmcast events --follow
+  shmcast events --follow --json | jq 'select(.event == \"refused\")'";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct Args {
+    #[command(flatten)]
+    host: HostArg,
+    /// Go on until interrupted, through restarts of the daemon; without it, end after the next event
+    #[arg(long, short)]
+    follow: bool,
+    /// Print as JSON, one line an event
+    #[arg(long)]
+    json: bool,
+}
+
+/// Time between two looks for a daemon that has gone.
+const PAUSE: Duration = Duration::from_millis(200);
+
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let stop = stop_flag()?;
+    let host = args.host.host()?;
+    let Host::Daemon(client) = host else {
+        bail!("{host} has no events: only a daemon tells them; start shmcastd, or set SHMCAST_SOCKET");
+    };
+    let mut events = client.events()?;
+    while !stopped(&stop) {
+        match events.next_event() {
+            Ok(None) => {}
+            Ok(Some(event)) => {
+                print(&event, args.json)?;
+                if !args.follow {
+                    break;
+                }
+            }
+            Err(e @ ChannelError::NoDaemon { .. }) if args.follow => {
+                eprintln!("shmcast: {e}; waiting for it to come back");
+                let Some(back) = wait_for(&client, &stop) else { break };
+                eprintln!("shmcast: it is back; what happened meanwhile is not known");
+                events = back;
+            }
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The events of the next daemon, or `None` when we are told to stop.
+fn wait_for(client: &Client, stop: &AtomicBool) -> Option<Events> {
+    while !stopped(stop) {
+        if let Ok(events) = client.events() {
+            return Some(events);
+        }
+        std::thread::sleep(PAUSE);
+    }
+    None
+}
+
+fn print(event: &Event, json: bool) -> Result<()> {
+    if json {
+        return print_json(event);
+    }
+    writeln!(std::io::stdout().lock(), "{}", line(event))?;
+    Ok(())
+}
+
+/// Time, event, channel, role, process and detail, as far as there are any.
+fn line(event: &Event) -> String {
+    let process = event.process.as_ref().map(who);
+    let words = [event.channel.as_deref(), event.role.as_deref(), process.as_deref()];
+    let words: Vec<&str> = words.into_iter().flatten().collect();
+    let detail = event.detail.as_ref().map_or(String::new(), |detail| format!(": {detail}"));
+    let line = format!("{} {:<12} {}{detail}", utc(event.time_ns), event.event, words.join(" "));
+    // A process may call itself anything; it gets one line, and no say over the terminal.
+    line.trim_end().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// Nanoseconds since 1970 as date and time of day, to the millisecond.
+fn utc(time_ns: u64) -> String {
+    let ms = time_ns / 1_000_000;
+    let (year, month, day) = date(ms / 86_400_000);
+    let (hour, minute, second) = (ms / 3_600_000 % 24, ms / 60_000 % 60, ms / 1000 % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", ms % 1000)
+}
+
+/// The Gregorian date so many days after 1970-01-01. Counted in years that begin with March, so that the leap day is
+/// the last of its year, and in cycles of 400 years, which all have the same number of days.
+fn date(days: u64) -> (u64, u64, u64) {
+    const CYCLE: u64 = 146_097;
+    // From 0000-03-01 to 1970-01-01.
+    let days = days + 719_468;
+    let (cycle, of_cycle) = (days / CYCLE, days % CYCLE);
+    let year = (of_cycle - of_cycle / 1460 + of_cycle / 36_524 - of_cycle / 146_096) / 365;
+    let of_year = of_cycle - (365 * year + year / 4 - year / 100);
+    let from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    (cycle * 400 + year + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shmcast::Process;
+
+    #[test]
+    fn a_leap_day_that_shifts_the_date() {
+        let at = |seconds: u64| utc(seconds * 1_000_000_000);
+        // As `date -u -d @SECONDS` says.
+        assert_eq!(at(0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(at(951_782_400), "2000-02-29T00:00:00.000Z");
+        assert_eq!(at(1_709_251_199), "2024-02-29T23:59:59.000Z");
+        assert_eq!(at(1_709_251_200), "2024-03-01T00:00:00.000Z");
+        assert_eq!(at(1_798_761_599), "2026-12-31T23:59:59.000Z");
+        assert_eq!(at(4_107_542_399), "2100-02-28T23:59:59.000Z");
+        assert_eq!(at(4_107_542_400), "2100-03-01T00:00:00.000Z");
+        assert_eq!(utc(1_234_567), "1970-01-01T00:00:00.001Z");
+    }
+
+    #[test]
+    fn a_process_name_that_writes_a_line_of_its_own() {
+        let process = Process { pid: Some(7), uid: Some(0), command: Some("x\n1970 refused\x1b[2J".into()) };
+        let event = Event {
+            time_ns: 0,
+            event: "attached".into(),
+            channel: Some("ticks".into()),
+            role: Some("reader".into()),
+            process: Some(process),
+            detail: None,
+        };
+        assert_eq!(line(&event), "1970-01-01T00:00:00.000Z attached     ticks reader 7 x?1970 refused?[2J");
+    }
+}

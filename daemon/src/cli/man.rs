@@ -1,0 +1,93 @@
+//! `shmcast man` and `shmcast completions`: what a package installs beside the programs, made from their own command
+//! lines so that neither can be out of date.
+
+use super::{Cli, daemon};
+use anyhow::{Context, Result};
+use clap::CommandFactory;
+use clap_complete::Shell;
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: shmcast man /usr/local/share/man")]
+pub(super) struct ManArgs {
+    /// Directory of manuals, below which man1 and man8 are made
+    dir: PathBuf,
+    /// Print the paths that were written as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Writes a page for each program and each verb.
+pub(super) fn manuals(args: &ManArgs) -> Result<ExitCode> {
+    let mut written = Vec::new();
+    for (section, command) in [("1", Cli::command()), ("8", daemon::command())] {
+        let dir = args.dir.join(format!("man{section}"));
+        fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+        let mut command = command.disable_help_subcommand(true);
+        command.build();
+        let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set() && verb.get_name() != "help");
+        for page in std::iter::once(&command).chain(verbs) {
+            // A verb's name for its page, `shmcast-ls`; what the user types, `shmcast ls`, stands in its usage.
+            let name = page.get_display_name().unwrap_or(page.get_name()).to_owned();
+            let mut text = Vec::new();
+            clap_mangen::Man::new(page.clone())
+                .title(name.to_uppercase())
+                .section(section)
+                .render(&mut text)?;
+            let path = dir.join(format!("{name}.{section}"));
+            fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+            written.push(path);
+        }
+    }
+    if args.json {
+        super::print_json(&serde_json::json!({ "written": written }))?;
+    } else {
+        eprintln!("shmcast: {} manual pages in {}", written.len(), args.dir.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: shmcast completions bash > ~/.local/share/bash-completion/completions/shmcast"
+)]
+pub(super) struct CompletionsArgs {
+    /// The shell
+    shell: Shell,
+    /// The program to complete
+    #[arg(long = "for", value_name = "PROGRAM", value_enum, default_value = "shmcast")]
+    program: Program,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Program {
+    Shmcast,
+    Shmcastd,
+}
+
+/// The command without its hidden verbs.
+fn visible(command: &clap::Command, name: &'static str) -> clap::Command {
+    let verbs: Vec<clap::Command> =
+        command.get_subcommands().filter(|verb| !verb.is_hide_set()).cloned().collect();
+    let mut visible = clap::Command::new(name);
+    for argument in command.get_arguments() {
+        visible = visible.arg(argument.clone());
+    }
+    visible.version(env!("CARGO_PKG_VERSION")).subcommands(verbs)
+}
+
+/// Prints a completion script.
+pub(super) fn completions(args: &CompletionsArgs) -> Result<ExitCode> {
+    let (command, name) = match args.program {
+        Program::Shmcast => (Cli::command(), "shmcast"),
+        Program::Shmcastd => (daemon::command(), "shmcastd"),
+    };
+    // Completions know no hidden verbs: they offer them all.
+    let mut command = visible(&command, name);
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut command, name, &mut script);
+    std::io::Write::write_all(&mut std::io::stdout(), &script)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,137 @@
+//! `shmcast top`: all channels, live, in a terminal.
+//!
+//! What is looked at and what keys do is in [`state`], how it looks in [`view`]; here is only the loop between terminal
+//! and channels.
+
+use super::{Host, HostArg, print_json, stop_flag, stopped, units::parse_duration};
+use anyhow::{Result, bail};
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use serde_json::json;
+use shmcast::ChannelStatus;
+use state::{Key, Top};
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+mod state;
+mod view;
+
+const EXAMPLE: &str = "\
+Examples:
+  shmcast top
+  shmcast top --json | jq '.channels[] | {channel, messages_per_second, worst_lag}'
+
+Keys: q quit, s sort, up and down choose, enter open a channel, ? help.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct Args {
+    #[command(flatten)]
+    host: HostArg,
+    /// Time between two looks, from 100ms on
+    #[arg(long, default_value = "1s", value_parser = parse_duration)]
+    interval: Duration,
+    /// Print once as JSON, after two looks, instead of showing a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// Looking more often costs more than it shows.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
+/// How long to wait for a key before looking whether there is something else to do.
+const NAP: Duration = Duration::from_millis(50);
+
+/// When it was, and what was seen.
+type Look = (Duration, Result<Vec<ChannelStatus>, String>);
+
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    if args.interval < MIN_INTERVAL {
+        bail!("--interval must be at least 100ms");
+    }
+    let stop = stop_flag()?;
+    let host = args.host.host()?;
+    if args.json {
+        return once(&host, args.interval);
+    }
+    if !std::io::stdout().is_terminal() {
+        bail!("stdout is no terminal: use --json, or `shmcast stat CHANNEL --watch`");
+    }
+    let mut terminal = ratatui::init();
+    let ended = show(&mut terminal, &host, args.interval, &stop);
+    ratatui::restore();
+    ended?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn once(host: &Host, interval: Duration) -> Result<ExitCode> {
+    let begun = Instant::now();
+    let mut top = Top::new(host.to_string());
+    top.look(begun.elapsed(), Ok(host.channels()?));
+    std::thread::sleep(interval);
+    top.look(begun.elapsed(), Ok(host.channels()?));
+    print_json(&json!({"host": host.to_string(), "channels": top.report()}))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(terminal: &mut DefaultTerminal, host: &Host, interval: Duration, stop: &AtomicBool) -> Result<()> {
+    let looks = look_every(host.clone(), interval);
+    let mut top = Top::new(host.to_string());
+    let mut is_stale = true;
+    while !stopped(stop) {
+        while let Ok((at, channels)) = looks.try_recv() {
+            top.look(at, channels);
+            is_stale = true;
+        }
+        if is_stale {
+            terminal.draw(|frame| view::draw(frame, &top))?;
+        }
+        is_stale = event::poll(NAP)?;
+        if is_stale
+            && let Event::Key(pressed) = event::read()?
+            && pressed.kind != KeyEventKind::Release
+            && top.press(key(pressed))
+        {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Looks in a thread of its own, so that keys work while a daemon is slow to answer.
+fn look_every(host: Host, interval: Duration) -> Receiver<Look> {
+    let (tell, looks) = channel();
+    std::thread::spawn(move || {
+        let begun = Instant::now();
+        loop {
+            let channels = host.channels().map_err(|e| e.to_string());
+            if tell.send((begun.elapsed(), channels)).is_err() {
+                return;
+            }
+            std::thread::sleep(interval);
+        }
+    });
+    looks
+}
+
+fn key(pressed: KeyEvent) -> Key {
+    let is_control = pressed.modifiers.contains(KeyModifiers::CONTROL);
+    match pressed.code {
+        KeyCode::Char('c') if is_control => Key::Quit,
+        _ if is_control => Key::Other,
+        KeyCode::Char('q') => Key::Quit,
+        KeyCode::Char('s') => Key::Sort,
+        KeyCode::Char('?' | 'h') => Key::Help,
+        KeyCode::Enter | KeyCode::Right => Key::Open,
+        KeyCode::Esc | KeyCode::Left | KeyCode::Backspace => Key::Back,
+        KeyCode::Up | KeyCode::Char('k') => Key::Up(1),
+        KeyCode::Down | KeyCode::Char('j') => Key::Down(1),
+        KeyCode::PageUp => Key::Up(10),
+        KeyCode::PageDown => Key::Down(10),
+        KeyCode::Home => Key::Up(usize::MAX),
+        KeyCode::End => Key::Down(usize::MAX),
+        _ => Key::Other,
+    }
+}

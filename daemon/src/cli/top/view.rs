@@ -1,0 +1,265 @@
+//! How `shmcast top` looks: one table over the whole terminal, a line above and a line below it.
+//!
+//! Columns that a narrow terminal has no room for are left out, the least telling first. Nothing is looked up or
+//! decided here but places and colours. Red is for loss, and for nothing else.
+
+use super::state::{ChannelRow, ReaderRow, Top};
+use crate::cli::figures::{Ns, size};
+use crate::cli::ls::who;
+use ratatui::Frame;
+use ratatui::layout::{Alignment, Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Text};
+use ratatui::widgets::{Block, Cell, Clear, Padding, Paragraph, Row, Table, TableState};
+use shmcast::LatencyStatus;
+
+const HEADING: Style = Style::new().add_modifier(Modifier::BOLD);
+const DIM: Style = Style::new().fg(Color::DarkGray);
+const LOSS: Style = Style::new().fg(Color::Red);
+const CHOSEN: Style = Style::new().add_modifier(Modifier::REVERSED);
+
+const HELP: &str = "\
+up down, j k     choose a row; PgUp PgDn Home End go further
+enter, right     show the readers of a channel
+esc, left        back to all channels
+s                sort by the next column: name, rate, lag, p99, missed
+q, Ctrl-C        quit
+
+LAG              messages published and not yet read; of the slowest reader
+P50 P99 MAX      from publish to receipt since each reader began;
+                 of all readers the highest. - if none records it
+LAPPED MISSED    times readers were overtaken, and messages they lost by it
+red              loss: a number if it ever happened, a row if it happens now
+
+Any key closes this.";
+
+/// The widest a column of names gets.
+const LONGEST_NAME: u16 = 40;
+
+/// One column: its heading, its width (0: whatever is left), and what stands in it.
+struct Column<T> {
+    heading: &'static str,
+    width: u16,
+    is_number: bool,
+    /// The narrowest terminal that has room for it.
+    from: u16,
+    cell: fn(&T) -> String,
+    /// Whether it is a number that should be 0.
+    is_loss: fn(&T) -> bool,
+}
+
+const fn text<T>(heading: &'static str, width: u16, from: u16, cell: fn(&T) -> String) -> Column<T> {
+    Column { heading, width, is_number: false, from, cell, is_loss: |_| false }
+}
+
+const fn number<T>(heading: &'static str, width: u16, from: u16, cell: fn(&T) -> String) -> Column<T> {
+    Column { heading, width, is_number: true, from, cell, is_loss: |_| false }
+}
+
+const fn loss<T>(
+    heading: &'static str,
+    width: u16,
+    from: u16,
+    cell: fn(&T) -> String,
+    is_loss: fn(&T) -> bool,
+) -> Column<T> {
+    Column { heading, width, is_number: true, from, cell, is_loss }
+}
+
+const CHANNEL_COLUMNS: &[Column<ChannelRow>] = &[
+    text("CHANNEL", 0, 0, |row| row.status.channel.clone()),
+    text("STATE", 10, 0, |row| row.status.state.clone()),
+    text("PUBLISHER", 22, 120, |row| row.status.publisher.as_ref().map_or("-".to_owned(), who)),
+    number("EPOCH", 6, 140, |row| row.status.epoch.to_string()),
+    number("CAPACITY", 10, 140, |row| size(row.status.capacity_bytes)),
+    number("NEWEST", 8, 140, |row| optional(row.status.next_sequence, |next| count(next.saturating_sub(1)))),
+    number("MSG/S", 6, 0, |row| per_second(row.messages_per_second)),
+    number("B/S", 6, 100, |row| per_second(row.bytes_per_second)),
+    number("READERS", 7, 0, |row| row.readers.len().to_string()),
+    number("LAG", 6, 0, |row| optional(row.worst_lag, count)),
+    number("P50", 7, 0, |row| latency(row.worst_latency_ns, |l| l.p50)),
+    number("P99", 7, 0, |row| latency(row.worst_latency_ns, |l| l.p99)),
+    number("P99.9", 7, 120, |row| latency(row.worst_latency_ns, |l| l.p999)),
+    number("MAX", 7, 0, |row| latency(row.worst_latency_ns, |l| l.max)),
+    loss("LAPPED", 6, 0, |row| count(row.lapped), |row| row.lapped > 0),
+    loss("MISSED", 6, 100, |row| count(row.missed), |row| row.missed > 0),
+];
+
+const READER_COLUMNS: &[Column<ReaderRow>] = &[
+    number("PID", 7, 0, |row| optional(row.status.process.pid, |pid| pid.to_string())),
+    text("COMMAND", 0, 0, |row| row.status.process.command.clone().unwrap_or_default()),
+    number("UID", 6, 120, |row| optional(row.status.process.uid, |uid| uid.to_string())),
+    number("BEGAN AT", 8, 140, |row| count(row.status.started_at)),
+    number("MSG/S", 6, 0, |row| per_second(row.messages_per_second)),
+    number("RECEIVED", 8, 100, |row| count(row.status.received)),
+    number("LAG", 6, 0, |row| optional(row.status.lag, count)),
+    number("P50", 7, 0, |row| latency(row.status.latency_ns, |l| l.p50)),
+    number("P99", 7, 0, |row| latency(row.status.latency_ns, |l| l.p99)),
+    number("P99.9", 7, 120, |row| latency(row.status.latency_ns, |l| l.p999)),
+    number("MAX", 7, 0, |row| latency(row.status.latency_ns, |l| l.max)),
+    loss("LAPPED", 6, 0, |row| count(row.status.lapped), |row| row.status.lapped > 0),
+    loss("MISSED", 6, 0, |row| count(row.status.missed), |row| row.status.missed > 0),
+];
+
+/// Draws everything.
+pub(super) fn draw(frame: &mut Frame<'_>, top: &Top) {
+    let [above, middle, below] =
+        Layout::vertical([Constraint::Length(2), Constraint::Min(1), Constraint::Length(1)])
+            .areas(frame.area());
+    let first = if middle.height > 1 { usize::from(middle.height) - 1 } else { 1 };
+    let shown = match top.opened() {
+        Some(row) => {
+            frame.render_widget(Paragraph::new(channel_lines(row)), above);
+            let rows = top.reader_rows();
+            table(frame, middle, READER_COLUMNS, &rows, |row| row.is_losing, top.chosen_reader());
+            place(top.chosen_reader(), rows.len(), first, "reader")
+        }
+        None => {
+            frame.render_widget(Paragraph::new(host_lines(top)), above);
+            let rows = top.rows();
+            table(frame, middle, CHANNEL_COLUMNS, &rows, |row| row.is_losing, top.chosen_row());
+            place(top.chosen_row(), rows.len(), first, "channel")
+        }
+    };
+    frame.render_widget(Paragraph::new(keys(top)), below);
+    frame.render_widget(Paragraph::new(Line::styled(shown, DIM)).alignment(Alignment::Right), below);
+    if let Some(error) = &top.error {
+        frame.render_widget(Clear, below);
+        frame.render_widget(
+            Paragraph::new(Line::styled(format!("what is shown is older: {error}"), LOSS)),
+            below,
+        );
+    }
+    if top.is_help_shown {
+        help(frame);
+    }
+}
+
+fn host_lines(top: &Top) -> Text<'static> {
+    let rows = top.rows();
+    let readers: usize = rows.iter().map(|row| row.readers.len()).sum();
+    let rate = rows.iter().filter_map(|row| row.messages_per_second).reduce(|sum, rate| sum + rate);
+    let totals = format!(
+        "{}, {}, {} messages a second",
+        counted(rows.len(), "channel"),
+        counted(readers, "reader"),
+        per_second(rate)
+    );
+    let empty = if rows.is_empty() { ": publish one with `shmcast pub NAME`" } else { "" };
+    Text::from(vec![
+        Line::styled(format!("shmcast  {}", top.host), HEADING),
+        Line::raw(format!("{totals}{empty}")),
+    ])
+}
+
+fn channel_lines(row: &ChannelRow) -> Text<'static> {
+    let status = &row.status;
+    let publisher = status.publisher.as_ref().map_or("none".to_owned(), who);
+    let next = optional(status.next_sequence, |next| count(next.saturating_sub(1)));
+    let first = format!("{}  {}, {}", status.channel, status.state, counted(row.readers.len(), "reader"));
+    let second = format!(
+        "publisher {publisher}, epoch {}, newest {next}, {} messages a second, ring {}",
+        status.epoch,
+        per_second(row.messages_per_second),
+        size(status.capacity_bytes)
+    );
+    let second = status.error.clone().map_or_else(|| Line::raw(second), |error| Line::styled(error, LOSS));
+    Text::from(vec![Line::styled(first, HEADING), second])
+}
+
+fn keys(top: &Top) -> Line<'static> {
+    let (enter, order) = match top.opened() {
+        Some(_) => ("esc back", top.reader_order),
+        None => ("enter readers", top.channel_order),
+    };
+    Line::styled(format!("q quit  s sort by {}  {enter}  ? help", order.word()), DIM)
+}
+
+/// Where in a long table the user is.
+fn place(chosen: usize, count: usize, visible: usize, what: &str) -> String {
+    if count <= visible { String::new() } else { format!("{what} {} of {count}", chosen + 1) }
+}
+
+fn table<T>(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    columns: &[Column<T>],
+    rows: &[&T],
+    is_losing: fn(&T) -> bool,
+    chosen: usize,
+) {
+    let columns: Vec<&Column<T>> = columns.iter().filter(|column| column.from <= area.width).collect();
+    // What is left goes to the name, as far as names are long: the eye should not lose the row on the way.
+    let taken: u16 = columns.iter().map(|column| column.width + 1).sum();
+    let left = (area.width + 1).saturating_sub(taken).clamp(8, LONGEST_NAME);
+    let widths = columns.iter().map(|column| if column.width == 0 { left } else { column.width });
+    let align = |column: &Column<T>, text: String, style: Style| {
+        let line = Line::styled(text, style);
+        Cell::from(if column.is_number { line.right_aligned() } else { line })
+    };
+    let heading = columns.iter().map(|column| align(column, column.heading.to_owned(), HEADING));
+    let body = rows.iter().map(|row| {
+        let cells = columns.iter().map(|column| {
+            let style = if is_losing(row) || (column.is_loss)(row) { LOSS } else { Style::new() };
+            align(column, printable((column.cell)(row)), style)
+        });
+        Row::new(cells.collect::<Vec<_>>())
+    });
+    let table = Table::new(body.collect::<Vec<_>>(), widths.collect::<Vec<_>>())
+        .header(Row::new(heading.collect::<Vec<_>>()))
+        .column_spacing(1)
+        .row_highlight_style(CHOSEN);
+    let mut state = TableState::new().with_selected((!rows.is_empty()).then_some(chosen));
+    frame.render_stateful_widget(table, area, &mut state);
+}
+
+fn help(frame: &mut Frame<'_>) {
+    let wanted = HELP.lines().map(|line| line.chars().count()).max().unwrap_or(0) as u16 + 4;
+    let lines = HELP.lines().count() as u16 + 2;
+    let area = frame.area();
+    let (width, height) = (wanted.min(area.width), lines.min(area.height));
+    let area = Rect::new((area.width - width) / 2, (area.height - height) / 2, width, height);
+    let block = Block::bordered().title(" shmcast top ").padding(Padding::horizontal(1));
+    frame.render_widget(Clear, area);
+    frame.render_widget(Paragraph::new(HELP).block(block), area);
+}
+
+/// A process may call itself anything; it has no say over the terminal.
+fn printable(text: String) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+fn optional<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
+    value.map_or("-".to_owned(), show)
+}
+
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+fn latency(latency: Option<LatencyStatus>, pick: fn(&LatencyStatus) -> u64) -> String {
+    optional(latency, |latency| Ns(pick(&latency)).to_string())
+}
+
+fn per_second(rate: Option<f64>) -> String {
+    optional(rate, |rate| count(rate.round() as u64))
+}
+
+/// A count in at most five characters: 99999, 100k, 12.3M, 4.56G.
+fn count(count: u64) -> String {
+    let n = count as f64;
+    let (value, unit) = match count {
+        0..100_000 => return count.to_string(),
+        100_000..1_000_000 => (n / 1e3, "k"),
+        1_000_000..1_000_000_000 => (n / 1e6, "M"),
+        1_000_000_000..1_000_000_000_000 => (n / 1e9, "G"),
+        1_000_000_000_000..1_000_000_000_000_000 => (n / 1e12, "T"),
+        _ => (n / 1e15, "P"),
+    };
+    let decimals = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
+    format!("{value:.decimals$}{unit}")
+}
+
+#[cfg(test)]
+#[path = "view_tests.rs"]
+mod tests;

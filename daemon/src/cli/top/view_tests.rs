@@ -1,0 +1,155 @@
+use super::super::state::Key;
+use super::super::state::tests::channel;
+use super::*;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::buffer::Buffer;
+use shmcast::ChannelStatus;
+use std::time::Duration;
+
+fn screen(top: &Top, columns: u16, lines: u16) -> Buffer {
+    let mut terminal = Terminal::new(TestBackend::new(columns, lines)).unwrap();
+    terminal.draw(|frame| draw(frame, top)).unwrap();
+    terminal.backend().buffer().clone()
+}
+
+fn text_of(buffer: &Buffer) -> String {
+    let line = |y| (0..buffer.area.width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+    (0..buffer.area.height).map(|y| format!("{}\n", line(y).trim_end())).collect()
+}
+
+fn red_of(buffer: &Buffer) -> String {
+    let red = |x, y| buffer[(x, y)].fg == Color::Red;
+    let line = |y| {
+        (0..buffer.area.width)
+            .map(|x| if red(x, y) { buffer[(x, y)].symbol() } else { " " })
+            .collect::<String>()
+    };
+    (0..buffer.area.height)
+        .map(line)
+        .collect::<Vec<_>>()
+        .join("\n")
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// A hundred readers, of which one is slow, one was lapped long ago, and one is being lapped.
+fn busy(now: u64) -> Vec<ChannelStatus> {
+    let next = 1 + 250_000 * now;
+    let readers: Vec<_> = (0..100)
+        .map(|i| match i {
+            17 => (20_017, 250_000 * now - 31_000, 0),
+            42 => (20_042, 250_000 * now - 5_000, 5_000),
+            77 => (20_077, 250_000 * now - 90_000 * now, 80_000 * now),
+            _ => (20_000 + i, 250_000 * now - u64::from(i % 3), 0),
+        })
+        .collect();
+    let idle = ChannelStatus {
+        state: "closed".into(),
+        publisher: None,
+        ..channel("reference-data.eurex.T7", 77, &[])
+    };
+    vec![channel("ticks", next, &readers), idle, channel("orders", 1 + 12 * now, &[(20_005, 12 * now, 0)])]
+}
+
+fn top() -> Top {
+    let mut top = Top::new("the daemon at /run/shmcast/control.sock".into());
+    top.look(Duration::from_secs(1), Ok(busy(1)));
+    top.look(Duration::from_secs(2), Ok(busy(2)));
+    top
+}
+
+#[test]
+fn channels_at_80x24() {
+    insta::assert_snapshot!(text_of(&screen(&top(), 80, 24)));
+}
+
+#[test]
+fn channels_at_200x50() {
+    insta::assert_snapshot!(text_of(&screen(&top(), 200, 50)));
+}
+
+#[test]
+fn readers_at_80x24() {
+    let mut top = top();
+    top.press(Key::Down(usize::MAX));
+    top.press(Key::Open);
+    insta::assert_snapshot!(text_of(&screen(&top, 80, 24)));
+}
+
+#[test]
+fn readers_at_200x50() {
+    let mut top = top();
+    top.press(Key::Down(usize::MAX));
+    top.press(Key::Open);
+    top.press(Key::Down(99));
+    insta::assert_snapshot!(text_of(&screen(&top, 200, 50)));
+}
+
+#[test]
+fn help_at_80x24() {
+    let mut top = top();
+    top.press(Key::Help);
+    insta::assert_snapshot!(text_of(&screen(&top, 80, 24)));
+}
+
+#[test]
+fn red_is_loss_and_nothing_else() {
+    let mut top = top();
+    assert!(red_of(&screen(&top, 80, 24)).starts_with("ticks active"), "the channel is losing now");
+    top.press(Key::Down(usize::MAX));
+    top.press(Key::Open);
+    for _ in 0..2 {
+        top.press(Key::Sort); // missed
+    }
+    let red = red_of(&screen(&top, 200, 50));
+    assert!(red.starts_with("20077 strategy 1000"), "{red}");
+    assert!(red.ends_with("5 5000"), "of the one that was lapped long ago only the counts: {red}");
+    assert_eq!(red.matches("strategy").count(), 1, "{red}");
+}
+
+#[test]
+fn a_daemon_that_went_away_is_told_with_what_was_seen() {
+    let mut top = top();
+    top.look(Duration::from_secs(3), Err("nothing answers at /run/shmcast/control.sock".into()));
+    let text = text_of(&screen(&top, 80, 24));
+    assert!(
+        text.contains("ticks ") && text.contains("\nwhat is shown is older: nothing answers at"),
+        "{text}"
+    );
+}
+
+#[test]
+fn no_size_of_terminal_panics() {
+    let (mut opened, mut helped) = (top(), top());
+    opened.press(Key::Open);
+    helped.press(Key::Help);
+    let empty = Top::new("nowhere".into());
+    for top in [&top(), &opened, &helped, &empty] {
+        for (columns, lines) in [(1, 1), (2, 3), (20, 5), (79, 2), (119, 24), (500, 200)] {
+            screen(top, columns, lines);
+        }
+    }
+}
+
+#[test]
+fn a_count_wider_than_its_column() {
+    for exponent in 0..64 {
+        for n in [1u64 << exponent, (1u64 << exponent) - 1, u64::MAX >> exponent] {
+            assert!(count(n).chars().count() <= 6, "{n}: {}", count(n));
+        }
+    }
+    let shown = [0, 99_999, 100_000, 999_999, 12_345_678, 4_560_000_000].map(count);
+    assert_eq!(shown, ["0", "99999", "100k", "1000k", "12.3M", "4.56G"]);
+}
+
+#[test]
+fn a_name_that_moves_the_cursor() {
+    let mut hostile = channel("t", 10, &[(1, 1, 0)]);
+    hostile.readers[0].process.command = Some("x\x1b[2J\ny".into());
+    let mut top = Top::new("here".into());
+    top.look(Duration::from_secs(1), Ok(vec![hostile]));
+    top.press(Key::Open);
+    assert!(text_of(&screen(&top, 80, 24)).contains("x?[2J?y"));
+}

@@ -1,0 +1,312 @@
+//! `top`, `events`, `man` and `completions` as an operator meets them: a real daemon, real readers, a real terminal.
+
+use serde_json::Value;
+use shmcast::{Client, Event, Publisher, Subscriber};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const SHMCAST: &str = env!("CARGO_BIN_EXE_shmcast");
+const CONFIG: &str = "[limits]\nrequests_per_second = 10000\n\n[[channel]]\nname = \"ticks\"\ncapacity = \"1MiB\"\n\
+                      mlock = false\nhugepages = false\n";
+
+/// A daemon of a test's own. Ends with it.
+struct Daemon {
+    dir: TempDir,
+    process: Child,
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Daemon {
+    fn start() -> Self {
+        let dir = tempfile::Builder::new().prefix("shmcast-test-").tempdir().expect("a directory");
+        fs::write(dir.path().join("c.toml"), CONFIG).expect("a configuration");
+        let daemon = Self { process: spawn(&dir), dir };
+        wait_until("the daemon", || Client::at(daemon.socket()).is_ok());
+        daemon
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("s")
+    }
+
+    fn client(&self) -> Client {
+        Client::at(self.socket()).expect("it answers")
+    }
+
+    fn shmcast(&self, arguments: &str) -> Command {
+        let mut command = Command::new(SHMCAST);
+        command.args(arguments.split_whitespace()).env("SHMCAST_SOCKET", self.socket());
+        command.env_remove("SHMCAST_DIR");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+}
+
+fn spawn(dir: &TempDir) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_shmcastd"));
+    command.arg("--config").arg(dir.path().join("c.toml")).arg("--socket").arg(dir.path().join("s"));
+    let log = File::options().create(true).append(true).open(dir.path().join("log")).expect("a log");
+    command.stderr(log).spawn().expect("the daemon starts")
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !done() {
+        assert!(Instant::now() < deadline, "waited a minute for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A publisher, and a hundred readers that read all there is whenever they are asked to.
+struct Traffic {
+    publisher: Publisher,
+    readers: Vec<Subscriber>,
+}
+
+impl Traffic {
+    fn on(daemon: &Daemon) -> Self {
+        let client = daemon.client();
+        let publisher = Publisher::builder("ticks").client(&client).open().expect("the channel is free");
+        let reader = |_| Subscriber::builder("ticks").client(&client).record_latency(true).open();
+        let readers = (0..100).map(|i| reader(i).expect("readers are welcome")).collect();
+        Self { publisher, readers }
+    }
+
+    /// Publishes, and lets all but the first reader read.
+    fn flow(&mut self, messages: usize) {
+        for _ in 0..messages {
+            self.publisher.publish(&[7; 100]).expect("it fits");
+        }
+        for reader in &mut self.readers[1..] {
+            while let Ok(Some(Event::Message(_) | Event::Lapped(_))) = reader.try_recv() {}
+        }
+    }
+}
+
+#[test]
+fn what_top_tells_programs() {
+    let daemon = Daemon::start();
+    let mut traffic = Traffic::on(&daemon);
+    traffic.flow(100);
+    let child = daemon.shmcast("top --json --interval 1s").spawn().expect("it runs");
+    std::thread::sleep(Duration::from_millis(500));
+    traffic.flow(400);
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{output:?}");
+    let top: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let ticks = &top["channels"][0];
+    assert_eq!((&ticks["channel"], &ticks["state"]), (&"ticks".into(), &"active".into()));
+    assert_eq!(ticks["readers"].as_array().map(Vec::len), Some(100));
+    let lag = ticks["worst_lag"].as_u64().expect("readers with a lag");
+    assert!(lag == 100 || lag == 500, "of the one that does not read: {lag}");
+    assert!(ticks["messages_per_second"].is_number(), "{ticks}");
+    assert!(ticks["worst_latency_ns"]["p99"].as_u64() > Some(0), "{ticks}");
+}
+
+#[test]
+fn top_into_a_pipe() {
+    let daemon = Daemon::start();
+    let output = daemon.shmcast("top").output().expect("it runs");
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(1), &b""[..]));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--json"), "{output:?}");
+    let output = daemon.shmcast("top --json --interval 1ms").output().expect("it runs");
+    assert_eq!(output.status.code(), Some(1));
+}
+
+/// A terminal of a test's own. Ends with it.
+struct Terminal {
+    server: String,
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.tmux(&["kill-server"]);
+    }
+}
+
+impl Terminal {
+    fn tmux(&self, arguments: &[&str]) -> Output {
+        Command::new("tmux").arg("-L").arg(&self.server).args(arguments).output().expect("tmux runs")
+    }
+
+    /// Runs `command` and then shows its exit code, for as long as the terminal lives.
+    fn run(name: &str, columns: u16, lines: u16, command: &str) -> Self {
+        let terminal = Self { server: format!("shmcast-test-{name}-{}", std::process::id()) };
+        let (columns, lines) = (columns.to_string(), lines.to_string());
+        let command = format!("{command}; echo ended with $?; exec sleep 600");
+        let output =
+            terminal.tmux(&["-f", "/dev/null", "new-session", "-d", "-x", &columns, "-y", &lines, &command]);
+        assert!(output.status.success(), "{output:?}");
+        terminal
+    }
+
+    fn press(&self, key: &str) {
+        self.tmux(&["send-keys", key]);
+    }
+
+    fn screen(&self) -> String {
+        String::from_utf8_lossy(&self.tmux(&["capture-pane", "-p"]).stdout).into_owned()
+    }
+
+    fn wait_for(&self, what: &str) -> String {
+        let mut screen = String::new();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !screen.contains(what) {
+            assert!(Instant::now() < deadline, "waited a minute for {what:?}:\n{screen}");
+            std::thread::sleep(Duration::from_millis(50));
+            screen = self.screen();
+        }
+        screen
+    }
+}
+
+#[test]
+fn top_with_a_hundred_readers_in_a_terminal() {
+    if Command::new("tmux").arg("-V").output().is_err() {
+        println!("SKIPPED top_with_a_hundred_readers_in_a_terminal: no tmux");
+        return;
+    }
+    let mut daemon = Daemon::start();
+    let mut traffic = Traffic::on(&daemon);
+    traffic.flow(1000);
+    for (columns, lines) in [(80, 24), (200, 50)] {
+        let command = format!("SHMCAST_SOCKET={} SHMCAST_DIR= {SHMCAST} top", daemon.socket().display());
+        let terminal = Terminal::run(&columns.to_string(), columns, lines, &command);
+        let screen = terminal.wait_for("1 channel, 100 readers");
+        assert!(screen.contains("ticks") && screen.contains("READERS"), "{screen}");
+        assert!(screen.lines().count() <= usize::from(lines), "{screen}");
+        terminal.press("?");
+        terminal.wait_for("Any key closes this.");
+        terminal.press("x");
+        terminal.wait_for("enter readers");
+        terminal.press("Enter");
+        let screen = terminal.wait_for("reader 1 of 100");
+        assert!(screen.contains("sort by lag"), "{screen}");
+        let first = screen.lines().nth(3).expect("a row");
+        assert!(first.contains(" 1000 "), "the one that does not read comes first:\n{screen}");
+        terminal.press("End");
+        terminal.wait_for("reader 100 of 100");
+        terminal.press("Escape");
+        terminal.wait_for("enter readers");
+        terminal.press("q");
+        let screen = terminal.wait_for("ended with 0");
+        assert!(!screen.contains("READERS"), "the terminal is not given back:\n{screen}");
+    }
+
+    // A daemon that goes away is no reason to end.
+    let command = format!("SHMCAST_SOCKET={} SHMCAST_DIR= {SHMCAST} top", daemon.socket().display());
+    let terminal = Terminal::run("gone", 80, 24, &command);
+    terminal.wait_for("1 channel, 100 readers");
+    daemon.process.kill().and_then(|()| daemon.process.wait().map(drop)).expect("it is ours");
+    terminal.wait_for("what is shown is older");
+    daemon.process = spawn(&daemon.dir);
+    terminal.wait_for("q quit");
+    terminal.press("C-c");
+    terminal.wait_for("ended with 0");
+}
+
+#[test]
+fn events_in_the_order_they_happen_and_through_a_restart() {
+    let mut daemon = Daemon::start();
+    let mut follower = daemon.shmcast("events --follow --json").spawn().expect("it runs");
+    let stdout = BufReader::new(follower.stdout.take().expect("a pipe"));
+    let mut lines = stdout.lines().map(|line| line.expect("text"));
+    let mut next = |event: &str| {
+        let found = lines.by_ref().map(|line| serde_json::from_str::<Value>(&line).expect("JSON"));
+        let mut found = found.skip_while(|told| told["event"] != event);
+        found.next().unwrap_or_else(|| panic!("no {event}"))
+    };
+    // It follows from some moment on: until then nobody hears of anything.
+    let log = daemon.dir.path().join("log");
+    let client = daemon.client();
+    let heard = std::thread::scope(|scope| {
+        let heard = scope.spawn(|| next("refused"));
+        wait_until("the follower", || {
+            let _ = Subscriber::builder("nonesuch").client(&client).open();
+            heard.is_finished()
+        });
+        heard.join().expect("it heard")
+    });
+    assert_eq!(heard["channel"], "nonesuch");
+    let publisher = Publisher::builder("ticks").client(&client).open().expect("it is free");
+    let attached = next("attached");
+    assert_eq!((&attached["channel"], &attached["role"]), (&"ticks".into(), &"publisher".into()));
+    assert_eq!(attached["process"]["pid"], std::process::id());
+    publisher.close();
+    assert_eq!(next("detached")["role"], "publisher");
+
+    daemon.process.kill().and_then(|()| daemon.process.wait().map(drop)).expect("it is ours");
+    daemon.process = spawn(&daemon.dir);
+    let heard = std::thread::scope(|scope| {
+        let heard = scope.spawn(|| next("refused"));
+        wait_until("the follower to be back", || {
+            let _ = Subscriber::builder("nonesuch").client(&client).open();
+            heard.is_finished()
+        });
+        heard.join().expect("it heard")
+    });
+    assert_eq!(heard["channel"], "nonesuch", "{}", fs::read_to_string(log).unwrap_or_default());
+    follower.kill().expect("it is ours");
+    let output = follower.wait_with_output().expect("it ran");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("it is back"), "{output:?}");
+}
+
+#[test]
+fn events_without_a_daemon() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let output = Command::new(SHMCAST)
+        .args(["events", "--follow", "--dir"])
+        .arg(dir.path())
+        .output()
+        .expect("it runs");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("shmcastd"), "{output:?}");
+}
+
+#[test]
+fn a_verb_without_a_manual_page_or_a_completion() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let run = |arguments: &[&str]| {
+        let output = Command::new(SHMCAST).args(arguments).output().expect("it runs");
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    run(&["man", &dir.path().display().to_string()]);
+    let help = run(&["--help"]);
+    let verbs: Vec<&str> = help
+        .lines()
+        .skip_while(|line| *line != "Commands:")
+        .skip(1)
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.strip_prefix("  ")?.split(' ').next())
+        .filter(|verb| !verb.is_empty() && *verb != "help")
+        .collect();
+    assert!(verbs.len() > 10, "{verbs:?}");
+    for shell in ["bash", "zsh", "fish"] {
+        let script = run(&["completions", shell]);
+        assert!(verbs.iter().all(|verb| script.contains(verb)) && !script.contains("demo-reader"), "{shell}");
+        assert!(
+            run(&["completions", shell, "--for", "shmcastd"]).contains("print-default-config"),
+            "{shell}"
+        );
+    }
+    let pages = verbs.iter().map(|verb| format!("man1/shmcast-{verb}.1"));
+    for page in pages.chain(["man1/shmcast.1".to_owned(), "man8/shmcastd.8".to_owned()]) {
+        let text = fs::read_to_string(dir.path().join(&page)).unwrap_or_else(|e| panic!("{page}: {e}"));
+        let name = page[5..page.len() - 2].to_owned();
+        for expected in [".SH NAME", ".SH SYNOPSIS", &name.replace('-', "\\-")] {
+            assert!(text.contains(expected), "{page} lacks {expected}:\n{text}");
+        }
+    }
+    assert!(!dir.path().join("man1/shmcast-demo-reader.1").exists(), "hidden");
+}
