@@ -208,11 +208,22 @@ impl Conversation {
     }
 
     fn send(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
-        handoff::send(&self.socket, &encode(request), descriptors).map_err(|e| self.gone(e))
+        match handoff::send(&self.socket, &encode(request), descriptors) {
+            // Who was cut off before he spoke finds in his queue why.
+            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            sent => sent.map_err(|e| self.gone(e)),
+        }
     }
 
     fn receive(&mut self) -> Result<(Reply, Vec<File>), ChannelError> {
-        let packet = handoff::receive(&self.socket, &mut self.buffer).map_err(|e| self.gone(e))?;
+        let packet = match handoff::receive(&self.socket, &mut self.buffer) {
+            // Said once when the daemon left without hearing us out; its last word comes after that.
+            Err(e) if e.kind() == io::ErrorKind::ConnectionReset => {
+                handoff::receive(&self.socket, &mut self.buffer)
+            }
+            received => received,
+        };
+        let packet = packet.map_err(|e| self.gone(e))?;
         if packet.length == 0 {
             return Err(self.gone(io::ErrorKind::ConnectionReset.into()));
         }

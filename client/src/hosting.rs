@@ -82,17 +82,18 @@ impl HostedSegment {
     /// # Errors
     /// [`ChannelError`] for a bad name or size, or when there is no memory.
     pub fn create(spec: &HostedSpec) -> Result<Self, ChannelError> {
-        Self::make(spec, 1, 0, u64::from(spec.is_strict))
+        let made = Self::make(spec)?;
+        if spec.is_strict {
+            made.segment.continue_from(1, 0, 1);
+        }
+        Ok(made)
     }
 
-    fn make(spec: &HostedSpec, next: u64, epoch: u64, generation: u64) -> Result<Self, ChannelError> {
+    fn make(spec: &HostedSpec) -> Result<Self, ChannelError> {
         let header = spec.header()?;
         let os = |what| ChannelError::os(what, format!("memfd:{}", spec.name));
         let file = memfd::create(&format!("shmcast:{}", spec.name)).map_err(os("create"))?;
         let segment = Segment::create(&file, header).map_err(|source| damaged(&spec.name, source))?;
-        if generation > 0 {
-            segment.continue_from(next, epoch, generation);
-        }
         memfd::seal_size(&file).map_err(os("seal"))?;
         let lock = new_lock(&spec.name)?;
         let steps = segment.prepare(spec.preparation);
@@ -143,7 +144,9 @@ impl HostedSegment {
         spec: &HostedSpec,
         pages: impl Iterator<Item = &'a HostedPage> + Clone,
     ) -> Result<Self, ChannelError> {
-        let generation = self.segment.header_word(GENERATION).max(1);
+        // First of all: without memory for it nothing may be void.
+        let successor = Self::make(spec)?;
+        let generation = self.generation().max(1);
         let cut = || {
             let place = self.segment.locator().tail();
             let next =
@@ -154,7 +157,7 @@ impl HostedSegment {
         cut()?;
         let next = cut()?;
         let epoch = self.segment.state().map_or(0, |(epoch, _)| epoch);
-        let successor = Self::make(spec, next, epoch, generation + 1)?;
+        successor.segment.continue_from(next, epoch, generation + 1);
         if self.segment.access() == Access::Write {
             self.segment.supersede();
         }
@@ -196,6 +199,22 @@ impl HostedSegment {
     /// What `fcntl` says.
     pub fn has_publisher(&self) -> io::Result<bool> {
         lock::is_locked(&self.lock)
+    }
+
+    /// Takes over the lock of `other`, which is the same segment, if a publisher holds that and nobody ours: a segment
+    /// that a reader brought back came without it. Says whether it did.
+    pub fn take_lock(&mut self, other: Self) -> bool {
+        let is_held = |hosted: &Self| hosted.has_publisher().unwrap_or(false);
+        let is_wanted = other.uuid() == self.uuid() && is_held(&other) && !is_held(self);
+        if is_wanted {
+            self.lock = other.lock;
+        }
+        is_wanted
+    }
+
+    /// Which of a strict channel's segments this is, counted from 1; 0 for a channel that keeps one.
+    pub fn generation(&self) -> u64 {
+        self.segment.header_word(GENERATION)
     }
 
     /// The segment's identity.

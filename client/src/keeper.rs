@@ -5,10 +5,11 @@
 //! a second at first and every second later.
 
 use crate::connect::Conversation;
+use crate::error::ChannelError;
 use crate::park;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::{Shutdown, shutdown};
-use shmcast_layout::control::{Reply, Request, decode};
+use shmcast_layout::control::{Refusal, Reply, Request, decode};
 use shmcast_layout::mem::handoff;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -65,7 +66,9 @@ impl Attachment {
 
     /// The segment in which the channel goes on, once. One load if there is none.
     pub(crate) fn moved(&self) -> Option<File> {
-        if !self.shared.has_moved.swap(false, Ordering::Acquire) {
+        let moved = &self.shared.has_moved;
+        // Asked by every reader that has nothing to read: a load as long as there is nothing.
+        if !moved.load(Ordering::Relaxed) || !moved.swap(false, Ordering::Acquire) {
             return None;
         }
         lock(&self.shared.moved).take()
@@ -211,8 +214,14 @@ impl Shared {
         let granted = {
             let shown = lock(&self.descriptors);
             let shown: Vec<BorrowedFd<'_>> = shown.iter().map(AsFd::as_fd).collect();
-            let Ok((_, granted)) = conversation.ask(&self.resume, &shown) else { return };
-            granted
+            match conversation.ask(&self.resume, &shown) {
+                Ok((_, granted)) => granted,
+                // The channel has gone on with another publisher: it will not have us back.
+                Err(ChannelError::Refused { code: Refusal::Busy, .. }) => {
+                    return self.left.store(true, Ordering::Release);
+                }
+                Err(_) => return,
+            }
         };
         let Ok(attached) = conversation.into_socket() else { return };
         let mut socket = lock(&self.socket);

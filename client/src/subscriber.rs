@@ -11,8 +11,8 @@ use crate::park::{self, ALONE, LONGEST_NAP, Parking};
 use crate::publisher::TOUCHED_BYTES;
 use crate::wait::{Wait, Waiter};
 use shmcast_layout::control::Request;
-use shmcast_layout::layout::geometry::record_bytes;
-use shmcast_layout::layout::header::{GENERATION, Header, State};
+use shmcast_layout::layout::geometry::{GRANULE, record_bytes};
+use shmcast_layout::layout::header::{FIRST_SEQUENCE, GENERATION, Header, State};
 use shmcast_layout::layout::record::Control;
 use shmcast_layout::mem::{Preparation, Step};
 use shmcast_layout::reader_page::ReaderPage;
@@ -438,9 +438,6 @@ impl Subscriber {
         if poll != Poll::Empty {
             return Ok(None);
         }
-        if let Some(outcome) = self.follow()? {
-            return Ok(Some(outcome));
-        }
         Ok(self.epoch_in_force())
     }
 
@@ -477,7 +474,8 @@ impl Subscriber {
     #[inline]
     fn take(&mut self, poll: Poll, available: usize) -> Result<Option<Outcome>, RecvError> {
         match poll {
-            Poll::Empty => Ok(None),
+            Poll::Empty if self.attachment.is_none() => Ok(None),
+            Poll::Empty => self.follow(),
             Poll::Message { length, sequence, .. } if self.generation != 0 && self.is_void(sequence) => {
                 self.step_back(length, sequence);
                 self.follow()
@@ -499,6 +497,9 @@ impl Subscriber {
 
     #[cold]
     fn take_rare(&mut self, poll: Poll, available: usize) -> Result<Option<Outcome>, RecvError> {
+        if self.generation != 0 && self.is_void_news(&poll) {
+            return self.follow();
+        }
         let event = match poll {
             Poll::Empty | Poll::Message { .. } => return Ok(None),
             Poll::Control(control) => match control {
@@ -521,10 +522,14 @@ impl Subscriber {
                 }
                 Control::Unknown { .. } => return Ok(None),
             },
-            // The void messages of a publisher that was cut off may overrun us: they count for nothing.
-            Poll::Lapped if self.generation != 0 && self.is_void(u64::MAX) => return self.follow(),
             Poll::Lapped => {
+                let before = self.reader.place();
                 let missed = self.reader.resume(self.resume)?;
+                if self.generation != 0 && self.is_void(self.next_sequence()) {
+                    // Cut off meanwhile: what was found are void messages, which must not count as missed.
+                    self.reader.jump(before);
+                    return self.follow();
+                }
                 self.count(|page, place| page.lapped(missed, place));
                 Event::Lapped(Lapped { missed, resumed_at: self.next_sequence() })
             }
@@ -541,6 +546,30 @@ impl Subscriber {
         self.page.as_ref().is_some_and(|page| page.page.is_void(self.generation, sequence))
     }
 
+    /// Whether anything but a message comes from a publisher that was cut off. Where the cut is, everything valid has
+    /// been read, so that nothing found there can matter.
+    #[cold]
+    fn is_void_news(&mut self, poll: &Poll) -> bool {
+        let next = self.next_sequence();
+        match poll {
+            // Its void messages may overrun us: they count for nothing.
+            Poll::Lapped => self.is_void(u64::MAX),
+            Poll::Control(Control::Gap { from, .. }) if self.is_void(*from) => {
+                let position = self.reader.place().position - GRANULE;
+                self.reader.jump(Place { position, sequence: *from });
+                true
+            }
+            // An end right at the cut is valid if it came before the segment was given up; a later one has put its own
+            // state in place of that.
+            Poll::Control(Control::End) => {
+                let is_given_up = matches!(self.reader.state(), Some((_, State::Superseded)));
+                self.is_void(next) && (self.is_void(next - 1) || !is_given_up)
+            }
+            Poll::Control(_) | Poll::TooSmall { .. } | Poll::Corrupt(_) => self.is_void(next),
+            Poll::Empty | Poll::Message { .. } | Poll::Superseded => false,
+        }
+    }
+
     /// Takes back the reading of a message that turned out to be void.
     #[cold]
     fn step_back(&mut self, length: usize, sequence: u64) {
@@ -552,21 +581,36 @@ impl Subscriber {
     ///
     /// The daemon sends it after the last word on what is void, so the segment must have been here *before* the poll
     /// that found nothing: the first call only takes it, and has everything looked at once more.
-    #[cold]
+    #[inline]
     fn follow(&mut self) -> Result<Option<Outcome>, RecvError> {
-        let Some(file) = self.next_segment.take() else {
-            self.next_segment = self.attachment.as_ref().and_then(Attachment::moved);
-            return Ok(None);
-        };
+        if self.next_segment.is_some() {
+            return self.go_on();
+        }
+        self.next_segment = self.attachment.as_ref().and_then(Attachment::moved);
+        Ok(None)
+    }
+
+    #[cold]
+    fn go_on(&mut self) -> Result<Option<Outcome>, RecvError> {
+        let Some(file) = self.next_segment.take() else { return Ok(None) };
         let segment = Segment::open(&file, Access::Read).map_err(|_| RecvError::Superseded)?;
+        let generation = segment.header_word(GENERATION);
+        if generation < self.generation {
+            // From a daemon that has not yet been shown the newest one.
+            return Ok(None);
+        }
         self.steps = segment.prepare(Preparation { prefault: true, ..Preparation::NONE });
-        let expected = self.next_sequence();
+        let mut expected = self.next_sequence();
+        if generation > self.generation {
+            // Who joined behind void messages expects more than there is.
+            expected = expected.min(segment.header_word(FIRST_SEQUENCE).max(1));
+        }
         let place = match segment.locator().seek(expected) {
             Err(LocateError::TooOld { .. }) => segment.locator().oldest()?,
             other => other?,
         };
         self.reader = segment.reader(place);
-        self.generation = segment.header_word(GENERATION);
+        self.generation = generation;
         self.segment = segment;
         let missed = place.sequence.saturating_sub(expected);
         if missed == 0 {
@@ -787,7 +831,8 @@ impl SubscriberBuilder {
         };
         let place = self.place(&segment)?;
         let page = show_page(header, place)?;
-        if matches!(segment.state(), Some((_, State::Superseded))) {
+        // A daemon's reader follows: where to is on its way.
+        if self.client.is_none() && matches!(segment.state(), Some((_, State::Superseded))) {
             return Err(self.directory.not_found(&self.name));
         }
         // One line more than the largest message, so that a length of 0 is no special case. Zeros come as pages yet to

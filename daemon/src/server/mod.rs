@@ -31,7 +31,7 @@ use store::Store;
 use waker::Waker;
 
 /// How long programs that were attached to a daemon that crashed have to come back before others are let in.
-const GRACE: Duration = Duration::from_secs(1);
+const GRACE: Duration = Duration::from_secs(2);
 
 /// What all connections share.
 #[derive(Debug)]
@@ -154,8 +154,10 @@ async fn serve(options: &Options, mut config: Config, inherited: Vec<(String, Ow
         }
     }
     sd_notify::notify(&[sd_notify::NotifyState::Stopping])?;
-    // After a clean stop nobody has to be waited for; what is attached goes on all the same.
-    let _ = fs::remove_file(&marker);
+    // Where nobody is attached, the next one has nobody to wait for.
+    if !shared.registry().is_in_use() {
+        let _ = fs::remove_file(&marker);
+    }
     tracing::info!("stopped");
     Ok(())
 }

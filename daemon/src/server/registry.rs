@@ -8,12 +8,15 @@ use super::events::Events;
 use super::store::Store;
 use super::waker::Waker;
 use crate::config::{ChannelConfig, Config, Mode};
-use shmcast::{ChannelStatus, Process, ReaderStats};
 use shmcast::control::{Refusal, Reply};
 use shmcast::hosting::{HostedPage, HostedSegment};
+use shmcast::{ChannelStatus, Process, ReaderStats};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use tokio::sync::mpsc::UnboundedSender;
+
+/// Characters of a reason that are told.
+const WHY_CHARS: usize = 600;
 
 /// A connection's number, never used twice.
 pub type ConnectionId = u64;
@@ -37,9 +40,10 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// A refusal with its reason.
+    /// A refusal with its reason. Parts of it may be the client's words: they must not fill packets and logs.
     pub fn new(code: Refusal, why: impl Into<String>) -> Self {
-        Self { code, why: why.into() }
+        let why: String = why.into();
+        Self { code, why: why.chars().take(WHY_CHARS).collect() }
     }
 }
 
@@ -63,6 +67,9 @@ struct Channel {
     readers: BTreeMap<ConnectionId, Reader>,
     /// Whether a publisher was let in; a strict channel needs a new segment for the next one.
     is_granted: bool,
+    /// Whether programs brought the segment back and nobody new has been let in to publish: one of them may yet bring a
+    /// later one.
+    is_brought_back: bool,
 }
 
 #[derive(Debug)]
@@ -187,7 +194,9 @@ impl Registry {
         }
         let is_back = resumed.is_some();
         match resumed {
-            Some([segment, lock]) => channel.adopt(name, &segment, Some(lock), &mut self.store)?,
+            Some([segment, lock]) => {
+                channel.adopt(name, &segment, Some(lock), &mut self.store, &self.waker)?
+            }
             None => {
                 let held = channel.hosted.has_publisher().map_err(failed("look at the writer lock"))?;
                 if held {
@@ -201,6 +210,7 @@ impl Registry {
                 if channel.config.mode == Mode::Strict && channel.is_granted {
                     channel.succeed(name, &mut self.store, &self.waker, &self.events)?;
                 }
+                channel.is_brought_back = false;
             }
         }
         let granted = channel.hosted.for_publisher().map_err(failed("open the segment"))?;
@@ -232,7 +242,7 @@ impl Registry {
         let is_back = resumed.is_some();
         let page = match resumed {
             Some([segment, page]) => {
-                channel.adopt(name, &segment, None, &mut self.store)?;
+                channel.adopt(name, &segment, None, &mut self.store, &self.waker)?;
                 HostedPage::adopt(&page).map_err(|e| Refused::new(Refusal::BadRequest, e.to_string()))?
             }
             None => HostedPage::create().map_err(failed("make a reader page"))?,
@@ -278,6 +288,7 @@ impl Registry {
             return Err(Refused::new(Refusal::BadRequest, why));
         }
         channel.succeed(name, &mut self.store, &self.waker, &self.events)?;
+        channel.is_brought_back = false;
         let from = channel.publisher.take().map(|(_, publisher)| format!("taken from {publisher}"));
         self.events.tell(
             "taken-over",
@@ -342,6 +353,11 @@ impl Registry {
         self.events.tell("refused", channel, None, who, &refused.why);
     }
 
+    /// Whether any program is attached to any channel.
+    pub fn is_in_use(&self) -> bool {
+        self.channels.values().any(|c| c.publisher.is_some() || !c.readers.is_empty())
+    }
+
     /// How often each reason was given.
     pub fn refusals(&self) -> &HashMap<Refusal, u64> {
         &self.refusals
@@ -352,7 +368,7 @@ impl Channel {
     fn new(config: ChannelConfig, hosted: HostedSegment) -> Self {
         // What was kept from before may have a publisher that has not come back yet.
         let is_granted = hosted.status().state != "new";
-        Self { config, hosted, publisher: None, readers: BTreeMap::new(), is_granted }
+        Self { config, hosted, publisher: None, readers: BTreeMap::new(), is_granted, is_brought_back: false }
     }
 
     /// Whoever may publish may also read.
@@ -368,22 +384,36 @@ impl Channel {
         segment: &File,
         lock: Option<File>,
         store: &mut Store,
+        waker: &Waker,
     ) -> Result<(), Refused> {
+        let is_publishers = lock.is_some();
         let mut theirs = HostedSegment::adopt(Some(name), segment, lock)
             .map_err(|e| Refused::new(Refusal::BadRequest, e.to_string()))?;
         if theirs.uuid() == self.hosted.uuid() {
+            if is_publishers && self.hosted.take_lock(theirs) {
+                store.forget(&self.hosted);
+                store.keep(&self.hosted);
+            }
             return Ok(());
         }
         let is_unused =
             self.publisher.is_none() && self.readers.is_empty() && self.hosted.status().state == "new";
-        if is_unused {
+        // A publisher that was cut off may have come back before those that followed its successor.
+        let is_later = self.is_brought_back && theirs.generation() > self.hosted.generation();
+        if is_unused || is_later {
             if self.config.mlock {
                 theirs.lock_again();
             }
             store.forget(&self.hosted);
             store.keep(&theirs);
             self.hosted = theirs;
-            self.is_granted = true;
+            (self.is_granted, self.is_brought_back) = (true, true);
+            self.publisher = None;
+            return self.tell_readers(waker);
+        }
+        if is_publishers {
+            let why = format!("channel {name:?} has gone on without this publisher: start it again");
+            return Err(Refused::new(Refusal::Busy, why));
         }
         Ok(())
     }
@@ -405,13 +435,19 @@ impl Channel {
         store.forget(&self.hosted);
         self.hosted = successor;
         self.is_granted = false;
+        self.tell_readers(waker)?;
+        events.tell("moved", Some(name), None, None, "");
+        Ok(())
+    }
+
+    /// Sends all readers the segment in which the channel goes on.
+    fn tell_readers(&self, waker: &Waker) -> Result<(), Refused> {
         waker.follow(self.readers.keys(), &self.hosted);
         for reader in self.readers.values() {
             let segment = self.hosted.for_reader().map_err(failed("open the segment"))?;
             // One that has hung up needs no word.
             let _ = reader.notices.send(Notice { reply: Reply::Moved, descriptors: vec![segment] });
         }
-        events.tell("moved", Some(name), None, None, "");
         Ok(())
     }
 

@@ -71,11 +71,17 @@ pub const fn cut_word(generation: u64) -> usize {
     CUTS + (generation % CUT_SLOTS) as usize
 }
 
-/// The first void sequence of `generation`, if the word found at its place says so.
+/// The first void sequence of `generation`, if the word found at its place says so. A later generation's cut there means
+/// that so many followed that this one's was overwritten: then nothing of it can be told from void.
 #[inline]
 pub const fn cut_sequence(generation: u64, word: u64) -> Option<u64> {
-    let is_its = word >> CUT_SEQUENCE_BITS == generation & 0xffff;
-    if is_its && word != 0 { Some(word & ((1 << CUT_SEQUENCE_BITS) - 1)) } else { None }
+    let later = (word >> CUT_SEQUENCE_BITS).wrapping_sub(generation) & 0xffff;
+    match later {
+        _ if word == 0 => None,
+        0 => Some(word & ((1 << CUT_SEQUENCE_BITS) - 1)),
+        1..0x8000 => Some(0),
+        _ => None,
+    }
 }
 
 /// The bucket of a latency in nanoseconds: exact below 32, then 16 buckets an octave, so 6.25 % wide; the last bucket
