@@ -6,6 +6,7 @@
 use super::Shared;
 use super::access::Identity;
 use super::registry::{ConnectionId, Notice, Refused};
+use shmcast::MAX_NAME;
 use shmcast::control::{Event, Refusal, Reply, Request, VERSION, decode, encode};
 use shmcast::hosting::handoff::{self, MAX_PACKET, Packet};
 use std::fs::File;
@@ -249,6 +250,8 @@ impl Connection<'_> {
 
     /// Says no; the conversation goes on.
     async fn refuse(&mut self, refused: Refused, channel: Option<&str>) -> Result<(), End> {
+        // No channel has a longer name: it is the client's invention, and not for logs.
+        let channel = channel.filter(|name| name.len() <= MAX_NAME);
         self.shared.registry().refused(&refused, Some(&self.who), channel);
         self.send(&to_reply(&refused), &[]).await
     }
