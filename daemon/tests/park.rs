@@ -360,6 +360,33 @@ fn a_file_channel_with_nobody_to_wake_its_readers() {
     assert!(refused.to_string().contains("shmcastd"), "{refused}");
 }
 
+#[test]
+fn the_command_parks_where_it_cannot_and_not_where_it_can() {
+    let daemon = Daemon::start();
+    let mut publisher = publisher(&daemon.client());
+    let shmcast = |arguments: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_shmcast"));
+        command.args(arguments.split_whitespace()).env("SHMCAST_SOCKET", socket(daemon.dir.path()));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let subscriber = shmcast("sub t --wait park --count 2");
+    daemon.wait_for_readers(1);
+    for text in ["one", "two"] {
+        thread::sleep(Duration::from_millis(20));
+        publisher.publish(text.as_bytes()).unwrap();
+    }
+    let output = subscriber.wait_with_output().unwrap();
+    assert_eq!((output.stdout.as_slice(), output.status.code()), (&b"one\ntwo\n"[..], Some(0)));
+
+    let files = tempfile::tempdir().unwrap();
+    let _publisher = Publisher::builder("t").dir(files.path()).capacity(64 << 10).open().unwrap();
+    let refused = shmcast(&format!("sub t --wait park --dir {}", files.path().display()));
+    let refused = refused.wait_with_output().unwrap();
+    let says = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(1) && says.contains("shmcastd"), "{says}");
+}
+
 /// A reader that speaks the protocol itself, to say what no library would.
 struct Hostile {
     _control: OwnedFd,
