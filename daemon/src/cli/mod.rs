@@ -29,6 +29,7 @@ mod publish;
 mod rm;
 mod stat;
 mod subscribe;
+mod takeover;
 mod top;
 mod units;
 
@@ -59,6 +60,8 @@ enum Verb {
     Top(top::Args),
     /// Show what happens on the daemon's channels, as it happens
     Events(events::Args),
+    /// Take a strict channel away from a publisher that lives and does not answer
+    Takeover(takeover::Args),
     /// Remove a channel that nobody uses
     Rm(rm::Args),
     /// Check a daemon's configuration file
@@ -168,6 +171,7 @@ pub fn main() -> ExitCode {
         Verb::Stat(args) => stat::run(&args),
         Verb::Top(args) => top::run(&args),
         Verb::Events(args) => events::run(&args),
+        Verb::Takeover(args) => takeover::run(&args),
         Verb::Rm(args) => rm::run(&args),
         Verb::Check(args) => check::run(&args),
         Verb::Doctor(args) => doctor::run(&args),

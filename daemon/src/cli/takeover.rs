@@ -1,0 +1,40 @@
+//! `shmcast takeover`: takes a strict channel away from a publisher that lives and does not answer.
+
+use super::{Host, HostArg, print_json};
+use anyhow::{Result, bail};
+use serde_json::json;
+use std::process::ExitCode;
+
+const EXAMPLE: &str = "\
+Example: shmcast takeover ticks && shmcast pub ticks < feed
+
+Whatever the old publisher writes from then on reaches no reader. Channels with mode = \"takeover\" need no such word: a
+publisher that ended is followed by whoever comes next, and one that lives must be stopped.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct Args {
+    /// Name of the channel, which must be strict
+    channel: String,
+    #[command(flatten)]
+    host: HostArg,
+    /// Print what was done as JSON on stdout
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let (host, name) = args.host.host_of(&args.channel)?;
+    let Host::Daemon(client) = host else {
+        bail!("channel {name:?} is a file in {host}: stop its publisher, and the next one takes over");
+    };
+    let from = client.channel(&name)?.publisher;
+    client.take_over(&name)?;
+    if args.json {
+        print_json(&json!({ "channel": name, "taken_from": from }))?;
+    } else {
+        let from = from.as_ref().map_or("nobody".to_owned(), super::ls::who);
+        eprintln!("shmcast: channel {name}: taken from {from}, free for the next publisher");
+    }
+    Ok(ExitCode::SUCCESS)
+}
