@@ -1,0 +1,242 @@
+//! Who may do what, by the kernel's word: programs under other users, and what they can do with what they are handed.
+//!
+//! Needs root, to become others; says so by name where it cannot run.
+
+mod daemon_support;
+
+use daemon_support::{
+    Bystanders, Daemon, FOR_ALL, Guarded, Raw, channel, my_role, publish, publishing, role_as, wait_for,
+};
+use rustix::fs::{FallocateFlags, FlockOperation, SealFlags};
+use rustix::io::Errno;
+use serde_json::json;
+use shmcast::{Client, Subscriber};
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+const SOCKET: &str = "SHMCAST_TEST_SOCKET";
+const DAEMON_PID: &str = "SHMCAST_TEST_DAEMON";
+const DIR: &str = "SHMCAST_TEST_DIR";
+/// `nobody` and `nogroup`, and `daemon`, on every Debian.
+const NOBODY: u32 = 65534;
+const DAEMON: u32 = 1;
+
+#[test]
+#[ignore = "a role that the tests here start processes for"]
+fn play() {
+    let Some(role) = my_role() else { return };
+    let path = |variable| PathBuf::from(std::env::var_os(variable).unwrap());
+    match role.as_str() {
+        "attacher" => attach_to_all(&path(SOCKET)),
+        "intruder" => intrude(&path(SOCKET)),
+        "stranger" => take_from_descriptors(&path(SOCKET)),
+        other => panic!("no role {other}"),
+    }
+}
+
+fn run(mut command: Command, daemon: &Daemon) -> (bool, String) {
+    command.env(SOCKET, daemon.socket()).env(DAEMON_PID, daemon.pid().to_string()).env(DIR, daemon.dir());
+    let output = command.stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+}
+
+/// Prints, for each channel, whether this user is let in as `publisher` and as `reader`.
+fn attach_to_all(socket: &PathBuf) {
+    let client = Client::at(socket).unwrap();
+    for name in LISTS.iter().map(|(name, _, _)| name) {
+        let published = publishing(&client, name).open().map(drop);
+        let read = Subscriber::builder(*name).client(&client).open().map(drop);
+        for (end, result) in [("publisher", published), ("reader", read)] {
+            println!("{name} {end} {}", result.map_or_else(|e| e.to_string(), |()| "granted".to_owned()));
+        }
+        // What may be read is reported, and nothing else.
+        println!("{name} listed {}", client.channels().unwrap().iter().any(|c| c.channel == *name));
+    }
+}
+
+/// Names of channels with the users that their lists let in, of [`NOBODY`] and [`DAEMON`].
+const LISTS: &[(&str, &str, &[u32])] = &[
+    ("by-user", "\"user:nobody\"", &[NOBODY]),
+    ("by-group", "\"group:daemon\"", &[DAEMON]),
+    ("by-uid", "\"uid:65534\"", &[NOBODY]),
+    ("by-either", "\"uid:1\", \"user:nobody\"", &[NOBODY, DAEMON]),
+    ("for-all", "\"*\"", &[NOBODY, DAEMON]),
+    ("for-another", "\"uid:12345\", \"user:nosuchuser\", \"group:nosuchgroup\"", &[]),
+    ("for-nobody-named", "", &[]),
+];
+
+#[test]
+fn the_lists_let_in_whom_they_name_and_nobody_else() {
+    let test = "the_lists_let_in_whom_they_name_and_nobody_else";
+    let config: String = LISTS
+        .iter()
+        .flat_map(|(name, who, _)| {
+            // One channel for each end, so that a publisher's right to read does not blur the picture.
+            [channel(name, &format!("publishers = [{who}]\nsubscribers = [{who}]"))]
+        })
+        .collect();
+    let daemon = Daemon::start(&config);
+    for uid in [NOBODY, DAEMON] {
+        let Some(command) = role_as(test, uid, "attacher") else { return };
+        let (success, said) = run(command, &daemon);
+        assert!(success, "{said}");
+        for (name, who, let_in) in LISTS {
+            let is_in = let_in.contains(&uid);
+            for end in ["publisher", "reader"] {
+                let answer =
+                    said.lines().find_map(|line| line.strip_prefix(&format!("{name} {end} "))).unwrap();
+                assert_eq!(answer == "granted", is_in, "uid {uid}, {name} ({who}): {answer}");
+                let tells_who = answer.contains(&format!("uid {uid})")) && answer.contains("add it to");
+                assert!(is_in || tells_who, "who was refused and what to do: {answer}");
+            }
+            assert!(said.contains(&format!("{name} listed {is_in}")), "uid {uid}: {said}");
+            if !is_in {
+                daemon.wait_for_log(&["refused", name, &format!("uid={uid}"), "may not publish"]);
+                daemon.wait_for_log(&["refused", name, &format!("uid={uid}"), "may not read"]);
+            }
+        }
+    }
+}
+
+fn config() -> String {
+    let strict = channel("strict", "mode = \"strict\"\npublishers = []\nsubscribers = [\"*\"]");
+    let open = channel("open", "publishers = [\"user:root\"]\nsubscribers = [\"*\"]");
+    let closed = channel("closed", "publishers = []\nsubscribers = []");
+    [strict, open, closed, channel("shared", FOR_ALL)].concat()
+}
+
+/// All that a reader of another user can try with what the daemon hands it.
+fn intrude(socket: &PathBuf) {
+    let raw = Raw::greeted(socket);
+    let [segment, page] = raw.subscribe("open");
+    cannot_be_changed(&segment);
+    // The page is the reader's own to write, and of fixed size.
+    for result in [page.set_len(0), page.set_len(1 << 20)] {
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::PermissionDenied);
+    }
+    page.write_all_at(&[0xff; 4096], 0).unwrap();
+    assert_eq!(page.write_at(&[0], 4096).unwrap_err().kind(), ErrorKind::PermissionDenied);
+    // Locks on what it has: none of them is the publisher's.
+    rustix::fs::flock(&segment, FlockOperation::LockShared).unwrap();
+    rustix::fs::flock(&segment, FlockOperation::NonBlockingLockExclusive).unwrap();
+    rustix::fs::fcntl_lock(&page, FlockOperation::NonBlockingLockExclusive).unwrap();
+    // The publisher's end, and other people's channels.
+    let other = Raw::greeted(socket);
+    let why = other.assert_refused(&publish("open", false), &[], "denied");
+    assert!(why.contains(&format!("uid {NOBODY})")) && why.contains("publishers"), "{why}");
+    other.assert_refused(&json!({"request": "stat", "channel": "closed"}), &[], "denied");
+    other.assert_refused(&json!({"request": "take-over", "channel": "strict"}), &[], "denied");
+    let seen: Vec<String> =
+        Client::at(socket).unwrap().channels().unwrap().into_iter().map(|channel| channel.channel).collect();
+    assert_eq!(seen, ["open", "shared", "strict"]);
+    // Coming back as what it is not.
+    let shown = [&segment, &page].map(std::os::fd::AsFd::as_fd);
+    other.assert_refused(&publish("open", true), &shown, "denied");
+    other.assert_refused(&publish("shared", true), &shown, "bad-request");
+    // The daemon's own descriptors.
+    let daemon = std::env::var(DAEMON_PID).unwrap();
+    for path in
+        [format!("/proc/{daemon}/fd"), format!("/proc/{daemon}/mem"), format!("/proc/{daemon}/map_files")]
+    {
+        assert_eq!(File::open(path).unwrap_err().kind(), ErrorKind::PermissionDenied);
+    }
+    // Held until the test has looked at how the others fare.
+    println!("done");
+    std::io::stdin().read_to_string(&mut String::new()).unwrap();
+}
+
+/// What a read-only descriptor of another user's sealed memory refuses.
+fn cannot_be_changed(segment: &File) {
+    let own = format!("/proc/self/fd/{}", segment.as_raw_fd());
+    for options in
+        [File::options().write(true), File::options().read(true).write(true), File::options().append(true)]
+    {
+        assert_eq!(
+            options.open(&own).unwrap_err().kind(),
+            ErrorKind::PermissionDenied,
+            "opened anew for writing"
+        );
+    }
+    // Reading anew is refused as well: nothing but what was handed over.
+    assert_eq!(File::open(&own).unwrap_err().kind(), ErrorKind::PermissionDenied);
+    assert_eq!(segment.write_at(&[1], 0).unwrap_err().raw_os_error(), Some(Errno::BADF.raw_os_error()));
+    let size = segment.metadata().unwrap().len();
+    for bytes in [0, size - 1, size + 1, size * 2] {
+        assert!(segment.set_len(bytes).is_err(), "truncated to {bytes}");
+    }
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    for flags in [punch, FallocateFlags::ZERO_RANGE, FallocateFlags::empty()] {
+        assert!(rustix::fs::fallocate(segment, flags, 0, 4096).is_err(), "{flags:?}");
+    }
+    for seals in [SealFlags::WRITE, SealFlags::FUTURE_WRITE, SealFlags::SEAL] {
+        assert_eq!(rustix::fs::fcntl_add_seals(segment, seals), Err(Errno::PERM));
+    }
+    assert!(rustix::fs::fchmod(segment, rustix::fs::Mode::from_raw_mode(0o777)).is_err());
+    assert_eq!(
+        rustix::fs::fcntl_lock(segment, FlockOperation::NonBlockingLockExclusive),
+        Err(Errno::BADF),
+        "a write lock through a read-only descriptor"
+    );
+    assert_eq!(segment.metadata().unwrap().len(), size);
+}
+
+#[test]
+fn a_reader_of_another_user_can_change_nothing_and_harms_nobody() {
+    let test = "a_reader_of_another_user_can_change_nothing_and_harms_nobody";
+    let mut daemon = Daemon::start(&config());
+    let client = daemon.client();
+    let bystanders = Bystanders::start(&client, "open");
+    bystanders.assert_flowing();
+    let Some(mut command) = role_as(test, NOBODY, "intruder") else { return };
+    command.env(SOCKET, daemon.socket()).env(DAEMON_PID, daemon.pid().to_string());
+    let out = daemon.dir().join("intruder");
+    command.stdin(Stdio::piped()).stdout(File::create(&out).unwrap());
+    let mut intruder = Guarded::start(&mut command);
+    wait_for("the intruder", || {
+        if intruder.0.try_wait().unwrap().is_some() {
+            panic!("the intruder ended: {}", fs::read_to_string(&out).unwrap());
+        }
+        fs::read_to_string(&out).unwrap().contains("done").then_some(())
+    });
+    // With all its locks and nonsense still in place: the channel flows, and its lock is to be had.
+    bystanders.assert_flowing();
+    assert!(client.channel("open").unwrap().publisher.is_some());
+    let received = bystanders.end();
+    let mut publisher = publishing(&client, "open").open().unwrap();
+    publisher.publish(b"goes on").unwrap();
+    assert!(daemon.is_alive());
+    drop(intruder.0.stdin.take());
+    assert!(intruder.0.wait().unwrap().success());
+    daemon.wait_for_log(&["refused", "open", &format!("uid={NOBODY}"), "may not publish"]);
+    println!("{received} messages beside the intruder, none missed");
+}
+
+/// A publisher of another user: may write to its segment, and still not change what the daemon fixed.
+fn take_from_descriptors(socket: &PathBuf) {
+    let raw = Raw::greeted(socket);
+    let (answer, files) = raw.ask_for_files(&publish("shared", false), &[]);
+    assert_eq!(answer["reply"], "publishing", "{answer}");
+    for file in &files {
+        let size = file.metadata().unwrap().len();
+        for bytes in [size.saturating_sub(1), size + 1, size + 4096] {
+            assert!(bytes == size || file.set_len(bytes).is_err(), "{bytes} instead of {size}");
+        }
+        let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+        assert_eq!(File::options().write(true).open(own).unwrap_err().kind(), ErrorKind::PermissionDenied);
+        assert!(rustix::fs::fchmod(file, rustix::fs::Mode::from_raw_mode(0o777)).is_err());
+    }
+}
+
+#[test]
+fn a_publisher_of_another_user_cannot_resize_what_it_is_handed() {
+    let test = "a_publisher_of_another_user_cannot_resize_what_it_is_handed";
+    let daemon = Daemon::start(&config());
+    let Some(command) = role_as(test, NOBODY, "stranger") else { return };
+    let (success, said) = run(command, &daemon);
+    assert!(success, "{said}");
+}

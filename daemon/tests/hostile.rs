@@ -1,0 +1,414 @@
+//! Clients that keep no rule of the control socket: each harms itself alone. After every one of them the daemon lives,
+//! answers, and holds no descriptor more than before, and a publisher and a reader beside it have missed nothing.
+
+mod daemon_support;
+
+use daemon_support::{
+    Bystanders, Daemon, FOR_ALL, Guarded, Raw, channel, fds, publish, publishing, subscribe, wait_for,
+};
+use rustix::fs::{MemfdFlags, Mode, SealFlags};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown};
+use serde_json::json;
+use shmcast::hosting::handoff::{MAX_DESCRIPTORS, MAX_PACKET};
+use shmcast::{ChannelError, Client, control::Refusal};
+use std::fs::File;
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const CONNECTIONS: usize = 100;
+const BURST: usize = 500;
+
+/// What a case is given: the socket, and the daemon's descriptors before.
+struct Case<'a> {
+    socket: PathBuf,
+    daemon: &'a Daemon,
+    before: usize,
+}
+
+impl Case<'_> {
+    fn connect(&self) -> Raw {
+        Raw::connect(&self.socket)
+    }
+
+    /// Patient, since a case before it may have used up what this user may ask for.
+    fn greeted(&self) -> Raw {
+        self.daemon.client();
+        Raw::greeted(&self.socket)
+    }
+
+    /// Says one thing after the greeting that ends the conversation.
+    fn greeted_and_cut_off(&self, said: &[u8], descriptors: &[BorrowedFd<'_>]) {
+        let raw = self.greeted();
+        raw.send(said, descriptors).unwrap();
+        raw.assert_cut_off("bad-request");
+    }
+
+    /// Brings back what is not ours.
+    fn foreign(&self, segment: &File) {
+        let raw = self.greeted();
+        let [_, page] = self.greeted().subscribe("bystander");
+        let shown = [segment.as_fd(), page.as_fd()];
+        raw.assert_refused(&subscribe("bystander", true), &shown, "bad-request");
+        let shown = [segment.as_fd(), segment.as_fd()];
+        raw.assert_refused(&publish("idle", true), &shown, "bad-request");
+    }
+
+    /// Waits until the daemon has let go of everything that this case made it open.
+    fn wait_until_closed(&self) {
+        wait_for("the daemon to close descriptors", || {
+            (self.daemon.open_descriptors() <= self.before).then_some(())
+        });
+    }
+}
+
+fn memfd(bytes: u64, mode: u32, seals: SealFlags) -> File {
+    let file = rustix::fs::memfd_create("hostile", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&file, bytes).unwrap();
+    rustix::fs::fchmod(&file, Mode::from_raw_mode(mode)).unwrap();
+    rustix::fs::fcntl_add_seals(&file, seals).unwrap();
+    file.into()
+}
+
+fn size_sealed() -> SealFlags {
+    SealFlags::GROW | SealFlags::SHRINK
+}
+
+/// More descriptors than the library would send.
+fn send_with_many(raw: &Raw, said: &[u8], count: usize) {
+    let null = File::open("/dev/null").unwrap();
+    let descriptors = vec![null.as_fd(); count];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    assert!(ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)));
+    rustix::net::sendmsg(&raw.socket, &[IoSlice::new(said)], &mut ancillary, SendFlags::NOSIGNAL).unwrap();
+}
+
+const LIST: &[u8] = br#"{"request":"list"}"#;
+
+const CASES: &[(&str, fn(&Case<'_>))] = &[
+    ("garbage", |case| {
+        for garbage in [&b"\0\xff\x80garbage"[..], b"{", b"null", b"[]", b"\"hello\"", b"{\"request\":7}"] {
+            let raw = case.connect();
+            raw.send(garbage, &[]).unwrap();
+            raw.assert_cut_off("bad-request");
+        }
+    }),
+    ("an empty packet", |case| {
+        let raw = case.connect();
+        raw.send(b"", &[]).unwrap();
+        assert!(raw.receive().is_none());
+    }),
+    ("an empty packet with a descriptor", |case| {
+        let raw = case.connect();
+        raw.send(b"", &fds(&[File::open("/dev/null").unwrap()])).unwrap();
+        raw.assert_cut_off("bad-request");
+    }),
+    ("a packet larger than any request", |case| {
+        let mut said = LIST.to_vec();
+        said.resize(MAX_PACKET + 1, b' ');
+        case.greeted_and_cut_off(&said, &[]);
+    }),
+    ("nesting as deep as a packet allows", |case| {
+        case.greeted_and_cut_off(&vec![b'['; MAX_PACKET], &[]);
+        let nested = format!(r#"{{"request":"stat","channel":{}"#, "{\"a\":".repeat(10_000));
+        case.greeted_and_cut_off(nested.as_bytes(), &[]);
+    }),
+    ("another version", |case| {
+        for version in [0, 2, u32::MAX] {
+            let raw = case.connect();
+            raw.send(json!({"request": "hello", "version": version}).to_string().as_bytes(), &[]).unwrap();
+            raw.assert_cut_off("version");
+        }
+    }),
+    ("no greeting at all", |case| {
+        let (raw, started) = (case.connect(), Instant::now());
+        raw.assert_cut_off("bad-request");
+        assert!(started.elapsed() >= Duration::from_secs(4), "cut off after {:?}", started.elapsed());
+    }),
+    ("greeting twice", |case| {
+        // Harmless, and answered as the first.
+        let raw = case.greeted();
+        assert_eq!(raw.ask(&json!({"request": "hello", "version": 1}), &[])["reply"], "welcome");
+        raw.subscribe("bystander");
+    }),
+    ("asking before greeting", |case| {
+        for request in [LIST, br#"{"request":"mapped"}"#, br#"{"request":"events"}"#] {
+            let raw = case.connect();
+            raw.send(request, &[]).unwrap();
+            raw.assert_cut_off("bad-request");
+        }
+    }),
+    ("channels that there are not", |case| {
+        let raw = case.greeted();
+        let long = "x".repeat(50_000);
+        for name in ["nosuch", "", "../../etc/passwd", "a\u{0}b", "\u{1b}[2J", &long, &"\u{1b}".repeat(9_000)]
+        {
+            raw.assert_refused(&subscribe(name, false), &[], "unknown-channel");
+            raw.assert_refused(&publish(name, false), &[], "unknown-channel");
+            raw.assert_refused(&json!({"request": "take-over", "channel": name}), &[], "unknown-channel");
+        }
+    }),
+    ("requests that there are not", |case| {
+        for said in [
+            &br#"{"request":"reboot"}"#[..],
+            br#"{"request":"stat","channel":"idle","more":1}"#,
+            br#"{"request":"stat"}"#,
+        ] {
+            case.greeted_and_cut_off(said, &[]);
+        }
+        // What is said of it is short, however long it is.
+        let long = json!({"request": "\u{1b}".repeat(10_000)}).to_string();
+        case.greeted_and_cut_off(long.as_bytes(), &[]);
+        assert!(case.daemon.log().lines().all(|line| line.len() < 4000), "a client fills the log");
+    }),
+    ("one surplus descriptor", |case| {
+        case.greeted_and_cut_off(LIST, &fds(&[File::open("/dev/null").unwrap()]));
+    }),
+    ("four surplus descriptors", |case| {
+        let raw = case.greeted();
+        send_with_many(&raw, LIST, MAX_DESCRIPTORS);
+        raw.assert_cut_off("bad-request");
+    }),
+    ("250 surplus descriptors, again and again", |case| {
+        for _ in 0..20 {
+            let raw = case.greeted();
+            send_with_many(&raw, LIST, 250);
+            raw.assert_cut_off("bad-request");
+        }
+    }),
+    ("descriptors with an attachment that takes none", |case| {
+        let file = [File::open("/dev/null").unwrap(), File::open("/dev/null").unwrap()];
+        case.greeted_and_cut_off(subscribe("bystander", false).to_string().as_bytes(), &fds(&file));
+        case.greeted_and_cut_off(publish("idle", false).to_string().as_bytes(), &fds(&file));
+    }),
+    ("coming back with fewer descriptors than it takes", |case| {
+        case.greeted_and_cut_off(subscribe("bystander", true).to_string().as_bytes(), &[]);
+        let file = [File::open("/dev/null").unwrap()];
+        case.greeted_and_cut_off(publish("idle", true).to_string().as_bytes(), &fds(&file));
+    }),
+    ("coming back with a regular file", |case| case.foreign(&tempfile::tempfile().unwrap())),
+    ("coming back with memory of its own", |case| case.foreign(&memfd(1 << 20, 0o777, SealFlags::empty()))),
+    ("coming back with memory that could shrink", |case| {
+        case.foreign(&memfd(1 << 20, 0o600, SealFlags::GROW))
+    }),
+    ("coming back with sealed memory of no content", |case| {
+        for bytes in [0, 1, 4096, 1 << 20] {
+            case.foreign(&memfd(bytes, 0o600, size_sealed()));
+        }
+    }),
+    ("coming back with memory larger than any machine's", |case| {
+        case.foreign(&memfd(1 << 50, 0o600, size_sealed()));
+    }),
+    ("coming back with a forged header", |case| {
+        // A copy of a real segment's first page in a file of another size.
+        let [segment, _] = case.greeted().subscribe("idle");
+        let mut page = [0; 4096];
+        segment.read_exact_at(&mut page, 0).unwrap();
+        let forged = memfd(1 << 20, 0o600, SealFlags::empty());
+        forged.write_all_at(&page, 0).unwrap();
+        rustix::fs::fcntl_add_seals(&forged, size_sealed()).unwrap();
+        case.foreign(&forged);
+    }),
+    ("coming back with another channel's segment", |case| {
+        let [segment, _] = case.greeted().subscribe("other");
+        case.foreign(&segment);
+    }),
+    ("coming back with a directory", |case| case.foreign(&File::open("/").unwrap())),
+    ("coming back with a socket", |case| {
+        case.foreign(&File::from(case.connect().socket));
+    }),
+    ("coming back with a page of another size", |case| {
+        let [segment, _] = case.greeted().subscribe("bystander");
+        let raw = case.greeted();
+        for page in [memfd(0, 0o600, size_sealed()), memfd(1 << 30, 0o600, size_sealed())] {
+            let shown = [segment.as_fd(), page.as_fd()];
+            raw.assert_refused(&subscribe("bystander", true), &shown, "bad-request");
+        }
+        let shown = [segment.as_fd(), segment.as_fd()];
+        raw.assert_refused(&subscribe("bystander", true), &shown, "bad-request");
+    }),
+    ("coming back with the descriptors in the wrong order", |case| {
+        let [segment, page] = case.greeted().subscribe("bystander");
+        let shown = [page.as_fd(), segment.as_fd()];
+        case.greeted().assert_refused(&subscribe("bystander", true), &shown, "bad-request");
+    }),
+    ("a page full of nonsense", |case| {
+        let raw = case.greeted();
+        let [_, page] = raw.subscribe("bystander");
+        for byte in [0xff, 0x00, 0x7f] {
+            page.write_all_at(&[byte; 4096], 0).unwrap();
+            // What it says is shown as it is, or not at all; asking for it must not fail.
+            case.daemon.client().channel("bystander").unwrap();
+        }
+    }),
+    ("taking over a channel that is not strict", |case| {
+        let request = json!({"request": "take-over", "channel": "bystander"});
+        case.greeted().assert_refused(&request, &[], "bad-request");
+    }),
+    ("publishing where somebody publishes", |case| {
+        let why = case.greeted().assert_refused(&publish("bystander", false), &[], "busy");
+        assert!(why.contains("pid"), "who it is: {why}");
+    }),
+    ("publishing without ever locking or mapping", |case| {
+        let raw = case.greeted();
+        let (answer, files) = raw.ask_for_files(&publish("idle", false), &[]);
+        assert_eq!((&answer["reply"], files.len()), (&json!("publishing"), 2));
+        // The lock is what counts: the channel is still to be had.
+        drop(publishing(&case.daemon.client(), "idle").open().unwrap());
+    }),
+    ("attaching twice", |case| {
+        let raw = case.greeted();
+        raw.subscribe("bystander");
+        raw.send(subscribe("idle", false).to_string().as_bytes(), &[]).unwrap();
+        raw.assert_cut_off("bad-request");
+    }),
+    ("a flood of requests", |case| {
+        let raw = case.greeted();
+        let mut answers = Vec::new();
+        // It is cut off long before it has said everything.
+        while answers.last().is_none_or(|said| said == "done") && answers.len() < 100 * BURST {
+            // Whoever is cut off cannot say more.
+            let sent = (0..64).take_while(|_| raw.send(br#"{"request":"mapped"}"#, &[]).is_ok()).count();
+            answers.extend((0..sent).map_while(|_| raw.receive()).map(|(said, _)| match &said["code"] {
+                code if code.is_string() => code.clone(),
+                _ => said["reply"].clone(),
+            }));
+        }
+        assert_eq!(answers.last(), Some(&json!("limit")), "after {} answers", answers.len());
+        assert!(raw.receive().is_none());
+    }),
+    ("asking without ever reading an answer", |case| {
+        let raw = case.greeted();
+        let started = Instant::now();
+        while raw.send(LIST, &[]).is_ok() && started.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        case.wait_until_closed();
+    }),
+    ("following events without ever reading them", |case| {
+        let follower = case.greeted();
+        assert_eq!(follower.ask(&json!({"request": "events"}), &[])["reply"], "done");
+        let raw = case.greeted();
+        // Each refusal is an event; the wanted name makes it a large one.
+        let request = json!({"request": "stat", "channel": "n".repeat(8000)});
+        for _ in 0..300 {
+            assert_eq!(raw.ask(&request, &[])["code"], "unknown-channel");
+        }
+        drop(raw);
+        // Cut off while it is still there, not reading.
+        case.wait_until_closed();
+        drop(follower);
+    }),
+    ("half closed", |case| {
+        for how in [Shutdown::Write, Shutdown::Read, Shutdown::Both] {
+            let raw = case.greeted();
+            rustix::net::shutdown(&raw.socket, how).unwrap();
+            let _ = raw.send(subscribe("bystander", false).to_string().as_bytes(), &[]);
+            case.wait_until_closed();
+        }
+    }),
+    ("leaving in the middle of attaching", |case| {
+        for _ in 0..50 {
+            let raw = case.greeted();
+            raw.send(subscribe("bystander", false).to_string().as_bytes(), &[]).unwrap();
+            let raw = case.greeted();
+            raw.send(publish("idle", false).to_string().as_bytes(), &[]).unwrap();
+        }
+    }),
+    ("killed in the middle of attaching", |case| {
+        for delay_ms in 0..12 {
+            let mut reader = Command::new(env!("CARGO_BIN_EXE_shmcast"));
+            reader.args(["sub", "bystander"]).env("SHMCAST_SOCKET", &case.socket).env_remove("SHMCAST_DIR");
+            reader.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            let reader = Guarded::start(&mut reader);
+            std::thread::sleep(Duration::from_millis(delay_ms));
+            drop(reader);
+        }
+    }),
+    ("thousands of connections, one after the other", |case| {
+        for _ in 0..3000 {
+            // Refused for a moment when it is faster than the daemon takes leave of the last ones.
+            drop(case.connect());
+        }
+        wait_for("the daemon to answer", || Client::at(&case.socket).ok());
+    }),
+    ("as many connections as one user may have, and more", |case| {
+        case.daemon.client();
+        let held: Vec<Raw> = (0..CONNECTIONS * 2).map(|_| case.connect()).collect();
+        let refused = wait_for("a refusal", || match Client::at(&case.socket) {
+            Err(ChannelError::Refused { code: Refusal::Limit, why }) => Some(why),
+            _ => None,
+        });
+        assert!(refused.contains("connections_per_uid"), "{refused}");
+        let open = case.daemon.open_descriptors();
+        assert!(open <= case.before + CONNECTIONS, "{open} descriptors, {} before", case.before);
+        drop(held);
+        // Room again.
+        wait_for("the daemon to answer", || Client::at(&case.socket).ok());
+    }),
+];
+
+fn config() -> String {
+    let limits = format!(
+        "[limits]\nconnections_per_uid = {CONNECTIONS}\nrequests_per_second = 1000\nrequest_burst = {BURST}\n"
+    );
+    let channels = ["bystander", "idle", "other"].map(|name| channel(name, FOR_ALL)).concat();
+    format!("{limits}{channels}")
+}
+
+#[test]
+fn a_hostile_client_harms_only_itself() {
+    let mut daemon = Daemon::start(&config());
+    let bystanders = Bystanders::start(&daemon.client(), "bystander");
+    bystanders.assert_flowing();
+    let wanted = std::env::var("SHMCAST_CASE").unwrap_or_default();
+    let memory_before = daemon.anonymous_kib();
+    assert!(CASES.len() >= 25);
+    for (what, case) in CASES.iter().filter(|(what, _)| what.contains(&wanted)) {
+        println!("{what}");
+        let (before, started) = (settled_descriptors(&daemon), Instant::now());
+        case(&Case { socket: daemon.socket(), daemon: &daemon, before });
+        assert!(daemon.is_alive(), "{what}: the daemon is dead");
+        wait_for(&format!("{what}: the daemon to close what it opened"), || {
+            (daemon.open_descriptors() <= before).then_some(())
+        });
+        let status = wait_for(&format!("{what}: an answer"), || daemon.client().channel("bystander").ok());
+        assert!(status.publisher.is_some() && status.error.is_none(), "{what}: {status:?}");
+        bystanders.assert_flowing();
+        println!("    {:?}", started.elapsed());
+    }
+    let memory = daemon.anonymous_kib();
+    assert!(memory < memory_before + (32 << 10), "{memory_before} KiB before, {memory} KiB after");
+    let received = bystanders.end();
+    println!("{} cases; {received} messages, none missed; {memory_before} to {memory} KiB", CASES.len());
+}
+
+/// Descriptors of the daemon once it has taken leave of those who have left.
+fn settled_descriptors(daemon: &Daemon) -> usize {
+    let mut last = daemon.open_descriptors();
+    loop {
+        std::thread::sleep(Duration::from_millis(20));
+        let now = daemon.open_descriptors();
+        if now == last {
+            return now;
+        }
+        last = now;
+    }
+}
+
+#[test]
+fn a_path_that_is_not_a_daemons_socket_is_said_to_be_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let plain: &Path = &dir.path().join("plain");
+    std::fs::write(plain, "").unwrap();
+    for path in [plain, Path::new("/nonexistent/control.sock")] {
+        let error = Client::at(path).unwrap_err();
+        assert!(matches!(error, ChannelError::NoDaemon { .. }), "{error}");
+        assert!(error.to_string().contains("start shmcastd"), "{error}");
+    }
+}

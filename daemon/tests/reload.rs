@@ -1,0 +1,127 @@
+//! SIGHUP: the file is read again, channels come and go, and whoever is attached does not notice.
+
+mod daemon_support;
+
+use daemon_support::{Bystanders, Daemon, FOR_ALL, as_user, channel, publishing, wait_for};
+use nix::sys::signal::Signal;
+use shmcast::{Event, Start, Subscriber};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+fn names(daemon: &Daemon) -> Vec<String> {
+    daemon.client().channels().unwrap().into_iter().map(|channel| channel.channel).collect()
+}
+
+fn reload(daemon: &Daemon, config: &str) {
+    let told = |daemon: &Daemon| daemon.log().matches("event=\"reloaded\"").count();
+    let before = told(daemon);
+    daemon.configure(config);
+    daemon.signal(Signal::SIGHUP);
+    wait_for("the reload", || (told(daemon) > before).then_some(()));
+}
+
+#[test]
+fn a_reload_adds_and_removes_channels_and_leaves_the_others_alone() {
+    let [a, b, c] = ["a", "b", "c"].map(|name| channel(name, FOR_ALL));
+    let daemon = Daemon::start(&[a.as_str(), &b].concat());
+    let client = daemon.client();
+    let bystanders = Bystanders::start(&client, "a");
+    let uuid = client.channel("a").unwrap().uuid;
+    let mut publisher = publishing(&client, "b").open().unwrap();
+    let mut reader = Subscriber::builder("b").client(&client).start(Start::Oldest).open().unwrap();
+    bystanders.assert_flowing();
+    assert_eq!(names(&daemon), ["a", "b"]);
+
+    reload(&daemon, &[a.as_str(), &c].concat());
+    assert_eq!(names(&daemon), ["a", "c"]);
+    assert_eq!(client.channel("a").unwrap().uuid, uuid, "the live channel is the one it was");
+    bystanders.assert_flowing();
+    // Nobody new finds what was removed; those who are attached go on among themselves.
+    let error = Subscriber::builder("b").client(&client).open().unwrap_err();
+    assert!(error.is_unknown_channel() && error.to_string().contains("reload"), "{error}");
+    publisher.publish(b"among ourselves").unwrap();
+    assert!(matches!(reader.recv().unwrap(), Event::Message(m) if m.payload == b"among ourselves"));
+    drop(publishing(&client, "c").open().unwrap());
+
+    // Back under the old name, it is a new channel.
+    reload(&daemon, &[a.as_str(), &b, &c].concat());
+    assert_eq!(names(&daemon), ["a", "b", "c"]);
+    assert_eq!(client.channel("b").unwrap().next_sequence, Some(1));
+    drop(publishing(&client, "b").open().unwrap());
+    bystanders.assert_flowing();
+    let descriptors = daemon.open_descriptors();
+    for _ in 0..5 {
+        reload(&daemon, &a);
+        reload(&daemon, &[a.as_str(), &b, &c].concat());
+    }
+    wait_for("the daemon to close what it gave up", || {
+        (daemon.open_descriptors() <= descriptors).then_some(())
+    });
+    assert!(bystanders.end() > 0);
+}
+
+#[test]
+fn a_reload_keeps_the_memory_of_a_channel_whose_size_changed_and_says_so() {
+    let small = channel("a", FOR_ALL);
+    let daemon = Daemon::start(&small);
+    let bystanders = Bystanders::start(&daemon.client(), "a");
+    reload(&daemon, &small.replace("16MiB", "32MiB"));
+    daemon.wait_for_log(&["reloaded", "kept as made", "\\\"a\\\""]);
+    assert_eq!(daemon.client().channel("a").unwrap().capacity_bytes, 16 << 20);
+    bystanders.assert_flowing();
+    bystanders.end();
+}
+
+#[test]
+fn a_bad_configuration_is_refused_loudly_and_the_old_one_stays() {
+    let good = channel("a", FOR_ALL);
+    let mut daemon = Daemon::start(&good);
+    let bystanders = Bystanders::start(&daemon.client(), "a");
+    let bad = [
+        ("[[channel", "1:"),
+        (&channel("b", "publisher = [\"*\"]"), "publishers"),
+        (&good.replace("16MiB", "17MiB"), "capacity"),
+        (&[good.as_str(), &good].concat(), "a"),
+        ("\u{0}", "1:"),
+    ];
+    for (count, (config, word)) in bad.into_iter().enumerate() {
+        daemon.configure(config);
+        daemon.signal(Signal::SIGHUP);
+        wait_for("the refusal", || (daemon.log().matches("reload-refused").count() > count).then_some(()));
+        daemon.wait_for_log(&["reload-refused", "the old configuration stays", "shmcast.toml", word]);
+        assert_eq!(names(&daemon), ["a"], "after {config:?}");
+        bystanders.assert_flowing();
+    }
+    std::fs::remove_file(daemon.dir().join("shmcast.toml")).unwrap();
+    daemon.signal(Signal::SIGHUP);
+    daemon.wait_for_log(&["reload-refused", "cannot read"]);
+    assert!(daemon.is_alive());
+    // And a good one is taken after that.
+    reload(&daemon, &[good.as_str(), &channel("b", FOR_ALL)].concat());
+    assert_eq!(names(&daemon), ["a", "b"]);
+    bystanders.end();
+}
+
+#[test]
+fn a_changed_list_holds_for_newcomers() {
+    let test = "a_changed_list_holds_for_newcomers";
+    let shmcast = Path::new(env!("CARGO_BIN_EXE_shmcast"));
+    let stat = |daemon: &Daemon| -> Option<bool> {
+        let mut command: Command = as_user(test, 65534, shmcast)?;
+        command.args(["stat", "a"]).env("SHMCAST_SOCKET", daemon.socket()).env_remove("SHMCAST_DIR");
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        Some(command.output().unwrap().status.success())
+    };
+    let [open, closed] = ["[\"*\"]", "[]"].map(|who| channel("a", &format!("subscribers = {who}")));
+    let daemon = Daemon::start(&open);
+    let bystanders = Bystanders::start(&daemon.client(), "a");
+    let Some(is_let_in) = stat(&daemon) else { return };
+    assert!(is_let_in);
+    reload(&daemon, &closed);
+    assert_eq!(stat(&daemon), Some(false));
+    daemon.wait_for_log(&["refused", "may not read", "uid=65534"]);
+    bystanders.assert_flowing();
+    reload(&daemon, &open);
+    assert_eq!(stat(&daemon), Some(true));
+    bystanders.end();
+}

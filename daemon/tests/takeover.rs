@@ -1,0 +1,327 @@
+//! Publishers that die, and publishers that only seem dead: the next one goes on where the last one was cut off, and
+//! nothing that a stopped publisher writes later reaches anybody.
+//!
+//! `SHMCAST_TAKEOVERS` says how many publishers are killed, `SHMCAST_STRICT_TAKEOVERS` how many are stopped.
+
+mod daemon_support;
+
+use daemon_support::{
+    Daemon, FOR_ALL, Guarded, channel, memory_dir, my_role, number, publishing, role, wait_for,
+};
+use nix::sys::signal::Signal;
+use shmcast::{Client, Event, Mark, Start, Subscriber, Wait};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const DIR: &str = "SHMCAST_TEST_DIR";
+const SOCKET: &str = "SHMCAST_TEST_SOCKET";
+/// Tag of the last message of all.
+const LAST: u16 = 9;
+
+fn config(mode: &str) -> String {
+    let limits = "[limits]\nrequests_per_second = 1000000\nrequest_burst = 1000000\n";
+    limits.to_owned() + &channel("ticks", &format!("mode = \"{mode}\"\n{FOR_ALL}"))
+}
+
+#[test]
+#[ignore = "a role that the tests here start processes for"]
+fn play() {
+    let Some(role) = my_role() else { return };
+    let path = |variable| PathBuf::from(std::env::var_os(variable).unwrap());
+    let client = Client::at(path(SOCKET)).unwrap();
+    match role.split_once('.').unwrap() {
+        ("publisher", name) => publish(&client, &path(DIR), name),
+        (kind, name) => receive(&client, &path(DIR), kind, name),
+    }
+}
+
+fn start(daemon: &Daemon, dir: &Path, name: &str) -> Guarded {
+    let mut command: Command = role(name);
+    Guarded::start(command.env(DIR, dir).env(SOCKET, daemon.socket()))
+}
+
+/// Appears whole or not at all.
+fn tell(dir: &Path, name: &str, words: &[u64]) {
+    let part = dir.join(format!("{name}.part"));
+    fs::write(&part, words.iter().map(u64::to_string).collect::<Vec<_>>().join(" ")).unwrap();
+    fs::rename(part, dir.join(name)).unwrap();
+}
+
+fn told(dir: &Path, name: &str) -> Option<Vec<u64>> {
+    let text = fs::read_to_string(dir.join(name)).ok()?;
+    Some(text.split_whitespace().map(|word| word.parse().unwrap()).collect())
+}
+
+/// Publishes its epoch and the sequence in each message until the file `NAME.close` is there. Tells its epoch and first
+/// sequence once, and how far it is all the time.
+fn publish(client: &Client, dir: &Path, name: &str) {
+    let mut publisher = publishing(client, "ticks").open().unwrap();
+    tell(dir, &format!("first.{name}"), &[publisher.epoch(), publisher.next_sequence()]);
+    while !dir.join(format!("{name}.close")).exists() {
+        for _ in 0..20 {
+            let words = [publisher.epoch(), publisher.next_sequence()];
+            publisher.publish(words.map(u64::to_le_bytes).as_flattened()).unwrap();
+        }
+        tell(dir, &format!("at.{name}"), &[publisher.next_sequence()]);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    publisher.close();
+    tell(dir, &format!("closed.{name}"), &[]);
+}
+
+/// Checks everything it receives until the last message, and reports: missed, wrong, and for each epoch in the messages
+/// itself, the first and the last sequence.
+fn receive(client: &Client, dir: &Path, kind: &str, name: &str) {
+    let builder = Subscriber::builder("ticks").client(client).start(Start::Oldest);
+    let mut subscriber = builder.wait(Wait::Sleep(Duration::from_millis(1))).open().unwrap();
+    tell(dir, &format!("ready.{name}"), &[]);
+    let (mut missed, mut wrong) = (0, 0);
+    let mut expected = subscriber.next_sequence();
+    let mut spans: Vec<[u64; 3]> = Vec::new();
+    let mut received = 0;
+    loop {
+        let event = match kind {
+            "spinning" => match subscriber.try_recv().unwrap() {
+                Some(event) => event,
+                None => {
+                    std::thread::yield_now();
+                    continue;
+                }
+            },
+            _ => subscriber.recv().unwrap(),
+        };
+        match event {
+            Event::Message(message) => {
+                received += 1;
+                let words: Vec<u64> =
+                    message.payload.chunks(8).map(|w| u64::from_le_bytes(w.try_into().unwrap())).collect();
+                wrong += u64::from(message.sequence != expected || words[1] != expected);
+                expected = message.sequence + 1;
+                match spans.last_mut() {
+                    Some([epoch, _, last]) if *epoch == words[0] => *last = words[1],
+                    _ => spans.push([words[0], words[1], words[1]]),
+                }
+                if message.tag == LAST {
+                    let words = [missed, wrong].into_iter().chain(spans.into_iter().flatten());
+                    return tell(dir, &format!("report.{name}"), &words.collect::<Vec<_>>());
+                }
+            }
+            Event::Lapped(lapped) => {
+                missed += lapped.missed;
+                expected = lapped.resumed_at;
+            }
+            Event::NewEpoch { .. } => {}
+            other => {
+                eprintln!("{kind}: {other:?}");
+                wrong += 1;
+            }
+        }
+        if kind == "lagging" && received % 200 == 0 {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// The daemon knows of a publisher and of all readers.
+fn wait_until_all_are_back(daemon: &Daemon, readers: usize) {
+    wait_for("all to register again", || {
+        let status = daemon.client().channel("ticks").ok()?;
+        (status.publisher.is_some() && status.readers.len() == readers).then_some(())
+    });
+}
+
+#[test]
+fn a_killed_publisher_is_followed_at_once_and_nothing_is_lost_or_told_twice() {
+    let daemon = Daemon::start(&config("takeover"));
+    let dir = memory_dir();
+    let client = daemon.client();
+    let mut reader = Subscriber::builder("ticks").client(&client).open().unwrap();
+    let mut expected = reader.next_sequence();
+    let mut last_epoch = 0;
+    let mut latencies = Vec::new();
+    // Looks at everything there is, up to the message of `epoch`.
+    let mut read_until = |epoch: u64, least: u64| {
+        let mut of_epoch = 0;
+        wait_for("messages", || {
+            while let Some(event) = reader.try_recv().unwrap() {
+                match event {
+                    Event::Message(message) => {
+                        let told = u64::from_le_bytes(message.payload[..8].try_into().unwrap());
+                        assert_eq!(message.sequence, expected, "a message was lost or came twice");
+                        assert_eq!(message.payload[8..], expected.to_le_bytes());
+                        assert!(told >= last_epoch, "a message of epoch {told} after one of {last_epoch}");
+                        (expected, last_epoch) = (expected + 1, told);
+                        of_epoch += u64::from(told == epoch);
+                        if of_epoch >= least {
+                            return Some(());
+                        }
+                    }
+                    Event::NewEpoch { .. } | Event::End => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+            None
+        });
+    };
+    for round in 0..number("SHMCAST_TAKEOVERS", 20) {
+        let victim = start(&daemon, dir.path(), &format!("publisher.{round}"));
+        let [epoch, _] = wait_for("the publisher", || told(dir.path(), &format!("first.{round}")))[..] else {
+            panic!("what a publisher tells first")
+        };
+        read_until(epoch, 30);
+        let killed = Instant::now();
+        victim.signal(Signal::SIGKILL);
+        let mut next = loop {
+            match publishing(&client, "ticks").open() {
+                Ok(publisher) => break publisher,
+                Err(e) => assert!(killed.elapsed() < daemon_support::PATIENCE, "{e}"),
+            }
+        };
+        assert_eq!(next.epoch(), epoch + 1);
+        let words = [next.epoch(), next.next_sequence()];
+        next.publish(words.map(u64::to_le_bytes).as_flattened()).unwrap();
+        read_until(epoch + 1, 1);
+        latencies.push(killed.elapsed());
+    }
+    latencies.sort();
+    let at = |part: f64| latencies[((latencies.len() - 1) as f64 * part).round() as usize];
+    println!(
+        "SIGKILL to the next publisher's first message, {} times: p50 {:?}, p90 {:?}, p99 {:?}, max {:?}",
+        latencies.len(),
+        at(0.5),
+        at(0.9),
+        at(0.99),
+        at(1.0),
+    );
+}
+
+const READERS: [&str; 4] = ["spinning", "sleeping", "stopped", "lagging"];
+
+#[test]
+fn nothing_that_a_stopped_publisher_writes_late_reaches_anybody() {
+    let mut daemon = Daemon::start(&config("strict"));
+    let dir = memory_dir();
+    let dir = dir.path();
+    let rounds = number("SHMCAST_STRICT_TAKEOVERS", 10);
+    let readers = READERS.map(|kind| start(&daemon, dir, &format!("{kind}.{kind}")));
+    for kind in READERS {
+        wait_for("the readers", || told(dir, &format!("ready.{kind}")));
+    }
+    let mut firsts = Vec::new();
+    let await_publisher = |name: usize| wait_for("a publisher", || told(dir, &format!("first.{name}")));
+    let await_progress = |name: usize, least: u64| {
+        let at = |_: ()| told(dir, &format!("at.{name}")).map_or(0, |words| words[0]);
+        let before = at(());
+        wait_for("a publisher's progress", || (at(()) >= before + least).then_some(()));
+    };
+    let mut publisher = start(&daemon, dir, "publisher.0");
+    firsts.push(await_publisher(0));
+    for round in 1..=rounds {
+        await_progress(round - 1, 200);
+        if round % 2 == 0 {
+            // The daemon that comes back can read the segment, and no more: it is sealed.
+            daemon.crash();
+            wait_until_all_are_back(&daemon, READERS.len());
+        }
+        publisher.pause();
+        readers[2].pause();
+        let taken = take_over(&daemon, round);
+        assert!(taken.contains("ticks"), "{taken}");
+        let resumes_first = round % 3 == 1;
+        if resumes_first {
+            publisher.signal(Signal::SIGCONT);
+        }
+        let next = start(&daemon, dir, &format!("publisher.{round}"));
+        firsts.push(await_publisher(round));
+        if round % 3 == 2 {
+            // Those who come back bring different segments, and the one that was cut off may be the first.
+            publisher.signal(Signal::SIGCONT);
+            daemon.crash();
+            readers[2].signal(Signal::SIGCONT);
+            wait_until_all_are_back(&daemon, READERS.len());
+        }
+        publisher.signal(Signal::SIGCONT);
+        await_progress(round - 1, 200);
+        readers[2].signal(Signal::SIGCONT);
+        await_progress(round - 1, 40);
+        if round % 2 == 1 {
+            // Its last word is as void as what it wrote before.
+            tell(dir, &format!("{}.close", round - 1), &[]);
+            wait_for("the old publisher to close", || told(dir, &format!("closed.{}", round - 1)));
+        }
+        publisher = next;
+    }
+    drop(publisher);
+    let client = daemon.client();
+    let mut last = wait_for("the channel", || publishing(&client, "ticks").open().ok());
+    firsts.push(vec![last.epoch(), last.next_sequence()]);
+    let words = [last.epoch(), last.next_sequence()];
+    last.publish_with(words.map(u64::to_le_bytes).as_flattened(), Mark { tag: LAST, key: false }).unwrap();
+    for kind in READERS {
+        let report = wait_for("a reader's report", || told(dir, &format!("report.{kind}")));
+        let (counts, spans) = report.split_at(2);
+        assert_eq!(counts, [0, 0], "{kind}: missed, wrong; {report:?}");
+        let spans: Vec<&[u64]> = spans.chunks(3).collect();
+        // What belongs to whom: each publisher's messages from its first to the last before the next one's first.
+        let owned: Vec<[u64; 3]> = firsts
+            .windows(2)
+            .map(|pair| [pair[0][0], pair[0][1], pair[1][1] - 1])
+            .chain([[words[0], words[1], words[1]]])
+            .collect();
+        assert_eq!(spans, owned, "{kind}");
+    }
+    println!(
+        "{rounds} publishers stopped, cut off and resumed; none of their late messages seen by {READERS:?}"
+    );
+}
+
+/// By the command, as an operator would.
+fn take_over(daemon: &Daemon, round: usize) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_shmcast"));
+    command.args(["takeover", "ticks"]).env("SHMCAST_SOCKET", daemon.socket()).env_remove("SHMCAST_DIR");
+    if round % 2 == 0 {
+        command.arg("--json");
+    }
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = if round % 2 == 0 { output.stdout } else { output.stderr };
+    String::from_utf8(said).unwrap()
+}
+
+#[test]
+fn a_channel_that_is_not_strict_is_not_taken_from_a_live_publisher() {
+    let daemon = Daemon::start(&config("takeover"));
+    let client = daemon.client();
+    let mut publisher = publishing(&client, "ticks").open().unwrap();
+    let error = client.take_over("ticks").unwrap_err().to_string();
+    assert!(error.contains("not strict"), "{error}");
+    let error = publishing(&client, "ticks").open().unwrap_err().to_string();
+    assert!(error.contains("in use by publisher"), "{error}");
+    publisher.publish(b"goes on").unwrap();
+}
+
+#[test]
+fn a_new_daemon_knows_of_a_live_publisher_whoever_comes_back_first() {
+    for _ in 0..3 {
+        let mut daemon = Daemon::start(&config("takeover"));
+        let dir = memory_dir();
+        let reader = start(&daemon, dir.path(), "sleeping.first");
+        wait_for("the reader", || told(dir.path(), "ready.first"));
+        let publisher = start(&daemon, dir.path(), "publisher.0");
+        wait_for("the publisher", || told(dir.path(), "at.0"));
+        // The reader alone brings the segment back, without the lock.
+        publisher.pause();
+        daemon.crash();
+        wait_for("the reader to come back", || {
+            daemon.client().channel("ticks").ok().filter(|status| status.readers.len() == 1)
+        });
+        publisher.signal(Signal::SIGCONT);
+        wait_until_all_are_back(&daemon, 1);
+        let refused = publishing(&daemon.client(), "ticks").open();
+        let error = refused.expect_err("a second publisher on the ring of a live one").to_string();
+        assert!(error.contains("in use by publisher"), "{error}");
+        drop(reader);
+    }
+}
