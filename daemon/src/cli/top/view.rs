@@ -158,7 +158,7 @@ fn channel_lines(row: &ChannelRow) -> Text<'static> {
     let next = optional(status.next_sequence, |next| count(next.saturating_sub(1)));
     let first = format!("{}  {}, {}", status.channel, status.state, counted(row.readers.len(), "reader"));
     let second = format!(
-        "publisher {publisher}, epoch {}, newest {next}, {} messages a second, ring {}",
+        "publisher {publisher}, epoch {}, newest {next}, {} msg/s, ring {}",
         status.epoch,
         per_second(row.messages_per_second),
         size(status.capacity_bytes)
