@@ -9,7 +9,7 @@ use super::{
 const IRQS: &str =
     "     CPU0 CPU1\n 24: 1 0 IO-APIC 5-edge acpi\n 25: 0 9 PCI-MSIX eth0-rx\nNMI: 0 0 Non-maskable\n";
 
-pub const CASES: &[Case] = &[
+pub(super) const CASES: &[Case] = &[
     case(
         "isolcpus",
         "isolated CPUs go unseen",

@@ -8,7 +8,7 @@ use super::{
 
 const X86: &str = "processor : 0\nflags : fpu tsc constant_tsc nonstop_tsc aes\n";
 
-pub const CASES: &[Case] = &[
+pub(super) const CASES: &[Case] = &[
     case(
         "clocksource",
         "the TSC is not recognised",

@@ -11,7 +11,7 @@ const LIMITS_WIDE: &str = "Max open files            65536  65536  files\nMax lo
 const LIMITS_TIGHT: &str =
     "Max open files            64  64  files\nMax locked memory         134217728  134217728  bytes\n";
 
-pub const CASES: &[Case] = &[
+pub(super) const CASES: &[Case] = &[
     case(
         "numa-span",
         "one node is refused",

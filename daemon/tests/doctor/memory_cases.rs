@@ -9,7 +9,7 @@ use super::{
 const SWAPS: &str = "Filename\tType\tSize\tUsed\tPriority\n";
 const SHM: &str = "22 1 0:20 / / rw - ext4 /dev/vda rw\n25 22 0:23 / /dev/shm rw,nosuid shared:4 - tmpfs tmpfs rw,size=1048576k\n";
 
-pub const CASES: &[Case] = &[
+pub(super) const CASES: &[Case] = &[
     case("swap", "no swap is refused", Pass, "none", &[("/proc/swaps", SWAPS)]),
     case(
         "swap",

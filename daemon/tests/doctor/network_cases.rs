@@ -10,7 +10,7 @@ const UP: (&str, &str) = ("/sys/class/net/eth0/operstate", "up");
 const DEVICE: (&str, &str) = ("/sys/class/net/eth0/device/vendor", "0x15b3");
 const RX_OK: (&str, &str) = ("/sys/class/net/eth0/statistics/rx_fifo_errors", "0");
 
-pub const CASES: &[Case] = &[
+pub(super) const CASES: &[Case] = &[
     case(
         "rmem-max",
         "a large buffer is refused",
