@@ -135,7 +135,7 @@ impl Segment {
     ///
     /// # Panics
     /// When the segment was mapped for reading, has had a writer, or `next` is 0 or beyond
-    /// [`MAX_COUNT`](crate::layout::geometry::MAX_COUNT).
+    /// [`MAX_COUNT`].
     pub fn continue_from(&self, next: u64, epoch: u64, generation: u64) {
         let is_new = self.access == Access::Write && self.header_word(STATE) == 0;
         assert!(is_new, "only a new segment can continue another");
