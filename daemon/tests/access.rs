@@ -1,6 +1,7 @@
 //! Who may do what, by the kernel's word: programs under other users, and what they can do with what they are handed.
 //!
 //! Needs root, to become others; says so by name where it cannot run.
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 mod daemon_support;
 

@@ -1,5 +1,6 @@
 //! Clients that keep no rule of the control socket: each harms itself alone. After every one of them the daemon lives,
 //! answers, and holds no descriptor more than before, and a publisher and a reader beside it have missed nothing.
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 mod daemon_support;
 
@@ -90,7 +91,10 @@ fn send_with_many(raw: &Raw, said: &[u8], count: usize) {
 
 const LIST: &[u8] = br#"{"request":"list"}"#;
 
-const CASES: &[(&str, fn(&Case<'_>))] = &[
+/// What a client does, and how.
+type Deed = (&'static str, fn(&Case<'_>));
+
+const CASES: &[Deed] = &[
     ("garbage", |case| {
         for garbage in [&b"\0\xff\x80garbage"[..], b"{", b"null", b"[]", b"\"hello\"", b"{\"request\":7}"] {
             let raw = case.connect();

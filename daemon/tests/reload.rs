@@ -1,4 +1,5 @@
 //! SIGHUP: the file is read again, channels come and go, and whoever is attached does not notice.
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 mod daemon_support;
 

@@ -2,6 +2,7 @@
 //! nothing that a stopped publisher writes later reaches anybody.
 //!
 //! `SHMCAST_TAKEOVERS` says how many publishers are killed, `SHMCAST_STRICT_TAKEOVERS` how many are stopped.
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 mod daemon_support;
 
@@ -80,7 +81,7 @@ fn receive(client: &Client, dir: &Path, kind: &str, name: &str) {
     let (mut missed, mut wrong) = (0, 0);
     let mut expected = subscriber.next_sequence();
     let mut spans: Vec<[u64; 3]> = Vec::new();
-    let mut received = 0;
+    let mut received = 0_u64;
     loop {
         let event = match kind {
             "spinning" => match subscriber.try_recv().unwrap() {
@@ -118,7 +119,7 @@ fn receive(client: &Client, dir: &Path, kind: &str, name: &str) {
                 wrong += 1;
             }
         }
-        if kind == "lagging" && received % 200 == 0 {
+        if kind == "lagging" && received.is_multiple_of(200) {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -220,7 +221,7 @@ fn nothing_that_a_stopped_publisher_writes_late_reaches_anybody() {
     firsts.push(await_publisher(0));
     for round in 1..=rounds {
         await_progress(round - 1, 200);
-        if round % 2 == 0 {
+        if round.is_multiple_of(2) {
             // The daemon that comes back can read the segment, and no more: it is sealed.
             daemon.crash();
             wait_until_all_are_back(&daemon, READERS.len());
@@ -281,12 +282,12 @@ fn nothing_that_a_stopped_publisher_writes_late_reaches_anybody() {
 fn take_over(daemon: &Daemon, round: usize) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_shmcast"));
     command.args(["takeover", "ticks"]).env("SHMCAST_SOCKET", daemon.socket()).env_remove("SHMCAST_DIR");
-    if round % 2 == 0 {
+    if round.is_multiple_of(2) {
         command.arg("--json");
     }
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let said = if round % 2 == 0 { output.stdout } else { output.stderr };
+    let said = if round.is_multiple_of(2) { output.stdout } else { output.stderr };
     String::from_utf8(said).unwrap()
 }
 

@@ -113,11 +113,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cut_speaks_of_its_own_generation_only() {
+    fn a_cut_speaks_of_its_own_generation_and_of_none_after_it() {
         let (at, word) = cut(5, 1_000_000);
         assert_eq!((at, cut_sequence(5, word)), (cut_word(5), Some(1_000_000)));
         assert_eq!(cut_word(13), at, "eight slots");
         assert_eq!(cut_sequence(13, word), None);
+        let (_, later) = cut(13, 2_000_000);
+        assert_eq!(cut_sequence(5, later), Some(0), "overwritten: all of it is in doubt");
         assert_eq!(cut_sequence(5, 0), None);
     }
 
