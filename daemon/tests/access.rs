@@ -16,7 +16,7 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const SOCKET: &str = "SHMCAST_TEST_SOCKET";
@@ -47,7 +47,7 @@ fn run(mut command: Command, daemon: &Daemon) -> (bool, String) {
 }
 
 /// Prints, for each channel, whether this user is let in as `publisher` and as `reader`.
-fn attach_to_all(socket: &PathBuf) {
+fn attach_to_all(socket: &Path) {
     let client = Client::at(socket).unwrap();
     for name in LISTS.iter().map(|(name, _, _)| name) {
         let published = publishing(&client, name).open().map(drop);
@@ -112,7 +112,7 @@ fn config() -> String {
 }
 
 /// All that a reader of another user can try with what the daemon hands it.
-fn intrude(socket: &PathBuf) {
+fn intrude(socket: &Path) {
     let raw = Raw::greeted(socket);
     let [segment, page] = raw.subscribe("open");
     cannot_be_changed(&segment);
@@ -218,7 +218,7 @@ fn a_reader_of_another_user_can_change_nothing_and_harms_nobody() {
 }
 
 /// A publisher of another user: may write to its segment, and still not change what the daemon fixed.
-fn take_from_descriptors(socket: &PathBuf) {
+fn take_from_descriptors(socket: &Path) {
     let raw = Raw::greeted(socket);
     let (answer, files) = raw.ask_for_files(&publish("shared", false), &[]);
     assert_eq!(answer["reply"], "publishing", "{answer}");
