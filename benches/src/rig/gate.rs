@@ -56,7 +56,11 @@ impl Gate {
                 return again;
             }
             again += 1;
-            std::hint::spin_loop();
+            if again.is_multiple_of(1 << 14) {
+                std::thread::yield_now(); // whom we wait for may be waiting for this CPU
+            } else {
+                std::hint::spin_loop();
+            }
         }
     }
 
