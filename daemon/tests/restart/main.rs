@@ -2,6 +2,7 @@
 //!
 //! `SHMCAST_RESTARTS` says how often under systemd, `SHMCAST_KILLS` how often without; `SHMCAST_TEST_RATE` is the
 //! publisher's rate.
+#![allow(clippy::unwrap_used, unreachable_pub, reason = "in a test, an unwrap that fails is a finding")]
 
 mod manager;
 mod traffic;

@@ -124,7 +124,7 @@ impl Traffic {
     /// Ends the publisher, lets the readers come to the end, and asserts that each has all of it, whole.
     pub(crate) fn end(mut self, what: &str) {
         fs::write(self.dir.path().join("stop"), "").unwrap();
-        let published: u64 = self.report("publisher")[0];
+        let [published, took_ms, ..] = self.report("publisher")[..] else { panic!("no report") };
         let (mut missed, mut torn, mut strange) = (0, 0, 0);
         for i in 0..self.readers.len() {
             let report = self.report(&format!("reader.{i}"));
@@ -136,8 +136,9 @@ impl Traffic {
             assert!(child.wait().unwrap().success(), "{what}: see above");
         }
         println!(
-            "{what}: {} readers of {published} messages each: {missed} missed, {torn} torn, {strange} other events",
+            "{what}: {} readers of {published} messages each at {}/s: {missed} missed, {torn} torn, {strange} other events",
             self.readers.len(),
+            published * 1000 / took_ms.max(1),
         );
         assert_eq!((missed, torn, strange), (0, 0, 0), "{what}");
     }
@@ -190,7 +191,7 @@ fn publish(client: &Client, stop: &Path, readers: usize) -> [u64; 4] {
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
     }
     publisher.close();
-    [published, 0, 0, 0]
+    [published, started.elapsed().as_millis() as u64, 0, 0]
 }
 
 fn receive(client: &Client) -> [u64; 4] {
