@@ -1,4 +1,5 @@
 //! The `shmcast` command as people and scripts meet it: real processes, real files, real exit codes.
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 use serde_json::Value;
 use std::fs;

@@ -41,6 +41,7 @@ pub const MAX_SERVERS: usize = 8;
 pub const DEFAULT_PAYLOAD_BYTES: usize = 1_400;
 
 #[cfg(test)]
+#[allow(unreachable_pub, reason = "its parts are each other's")]
 mod sim;
 
 #[cfg(test)]
