@@ -134,7 +134,7 @@ fn listing(words: &[u64]) -> String {
         let note = match at {
             _ if at < INDEX => header_note(at),
             _ if at < DATA => format!("index[{}]", at - INDEX),
-            _ if at >= record_end && (at - DATA) % 8 == 0 => {
+            _ if at >= record_end && (at - DATA).is_multiple_of(8) => {
                 record_end = at + Commit::from_word(word).record_bytes() as usize / 8;
                 format!("offset {:#x}: {}", (at - DATA) * 8, commit_note(word))
             }

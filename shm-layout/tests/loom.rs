@@ -28,6 +28,8 @@ const MUTANTS: &[(&str, &str)] = &[
     ("no_lazy_fence", "joined_at_the_tail"),
     ("no_index_fence", "joined_behind_a_control_record"),
     ("no_lazy_recheck", "joined_while_the_index_is_reused"),
+    ("lazy_after_gap_entry", "joined_around_a_gap"),
+    ("window_before_close", "lapped_at_the_end"),
     ("no_walk_commit_fence", "joined_around_a_gap"),
     ("no_walk_window_fence", "lapped_while_seeking"),
     ("no_walk_window_check", "lapped_while_walking"),

@@ -56,9 +56,9 @@ const TASKS: &[Task] = &[
     Task { name: "publish_48", before: 1, act: Act::Publish(48) },
     Task { name: "publish_100", before: 1, act: Act::Publish(100) },
     Task { name: "publish_1000", before: 1, act: Act::Publish(1000) },
-    // 63 KiB and an epoch record: 960 bytes are left before the end of the ring.
+    // 63 KiB and four granules: 768 bytes are left before the end of the ring.
     Task { name: "publish_behind_a_pad", before: 63, act: Act::Publish(1000) },
-    // 5 KiB, an epoch record, this record and what is cleaned ahead of it pass the first chunk of 8 KiB.
+    // 5 KiB, four granules, this record and what is cleaned ahead of it pass the first chunk of 8 KiB.
     Task { name: "publish_into_a_new_chunk", before: 5, act: Act::Publish(1000) },
     Task { name: "publish_over_the_last_lap", before: 90, act: Act::Publish(1000) },
     Task { name: "gap", before: 3, act: Act::Gap(5) },
@@ -137,7 +137,11 @@ fn play() {
     let file = File::options().read(true).write(true).open(path).unwrap();
     let segment = Segment::open(&file, Access::Write).unwrap();
     // A third writer: the second one prepared the ring and went without a word, as this one will.
-    let writer = (task.act != Act::Take).then(|| segment.writer(3, 0).unwrap());
+    let writer = (task.act != Act::Take).then(|| {
+        let mut writer = segment.writer(3, 0).unwrap();
+        publish(&mut writer, 100);
+        writer
+    });
     let message = match (task.act, &writer) {
         (Act::Publish(length), Some(writer)) => payload(writer.next_sequence(), length),
         _ => Vec::new(),
@@ -298,10 +302,10 @@ fn assert_whole(seen: &[Seen]) {
 
 /// Where a reader stands that has read all there was before the task.
 fn tail_before(file: &File, task: Task) -> Place {
-    let place = Segment::open(file, Access::Read).unwrap().locator().tail().unwrap();
-    // The process itself begins with an epoch record, unless that is its task.
-    let epoch_record = if task.act == Act::Take { 0 } else { 64 };
-    Place { position: place.position + epoch_record, ..place }
+    let Place { position, sequence } = Segment::open(file, Access::Read).unwrap().locator().tail().unwrap();
+    // The process itself begins with an epoch record and a message of 100 bytes, unless taking over is its task.
+    let (bytes, messages) = if task.act == Act::Take { (0, 0) } else { (64 + 128, 1) };
+    Place { position: position + bytes, sequence: sequence + messages }
 }
 
 fn run(task: Task, dir: &Path) -> Result<(), String> {

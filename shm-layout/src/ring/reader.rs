@@ -148,6 +148,9 @@ impl Reader {
     /// Every so many empty polls this happens by itself; call it before a long sleep.
     #[cold]
     pub fn look(&mut self) -> Poll {
+        if cfg!(mutant = "window_before_close") && !self.in_window(0) {
+            return self.outside(Commit::from_word(0));
+        }
         let state = self.state().map(|(_, state)| state);
         if !cfg!(mutant = "no_close_fence") {
             fence(Ordering::Acquire); // SYNC POINT: close
@@ -160,7 +163,7 @@ impl Reader {
         }
         // The window comes last: the zero may be one that cleans a later lap, and then there is more to say than that
         // the stream ended.
-        if !self.in_window(0) {
+        if !cfg!(mutant = "window_before_close") && !self.in_window(0) {
             return self.outside(commit);
         }
         match state {
