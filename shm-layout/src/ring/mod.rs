@@ -8,8 +8,8 @@
 //!
 //! Two things make this safe without the writer ever reading what a reader wrote:
 //!
-//! * **Clean ahead.** Before a granule can hold payload, its commit word and those of the granules after it are zero.
-//!   So the word at the tail is zero until the commit, whatever bytes earlier laps and payloads left there.
+//! * **Clean ahead.** Before a record is committed, the first word of the granule right after it is zero. So the word at
+//!   the tail is zero until the commit, whatever bytes earlier laps and payloads left there.
 //! * **Frontier.** Before the writer touches any granule below position `F`, it announces `F`, once a chunk. A reader
 //!   that copied a record at `p` looks at the frontier afterwards: `F - p > capacity` means that the copy may be torn.
 //!
@@ -18,7 +18,7 @@
 //!
 //! | SYNC POINT | writer | reader | gives |
 //! |---|---|---|---|
-//! | commit | `w0.store(Release)` | `w0.load(Relaxed)`, `fence(Acquire)` | the payload, and zeros in the commit words after it |
+//! | commit | `w0.store(Release)` | `w0.load(Relaxed)`, `fence(Acquire)` | the payload, and the zero where the next commit word will be |
 //! | window | `FRONTIER.store`, `fence(Release)`, data stores | data loads, `fence(Acquire)`, `FRONTIER.load` | who read a byte written under `F` sees at least `F` |
 //! | index | `index.store(Release)` | `index.load(Relaxed)`, `fence(Acquire)` | zeros where the entry points, and the lazy line of its time |
 //! | lazy | `LAZY.store(Release)` | `LAZY.load(Relaxed)`, `fence(Acquire)` | the index entries of all messages counted, and of the next |
