@@ -100,7 +100,7 @@ fn values_out_of_range_are_told_with_the_range() {
         "[waker]\nshortest_us = 9\nlongest_us = 8\n",
         "2:15: [waker]: shortest_us = 9 exceeds longest_us = 8",
     );
-    refuses("[waker]\nshortest_us = 1001\n", "2:15: [waker]: shortest_us = 1001 exceeds longest_us = 1000");
+    refuses("[waker]\nshortest_us = 4001\n", "2:15: [waker]: shortest_us = 4001 exceeds longest_us = 4000");
     let shown = "2:15: [waker]: shortest_us: cannot be integer `-5`: write a whole number from 0";
     refuses("[waker]\nshortest_us = -5\n", shown);
     let text = format!("{TICKS}numa_node = 1024\n");

@@ -103,7 +103,7 @@ pub struct WakerConfig {
 
 impl Default for WakerConfig {
     fn default() -> Self {
-        Self { shortest_us: 20, longest_us: 1000, cpu: None }
+        Self { shortest_us: 20, longest_us: 4000, cpu: None }
     }
 }
 

@@ -146,11 +146,11 @@ impl Config {
         if waker.longest_us > 10_000 {
             let what =
                 format!("{} us: parked readers sleep this long over the first message", waker.longest_us);
-            list.section("waker.longest_us", what, "1000");
+            list.section("waker.longest_us", what, "4000");
         }
         if waker.longest_us < 200 {
             let what = format!("{} us: costs percents of a core while nothing happens", waker.longest_us);
-            list.section("waker.longest_us", what, "1000");
+            list.section("waker.longest_us", what, "4000");
         }
         if let (Some(cpu), Some(online)) = (waker.cpu, &host.cpus)
             && !online.contains(cpu)
