@@ -14,7 +14,7 @@ use nix::sys::ptrace;
 use nix::sys::signal::{Signal, raise};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
-use shmcast_layout::layout::header::State;
+use shmcast_layout::layout::header::{FRONTIER, State};
 use shmcast_layout::layout::record::Control;
 use shmcast_layout::ring::locate::Place;
 use shmcast_layout::ring::reader::{Poll, Reader};
@@ -50,6 +50,8 @@ enum Act {
     Take,
 }
 
+const NEW_CHUNK: &str = "publish_into_a_new_chunk";
+
 const TASKS: &[Task] = &[
     Task { name: "publish_0", before: 1, act: Act::Publish(0) },
     Task { name: "publish_32", before: 1, act: Act::Publish(32) },
@@ -58,8 +60,8 @@ const TASKS: &[Task] = &[
     Task { name: "publish_1000", before: 1, act: Act::Publish(1000) },
     // 63 KiB and four granules: 768 bytes are left before the end of the ring.
     Task { name: "publish_behind_a_pad", before: 63, act: Act::Publish(1000) },
-    // 5 KiB, four granules, this record and what is cleaned ahead of it pass the first chunk of 8 KiB.
-    Task { name: "publish_into_a_new_chunk", before: 5, act: Act::Publish(1000) },
+    // 5 KiB, four granules and this record pass the first chunk of 8 KiB, which cleaning ahead has not.
+    Task { name: NEW_CHUNK, before: 5, act: Act::Publish(3000) },
     Task { name: "publish_over_the_last_lap", before: 90, act: Act::Publish(1000) },
     Task { name: "gap", before: 3, act: Act::Gap(5) },
     Task { name: "gap_of_the_whole_index", before: 3, act: Act::Gap(1024) },
@@ -326,6 +328,10 @@ fn run(task: Task, dir: &Path) -> Result<(), String> {
         }
     }
     stepped.kill();
+    let frontier = |state: &[u8]| state[FRONTIER * 8..FRONTIER * 8 + 8].to_vec();
+    if task.name == NEW_CHUNK {
+        assert_ne!(frontier(&states[0]), frontier(&now), "the task is to move the frontier");
+    }
     let copy = dir.join("copy");
     let mut happened = false;
     for state in &states {
