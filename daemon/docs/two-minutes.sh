@@ -111,9 +111,9 @@ if ! has curl; then
     echo "SKIPPED metrics: curl is not installed"
 elif curl -sf "http://127.0.0.1:$port/healthz" >/dev/null; then
     echo
-    echo "\$ curl http://127.0.0.1:$port/metrics | grep 'channel=\"ticks\"' | head -n 12"
+    echo "\$ curl http://127.0.0.1:$port/metrics | grep -m 12 'channel=\"ticks\"'"
     curl -sSf "http://127.0.0.1:$port/metrics" >"$scratch/metrics"
-    grep 'channel="ticks"' "$scratch/metrics" | head -n 12 || fail "no metrics of the channel"
+    grep -m 12 'channel="ticks"' "$scratch/metrics" || fail "no metrics of the channel"
 else
     echo "SKIPPED metrics: this build serves none"
 fi
