@@ -241,8 +241,20 @@ impl Subscriber {
     /// [`RecvError`].
     #[inline]
     pub fn try_recv(&mut self) -> Result<Option<Event<'_>>, RecvError> {
-        let outcome = self.poll()?;
-        Ok(outcome.map(|outcome| self.lend(outcome)))
+        let poll = self.reader.poll(self.buffer.as_mut_bytes());
+        // The two common answers go straight to the caller, without a detour through memory.
+        match poll {
+            Poll::Empty if self.attachment.is_none() => Ok(None),
+            Poll::Message { length, sequence, tag, key, time } if self.generation == 0 => {
+                self.note_received(time);
+                let payload = &self.buffer.as_bytes()[..length];
+                Ok(Some(Event::Message(Message { payload, sequence, tag, key, time })))
+            }
+            poll => {
+                let outcome = self.take(poll, self.buffer.as_bytes().len())?;
+                Ok(outcome.map(|outcome| self.lend(outcome)))
+            }
+        }
     }
 
     /// As [`try_recv`](Self::try_recv), with the payload copied to the start of `buffer`: the only copy between the
@@ -481,17 +493,23 @@ impl Subscriber {
                 self.follow()
             }
             Poll::Message { length, sequence, tag, key, time } => {
-                if let Some(page) = &self.page {
-                    page.page.received(self.reader.place());
-                    if self.record_latency {
-                        let now = self.clock.now();
-                        page.page.heartbeat(now);
-                        page.page.latency(self.clock.latency_ns(time, now));
-                    }
-                }
+                self.note_received(time);
                 Ok(Some(Outcome::Message(length, Message { payload: &[], sequence, tag, key, time })))
             }
             other => self.take_rare(other, available),
+        }
+    }
+
+    /// Counts a message on the page.
+    #[inline]
+    fn note_received(&self, time: u64) {
+        if let Some(page) = &self.page {
+            page.page.received(self.reader.place());
+            if self.record_latency {
+                let now = self.clock.now();
+                page.page.heartbeat(now);
+                page.page.latency(self.clock.latency_ns(time, now));
+            }
         }
     }
 
