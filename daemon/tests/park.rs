@@ -486,7 +486,6 @@ fn hostile_sleepers_keep_the_waker_from_the_honest_ones() {
         hostile.far.shutdown(std::net::Shutdown::Both).unwrap();
     }
     still_fine("shut bells");
-    // Shut bells are readable for ever: if the waker minded, it would never block again.
     crowd.iter().for_each(|hostile| hostile.say(0));
     still_fine("awake, with shut bells");
     drop(crowd);
@@ -520,7 +519,12 @@ fn the_waker_polls_for_nobody() {
     let mut subscriber = parked(&client).open().unwrap();
     publisher.publish(b"x").unwrap();
     assert_eq!(receive(&mut subscriber), Some(1));
-    // Nobody sleeps from here on: the reader has been told, and does not come back.
+    // Shut bells are readable for ever: minding them, it would never block again.
+    let shut = Hostile::attach(daemon.dir.path());
+    shut.bell.shutdown(std::net::Shutdown::Both).unwrap();
+    // A nap that nobody ended: the reader must have said that it is awake all the same.
+    assert_eq!(subscriber.recv_deadline(Instant::now() + Duration::from_millis(10)), Ok(None));
+    // Nobody sleeps from here on: the reader does not come back.
     wait_for("rest", || {
         let before = daemon.cpu_time("shmcast-waker");
         thread::sleep(Duration::from_millis(300));
