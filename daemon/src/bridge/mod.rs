@@ -1,7 +1,7 @@
 //! Channels between hosts over MoldUDP64.
 //!
-//! What is here so far is [`proto`]: the wire format and every state machine of both ends, without sockets, clocks or
-//! threads, so that a seeded simulation can put them through ten thousand bad networks a minute. The threads that drive
-//! them over real sockets are not written yet; until then nothing in the daemon uses this module.
+//! [`proto`] is the wire format and every state machine of both ends, without sockets, clocks or threads, so that a seeded
+//! simulation can put them through ten thousand bad networks a minute. [`spec`] is what a bridge is told.
 
 pub mod proto;
+pub mod spec;
