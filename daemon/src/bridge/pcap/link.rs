@@ -1,0 +1,126 @@
+//! From a captured frame to the UDP datagram in it: link layers, VLAN tags, IP, UDP.
+
+use etherparse::err::packet::SliceError;
+use etherparse::{EtherType, LaxNetSlice, LaxSlicedPacket, TransportSlice, UdpHeader, ip_number};
+use std::net::{IpAddr, SocketAddr};
+
+/// Why a packet of a capture gave no payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Skipped {
+    /// ARP, TCP and whatever else there is beside UDP.
+    #[error("not UDP")]
+    NotUdp,
+    /// To another port than those asked for.
+    #[error("to another port")]
+    OtherPort,
+    /// A fragment of an IP packet: its datagram is in several frames.
+    #[error("a fragment of an IP packet, which is not put together again")]
+    Fragment,
+    /// The capture holds less of the frame than its headers say was sent.
+    #[error("cut short by the capture: capture whole packets (tcpdump -s 0)")]
+    Truncated,
+    /// The headers contradict each other.
+    #[error("damaged headers")]
+    Malformed,
+    /// The frames of this interface are of a kind that is not understood here.
+    #[error("a link layer other than Ethernet, Linux cooked, raw IP and loopback")]
+    LinkType,
+}
+
+impl Skipped {
+    /// How many reasons there are.
+    pub const COUNT: usize = 6;
+    /// Every reason, in counter order.
+    pub const ALL: [Skipped; Skipped::COUNT] = [
+        Skipped::NotUdp,
+        Skipped::OtherPort,
+        Skipped::Fragment,
+        Skipped::Truncated,
+        Skipped::Malformed,
+        Skipped::LinkType,
+    ];
+}
+
+/// Sources, destination and payload of one UDP datagram.
+pub(super) type Found<'a> = (SocketAddr, SocketAddr, &'a [u8]);
+
+// Numbers that capture files have for link layers: https://www.tcpdump.org/linktypes.html
+const NULL: i32 = 0;
+const ETHERNET: i32 = 1;
+const RAW_BSD: i32 = 12;
+const RAW_OPENBSD: i32 = 14;
+pub(super) const RAW: i32 = 101;
+const LOOP: i32 = 108;
+const LINUX_SLL: i32 = 113;
+const IPV4: i32 = 228;
+const IPV6: i32 = 229;
+const LINUX_SLL2: i32 = 276;
+
+/// The UDP datagram in a frame of which `sent` bytes were on the wire.
+pub(super) fn datagram(link_type: i32, frame: &[u8], sent: usize) -> Result<Found<'_>, Skipped> {
+    let unclear = if sent > frame.len() { Skipped::Truncated } else { Skipped::Malformed };
+    let after = |bytes: usize| frame.get(bytes..).ok_or(unclear);
+    // A cooked header ends, or begins, with the protocol that an Ethernet header would name.
+    let cooked = |bytes: usize, protocol_at: usize| {
+        let payload = after(bytes)?;
+        let protocol = u16::from_be_bytes([frame[protocol_at], frame[protocol_at + 1]]);
+        Ok(LaxSlicedPacket::from_ether_type(EtherType(protocol), payload))
+    };
+    let ip = |packet| LaxSlicedPacket::from_ip(packet).map_err(|_| unclear);
+    let packet = match link_type {
+        ETHERNET => LaxSlicedPacket::from_ethernet(frame).map_err(|_| unclear)?,
+        LINUX_SLL => cooked(16, 14)?,
+        LINUX_SLL2 => cooked(20, 0)?,
+        // Four bytes of address family, in the byte order of whoever captured; the IP version says the same.
+        NULL | LOOP => ip(after(4)?)?,
+        RAW | RAW_BSD | RAW_OPENBSD | IPV4 | IPV6 => ip(frame)?,
+        _ => return Err(Skipped::LinkType),
+    };
+    udp(&packet, unclear)
+}
+
+fn udp<'a>(packet: &LaxSlicedPacket<'a>, unclear: Skipped) -> Result<Found<'a>, Skipped> {
+    let (source, destination): (IpAddr, IpAddr) = match &packet.net {
+        Some(LaxNetSlice::Ipv4(ip)) => {
+            (ip.header().source_addr().into(), ip.header().destination_addr().into())
+        }
+        Some(LaxNetSlice::Ipv6(ip)) => {
+            (ip.header().source_addr().into(), ip.header().destination_addr().into())
+        }
+        Some(LaxNetSlice::Arp(_)) => return Err(Skipped::NotUdp),
+        // With an error it might have been anything; without, it is a protocol that nobody asked for.
+        None if packet.stop_err.is_some() => return Err(unclear),
+        None => return Err(Skipped::NotUdp),
+    };
+    let content = packet.net.as_ref().and_then(LaxNetSlice::ip_payload_ref).ok_or(unclear)?;
+    if content.ip_number == ip_number::UDP && content.fragmented {
+        return Err(Skipped::Fragment);
+    }
+    let udp = match &packet.transport {
+        Some(TransportSlice::Udp(udp)) => udp,
+        Some(_) => return Err(Skipped::NotUdp),
+        None if content.ip_number == ip_number::UDP => return Err(shortage(content.incomplete, unclear)),
+        None => {
+            return Err(match &packet.stop_err {
+                // Extension headers that were cut off may have led to UDP.
+                Some((SliceError::Len(_), _)) => shortage(content.incomplete, unclear),
+                _ => Skipped::NotUdp,
+            });
+        }
+    };
+    // Length 0 is a jumbogram's: all that there is. Bytes behind the length are Ethernet's padding, and cut off already.
+    let length = usize::from(udp.length());
+    if content.incomplete || (length != 0 && length > udp.slice().len()) {
+        return Err(shortage(content.incomplete, unclear));
+    }
+    if length != 0 && length < UdpHeader::LEN {
+        return Err(Skipped::Malformed);
+    }
+    let source = SocketAddr::new(source, udp.source_port());
+    Ok((source, SocketAddr::new(destination, udp.destination_port()), udp.payload()))
+}
+
+// IP says that more was sent than there is: cut off, whatever the capture says of the frame.
+fn shortage(incomplete: bool, unclear: Skipped) -> Skipped {
+    if incomplete { Skipped::Truncated } else { unclear }
+}

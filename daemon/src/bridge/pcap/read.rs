@@ -1,0 +1,310 @@
+//! Reading capture files: pcap in both byte orders, micro- and nanoseconds, and pcapng with any number of interfaces.
+
+use super::link::{self, Skipped};
+use pcap_parser::traits::{PcapNGPacketBlock, PcapReaderIterator};
+use pcap_parser::{Block, PcapBlockOwned, PcapError, PcapHeader, create_reader};
+use std::io::{self, Read};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// How much of a file is looked at to begin with, and the most that one packet may take.
+const BUFFER_BYTES: usize = 256 << 10;
+const MAX_BLOCK_BYTES: usize = 16 << 20;
+/// No program captures on more interfaces; a file that claims it would only cost memory.
+const MAX_INTERFACES: usize = 65_536;
+
+/// Why a capture cannot be read any further.
+#[derive(Debug, thiserror::Error)]
+pub enum CaptureError {
+    /// Not a capture at all.
+    #[error(
+        "not a capture file: give one that tcpdump or Wireshark wrote, as pcap or pcapng, and not compressed"
+    )]
+    NotACapture,
+    /// The system's word.
+    #[error("reading failed after {packets} packets: {source}")]
+    Read {
+        /// How many packets were read.
+        packets: u64,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Its structure is broken.
+    #[error("damaged after {packets} packets, at byte {offset}: what follows cannot be told apart")]
+    Damaged {
+        /// How many packets were read.
+        packets: u64,
+        /// Where in the file.
+        offset: usize,
+    },
+    /// Nobody sends such packets.
+    #[error("after {packets} packets, at byte {offset}, the file claims one larger than {MAX_BLOCK_BYTES} B")]
+    TooLarge {
+        /// How many packets were read.
+        packets: u64,
+        /// Where in the file.
+        offset: usize,
+    },
+}
+
+/// One UDP datagram of a capture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Datagram<'a> {
+    /// When it was captured, in nanoseconds since 1970. One that has no time of its own has that of the one before.
+    pub time_ns: u64,
+    /// Who sent it.
+    pub source: SocketAddr,
+    /// To whom.
+    pub destination: SocketAddr,
+    /// What.
+    pub payload: &'a [u8],
+}
+
+/// What was in a capture. `packets` is `datagrams` plus all that was skipped.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CaptureCounters {
+    /// Packets read.
+    pub packets: u64,
+    /// UDP datagrams handed out.
+    pub datagrams: u64,
+    /// Whether the file ends within a packet, as it does when its writer was killed.
+    pub cut_off: bool,
+    skipped: [u64; Skipped::COUNT],
+}
+
+impl CaptureCounters {
+    /// How many packets were left out for `reason`.
+    pub fn skipped(&self, reason: Skipped) -> u64 {
+        self.skipped[reason as usize]
+    }
+}
+
+/// How the packets of one interface are to be understood.
+#[derive(Debug, Clone, Copy)]
+struct Interface {
+    link_type: i32,
+    ticks_per_second: u64,
+    offset_s: i64,
+}
+
+/// A capture file that is being read.
+pub struct Capture<'a> {
+    reader: Box<dyn PcapReaderIterator + Send + 'a>,
+    buffer_bytes: usize,
+    failure: Failure,
+    ports: Vec<u16>,
+    /// Those of the section that is being read.
+    interfaces: Vec<Interface>,
+    time_ns: u64,
+    frame: Vec<u8>,
+    counters: CaptureCounters,
+}
+
+/// What the system said last; the parser only tells that it said something.
+type Failure = Arc<Mutex<Option<io::Error>>>;
+
+struct Noting<R> {
+    from: R,
+    failure: Failure,
+}
+
+impl<R: Read> Read for Noting<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.from.read(buffer) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => {
+                    let kind = e.kind();
+                    *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(e);
+                    return Err(kind.into());
+                }
+                read => return read,
+            }
+        }
+    }
+}
+
+fn read_error(failure: &Failure, packets: u64) -> CaptureError {
+    let source = failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+    CaptureError::Read { packets, source: source.unwrap_or_else(|| io::ErrorKind::Other.into()) }
+}
+
+/// A frame was read into the buffer, or something that is none; or there is nothing more.
+enum Step {
+    Frame { link_type: i32, sent: usize },
+    Other,
+    End,
+}
+
+impl<'a> Capture<'a> {
+    /// Begins to read. Only datagrams to one of `ports` are handed out, or all when it is empty.
+    ///
+    /// # Errors
+    /// [`CaptureError::NotACapture`] when the first bytes are of neither format.
+    pub fn open(from: impl Read + Send + 'a, ports: &[u16]) -> Result<Self, CaptureError> {
+        let failure = Failure::default();
+        let from = Noting { from, failure: failure.clone() };
+        let reader = create_reader(BUFFER_BYTES, from).map_err(|e| match e {
+            PcapError::ReadError => read_error(&failure, 0),
+            _ => CaptureError::NotACapture,
+        })?;
+        Ok(Self {
+            reader,
+            buffer_bytes: BUFFER_BYTES,
+            failure,
+            ports: ports.to_vec(),
+            interfaces: Vec::new(),
+            time_ns: 0,
+            frame: Vec::new(),
+            counters: CaptureCounters::default(),
+        })
+    }
+
+    /// The next UDP datagram; `None` at the end. Everything else on the way is counted. One copy a packet.
+    ///
+    /// # Errors
+    /// [`CaptureError`]; there is nothing to be had after it.
+    pub fn read(&mut self) -> Result<Option<Datagram<'_>>, CaptureError> {
+        let (link_type, sent) = loop {
+            match self.step()? {
+                Step::Frame { link_type, sent } => match self.judge(link_type, sent) {
+                    None => break (link_type, sent),
+                    Some(reason) => self.counters.skipped[reason as usize] += 1,
+                },
+                Step::Other => {}
+                Step::End => return Ok(None),
+            }
+        };
+        self.counters.datagrams += 1;
+        let (source, destination, payload) =
+            link::datagram(link_type, &self.frame, sent).expect("judged sound just now");
+        Ok(Some(Datagram { time_ns: self.time_ns, source, destination, payload }))
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> &CaptureCounters {
+        &self.counters
+    }
+
+    fn judge(&self, link_type: i32, sent: usize) -> Option<Skipped> {
+        match link::datagram(link_type, &self.frame, sent) {
+            Ok((_, to, _)) if !self.ports.is_empty() && !self.ports.contains(&to.port()) => {
+                Some(Skipped::OtherPort)
+            }
+            Ok(_) => None,
+            Err(reason) => Some(reason),
+        }
+    }
+
+    fn step(&mut self) -> Result<Step, CaptureError> {
+        let (packets, offset) = (self.counters.packets, self.reader.consumed());
+        match self.reader.next() {
+            Ok((bytes, block)) => {
+                let step = match block {
+                    PcapBlockOwned::LegacyHeader(header) => {
+                        self.interfaces = vec![interface_of(&header)];
+                        Step::Other
+                    }
+                    PcapBlockOwned::Legacy(block) => {
+                        let interface = *self.interfaces.first().expect("the header is the first block");
+                        let seconds = u64::from(block.ts_sec) * interface.ticks_per_second;
+                        self.time_ns = time_of(&interface, seconds + u64::from(block.ts_usec));
+                        self.frame.clear();
+                        self.frame.extend_from_slice(block.data);
+                        Step::Frame { link_type: interface.link_type, sent: block.origlen as usize }
+                    }
+                    PcapBlockOwned::NG(block) => {
+                        next_block(&block, &mut self.interfaces, &mut self.time_ns, &mut self.frame)
+                    }
+                };
+                self.reader.consume(bytes);
+                self.counters.packets += u64::from(matches!(step, Step::Frame { .. }));
+                Ok(step)
+            }
+            Err(PcapError::Eof) => Ok(Step::End),
+            Err(PcapError::UnexpectedEof) => {
+                self.counters.cut_off = true;
+                Ok(Step::End)
+            }
+            Err(PcapError::Incomplete(_)) => self.refill().map(|()| Step::Other),
+            Err(PcapError::BufferTooSmall) => {
+                if self.buffer_bytes >= MAX_BLOCK_BYTES {
+                    return Err(CaptureError::TooLarge { packets, offset });
+                }
+                self.buffer_bytes *= 2;
+                self.reader.grow(self.buffer_bytes);
+                self.refill().map(|()| Step::Other)
+            }
+            Err(_) => Err(CaptureError::Damaged { packets, offset }),
+        }
+    }
+
+    fn refill(&mut self) -> Result<(), CaptureError> {
+        self.reader.refill().map_err(|_| read_error(&self.failure, self.counters.packets))
+    }
+}
+
+impl std::fmt::Debug for Capture<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Capture").field("ports", &self.ports).field("counters", &self.counters).finish()
+    }
+}
+
+fn interface_of(header: &PcapHeader) -> Interface {
+    let ticks_per_second = if header.is_nanosecond_precision() { 1_000_000_000 } else { 1_000_000 };
+    // The upper bits of the field tell of checksums behind the frames.
+    let link_type = header.network.0 & 0xFFFF;
+    Interface { link_type, ticks_per_second, offset_s: 0 }
+}
+
+fn next_block(
+    block: &Block<'_>,
+    interfaces: &mut Vec<Interface>,
+    time_ns: &mut u64,
+    frame: &mut Vec<u8>,
+) -> Step {
+    let (index, sent, data) = match block {
+        Block::SectionHeader(_) => {
+            interfaces.clear();
+            return Step::Other;
+        }
+        Block::InterfaceDescription(own) => {
+            if interfaces.len() < MAX_INTERFACES {
+                interfaces.push(Interface {
+                    link_type: own.linktype.0,
+                    ticks_per_second: ticks_per_second(own.if_tsresol),
+                    offset_s: own.ts_offset(),
+                });
+            }
+            return Step::Other;
+        }
+        Block::EnhancedPacket(packet) => {
+            if let Some(interface) = interfaces.get(packet.if_id as usize) {
+                *time_ns = time_of(interface, u64::from(packet.ts_high) << 32 | u64::from(packet.ts_low));
+            }
+            (packet.if_id as usize, packet.origlen, packet.packet_data())
+        }
+        Block::SimplePacket(packet) => (0, packet.origlen, packet.packet_data()),
+        _ => return Step::Other,
+    };
+    frame.clear();
+    frame.extend_from_slice(data);
+    // An interface that was not described: no link type has this number.
+    let link_type = interfaces.get(index).map_or(-1, |interface| interface.link_type);
+    Step::Frame { link_type, sent: sent as usize }
+}
+
+// A power of ten, or with the top bit set a power of two. (`ts_resolution` of the library refuses every power of two.)
+fn ticks_per_second(resolution: u8) -> u64 {
+    let exponent = u32::from(resolution & 0x7F);
+    let base: u64 = if resolution & 0x80 == 0 { 10 } else { 2 };
+    base.checked_pow(exponent).unwrap_or(1_000_000)
+}
+
+fn time_of(interface: &Interface, ticks: u64) -> u64 {
+    let ns = u128::from(ticks) * 1_000_000_000 / u128::from(interface.ticks_per_second);
+    let ns = i128::try_from(ns)
+        .unwrap_or(i128::MAX)
+        .saturating_add(i128::from(interface.offset_s) * 1_000_000_000);
+    u64::try_from(ns.max(0)).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,352 @@
+//! Captures made here, byte by byte where a library would make only sound ones.
+
+use super::*;
+use etherparse::PacketBuilder;
+use proptest::prelude::*;
+use std::fs;
+
+const FROM: &str = "10.0.0.1:4000";
+const TO: &str = "239.1.2.3:5000";
+
+/// An IPv4 packet with a UDP datagram.
+fn ipv4(port: u16, payload: &[u8]) -> Vec<u8> {
+    let mut packet = Vec::new();
+    let builder = PacketBuilder::ipv4([10, 0, 0, 1], [239, 1, 2, 3], 3).udp(4_000, port);
+    builder.write(&mut packet, payload).unwrap();
+    packet
+}
+
+fn ipv6(port: u16, payload: &[u8]) -> Vec<u8> {
+    let mut packet = Vec::new();
+    let builder = PacketBuilder::ipv6([0xFD; 16], [0xFF; 16], 3).udp(4_000, port);
+    builder.write(&mut packet, payload).unwrap();
+    packet
+}
+
+/// An Ethernet frame; `between` goes before the IP packet, its type included.
+fn ethernet(between: &[u8], packet: &[u8]) -> Vec<u8> {
+    [&[1, 0, 0x5E, 1, 2, 3, 2, 0, 0, 0, 0, 1][..], between, packet].concat()
+}
+
+/// A pcap file; frames with their time in seconds and microseconds and their length on the wire.
+fn pcap(link_type: u32, frames: &[(u32, u32, usize, Vec<u8>)]) -> Vec<u8> {
+    let mut file = [0xA1B2_C3D4_u32.to_le_bytes(), [2, 0, 4, 0], [0; 4], [0; 4], [0, 0, 4, 0]].concat();
+    file.extend(link_type.to_le_bytes());
+    for (seconds, micros, sent, frame) in frames {
+        for number in [*seconds, *micros, frame.len() as u32, *sent as u32] {
+            file.extend(number.to_le_bytes());
+        }
+        file.extend(frame);
+    }
+    file
+}
+
+fn whole(link_type: u32, frames: &[Vec<u8>]) -> Vec<u8> {
+    let frame = |(second, frame): (usize, &Vec<u8>)| (second as u32, 0, frame.len(), frame.clone());
+    pcap(link_type, &frames.iter().enumerate().map(frame).collect::<Vec<_>>())
+}
+
+fn read_all(file: &[u8], ports: &[u16]) -> (Vec<(u64, Vec<u8>)>, CaptureCounters) {
+    let mut capture = Capture::open(file, ports).unwrap();
+    let mut found = Vec::new();
+    while let Some(datagram) = capture.read().unwrap() {
+        found.push((datagram.time_ns, datagram.payload.to_vec()));
+    }
+    (found, *capture.counters())
+}
+
+fn payloads(file: &[u8]) -> Vec<Vec<u8>> {
+    read_all(file, &[]).0.into_iter().map(|(_, payload)| payload).collect()
+}
+
+#[test]
+fn every_link_layer_leads_to_the_same_payload() {
+    let (v4, v6) = (ipv4(5_000, b"four"), ipv6(5_000, b"six"));
+    let vlan = [0x81, 0, 0, 7, 8, 0];
+    let double_vlan = [0x88, 0xA8, 0, 7, 0x81, 0, 0, 9, 0x86, 0xDD];
+    let mut padded = ethernet(&[8, 0], &ipv4(5_000, b""));
+    padded.resize(60, 0xEE);
+    let cooked = [&[0, 0, 0x03, 0x04, 0, 6, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0][..], &v4].concat();
+    let cooked2 = [&[0x86, 0xDD, 0, 0, 0, 0, 0, 1, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0][..], &v6].concat();
+    let loopback = [&[2, 0, 0, 0][..], &v4].concat();
+    let openbsd_loopback = [&[0, 0, 0, 24][..], &v6].concat();
+    for (link_type, frames, expected) in [
+        (1, vec![ethernet(&[8, 0], &v4), ethernet(&[0x86, 0xDD], &v6)], vec!["four", "six"]),
+        (1, vec![ethernet(&vlan, &v4), ethernet(&double_vlan, &v6), padded], vec!["four", "six", ""]),
+        (113, vec![cooked], vec!["four"]),
+        (276, vec![cooked2], vec!["six"]),
+        (101, vec![v4.clone(), v6.clone()], vec!["four", "six"]),
+        (228, vec![v4.clone()], vec!["four"]),
+        (229, vec![v6.clone()], vec!["six"]),
+        (0, vec![loopback], vec!["four"]),
+        (108, vec![openbsd_loopback], vec!["six"]),
+    ] {
+        assert_eq!(
+            payloads(&whole(link_type, &frames)),
+            expected.iter().map(|p| p.as_bytes()).collect::<Vec<_>>()
+        );
+    }
+}
+
+#[test]
+fn nothing_is_left_out_without_a_reason() {
+    let sound = ipv4(5_000, b"kept");
+    let mut fragment = sound.clone();
+    fragment[6] = 0x20; // more fragments follow
+    let mut late_fragment = sound.clone();
+    late_fragment[7] = 3; // at offset 24
+    let mut tcp = Vec::new();
+    PacketBuilder::ipv4([1; 4], [2; 4], 3).tcp(1, 5_000, 1, 1).write(&mut tcp, b"data").unwrap();
+    let mut liar = sound.clone();
+    liar[24..26].copy_from_slice(&500u16.to_be_bytes()); // UDP's length passes IP's
+    let mut dwarf = sound.clone();
+    dwarf[24..26].copy_from_slice(&3u16.to_be_bytes());
+    let cut = |bytes: usize| (0, 0, sound.len(), sound[..bytes].to_vec());
+    let frames =
+        |frames: &[Vec<u8>]| -> Vec<_> { frames.iter().map(|f| (0, 0, f.len(), f.clone())).collect() };
+    let mut all =
+        frames(&[sound.clone(), fragment, late_fragment, tcp, liar, dwarf, ipv4(5_001, b"other"), vec![]]);
+    all.extend([cut(31), cut(24), cut(12), cut(0)]);
+    let (found, counters) = read_all(&pcap(101, &all), &[5_000]);
+    assert_eq!(found.len(), 1);
+    let counts = Skipped::ALL.map(|reason| counters.skipped(reason));
+    // not UDP, other port, fragments, truncated, malformed, link type
+    assert_eq!(counts, [1, 1, 2, 4, 3, 0], "{counters:?}");
+    assert_eq!(counters.packets, 12);
+
+    let arp = ethernet(
+        &[8, 6],
+        &[0, 1, 8, 0, 6, 4, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+    );
+    let (found, counters) = read_all(&whole(1, &[arp, ethernet(&[0x88, 0xCC], b"LLDP")]), &[]);
+    assert_eq!((found.len(), counters.skipped(Skipped::NotUdp)), (0, 2));
+    let (_, counters) = read_all(&whole(147, &[sound]), &[]);
+    assert_eq!(counters.skipped(Skipped::LinkType), 1);
+}
+
+#[test]
+fn a_file_whose_writer_was_killed_gives_what_is_whole_and_says_so() {
+    let mut file = whole(101, &[ipv4(5_000, b"one"), ipv4(5_000, b"two")]);
+    file.truncate(file.len() - 1);
+    let (found, counters) = read_all(&file, &[]);
+    assert_eq!((found.len(), counters.cut_off), (1, true));
+    let (_, counters) = read_all(&whole(101, &[]), &[]);
+    assert_eq!(counters, CaptureCounters::default());
+}
+
+#[test]
+fn what_is_no_capture_is_refused() {
+    for bytes in [
+        &b""[..],
+        b"\xD4\xC3\xB2",
+        b"time,price\n1,100.25\n0123456789abcdef",
+        b"\x1F\x8B\x08 compressed file of pcap",
+    ] {
+        assert!(matches!(Capture::open(bytes, &[]), Err(CaptureError::NotACapture)), "{bytes:?}");
+    }
+}
+
+#[test]
+fn a_length_that_a_file_claims_is_not_believed_with_memory() {
+    let mut file = whole(101, &[ipv4(5_000, b"one"), ipv4(5_000, b"two")]);
+    let second = 24 + 16 + ipv4(5_000, b"one").len();
+    file[second + 8..second + 12].copy_from_slice(&0x7FFF_FFF0_u32.to_le_bytes());
+    file.resize(40 << 20, 0);
+    let mut capture = Capture::open(&file[..], &[]).unwrap();
+    assert!(capture.read().unwrap().is_some());
+    match capture.read() {
+        Err(CaptureError::TooLarge { packets: 1, offset }) => assert_eq!(offset, second),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Any file that fails is told with what the system said.
+#[test]
+fn a_disk_that_fails_is_told_apart_from_the_end() {
+    struct Failing(Vec<u8>);
+    impl std::io::Read for Failing {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            let bytes = self.0.len().min(buffer.len()).min(50);
+            if bytes == 0 {
+                return Err(std::io::Error::other("the disk is gone"));
+            }
+            buffer[..bytes].copy_from_slice(&self.0.drain(..bytes).collect::<Vec<_>>());
+            Ok(bytes)
+        }
+    }
+    let mut capture = Capture::open(Failing(whole(101, &[ipv4(5_000, b"one")])), &[]).unwrap();
+    assert_eq!(capture.read().unwrap().unwrap().payload, b"one");
+    let error = capture.read().unwrap_err().to_string();
+    assert_eq!(error, "reading failed after 1 packets: the disk is gone");
+}
+
+#[test]
+fn times_are_nanoseconds_whatever_the_file_counts_in() {
+    let frame = ipv4(5_000, b"x");
+    let little = pcap(101, &[(1_700_000_000, 123_456, frame.len(), frame.clone())]);
+    assert_eq!(read_all(&little, &[]).0[0].0, 1_700_000_000_123_456_000);
+    let mut nanos = little.clone();
+    nanos[..4].copy_from_slice(&0xA1B2_3C4D_u32.to_le_bytes());
+    assert_eq!(read_all(&nanos, &[]).0[0].0, 1_700_000_000_000_123_456);
+    // The same file written on a machine of the other byte order: every field of the headers turned round.
+    let mut big = little.clone();
+    for (at, size) in [(0, 4), (4, 2), (6, 2), (16, 4), (20, 4), (24, 4), (28, 4), (32, 4), (36, 4)] {
+        big[at..at + size].reverse();
+    }
+    assert_eq!(read_all(&big, &[]).0[0].0, 1_700_000_000_123_456_000);
+}
+
+/// One block of a pcapng file.
+fn block(kind: u32, body: &[u8]) -> Vec<u8> {
+    let padding = body.len().next_multiple_of(4) - body.len();
+    let length = ((12 + body.len() + padding) as u32).to_le_bytes();
+    [&kind.to_le_bytes()[..], &length, body, &vec![0; padding], &length].concat()
+}
+
+fn section() -> Vec<u8> {
+    block(0x0A0D_0D0A, &[&[0x4D, 0x3C, 0x2B, 0x1A, 1, 0, 0, 0][..], &[0xFF; 8]].concat())
+}
+
+fn interface(link_type: u16, resolution: u8) -> Vec<u8> {
+    block(
+        1,
+        &[&link_type.to_le_bytes()[..], &[0; 6], &[9, 0, 1, 0, resolution, 0, 0, 0, 0, 0, 0, 0]].concat(),
+    )
+}
+
+fn packet(interface: u32, ticks: u64, frame: &[u8]) -> Vec<u8> {
+    let length = (frame.len() as u32).to_le_bytes();
+    let ticks = [((ticks >> 32) as u32).to_le_bytes(), (ticks as u32).to_le_bytes()].concat();
+    block(6, &[&interface.to_le_bytes()[..], &ticks, &length, &length, frame].concat())
+}
+
+#[test]
+fn each_interface_of_a_pcapng_has_its_own_link_layer_and_clock() {
+    let (v4, framed) = (ipv4(5_000, b"raw"), ethernet(&[8, 0], &ipv4(5_000, b"framed")));
+    let length = (v4.len() as u32).to_le_bytes();
+    let file = [
+        section(),
+        interface(101, 9),
+        interface(1, 6),
+        packet(0, 1_700_000_000_000_000_007, &v4),
+        packet(1, 1_700_000_000_000_008, &framed),
+        packet(7, 1, &v4), // described nowhere
+        section(),
+        interface(1, 0x80 | 10), // 1024 ticks a second
+        packet(0, 512, &framed),
+        block(3, &[&length[..], &v4].concat()), // a simple packet, in the Ethernet of this section
+    ]
+    .concat();
+    let (found, counters) = read_all(&file, &[]);
+    let expected: [(u64, &[u8]); 3] = [
+        (1_700_000_000_000_000_007, b"raw"),
+        (1_700_000_000_000_008_000, b"framed"),
+        (500_000_000, b"framed"),
+    ];
+    assert_eq!(found, expected.map(|(time, payload)| (time, payload.to_vec())));
+    assert_eq!((counters.packets, counters.skipped(Skipped::LinkType)), (5, 1));
+}
+
+#[test]
+fn what_a_bridge_hands_over_is_read_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("bridge.pcap");
+    let file = CaptureFile::create(&path, 1_400).unwrap();
+    let taps = [file.tap(), file.tap()];
+    let addresses = [
+        (FROM, TO),
+        ("0.0.0.0:4000", TO),
+        ("[::]:4000", TO),
+        ("[fe80::1]:4000", "[ff02::1]:5000"),
+        ("[::ffff:10.0.0.1]:4000", TO),
+    ];
+    for (index, (from, to)) in addresses.iter().enumerate() {
+        let data = vec![index as u8; index * 300];
+        taps[index % 2].record(index as u64 + 7, from.parse().unwrap(), to.parse().unwrap(), &data);
+    }
+    taps[0].record(1, FROM.parse().unwrap(), TO.parse().unwrap(), &[0; 1_401]);
+    assert_eq!(file.finish().unwrap(), Captured { packets: 5, dropped: 1 });
+    let bytes = fs::read(&path).unwrap();
+    let mut capture = Capture::open(&bytes[..], &[5_000]).unwrap();
+    for (index, (from, to)) in addresses.iter().enumerate() {
+        let datagram = capture.read().unwrap().unwrap();
+        assert_eq!((datagram.time_ns, datagram.payload.len()), (index as u64 + 7, index * 300));
+        let from: std::net::SocketAddr = from.parse().unwrap();
+        let same = from.ip().is_unspecified() || datagram.source.ip() == from.ip().to_canonical();
+        assert!(same && datagram.source.port() == 4_000, "{datagram:?}");
+        assert_eq!(datagram.destination, to.parse().unwrap());
+    }
+    assert!(capture.read().unwrap().is_none());
+}
+
+#[test]
+fn a_full_disk_is_told_and_every_packet_counted() {
+    let full = std::path::Path::new("/dev/full");
+    let file = CaptureFile::create(full, 1_400).unwrap();
+    let tap = file.tap();
+    tap.record(1, FROM.parse().unwrap(), TO.parse().unwrap(), &[7; 1_400]);
+    let error = file.finish().unwrap_err();
+    assert!(matches!(&error, CaptureFileError::Write { path, .. } if path == full), "{error}");
+}
+
+/// The file has what was handed over, and the rest is counted, however far the writer is behind.
+#[test]
+fn a_writer_that_is_behind_makes_nobody_wait_and_loses_nothing_silently() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("burst.pcap");
+    let file = CaptureFile::create(&path, 64).unwrap();
+    let tap = file.tap();
+    for sequence in 0..100_000u64 {
+        tap.record(sequence, FROM.parse().unwrap(), TO.parse().unwrap(), &sequence.to_le_bytes());
+    }
+    let captured = file.finish().unwrap();
+    assert_eq!(captured.packets + captured.dropped, 100_000);
+    assert_eq!(tap.captured(), captured);
+    let (found, _) = read_all(&fs::read(&path).unwrap(), &[]);
+    assert_eq!(found.len() as u64, captured.packets);
+    assert!(found.iter().all(|(time_ns, payload)| payload[..] == time_ns.to_le_bytes()));
+    assert!(found.is_sorted());
+}
+
+fn sound_files() -> impl Strategy<Value = Vec<u8>> {
+    let frames = [
+        ethernet(&[0x81, 0, 0, 7, 8, 0], &ipv4(5_000, b"four")),
+        ethernet(&[0x86, 0xDD], &ipv6(5_000, b"six")),
+        ipv4(5_000, &[9; 200]),
+    ];
+    let ng = [section(), interface(1, 9), packet(0, 5, &frames[0]), packet(0, 6, &frames[1])].concat();
+    prop_oneof![
+        Just(ng),
+        prop_oneof![Just(0u32), Just(1), Just(101), Just(113), Just(276)]
+            .prop_map(move |link| whole(link, &frames)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    /// Whatever stands in the file: no panic, no endless loop, and the sum is right.
+    #[test]
+    fn damaged_files_never_panic(
+        mut file in sound_files(),
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..12),
+        cut in any::<prop::sample::Index>(),
+        cuts in any::<bool>(),
+    ) {
+        for (at, byte) in damage {
+            let at = at.index(file.len());
+            file[at] = byte;
+        }
+        if cuts {
+            file.truncate(cut.index(file.len()));
+        }
+        if let Ok(mut capture) = Capture::open(&file[..], &[]) {
+            while let Ok(Some(datagram)) = capture.read() {
+                prop_assert!(datagram.payload.len() < file.len());
+            }
+            let counters = capture.counters();
+            let skipped: u64 = Skipped::ALL.iter().map(|&reason| counters.skipped(reason)).sum();
+            prop_assert_eq!(counters.packets, counters.datagrams + skipped);
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Writing captures: a bridge hands over what it sends and receives, a thread of its own puts it into a file.
+//!
+//! ```text
+//!   bridge threads: Tap ── filled ──> writer thread ──> file
+//!                       <── free ───
+//! ```
+//! Handing over is one copy into a slot that is there already: no allocation, no lock, no system call, and never a wait.
+//! When every slot is waiting to be written, the packet is left out of the file and counted. The file is pcap with
+//! nanoseconds and raw IP frames; IP and UDP headers are made up from the addresses, with right checksums.
+
+use super::link;
+use crossbeam_queue::ArrayQueue;
+use etherparse::PacketBuilder;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// How many packets may wait to be written: 2 ms at two million packets a second.
+const SLOTS: usize = 4_096;
+/// How long the writer sleeps when nothing waits. Nobody wakes it, because waking would be a system call.
+const PAUSE: Duration = Duration::from_millis(2);
+/// Hops are not known here; this is what Linux sends with.
+const HOPS: u8 = 64;
+
+/// Why a capture is not complete.
+#[derive(Debug, thiserror::Error)]
+pub enum CaptureFileError {
+    /// It could not be made.
+    #[error("cannot write a capture to {}: {source}", path.display())]
+    Create {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It could not be written to its end.
+    #[error("the capture {} ends after {packets} packets: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// How many packets are in it.
+        packets: u64,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// What became of the packets that were handed over.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Captured {
+    /// Packets in the file.
+    pub packets: u64,
+    /// Packets that are not, because the writer was behind, the file could not be written, or they were too large.
+    pub dropped: u64,
+}
+
+#[derive(Debug)]
+struct Slot {
+    time_ns: u64,
+    from: SocketAddr,
+    to: SocketAddr,
+    bytes: usize,
+    data: Box<[u8]>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    free: ArrayQueue<Slot>,
+    filled: ArrayQueue<Slot>,
+    written: AtomicU64,
+    dropped: AtomicU64,
+    stopping: AtomicBool,
+}
+
+/// Where a bridge's threads hand over packets. Clones share one file.
+#[derive(Debug, Clone)]
+pub struct Tap {
+    shared: Arc<Shared>,
+}
+
+impl Tap {
+    /// Hands over one datagram that went `from` one address `to` another `time_ns` after 1970. Costs a copy.
+    pub fn record(&self, time_ns: u64, from: SocketAddr, to: SocketAddr, payload: &[u8]) {
+        let shared = &*self.shared;
+        let Some(mut slot) = shared.free.pop() else {
+            shared.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        let queue = match slot.data.get_mut(..payload.len()) {
+            Some(room) => {
+                room.copy_from_slice(payload);
+                (slot.time_ns, slot.from, slot.to, slot.bytes) = (time_ns, from, to, payload.len());
+                &shared.filled
+            }
+            None => {
+                shared.dropped.fetch_add(1, Ordering::Relaxed);
+                &shared.free
+            }
+        };
+        // Either queue has a place for every slot that there is.
+        let _ = queue.push(slot);
+    }
+
+    /// What became of the packets so far.
+    pub fn captured(&self) -> Captured {
+        Captured {
+            packets: self.shared.written.load(Ordering::Relaxed),
+            dropped: self.shared.dropped.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// A capture that is being written. Dropping it ends the file; [`CaptureFile::finish`] says how it went.
+#[derive(Debug)]
+pub struct CaptureFile {
+    path: PathBuf,
+    shared: Arc<Shared>,
+    writer: Option<JoinHandle<io::Result<()>>>,
+}
+
+impl CaptureFile {
+    /// Makes or empties the file and starts the writer. `payload_bytes` is the largest datagram that there will be;
+    /// the memory taken is some 4096 times as much.
+    ///
+    /// # Errors
+    /// [`CaptureFileError::Create`].
+    pub fn create(path: &Path, payload_bytes: usize) -> Result<CaptureFile, CaptureFileError> {
+        let cannot = |source| CaptureFileError::Create { path: path.to_owned(), source };
+        let file = File::create(path).map_err(cannot)?;
+        let shared = Arc::new(Shared {
+            free: ArrayQueue::new(SLOTS),
+            filled: ArrayQueue::new(SLOTS),
+            written: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            stopping: AtomicBool::new(false),
+        });
+        let nowhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+        for _ in 0..SLOTS {
+            // Touched here, so that no bridge has to fault it in.
+            let data = vec![0xFF; payload_bytes].into_boxed_slice();
+            let slot = Slot { time_ns: 0, from: nowhere, to: nowhere, bytes: 0, data };
+            shared.free.push(slot).expect("the queue has as many places as there are slots");
+        }
+        let for_thread = shared.clone();
+        let writer = thread::Builder::new().name("capture".to_owned());
+        let writer = writer.spawn(move || write_all(&for_thread, file)).map_err(cannot)?;
+        Ok(CaptureFile { path: path.to_owned(), shared, writer: Some(writer) })
+    }
+
+    /// A tap for one more thread.
+    pub fn tap(&self) -> Tap {
+        Tap { shared: self.shared.clone() }
+    }
+
+    /// Writes what still waits and closes the file.
+    ///
+    /// # Errors
+    /// [`CaptureFileError::Write`] when the file lacks what was handed over, and not because the writer was behind.
+    pub fn finish(mut self) -> Result<Captured, CaptureFileError> {
+        self.shared.stopping.store(true, Ordering::Release);
+        let captured = self.tap();
+        let result = self.writer.take().map_or(Ok(Ok(())), JoinHandle::join);
+        let captured = captured.captured();
+        let source = match result {
+            Ok(Ok(())) => return Ok(captured),
+            Ok(Err(source)) => source,
+            Err(_) => io::Error::other("the writer panicked"),
+        };
+        Err(CaptureFileError::Write { path: self.path.clone(), packets: captured.packets, source })
+    }
+}
+
+impl Drop for CaptureFile {
+    fn drop(&mut self) {
+        self.shared.stopping.store(true, Ordering::Release);
+        if let Some(writer) = self.writer.take() {
+            let _ = writer.join();
+        }
+    }
+}
+
+fn write_all(shared: &Shared, file: File) -> io::Result<()> {
+    let mut out = BufWriter::with_capacity(1 << 20, file);
+    let mut result = out.write_all(&file_header());
+    let mut frame = Vec::new();
+    loop {
+        // Looked at before the queue: what was handed over before stopping is found.
+        let stopping = shared.stopping.load(Ordering::Acquire);
+        let mut any = false;
+        while let Some(slot) = shared.filled.pop() {
+            any = true;
+            if result.is_ok() {
+                result = write_packet(&mut out, &slot, &mut frame);
+            }
+            let counter = if result.is_ok() { &shared.written } else { &shared.dropped };
+            counter.fetch_add(1, Ordering::Relaxed);
+            let _ = shared.free.push(slot);
+        }
+        // Somebody may be looking at the file already, and a killed process should leave what it saw.
+        if !any && result.is_ok() {
+            result = out.flush();
+        }
+        if stopping {
+            return result.and_then(|()| out.flush());
+        }
+        if !any {
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
+// magic of nanoseconds | version 2.4 | two zeros | longest packet | link layer
+fn file_header() -> [u8; 24] {
+    let mut header = [0; 24];
+    header[..4].copy_from_slice(&0xA1B2_3C4D_u32.to_le_bytes());
+    header[4..6].copy_from_slice(&2u16.to_le_bytes());
+    header[6..8].copy_from_slice(&4u16.to_le_bytes());
+    header[16..20].copy_from_slice(&262_144u32.to_le_bytes());
+    header[20..].copy_from_slice(&(link::RAW as u32).to_le_bytes());
+    header
+}
+
+// seconds | nanoseconds | bytes here | bytes sent | frame
+fn write_packet(out: &mut impl Write, slot: &Slot, frame: &mut Vec<u8>) -> io::Result<()> {
+    frame.clear();
+    let builder = match addresses(slot.from.ip(), slot.to.ip()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => PacketBuilder::ipv4(from.octets(), to.octets(), HOPS),
+        (from, to) => PacketBuilder::ipv6(in_v6(from).octets(), in_v6(to).octets(), HOPS),
+    };
+    let packet = builder.udp(slot.from.port(), slot.to.port());
+    packet.write(frame, &slot.data[..slot.bytes]).map_err(io::Error::other)?;
+    let (seconds, nanoseconds) = (slot.time_ns / 1_000_000_000, slot.time_ns % 1_000_000_000);
+    let bytes = frame.len() as u32;
+    for number in [seconds as u32, nanoseconds as u32, bytes, bytes] {
+        out.write_all(&number.to_le_bytes())?;
+    }
+    out.write_all(frame)
+}
+
+/// Both of one family: a socket that is bound to no address has that of the other's family.
+fn addresses(from: IpAddr, to: IpAddr) -> (IpAddr, IpAddr) {
+    match (from.to_canonical(), to.to_canonical()) {
+        (from, IpAddr::V4(to)) if from.is_unspecified() => (Ipv4Addr::UNSPECIFIED.into(), to.into()),
+        (IpAddr::V4(from), to) if to.is_unspecified() => (from.into(), Ipv4Addr::UNSPECIFIED.into()),
+        both => both,
+    }
+}
+
+fn in_v6(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(v4) if v4.is_unspecified() => Ipv6Addr::UNSPECIFIED,
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    }
+}
