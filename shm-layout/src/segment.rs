@@ -5,7 +5,8 @@
 use crate::error::OpenError;
 use crate::layout::geometry::{HEADER_BYTES, MAX_COUNT, WORD};
 use crate::layout::header::{
-    FIRST_SEQUENCE, GENERATION, HEADER_WORDS, Header, LAZY_PUBLISHED, MAGIC, STATE, State,
+    FIRST_SEQUENCE, GENERATION, HAS_SESSION, HEADER_WORDS, Header, LAZY_PUBLISHED, MAGIC, SESSION,
+    SESSION_REST, STATE, State,
 };
 use crate::mem::{Map, Preparation, Step, prepare};
 use crate::ring::cells::RingCells;
@@ -128,6 +129,19 @@ impl Segment {
     /// Epoch and state as they are now; `None` before the first writer took the segment, or when they are nonsense.
     pub fn state(&self) -> Option<(u64, State)> {
         State::unpack(self.header_word(STATE))
+    }
+
+    /// The remote session that a bridge carries in this ring, as last noted; `None` if there is none. Meant for whoever
+    /// holds the writer lock; while a writer changes it, others may see half of each.
+    pub fn session(&self) -> Option<[u8; 10]> {
+        let rest = self.header_word(SESSION_REST);
+        if rest & HAS_SESSION == 0 {
+            return None;
+        }
+        let mut session = [0; 10];
+        session[..8].copy_from_slice(&self.header_word(SESSION).to_le_bytes());
+        session[8..].copy_from_slice(&rest.to_le_bytes()[..2]);
+        Some(session)
     }
 
     /// Makes a new segment, which nobody has seen yet, continue a channel: its first message will be `next`, and its

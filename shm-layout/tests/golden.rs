@@ -102,6 +102,8 @@ fn header_note(at: usize) -> String {
         49 => "LAZY: time",
         50 => "LAZY: last key sequence",
         51 => "LAZY: payload bytes published",
+        58 => "remote session, first 8 bytes",
+        59 => "remote session: there is one, last 2 bytes",
         64 => "length of the channel's name",
         66 => "length of the schema's name",
         68 => "length of the labels",

@@ -11,6 +11,7 @@
 //!       7  data offset                   64..512    channel, schema, labels: each u64 length, then bytes
 //!       8  uuid (two words)               56         first sequence of the ring, 0 for 1
 //!                                       57         generation of the segment, 0 if it is the channel's only one
+//!                                       58, 59     session of the remote stream that a bridge carries, 0 if none
 //!      10  channel id
 //!      11  created, ns since 1970
 //!      12  clock kind
@@ -51,6 +52,13 @@ pub const FIRST_SEQUENCE: usize = 56;
 /// Word index of the generation: which of a strict channel's segments this is, from 1; 0 for a channel that keeps one
 /// segment. Written before the segment is shown to anybody.
 pub const GENERATION: usize = 57;
+/// Word index of the remote session that this ring carries: its first eight bytes. For a bridge that comes back; readers
+/// learn of sessions from the stream.
+pub const SESSION: usize = 58;
+/// Word index of the rest of it: bit 63 says that there is one, the low 16 bits are its last two bytes.
+pub const SESSION_REST: usize = 59;
+/// The bit of [`SESSION_REST`] that says that there is a session.
+pub const HAS_SESSION: u64 = 1 << 63;
 
 const CHECKSUM: usize = 15;
 const TEXT: usize = 64;

@@ -11,6 +11,7 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+pub mod datagrams;
 pub mod handoff;
 pub mod memfd;
 mod prepare;

@@ -5,7 +5,8 @@
 use crate::error::{Corrupt, TooLarge};
 use crate::layout::geometry::{AHEAD, GRANULE, Geometry, MAX_COUNT, RECORD_HEADER, WORD, record_bytes};
 use crate::layout::header::{
-    FRONTIER, LAZY_BYTES, LAZY_KEY, LAZY_PUBLISHED, LAZY_TIME, STATE, State, WRITER_PID,
+    FRONTIER, HAS_SESSION, LAZY_BYTES, LAZY_KEY, LAZY_PUBLISHED, LAZY_TIME, SESSION, SESSION_REST, STATE,
+    State, WRITER_PID,
 };
 use crate::layout::record::{Commit, Control, Flags, Meta};
 use crate::ring::cells::RingCells;
@@ -184,7 +185,12 @@ impl Writer {
     pub fn session(&mut self, identity: [u8; 10], time: u64) {
         let (high, low) = identity.split_at(8);
         let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, &b| word << 8 | u64::from(b));
-        self.control(Control::Session { high: word(high), low: word(low) }, time);
+        let (high, low) = (word(high), word(low));
+        // Noted only once it was said: a successor of one that dies in between says it again.
+        self.cells.header[SESSION_REST].store(0, Ordering::Relaxed);
+        self.control(Control::Session { high, low }, time);
+        self.cells.header[SESSION].store(high, Ordering::Relaxed);
+        self.cells.header[SESSION_REST].store(low | HAS_SESSION, Ordering::Relaxed);
     }
 
     /// Ends the stream: readers get everything published so far and then the end. Nothing may be published after it.

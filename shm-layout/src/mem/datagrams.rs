@@ -1,0 +1,333 @@
+//! UDP datagrams by the batch: one system call for many, into and out of buffers that are allocated once.
+//!
+//! What no library wraps safely and without allocating: `recvmmsg` with the kernel's drop count and time stamps,
+//! `sendmmsg`, and the busy-poll options. IPv4. Nothing here knows what the bytes mean.
+
+use nix::errno::Errno;
+use nix::libc;
+use std::io;
+use std::mem::{MaybeUninit, size_of, zeroed};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr;
+
+/// Most datagrams that one system call carries.
+pub const BATCH: usize = 32;
+
+/// Room for a time stamp and a drop count, aligned as control messages must be.
+const CONTROL_WORDS: usize = 16;
+type Control = [u64; CONTROL_WORDS];
+
+/// Where a batch of datagrams is received into.
+#[derive(Debug)]
+pub struct Inbox {
+    slab: Vec<u8>,
+    slot_bytes: usize,
+    arrivals: [Arrival; BATCH],
+    received: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Arrival {
+    bytes: usize,
+    from: SocketAddrV4,
+    is_truncated: bool,
+    time_ns: Option<u64>,
+    dropped: Option<u32>,
+}
+
+impl Arrival {
+    const NONE: Self = Self {
+        bytes: 0,
+        from: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0),
+        is_truncated: false,
+        time_ns: None,
+        dropped: None,
+    };
+}
+
+/// One datagram of a batch.
+#[derive(Debug, Clone, Copy)]
+pub struct Datagram<'a> {
+    /// What it carries.
+    pub bytes: &'a [u8],
+    /// Who sent it, by the network's word.
+    pub from: SocketAddrV4,
+    /// It was longer than the slot: `bytes` is only its beginning.
+    pub is_truncated: bool,
+    /// When the kernel took it in, in nanoseconds since 1970, if the socket stamps (`SO_TIMESTAMPNS`).
+    pub time_ns: Option<u64>,
+    /// How many datagrams this socket had dropped by then, modulo 2^32, if the socket tells (`SO_RXQ_OVFL`) and there
+    /// were any.
+    pub dropped: Option<u32>,
+}
+
+impl Inbox {
+    /// Room for [`BATCH`] datagrams of at most `slot_bytes` each.
+    ///
+    /// # Panics
+    /// When `slot_bytes` is 0.
+    pub fn new(slot_bytes: usize) -> Self {
+        assert!(slot_bytes > 0);
+        Self { slab: vec![0; slot_bytes * BATCH], slot_bytes, arrivals: [Arrival::NONE; BATCH], received: 0 }
+    }
+
+    /// Takes what is waiting at `socket`, at most [`BATCH`], in place of what was received before; gives how many. Never
+    /// waits. One system call, no allocation.
+    ///
+    /// # Errors
+    /// What `recvmmsg` says, such as an ICMP error on an earlier send; nothing waiting is no error but 0.
+    pub fn receive(&mut self, socket: impl AsFd) -> io::Result<usize> {
+        self.received = 0;
+        let mut addresses = [MaybeUninit::<libc::sockaddr_in>::zeroed(); BATCH];
+        let mut controls = [MaybeUninit::<Control>::uninit(); BATCH];
+        let mut vectors = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; BATCH];
+        // SAFETY: all-zero bytes are a valid mmsghdr: null pointers, zero lengths and flags.
+        let mut headers: [libc::mmsghdr; BATCH] = unsafe { zeroed() };
+        for (i, slot) in self.slab.chunks_exact_mut(self.slot_bytes).enumerate() {
+            vectors[i] = libc::iovec { iov_base: slot.as_mut_ptr().cast(), iov_len: slot.len() };
+            let header = &mut headers[i].msg_hdr;
+            header.msg_name = addresses[i].as_mut_ptr().cast();
+            header.msg_namelen = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+            header.msg_iov = &raw mut vectors[i];
+            header.msg_iovlen = 1;
+            header.msg_control = controls[i].as_mut_ptr().cast();
+            header.msg_controllen = size_of::<Control>() as _;
+        }
+        let (fd, first) = (socket.as_fd().as_raw_fd(), headers.as_mut_ptr());
+        // SAFETY: `fd` is open as long as `socket` is borrowed; each of the BATCH headers names one slot, one address and
+        // one control buffer of its own with their true lengths, all of which outlive the call.
+        let received =
+            unsafe { libc::recvmmsg(fd, first, BATCH as _, libc::MSG_DONTWAIT as _, ptr::null_mut()) };
+        let received = match Errno::result(received) {
+            Ok(received) => (received as usize).min(BATCH),
+            Err(Errno::EAGAIN | Errno::EINTR) => 0,
+            Err(e) => return Err(e.into()),
+        };
+        for (i, header) in headers[..received].iter().enumerate() {
+            // SAFETY: zeroed before the call, and any bytes are a valid sockaddr_in.
+            let address = unsafe { addresses[i].assume_init() };
+            let (time_ns, dropped) = controls_of(&header.msg_hdr);
+            self.arrivals[i] = Arrival {
+                bytes: (header.msg_len as usize).min(self.slot_bytes),
+                from: SocketAddrV4::new(
+                    Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)),
+                    u16::from_be(address.sin_port),
+                ),
+                is_truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+                time_ns,
+                dropped,
+            };
+        }
+        self.received = received;
+        Ok(received)
+    }
+
+    /// What the last [`receive`](Self::receive) took.
+    pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
+        let slots = self.slab.chunks_exact(self.slot_bytes);
+        slots.zip(&self.arrivals[..self.received]).map(|(slot, arrival)| Datagram {
+            bytes: &slot[..arrival.bytes],
+            from: arrival.from,
+            is_truncated: arrival.is_truncated,
+            time_ns: arrival.time_ns,
+            dropped: arrival.dropped,
+        })
+    }
+}
+
+/// Time stamp and drop count among a datagram's control messages.
+fn controls_of(header: &libc::msghdr) -> (Option<u64>, Option<u32>) {
+    let (mut time_ns, mut dropped) = (None, None);
+    // SAFETY: the kernel filled the first msg_controllen bytes of a buffer that is still there, aligned for a cmsghdr.
+    let mut control = unsafe { libc::CMSG_FIRSTHDR(header) };
+    while !control.is_null() {
+        // SAFETY: FIRSTHDR and NXTHDR give null or a whole, aligned header inside of what the kernel filled.
+        let (level, kind) = unsafe { ((*control).cmsg_level, (*control).cmsg_type) };
+        // SAFETY: pointer arithmetic on the same header.
+        let data = unsafe { libc::CMSG_DATA(control) };
+        match (level, kind) {
+            (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => {
+                // SAFETY: the kernel puts a timespec into a message of this type; nothing aligns it, hence unaligned.
+                let time = unsafe { data.cast::<libc::timespec>().read_unaligned() };
+                time_ns = Some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64);
+            }
+            (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
+                // SAFETY: the kernel puts a u32 into a message of this type; nothing aligns it, hence unaligned.
+                dropped = Some(unsafe { data.cast::<u32>().read_unaligned() });
+            }
+            _ => {}
+        }
+        // SAFETY: as for FIRSTHDR; `control` is a header of this very message.
+        control = unsafe { libc::CMSG_NXTHDR(header, control) };
+    }
+    (time_ns, dropped)
+}
+
+/// How a batch was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sent {
+    /// Datagrams that the kernel took.
+    pub sent: u64,
+    /// Datagrams that it refused; they are skipped.
+    pub refused: u64,
+    /// Why it refused the last of those.
+    pub error: Option<Errno>,
+}
+
+/// Sends datagrams to one address, in their order. A datagram that the kernel refuses is skipped and counted. On a blocking
+/// socket this waits while its send buffer is full. One system call for [`BATCH`] datagrams, no allocation.
+pub fn send<'a>(socket: impl AsFd, to: SocketAddrV4, datagrams: impl IntoIterator<Item = &'a [u8]>) -> Sent {
+    let mut address = libc::sockaddr_in {
+        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_port: to.port().to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from(*to.ip()).to_be() },
+        sin_zero: [0; 8],
+    };
+    let mut total = Sent::default();
+    let mut datagrams = datagrams.into_iter().peekable();
+    let mut vectors = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; BATCH];
+    // SAFETY: all-zero bytes are a valid mmsghdr: null pointers, zero lengths and flags.
+    let mut headers: [libc::mmsghdr; BATCH] = unsafe { zeroed() };
+    while datagrams.peek().is_some() {
+        let mut filled = 0;
+        for (i, datagram) in datagrams.by_ref().take(BATCH).enumerate() {
+            vectors[i] =
+                libc::iovec { iov_base: datagram.as_ptr().cast_mut().cast(), iov_len: datagram.len() };
+            let header = &mut headers[i].msg_hdr;
+            header.msg_name = (&raw mut address).cast();
+            header.msg_namelen = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+            header.msg_iov = &raw mut vectors[i];
+            header.msg_iovlen = 1;
+            filled = i + 1;
+        }
+        let mut done = 0;
+        while done < filled {
+            let (fd, rest) = (socket.as_fd().as_raw_fd(), &mut headers[done..filled]);
+            // SAFETY: `fd` is open as long as `socket` is borrowed; each header of `rest` names the address and one
+            // datagram with its true length, which are only read and outlive the call.
+            let sent =
+                unsafe { libc::sendmmsg(fd, rest.as_mut_ptr(), rest.len() as _, libc::MSG_NOSIGNAL as _) };
+            match Errno::result(sent) {
+                Ok(sent) => {
+                    done += (sent as usize).max(1);
+                    total.sent += sent as u64;
+                }
+                Err(Errno::EINTR) => {}
+                Err(e) => {
+                    done += 1;
+                    total.refused += 1;
+                    total.error = Some(e);
+                }
+            }
+        }
+    }
+    total
+}
+
+/// Prefers polling the network card over its interrupts, with this many packets a poll. The kernel asks for
+/// CAP_NET_ADMIN.
+///
+/// # Errors
+/// What `setsockopt` says: `EPERM`, or `ENOPROTOOPT` before Linux 5.11.
+pub fn prefer_busy_poll(socket: impl AsFd, budget: u16) -> io::Result<()> {
+    set_option(&socket, libc::SO_PREFER_BUSY_POLL, 1)?;
+    set_option(&socket, libc::SO_BUSY_POLL_BUDGET, libc::c_int::from(budget.min(i16::MAX as u16) as i16))
+}
+
+fn set_option(socket: &impl AsFd, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    let (fd, size) = (socket.as_fd().as_raw_fd(), size_of::<libc::c_int>() as libc::socklen_t);
+    // SAFETY: `fd` is open as long as `socket` is borrowed, and the value is one c_int that outlives the call.
+    let result = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, option, (&raw const value).cast(), size) };
+    Ok(Errno::result(result).map(drop)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::socket::{setsockopt, sockopt};
+    use std::net::UdpSocket;
+
+    fn pair() -> (UdpSocket, UdpSocket, SocketAddrV4) {
+        let (near, far) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+        let std::net::SocketAddr::V4(to) = far.local_addr().unwrap() else { panic!("an IPv4 socket") };
+        (near, far, to)
+    }
+
+    fn drain(inbox: &mut Inbox, socket: &UdpSocket) -> Vec<Vec<u8>> {
+        let mut all = Vec::new();
+        while inbox.receive(socket).unwrap() > 0 {
+            all.extend(inbox.datagrams().map(|datagram| datagram.bytes.to_vec()));
+        }
+        all
+    }
+
+    #[test]
+    fn more_than_a_batch_arrives_whole_in_order_and_with_its_sender() {
+        let (near, far, to) = pair();
+        let datagrams: Vec<Vec<u8>> = (0..3 * BATCH as u8 + 5).map(|n| vec![n; usize::from(n)]).collect();
+        let sent = send(&near, to, datagrams.iter().map(Vec::as_slice));
+        assert_eq!(sent, Sent { sent: datagrams.len() as u64, ..Sent::default() });
+        let mut inbox = Inbox::new(200);
+        assert_eq!(inbox.receive(&far).unwrap(), BATCH);
+        let from = near.local_addr().unwrap();
+        assert!(inbox.datagrams().all(|datagram| std::net::SocketAddr::V4(datagram.from) == from));
+        let mut all: Vec<Vec<u8>> = inbox.datagrams().map(|datagram| datagram.bytes.to_vec()).collect();
+        all.extend(drain(&mut inbox, &far));
+        assert_eq!(all, datagrams);
+        assert_eq!(inbox.receive(&far).unwrap(), 0);
+        assert_eq!(inbox.datagrams().count(), 0, "an empty receive leaves nothing of the one before");
+    }
+
+    #[test]
+    fn a_datagram_longer_than_its_slot_says_so() {
+        let (near, far, to) = pair();
+        send(&near, to, [&[7u8; 64][..], &[8; 10]]);
+        let mut inbox = Inbox::new(16);
+        assert_eq!(inbox.receive(&far).unwrap(), 2);
+        let seen: Vec<_> = inbox.datagrams().map(|d| (d.bytes.len(), d.is_truncated)).collect();
+        assert_eq!(seen, [(16, true), (10, false)]);
+    }
+
+    #[test]
+    fn drops_are_told_after_datagrams_that_had_none() {
+        let (near, far, to) = pair();
+        setsockopt(&far, sockopt::RxqOvfl, &1).unwrap();
+        setsockopt(&far, sockopt::ReceiveTimestampns, &true).unwrap();
+        setsockopt(&far, sockopt::RcvBuf, &4096).unwrap();
+        let mut inbox = Inbox::new(2048);
+        // The first comes without a drop count, which must not shorten the room for the next one's.
+        send(&near, to, [&[1u8; 1000][..]]);
+        assert_eq!(inbox.receive(&far).unwrap(), 1);
+        assert!(inbox.datagrams().all(|d| d.dropped.is_none() && d.time_ns.is_some()));
+        let flood = [[2u8; 1000]; 20];
+        assert_eq!(send(&near, to, flood.iter().map(|d| &d[..])).sent, 20);
+        let got = drain(&mut inbox, &far).len() as u32;
+        assert!(got < 20, "the buffer must overflow for this test to mean anything");
+        send(&near, to, [&[3u8; 10][..]]);
+        assert_eq!(inbox.receive(&far).unwrap(), 1);
+        let after = inbox.datagrams().next().unwrap();
+        assert_eq!(after.dropped, Some(20 - got));
+        let now_ns = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos();
+        let age_ns = now_ns - u128::from(after.time_ns.unwrap());
+        assert!(age_ns < 10_000_000_000, "{age_ns} ns old");
+    }
+
+    #[test]
+    fn what_the_kernel_refuses_is_skipped_and_counted() {
+        let (near, far, to) = pair();
+        let huge = vec![0; 70_000];
+        let sent = send(&near, to, [&[1u8][..], &huge, &[2]]);
+        assert_eq!(sent, Sent { sent: 2, refused: 1, error: Some(Errno::EMSGSIZE) });
+        assert_eq!(drain(&mut Inbox::new(16), &far), [[1], [2]]);
+    }
+
+    #[test]
+    fn the_preference_for_busy_polling_is_set_or_refused_with_a_reason() {
+        let (near, ..) = pair();
+        match prefer_busy_poll(&near, 64) {
+            Ok(()) => {}
+            Err(e) => assert!(matches!(e.raw_os_error(), Some(libc::EPERM | libc::ENOPROTOOPT)), "{e}"),
+        }
+    }
+}
