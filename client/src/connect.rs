@@ -41,7 +41,8 @@ impl Client {
     /// The daemon at [`default_socket`](Self::default_socket).
     ///
     /// # Errors
-    /// [`ChannelError::NoDaemon`] when nothing answers there, [`ChannelError::Refused`] for one of another version.
+    /// [`ChannelError::NoDaemon`] when nothing listens there, [`ChannelError::Silent`] when what listens does not answer
+    /// within five seconds, [`ChannelError::Refused`] for one of another version.
     pub fn connect() -> Result<Self, ChannelError> {
         Self::at(Self::default_socket())
     }
@@ -80,7 +81,7 @@ impl Client {
     /// # Errors
     /// [`ChannelError`] when the daemon is gone or refuses.
     pub fn channels(&self) -> Result<Vec<ChannelStatus>, ChannelError> {
-        self.report(&Request::List)
+        self.report(&Request::List {})
     }
 
     /// One channel, with its readers.
@@ -107,8 +108,8 @@ impl Client {
     /// [`ChannelError`] when the daemon is gone or refuses.
     pub fn events(&self) -> Result<Events, ChannelError> {
         let mut conversation = Conversation::open(&self.socket)?;
-        conversation.ask(&Request::Events, &[])?;
-        conversation.patience(Some(Duration::from_millis(100)))?;
+        conversation.ask(&Request::Events {}, &[])?;
+        conversation.wait_for_up_to(Duration::from_millis(100))?;
         Ok(Events { conversation })
     }
 
@@ -123,7 +124,7 @@ impl Client {
                     Some(channel) => channel.readers.extend(readers),
                     None => return Err(self.confused("readers of no channel")),
                 },
-                Reply::Done => return Ok(channels),
+                Reply::Done {} => return Ok(channels),
                 _ => return Err(self.confused("an answer to another question")),
             }
         }
@@ -149,9 +150,7 @@ impl Events {
         match self.conversation.receive() {
             Ok((Reply::Event(event), _)) => Ok(Some(event)),
             Ok(_) => Ok(None),
-            Err(ChannelError::NoDaemon { source, .. }) if source.kind() == io::ErrorKind::WouldBlock => {
-                Ok(None)
-            }
+            Err(ChannelError::Silent { .. }) => Ok(None),
             Err(e) => Err(e),
         }
     }
@@ -163,15 +162,16 @@ pub(crate) struct Conversation {
     path: PathBuf,
     socket: OwnedFd,
     buffer: Box<[u8]>,
+    patience: Duration,
 }
 
 impl Conversation {
     pub(crate) fn open(path: &Path) -> Result<Self, ChannelError> {
         let gone = |source| ChannelError::NoDaemon { socket: path.to_owned(), source };
         let socket = handoff::connect(path).map_err(gone)?;
-        let mut conversation =
-            Self { path: path.to_owned(), socket, buffer: vec![0; MAX_PACKET].into_boxed_slice() };
-        conversation.patience(Some(PATIENCE))?;
+        let buffer = vec![0; MAX_PACKET].into_boxed_slice();
+        let mut conversation = Self { path: path.to_owned(), socket, buffer, patience: PATIENCE };
+        conversation.wait_for_up_to(PATIENCE)?;
         match conversation.ask(&Request::Hello { version: VERSION }, &[])?.0 {
             Reply::Welcome { version: VERSION, .. } => Ok(conversation),
             _ => {
@@ -234,15 +234,22 @@ impl Conversation {
         }
     }
 
-    fn patience(&self, patience: Option<Duration>) -> Result<(), ChannelError> {
+    fn wait_for_up_to(&mut self, patience: Duration) -> Result<(), ChannelError> {
         for direction in [Timeout::Recv, Timeout::Send] {
-            set_socket_timeout(self.socket.as_fd(), direction, patience).map_err(|e| self.gone(e.into()))?;
+            set_socket_timeout(self.socket.as_fd(), direction, Some(patience))
+                .map_err(|e| self.gone(e.into()))?;
         }
+        self.patience = patience;
         Ok(())
     }
 
     fn gone(&self, source: io::Error) -> ChannelError {
-        ChannelError::NoDaemon { socket: self.path.clone(), source }
+        let socket = self.path.clone();
+        match source.kind() {
+            // What the socket says when its time is up.
+            io::ErrorKind::WouldBlock => ChannelError::Silent { socket, patience: self.patience },
+            _ => ChannelError::NoDaemon { socket, source },
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use shmcast_layout::ring::locate::LocateError;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 use thiserror::Error;
 
 /// Why a publisher or subscriber could not attach, or a channel could not be looked at or removed.
@@ -97,6 +98,17 @@ pub enum ChannelError {
         socket: PathBuf,
         /// What the system said.
         source: io::Error,
+    },
+    /// A daemon took what we said at the socket, and has not answered.
+    #[error(
+        "the daemon did not answer within {} s at {}: check whether it hangs (systemctl status shmcastd), and restart it",
+        patience.as_secs_f32(), socket.display()
+    )]
+    Silent {
+        /// Where it listens.
+        socket: PathBuf,
+        /// How long it was waited for.
+        patience: Duration,
     },
     /// The daemon refused.
     #[error("{why}")]

@@ -12,7 +12,7 @@ use crate::status::reader_status;
 use shmcast_layout::control::{ChannelStatus, Process, ReaderStatus};
 use shmcast_layout::error::OpenError;
 use shmcast_layout::layout::geometry::Geometry;
-use shmcast_layout::layout::header::{GENERATION, Header};
+use shmcast_layout::layout::header::{GENERATION, Header, LAZY_BYTES};
 use shmcast_layout::layout::reader_page::BYTES as PAGE_BYTES;
 pub use shmcast_layout::layout::reader_page::{BUCKETS, bucket_limit_ns};
 use shmcast_layout::mem::memfd;
@@ -84,7 +84,7 @@ impl HostedSegment {
     pub fn create(spec: &HostedSpec) -> Result<Self, ChannelError> {
         let made = Self::make(spec)?;
         if spec.is_strict {
-            made.segment.continue_from(1, 0, 1);
+            made.segment.continue_from(1, 0, 1, 0);
         }
         Ok(made)
     }
@@ -157,7 +157,8 @@ impl HostedSegment {
         cut()?;
         let next = cut()?;
         let epoch = self.segment.state().map_or(0, |(epoch, _)| epoch);
-        successor.segment.continue_from(next, epoch, generation + 1);
+        let bytes = self.segment.header_word(LAZY_BYTES);
+        successor.segment.continue_from(next, epoch, generation + 1, bytes);
         if self.segment.access() == Access::Write {
             self.segment.supersede();
         }

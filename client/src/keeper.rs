@@ -177,7 +177,7 @@ impl Shared {
         let Some(open) = socket.as_ref() else { return };
         match handoff::receive(open, buffer) {
             Ok(packet) if packet.length > 0 => {
-                if let Ok(Reply::Moved) = decode(&buffer[..packet.length]) {
+                if let Ok(Reply::Moved {}) = decode(&buffer[..packet.length]) {
                     self.follow(packet.descriptors.into_iter().next());
                 }
             }

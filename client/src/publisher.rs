@@ -412,7 +412,7 @@ impl PublisherBuilder {
         let segment = Segment::open(&file, Access::Write)
             .map_err(|source| ChannelError::Segment { path: memory().into(), source })?;
         self.check(&segment)?;
-        conversation.ask(&Request::Mapped, &[])?;
+        conversation.ask(&Request::Mapped {}, &[])?;
         let resume = request(true);
         let shown = vec![file, lock.0.try_clone().map_err(ChannelError::os("duplicate", memory()))?];
         let mut publisher = self.start(segment, lock)?;

@@ -7,6 +7,7 @@ mod daemon_support;
 use daemon_support::{
     Bystanders, Daemon, FOR_ALL, Guarded, Raw, channel, fds, publish, publishing, subscribe, wait_for,
 };
+use nix::sys::signal::Signal;
 use rustix::fs::{MemfdFlags, Mode, SealFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown};
 use serde_json::json;
@@ -162,6 +163,9 @@ const CASES: &[Deed] = &[
             &br#"{"request":"reboot"}"#[..],
             br#"{"request":"stat","channel":"idle","more":1}"#,
             br#"{"request":"stat"}"#,
+            br#"{"request":"list","channel":"idle"}"#,
+            br#"{"request":"mapped","channel":"idle"}"#,
+            br#"{"request":"events","since":0}"#,
         ] {
             case.greeted_and_cut_off(said, &[]);
         }
@@ -415,4 +419,19 @@ fn a_path_that_is_not_a_daemons_socket_is_said_to_be_none() {
         assert!(matches!(error, ChannelError::NoDaemon { .. }), "{error}");
         assert!(error.to_string().contains("start shmcastd"), "{error}");
     }
+}
+
+#[test]
+fn a_daemon_that_hangs_is_said_to_and_not_waited_for_without_end() {
+    let daemon = Daemon::start(&config());
+    daemon.signal(Signal::SIGSTOP);
+    let (socket, asked) = (daemon.socket(), Instant::now());
+    let error = Client::at(&socket).unwrap_err();
+    assert!(asked.elapsed() >= Duration::from_secs(4), "given up after {:?}", asked.elapsed());
+    assert!(matches!(error, ChannelError::Silent { .. }), "{error:?}");
+    let said = error.to_string();
+    let wanted = format!("did not answer within 5 s at {}: check", socket.display());
+    assert!(said.contains(&wanted), "{said}");
+    daemon.signal(Signal::SIGCONT);
+    daemon.client().channels().unwrap();
 }

@@ -14,7 +14,9 @@ use tempfile::TempDir;
 const SHMCAST: &str = env!("CARGO_BIN_EXE_shmcast");
 const SHMCASTD: &str = env!("CARGO_BIN_EXE_shmcastd");
 const CHANNEL: &str = "\n[[channel]]\nname = \"ticks\"\ncapacity = \"1MiB\"\nmlock = false\nhugepages = false\n\
-                       labels = { venue = \"XETR\" }\n";
+                       labels = { venue = \"XETR\" }\n\
+                       [[channel]]\nname = \"trades\"\ncapacity = \"1MiB\"\nmode = \"strict\"\nmlock = false\n\
+                       hugepages = false\n";
 
 /// A daemon of a test's own. Ends with it.
 struct Daemon {
@@ -367,4 +369,51 @@ fn a_port_that_is_taken() {
     assert_eq!(status.code(), Some(1));
     let log = fs::read_to_string(dir.path().join("log")).expect("a log");
     assert!(log.contains(&daemon.http.to_string()) && log.contains("daemon.http"), "{log}");
+}
+
+#[test]
+fn a_port_that_is_taken_leaves_nothing_that_looks_like_a_crash() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut second = spawn(&dir, daemon.http);
+    assert!(!second.wait().expect("it ran").success());
+    let log = fs::read_to_string(dir.path().join("log")).expect("a log");
+    assert!(log.contains(&daemon.http.to_string()) && log.contains("daemon.http"), "{log}");
+    assert!(
+        !dir.path().join("s.running").exists(),
+        "its successor would wait for programs that there are not"
+    );
+    // And with the port free, it starts at once.
+    let http = daemon.http;
+    drop(daemon);
+    let successor = Daemon { process: spawn(&dir, http), dir, http };
+    wait_until("the successor", || TcpStream::connect(http).is_ok());
+    let log = fs::read_to_string(successor.dir.path().join("log")).expect("a log");
+    assert!(!log.contains("crashed=true"), "{log}");
+}
+
+/// Rates are taken of these: a counter that falls is taken for one that began again.
+#[test]
+fn counters_that_go_backwards_with_the_next_publisher() {
+    let daemon = Daemon::start();
+    let series =
+        ["messages", "bytes"].map(|what| format!("shmcast_published_{what}_total{{channel=\"trades\"}}"));
+    let mut last = [0.0; 2];
+    let look = |last: &mut [f64; 2]| {
+        let metrics = daemon.metrics();
+        let now = series.each_ref().map(|series| metrics[series]);
+        assert!(now[0] >= last[0] && now[1] >= last[1], "{last:?}, then {now:?}");
+        *last = now;
+        now
+    };
+    for publishers in 1..=5 {
+        let mut publisher = daemon.shmcast("pub trades").stdin(Stdio::piped()).spawn().expect("it runs");
+        publish(&mut publisher, 100);
+        while look(&mut last)[0] < f64::from(publishers) * 100.0 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        end(publisher);
+        // What is shown may be as old as the answer before.
+        wait_until("all of it", || look(&mut last) == [100.0, 1000.0].map(|n| n * f64::from(publishers)));
+    }
 }

@@ -402,7 +402,7 @@ impl Hostile {
     fn attach(dir: &Path) -> Self {
         let (bell, far) = UnixStream::pair().unwrap();
         let (control, reply, mut granted) = ask_to_park(dir, &[far.as_fd()]);
-        assert_eq!(reply, Reply::Subscribed);
+        assert_eq!(reply, Reply::Subscribed {});
         Self { _control: control, page: granted.pop().unwrap(), bell, far }
     }
 

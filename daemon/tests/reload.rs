@@ -5,7 +5,8 @@ mod daemon_support;
 
 use daemon_support::{Bystanders, Daemon, FOR_ALL, as_user, channel, publishing, wait_for};
 use nix::sys::signal::Signal;
-use shmcast::{Event, Start, Subscriber};
+use shmcast::{Event, Start, Subscriber, Wait};
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -93,7 +94,7 @@ fn a_bad_configuration_is_refused_loudly_and_the_old_one_stays() {
         assert_eq!(names(&daemon), ["a"], "after {config:?}");
         bystanders.assert_flowing();
     }
-    std::fs::remove_file(daemon.dir().join("shmcast.toml")).unwrap();
+    fs::remove_file(daemon.dir().join("shmcast.toml")).unwrap();
     daemon.signal(Signal::SIGHUP);
     daemon.wait_for_log(&["reload-refused", "cannot read"]);
     assert!(daemon.is_alive());
@@ -125,4 +126,52 @@ fn a_changed_list_holds_for_newcomers() {
     reload(&daemon, &open);
     assert_eq!(stat(&daemon), Some(true));
     bystanders.end();
+}
+
+#[test]
+fn what_will_be_regretted_is_logged_at_start_and_at_a_reload() {
+    let open = channel("a", FOR_ALL);
+    let daemon = Daemon::start(&open);
+    daemon.wait_for_log(&["WARN", "configuration", "\"a\"", "every program on this host may publish"]);
+    let closed = channel("b", "publishers = [\"user:nosuchuser\"]\nsubscribers = [\"uid:1\"]");
+    reload(&daemon, &closed);
+    daemon.wait_for_log(&["WARN", "configuration", "\"b\"", "user:nosuchuser does not exist here"]);
+}
+
+#[test]
+fn a_node_of_memory_that_there_is_not_is_said_to_be_none_and_stops_nothing() {
+    let daemon = Daemon::start(&channel("a", &format!("numa_node = 1023\n{FOR_ALL}")));
+    daemon.wait_for_log(&["WARN", "memory", "NUMA node: refused", "the kernel chooses"]);
+    Bystanders::start(&daemon.client(), "a").end();
+}
+
+/// The CPUs that the waker's thread may run on, as the kernel lists them.
+fn waker_cpus(daemon: &Daemon) -> Option<String> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap();
+    let mut tasks = tasks.map(|task| task.unwrap().path());
+    let waker =
+        tasks.find(|task| fs::read_to_string(task.join("comm")).is_ok_and(|c| c == "shmcast-waker\n"))?;
+    let status = fs::read_to_string(waker.join("status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:\t")).map(str::to_owned)
+}
+
+#[test]
+fn the_waker_moves_to_the_cpu_that_a_reload_names() {
+    let test = "the_waker_moves_to_the_cpu_that_a_reload_names";
+    let config = |waker: &str| format!("[waker]\n{waker}\n{}", channel("a", FOR_ALL));
+    let daemon = Daemon::start(&config(""));
+    let client = daemon.client();
+    let _reader = Subscriber::builder("a").client(&client).wait(Wait::Park).open().unwrap();
+    let anywhere = wait_for("the waker", || waker_cpus(&daemon));
+    if anywhere == "0" {
+        return println!("SKIPPED {test}: one CPU");
+    }
+    for (waker, cpus) in [("cpu = 0", "0"), ("", &anywhere), ("cpu = 0", "0")] {
+        reload(&daemon, &config(waker));
+        wait_for("the waker to move", || (waker_cpus(&daemon)? == cpus).then_some(()));
+    }
+    // Where it cannot run it stays, and says so.
+    reload(&daemon, &config("cpu = 1023"));
+    daemon.wait_for_log(&["WARN", "cpu=1023", "the waker runs where it ran before"]);
+    assert_eq!(waker_cpus(&daemon).as_deref(), Some("0"));
 }

@@ -12,7 +12,7 @@
 //! | `mapped` | | `done` | |
 //! | `subscribe` | resuming: segment, page; then, parking: bell | `subscribed` | segment (read-only), page |
 //! | `list`, `stat` | | `channel` and `readers` for each, then `done` | |
-//! | `events` | | `event` again and again | |
+//! | `events` | | `done`, then `event` again and again | |
 //! | `take-over` | | `done` | |
 //!
 //! A bell is one end of a stream socket pair that the reader made and keeps the other end of. What is sent through it has
@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 /// Version of this protocol. Both sides must have the same.
 pub const VERSION: u32 = 1;
 
-/// What a program asks for.
+/// What a program asks for. Those that carry nothing have braces, without which unknown fields would be let pass.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
@@ -43,7 +43,7 @@ pub enum Request {
         resume: bool,
     },
     /// The publisher has mapped its segment and needs no further writable map of it.
-    Mapped,
+    Mapped {},
     /// Attach as a reader of the channel.
     Subscribe {
         /// The channel.
@@ -54,14 +54,14 @@ pub enum Request {
         park: bool,
     },
     /// Report all channels that the asking user may read.
-    List,
+    List {},
     /// Report one channel.
     Stat {
         /// The channel.
         channel: String,
     },
     /// Report what happens from now on.
-    Events,
+    Events {},
     /// Take a strict channel away from a publisher that still lives, stopped perhaps.
     TakeOver {
         /// The channel.
@@ -81,11 +81,11 @@ pub enum Reply {
         instance: u64,
     },
     /// Attached as publisher.
-    Publishing,
+    Publishing {},
     /// Attached as reader.
-    Subscribed,
+    Subscribed {},
     /// Nothing more to say.
-    Done,
+    Done {},
     /// Not granted.
     Refused {
         /// Why, for programs.
@@ -101,7 +101,7 @@ pub enum Reply {
         readers: Vec<ReaderStatus>,
     },
     /// The channel goes on in the segment that comes with this.
-    Moved,
+    Moved {},
     /// Something happened.
     Event(Event),
 }
@@ -276,9 +276,12 @@ mod tests {
     fn requests_are_what_the_table_says_and_nothing_else() {
         let packet = encode(&Request::Publish { channel: "ticks".into(), resume: false });
         assert_eq!(packet, br#"{"request":"publish","channel":"ticks","resume":false}"#);
-        assert_eq!(decode::<Request>(br#"{"request":"list"}"#).unwrap(), Request::List);
+        assert_eq!(decode::<Request>(br#"{"request":"list"}"#).unwrap(), Request::List {});
         for bad in [
             &br#"{"request":"publish","channel":"t","resume":false,"extra":1}"#[..],
+            br#"{"request":"list","channel":"t"}"#,
+            br#"{"request":"mapped","channel":"t"}"#,
+            br#"{"request":"events","since":1}"#,
             br#"{"request":"reboot"}"#,
             br#"{"request":"publish"}"#,
             b"[]",

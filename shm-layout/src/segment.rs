@@ -5,8 +5,8 @@
 use crate::error::OpenError;
 use crate::layout::geometry::{HEADER_BYTES, MAX_COUNT, WORD};
 use crate::layout::header::{
-    FIRST_SEQUENCE, GENERATION, HAS_SESSION, HEADER_WORDS, Header, LAZY_PUBLISHED, MAGIC, SESSION,
-    SESSION_REST, STATE, State,
+    FIRST_SEQUENCE, GENERATION, HAS_SESSION, HEADER_WORDS, Header, LAZY_BYTES, LAZY_PUBLISHED, MAGIC,
+    SESSION, SESSION_REST, STATE, State,
 };
 use crate::mem::{Map, Preparation, Step, prepare};
 use crate::ring::cells::RingCells;
@@ -145,12 +145,13 @@ impl Segment {
     }
 
     /// Makes a new segment, which nobody has seen yet, continue a channel: its first message will be `next`, and its
-    /// first writer the successor of `epoch`, if there was one. `generation` counts the channel's segments.
+    /// first writer the successor of `epoch`, if there was one. `generation` counts the channel's segments, and `bytes`
+    /// the payload published in those before.
     ///
     /// # Panics
     /// When the segment was mapped for reading, has had a writer, or `next` is 0 or beyond
     /// [`MAX_COUNT`].
-    pub fn continue_from(&self, next: u64, epoch: u64, generation: u64) {
+    pub fn continue_from(&self, next: u64, epoch: u64, generation: u64, bytes: u64) {
         let is_new = self.access == Access::Write && self.header_word(STATE) == 0;
         assert!(is_new, "only a new segment can continue another");
         assert!((1..=MAX_COUNT).contains(&next));
@@ -158,6 +159,7 @@ impl Segment {
         self.cells.header[FIRST_SEQUENCE].store(next, Ordering::Relaxed);
         self.cells.header[GENERATION].store(generation, Ordering::Relaxed);
         self.cells.header[LAZY_PUBLISHED].store(next - 1, Ordering::Relaxed);
+        self.cells.header[LAZY_BYTES].store(bytes, Ordering::Relaxed);
         if epoch > 0 {
             // Not closed: readers that get here before the first writer would take that for the end of the stream.
             self.cells.header[STATE].store(State::Recovering.pack(epoch), Ordering::Release);

@@ -468,7 +468,7 @@ fn a_second_end_is_not_lost_on_a_lapped_reader() {
 fn a_continued_ring_knows_where_it_began() {
     let file = tempfile::tempfile().unwrap();
     let segment = Segment::create(&file, header(64 << 10, None)).unwrap();
-    segment.continue_from(5000, 3, 0);
+    segment.continue_from(5000, 3, 0, 0);
     let mut writer = segment.writer(1, 0).unwrap();
     assert_eq!((writer.epoch(), writer.next_sequence()), (4, 5000));
     writer.publish(b"first", 0, false, 1).unwrap();

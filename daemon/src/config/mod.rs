@@ -171,6 +171,7 @@ impl ChannelConfig {
             max_message: self.max_message,
             labels: self.labels.iter().map(|(key, value)| format!("{key}={value}\n")).collect(),
             preparation: Preparation {
+                numa_node: self.numa_node,
                 huge_pages: self.hugepages,
                 prefault: self.mlock || self.hugepages,
                 lock: self.mlock,

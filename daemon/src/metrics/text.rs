@@ -50,7 +50,7 @@ fn channels(text: &mut Text, channels: &[ChannelFigures]) {
     each(
         "shmcast_published_bytes_total",
         "counter",
-        "Payload bytes published into the channel's segment; up to 64 messages behind.",
+        "Payload bytes published on the channel since it was made; up to 64 messages behind.",
         |c| c.status.error.is_none().then_some(c.status.published_bytes),
     );
     each("shmcast_channel_sequence", "gauge", "Sequence of the newest message; 0 before the first.", |c| {

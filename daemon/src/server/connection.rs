@@ -175,32 +175,32 @@ impl Connection<'_> {
                 Err(self.cut_off(Refused::new(Refusal::Version, why)).await)
             }
             Request::Publish { channel, .. } => {
-                self.attach(&channel, Reply::Publishing, resumed, |this, resumed| {
+                self.attach(&channel, Reply::Publishing {}, resumed, |this, resumed| {
                     this.shared.registry().publish(this.id, &this.who, &channel, resumed)
                 })
                 .await
             }
             Request::Subscribe { channel, .. } => {
-                self.attach(&channel, Reply::Subscribed, resumed, |this, resumed| {
+                self.attach(&channel, Reply::Subscribed {}, resumed, |this, resumed| {
                     let notices = this.notices.0.clone();
                     this.shared.registry().subscribe(this.id, &this.who, &channel, resumed, bell, notices)
                 })
                 .await
             }
-            Request::Mapped => {
+            Request::Mapped {} => {
                 self.shared.registry().mapped(self.id);
-                self.send(&Reply::Done, &[]).await
+                self.send(&Reply::Done {}, &[]).await
             }
-            Request::List => self.report(None).await,
+            Request::List {} => self.report(None).await,
             Request::Stat { channel } => self.report(Some(&channel)).await,
-            Request::Events => {
+            Request::Events {} => {
                 self.follows = Some(self.shared.events.follow());
-                self.send(&Reply::Done, &[]).await
+                self.send(&Reply::Done {}, &[]).await
             }
             Request::TakeOver { channel } => {
                 let taken = self.shared.registry().take_over(&self.who, &channel);
                 match taken {
-                    Ok(()) => self.send(&Reply::Done, &[]).await,
+                    Ok(()) => self.send(&Reply::Done {}, &[]).await,
                     Err(refused) => self.refuse(refused, Some(&channel)).await,
                 }
             }
@@ -245,7 +245,7 @@ impl Connection<'_> {
                 self.send(&Reply::Readers { readers: some.to_vec() }, &[]).await?;
             }
         }
-        self.send(&Reply::Done, &[]).await
+        self.send(&Reply::Done {}, &[]).await
     }
 
     /// Says no; the conversation goes on.

@@ -121,14 +121,15 @@ async fn serve(options: &Options, mut config: Config, inherited: Vec<(String, Ow
         started: now,
         open_from: if crashed { now + GRACE } else { now },
     });
-    if let Err(e) = fs::write(&marker, std::process::id().to_string()) {
-        tracing::warn!("cannot write {}: {e}; after a crash, newcomers are not held back", marker.display());
-    }
-    warn_of_limits(&config);
-    spawn_watchdog();
     if let Some(address) = config.daemon.http {
         crate::metrics::spawn(address, shared.clone()).await?;
     }
+    // After all that can fail: who has not served anybody leaves nobody to be waited for.
+    if let Err(e) = fs::write(&marker, std::process::id().to_string()) {
+        tracing::warn!("cannot write {}: {e}; after a crash, newcomers are not held back", marker.display());
+    }
+    warn(&config);
+    spawn_watchdog();
 
     let (mut hang_up, mut terminate, mut interrupt) =
         (signal(SignalKind::hangup())?, signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -185,6 +186,7 @@ fn reload(options: &Options, shared: &Shared, config: &mut Config) {
                 changes.added, changes.removed, changes.kept
             );
             shared.events.tell("reloaded", None, None, None, &detail);
+            warn(&wanted);
             *config = wanted;
         }
         Err(e) => shared.events.tell("reload-refused", None, None, None, &format!("half way: {e:#}")),
@@ -224,18 +226,10 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Service managers clamp limits without a word: say what was granted if it is not enough.
-fn warn_of_limits(config: &Config) {
-    let needed: u64 = config.channels.iter().filter(|c| c.mlock).map(|c| c.spec().capacity).sum();
-    match getrlimit(Resource::RLIMIT_MEMLOCK) {
-        Ok((granted, _)) if granted < needed && !nix::unistd::geteuid().is_root() => {
-            tracing::warn!(
-                granted,
-                needed,
-                "RLIMIT_MEMLOCK is too small to lock all channels: raise LimitMEMLOCK="
-            );
-        }
-        _ => {}
+/// Says what will be regretted, by this process's own limits: service managers clamp those without a word.
+fn warn(config: &Config) {
+    for warning in config.warnings() {
+        tracing::warn!("configuration: {warning}");
     }
 }
 

@@ -446,7 +446,7 @@ impl Channel {
         for reader in self.readers.values() {
             let segment = self.hosted.for_reader().map_err(failed("open the segment"))?;
             // One that has hung up needs no word.
-            let _ = reader.notices.send(Notice { reply: Reply::Moved, descriptors: vec![segment] });
+            let _ = reader.notices.send(Notice { reply: Reply::Moved {}, descriptors: vec![segment] });
         }
         Ok(())
     }

@@ -9,7 +9,9 @@
 
 use super::registry::ConnectionId;
 use crate::config::WakerConfig;
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::prctl;
+use nix::unistd::Pid;
 use shmcast::hosting::{Bell, HostedSegment, ParkedReader, Sight};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -62,9 +64,10 @@ impl Waker {
         Ok(Self { shared: Arc::new(Shared { state: Mutex::new(state), door }) })
     }
 
-    /// Takes over changed pauses. The CPU is chosen when the thread starts.
+    /// Takes over changed pauses and another CPU.
     pub fn reload(&self, config: WakerConfig) {
         self.shared.state().config = config;
+        self.shared.knock();
     }
 
     /// Wakes `reader` from now on.
@@ -75,8 +78,7 @@ impl Waker {
         let mut state = self.shared.state();
         if !state.is_running {
             let shared = Arc::clone(&self.shared);
-            let cpu = state.config.cpu;
-            thread::Builder::new().name("shmcast-waker".into()).spawn(move || shared.run(cpu))?;
+            thread::Builder::new().name("shmcast-waker".into()).spawn(move || shared.run())?;
             state.is_running = true;
         }
         state.readers.insert(id, reader);
@@ -122,12 +124,9 @@ impl Shared {
         let _ = (&self.door.1).write(&[1]);
     }
 
-    fn run(&self, cpu: Option<usize>) {
-        if let Some(cpu) = cpu
-            && let Err(e) = shmcast::pin_current_thread(cpu)
-        {
-            tracing::warn!(cpu, "the waker is not pinned: {e}; choose another waker.cpu");
-        }
+    fn run(&self) {
+        let unpinned = sched_getaffinity(Pid::from_raw(0));
+        let mut placed = None;
         // Else the kernel stretches each pause by 50 us.
         let _ = prctl::set_timerslack(1);
         let mut busy = Instant::now();
@@ -136,6 +135,10 @@ impl Shared {
                 let mut state = self.state();
                 if state.has_ended {
                     return;
+                }
+                if placed != state.config.cpu {
+                    placed = state.config.cpu;
+                    place(placed, unpinned);
                 }
                 let round = state.round();
                 if round.woken > 0 {
@@ -191,6 +194,19 @@ impl State {
     }
 }
 
+/// Pins this thread to `cpu`, or lets it run where it might before.
+fn place(cpu: Option<usize>, unpinned: nix::Result<CpuSet>) {
+    let placed = match (cpu, unpinned) {
+        (Some(cpu), _) => shmcast::pin_current_thread(cpu),
+        (None, unpinned) => {
+            unpinned.and_then(|cpus| sched_setaffinity(Pid::from_raw(0), &cpus)).map_err(std::io::Error::from)
+        }
+    };
+    if let Err(e) = placed {
+        tracing::warn!(cpu, "the waker runs where it ran before: {e}; choose another waker.cpu");
+    }
+}
+
 fn longest(config: &WakerConfig) -> Duration {
     Duration::from_micros(config.longest_us.max(config.shortest_us).into())
 }
@@ -219,7 +235,7 @@ mod tests {
         let waker = Waker::new(WakerConfig::default()).unwrap();
         let shared = Arc::downgrade(&waker.shared);
         let thread = Arc::clone(&waker.shared);
-        let thread = thread::spawn(move || thread.run(None));
+        let thread = thread::spawn(move || thread.run());
         drop(waker);
         thread.join().unwrap();
         assert_eq!(shared.strong_count(), 0);

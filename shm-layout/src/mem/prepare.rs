@@ -1,4 +1,4 @@
-//! Making a map ready: huge pages, no first-touch faults, no swapping. Each step may be refused; each refusal is
+//! Making a map ready: the right node's memory, huge pages, no first-touch faults, no swapping. Each step may be refused; each refusal is
 //! reported with its reason and stops nothing.
 
 use super::Map;
@@ -11,6 +11,8 @@ use std::io;
 /// What to do to a map before use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preparation {
+    /// Take memory from this NUMA node as long as it has some; for files in memory this holds for all who map them.
+    pub numa_node: Option<u32>,
     /// Collapse into huge pages what can be.
     pub huge_pages: bool,
     /// Touch every page now rather than at the first message.
@@ -21,15 +23,15 @@ pub struct Preparation {
 
 impl Preparation {
     /// Nothing at all: pages arrive as they are touched.
-    pub const NONE: Self = Self { huge_pages: false, prefault: false, lock: false };
-    /// Everything that can be had.
-    pub const FULL: Self = Self { huge_pages: true, prefault: true, lock: true };
+    pub const NONE: Self = Self { numa_node: None, huge_pages: false, prefault: false, lock: false };
+    /// Everything that can be had, from whichever node the kernel chooses.
+    pub const FULL: Self = Self { numa_node: None, huge_pages: true, prefault: true, lock: true };
 }
 
 /// One step of a preparation and how it went.
 #[derive(Debug)]
 pub struct Step {
-    /// "prefault", "lock" or "huge pages".
+    /// "NUMA node", "prefault", "lock" or "huge pages".
     pub name: &'static str,
     /// `Err` carries what the system said.
     pub result: io::Result<()>,
@@ -46,6 +48,7 @@ impl fmt::Display for Step {
                 )
             }
             (Err(e), "huge pages") => write!(f, "huge pages: refused ({e}); 4 KiB pages are used"),
+            (Err(e), "NUMA node") => write!(f, "NUMA node: refused ({e}); the kernel chooses the memory"),
             (Err(e), name) => write!(f, "{name}: refused ({e}); first touches will fault"),
         }
     }
@@ -54,6 +57,10 @@ impl fmt::Display for Step {
 /// Prepares `map`; returns one [`Step`] for each thing asked for.
 pub fn prepare(map: &Map, wanted: Preparation) -> Vec<Step> {
     let mut steps = Vec::new();
+    // Before anything is touched: pages that exist stay where they are.
+    if let Some(node) = wanted.numa_node.filter(|_| map.writable) {
+        steps.push(Step { name: "NUMA node", result: prefer(map, node) });
+    }
     // Huge pages come after the pages exist, since collapsing fills holes at a higher cost than populating.
     if wanted.prefault {
         let advice = if map.writable { Advice::PopulateWrite } else { Advice::PopulateRead };
@@ -68,6 +75,25 @@ pub fn prepare(map: &Map, wanted: Preparation) -> Vec<Step> {
     steps
 }
 
+/// Asks for pages of `node`; of others' once it has no more.
+fn prefer(map: &Map, node: u32) -> io::Result<()> {
+    const NODES: usize = 1024;
+    let mut nodes = [0_u64; NODES / 64];
+    let Some(word) = nodes.get_mut(node as usize / 64) else {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "nodes are numbered from 0 to 1023"));
+    };
+    *word = 1 << (node % 64);
+    // One more than there are: the kernel takes one off (mbind(2), under BUGS).
+    let count = NODES + 1;
+    // SAFETY: the range is the whole of a map that we hold, and `nodes` has the bits that `count` tells of. A policy
+    // changes where pages that do not exist yet will come from, and nothing about those that do.
+    let refused = unsafe {
+        let (first, bytes) = (map.map.as_mut_ptr(), map.map.len());
+        libc::syscall(libc::SYS_mbind, first, bytes, libc::MPOL_PREFERRED, nodes.as_ptr(), count, 0)
+    } != 0;
+    if refused { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 fn collapse(map: &Map) -> io::Result<()> {
     const HUGE: usize = HUGE_PAGE as usize;
     let start = (map.map.as_mut_ptr() as usize).next_multiple_of(HUGE);
@@ -80,4 +106,58 @@ fn collapse(map: &Map) -> io::Result<()> {
     // it holds; concurrent access by others stays valid.
     let refused = unsafe { libc::madvise(first.cast(), end - start, libc::MADV_COLLAPSE) } != 0;
     if refused { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem::memfd;
+    use std::fs;
+
+    /// A map of memory with a name of its own, and what the kernel says of it in `/proc/self/numa_maps`.
+    fn preferring(node: u32) -> (Vec<Step>, String) {
+        let name = format!("prefers-{node}-{}", std::process::id());
+        let file = memfd::create(&name).unwrap();
+        file.set_len(1 << 20).unwrap();
+        let map = Map::read_write(&file, 1 << 20).unwrap();
+        let wanted = Preparation { numa_node: Some(node), prefault: true, ..Preparation::NONE };
+        let steps = prepare(&map, wanted);
+        let maps = fs::read_to_string("/proc/self/numa_maps").unwrap_or_default();
+        let own = maps.lines().find(|line| line.contains(&name)).unwrap_or_default();
+        (steps, own.to_owned())
+    }
+
+    fn has_node(node: u32) -> bool {
+        fs::exists(format!("/sys/devices/system/node/node{node}")).unwrap()
+    }
+
+    #[test]
+    fn memory_from_another_node_than_the_one_asked_for() {
+        let test = "memory_from_another_node_than_the_one_asked_for";
+        if !has_node(0) || !fs::exists("/proc/self/numa_maps").unwrap() {
+            println!("SKIPPED {test}: this kernel knows no NUMA nodes");
+            return;
+        }
+        for node in [0, 1] {
+            if !has_node(node) {
+                println!("SKIPPED {test}, node {node}: this host has one node");
+                continue;
+            }
+            let (steps, own) = preferring(node);
+            assert!(steps.iter().all(|step| step.result.is_ok()), "{steps:?}");
+            assert!(
+                own.contains(&format!("prefer:{node} ")) && own.contains(&format!("N{node}=256")),
+                "{own}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_node_that_there_is_not_is_refused_and_stops_nothing() {
+        for node in [1023, 1024, u32::MAX] {
+            let (steps, _) = preferring(node);
+            assert!(steps[0].result.is_err() && steps[1].result.is_ok(), "{node}: {steps:?}");
+            assert!(steps[0].to_string().contains("the kernel chooses"), "{}", steps[0]);
+        }
+    }
 }
