@@ -251,9 +251,38 @@ fn wrong_usage_exits_with_2_and_errors_with_1_and_a_next_step() {
 }
 
 #[test]
+fn a_damaged_channel_is_shown_with_its_reason_and_without_figures() {
+    let host = Host::new();
+    let input = host.file("input", &lines(10));
+    for name in ["whole", "damaged"] {
+        let published = host.run(&format!("pub {name} --capacity 64KiB --input {}", input.display()));
+        assert!(published.status.success(), "{}", text(&published.stderr));
+    }
+    let segment = host.dir.path().join("channels/damaged/segment");
+    fs::File::options().write(true).open(segment).unwrap().set_len(100).unwrap();
+    let output = host.run("ls");
+    let (table, said) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{said}");
+    let row = table.lines().find(|line| line.trim_start().starts_with("damaged")).unwrap();
+    let cells: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(cells, ["damaged", "damaged", "-", "0", "-", "-", "-", "-"]);
+    assert!(table.contains("64.0 KiB"), "{table}");
+    assert!(said.contains("channel \"damaged\" is damaged:") && said.contains("100"), "{said}");
+    let stat = text(&host.run("stat damaged").stdout);
+    assert!(stat.contains("100") && !stat.contains("capacity") && !stat.contains("0 B\n"), "{stat}");
+    let listed = host.json("ls --json");
+    let reason = listed.as_array().unwrap().iter().find(|c| c["channel"] == "damaged").unwrap();
+    assert!(reason["error"].as_str().unwrap().contains("100"), "{reason}");
+}
+
+#[test]
 fn every_verb_has_help_with_an_example() {
     let host = Host::new();
-    for verb in ["", "demo", "pub", "sub", "ls", "stat", "rm"] {
+    let verbs = [
+        "", "demo", "pub", "sub", "ls", "stat", "top", "events", "takeover", "rm", "check", "doctor",
+        "hiccups",
+    ];
+    for verb in verbs {
         let output = host.run(&format!("{verb} --help"));
         assert!(output.status.success());
         let help = text(&output.stdout);

@@ -31,20 +31,22 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         table(["CHANNEL", "STATE", "PUBLISHER", "READERS", "EPOCH", "CAPACITY", "OLDEST", "NEXT"], 3);
     for channel in &channels {
         let sequence = |sequence: Option<u64>| sequence.map_or("-".to_owned(), grouped);
+        // Of a header that cannot be believed nothing is known.
+        let known = |figure: String| if channel.capacity_bytes == 0 { "-".to_owned() } else { figure };
         rows.add_row([
             channel.channel.clone(),
             channel.state.clone(),
             channel.publisher.as_ref().map_or("-".to_owned(), who),
             channel.readers.len().to_string(),
-            channel.epoch.to_string(),
-            size(channel.capacity_bytes),
+            known(channel.epoch.to_string()),
+            known(size(channel.capacity_bytes)),
             sequence(channel.oldest_sequence),
             sequence(channel.next_sequence),
         ]);
     }
     println!("{}", rows.trim_fmt());
     for (channel, what) in channels.iter().filter_map(|c| Some((&c.channel, c.error.as_ref()?))) {
-        eprintln!("shmcast: {channel}: {what}");
+        eprintln!("shmcast: channel {channel:?} is damaged: {what}");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -71,13 +71,15 @@ fn print_table(channel: &ChannelStatus, rate: Option<u64>) {
     fact("error", channel.error.clone());
     fact("publisher", Some(channel.publisher.as_ref().map_or("none".to_owned(), who)));
     fact("mode", channel.mode.clone());
-    fact("epoch", Some(channel.epoch.to_string()));
+    // Of a header that cannot be believed nothing is known.
+    let known = |figure: String| Some(figure).filter(|_| channel.capacity_bytes > 0);
+    fact("epoch", known(channel.epoch.to_string()));
     fact("next sequence", channel.next_sequence.map(grouped));
     fact("oldest in the ring", channel.oldest_sequence.map(grouped));
     fact("messages a second", rate.map(grouped));
-    fact("payload published", Some(size(channel.published_bytes)));
-    fact("capacity", Some(size(channel.capacity_bytes)));
-    fact("largest message", Some(size(channel.max_message_bytes)));
+    fact("payload published", known(size(channel.published_bytes)));
+    fact("capacity", known(size(channel.capacity_bytes)));
+    fact("largest message", known(size(channel.max_message_bytes)));
     fact("schema", (channel.schema_id != 0).then(|| format!("{} {}", channel.schema_id, channel.schema)));
     for label in channel.labels.lines() {
         fact("label", Some(label.to_owned()));

@@ -70,8 +70,8 @@ const CHANNEL_COLUMNS: &[Column<ChannelRow>] = &[
     text("CHANNEL", 0, 0, |row| row.status.channel.clone()),
     text("STATE", 10, 0, |row| row.status.state.clone()),
     text("PUBLISHER", 22, 120, |row| row.status.publisher.as_ref().map_or("-".to_owned(), who)),
-    number("EPOCH", 6, 140, |row| row.status.epoch.to_string()),
-    number("CAPACITY", 10, 140, |row| size(row.status.capacity_bytes)),
+    number("EPOCH", 6, 140, |row| known(row, row.status.epoch.to_string())),
+    number("CAPACITY", 10, 140, |row| known(row, size(row.status.capacity_bytes))),
     number("NEWEST", 8, 140, |row| optional(row.status.next_sequence, |next| count(next.saturating_sub(1)))),
     number("MSG/S", 6, 0, |row| per_second(row.messages_per_second)),
     number("B/S", 6, 100, |row| per_second(row.bytes_per_second)),
@@ -84,6 +84,11 @@ const CHANNEL_COLUMNS: &[Column<ChannelRow>] = &[
     loss("LAPPED", 6, 0, |row| count(row.lapped), |row| row.lapped > 0),
     loss("MISSED", 6, 100, |row| count(row.missed), |row| row.missed > 0),
 ];
+
+/// Of a header that cannot be believed nothing is known.
+fn known(row: &ChannelRow, figure: String) -> String {
+    if row.status.capacity_bytes > 0 { figure } else { "-".to_owned() }
+}
 
 const READER_COLUMNS: &[Column<ReaderRow>] = &[
     number("PID", 7, 0, |row| optional(row.status.process.pid, |pid| pid.to_string())),
