@@ -130,6 +130,14 @@ pub enum ChannelError {
         /// Where it lies.
         dir: PathBuf,
     },
+    /// A daemon's channel cannot begin at sequence 1 again.
+    #[error(
+        "channel {name:?} is a daemon's, and its sequences only go on: restart the daemon, or give --dir to use files"
+    )]
+    NotAnew {
+        /// The channel.
+        name: String,
+    },
     /// The operating system refused.
     #[error("{what} {}: {source}", path.display())]
     Os {

@@ -16,7 +16,7 @@ use shmcast_layout::layout::header::{GENERATION, Header, LAZY_BYTES};
 use shmcast_layout::layout::reader_page::BYTES as PAGE_BYTES;
 pub use shmcast_layout::layout::reader_page::{BUCKETS, bucket_limit_ns};
 use shmcast_layout::mem::memfd;
-pub use shmcast_layout::mem::{Preparation, Step, handoff};
+pub use shmcast_layout::mem::{Preparation, Step, datagrams, handoff};
 use shmcast_layout::reader_page::{HostPage, ReaderStats};
 use shmcast_layout::ring::locate::Locator;
 use shmcast_layout::segment::{Access, Segment};

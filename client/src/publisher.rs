@@ -82,6 +82,7 @@ impl Publisher {
             preparation: Preparation::FULL,
             schema: (0, String::new()),
             labels: String::new(),
+            anew: false,
         }
     }
 
@@ -178,6 +179,12 @@ impl Publisher {
     /// Tells readers that the remote publisher behind this channel began a new session.
     pub fn session(&mut self, identity: [u8; 10]) {
         self.writer.session(identity, self.clock.now());
+    }
+
+    /// The remote session that this channel carries, by the last [`session`](Self::session) of this publisher or one
+    /// before it; `None` if there was none.
+    pub fn remote_session(&self) -> Option<[u8; 10]> {
+        self.segment.session()
     }
 
     /// The sequence that the next message will get.
@@ -301,6 +308,7 @@ pub struct PublisherBuilder {
     preparation: Preparation,
     schema: (u64, String),
     labels: String,
+    anew: bool,
 }
 
 impl PublisherBuilder {
@@ -361,6 +369,14 @@ impl PublisherBuilder {
         self
     }
 
+    /// Gives up the segment that is there for a new one, in which sequences begin at 1 again: for a stream from elsewhere
+    /// that has begun again. Readers of the old one get [`RecvError::Superseded`](crate::RecvError::Superseded). Sizes,
+    /// schema and labels stay as they are unless given. Only for channels that are files.
+    pub fn anew(mut self) -> Self {
+        self.anew = true;
+        self
+    }
+
     /// Opens the channel: makes it, or takes over the one that is there, in the next epoch and with the sequence going
     /// on, whether its last publisher closed it or died. Readers that are attached stay so.
     ///
@@ -372,6 +388,9 @@ impl PublisherBuilder {
     /// [`ChannelError::Segment`] and the rest leave everything as it was.
     pub fn open(self) -> Result<Publisher, ChannelError> {
         if let Some(client) = self.client.clone() {
+            if self.anew {
+                return Err(ChannelError::NotAnew { name: self.name });
+            }
             return self.attach(&client);
         }
         let files = self.directory.files(&self.name)?;
@@ -384,6 +403,7 @@ impl PublisherBuilder {
             }
         };
         match open_plain(&files.segment, OpenOptions::new().read(true).write(true)) {
+            Ok(file) if self.anew => self.replace(&files, &file, lock),
             Ok(file) => self.take_over(&files, &file, lock),
             Err(e) if is_absent(&e) => self.make(&files, wanted, lock),
             Err(e) => Err(ChannelError::os("open", &files.segment)(e)),
@@ -396,6 +416,25 @@ impl PublisherBuilder {
         self.check(&segment)?;
         files.make_readers(self.mode)?;
         self.start(segment, lock)
+    }
+
+    fn replace(mut self, files: &ChannelFiles, file: &File, lock: Held) -> Result<Publisher, ChannelError> {
+        let old = Segment::open(file, Access::Write)
+            .map_err(|source| ChannelError::Segment { path: files.segment.clone(), source })?;
+        let Header { geometry, schema_id, schema, labels, .. } = old.header();
+        let capacity = self.capacity.unwrap_or(geometry.capacity);
+        let max_message =
+            self.max_message.or((capacity == geometry.capacity).then_some(geometry.max_message));
+        if self.schema.0 == 0 {
+            self.schema = (*schema_id, schema.clone());
+        }
+        if self.labels.is_empty() {
+            self.labels.clone_from(labels);
+        }
+        let publisher = self.make(files, Geometry::new(capacity, max_message)?, lock)?;
+        // Only now: whoever is told and attaches again must find the new one.
+        old.supersede();
+        Ok(publisher)
     }
 
     fn attach(self, client: &Client) -> Result<Publisher, ChannelError> {
@@ -441,7 +480,9 @@ impl PublisherBuilder {
         let unfinished = files.dir.join(".segment.new");
         let segment = self.make_segment(files, &unfinished, geometry).inspect_err(|_| {
             // Nobody can have attached to what has no segment. The lock is still ours.
-            let _ = files.discard();
+            if !self.anew {
+                let _ = files.discard();
+            }
         })?;
         let publisher = self.start(segment, lock)?;
         fs::rename(&unfinished, &files.segment).map_err(ChannelError::os("name", &files.segment))?;

@@ -353,6 +353,12 @@ impl Subscriber {
         self.reader.state()
     }
 
+    /// The remote session that this channel carries, as its publisher last noted it; `None` where the channel is its
+    /// publisher's own. While it changes, half of each may be seen: the stream tells where it changes.
+    pub fn remote_session(&self) -> Option<[u8; 10]> {
+        self.segment.session()
+    }
+
     /// The channel's clock, for the ages of messages.
     pub fn clock(&self) -> Clock {
         self.clock

@@ -5,6 +5,7 @@
 mod support;
 
 use shmcast::{ChannelError, Event, Lapped, LocateError, Mark, Publisher, RecvError, Resume, Start};
+use std::time::{Duration, Instant};
 use support::{SMALL, drain, is_silent, publisher, rare, scratch, subscriber};
 
 /// Publishes messages of three granules each, up to and including `last`. Laps a small ring every 341.
@@ -298,6 +299,38 @@ fn gaps_and_sessions_of_a_remote_stream_are_told_in_order() {
     // Into the hole, the reader gets the gap from its beginning.
     subscriber.seek(4).unwrap();
     assert_eq!(rare(&mut subscriber), Event::Gap { from: 3, to: 5 });
+}
+
+#[test]
+fn a_remote_session_is_known_to_the_next_publisher_until_the_channel_begins_anew() {
+    let dir = scratch();
+    let mut first = publisher(dir.path()).capacity(SMALL).max_message(1000).labels("a=b\n").open().unwrap();
+    assert_eq!(first.remote_session(), None);
+    first.session(*b"SESSION-01");
+    publish_up_to(&mut first, 3);
+    let mut old = subscriber(dir.path()).start(Start::Oldest).open().unwrap();
+    drop(first);
+    let mut second = publisher(dir.path()).open().unwrap();
+    assert_eq!((second.remote_session(), second.next_sequence()), (Some(*b"SESSION-01"), 4));
+    second.session(*b"SESSION\xff\xff\xff");
+    assert_eq!(old.remote_session(), Some(*b"SESSION\xff\xff\xff"));
+    drop(second);
+    let mut third = publisher(dir.path()).anew().open().unwrap();
+    assert_eq!((third.remote_session(), third.next_sequence(), third.max_message()), (None, 1, 1000));
+    assert_eq!((third.capacity(), third.header().labels.as_str()), (SMALL, "a=b\n"));
+    publish_up_to(&mut third, 1);
+    // Everything of the old segment is still read, and only then it is over.
+    let mut read = Vec::new();
+    let over = loop {
+        match old.recv_deadline(Instant::now() + Duration::from_secs(10)) {
+            Ok(Some(Event::Message(m))) => read.push(m.sequence),
+            Ok(event) => assert!(event.is_some(), "neither news nor an end"),
+            Err(e) => break e,
+        }
+    };
+    assert_eq!((read, over), (vec![1, 2, 3], RecvError::Superseded));
+    let mut new = subscriber(dir.path()).start(Start::Oldest).open().unwrap();
+    assert_eq!(sequences(&drain(&mut new)), [1]);
 }
 
 /// The index has an entry a granule; a gap of more sequences than that reuses all of them.

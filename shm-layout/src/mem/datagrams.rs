@@ -143,10 +143,10 @@ fn controls_of(header: &libc::msghdr) -> (Option<u64>, Option<u32>) {
     let mut control = unsafe { libc::CMSG_FIRSTHDR(header) };
     while !control.is_null() {
         // SAFETY: FIRSTHDR and NXTHDR give null or a whole, aligned header inside of what the kernel filled.
-        let (level, kind) = unsafe { ((*control).cmsg_level, (*control).cmsg_type) };
+        let found = unsafe { *control };
         // SAFETY: pointer arithmetic on the same header.
         let data = unsafe { libc::CMSG_DATA(control) };
-        match (level, kind) {
+        match (found.cmsg_level, found.cmsg_type) {
             (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => {
                 // SAFETY: the kernel puts a timespec into a message of this type; nothing aligns it, hence unaligned.
                 let time = unsafe { data.cast::<libc::timespec>().read_unaligned() };
