@@ -10,7 +10,7 @@ use shmcast_bench::report;
 use shmcast_bench::rig::payload::MIN_SIZE;
 use shmcast_bench::rig::plan::{Answer, Stage};
 use shmcast_bench::rig::spec::{Contestant, Task, Wait};
-use shmcast_bench::transport;
+use shmcast_bench::transport::{self, peers, peers::Peer};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -35,7 +35,8 @@ struct Args {
     /// Rounds played again because the machine was not quiet, at most
     #[arg(long, global = true, default_value_t = 40)]
     retries: usize,
-    /// The peers' program, built by benches/peers/build.sh; their transports join where they can
+    /// The peers' program, whose path benches/peers/build.sh prints; all of its transports join, or only those that
+    /// --with names
     #[arg(long, global = true, value_name = "PROGRAM")]
     peers: Option<PathBuf>,
     /// Further contestants, such as multicast/block
@@ -113,13 +114,17 @@ fn main() -> Result<ExitCode> {
         quick: args.quick,
         ring_bytes: args.ring_bytes,
     };
+    let peers = args.peers.as_deref().map(peers::list).transpose()?.unwrap_or_default();
+    for peer in &peers {
+        eprintln!("peer: {} {}", peer.name, peer.version);
+    }
     let questions = match args.question {
         Question::All { .. } => vec![Question::Latency, Question::Throughput, Question::Fanout],
         ref one => vec![one.clone()],
     };
     let (mut passed, mut failed) = (0, 0);
     for question in &questions {
-        let answer = ask(&args, question, &stage)?;
+        let answer = ask(&args, question, &stage, &peers)?;
         let (complete, incomplete) = answer.passed_and_failed();
         (passed, failed) = (passed + complete, failed + incomplete);
         print_failures(&answer);
@@ -147,19 +152,27 @@ fn print_failures(answer: &Answer) {
     }
 }
 
-fn ask(args: &Args, question: &Question, stage: &Stage) -> Result<Answer> {
+/// Who joins ours: whom the user named, and the peers unless he named some of them.
+fn guests(named: &[Contestant], peers: &[Peer], wait: Wait) -> Vec<Contestant> {
+    let is_named = |peer: &Peer| named.iter().any(|who| who.transport_name() == peer.name);
+    let joining = if peers.iter().any(is_named) { &[] } else { peers };
+    joining.iter().map(|peer| Contestant::new(&peer.name, wait)).chain(named.iter().cloned()).collect()
+}
+
+fn ask(args: &Args, question: &Question, stage: &Stage, peers: &[Peer]) -> Result<Answer> {
+    let busy = guests(&args.with, peers, Wait::Spin);
     let or =
         |given: &[usize], default: &[usize]| if given.is_empty() { default.to_vec() } else { given.to_vec() };
     Ok(match question {
         Question::Latency => {
             let messages = args.messages.unwrap_or(100_000);
-            let answer = latency::run(stage, &or(&args.sizes, &latency::SIZES), &args.with, messages)?;
+            let answer = latency::run(stage, &or(&args.sizes, &latency::SIZES), &busy, messages)?;
             latency::print(&answer);
             answer
         }
         Question::Throughput => {
             let messages = args.messages.unwrap_or(5_000_000);
-            let answer = throughput::run(stage, &or(&args.sizes, &throughput::SIZES), &args.with, messages)?;
+            let answer = throughput::run(stage, &or(&args.sizes, &throughput::SIZES), &busy, messages)?;
             throughput::print(&answer);
             answer
         }
@@ -167,10 +180,30 @@ fn ask(args: &Args, question: &Question, stage: &Stage) -> Result<Answer> {
             let messages = args.messages.unwrap_or(2_000);
             let size = args.sizes.first().copied().unwrap_or(256);
             let receivers = or(&args.receivers, &fanout::RECEIVERS);
-            let answer = fanout::run(stage, &receivers, size, &args.with, messages)?;
+            let yielding = guests(&args.with, peers, Wait::Yield);
+            let answer = fanout::run(stage, &receivers, size, &yielding, messages)?;
             fanout::print(&answer);
             answer
         }
         Question::All { .. } | Question::Play { .. } => unreachable!("taken apart or played before"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_join_unless_some_are_named() {
+        let peers = ["a", "b"].map(|name| Peer { name: name.into(), version: "1".into() });
+        let names = |with: &[Contestant]| -> Vec<String> {
+            guests(with, &peers, Wait::Spin).iter().map(Contestant::name).collect()
+        };
+        assert_eq!(names(&[]), ["a/spin", "b/spin"]);
+        assert_eq!(
+            names(&[Contestant::new("multicast", Wait::Block)]),
+            ["a/spin", "b/spin", "multicast/block"]
+        );
+        assert_eq!(names(&[Contestant::new("b", Wait::Yield)]), ["b/yield"]);
+    }
 }

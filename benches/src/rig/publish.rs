@@ -32,6 +32,12 @@ pub trait Sender {
         Ok(())
     }
 
+    /// Whether the rig's gate holds the publisher back where nothing may be lost. Transports with flow control of
+    /// their own say no, and so do their receivers.
+    fn needs_gate(&self) -> bool {
+        true
+    }
+
     /// What the reader of the results should know.
     fn notes(&self) -> Vec<String> {
         Vec::new()
@@ -65,8 +71,7 @@ pub fn play(spec: &Spec, mut sender: impl Sender) -> Result<()> {
 }
 
 fn run(spec: &Spec, sender: &mut impl Sender, clock: &Clock) -> Result<Published> {
-    let mut gate = spec
-        .gated
+    let mut gate = (spec.gated && sender.needs_gate())
         .then(|| Gate::open(&files::gate(spec), spec.receivers, spec.ring_messages()))
         .transpose()
         .context("open the gate")?;

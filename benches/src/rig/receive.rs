@@ -25,6 +25,11 @@ pub trait Receiver {
     /// What ends the round.
     fn poll(&mut self, sink: &mut Sink) -> Result<bool>;
 
+    /// Whether the rig's gate holds the publisher back where nothing may be lost, as at the sender.
+    fn needs_gate(&self) -> bool {
+        true
+    }
+
     /// Receives until the sink is done or told to stop. Transports with a wait of their own replace this.
     ///
     /// # Errors
@@ -49,7 +54,7 @@ pub trait Receiver {
 pub fn play(spec: &Spec, me: usize, mut receiver: impl Receiver) -> Result<()> {
     let cpus = &spec.receiver_cpus;
     bind((!cpus.is_empty()).then(|| cpus[me % cpus.len()]))?;
-    let mut sink = Sink::new(spec, me)?;
+    let mut sink = Sink::new(spec, me, receiver.needs_gate())?;
     watch_stdin(sink.stop.clone());
     say("ready")?;
     receiver.run(&mut sink, spec.contestant.wait)?;
@@ -93,8 +98,9 @@ pub struct Sink {
 }
 
 impl Sink {
-    fn new(spec: &Spec, me: usize) -> Result<Self> {
-        let gate = spec.gated.then(|| Gate::open(&files::gate(spec), spec.receivers, spec.ring_messages()));
+    fn new(spec: &Spec, me: usize, needs_gate: bool) -> Result<Self> {
+        let gate = (spec.gated && needs_gate)
+            .then(|| Gate::open(&files::gate(spec), spec.receivers, spec.ring_messages()));
         let kept = if spec.interval_ns > 0 { spec.messages as usize } else { 0 };
         let mut one_way = vec![1; kept];
         one_way.fill(0); // touches every page now

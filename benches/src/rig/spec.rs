@@ -85,7 +85,8 @@ pub struct Spec {
     pub interval_ns: u64,
     /// Bytes of ring for transports that have one.
     pub ring_bytes: u64,
-    /// Whether the publisher waits for its slowest receiver when the ring is half full.
+    /// Whether nothing may be lost: the publisher waits for its slowest receiver when the ring is half full, or the
+    /// transport's own flow control does the like.
     pub gated: bool,
     /// CPU the publisher is bound to.
     pub publisher_cpu: Option<usize>,

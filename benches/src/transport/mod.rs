@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 
 pub mod ideal;
 pub mod multicast;
+pub mod peers;
 pub mod shm;
 pub mod unix;
 
