@@ -1,10 +1,11 @@
 //! Daemons that end under traffic, in every way that daemons end: nobody may lose or misread a message by it.
 //!
 //! `SHMCAST_RESTARTS` says how often under systemd, `SHMCAST_KILLS` how often without; `SHMCAST_TEST_RATE` is the
-//! publisher's rate.
+//! publisher's rate; `SHMCAST_DEB` names a package to install and to upgrade.
 #![allow(clippy::unwrap_used, unreachable_pub, reason = "in a test, an unwrap that fails is a finding")]
 
 mod manager;
+mod package;
 mod traffic;
 
 use manager::Manager;

@@ -1,7 +1,7 @@
 //! systemd as PID 1 of namespaces of its own, with the units as they are shipped: a machine for one test.
 //!
-//! Nothing of the host is touched: files that systemd and the package's setup change lie on layers in memory, and the
-//! control groups are below one of ours.
+//! Nothing of the host is touched: files that systemd and packages change lie on layers in memory, and the control groups
+//! are below one of ours. And nothing of the host runs in there: its units and what makes units of other files are hidden.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,26 +13,45 @@ use crate::traffic::wait_for;
 /// Targets that units name, without what a distribution puts behind them.
 const TARGETS: [&str; 6] = ["basic", "multi-user", "shutdown", "sockets", "sysinit", "umount"];
 
-/// What happens in the new namespaces before systemd takes over.
+/// What happens in the new namespaces before systemd takes over: layers in memory over whatever may change, and nothing
+/// left of the host that systemd would start.
 const BOOT: &str = r#"
 set -eu
 mount --make-rprivate /
 mount -t proc proc /proc
 mount -t tmpfs -o mode=755 tmpfs /run
-mkdir /run/upper /run/work
-mount -t overlay -o lowerdir=/etc,upperdir=/run/upper,workdir=/run/work overlay /etc
-mount -t overlay -o "lowerdir=$1/bin:/usr/bin" overlay /usr/bin
-mount -t tmpfs -o mode=755 tmpfs /usr/lib/systemd/system
-mkdir -p /etc/systemd/system /etc/shmcast
-mount -t tmpfs -o mode=755 tmpfs /etc/systemd/system
+mkdir /run/kept
+mount --bind "$1" /run/kept
+for dir in /tmp /var/tmp; do
+    mount -t tmpfs -o mode=1777 tmpfs $dir
+done
+mkdir -p "$1"
+mount --move /run/kept "$1"
+for dir in etc usr var; do
+    mkdir -p /run/layers/$dir/upper /run/layers/$dir/work
+    mount -t overlay -o "lowerdir=/$dir,upperdir=/run/layers/$dir/upper,workdir=/run/layers/$dir/work" overlay /$dir
+done
+for dir in /usr/lib/systemd/system /etc/systemd/system /usr/lib/systemd/system-generators; do
+    mkdir -p $dir
+    mount -t tmpfs -o mode=755 tmpfs $dir
+done
+# Images for containers forbid packages to start anything.
+rm -f /usr/sbin/policy-rc.d
 cp -r "$1"/units/* /usr/lib/systemd/system/
-cp "$1/shmcast.toml" /etc/shmcast/
 umount -R /sys/fs/cgroup 2>/dev/null || true
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
-systemd-sysusers "$1/shmcast.sysusers"
-systemd-tmpfiles --create "$1/shmcast.tmpfiles"
+. "$1/setup.sh"
 export container=shmcast-test
 exec /usr/lib/systemd/systemd --system --unit=multi-user.target --log-target=console
+"#;
+
+/// Puts the daemon there as it is in the tree.
+const SETUP: &str = r#"
+cp "$1/shmcastd" /usr/bin/
+mkdir -p /etc/shmcast
+cp "$1/shmcast.toml" /etc/shmcast/
+systemd-sysusers "$1/shmcast.sysusers"
+systemd-tmpfiles --create "$1/shmcast.tmpfiles"
 "#;
 
 /// A running service manager.
@@ -47,6 +66,26 @@ impl Manager {
     /// Boots, with the daemon configured by `config` and its unit changed by `drop_in`. `Err` says why it cannot be
     /// done on this host.
     pub(crate) fn boot(config: &str, drop_in: &str) -> Result<Self, String> {
+        Self::boot_with(drop_in, |at| {
+            let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../systemd");
+            fs::copy(env!("CARGO_BIN_EXE_shmcastd"), at("shmcastd")).unwrap();
+            fs::write(at("shmcast.toml"), config).unwrap();
+            for name in ["shmcast.sysusers", "shmcast.tmpfiles"] {
+                fs::copy(shipped.join(name), at(name)).unwrap();
+            }
+            for name in ["shmcastd.service", "shmcastd.socket"] {
+                fs::copy(shipped.join(name), at("units").join(name)).unwrap();
+            }
+            fs::write(at("setup.sh"), SETUP).unwrap();
+        })
+    }
+
+    /// Boots a machine without a daemon, on which a package is to be installed.
+    pub(crate) fn boot_without_daemon() -> Result<Self, String> {
+        Self::boot_with("", |at| fs::write(at("setup.sh"), "").unwrap())
+    }
+
+    fn boot_with(drop_in: &str, prepare: impl FnOnce(&dyn Fn(&str) -> PathBuf)) -> Result<Self, String> {
         if !nix::unistd::geteuid().is_root() {
             return Err("only root may make the namespaces".into());
         }
@@ -61,17 +100,8 @@ impl Manager {
 
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
-        let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../systemd");
         fs::create_dir_all(at("units/shmcastd.service.d")).unwrap();
-        fs::create_dir(at("bin")).unwrap();
-        fs::copy(env!("CARGO_BIN_EXE_shmcastd"), at("bin/shmcastd")).unwrap();
-        fs::write(at("shmcast.toml"), config).unwrap();
-        for name in ["shmcast.sysusers", "shmcast.tmpfiles"] {
-            fs::copy(shipped.join(name), at(name)).unwrap();
-        }
-        for name in ["shmcastd.service", "shmcastd.socket"] {
-            fs::copy(shipped.join(name), at("units").join(name)).unwrap();
-        }
+        prepare(&at);
         for target in TARGETS {
             let unit = format!("[Unit]\nDescription={target}\nDefaultDependencies=no\n");
             fs::write(at("units").join(format!("{target}.target")), unit).unwrap();
@@ -151,6 +181,19 @@ impl Manager {
 
     pub(crate) fn systemctl(&self, arguments: &[&str]) -> Output {
         self.run("systemctl", arguments)
+    }
+
+    /// Runs a script inside, which must go well; returns what it said on stdout.
+    pub(crate) fn sh(&self, script: &str) -> String {
+        let output = self.run("sh", &["-euc", script]);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{script}\n{said}{}\n{}", stderr(&output), self.log());
+        said
+    }
+
+    /// A path that is the same inside and outside.
+    pub(crate) fn shared(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
     }
 
     /// A property of the daemon's unit.
