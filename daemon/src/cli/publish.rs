@@ -1,27 +1,34 @@
 //! `shmcast pub`: real input into a channel.
 
+mod capture;
+mod pace;
+
 use super::figures::{grouped, size};
 use super::framing::{InputFraming, read_message};
 use super::{Host, HostArg, print_json, stop_flag, stopped};
+use crate::bridge::pcap::Capture;
 use anyhow::{Context, Result, bail};
 use bytesize::ByteSize;
+use capture::{CaptureArgs, Played};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use pace::{Pace, Rate};
 use serde_json::json;
+use shmcast::Publisher;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::str::FromStr;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 const EXAMPLE: &str = "\
 Examples:
   seq 1 1000000 | shmcast pub ticks --wait-readers 1
-  shmcast pub itch --input 12302019.NASDAQ_ITCH50 --framing u16be --rate 1000000/s";
+  shmcast pub itch --input 12302019.NASDAQ_ITCH50 --framing u16be --rate 1000000/s
+  shmcast pub itch --pcap morning.pcap --unwrap --port 26400 --speed 10";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
@@ -45,6 +52,8 @@ pub(super) struct Args {
     /// Messages a second, as 5000/s, or max
     #[arg(long, default_value = "max")]
     rate: Rate,
+    #[command(flatten)]
+    capture: CaptureArgs,
     /// Wait until this many readers are attached
     #[arg(long, value_name = "N", default_value_t = 0)]
     wait_readers: usize,
@@ -59,43 +68,10 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Messages a second.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Rate {
-    Max,
-    PerSecond(f64),
-}
-
-impl FromStr for Rate {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text == "max" {
-            return Ok(Self::Max);
-        }
-        let number = text.strip_suffix("/s").unwrap_or(text);
-        let rate = number.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate > 0.0);
-        rate.map(Self::PerSecond)
-            .ok_or_else(|| "give a positive number a second, as 5000/s, or max".to_owned())
-    }
-}
-
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let from_stdin = args.input.as_os_str() == "-";
-    if from_stdin && args.repeat != 1 {
-        bail!("stdin can be read only once: give --loop a file with --input");
-    }
     let stop = stop_flag()?;
     // Before the channel exists: a wrong file name should leave nothing behind.
-    let open = || -> Result<BufReader<Interruptible<'_>>> {
-        let file = if from_stdin {
-            File::from(io::stdin().as_fd().try_clone_to_owned()?)
-        } else {
-            File::open(&args.input).with_context(|| format!("open --input {}", args.input.display()))?
-        };
-        Ok(BufReader::with_capacity(1 << 20, Interruptible { file, stop: &stop }))
-    };
-    let first_input = open()?;
+    let source = Source::open(args, &stop)?;
     if let Some(cpu) = args.cpu {
         shmcast::pin_current_thread(cpu).with_context(|| format!("pin to --cpu {cpu}"))?;
     }
@@ -117,29 +93,18 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 
     let first_sequence = publisher.next_sequence();
     let started = Instant::now();
-    let mut pace = Pace::new(args.rate);
     let progress = progress();
-    let mut bytes = 0;
-    let mut input = Some(first_input);
-    let mut message = Vec::new();
-    'input: for _ in 0..args.repeat {
-        let mut input = input.take().map_or_else(open, Ok)?;
-        while !stopped(&stop) {
-            if !read_message(args.framing, &mut input, &mut message)? {
-                continue 'input;
-            }
-            pace.wait();
-            let sequence = publisher.publish(&message)?;
-            bytes += message.len() as u64;
-            if sequence.is_multiple_of(4096) {
-                progress.set_position(sequence + 1 - first_sequence);
-            }
+    let (published, bytes, played) = match source {
+        Source::Input(input) => {
+            let (published, bytes) = publish_input(args, input, &mut publisher, &stop, &progress)?;
+            (published, bytes, None)
         }
-        break;
-    }
+        Source::Capture(path, capture) => {
+            publish_capture(args, path, capture, &mut publisher, &stop, &progress)?
+        }
+    };
     let elapsed = started.elapsed();
     progress.finish_and_clear();
-    let published = publisher.next_sequence() - first_sequence;
     let (epoch, next_sequence) = (publisher.epoch(), publisher.next_sequence());
     publisher.close();
 
@@ -147,7 +112,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         print_json(&json!({
             "channel": args.channel, "epoch": epoch, "published": published, "bytes": bytes,
             "first_sequence": first_sequence, "next_sequence": next_sequence, "seconds": elapsed.as_secs_f64(),
-            "memory": memory,
+            "memory": memory, "capture": played.map(|played| played.json()),
         }))?;
     } else {
         let rate = (published as f64 / elapsed.as_secs_f64().max(1e-9)) as u64;
@@ -162,8 +127,95 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             next_sequence - 1,
             epoch,
         );
+        if let Some(played) = played {
+            played.print();
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Where messages come from.
+enum Source<'a> {
+    Input(BufReader<Interruptible<'a>>),
+    Capture(&'a Path, Capture<'static>),
+}
+
+impl<'a> Source<'a> {
+    fn open(args: &'a Args, stop: &'a AtomicBool) -> Result<Self> {
+        match args.capture.file() {
+            Some(path) => Ok(Self::Capture(path, args.capture.open(path)?)),
+            None if from_stdin(args) && args.repeat != 1 => {
+                bail!("stdin can be read only once: give --loop a file with --input")
+            }
+            None => Ok(Self::Input(open_input(args, stop)?)),
+        }
+    }
+}
+
+fn from_stdin(args: &Args) -> bool {
+    args.input.as_os_str() == "-"
+}
+
+fn open_input<'a>(args: &Args, stop: &'a AtomicBool) -> Result<BufReader<Interruptible<'a>>> {
+    let file = if from_stdin(args) {
+        File::from(io::stdin().as_fd().try_clone_to_owned()?)
+    } else {
+        File::open(&args.input).with_context(|| format!("open --input {}", args.input.display()))?
+    };
+    Ok(BufReader::with_capacity(1 << 20, Interruptible { file, stop }))
+}
+
+/// Publishes the input as often as asked for; says how many messages and bytes that were.
+fn publish_input(
+    args: &Args,
+    first_input: BufReader<Interruptible<'_>>,
+    publisher: &mut Publisher,
+    stop: &AtomicBool,
+    progress: &ProgressBar,
+) -> Result<(u64, u64)> {
+    let (mut published, mut bytes) = (0, 0);
+    let pace = Pace::new(stop);
+    let mut input = Some(first_input);
+    let mut message = Vec::new();
+    'input: for _ in 0..args.repeat {
+        let mut input = input.take().map_or_else(|| open_input(args, stop), Ok)?;
+        while !stopped(stop) {
+            if !read_message(args.framing, &mut input, &mut message)? {
+                continue 'input;
+            }
+            pace.wait_turn(args.rate, published);
+            publisher.publish(&message)?;
+            bytes += message.len() as u64;
+            published += 1;
+            if published % 4096 == 0 {
+                progress.set_position(published);
+            }
+        }
+        break;
+    }
+    Ok((published, bytes))
+}
+
+/// Plays the capture as often as asked for; what became of it is the first time's.
+fn publish_capture(
+    args: &Args,
+    path: &Path,
+    first: Capture<'_>,
+    publisher: &mut Publisher,
+    stop: &AtomicBool,
+    progress: &ProgressBar,
+) -> Result<(u64, u64, Option<Played>)> {
+    let played = args.capture.play(path, first, publisher, stop, progress)?;
+    let (mut published, mut bytes) = (played.published, played.bytes);
+    for _ in 1..args.repeat {
+        if stopped(stop) {
+            break;
+        }
+        let again = args.capture.play(path, args.capture.open(path)?, publisher, stop, progress)?;
+        published += again.published;
+        bytes += again.bytes;
+    }
+    Ok((published, bytes, Some(played)))
 }
 
 /// Input that ends when the program is told to stop, also while there is nothing to read.
@@ -216,53 +268,5 @@ fn wait_for_readers(wanted: usize, host: &Host, channel: &str, stop: &AtomicBool
             bail!("interrupted with {attached} of {wanted} readers attached; nothing was published");
         }
         std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-/// Keeps to a schedule that does not shift when one message is late.
-struct Pace {
-    started: Instant,
-    interval_s: Option<f64>,
-    sent: u64,
-}
-
-impl Pace {
-    fn new(rate: Rate) -> Self {
-        let interval_s = match rate {
-            Rate::Max => None,
-            Rate::PerSecond(rate) => Some(1.0 / rate),
-        };
-        Self { started: Instant::now(), interval_s, sent: 0 }
-    }
-
-    fn wait(&mut self) {
-        let Some(interval_s) = self.interval_s else { return };
-        let due = self.started + Duration::from_secs_f64(self.sent as f64 * interval_s);
-        self.sent += 1;
-        loop {
-            match due.saturating_duration_since(Instant::now()) {
-                Duration::ZERO => return,
-                // A sleep overshoots by some tens of microseconds: the rest is spent awake.
-                left if left > Duration::from_micros(200) => {
-                    std::thread::sleep(left - Duration::from_micros(100))
-                }
-                _ => std::hint::spin_loop(),
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rates_are_read_as_people_write_them() {
-        assert_eq!("max".parse(), Ok(Rate::Max));
-        assert_eq!("5000/s".parse(), Ok(Rate::PerSecond(5000.0)));
-        assert_eq!("0.5".parse(), Ok(Rate::PerSecond(0.5)));
-        for bad in ["", "0", "-1/s", "fast", "inf", "nan", "5000/m"] {
-            assert!(bad.parse::<Rate>().is_err(), "{bad}");
-        }
     }
 }

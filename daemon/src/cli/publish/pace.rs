@@ -1,0 +1,120 @@
+//! When the next message is due: at a rate of its own, or as it was recorded.
+
+use crate::cli::stopped;
+use std::str::FromStr;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+/// Messages a second.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Rate {
+    Max,
+    PerSecond(f64),
+}
+
+impl FromStr for Rate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "max" {
+            return Ok(Self::Max);
+        }
+        let rate = positive(text.strip_suffix("/s").unwrap_or(text));
+        rate.map(Self::PerSecond)
+            .ok_or_else(|| "give a positive number a second, as 5000/s, or max".to_owned())
+    }
+}
+
+/// How fast a recording is played.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Speed {
+    Max,
+    Times(f64),
+}
+
+impl FromStr for Speed {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "max" {
+            return Ok(Self::Max);
+        }
+        let times = positive(text.strip_suffix('x').unwrap_or(text));
+        times
+            .map(Self::Times)
+            .ok_or_else(|| "give 1 for the time it took, 10 for ten times as fast, or max".to_owned())
+    }
+}
+
+fn positive(number: &str) -> Option<f64> {
+    number.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0)
+}
+
+/// Keeps to a schedule that does not shift when one message is late.
+pub(super) struct Pace<'a> {
+    started: Instant,
+    stop: &'a AtomicBool,
+}
+
+impl<'a> Pace<'a> {
+    /// The schedule begins now; `stop` ends every wait.
+    pub(super) fn new(stop: &'a AtomicBool) -> Self {
+        Self { started: Instant::now(), stop }
+    }
+
+    /// Waits until message number `sent`, from 0, is due at `rate`.
+    pub(super) fn wait_turn(&self, rate: Rate, sent: u64) {
+        if let Rate::PerSecond(rate) = rate {
+            self.wait(sent as f64 / rate);
+        }
+    }
+
+    /// Waits until what was recorded `after_ns` after the beginning is due.
+    pub(super) fn wait_recorded(&self, speed: Speed, after_ns: u64) {
+        if let Speed::Times(times) = speed {
+            self.wait(after_ns as f64 / 1e9 / times);
+        }
+    }
+
+    fn wait(&self, after_s: f64) {
+        // A recording may pause for longer than there are instants.
+        let after = Duration::try_from_secs_f64(after_s).unwrap_or(Duration::MAX);
+        loop {
+            match after.saturating_sub(self.started.elapsed()) {
+                Duration::ZERO => return,
+                _ if stopped(self.stop) => return,
+                // A sleep overshoots by some tens of microseconds: the rest is spent awake.
+                left if left > Duration::from_micros(200) => {
+                    let short = Duration::from_millis(100);
+                    std::thread::sleep((left - Duration::from_micros(100)).min(short));
+                }
+                _ => std::hint::spin_loop(),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_and_speeds_are_read_as_people_write_them() {
+        assert_eq!("max".parse(), Ok(Rate::Max));
+        assert_eq!("5000/s".parse(), Ok(Rate::PerSecond(5000.0)));
+        assert_eq!("0.5".parse(), Ok(Rate::PerSecond(0.5)));
+        assert_eq!("max".parse(), Ok(Speed::Max));
+        assert_eq!("1".parse(), Ok(Speed::Times(1.0)));
+        assert_eq!("2.5x".parse(), Ok(Speed::Times(2.5)));
+        for bad in ["", "0", "-1/s", "fast", "inf", "nan", "5000/m", "-1x"] {
+            assert!(bad.parse::<Rate>().is_err() && bad.parse::<Speed>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_pause_of_a_century_ends_when_it_is_told_to() {
+        let stop = AtomicBool::new(true);
+        Pace::new(&stop).wait_recorded(Speed::Times(1e-300), u64::MAX);
+        Pace::new(&stop).wait_recorded(Speed::Times(1.0), u64::MAX);
+    }
+}
