@@ -5,7 +5,7 @@
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
-use shmcast_bench::questions::{fanout, latency, throughput};
+use shmcast_bench::questions::{churn, fanout, latency, oversubscribed, soak, throughput};
 use shmcast_bench::report;
 use shmcast_bench::rig::payload::MIN_SIZE;
 use shmcast_bench::rig::plan::{Answer, Stage};
@@ -13,6 +13,7 @@ use shmcast_bench::rig::spec::{Contestant, Task, Wait};
 use shmcast_bench::transport::{self, peers, peers::Peer};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Measures shmcast beside kernel multicast, the bare minimum, and its peers.
 #[derive(Debug, Parser)]
@@ -39,6 +40,9 @@ struct Args {
     /// --with names
     #[arg(long, global = true, value_name = "PROGRAM")]
     peers: Option<PathBuf>,
+    /// The daemon's program, for parked readers; without it, the one beside this program
+    #[arg(long, global = true, value_name = "PROGRAM")]
+    daemon: Option<PathBuf>,
     /// Further contestants, such as multicast/block
     #[arg(long = "with", global = true, value_name = "TRANSPORT/WAIT", value_parser = contestant)]
     with: Vec<Contestant>,
@@ -64,6 +68,16 @@ enum Question {
     Throughput,
     /// Many receivers, nobody bound to a CPU, one message each ms
     Fanout,
+    /// Ways to wait, with a CPU for the receiver and with more receivers than CPUs
+    Oversubscribed,
+    /// Receivers that come, leave and die while others stay
+    Churn,
+    /// One channel for long: counts, latency, memory and hiccups, window by window
+    Soak {
+        /// How long each round lasts, such as 90s, 30m or 12h
+        #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
+        duration: Duration,
+    },
     /// Every question; with --quick, a check that every transport delivers
     All {
         /// Directory for the answers, one JSON file each
@@ -81,13 +95,26 @@ enum Question {
 fn contestant(text: &str) -> Result<Contestant, String> {
     let (transport, wait) =
         text.rsplit_once('/').ok_or("write it as TRANSPORT/WAIT, like multicast/block")?;
-    let all =
-        [Wait::Spin, Wait::Yield, Wait::SpinYield, Wait::Backoff, Wait::Sleep, Wait::Block, Wait::Tokio];
-    let wait = all
+    let wait = Wait::ALL
         .into_iter()
         .find(|w| w.name() == wait)
-        .ok_or_else(|| format!("no such wait; there are {}", all.map(Wait::name).join(", ")))?;
+        .ok_or_else(|| format!("no such wait; there are {}", Wait::ALL.map(Wait::name).join(", ")))?;
     Ok(Contestant::new(transport, wait))
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text} is no time: write a number and s, m or h, like 90s");
+    let unit = text.chars().last().ok_or_else(wrong)?;
+    let seconds = match unit {
+        's' => 1,
+        'm' => 60,
+        'h' => 3600,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = text[..text.len() - 1].parse().map_err(|_| wrong())?;
+    let longest = 30 * 24 * 3600;
+    let all = number.saturating_mul(seconds);
+    if (1..=longest).contains(&all) { Ok(Duration::from_secs(all)) } else { Err(wrong() + ", up to 720h") }
 }
 
 fn main() -> Result<ExitCode> {
@@ -105,8 +132,13 @@ fn main() -> Result<ExitCode> {
         .prefix("shmcast-bench-")
         .tempdir_in("/dev/shm")
         .context("make a directory in /dev/shm, where the rounds' files live")?;
+    let program = std::env::current_exe().context("find this program")?;
     let stage = Stage {
-        program: std::env::current_exe().context("find this program")?,
+        daemon: args
+            .daemon
+            .clone()
+            .or_else(|| Some(program.with_file_name("shmcastd")).filter(|p| p.exists())),
+        program,
         peers: args.peers.clone(),
         dir: dir.path().to_owned(),
         laps: if args.quick { 1 } else { args.laps },
@@ -119,7 +151,14 @@ fn main() -> Result<ExitCode> {
         eprintln!("peer: {} {}", peer.name, peer.version);
     }
     let questions = match args.question {
-        Question::All { .. } => vec![Question::Latency, Question::Throughput, Question::Fanout],
+        Question::All { .. } => vec![
+            Question::Latency,
+            Question::Throughput,
+            Question::Fanout,
+            Question::Oversubscribed,
+            Question::Churn,
+            Question::Soak { duration: Duration::from_secs(60) },
+        ],
         ref one => vec![one.clone()],
     };
     let (mut passed, mut failed) = (0, 0);
@@ -183,6 +222,23 @@ fn ask(args: &Args, question: &Question, stage: &Stage, peers: &[Peer]) -> Resul
             let yielding = guests(&args.with, peers, Wait::Yield);
             let answer = fanout::run(stage, &receivers, size, &yielding, messages)?;
             fanout::print(&answer);
+            answer
+        }
+        Question::Oversubscribed => {
+            let receivers = or(&args.receivers, &oversubscribed::RECEIVERS);
+            let messages = args.messages.unwrap_or(2_000);
+            let answer = oversubscribed::run(stage, &receivers, &args.with, messages)?;
+            oversubscribed::print(&answer);
+            answer
+        }
+        Question::Churn => {
+            let answer = churn::run(stage, &args.with, args.messages.unwrap_or(10_000))?;
+            churn::print(&answer);
+            answer
+        }
+        Question::Soak { duration } => {
+            let answer = soak::run(stage, &or(&args.receivers, &[1]), &args.with, *duration)?;
+            soak::print(&answer);
             answer
         }
         Question::All { .. } | Question::Play { .. } => unreachable!("taken apart or played before"),

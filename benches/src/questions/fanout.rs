@@ -1,12 +1,11 @@
 //! What do many receivers cost? 1 to 100 receiver processes, nobody bound to a CPU, one 256-byte message each
 //! millisecond: the publisher's time inside a send, and the latency to the last receiver.
 
-use super::{ask, table, table::ns};
+use super::{ask, crowd, oversubscribed::cpus, table, table::ns};
 use crate::rig::plan::{Answer, Case, Stage};
 use crate::rig::spec::{Contestant, Spec, Wait};
 use crate::transport::{IDEAL, MULTICAST, SHMCAST, UNIX_DATAGRAM, UNIX_SEQPACKET};
 use anyhow::Result;
-use std::path::PathBuf;
 
 /// Numbers of receivers.
 pub const RECEIVERS: [usize; 5] = [1, 10, 20, 50, 100];
@@ -49,18 +48,10 @@ pub fn run(
 ) -> Result<Answer> {
     let (warmup, messages) = if stage.quick { (20, 200) } else { (200, messages) };
     let round = |contestant, receivers| Spec {
-        contestant,
-        receivers,
-        size,
         warmup,
         messages,
         interval_ns: 1_000_000,
-        ring_bytes: 4 << 20,
-        gated: false,
-        publisher_cpu: None,
-        receiver_cpus: Vec::new(),
-        spin_between: false,
-        dir: PathBuf::new(),
+        ..crowd(contestant, receivers, size)
     };
     let case = |&receivers: &usize| Case {
         name: format!("{receivers} receivers"),
@@ -101,10 +92,7 @@ pub fn print(answer: &Answer) {
             let times = |figure: fn(&crate::rig::round::Outcome) -> f64| {
                 answer.ratio(&case, (who, &ours), figure).map_or("-".into(), |r| format!("{r:.2}"))
             };
-            let cpus = answer.median(&case, who, |o| {
-                let used = o.received.usage.sum(&o.published.usage);
-                (used.user_ns + used.system_ns) as f64 / used.wall_ns.max(1) as f64
-            });
+            let cpus = answer.median(&case, who, cpus);
             table.add_row([
                 case.clone(),
                 who.name(),

@@ -4,12 +4,17 @@
 use super::table::{self, ns};
 use super::{ask, busy_rings, one_to_one};
 use crate::rig::plan::{Answer, Case, Stage};
-use crate::rig::spec::{Contestant, Spec};
-use crate::transport::IDEAL;
+use crate::rig::spec::{Contestant, Spec, Wait};
+use crate::transport::{IDEAL, UDP};
 use anyhow::Result;
 
 /// Payload sizes; 1400 is what fits an Ethernet frame.
 pub const SIZES: [usize; 5] = [32, 64, 256, 1024, 1400];
+
+/// The case that is long enough for the 99.999th percentile, and has the kernel's UDP in it.
+pub const LONG: &str = "256 B beside UDP";
+/// Its messages.
+const LONG_MESSAGES: u64 = 1_000_000;
 
 /// Plays and answers. `extra` contestants join ours and the bound.
 ///
@@ -18,7 +23,7 @@ pub const SIZES: [usize; 5] = [32, 64, 256, 1024, 1400];
 pub fn run(stage: &Stage, sizes: &[usize], extra: &[Contestant], messages: u64) -> Result<Answer> {
     let (warmup, messages) = if stage.quick { (500, 5_000) } else { (5_000, messages) };
     let who: Vec<Contestant> = busy_rings().into_iter().chain(extra.iter().cloned()).collect();
-    let round = |who: &Contestant, size| Spec {
+    let round = |who: &Contestant, size, messages| Spec {
         warmup,
         messages,
         interval_ns: 10_000,
@@ -26,9 +31,16 @@ pub fn run(stage: &Stage, sizes: &[usize], extra: &[Contestant], messages: u64) 
     };
     let case = |&size: &usize| Case {
         name: format!("{size} B"),
-        specs: who.iter().map(|who| round(who, size)).collect(),
+        specs: who.iter().map(|who| round(who, size, messages)).collect(),
     };
-    ask(stage, "latency", &sizes.iter().map(case).collect::<Vec<_>>())
+    let mut cases: Vec<Case> = sizes.iter().map(case).collect();
+    if sizes.contains(&256) {
+        let messages = if stage.quick { messages } else { LONG_MESSAGES };
+        let udp = [Wait::Spin, Wait::Block].map(|wait| Contestant::new(UDP, wait));
+        let who = who.iter().chain(&udp);
+        cases.push(Case { name: LONG.into(), specs: who.map(|who| round(who, 256, messages)).collect() });
+    }
+    ask(stage, "latency", &cases)
 }
 
 /// Percentiles by size and transport, in nanoseconds from the intended send.

@@ -5,8 +5,11 @@ use crate::rig::spec::{Contestant, Spec, Wait};
 use anyhow::Result;
 use std::path::PathBuf;
 
+pub mod churn;
 pub mod fanout;
 pub mod latency;
+pub mod oversubscribed;
+pub mod soak;
 pub mod table;
 pub mod throughput;
 
@@ -29,6 +32,21 @@ pub(crate) fn one_to_one(contestant: Contestant, size: usize) -> Spec {
         receiver_cpus: vec![1],
         spin_between: true,
         dir: PathBuf::new(),
+        window_ns: 0,
+        churn: None,
+        daemon: None,
+    }
+}
+
+/// A round of many receivers, none bound to a CPU, whose publisher sleeps between its sends.
+pub(crate) fn crowd(contestant: Contestant, receivers: usize, size: usize) -> Spec {
+    Spec {
+        receivers,
+        ring_bytes: 4 << 20,
+        publisher_cpu: None,
+        receiver_cpus: Vec::new(),
+        spin_between: false,
+        ..one_to_one(contestant, size)
     }
 }
 

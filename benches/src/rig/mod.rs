@@ -5,8 +5,11 @@
 //! | [`spec`] | what a round is and what its processes report; the words on their pipes |
 //! | [`payload`] | numbered, stamped, checked messages |
 //! | [`publish`], [`receive`] | the two roles, run in processes of their own |
+//! | [`windows`] | the same for long rounds, without keeping every message |
+//! | [`visitors`] | receivers that come and go during a round |
 //! | [`gate`] | holds a publisher back for its slowest receiver, for transports that would lose |
 //! | [`round`] | starts the processes, lets them go together, collects |
+//! | `player` | a process, from its start to its end |
 //! | [`probe`] | how far apart the CPUs are, and who else used them |
 //! | [`machine`] | the sheet that goes with every figure |
 //! | [`stats`] | histograms, percentiles, medians of rounds |
@@ -16,9 +19,12 @@ pub mod gate;
 pub mod machine;
 pub mod payload;
 pub mod plan;
+mod player;
 pub mod probe;
 pub mod publish;
 pub mod receive;
 pub mod round;
 pub mod spec;
 pub mod stats;
+pub mod visitors;
+pub mod windows;

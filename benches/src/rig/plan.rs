@@ -4,7 +4,7 @@
 use crate::rig::machine::Machine;
 use crate::rig::probe::{Placement, round_trip_ns};
 use crate::rig::round::{self, Outcome};
-use crate::rig::spec::{Contestant, Spec};
+use crate::rig::spec::{Contestant, Spec, Wait};
 use crate::rig::stats::median;
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -28,6 +28,8 @@ pub struct Stage {
     pub quick: bool,
     /// Bytes of ring instead of the question's own.
     pub ring_bytes: Option<u64>,
+    /// The daemon's program, if it has been built.
+    pub daemon: Option<PathBuf>,
 }
 
 impl Stage {
@@ -202,6 +204,9 @@ pub fn play(stage: &Stage, cases: &[Case], answer: &mut Answer) -> Result<()> {
         ProgressStyle::with_template("{bar:30} {pos}/{len} rounds  {elapsed} of {duration}  {msg}")
             .expect("a template of known fields"),
     );
+    if cases.iter().flat_map(|case| &case.specs).any(|spec| spec.window_ns > 0) {
+        bar.enable_steady_tick(std::time::Duration::from_secs(1)); // a long round, in which nothing else would move
+    }
     let mut retries = stage.retries;
     for case in cases {
         for lap in 0..stage.laps {
@@ -239,7 +244,12 @@ fn play_one(stage: &Stage, spec: &Spec) -> Result<Outcome> {
     let ring_bytes = stage.ring_bytes.unwrap_or(spec.ring_bytes);
     // Where only delivery is checked, a busy machine must not fail it: nobody is allowed to fall behind.
     let gated = spec.gated || stage.quick;
-    let spec = Spec { dir: dir.path().to_owned(), ring_bytes, gated, ..spec.clone() };
+    let daemon = if spec.contestant.wait == Wait::Park {
+        Some(stage.daemon.clone().context("parked readers need shmcastd, built beside this program")?)
+    } else {
+        None
+    };
+    let spec = Spec { dir: dir.path().to_owned(), ring_bytes, gated, daemon, ..spec.clone() };
     let probe = || if stage.quick || spec_cpus() < 2 { Ok(0) } else { round_trip_ns(0, 1) };
     let before_ns = probe()?;
     let mut outcome = round::run(stage.program_of(&spec.contestant)?, &spec)?;

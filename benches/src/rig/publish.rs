@@ -10,6 +10,7 @@ use crate::rig::receive::say;
 use crate::rig::round::{files, write_words};
 use crate::rig::spec::{Published, Spec, Usage};
 use crate::rig::stats::{HICCUP_NS, HiccupLog};
+use crate::rig::windows::Windows;
 use anyhow::{Context, Result};
 use shmcast::Clock;
 use shmcast_layout::counter::{ticks, ticks_after_loads};
@@ -76,7 +77,8 @@ fn run(spec: &Spec, sender: &mut impl Sender, clock: &Clock) -> Result<Published
         .transpose()
         .context("open the gate")?;
     let each = spec.interval_ns > 0;
-    let kept = if each { spec.messages as usize } else { 0 };
+    let kept = if spec.is_kept_each() { spec.messages as usize } else { 0 };
+    let mut windows = Windows::of(spec);
     let (mut lateness, mut cost) = (Vec::with_capacity(kept), Vec::with_capacity(kept));
     let mut payloads = Payloads::new(spec.size);
     let mut pace = Pace::new(spec, clock);
@@ -91,15 +93,22 @@ fn run(spec: &Spec, sender: &mut impl Sender, clock: &Clock) -> Result<Published
             retries += gate.wait(sequence);
         }
         let (intended, sent) = if each { (pace.wait(), ticks()) } else { (0, 0) };
-        retries += sender.send(payloads.stamped(sequence, sent))?;
+        // In windows a message's lateness is not kept, so its stamp tells when it should have been sent.
+        let stamp = if windows.is_some() { intended } else { sent };
+        retries += sender.send(payloads.stamped(sequence, stamp))?;
         if each && sequence > spec.warmup {
-            let done = ticks_after_loads();
-            cost.push(saturate(clock.ns_between(sent, done)));
-            lateness.push(saturate(clock.ns_between(intended, sent)));
+            let took_ns = clock.ns_between(sent, ticks_after_loads());
+            if let Some(windows) = &mut windows {
+                windows.record(sequence - spec.warmup - 1, took_ns);
+            } else {
+                cost.push(saturate(took_ns));
+                lateness.push(saturate(clock.ns_between(intended, sent)));
+            }
         }
     }
     let last = ticks_after_loads();
     let usage = Usage::now().since(&before);
+    windows.map_or(Ok(()), Windows::finish)?;
     write_words(&files::lateness(spec), &lateness)?;
     write_words(&files::cost(spec), &cost)?;
     Ok(Published {

@@ -7,10 +7,12 @@ use crate::rig::payload::Payloads;
 use crate::rig::publish::{bind, saturate};
 use crate::rig::round::{files, write_words};
 use crate::rig::spec::{Received, Spec, Usage, Wait};
+use crate::rig::stats::HICCUP_NS;
+use crate::rig::windows::Windows;
 use anyhow::{Context, Result};
 use crossbeam_utils::Backoff;
 use shmcast::Clock;
-use shmcast_layout::counter::ticks_after_loads;
+use shmcast_layout::counter::{ticks, ticks_after_loads};
 use std::io::{BufRead, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,15 +37,72 @@ pub trait Receiver {
     /// # Errors
     /// What ends the round.
     fn run(&mut self, sink: &mut Sink, wait: Wait) -> Result<()> {
-        let mut idle = Idle::new(wait);
-        while !sink.is_done() {
-            if self.poll(sink)? {
-                idle = Idle::new(wait);
-            } else if idle.pause() && sink.is_stopped() {
-                break;
-            }
+        poll_until_done(self, sink, wait)
+    }
+}
+
+/// Polls until the sink is done or told to stop; one that spins notes meanwhile when its CPU was away.
+///
+/// # Errors
+/// What ends the round.
+pub fn poll_until_done<R: Receiver + ?Sized>(receiver: &mut R, sink: &mut Sink, wait: Wait) -> Result<()> {
+    let mut idle = Idle::new(wait);
+    let mut watch = (wait == Wait::Spin && sink.times_each).then(|| Watch::new(&sink.clock));
+    while !sink.is_done() {
+        if receiver.poll(sink)? {
+            idle = Idle::new(wait);
+            continue;
         }
-        Ok(())
+        if let Some(watch) = &mut watch {
+            watch.polled(sink);
+        }
+        if idle.pause() && sink.is_stopped() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Notices from within a spinning loop that its CPU did something else. Reads the clock after so many empty polls as take
+/// about a third of a microsecond, which is too rare to be felt and often enough to tell a hiccup.
+#[derive(Debug)]
+struct Watch {
+    last: u64,
+    polls: u32,
+    /// Polls from one look to the next: found out while it runs, because a poll may be one load or a system call.
+    every: u32,
+    hiccup_ticks: u64,
+    short_ticks: u64,
+}
+
+impl Watch {
+    const MOST_POLLS: u32 = 128;
+    const SHORT_NS: u64 = 200;
+
+    fn new(clock: &Clock) -> Self {
+        let in_ticks = |ns: u64| (u128::from(ns) * u128::from(clock.hz()) / 1_000_000_000) as u64;
+        let (hiccup_ticks, short_ticks) = (in_ticks(HICCUP_NS), in_ticks(Self::SHORT_NS));
+        Self { last: ticks(), polls: 0, every: 1, hiccup_ticks, short_ticks }
+    }
+
+    #[inline]
+    fn polled(&mut self, sink: &mut Sink) {
+        self.polls += 1;
+        if self.polls >= self.every {
+            self.look(sink);
+        }
+    }
+
+    fn look(&mut self, sink: &mut Sink) {
+        let now = ticks();
+        let passed = now.saturating_sub(self.last);
+        if passed > self.hiccup_ticks {
+            sink.hiccup(self.last, passed);
+        } else if passed < self.short_ticks && self.every < Self::MOST_POLLS {
+            self.every *= 2;
+        }
+        self.last = now;
+        self.polls = 0;
     }
 }
 
@@ -92,6 +151,9 @@ pub struct Sink {
     next: u64,
     /// One-way latency of each message that counts, at its place; 0 for one that has not come.
     one_way: Vec<u32>,
+    windows: Option<Windows>,
+    /// Whether this receiver comes and goes: then what counts is that nothing is missing from its stay.
+    is_visitor: bool,
     received: Received,
     before: Option<Usage>,
     stop: Arc<AtomicBool>,
@@ -99,9 +161,10 @@ pub struct Sink {
 
 impl Sink {
     fn new(spec: &Spec, me: usize, needs_gate: bool) -> Result<Self> {
-        let gate = (spec.gated && needs_gate)
+        let gate = (spec.gated && needs_gate && me < spec.receivers)
             .then(|| Gate::open(&files::gate(spec), spec.receivers, spec.ring_messages()));
-        let kept = if spec.interval_ns > 0 { spec.messages as usize } else { 0 };
+        let is_visitor = me >= spec.receivers;
+        let kept = if spec.is_kept_each() && !is_visitor { spec.messages as usize } else { 0 };
         let mut one_way = vec![1; kept];
         one_way.fill(0); // touches every page now
         Ok(Self {
@@ -113,6 +176,8 @@ impl Sink {
             times_each: spec.interval_ns > 0,
             next: 1,
             one_way,
+            windows: Windows::of(spec),
+            is_visitor,
             received: Received::default(),
             before: None,
             stop: Arc::default(),
@@ -129,11 +194,19 @@ impl Sink {
             self.received.corrupt += 1;
             return;
         };
+        if self.is_visitor && self.received.delivered == 0 {
+            self.next = sequence; // its stay begins
+            self.received.reported_lost = 0;
+        }
         if sequence < self.next {
             return self.late(sequence, sent, now);
         }
+        let skipped = sequence - self.next;
         self.next = sequence + 1;
-        if sequence > self.spec.warmup {
+        if self.is_visitor {
+            self.received.delivered += 1;
+            self.received.lost += skipped;
+        } else if sequence > self.spec.warmup {
             self.count(sequence, sent, now);
         } else if sequence == self.spec.warmup {
             self.before = Some(Usage::now());
@@ -152,13 +225,17 @@ impl Sink {
         if sequence == self.spec.total() {
             self.received.span.1 = ticks_after_loads();
         }
-        if let Some(slot) = self.one_way.get_mut((sequence - self.spec.warmup - 1) as usize) {
+        let place = sequence - self.spec.warmup - 1;
+        if let Some(slot) = self.one_way.get_mut(place as usize) {
             *slot = saturate(self.clock.ns_between(sent, now)).max(1);
+        } else if let Some(windows) = &mut self.windows {
+            windows.record(place, self.clock.ns_between(sent, now));
         }
     }
 
     #[cold]
     fn late(&mut self, sequence: u64, sent: u64, now: u64) {
+        // Where not every message is kept, one that comes after a later one counts as one that came again: wrong is wrong.
         let at = sequence.checked_sub(self.spec.warmup + 1);
         let came = at.and_then(|at| self.one_way.get(at as usize)).is_none_or(|slot| *slot != 0);
         if came {
@@ -172,6 +249,16 @@ impl Sink {
     /// The transport itself says that it lost so many.
     pub fn lost(&mut self, messages: u64) {
         self.received.reported_lost += messages;
+    }
+
+    /// The CPU did something else from `from` for so many ticks.
+    #[cold]
+    fn hiccup(&mut self, from: u64, passed: u64) {
+        let start = self.received.span.0;
+        if start != 0 && from >= start {
+            let at_ns = self.clock.ns_between(start, from);
+            self.received.hiccups.note(at_ns, self.clock.ns_between(from, from + passed));
+        }
     }
 
     /// Whether the last message has come.
@@ -198,7 +285,11 @@ impl Sink {
         if self.received.span.1 == 0 {
             self.received.span.1 = ticks_after_loads(); // the last one was lost
         }
+        if self.is_visitor {
+            return Ok(self.received);
+        }
         self.received.lost = self.spec.messages - self.received.delivered.min(self.spec.messages);
+        self.windows.map_or(Ok(()), Windows::finish)?;
         write_words(&files::one_way(&self.spec, self.me), &self.one_way)?;
         Ok(self.received)
     }
@@ -224,6 +315,7 @@ impl Idle {
         self.idle = self.idle.wrapping_add(1);
         match self.wait {
             Wait::Spin => {}
+            Wait::SpinHint => (0..128).for_each(|_| std::hint::spin_loop()),
             Wait::SpinYield if self.idle < 1000 => {}
             Wait::Yield | Wait::SpinYield => std::thread::yield_now(),
             Wait::Backoff => self.backoff.snooze(),
@@ -231,7 +323,7 @@ impl Idle {
                 std::thread::sleep(Duration::from_micros(50));
                 return true;
             }
-            Wait::Block | Wait::Tokio => return true,
+            Wait::Block | Wait::Tokio | Wait::Park => return true,
         }
         self.idle.is_multiple_of(256)
     }

@@ -3,14 +3,15 @@
 //! The publisher comes first, because receivers attach to what it makes. Nobody is let go before everybody is ready,
 //! so a message that is missing was lost and not merely early.
 
-use crate::rig::probe::{Load, Quiet};
-use crate::rig::spec::{Published, Received, Spec, Task, Usage};
+use crate::rig::player::{Daemon, Player};
+use crate::rig::probe::{Load, Quiet, resident_kib};
+use crate::rig::spec::{Published, Received, Spec, Task};
 use crate::rig::stats::{Distribution, histogram};
-use anyhow::{Context, Result, bail};
+use crate::rig::visitors::{self, Visits};
+use crate::rig::windows::Window;
+use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -79,65 +80,40 @@ pub struct Outcome {
     pub rate: f64,
     /// How quiet the machine was.
     pub quiet: Quiet,
+    /// The worst `response` of each of up to 200 equal parts of the round, in order: to be held against the hiccups.
+    #[serde(default)]
+    pub worst: Vec<u64>,
+    /// A long round's windows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub series: Vec<Moment>,
+    /// Who came and went.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub visits: Option<Visits>,
+}
+
+/// One window of a long round.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Moment {
+    /// Its end, in ns since the round began to count.
+    pub at_ns: u64,
+    /// Latency from the intended send at all receivers; its count says how many messages came.
+    pub response: Distribution,
+    /// The publisher's time inside a send.
+    pub cost: Distribution,
+    /// Memory of the publisher that is resident, in KiB; 0 where the kernel did not tell.
+    pub publisher_kib: u64,
+    /// The same of the largest receiver.
+    pub receiver_kib: u64,
 }
 
 impl Outcome {
     /// Whether every receiver got every message once, in order, whole.
     pub fn is_complete(&self) -> bool {
         let r = &self.received;
-        r.delivered == self.expected && r.lost + r.duplicated + r.out_of_order + r.corrupt == 0
+        r.delivered == self.expected
+            && r.lost + r.duplicated + r.out_of_order + r.corrupt == 0
+            && self.visits.as_ref().is_none_or(Visits::is_exact)
     }
-}
-
-/// A child that speaks lines.
-struct Player {
-    child: Child,
-    lines: mpsc::Receiver<String>,
-    name: String,
-}
-
-impl Player {
-    fn start(program: &Path, task: &Task, name: String) -> Result<Self> {
-        let mut child = Command::new(program)
-            .arg("play")
-            .arg(serde_json::to_string(task)?)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("start {}", program.display()))?;
-        let out = child.stdout.take().expect("it was piped");
-        Ok(Self { child, lines: lines_of(out), name })
-    }
-
-    fn line(&self, deadline: Instant, what: &str) -> Result<String> {
-        self.lines
-            .recv_timeout(deadline.saturating_duration_since(Instant::now()))
-            .map_err(|e| anyhow::anyhow!("{} gave no {what}: {e}", self.name))
-    }
-
-    fn tell(&mut self, word: &str) -> Result<()> {
-        let stdin = self.child.stdin.as_mut().expect("it was piped");
-        writeln!(stdin, "{word}").with_context(|| format!("tell {} to {word}", self.name))
-    }
-}
-
-impl Drop for Player {
-    fn drop(&mut self) {
-        let _ = self.child.kill(); // has ended already unless the round failed
-        let _ = self.child.wait();
-    }
-}
-
-fn lines_of(out: ChildStdout) -> mpsc::Receiver<String> {
-    let (sender, lines) = mpsc::channel();
-    std::thread::spawn(move || {
-        for line in BufReader::new(out).lines().map_while(Result::ok) {
-            if sender.send(line).is_err() {
-                break;
-            }
-        }
-    });
-    lines
 }
 
 /// After the publisher has ended, receivers get this long for what is still on its way.
@@ -152,16 +128,38 @@ pub fn run(program: &Path, spec: &Spec) -> Result<Outcome> {
         + Duration::from_nanos(spec.interval_ns * spec.total() * 3)
         + Duration::from_micros(spec.total() * spec.receivers as u64 * 5);
     let deadline = Instant::now() + patience;
+    let daemon = Daemon::of(spec)?;
     let mut publisher = Player::start(program, &Task::Publish(spec.clone()), "the publisher".into())?;
-    expect_ready(&publisher, deadline)?;
+    publisher.expect_ready(deadline)?;
     let mut receivers = (0..spec.receivers)
         .map(|i| Player::start(program, &Task::Receive(spec.clone(), i), format!("receiver {i}")))
         .collect::<Result<Vec<_>>>()?;
-    receivers.iter().try_for_each(|receiver| expect_ready(receiver, deadline))?;
+    receivers.iter().try_for_each(|receiver| receiver.expect_ready(deadline))?;
     std::thread::sleep(Duration::from_millis(5)); // let the last of them reach its first poll
-    let load = Load::begin(receivers.iter().chain([&publisher]).map(|player| player.child.id()))?;
+    let pids: Vec<u32> = receivers.iter().chain([&publisher]).map(|player| player.child.id()).collect();
+    let load = Load::begin(pids.iter().copied().chain(daemon.as_ref().map(Daemon::id)))?;
     publisher.tell("go")?;
+    let aside = Aside::begin(program, spec, pids);
     let published: Published = serde_json::from_str(&publisher.line(deadline, "report")?)?;
+    let (visits, memory) = aside.end()?;
+    let reports = collect(spec, &mut receivers, deadline)?;
+    publisher.tell("stop")?;
+    receivers.iter_mut().chain([&mut publisher]).try_for_each(Player::wait)?;
+    drop(daemon);
+    let quiet = load.end()?;
+    let windows = receivers.iter().map(Player::windows).collect::<Result<Vec<_>>>()?;
+    let series = series(spec, &windows.concat(), &publisher.windows()?, &memory)?;
+    let mut outcome = summarize(spec, published, &reports, quiet)?;
+    outcome.visits = visits;
+    if !series.is_empty() {
+        outcome.response = merged(series.iter().map(|moment| &moment.response))?;
+        outcome.cost = merged(series.iter().map(|moment| &moment.cost))?;
+        outcome.series = series;
+    }
+    Ok(outcome)
+}
+
+fn collect(spec: &Spec, receivers: &mut [Player], deadline: Instant) -> Result<Vec<Received>> {
     let mut reports = Vec::with_capacity(spec.receivers);
     // Behind a gate nothing can be lost, so everything will come, however busy the machine.
     let grace = if spec.gated { deadline } else { Instant::now() + GRACE };
@@ -181,40 +179,113 @@ pub fn run(program: &Path, spec: &Spec) -> Result<Outcome> {
             .with_context(|| format!("the report of {}: {report}", receivers[i].name))?;
         reports.push(report);
     }
-    publisher.tell("stop")?;
-    for player in receivers.iter_mut().chain([&mut publisher]) {
-        player.child.wait().with_context(|| format!("wait for {}", player.name))?;
-    }
-    let quiet = load.end()?;
-    summarize(spec, published, &reports, quiet)
+    Ok(reports)
 }
 
-fn expect_ready(player: &Player, deadline: Instant) -> Result<()> {
-    match player.line(deadline, "sign of being ready")?.as_str() {
-        "ready" => Ok(()),
-        other => bail!("{} said: {other}", player.name),
+/// Resident memory at the end of a window: of the publisher, and of the largest receiver; KiB.
+type Memory = (u64, u64);
+
+/// What happens beside the stream: visitors, and looks at the memory in use.
+struct Aside {
+    stop: Vec<mpsc::Sender<()>>,
+    visits: Option<std::thread::JoinHandle<Result<Visits>>>,
+    memory: Option<std::thread::JoinHandle<Vec<Memory>>>,
+}
+
+impl Aside {
+    /// Begins what the round asks for. The publisher is the last of `pids`.
+    fn begin(program: &Path, spec: &Spec, pids: Vec<u32>) -> Self {
+        let mut stop = Vec::new();
+        let mut stopped = || {
+            let (sender, stopped) = mpsc::channel();
+            stop.push(sender);
+            stopped
+        };
+        let visits = spec.churn.is_some().then(|| {
+            let (program, spec, stopped) = (program.to_owned(), spec.clone(), stopped());
+            std::thread::spawn(move || visitors::host(&program, &spec, &stopped))
+        });
+        let memory = (spec.window_ns > 0).then(|| {
+            let (stopped, every) = (stopped(), Duration::from_nanos(spec.window_ns));
+            std::thread::spawn(move || {
+                let mut memory = Vec::new();
+                while stopped.recv_timeout(every).is_err_and(|e| e == mpsc::RecvTimeoutError::Timeout) {
+                    let (publisher, receivers) = pids.split_last().expect("a round has a publisher");
+                    let largest = receivers.iter().map(|pid| resident_kib(*pid)).max();
+                    memory.push((resident_kib(*publisher), largest.unwrap_or(0)));
+                }
+                memory
+            })
+        });
+        Self { stop, visits, memory }
+    }
+
+    fn end(self) -> Result<(Option<Visits>, Vec<Memory>)> {
+        drop(self.stop);
+        let visits = self.visits.map(|thread| thread.join().expect("it does not panic")).transpose()?;
+        let memory = self.memory.map(|thread| thread.join().expect("it does not panic"));
+        Ok((visits, memory.unwrap_or_default()))
     }
 }
+
+fn merged<'a>(distributions: impl Iterator<Item = &'a Distribution>) -> Result<Distribution> {
+    let mut all = histogram();
+    for distribution in distributions.filter(|distribution| distribution.count > 0) {
+        all.add(distribution.decode()?).context("add a histogram")?;
+    }
+    Ok(Distribution::of(&all))
+}
+
+fn series(spec: &Spec, received: &[Window], published: &[Window], memory: &[Memory]) -> Result<Vec<Moment>> {
+    let Some(last) = received.iter().chain(published).map(|window| window.index).max() else {
+        return Ok(Vec::new());
+    };
+    let of = |windows: &[Window], index| {
+        merged(windows.iter().filter(|window| window.index == index).map(|window| &window.distribution))
+    };
+    let moment = |index: u64| {
+        let (publisher_kib, receiver_kib) = memory.get(index as usize).copied().unwrap_or_default();
+        Ok(Moment {
+            at_ns: (index + 1) * spec.window_ns,
+            response: of(received, index)?,
+            cost: of(published, index)?,
+            publisher_kib,
+            receiver_kib,
+        })
+    };
+    (0..=last).map(moment).collect()
+}
+
+/// Parts of a round of which the worst latency is kept.
+const PARTS: u64 = 200;
 
 fn summarize(spec: &Spec, published: Published, reports: &[Received], quiet: Quiet) -> Result<Outcome> {
     let (mut one_way, mut response, mut last) = (histogram(), histogram(), histogram());
-    if spec.interval_ns > 0 {
+    let parts = spec.messages.min(PARTS) as usize;
+    let mut worst = vec![0; parts];
+    if spec.is_kept_each() {
         let lateness = read_words(&files::lateness(spec))?;
         let mut slowest = vec![0; lateness.len()];
         for i in 0..spec.receivers {
             let latencies = read_words(&files::one_way(spec, i))?;
-            for ((&ns, &late), slowest) in latencies.iter().zip(&lateness).zip(&mut slowest) {
+            for (place, ((&ns, &late), slowest)) in
+                latencies.iter().zip(&lateness).zip(&mut slowest).enumerate()
+            {
                 if ns > 0 {
+                    let response_ns = u64::from(ns) + u64::from(late);
                     one_way.saturating_record(ns.into());
-                    response.saturating_record(u64::from(ns) + u64::from(late));
+                    response.saturating_record(response_ns);
                     *slowest = ns.max(*slowest);
+                    let part = &mut worst[place * parts / lateness.len()];
+                    *part = response_ns.max(*part);
                 }
             }
         }
         slowest.iter().filter(|ns| **ns > 0).for_each(|&ns| last.saturating_record(ns.into()));
     }
     let cost = Distribution::of_values(read_words(&files::cost(spec))?.into_iter().map(u64::from));
-    let received = sum(reports);
+    let mut received = Received::default();
+    reports.iter().for_each(|report| received.add(report));
     let clock = shmcast::Clock::of_this_host();
     let span_ns = clock.ns_between(published.span.0, received.span.1);
     let least = reports.iter().map(|r| r.delivered).min().unwrap_or(0);
@@ -230,23 +301,9 @@ fn summarize(spec: &Spec, published: Published, reports: &[Received], quiet: Qui
         cost,
         rate: if span_ns == 0 { 0.0 } else { least as f64 * 1e9 / span_ns as f64 },
         quiet,
+        worst: if spec.is_kept_each() { worst } else { Vec::new() },
+        series: Vec::new(),
+        visits: None,
         published,
     })
-}
-
-fn sum(reports: &[Received]) -> Received {
-    let mut total = Received { span: (u64::MAX, 0), ..Received::default() };
-    for r in reports {
-        total.delivered += r.delivered;
-        total.lost += r.lost;
-        total.duplicated += r.duplicated;
-        total.out_of_order += r.out_of_order;
-        total.corrupt += r.corrupt;
-        total.reported_lost += r.reported_lost;
-        if r.delivered > 0 {
-            total.span = (total.span.0.min(r.span.0), total.span.1.max(r.span.1));
-        }
-        total.usage = Usage::sum(&total.usage, &r.usage);
-    }
-    total
 }

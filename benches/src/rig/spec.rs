@@ -16,6 +16,8 @@ pub enum Wait {
     Yield,
     /// Spins a little, then yields.
     SpinYield,
+    /// Polls, with 128 spin hints between two polls.
+    SpinHint,
     /// Exponential: spins, then yields.
     Backoff,
     /// Sleeps 50 us between polls.
@@ -24,19 +26,36 @@ pub enum Wait {
     Block,
     /// Waits inside a tokio runtime of one thread.
     Tokio,
+    /// Sleeps until the daemon that owns the channel rings.
+    Park,
 }
 
 impl Wait {
+    /// Every mode.
+    pub const ALL: [Self; 9] = [
+        Self::Spin,
+        Self::SpinHint,
+        Self::Yield,
+        Self::SpinYield,
+        Self::Backoff,
+        Self::Sleep,
+        Self::Block,
+        Self::Tokio,
+        Self::Park,
+    ];
+
     /// The mode's name as it is printed.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Spin => "spin",
+            Self::SpinHint => "spin-hint",
             Self::Yield => "yield",
             Self::SpinYield => "spin-yield",
             Self::Backoff => "backoff",
             Self::Sleep => "sleep",
             Self::Block => "block",
             Self::Tokio => "tokio",
+            Self::Park => "park",
         }
     }
 }
@@ -96,6 +115,25 @@ pub struct Spec {
     pub spin_between: bool,
     /// Directory for the round's files.
     pub dir: PathBuf,
+    /// Length of the windows that a long round is cut into, in ns; 0 for a round that is kept message by message.
+    #[serde(default)]
+    pub window_ns: u64,
+    /// Visitors that come and go while the receivers above stay.
+    #[serde(default)]
+    pub churn: Option<Churn>,
+    /// The daemon's program, for contestants that need one.
+    #[serde(default)]
+    pub daemon: Option<PathBuf>,
+}
+
+/// Receivers that come and go during a round. Of three, one is told to leave, the next is killed, and the third is
+/// killed as soon as it is attached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Churn {
+    /// From one arrival to the next, in ns.
+    pub every_ns: u64,
+    /// From a visitor's arrival to its end, in ns.
+    pub stay_ns: u64,
 }
 
 impl Spec {
@@ -107,6 +145,16 @@ impl Spec {
     /// Messages that a ring of this round holds, when each takes its payload, 16 bytes, and the rest of a line.
     pub fn ring_messages(&self) -> u64 {
         self.ring_bytes / (self.size as u64 + 16).next_multiple_of(64)
+    }
+
+    /// Whether each message's times are kept, as against those of windows, or of the round's two ends.
+    pub fn is_kept_each(&self) -> bool {
+        self.interval_ns > 0 && self.window_ns == 0
+    }
+
+    /// Where the round's daemon listens.
+    pub fn socket(&self) -> PathBuf {
+        self.dir.join("control.sock")
     }
 }
 
@@ -183,4 +231,25 @@ pub struct Received {
     pub span: (u64, u64),
     /// What it used.
     pub usage: Usage,
+    /// Stretches in which its CPU did something else while it spun.
+    #[serde(default)]
+    pub hiccups: HiccupLog,
+}
+
+impl Received {
+    /// Adds another receiver's counts; the span is then from the first receipt of all to the last.
+    pub fn add(&mut self, other: &Self) {
+        self.delivered += other.delivered;
+        self.lost += other.lost;
+        self.duplicated += other.duplicated;
+        self.out_of_order += other.out_of_order;
+        self.corrupt += other.corrupt;
+        self.reported_lost += other.reported_lost;
+        if other.delivered > 0 {
+            let first = if self.span.0 == 0 { u64::MAX } else { self.span.0 };
+            self.span = (first.min(other.span.0), self.span.1.max(other.span.1));
+        }
+        self.usage = self.usage.sum(&other.usage);
+        self.hiccups.add(&other.hiccups);
+    }
 }

@@ -92,7 +92,7 @@ impl Distribution {
 /// Stretches in which a spinning thread did not run, by when they began: what the machine did to us.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct HiccupLog {
-    /// Begin in ns since the measurement's start, and length in ns; the longest thousand or so.
+    /// Begin in ns since the measurement's start, and length in ns; the longest five hundred.
     pub longest: Vec<(u64, u64)>,
     /// How many there were of more than [`HICCUP_NS`].
     pub count: u64,
@@ -103,13 +103,24 @@ pub struct HiccupLog {
 /// A pause of a spinning loop counts as a hiccup from here on.
 pub const HICCUP_NS: u64 = 2_000;
 /// Hiccups kept one by one.
-const KEPT: usize = 1000;
+const KEPT: usize = 500;
 
 impl HiccupLog {
     /// Notes a pause that began at `at_ns`. Never grows beyond what was reserved by the first use.
     pub fn note(&mut self, at_ns: u64, length_ns: u64) {
         self.count += 1;
         self.total_ns += length_ns;
+        self.keep(at_ns, length_ns);
+    }
+
+    /// Adds another CPU's pauses.
+    pub fn add(&mut self, other: &Self) {
+        self.count += other.count;
+        self.total_ns += other.total_ns;
+        other.longest.iter().for_each(|&(at_ns, length_ns)| self.keep(at_ns, length_ns));
+    }
+
+    fn keep(&mut self, at_ns: u64, length_ns: u64) {
         if self.longest.len() < KEPT {
             self.longest.reserve_exact(KEPT - self.longest.len());
             self.longest.push((at_ns, length_ns));
@@ -153,7 +164,11 @@ mod tests {
     fn the_longest_hiccups_are_kept() {
         let mut log = HiccupLog::default();
         (0..5000).for_each(|i| log.note(i, 2_000 + i));
-        assert_eq!((log.count, log.longest.len()), (5000, 1000));
-        assert!(log.longest.iter().all(|(_, length)| *length >= 6_000));
+        assert_eq!((log.count, log.longest.len()), (5000, KEPT));
+        assert!(log.longest.iter().all(|(_, length)| *length >= 6_500));
+        let mut all = HiccupLog::default();
+        all.add(&log);
+        all.add(&log);
+        assert_eq!((all.count, all.total_ns, all.longest.len()), (10_000, 2 * log.total_ns, KEPT));
     }
 }

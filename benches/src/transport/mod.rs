@@ -17,6 +17,8 @@ pub const SHMCAST: &str = "shmcast";
 pub const IDEAL: &str = "ideal";
 /// Kernel UDP multicast on the loopback interface.
 pub const MULTICAST: &str = "multicast";
+/// Kernel UDP to one receiver on the loopback interface.
+pub const UDP: &str = "udp";
 /// A unix datagram socket a receiver.
 pub const UNIX_DATAGRAM: &str = "unix-datagram";
 /// A unix seqpacket connection a receiver.
@@ -24,7 +26,7 @@ pub const UNIX_SEQPACKET: &str = "unix-seqpacket";
 
 /// Whether this program knows the transport; if not, the peers' program may.
 pub fn is_ours(name: &str) -> bool {
-    [SHMCAST, IDEAL, MULTICAST, UNIX_DATAGRAM, UNIX_SEQPACKET].contains(&name)
+    [SHMCAST, IDEAL, MULTICAST, UDP, UNIX_DATAGRAM, UNIX_SEQPACKET].contains(&name)
 }
 
 /// Plays a role in this process.
@@ -35,14 +37,14 @@ pub fn play(task: &Task) -> Result<()> {
     let spec: &Spec = task.spec();
     match (task, spec.contestant.transport_name()) {
         (Task::Publish(_), SHMCAST) => publish::play(spec, shm::ShmSender::open(spec)?),
-        (Task::Receive(_, me), SHMCAST) => receive::play(spec, *me, shm::ShmReceiver::open(spec)?),
+        (Task::Receive(_, me), SHMCAST) => receive::play(spec, *me, shm::ShmReceiver::open(spec, *me)?),
         (Task::Publish(_), IDEAL) => publish::play(spec, ideal::IdealSender::open(spec)?),
         (Task::Receive(_, me), IDEAL) => receive::play(spec, *me, ideal::IdealReceiver::open(spec)?),
-        (Task::Publish(_), MULTICAST) => publish::play(spec, multicast::MulticastSender::open(spec)?),
+        (Task::Publish(_), MULTICAST | UDP) => publish::play(spec, multicast::MulticastSender::open(spec)?),
         (Task::Receive(_, me), MULTICAST) if spec.contestant.wait == Wait::Tokio => {
             receive::play(spec, *me, multicast::TokioReceiver::open(spec)?)
         }
-        (Task::Receive(_, me), MULTICAST) => {
+        (Task::Receive(_, me), MULTICAST | UDP) => {
             receive::play(spec, *me, multicast::MulticastReceiver::open(spec)?)
         }
         (Task::Publish(_), UNIX_DATAGRAM) => publish::play(spec, unix::DatagramSender::open(spec)?),

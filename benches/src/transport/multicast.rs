@@ -1,4 +1,4 @@
-//! Kernel UDP multicast on the loopback interface: what shared memory replaces.
+//! Kernel UDP on the loopback interface, multicast or to one receiver: what shared memory replaces.
 //!
 //! Best settings: the group bound directly, so that no other port's traffic is looked at; receive buffers as large as
 //! the kernel allows (FORCE where permitted); TTL 1; loop on. The tokio receiver is the common program: one
@@ -7,6 +7,7 @@
 use crate::rig::publish::Sender;
 use crate::rig::receive::{Receiver, Sink};
 use crate::rig::spec::{Spec, Wait};
+use crate::transport::UDP;
 use anyhow::{Context, Result, bail};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io::{self, ErrorKind};
@@ -27,6 +28,12 @@ fn port(spec: &Spec) -> u16 {
     20_000 + (hash % 10_000) as u16
 }
 
+/// The group, or the one receiver.
+fn destination(spec: &Spec) -> SocketAddrV4 {
+    let address = if spec.contestant.transport_name() == UDP { LOOPBACK } else { GROUP };
+    SocketAddrV4::new(address, port(spec))
+}
+
 /// The sender.
 #[derive(Debug)]
 pub struct MulticastSender(UdpSocket);
@@ -41,7 +48,7 @@ impl MulticastSender {
         socket.set_multicast_if_v4(&LOOPBACK).context("send multicast through lo")?;
         socket.set_multicast_loop_v4(true)?;
         socket.set_multicast_ttl_v4(1)?;
-        socket.connect(&SocketAddrV4::new(GROUP, port(spec)).into()).context("no multicast route on lo")?;
+        socket.connect(&destination(spec).into()).context("no multicast route on lo")?;
         Ok(Self(socket.into()))
     }
 }
@@ -62,10 +69,15 @@ impl Sender for MulticastSender {
 
 fn join(spec: &Spec) -> Result<UdpSocket> {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
-    socket.set_reuse_address(true)?;
-    socket.set_reuse_port(true)?;
-    socket.bind(&SocketAddrV4::new(GROUP, port(spec)).into()).context("bind the group")?;
-    socket.join_multicast_v4(&GROUP, &LOOPBACK).context("join the group on lo")?;
+    let destination = destination(spec);
+    if destination.ip().is_multicast() {
+        socket.set_reuse_address(true)?;
+        socket.set_reuse_port(true)?;
+        socket.bind(&destination.into()).context("bind the group")?;
+        socket.join_multicast_v4(&GROUP, &LOOPBACK).context("join the group on lo")?;
+    } else {
+        socket.bind(&destination.into()).context("bind the port")?;
+    }
     socket.set_recv_buffer_size(BUFFER_BYTES)?;
     // Beyond the system's limit if we may; if not, the limit it is.
     let _ = nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::RcvBufForce, &BUFFER_BYTES);

@@ -1,13 +1,14 @@
 //! shmcast itself, used as any program would: the public API, a subscriber page, the product's own wait strategies.
 
 use crate::rig::publish::Sender;
-use crate::rig::receive::{Receiver, Sink};
+use crate::rig::receive::{Receiver, Sink, poll_until_done};
 use crate::rig::spec::{self, Spec};
 use anyhow::{Context, Result, bail};
-use shmcast::{Event, Publisher, RecvError, Start, Subscriber, Wait};
+use shmcast::{Client, Event, Publisher, RecvError, Start, Subscriber, Wait};
 use std::time::{Duration, Instant};
 
-const CHANNEL: &str = "bench";
+/// The round's channel.
+pub const CHANNEL: &str = "bench";
 
 /// The publisher.
 #[derive(Debug)]
@@ -19,8 +20,11 @@ impl ShmSender {
     /// # Errors
     /// What the channel says.
     pub fn open(spec: &Spec) -> Result<Self> {
-        let builder = Publisher::builder(CHANNEL).dir(&spec.dir).capacity(spec.ring_bytes);
-        // Room for the largest message asked for and no more, as a user would.
+        let builder = Publisher::builder(CHANNEL);
+        let builder = match daemon(spec)? {
+            Some(client) => builder.client(&client),
+            None => builder.dir(&spec.dir).capacity(spec.ring_bytes),
+        };
         Ok(Self(builder.open().context("open the channel")?))
     }
 }
@@ -45,22 +49,34 @@ pub struct ShmReceiver(Subscriber);
 const LOOK: Duration = Duration::from_millis(50);
 
 impl ShmReceiver {
-    /// Subscribes to the round's channel.
+    /// Subscribes to the round's channel, as receiver number `me`.
     ///
     /// # Errors
     /// What the channel says.
-    pub fn open(spec: &Spec) -> Result<Self> {
+    pub fn open(spec: &Spec, me: usize) -> Result<Self> {
         let wait = match spec.contestant.wait {
             spec::Wait::Spin => Wait::Spin,
             spec::Wait::Yield => Wait::Yield,
             spec::Wait::SpinYield => Wait::SpinThenYield(1000),
             spec::Wait::Backoff => Wait::Backoff,
             spec::Wait::Sleep => Wait::Sleep(Duration::from_micros(50)),
+            spec::Wait::Park => Wait::Park,
             other => bail!("shmcast does not wait by {}", other.name()),
         };
-        let builder = Subscriber::builder(CHANNEL).dir(&spec.dir).start(Start::Oldest).wait(wait);
+        // Of those who come later, every other begins with what the ring still holds.
+        let start = if me >= spec.receivers && me % 2 == 1 { Start::Latest } else { Start::Oldest };
+        let builder = Subscriber::builder(CHANNEL).start(start).wait(wait);
+        let builder = match daemon(spec)? {
+            Some(client) => builder.client(&client),
+            None => builder.dir(&spec.dir),
+        };
         Ok(Self(builder.open().context("subscribe")?))
     }
+}
+
+/// The round's daemon, if it has one.
+fn daemon(spec: &Spec) -> Result<Option<Client>> {
+    spec.daemon.as_ref().map(|_| Client::at(spec.socket()).context("find the round's daemon")).transpose()
 }
 
 #[inline]
@@ -79,7 +95,10 @@ impl Receiver for ShmReceiver {
         Ok(event.map(|event| hand(event, sink)).is_some())
     }
 
-    fn run(&mut self, sink: &mut Sink, _: spec::Wait) -> Result<()> {
+    fn run(&mut self, sink: &mut Sink, wait: spec::Wait) -> Result<()> {
+        if wait == spec::Wait::Spin {
+            return poll_until_done(self, sink, wait); // which notes when the CPU was away
+        }
         while !sink.is_done() {
             if self.poll(sink)? {
                 continue;

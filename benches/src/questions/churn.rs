@@ -1,0 +1,95 @@
+//! What do receivers that come, leave and die do to the publisher and to those that stay? Ten receivers stay for the whole
+//! round, in which every message must reach each of them; visitors join, and leave or are killed, meanwhile.
+
+use super::{ask, crowd, table, table::ns};
+use crate::rig::plan::{Answer, Case, Stage};
+use crate::rig::round::Outcome;
+use crate::rig::spec::{Churn, Contestant, Spec, Wait};
+use crate::rig::visitors::Visits;
+use crate::transport::{MULTICAST, SHMCAST};
+use anyhow::Result;
+
+const STAYING: usize = 10;
+/// A visitor each 50 ms, of whom a few are there at a time.
+const CHURN: Churn = Churn { every_ns: 50_000_000, stay_ns: 200_000_000 };
+const QUICK: Churn = Churn { every_ns: 20_000_000, stay_ns: 60_000_000 };
+
+/// Plays and answers. `extra` contestants join.
+///
+/// # Errors
+/// When a round cannot be tried.
+pub fn run(stage: &Stage, extra: &[Contestant], messages: u64) -> Result<Answer> {
+    let (churn, messages) = if stage.quick { (QUICK, 1_000) } else { (CHURN, messages) };
+    let who = [
+        (SHMCAST, Wait::Yield),
+        (SHMCAST, Wait::Backoff),
+        (SHMCAST, Wait::Park),
+        (MULTICAST, Wait::Block),
+        (MULTICAST, Wait::Tokio),
+    ];
+    let who: Vec<Contestant> = who
+        .into_iter()
+        .filter(|(_, wait)| *wait != Wait::Park || stage.daemon.is_some())
+        .map(|(transport, wait)| Contestant::new(transport, wait))
+        .chain(extra.iter().cloned())
+        .collect();
+    let round = |who: &Contestant, churn| Spec {
+        warmup: 100,
+        messages,
+        interval_ns: 500_000,
+        churn,
+        ..crowd(who.clone(), STAYING, 256)
+    };
+    let case = |name: &str, churn: Option<Churn>| Case {
+        name: name.into(),
+        specs: who.iter().map(|who| round(who, churn)).collect(),
+    };
+    ask(stage, "churn", &[case("nobody comes or goes", None), case("visitors", Some(churn))])
+}
+
+/// Cost and latency with and without visitors, and what the visitors saw.
+pub fn print(answer: &Answer) {
+    let header = [
+        "case",
+        "transport",
+        "send p50",
+        "p99",
+        "max",
+        "last p50",
+        "p99",
+        "max",
+        "joined",
+        "left",
+        "killed",
+        "visitors missed, unsaid",
+        "lost by those who stay",
+        "rounds",
+    ];
+    let mut table = table::new(&header);
+    for case in answer.cases() {
+        for who in &answer.contestants(&case) {
+            let at = |figure: fn(&Outcome) -> f64| answer.median(&case, who, figure).map_or("-".into(), ns);
+            let sum = |count: fn(&Visits) -> u64| -> String {
+                let rounds = answer.comparable(&case, who);
+                rounds.iter().filter_map(|(_, o)| o.visits.as_ref()).map(count).sum::<u64>().to_string()
+            };
+            table.add_row([
+                case.clone(),
+                who.name(),
+                at(|o| o.cost.p50 as f64),
+                at(|o| o.cost.p99 as f64),
+                at(|o| o.cost.max as f64),
+                at(|o| o.last.p50 as f64),
+                at(|o| o.last.p99 as f64),
+                at(|o| o.last.max as f64),
+                sum(|v| v.joined),
+                sum(|v| v.left),
+                sum(|v| v.killed + v.killed_at_once),
+                sum(|v| v.received.lost.saturating_sub(v.received.reported_lost)),
+                table::lost(answer, &case, who),
+                table::rounds(answer, &case, who),
+            ]);
+        }
+    }
+    println!("{STAYING} receivers stay, others come, leave and die; 256 B each 0.5 ms; ns\n{table}");
+}

@@ -1,0 +1,101 @@
+//! Receivers that come, leave and die while a round runs. What they saw of the stream must be whole for as long as they
+//! stayed; what they do to the publisher and to the receivers that stay is what the round is about.
+
+use crate::rig::player::Player;
+use crate::rig::spec::{Received, Spec, Task};
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+/// What the visitors of a round did and saw.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Visits {
+    /// Visitors that attached.
+    pub joined: u64,
+    /// Visitors that were told to leave, and did.
+    pub left: u64,
+    /// Visitors that were killed while they received.
+    pub killed: u64,
+    /// Visitors that were killed as soon as they had attached.
+    pub killed_at_once: u64,
+    /// What those who left had counted, summed; `lost` is what was missing between their first message and their last.
+    pub received: Received,
+}
+
+impl Visits {
+    /// Whether nobody saw anything wrong, and whoever missed something was told exactly how much.
+    pub fn is_exact(&self) -> bool {
+        let r = &self.received;
+        r.duplicated + r.out_of_order + r.corrupt == 0 && r.lost == r.reported_lost
+    }
+}
+
+/// How long a visitor may take to attach or to say what it saw.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Lets visitors come and go until `stopped` says something or hangs up.
+///
+/// # Errors
+/// When a visitor fails.
+pub(super) fn host(program: &Path, spec: &Spec, stopped: &Receiver<()>) -> Result<Visits> {
+    let Some(churn) = spec.churn else { return Ok(Visits::default()) };
+    let (every, stay) = (Duration::from_nanos(churn.every_ns), Duration::from_nanos(churn.stay_ns));
+    let mut visits = Visits::default();
+    let mut present: Vec<(Instant, usize, Player)> = Vec::new();
+    for number in 0.. {
+        let task = Task::Receive(spec.clone(), spec.receivers + number);
+        let visitor = Player::start(program, &task, format!("visitor {number}"))?;
+        let leaves = if number % 3 == 2 { Instant::now() } else { Instant::now() + stay };
+        present.push((leaves, number, visitor));
+        let (over, still): (Vec<_>, Vec<_>) =
+            present.drain(..).partition(|(leaves, ..)| *leaves <= Instant::now());
+        present = still;
+        over.into_iter().try_for_each(|(_, number, visitor)| end(visitor, number, &mut visits))?;
+        match stopped.recv_timeout(every) {
+            Err(RecvTimeoutError::Timeout) => {}
+            _ => break,
+        }
+    }
+    present.into_iter().try_for_each(|(_, number, visitor)| end(visitor, number, &mut visits))?;
+    Ok(visits)
+}
+
+fn end(mut visitor: Player, number: usize, visits: &mut Visits) -> Result<()> {
+    visitor.expect_ready(Instant::now() + PATIENCE)?;
+    visits.joined += 1;
+    let killed = match number % 3 {
+        0 => None,
+        1 => Some(&mut visits.killed),
+        _ => Some(&mut visits.killed_at_once),
+    };
+    if let Some(killed) = killed {
+        *killed += 1;
+        return visitor.kill();
+    }
+    // One that has seen the last message has reported and no longer listens.
+    drop(visitor.tell("stop"));
+    let report = visitor.line(Instant::now() + PATIENCE, "report")?;
+    let report: Received =
+        serde_json::from_str(&report).with_context(|| format!("the report of {}: {report}", visitor.name))?;
+    visits.left += 1;
+    visits.received.add(&report);
+    visitor.wait()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loss_that_nobody_reported() {
+        let missed = |lost, reported_lost| Visits {
+            received: Received { lost, reported_lost, ..Received::default() },
+            ..Visits::default()
+        };
+        assert!(missed(3, 3).is_exact());
+        assert!(!missed(3, 0).is_exact());
+        assert!(!missed(0, 3).is_exact());
+    }
+}

@@ -1,0 +1,121 @@
+//! Long rounds, cut into windows of so many messages: a process keeps one histogram, and prints it at each window's end,
+//! so that its memory does not grow with the time it runs. Not for the short rounds, which keep every message.
+//!
+//! Windows are counted by the messages' numbers, so that those of all processes meet. The thread that sends or receives
+//! only swaps two histograms; another one encodes and prints.
+
+use crate::rig::receive::say;
+use crate::rig::spec::Spec;
+use crate::rig::stats::{Distribution, histogram};
+use anyhow::{Context, Result};
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+/// What one process saw in one window.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Window {
+    /// Which one, from 0.
+    pub index: u64,
+    /// The receiver's latency from the intended send, or the publisher's time inside a send; ns.
+    pub distribution: Distribution,
+}
+
+/// What begins the line that a process prints for a window.
+pub const PREFIX: &str = "window ";
+
+/// One process's windows.
+#[derive(Debug)]
+pub struct Windows {
+    /// Messages a window.
+    each: u64,
+    index: u64,
+    current: Histogram<u64>,
+    full: SyncSender<(u64, Histogram<u64>)>,
+    empty: Receiver<Histogram<u64>>,
+    printer: JoinHandle<Result<()>>,
+}
+
+impl Windows {
+    /// The windows that the round asks for, if it does.
+    pub fn of(spec: &Spec) -> Option<Self> {
+        if spec.window_ns == 0 {
+            return None;
+        }
+        let (full, fulls) = sync_channel(1);
+        let (empties, empty) = sync_channel(2);
+        empties.send(histogram()).expect("its receiver is in the next line but two");
+        Some(Self {
+            each: (spec.window_ns / spec.interval_ns.max(1)).max(1),
+            index: 0,
+            current: histogram(),
+            full,
+            empty,
+            printer: std::thread::spawn(move || print(&fulls, &empties)),
+        })
+    }
+
+    /// Notes `ns` for the counted message at `place`, from 0. A message that comes after its window's end goes into the
+    /// window in which it came.
+    #[inline]
+    pub fn record(&mut self, place: u64, ns: u64) {
+        if place / self.each > self.index {
+            self.turn(place / self.each);
+        }
+        self.current.saturating_record(ns);
+    }
+
+    #[cold]
+    fn turn(&mut self, index: u64) {
+        // The printer has had a whole window's time to give it back.
+        let Ok(empty) = self.empty.recv() else { return };
+        let full = std::mem::replace(&mut self.current, empty);
+        // A printer that has gone is reported by `finish`.
+        let _ = self.full.send((self.index, full));
+        self.index = index;
+    }
+
+    /// Prints what is left.
+    ///
+    /// # Errors
+    /// When the rig is gone.
+    pub fn finish(self) -> Result<()> {
+        let _ = self.full.send((self.index, self.current));
+        drop(self.full);
+        self.printer.join().expect("it does not panic")
+    }
+}
+
+fn print(fulls: &Receiver<(u64, Histogram<u64>)>, empties: &SyncSender<Histogram<u64>>) -> Result<()> {
+    for (index, mut histogram) in fulls {
+        if !histogram.is_empty() {
+            let window = Window { index, distribution: Distribution::of(&histogram) };
+            say(&format!("{PREFIX}{}", serde_json::to_string(&window)?)).context("print a window")?;
+        }
+        histogram.reset();
+        let _ = empties.send(histogram); // nobody wants it at the end
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::questions::one_to_one;
+    use crate::rig::spec::{Contestant, Wait};
+
+    #[test]
+    fn a_window_that_ends_between_two_messages() {
+        let spec =
+            Spec { interval_ns: 1000, window_ns: 10_500, ..one_to_one(Contestant::new("t", Wait::Spin), 32) };
+        let mut windows = Windows::of(&spec).unwrap();
+        assert_eq!(windows.each, 10);
+        (0..25).filter(|place| *place != 12).for_each(|place| windows.record(place, place));
+        assert_eq!((windows.index, windows.current.len(), windows.current.min()), (2, 5, 20));
+        windows.record(12, 7); // late: belongs to where it came
+        assert_eq!(windows.current.len(), 6);
+        windows.finish().unwrap();
+        assert!(Windows::of(&Spec { window_ns: 0, ..spec }).is_none());
+    }
+}
