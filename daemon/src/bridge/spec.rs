@@ -302,6 +302,9 @@ impl BridgeSpec {
             if line.group.port() == 0 {
                 report("line", format!("{}: give the port too, as in 239.1.2.3:30001", line.group));
             }
+            if line.interface.is_some() && !line.group.ip().is_multicast() {
+                report("line", format!("{}: an interface is for multicast groups", line.group));
+            }
             if line.source.is_some() && (self.send.is_some() || !line.group.ip().is_multicast()) {
                 report("line", format!("{}: a source is for receiving a multicast group", line.group));
             }
@@ -327,6 +330,10 @@ impl BridgeSpec {
                     let what =
                         "a unicast feed comes from servers that grant leases: give servers, and lease = true";
                     report("unicast", what.to_owned());
+                }
+                if receive.unicast && self.lines.len() + receive.servers.len() > MAX_LINES {
+                    let what = format!("at most {MAX_LINES} lines and servers together carry a unicast feed");
+                    report("unicast", what);
                 }
                 if receive.servers.len() > MAX_SERVERS {
                     report("servers", format!("{} servers: at most {MAX_SERVERS}", receive.servers.len()));

@@ -41,8 +41,10 @@ impl Default for Histogram {
 
 impl Histogram {
     const SLOTS: usize = 62 * 8;
+    /// How many [`words`](Histogram::words) one has.
+    pub const WORDS: usize = Histogram::SLOTS + 1;
 
-    pub(super) fn record(&mut self, value_ns: u64, times: u64) {
+    pub(crate) fn record(&mut self, value_ns: u64, times: u64) {
         self.counts[Histogram::slot(value_ns)] += times;
         self.max_ns = self.max_ns.max(value_ns);
     }
@@ -80,6 +82,26 @@ impl Histogram {
             }
         }
         0
+    }
+
+    /// What it consists of, for those who carry it elsewhere; [`Histogram::from_words`] makes it anew.
+    pub fn words(&self) -> impl Iterator<Item = u64> + '_ {
+        self.counts.iter().copied().chain([self.max_ns])
+    }
+
+    /// A histogram from the words of another; missing words count as 0.
+    pub fn from_words(words: impl IntoIterator<Item = u64>) -> Histogram {
+        let mut words = words.into_iter();
+        let mut histogram = Histogram::default();
+        histogram.counts.iter_mut().zip(&mut words).for_each(|(count, word)| *count = word);
+        histogram.max_ns = words.next().unwrap_or(0);
+        histogram
+    }
+
+    /// The steps that hold values, each as its upper limit and how many lie in it, rising.
+    pub fn steps(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let filled = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
+        filled.map(|(slot, &count)| (Histogram::slot_top(slot), count))
     }
 
     /// Adds all of another histogram's values.
