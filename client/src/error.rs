@@ -2,7 +2,7 @@
 
 use crate::directory::is_absent;
 use shmcast_layout::control::Refusal;
-use shmcast_layout::error::{GeometryError, OpenError};
+use shmcast_layout::error::{GeometryError, OpenError, TooLarge};
 use shmcast_layout::ring::locate::LocateError;
 use std::fmt;
 use std::io;
@@ -160,6 +160,20 @@ impl ChannelError {
     pub(crate) fn is_absent(&self) -> bool {
         matches!(self, Self::Os { source, .. } if is_absent(source))
     }
+}
+
+/// Why a message was not published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum PublishError {
+    /// The payload exceeds the channel's largest message.
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
+    /// The daemon gave the channel to another publisher, because somebody told it to or while this one did not run.
+    #[error(
+        "the channel was taken from this publisher, and nobody receives what it publishes: end it, or open the \
+         channel again"
+    )]
+    CutOff,
 }
 
 /// Who holds a channel.

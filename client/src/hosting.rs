@@ -22,6 +22,7 @@ use shmcast_layout::ring::locate::Locator;
 use shmcast_layout::segment::{Access, Segment};
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What a new channel is made with.
@@ -70,7 +71,8 @@ impl HostedSpec {
 #[derive(Debug)]
 pub struct HostedSegment {
     file: File,
-    /// The file that the publisher locks; handed to publishers only, so that no reader can hold the lock.
+    /// The file that the publisher locks. It holds the segment's identity, and nobody can change that. Readers get only a
+    /// path to it, so that none can hold the lock.
     lock: File,
     segment: Segment,
     steps: Vec<Step>,
@@ -95,14 +97,14 @@ impl HostedSegment {
         let file = memfd::create(&format!("shmcast:{}", spec.name)).map_err(os("create"))?;
         let segment = Segment::create(&file, header).map_err(|source| damaged(&spec.name, source))?;
         memfd::seal_size(&file).map_err(os("seal"))?;
-        let lock = new_lock(&spec.name)?;
+        let lock = new_lock(segment.header())?;
         let steps = segment.prepare(spec.preparation);
         Ok(Self { file, lock, segment, steps })
     }
 
     /// Takes back a segment that this user made earlier: from the service manager's store, or from a program that was
-    /// attached to it when an earlier host died. `lock` is the file that publishers of it lock; without one, the
-    /// segment gets a new one. `expected` is the channel that it must belong to, if that is known.
+    /// attached to it when an earlier host died. `lock` is the file that publishers of it lock, or a path to it; without
+    /// one, the segment gets a new one. `expected` is the channel that it must belong to, if that is known.
     ///
     /// # Errors
     /// [`ChannelError::Segment`] for anything that is not ours: nobody can slip us a segment of his own making.
@@ -124,9 +126,10 @@ impl HostedSegment {
             return Err(foreign("the segment handed back belongs to another channel"));
         }
         let lock = match lock {
-            Some(lock) if own(&lock)? => memfd::reopen_read_write(&lock).map_err(os("open"))?,
-            Some(_) => return Err(foreign("the lock handed back is not of this user's making")),
-            None => new_lock(&name)?,
+            Some(lock) => adopt_lock(&lock, segment.header())
+                .map_err(os("open the lock of"))?
+                .ok_or_else(|| foreign("the lock handed back is not the segment's"))?,
+            None => new_lock(segment.header())?,
         };
         Ok(Self { file, lock, segment, steps: Vec::new() })
     }
@@ -181,12 +184,12 @@ impl HostedSegment {
         Ok([memfd::reopen_read_write(&self.file)?, memfd::reopen_read_write(&self.lock)?])
     }
 
-    /// A fresh read-only descriptor for a reader.
+    /// Fresh descriptors for a reader: the segment, read-only, and a path to the lock, to show to the next host.
     ///
     /// # Errors
     /// What `open` says.
-    pub fn for_reader(&self) -> io::Result<File> {
-        memfd::reopen_read_only(&self.file)
+    pub fn for_reader(&self) -> io::Result<[File; 2]> {
+        Ok([memfd::reopen_read_only(&self.file)?, memfd::reopen_as_path(&self.lock)?])
     }
 
     /// What a service manager is to keep: the segment and the lock.
@@ -202,8 +205,8 @@ impl HostedSegment {
         lock::is_locked(&self.lock)
     }
 
-    /// Takes over the lock of `other`, which is the same segment, if a publisher holds that and nobody ours: a segment
-    /// that a reader brought back came without it. Says whether it did.
+    /// Takes over the lock of `other`, which is the same segment, if a publisher holds that and nobody ours: a service
+    /// manager may have kept the segment without it. Says whether it did.
     pub fn take_lock(&mut self, other: Self) -> bool {
         let is_held = |hosted: &Self| hosted.has_publisher().unwrap_or(false);
         let is_wanted = other.uuid() == self.uuid() && is_held(&other) && !is_held(self);
@@ -321,11 +324,34 @@ fn damaged(name: &str, source: OpenError) -> ChannelError {
     ChannelError::Segment { path: format!("memfd:{name}").into(), source }
 }
 
-fn new_lock(name: &str) -> Result<File, ChannelError> {
+fn new_lock(header: &Header) -> Result<File, ChannelError> {
+    let name = &header.channel;
     let os = |what| ChannelError::os(what, format!("memfd:{name}.lock"));
     let lock = memfd::create(&format!("shmcast:{name}.lock")).map_err(os("create"))?;
-    memfd::seal_size(&lock).map_err(os("seal"))?;
+    lock.write_all_at(&identity(header), 0).map_err(os("write"))?;
+    memfd::seal_content(&lock).map_err(os("seal"))?;
     Ok(lock)
+}
+
+/// The lock that somebody shows, opened; `None` if it is not the one that was made for this segment, so that nobody can
+/// have a lock of another channel taken for this one's.
+fn adopt_lock(shown: &File, header: &Header) -> io::Result<Option<File>> {
+    if !memfd::is_own(shown)? {
+        return Ok(None);
+    }
+    let lock = memfd::reopen_read_write(shown)?;
+    let mut held = [0; 16];
+    let is_the_one = memfd::is_ours(&lock)?
+        && memfd::is_content_sealed(&lock)?
+        && lock.metadata()?.len() == 16
+        && lock.read_exact_at(&mut held, 0).is_ok()
+        && held == identity(header);
+    Ok(is_the_one.then_some(lock))
+}
+
+/// What a lock says it is of.
+fn identity(header: &Header) -> [u8; 16] {
+    (u128::from(header.uuid[0]) << 64 | u128::from(header.uuid[1])).to_be_bytes()
 }
 
 /// The header of a segment that is made now, with this host's best clock.

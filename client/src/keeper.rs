@@ -32,11 +32,13 @@ struct Shared {
     daemon: PathBuf,
     /// What to say to a daemon that does not know us.
     resume: Request,
-    /// What to show it: the segment, and the lock or the page; then a parked reader's bell.
+    /// What to show it: the segment and its lock; then a reader's page, and its bell if it parks.
     descriptors: Mutex<Vec<File>>,
     socket: Mutex<Option<OwnedFd>>,
     connected: AtomicBool,
     left: AtomicBool,
+    /// The channel has been given to another publisher.
+    cut_off: AtomicBool,
     /// The segment in which the channel goes on.
     moved: Mutex<Option<File>>,
     has_moved: AtomicBool,
@@ -52,6 +54,7 @@ impl Attachment {
             socket: Mutex::new(Some(socket)),
             connected: AtomicBool::new(true),
             left: AtomicBool::new(false),
+            cut_off: AtomicBool::new(false),
             moved: Mutex::new(None),
             has_moved: AtomicBool::new(false),
         });
@@ -62,6 +65,12 @@ impl Attachment {
     /// Whether a daemon knows of us at the moment. One load.
     pub(crate) fn is_connected(&self) -> bool {
         self.shared.connected.load(Ordering::Relaxed)
+    }
+
+    /// Whether the channel has been given to another publisher. One load.
+    #[inline]
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.shared.cut_off.load(Ordering::Relaxed)
     }
 
     /// The segment in which the channel goes on, once. One load if there is none.
@@ -176,11 +185,15 @@ impl Shared {
         let mut socket = lock(&self.socket);
         let Some(open) = socket.as_ref() else { return };
         match handoff::receive(open, buffer) {
-            Ok(packet) if packet.length > 0 => {
-                if let Ok(Reply::Moved {}) = decode(&buffer[..packet.length]) {
-                    self.follow(packet.descriptors.into_iter().next());
+            Ok(packet) if packet.length > 0 => match decode(&buffer[..packet.length]) {
+                Ok(Reply::Moved {}) => self.follow(packet.descriptors),
+                Ok(Reply::CutOff {}) => {
+                    *socket = None;
+                    self.connected.store(false, Ordering::Relaxed);
+                    self.give_up();
                 }
-            }
+                _ => {}
+            },
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
             _ => {
                 *socket = None;
@@ -190,20 +203,27 @@ impl Shared {
         }
     }
 
-    fn follow(&self, segment: Option<File>) {
-        if let Some(segment) = segment {
-            if let Ok(shown) = segment.try_clone() {
-                lock(&self.descriptors)[0] = shown;
-            }
-            *lock(&self.moved) = Some(segment);
-            self.has_moved.store(true, Ordering::Release);
-            self.rouse();
+    /// Goes on in the segment that comes first in what the daemon sent, with its lock.
+    fn follow(&self, sent: Vec<File>) {
+        let mut sent = sent.into_iter();
+        let (Some(segment), Some(its_lock)) = (sent.next(), sent.next()) else { return };
+        if let Ok(shown) = segment.try_clone() {
+            lock(&self.descriptors)[..2].swap_with_slice(&mut [shown, its_lock]);
         }
+        *lock(&self.moved) = Some(segment);
+        self.has_moved.store(true, Ordering::Release);
+        self.rouse();
+    }
+
+    /// The channel has gone on with another publisher: it will not have us back.
+    fn give_up(&self) {
+        self.cut_off.store(true, Ordering::Relaxed);
+        self.left.store(true, Ordering::Release);
     }
 
     /// Has a parked reader look: its daemon's waker does not see what happened here.
     fn rouse(&self) {
-        if let Some(bell) = lock(&self.descriptors).get(2) {
+        if let Some(bell) = lock(&self.descriptors).get(3) {
             park::ring(bell);
         }
     }
@@ -216,10 +236,7 @@ impl Shared {
             let shown: Vec<BorrowedFd<'_>> = shown.iter().map(AsFd::as_fd).collect();
             match conversation.ask(&self.resume, &shown) {
                 Ok((_, granted)) => granted,
-                // The channel has gone on with another publisher: it will not have us back.
-                Err(ChannelError::Refused { code: Refusal::Busy, .. }) => {
-                    return self.left.store(true, Ordering::Release);
-                }
+                Err(ChannelError::Refused { code: Refusal::Busy, .. }) => return self.give_up(),
                 Err(_) => return,
             }
         };
@@ -229,8 +246,10 @@ impl Shared {
             return;
         }
         if let Request::Subscribe { .. } = self.resume {
-            let is_other = |file: &File| !is_same(file, &lock(&self.descriptors)[0]);
-            self.follow(granted.into_iter().next().filter(is_other));
+            let is_same = granted.first().is_some_and(|file| is_same(file, &lock(&self.descriptors)[0]));
+            if !is_same {
+                self.follow(granted);
+            }
         }
         *socket = Some(attached);
         self.connected.store(true, Ordering::Relaxed);

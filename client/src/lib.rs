@@ -56,7 +56,7 @@ pub use connect::{Client, DEFAULT_SOCKET, Events, SOCKET_VARIABLE};
 pub use directory::{
     ChannelDetail, ChannelInfo, DEFAULT_DIR, DIR_VARIABLE, Directory, MAX_NAME, Publishing, ReaderInfo,
 };
-pub use error::{ChannelError, Holder};
+pub use error::{ChannelError, Holder, PublishError};
 pub use message::{Event, Lapped, Message, RecvError};
 pub use publisher::{Claim, DEFAULT_CAPACITY, Mark, Publisher, PublisherBuilder};
 pub use shmcast_layout::control::{self, ChannelStatus, LatencyStatus, Process, ReaderStatus};

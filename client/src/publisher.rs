@@ -3,7 +3,7 @@
 use crate::clock::Clock;
 use crate::connect::{Client, Conversation};
 use crate::directory::{ChannelFiles, Directory, is_absent, open_plain};
-use crate::error::{ChannelError, Holder};
+use crate::error::{ChannelError, Holder, PublishError};
 use crate::hosting::new_header;
 use crate::keeper::Attachment;
 use crate::lock::{self, Held};
@@ -91,16 +91,17 @@ impl Publisher {
     /// Cost: about one store a word, 50 to 100 ns for 64 bytes with readers polling on other cores; wait-free.
     ///
     /// # Errors
-    /// [`TooLarge`] when the payload exceeds [`max_message`](Self::max_message); nothing is published then.
+    /// [`PublishError::TooLarge`] when the payload exceeds [`max_message`](Self::max_message), and
+    /// [`PublishError::CutOff`] once a daemon has given the channel to another publisher; nothing is published then.
     #[inline]
-    pub fn publish(&mut self, payload: &[u8]) -> Result<u64, TooLarge> {
+    pub fn publish(&mut self, payload: &[u8]) -> Result<u64, PublishError> {
         self.publish_with(payload, Mark::default())
     }
 
     /// Publishes one message with a tag or as a key message; otherwise as [`publish`](Self::publish).
     ///
     /// # Errors
-    /// [`TooLarge`]; nothing is published then.
+    /// [`PublishError`]; nothing is published then.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -111,14 +112,15 @@ impl Publisher {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline]
-    pub fn publish_with(&mut self, payload: &[u8], mark: Mark) -> Result<u64, TooLarge> {
-        self.writer.publish(payload, mark.tag, mark.key, self.clock.now())
+    pub fn publish_with(&mut self, payload: &[u8], mark: Mark) -> Result<u64, PublishError> {
+        self.check_not_cut_off()?;
+        Ok(self.writer.publish(payload, mark.tag, mark.key, self.clock.now())?)
     }
 
     /// Publishes several messages with one time stamp; returns their sequences. Saves reading the clock for each.
     ///
     /// # Errors
-    /// [`TooLarge`] at the first payload that is too large: those before it are published, it and the rest are not.
+    /// [`PublishError`] at the first payload that is too large: those before it are published, it and the rest are not.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -129,7 +131,8 @@ impl Publisher {
     pub fn publish_batch<P: AsRef<[u8]>>(
         &mut self,
         payloads: impl IntoIterator<Item = P>,
-    ) -> Result<Range<u64>, TooLarge> {
+    ) -> Result<Range<u64>, PublishError> {
+        self.check_not_cut_off()?;
         let time = self.clock.now();
         let first = self.writer.next_sequence();
         for payload in payloads {
@@ -145,7 +148,7 @@ impl Publisher {
     /// directly, in cache, which is what lets the message enter the ring in one burst.
     ///
     /// # Errors
-    /// [`TooLarge`].
+    /// [`PublishError`].
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -157,12 +160,28 @@ impl Publisher {
     /// assert_eq!(publisher.next_sequence(), 2);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn claim(&mut self, length: usize) -> Result<Claim<'_>, TooLarge> {
+    pub fn claim(&mut self, length: usize) -> Result<Claim<'_>, PublishError> {
+        self.check_not_cut_off()?;
         let max_message = self.max_message() as u64;
         if length as u64 > max_message {
-            return Err(TooLarge { length: length as u64, max_message });
+            return Err(TooLarge { length: length as u64, max_message }.into());
         }
         Ok(Claim { publisher: self, length, mark: Mark::default() })
+    }
+
+    /// Whether a daemon has given the channel to another publisher, so that nobody receives what this one publishes: one
+    /// load of a word that changes once. Always false where the channel is a file.
+    ///
+    /// Known moments after it happened. What was published in between has reached nobody, and the next publisher's
+    /// sequences go on where this one's were cut off.
+    #[inline]
+    pub fn is_cut_off(&self) -> bool {
+        self.attachment.as_ref().is_some_and(Attachment::is_cut_off)
+    }
+
+    #[inline]
+    fn check_not_cut_off(&self) -> Result<(), PublishError> {
+        if self.is_cut_off() { Err(PublishError::CutOff) } else { Ok(()) }
     }
 
     /// Closes the channel: readers get everything published so far, and then the end of the stream. The same as

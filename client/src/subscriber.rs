@@ -797,7 +797,7 @@ impl SubscriberBuilder {
             None
         };
         let shown: Vec<BorrowedFd<'_>> = bell.iter().map(|(_, far)| far.as_fd()).collect();
-        let [file, page_file] = conversation.attach(&request(false), &shown)?;
+        let [file, lock, page_file] = conversation.attach(&request(false), &shown)?;
         let damaged = |source| ChannelError::Segment { path: path.clone(), source };
         let segment = Segment::open(&file, Access::Read).map_err(damaged)?;
         let mut subscriber = self.read(segment, |header, place| {
@@ -806,7 +806,7 @@ impl SubscriberBuilder {
             Ok(Some(Page { page, shown: None }))
         })?;
         let socket = conversation.into_socket()?;
-        let mut shown = vec![file, page_file];
+        let mut shown = vec![file, lock, page_file];
         if let (Some((near, far)), Some(page)) = (bell, &subscriber.page) {
             subscriber.parking = Some(Parking::new(near, page.page.clone(), self.longest_nap));
             shown.push(far);

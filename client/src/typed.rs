@@ -49,6 +49,9 @@ pub enum EncodeError {
         /// The channel's largest message, in bytes.
         max_message: usize,
     },
+    /// The channel was taken from this publisher; see [`PublishError::CutOff`](crate::PublishError::CutOff).
+    #[error(transparent)]
+    NotPublished(crate::PublishError),
     /// The value's own serializer failed.
     #[error("the value does not encode: {0}")]
     Postcard(postcard::Error),
@@ -57,15 +60,14 @@ pub enum EncodeError {
 #[cfg(feature = "pod")]
 mod pod {
     use super::{DecodeError, Message};
-    use crate::Publisher;
-    use shmcast_layout::error::TooLarge;
+    use crate::{PublishError, Publisher};
     use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
     impl Publisher {
         /// Publishes a value of fixed layout as its own bytes. Costs what [`publish`](Self::publish) costs.
         ///
         /// # Errors
-        /// [`TooLarge`].
+        /// [`PublishError`].
         ///
         /// ```
         /// use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -82,7 +84,7 @@ mod pod {
         /// # Ok::<(), Box<dyn std::error::Error>>(())
         /// ```
         #[inline]
-        pub fn publish_pod<T: IntoBytes + Immutable>(&mut self, value: &T) -> Result<u64, TooLarge> {
+        pub fn publish_pod<T: IntoBytes + Immutable>(&mut self, value: &T) -> Result<u64, PublishError> {
             self.publish(value.as_bytes())
         }
     }
@@ -126,7 +128,7 @@ mod with_serde {
         /// ```
         pub fn publish_serde<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<u64, EncodeError> {
             let max_message = self.max_message();
-            let mut claim = self.claim(max_message).expect("the largest message can be claimed");
+            let mut claim = self.claim(max_message).map_err(EncodeError::NotPublished)?;
             let length = match postcard::to_slice(value, &mut claim) {
                 Ok(written) => written.len(),
                 Err(postcard::Error::SerializeBufferFull) => {

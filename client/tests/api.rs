@@ -5,7 +5,7 @@
 
 mod support;
 
-use shmcast::{ChannelError, Event, Mark, RecvError, TooLarge, Wait};
+use shmcast::{ChannelError, Event, Mark, PublishError, RecvError, TooLarge, Wait};
 use std::time::{Duration, Instant};
 use support::{SMALL, drain, is_silent, publisher, scratch, subscriber};
 
@@ -87,7 +87,7 @@ fn a_message_larger_than_the_channel_allows_is_refused_and_nothing_is_published(
     let dir = scratch();
     let mut publisher = publisher(dir.path()).capacity(SMALL).max_message(100).open().unwrap();
     let mut subscriber = subscriber(dir.path()).open().unwrap();
-    let refused = TooLarge { length: 101, max_message: 100 };
+    let refused = PublishError::from(TooLarge { length: 101, max_message: 100 });
     assert_eq!(publisher.publish(&[0; 101]), Err(refused));
     assert_eq!(publisher.publish_with(&[0; 101], Mark::default()), Err(refused));
     assert_eq!(publisher.claim(101).map(drop), Err(refused));
@@ -106,7 +106,7 @@ fn a_batch_stops_at_the_first_message_that_is_too_large() {
     assert_eq!(publisher.publish_batch(["a", "b"]).unwrap(), 1..3);
     assert_eq!(publisher.publish_batch(Vec::<&str>::new()).unwrap(), 3..3);
     let refused = publisher.publish_batch(["c", "too large", "never"]);
-    assert_eq!(refused, Err(TooLarge { length: 9, max_message: 4 }));
+    assert_eq!(refused, Err(PublishError::TooLarge(TooLarge { length: 9, max_message: 4 })));
     let expected = [(1, b"a".to_vec()), (2, b"b".to_vec()), (3, b"c".to_vec())];
     assert_eq!(drain(&mut subscriber), expected);
     assert_eq!(publisher.next_sequence(), 4);

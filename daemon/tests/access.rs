@@ -114,8 +114,9 @@ fn config() -> String {
 /// All that a reader of another user can try with what the daemon hands it.
 fn intrude(socket: &Path) {
     let raw = Raw::greeted(socket);
-    let [segment, page] = raw.subscribe("open");
+    let [segment, lock, page] = raw.subscribe("open");
     cannot_be_changed(&segment);
+    is_a_mere_path(&lock);
     // The page is the reader's own to write, and of fixed size.
     for result in [page.set_len(0), page.set_len(1 << 20)] {
         assert_eq!(result.unwrap_err().kind(), ErrorKind::PermissionDenied);
@@ -136,7 +137,7 @@ fn intrude(socket: &Path) {
         Client::at(socket).unwrap().channels().unwrap().into_iter().map(|channel| channel.channel).collect();
     assert_eq!(seen, ["open", "shared", "strict"]);
     // Coming back as what it is not.
-    let shown = [&segment, &page].map(std::os::fd::AsFd::as_fd);
+    let shown = [&segment, &lock].map(std::os::fd::AsFd::as_fd);
     other.assert_refused(&publish("open", true), &shown, "denied");
     other.assert_refused(&publish("shared", true), &shown, "bad-request");
     // The daemon's own descriptors.
@@ -149,6 +150,23 @@ fn intrude(socket: &Path) {
     // Held until the test has looked at how the others fare.
     println!("done");
     std::io::stdin().read_to_string(&mut String::new()).unwrap();
+}
+
+/// The lock can be shown to a daemon, and nothing else.
+fn is_a_mere_path(lock: &File) {
+    assert_eq!(
+        rustix::fs::fcntl_lock(lock, FlockOperation::NonBlockingLockExclusive),
+        Err(Errno::BADF),
+        "the publisher's lock"
+    );
+    for how in [FlockOperation::NonBlockingLockExclusive, FlockOperation::NonBlockingLockShared] {
+        assert_eq!(rustix::fs::flock(lock, how), Err(Errno::BADF));
+    }
+    let own = format!("/proc/self/fd/{}", lock.as_raw_fd());
+    for options in [File::options().read(true), File::options().write(true)] {
+        assert_eq!(options.open(&own).unwrap_err().kind(), ErrorKind::PermissionDenied);
+    }
+    assert!(lock.read_at(&mut [0], 0).is_err() && lock.write_at(&[0], 0).is_err());
 }
 
 /// What a read-only descriptor of another user's sealed memory refuses.

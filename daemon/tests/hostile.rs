@@ -16,7 +16,7 @@ use shmcast::{ChannelError, Client, control::Refusal};
 use std::fs::File;
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -53,8 +53,8 @@ impl Case<'_> {
     /// Brings back what is not ours.
     fn foreign(&self, segment: &File) {
         let raw = self.greeted();
-        let [_, page] = self.greeted().subscribe("bystander");
-        let shown = [segment.as_fd(), page.as_fd()];
+        let [_, lock, page] = self.greeted().subscribe("bystander");
+        let shown = [segment.as_fd(), lock.as_fd(), page.as_fd()];
         raw.assert_refused(&subscribe("bystander", true), &shown, "bad-request");
         let shown = [segment.as_fd(), segment.as_fd()];
         raw.assert_refused(&publish("idle", true), &shown, "bad-request");
@@ -214,7 +214,7 @@ const CASES: &[Deed] = &[
     }),
     ("coming back with a forged header", |case| {
         // A copy of a real segment's first page in a file of another size.
-        let [segment, _] = case.greeted().subscribe("idle");
+        let [segment, ..] = case.greeted().subscribe("idle");
         let mut page = [0; 4096];
         segment.read_exact_at(&mut page, 0).unwrap();
         let forged = memfd(1 << 20, 0o600, SealFlags::empty());
@@ -223,7 +223,7 @@ const CASES: &[Deed] = &[
         case.foreign(&forged);
     }),
     ("coming back with another channel's segment", |case| {
-        let [segment, _] = case.greeted().subscribe("other");
+        let [segment, ..] = case.greeted().subscribe("other");
         case.foreign(&segment);
     }),
     ("coming back with a directory", |case| case.foreign(&File::open("/").unwrap())),
@@ -231,23 +231,40 @@ const CASES: &[Deed] = &[
         case.foreign(&File::from(case.connect().socket));
     }),
     ("coming back with a page of another size", |case| {
-        let [segment, _] = case.greeted().subscribe("bystander");
+        let [segment, lock, _] = case.greeted().subscribe("bystander");
         let raw = case.greeted();
         for page in [memfd(0, 0o600, size_sealed()), memfd(1 << 30, 0o600, size_sealed())] {
-            let shown = [segment.as_fd(), page.as_fd()];
+            let shown = [segment.as_fd(), lock.as_fd(), page.as_fd()];
             raw.assert_refused(&subscribe("bystander", true), &shown, "bad-request");
         }
-        let shown = [segment.as_fd(), segment.as_fd()];
+        let shown = [segment.as_fd(), lock.as_fd(), segment.as_fd()];
         raw.assert_refused(&subscribe("bystander", true), &shown, "bad-request");
     }),
     ("coming back with the descriptors in the wrong order", |case| {
-        let [segment, page] = case.greeted().subscribe("bystander");
-        let shown = [page.as_fd(), segment.as_fd()];
-        case.greeted().assert_refused(&subscribe("bystander", true), &shown, "bad-request");
+        let [segment, lock, page] = case.greeted().subscribe("bystander");
+        let fds = [segment.as_fd(), lock.as_fd(), page.as_fd()];
+        for order in [[0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0], [0, 0, 0], [2, 2, 2]] {
+            let shown = order.map(|i: usize| fds[i]);
+            case.greeted().assert_refused(&subscribe("bystander", true), &shown, "bad-request");
+        }
+    }),
+    ("coming back with a lock that is not the segment's", |case| {
+        let [segment, _, page] = case.greeted().subscribe("idle");
+        let [_, others, _] = case.greeted().subscribe("other");
+        let of_own_making = memfd(16, 0o600, size_sealed());
+        let pipe = File::from(OwnedFd::from(std::io::pipe().unwrap().1));
+        for lock in
+            [&others, &of_own_making, &pipe, &File::open("/dev/null").unwrap(), &File::open("/").unwrap()]
+        {
+            let shown = [segment.as_fd(), lock.as_fd(), page.as_fd()];
+            case.greeted().assert_refused(&subscribe("idle", true), &shown, "bad-request");
+        }
+        // The channel is still to be had.
+        drop(publishing(&case.daemon.client(), "idle").open().unwrap());
     }),
     ("a page full of nonsense", |case| {
         let raw = case.greeted();
-        let [_, page] = raw.subscribe("bystander");
+        let [_, _, page] = raw.subscribe("bystander");
         for byte in [0xff, 0x00, 0x7f] {
             page.write_all_at(&[byte; 4096], 0).unwrap();
             // What it says is shown as it is, or not at all; asking for it must not fail.

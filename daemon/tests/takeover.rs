@@ -9,9 +9,17 @@ mod daemon_support;
 use daemon_support::{
     Daemon, FOR_ALL, Guarded, channel, memory_dir, my_role, number, publishing, role, wait_for,
 };
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
 use nix::sys::signal::Signal;
-use shmcast::{Client, Event, Mark, Start, Subscriber, Wait};
-use std::fs;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use shmcast::control::{Reply, Request, VERSION, decode, encode};
+use shmcast::hosting::handoff;
+use shmcast::{Client, Event, Mark, PublishError, Start, Subscriber, Wait};
+use shmcast_layout::ring::writer::Writer;
+use shmcast_layout::segment::{Access, Segment};
+use std::fs::{self, File};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -34,6 +42,7 @@ fn play() {
     let client = Client::at(path(SOCKET)).unwrap();
     match role.split_once('.').unwrap() {
         ("publisher", name) => publish(&client, &path(DIR), name),
+        ("deaf", name) => publish_deaf(&path(SOCKET), &path(DIR), name),
         (kind, name) => receive(&client, &path(DIR), kind, name),
     }
 }
@@ -55,21 +64,76 @@ fn told(dir: &Path, name: &str) -> Option<Vec<u64>> {
     Some(text.split_whitespace().map(|word| word.parse().unwrap()).collect())
 }
 
-/// Publishes its epoch and the sequence in each message until the file `NAME.close` is there. Tells its epoch and first
+/// Publishes its epoch and the sequence in each message until it is told that it was cut off. Tells its epoch and first
 /// sequence once, and how far it is all the time.
 fn publish(client: &Client, dir: &Path, name: &str) {
     let mut publisher = publishing(client, "ticks").open().unwrap();
     tell(dir, &format!("first.{name}"), &[publisher.epoch(), publisher.next_sequence()]);
-    while !dir.join(format!("{name}.close")).exists() {
+    loop {
         for _ in 0..20 {
             let words = [publisher.epoch(), publisher.next_sequence()];
-            publisher.publish(words.map(u64::to_le_bytes).as_flattened()).unwrap();
+            match publisher.publish(words.map(u64::to_le_bytes).as_flattened()) {
+                Ok(_) => {}
+                Err(PublishError::CutOff) => return tell(dir, &format!("cut-off.{name}"), &[]),
+                Err(e) => panic!("{e}"),
+            }
         }
         tell(dir, &format!("at.{name}"), &[publisher.next_sequence()]);
         std::thread::sleep(Duration::from_millis(2));
     }
-    publisher.close();
+}
+
+/// As [`publish`], but without the library's manners: it writes on whatever it is told, until the file `NAME.close` is
+/// there, and still holds on to its place at each daemon that comes.
+fn publish_deaf(socket: &Path, dir: &Path, name: &str) {
+    let (mut place, files) = register(socket, &[]).unwrap();
+    let [file, lock] = <[File; 2]>::try_from(files).unwrap();
+    let (l_type, l_whence) = (libc::F_WRLCK as _, libc::SEEK_SET as _);
+    let whole = libc::flock { l_type, l_whence, l_start: 0, l_len: 0, l_pid: 0 };
+    fcntl(&lock, FcntlArg::F_OFD_SETLK(&whole)).unwrap();
+    let segment = Segment::open(&file, Access::Write).unwrap();
+    assert!(matches!(ask(&place, &Request::Mapped {}, &[]), Some((Reply::Done {}, _))));
+    let mut writer: Writer = segment.writer(std::process::id(), 0).unwrap();
+    tell(dir, &format!("first.{name}"), &[writer.epoch(), writer.next_sequence()]);
+    while !dir.join(format!("{name}.close")).exists() {
+        for _ in 0..20 {
+            let words = [writer.epoch(), writer.next_sequence()];
+            writer.publish(words.map(u64::to_le_bytes).as_flattened(), 0, false, 0).unwrap();
+        }
+        tell(dir, &format!("at.{name}"), &[writer.next_sequence()]);
+        if has_hung_up(&place)
+            && let Some((next, _)) = register(socket, &[file.as_fd(), lock.as_fd()])
+        {
+            place = next;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    writer.close(0);
     tell(dir, &format!("closed.{name}"), &[]);
+}
+
+/// Attaches as the publisher, showing what it holds if it was one before. `None` without a daemon, or if it refuses.
+fn register(socket: &Path, shown: &[BorrowedFd<'_>]) -> Option<(OwnedFd, Vec<File>)> {
+    let place = handoff::connect(socket).ok()?;
+    ask(&place, &Request::Hello { version: VERSION }, &[])?;
+    let request = Request::Publish { channel: "ticks".into(), resume: !shown.is_empty() };
+    match ask(&place, &request, shown)? {
+        (Reply::Publishing {}, files) => Some((place, files)),
+        _ => None,
+    }
+}
+
+fn ask(place: &OwnedFd, request: &Request, shown: &[BorrowedFd<'_>]) -> Option<(Reply, Vec<File>)> {
+    handoff::send(place, &encode(request), shown).ok()?;
+    let mut buffer = vec![0; handoff::MAX_PACKET];
+    let packet = handoff::receive(place, &mut buffer).ok()?;
+    Some((decode(&buffer[..packet.length]).ok()?, packet.descriptors))
+}
+
+fn has_hung_up(place: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(place, PollFlags::empty())];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap();
+    fds[0].revents().contains(PollFlags::HUP)
 }
 
 /// Checks everything it receives until the last message, and reports: missed, wrong, and for each epoch in the messages
@@ -217,7 +281,7 @@ fn nothing_that_a_stopped_publisher_writes_late_reaches_anybody() {
         let before = at(());
         wait_for("a publisher's progress", || (at(()) >= before + least).then_some(()));
     };
-    let mut publisher = start(&daemon, dir, "publisher.0");
+    let mut publisher = start(&daemon, dir, "deaf.0");
     firsts.push(await_publisher(0));
     for round in 1..=rounds {
         await_progress(round - 1, 200);
@@ -234,7 +298,7 @@ fn nothing_that_a_stopped_publisher_writes_late_reaches_anybody() {
         if resumes_first {
             publisher.signal(Signal::SIGCONT);
         }
-        let next = start(&daemon, dir, &format!("publisher.{round}"));
+        let next = start(&daemon, dir, &format!("deaf.{round}"));
         firsts.push(await_publisher(round));
         if round % 3 == 2 {
             // Those who come back bring different segments, and the one that was cut off may be the first.
@@ -318,6 +382,10 @@ fn a_new_daemon_knows_of_a_live_publisher_whoever_comes_back_first() {
         wait_for("the reader to come back", || {
             daemon.client().channel("ticks").ok().filter(|status| status.readers.len() == 1)
         });
+        // Its lock came back with the reader: nobody gets the ring of one that only cannot answer.
+        let refused = publishing(&daemon.client(), "ticks").open();
+        let error = refused.expect_err("a second publisher on the ring of a stopped one").to_string();
+        assert!(error.contains("in use by a publisher that has not registered yet"), "{error}");
         publisher.signal(Signal::SIGCONT);
         wait_until_all_are_back(&daemon, 1);
         let refused = publishing(&daemon.client(), "ticks").open();
@@ -325,4 +393,74 @@ fn a_new_daemon_knows_of_a_live_publisher_whoever_comes_back_first() {
         assert!(error.contains("in use by publisher"), "{error}");
         drop(reader);
     }
+}
+
+#[test]
+fn a_publisher_that_died_with_the_daemon_keeps_nobody_from_its_ring() {
+    let mut daemon = Daemon::start(&config("takeover"));
+    let dir = memory_dir();
+    let _reader = start(&daemon, dir.path(), "sleeping.first");
+    wait_for("the reader", || told(dir.path(), "ready.first"));
+    let publisher = start(&daemon, dir.path(), "publisher.0");
+    wait_for("the publisher", || told(dir.path(), "at.0"));
+    publisher.pause();
+    daemon.crash();
+    wait_for("the reader to come back", || {
+        daemon.client().channel("ticks").ok().filter(|status| status.readers.len() == 1)
+    });
+    drop(publisher);
+    let first = told(dir.path(), "first.0").unwrap();
+    let next = publishing(&daemon.client(), "ticks").open().unwrap();
+    assert_eq!(next.epoch(), first[0] + 1, "the same ring, taken over");
+}
+
+#[test]
+fn a_publisher_whose_ring_nobody_brought_back_is_told_that_the_channel_went_on_without_it() {
+    let mut daemon = Daemon::start(&config("takeover"));
+    let dir = memory_dir();
+    let publisher = start(&daemon, dir.path(), "publisher.0");
+    wait_for("the publisher", || told(dir.path(), "at.0"));
+    publisher.pause();
+    daemon.crash();
+    // Let in after those who were attached had their time to come back.
+    let mut next = publishing(&daemon.client(), "ticks").open().unwrap();
+    assert_eq!(next.epoch(), 1, "memory of its own");
+    publisher.signal(Signal::SIGCONT);
+    wait_for("the old publisher's word", || told(dir.path(), "cut-off.0"));
+    next.publish(b"goes on").unwrap();
+}
+
+#[test]
+fn a_publisher_that_is_cut_off_is_told_so_and_so_is_everybody_who_watches() {
+    let daemon = Daemon::start(&config("strict"));
+    let client = daemon.client();
+    let mut events = client.events().unwrap();
+    let mut publisher = publishing(&client, "ticks").open().unwrap();
+    let published = publisher.publish(b"heard").unwrap();
+    client.take_over("ticks").unwrap();
+    let mut unheard = 0;
+    let error = wait_for("an error", || match publisher.publish(b"unheard") {
+        Ok(_) => {
+            unheard += 1;
+            None
+        }
+        Err(error) => Some(error),
+    });
+    assert_eq!(error, PublishError::CutOff, "after {unheard} messages");
+    assert!(error.to_string().contains("taken from this publisher"), "{error}");
+    assert_eq!(publisher.claim(8).map(drop), Err(PublishError::CutOff));
+    assert_eq!(publisher.publish_batch(["x"]), Err(PublishError::CutOff));
+    assert!(publisher.is_cut_off() && publisher.is_registered() == Some(false));
+    let me = Some(std::process::id());
+    for (what, word) in [("taken-over", "taken from"), ("cut-off", "taken over by")] {
+        let event = wait_for(what, || events.next_event().unwrap().filter(|event| event.event == what));
+        assert_eq!(event.process.unwrap().pid, me);
+        assert!(event.detail.as_ref().unwrap().contains(word), "{:?}", event.detail);
+    }
+    // It may have the channel again as anybody may, and what nobody heard has no sequence there.
+    let next = publishing(&client, "ticks").open().unwrap();
+    assert_eq!((next.next_sequence(), next.is_cut_off()), (published + 1, false));
+    // Its leaving disturbs nobody.
+    drop(publisher);
+    assert!(client.channel("ticks").unwrap().publisher.is_some());
 }

@@ -8,9 +8,9 @@
 //! | request | descriptors with it | reply | descriptors with the reply |
 //! |---|---|---|---|
 //! | `hello` | | `welcome` | |
-//! | `publish` | resuming: segment, lock | `publishing` | segment (read-write), lock |
+//! | `publish` | resuming: segment, lock | `publishing` | segment (read-write), lock (read-write) |
 //! | `mapped` | | `done` | |
-//! | `subscribe` | resuming: segment, page; then, parking: bell | `subscribed` | segment (read-only), page |
+//! | `subscribe` | resuming: segment, lock, page; then, parking: bell | `subscribed` | segment (read-only), lock (`O_PATH`), page |
 //! | `list`, `stat` | | `channel` and `readers` for each, then `done` | |
 //! | `events` | | `done`, then `event` again and again | |
 //! | `take-over` | | `done` | |
@@ -19,7 +19,12 @@
 //! no meaning but "look": from the reader, that it is about to sleep; from the daemon, that there is something to read.
 //! A pair of each reader's own, so that nobody can take, stop or forge another's rings.
 //!
-//! A subscriber may get `moved`, with the new segment, at any time after it was subscribed.
+//! A subscriber may get `moved`, with the new segment and its lock, at any time after it was subscribed; a publisher
+//! `cut-off`, when its channel was taken from it.
+//!
+//! The lock of a segment is a file that holds the segment's uuid, sealed, and that its publisher keeps locked. Readers
+//! carry it, without being able to lock it, for one purpose: the daemon that follows one that died learns from whoever
+//! comes back first whether the publisher lives, also if that is stopped and cannot say so itself.
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -102,6 +107,8 @@ pub enum Reply {
     },
     /// The channel goes on in the segment that comes with this.
     Moved {},
+    /// The channel was taken from this publisher: whatever it publishes from now on reaches nobody.
+    CutOff {},
     /// Something happened.
     Event(Event),
 }
@@ -239,7 +246,7 @@ pub struct LatencyStatus {
 pub struct Event {
     /// When, in nanoseconds since 1970.
     pub time_ns: u64,
-    /// What: `attached`, `detached`, `refused`, `moved`, `created`, `removed`, `reloaded` and the like.
+    /// What: `attached`, `detached`, `refused`, `moved`, `taken-over`, `cut-off`, `removed`, `reloaded` and the like.
     pub event: String,
     /// The channel it happened to, if any.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -154,15 +154,13 @@ impl Connection<'_> {
         }
         let wanted = match &request {
             Request::Publish { resume, .. } => 2 * usize::from(*resume),
-            Request::Subscribe { resume, park, .. } => 2 * usize::from(*resume) + usize::from(*park),
+            Request::Subscribe { resume, park, .. } => 3 * usize::from(*resume) + usize::from(*park),
             _ => 0,
         };
         if descriptors.len() != wanted {
             let why = format!("{} descriptors with a request that takes {wanted}", descriptors.len());
             return Err(self.cut_off(Refused::new(Refusal::BadRequest, why)).await);
         }
-        let bell = if descriptors.len() % 2 == 1 { descriptors.pop() } else { None };
-        let resumed = <[File; 2]>::try_from(descriptors).ok();
         match request {
             Request::Hello { version: VERSION } => {
                 self.has_greeted = true;
@@ -174,14 +172,18 @@ impl Connection<'_> {
                     format!("this daemon speaks version {VERSION}, not {version}: use the same release");
                 Err(self.cut_off(Refused::new(Refusal::Version, why)).await)
             }
-            Request::Publish { channel, .. } => {
-                self.attach(&channel, Reply::Publishing {}, resumed, |this, resumed| {
-                    this.shared.registry().publish(this.id, &this.who, &channel, resumed)
+            Request::Publish { channel, resume } => {
+                let resumed = <[File; 2]>::try_from(descriptors).ok();
+                self.attach(&channel, Reply::Publishing {}, resume, |this| {
+                    let notices = this.notices.0.clone();
+                    this.shared.registry().publish(this.id, &this.who, &channel, resumed, notices)
                 })
                 .await
             }
-            Request::Subscribe { channel, .. } => {
-                self.attach(&channel, Reply::Subscribed {}, resumed, |this, resumed| {
+            Request::Subscribe { channel, resume, park } => {
+                let bell = if park { descriptors.pop() } else { None };
+                let resumed = <[File; 3]>::try_from(descriptors).ok();
+                self.attach(&channel, Reply::Subscribed {}, resume, |this| {
                     let notices = this.notices.0.clone();
                     this.shared.registry().subscribe(this.id, &this.who, &channel, resumed, bell, notices)
                 })
@@ -211,18 +213,18 @@ impl Connection<'_> {
         &mut self,
         channel: &str,
         granted: Reply,
-        resumed: Option<[File; 2]>,
-        grant: impl FnOnce(&mut Self, Option<[File; 2]>) -> Result<Vec<File>, Refused>,
+        is_back: bool,
+        grant: impl FnOnce(&mut Self) -> Result<Vec<File>, Refused>,
     ) -> Result<(), End> {
         if self.is_attached {
             let why = "one attachment a connection: open another";
             return Err(self.cut_off(Refused::new(Refusal::BadRequest, why)).await);
         }
-        if resumed.is_none() {
+        if !is_back {
             // After a crash, those who were attached come first.
             tokio::time::sleep_until(self.shared.open_from.into()).await;
         }
-        match grant(self, resumed) {
+        match grant(self) {
             Ok(files) => {
                 self.is_attached = true;
                 let descriptors: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();

@@ -21,6 +21,13 @@ const WHY_CHARS: usize = 600;
 /// A connection's number, never used twice.
 pub type ConnectionId = u64;
 
+/// Which end of a channel a program is at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Publisher,
+    Reader,
+}
+
 /// Something to send to a connection that did not ask for it.
 #[derive(Debug)]
 pub struct Notice {
@@ -63,13 +70,21 @@ pub struct Registry {
 struct Channel {
     config: ChannelConfig,
     hosted: HostedSegment,
-    publisher: Option<(ConnectionId, Identity)>,
+    publisher: Option<Attached>,
     readers: BTreeMap<ConnectionId, Reader>,
     /// Whether a publisher was let in; a strict channel needs a new segment for the next one.
     is_granted: bool,
     /// Whether programs brought the segment back and nobody new has been let in to publish: one of them may yet bring a
     /// later one.
     is_brought_back: bool,
+}
+
+/// A publisher that was let in.
+#[derive(Debug)]
+struct Attached {
+    id: ConnectionId,
+    who: Identity,
+    notices: UnboundedSender<Notice>,
 }
 
 #[derive(Debug)]
@@ -185,6 +200,7 @@ impl Registry {
         who: &Identity,
         name: &str,
         resumed: Option<[File; 2]>,
+        notices: UnboundedSender<Notice>,
     ) -> Result<Vec<File>, Refused> {
         let uid = self.uid;
         let channel = self.channels.get_mut(name).ok_or_else(|| unknown(name))?;
@@ -195,16 +211,16 @@ impl Registry {
         let is_back = resumed.is_some();
         match resumed {
             Some([segment, lock]) => {
-                channel.adopt(name, &segment, Some(lock), &mut self.store, &self.waker)?
+                channel.adopt(name, [segment, lock], Role::Publisher, &mut self.store, &self.waker)?
             }
             None => {
                 let held = channel.hosted.has_publisher().map_err(failed("look at the writer lock"))?;
                 if held {
                     let holder = match &channel.publisher {
-                        Some((_, holder)) => holder.to_string(),
+                        Some(holder) => format!("publisher {}", holder.who),
                         None => "a publisher that has not registered yet".to_owned(),
                     };
-                    let why = format!("channel {name:?} is in use by publisher {holder}: stop it first");
+                    let why = format!("channel {name:?} is in use by {holder}: stop it first");
                     return Err(Refused::new(Refusal::Busy, why));
                 }
                 if channel.config.mode == Mode::Strict && channel.is_granted {
@@ -214,7 +230,7 @@ impl Registry {
             }
         }
         let granted = channel.hosted.for_publisher().map_err(failed("open the segment"))?;
-        channel.publisher = Some((id, who.clone()));
+        channel.publisher = Some(Attached { id, who: who.clone(), notices });
         channel.is_granted = true;
         self.events.tell(attached(is_back), Some(name), Some("publisher"), Some(who), "");
         Ok(granted.into())
@@ -229,7 +245,7 @@ impl Registry {
         id: ConnectionId,
         who: &Identity,
         name: &str,
-        resumed: Option<[File; 2]>,
+        resumed: Option<[File; 3]>,
         bell: Option<File>,
         notices: UnboundedSender<Notice>,
     ) -> Result<Vec<File>, Refused> {
@@ -241,14 +257,14 @@ impl Registry {
         }
         let is_back = resumed.is_some();
         let page = match resumed {
-            Some([segment, page]) => {
-                channel.adopt(name, &segment, None, &mut self.store, &self.waker)?;
+            Some([segment, lock, page]) => {
+                channel.adopt(name, [segment, lock], Role::Reader, &mut self.store, &self.waker)?;
                 HostedPage::adopt(&page).map_err(|e| Refused::new(Refusal::BadRequest, e.to_string()))?
             }
             None => HostedPage::create().map_err(failed("make a reader page"))?,
         };
-        let segment = channel.hosted.for_reader().map_err(failed("open the segment"))?;
-        let granted = vec![segment, page.for_reader().map_err(failed("open the reader page"))?];
+        let [segment, lock] = channel.hosted.for_reader().map_err(failed("open the segment"))?;
+        let granted = vec![segment, lock, page.for_reader().map_err(failed("open the reader page"))?];
         if let Some(bell) = bell {
             let parked = page.park(&channel.hosted, bell);
             let parked = parked.map_err(|e| Refused::new(Refusal::BadRequest, e.to_string()))?;
@@ -262,7 +278,7 @@ impl Registry {
     /// The publisher on this connection has mapped its segment: on a strict channel nobody can from now on.
     pub fn mapped(&mut self, id: ConnectionId) {
         for (name, channel) in &self.channels {
-            let is_its = channel.publisher.as_ref().is_some_and(|(publisher, _)| *publisher == id);
+            let is_its = channel.publisher.as_ref().is_some_and(|publisher| publisher.id == id);
             if is_its
                 && channel.config.mode == Mode::Strict
                 && let Err(e) = channel.hosted.seal()
@@ -289,14 +305,16 @@ impl Registry {
         }
         channel.succeed(name, &mut self.store, &self.waker, &self.events)?;
         channel.is_brought_back = false;
-        let from = channel.publisher.take().map(|(_, publisher)| format!("taken from {publisher}"));
-        self.events.tell(
-            "taken-over",
-            Some(name),
-            Some("publisher"),
-            Some(who),
-            from.as_deref().unwrap_or(""),
-        );
+        let from = channel.publisher.take();
+        let detail = from.as_ref().map_or(String::new(), |from| format!("taken from {}", from.who));
+        self.events.tell("taken-over", Some(name), Some("publisher"), Some(who), &detail);
+        if let Some(Attached { who: from, notices, .. }) = from {
+            // One that is stopped finds it when it goes on; one that has hung up needs no word.
+            let _ = notices.send(Notice { reply: Reply::CutOff {}, descriptors: Vec::new() });
+            let detail =
+                format!("the channel was taken over by {who}; nobody receives what it still publishes");
+            self.events.tell("cut-off", Some(name), Some("publisher"), Some(&from), &detail);
+        }
         Ok(())
     }
 
@@ -304,7 +322,7 @@ impl Registry {
     pub fn detach(&mut self, id: ConnectionId) {
         self.waker.forget(id);
         for (name, channel) in &mut self.channels {
-            if let Some((_, who)) = channel.publisher.take_if(|(publisher, _)| *publisher == id) {
+            if let Some(Attached { who, .. }) = channel.publisher.take_if(|publisher| publisher.id == id) {
                 let orphaned = matches!(channel.hosted.status().state.as_str(), "orphaned");
                 let detail = if orphaned { "died without closing the channel" } else { "" };
                 self.events.tell("detached", Some(name), Some("publisher"), Some(&who), detail);
@@ -381,16 +399,15 @@ impl Channel {
     fn adopt(
         &mut self,
         name: &str,
-        segment: &File,
-        lock: Option<File>,
+        [segment, lock]: [File; 2],
+        of: Role,
         store: &mut Store,
         waker: &Waker,
     ) -> Result<(), Refused> {
-        let is_publishers = lock.is_some();
-        let mut theirs = HostedSegment::adopt(Some(name), segment, lock)
+        let mut theirs = HostedSegment::adopt(Some(name), &segment, Some(lock))
             .map_err(|e| Refused::new(Refusal::BadRequest, e.to_string()))?;
         if theirs.uuid() == self.hosted.uuid() {
-            if is_publishers && self.hosted.take_lock(theirs) {
+            if self.hosted.take_lock(theirs) {
                 store.forget(&self.hosted);
                 store.keep(&self.hosted);
             }
@@ -411,7 +428,7 @@ impl Channel {
             self.publisher = None;
             return self.tell_readers(waker);
         }
-        if is_publishers {
+        if of == Role::Publisher {
             let why = format!("channel {name:?} has gone on without this publisher: start it again");
             return Err(Refused::new(Refusal::Busy, why));
         }
@@ -444,9 +461,9 @@ impl Channel {
     fn tell_readers(&self, waker: &Waker) -> Result<(), Refused> {
         waker.follow(self.readers.keys(), &self.hosted);
         for reader in self.readers.values() {
-            let segment = self.hosted.for_reader().map_err(failed("open the segment"))?;
+            let descriptors = self.hosted.for_reader().map_err(failed("open the segment"))?.into();
             // One that has hung up needs no word.
-            let _ = reader.notices.send(Notice { reply: Reply::Moved {}, descriptors: vec![segment] });
+            let _ = reader.notices.send(Notice { reply: Reply::Moved {}, descriptors });
         }
         Ok(())
     }
@@ -454,7 +471,7 @@ impl Channel {
     fn status_without_readers(&self) -> ChannelStatus {
         let mut status = self.hosted.status();
         status.mode = Some(self.config.mode.to_string());
-        status.publisher = self.publisher.as_ref().map(|(_, who)| who.process());
+        status.publisher = self.publisher.as_ref().map(|publisher| publisher.who.process());
         status
     }
 

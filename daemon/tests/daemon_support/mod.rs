@@ -290,8 +290,8 @@ impl Raw {
         answer["why"].as_str().unwrap().to_owned()
     }
 
-    /// Attaches as a reader: segment and page.
-    pub(crate) fn subscribe(&self, channel: &str) -> [File; 2] {
+    /// Attaches as a reader: segment, lock and page.
+    pub(crate) fn subscribe(&self, channel: &str) -> [File; 3] {
         let (answer, files) = self.ask_for_files(&subscribe(channel, false), &[]);
         assert_eq!(answer["reply"], "subscribed", "{answer}");
         files.try_into().unwrap()

@@ -1,6 +1,6 @@
 //! Memory without a name: files that live as long as somebody holds them, and that nobody can shrink under a map.
 
-use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, SealFlags};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -34,17 +34,43 @@ pub fn seal_future_writes(file: &File) -> io::Result<()> {
     Ok(rustix::fs::fcntl_add_seals(file, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?)
 }
 
+/// Fixes size, content and the seals themselves, for ever. Who has it open for writing may still lock it.
+///
+/// # Errors
+/// What `fcntl` says.
+pub fn seal_content(file: &File) -> io::Result<()> {
+    let all = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
+    Ok(rustix::fs::fcntl_add_seals(file, all)?)
+}
+
+/// Whether [`seal_content`] was done to the file, so that it holds what its maker wrote.
+///
+/// # Errors
+/// What `fcntl` says.
+pub fn is_content_sealed(file: &File) -> io::Result<bool> {
+    Ok(rustix::fs::fcntl_get_seals(file)?.contains(SealFlags::WRITE | SealFlags::SEAL))
+}
+
 /// Whether the file is one of [`create`]'s with its size sealed, made by this process's own user: what somebody hands
 /// back as ours.
 ///
 /// # Errors
 /// What `fstat` says.
 pub fn is_ours(file: &File) -> io::Result<bool> {
-    let stat = rustix::fs::fstat(file)?;
-    let mine = stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_mode & 0o7777 == 0o600;
     let sealed =
         rustix::fs::fcntl_get_seals(file).is_ok_and(|s| s.contains(SealFlags::SHRINK | SealFlags::GROW));
-    Ok(mine && sealed)
+    Ok(is_own(file)? && sealed)
+}
+
+/// Whether the file is a regular one of this process's own user, whom alone it lets open it anew. This much can be asked
+/// of a descriptor that [`reopen_as_path`] made, too, and opening such a file anew does nothing but that.
+///
+/// # Errors
+/// What `fstat` says.
+pub fn is_own(file: &File) -> io::Result<bool> {
+    let stat = rustix::fs::fstat(file)?;
+    let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    Ok(is_regular && stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_mode & 0o7777 == 0o600)
 }
 
 /// Opens the file anew for reading only: the result shares no offset, lock or access mode with the original.
@@ -61,6 +87,15 @@ pub fn reopen_read_only(file: &File) -> io::Result<File> {
 /// As [`reopen_read_only`].
 pub fn reopen_read_write(file: &File) -> io::Result<File> {
     reopen(file, OFlags::RDWR)
+}
+
+/// A descriptor that stands for the file and can do nothing with it: neither read nor write, map nor lock. Whoever may
+/// open the file can make a descriptor of his own from it.
+///
+/// # Errors
+/// What `open` says.
+pub fn reopen_as_path(file: &File) -> io::Result<File> {
+    reopen(file, OFlags::PATH)
 }
 
 fn reopen(file: &File, access: OFlags) -> io::Result<File> {
@@ -90,5 +125,29 @@ mod tests {
         assert!(crate::mem::Map::read_write(&file, 4096).is_err(), "a writable map after the seal");
         drop(before);
         assert!(!is_ours(&tempfile::tempfile().unwrap()).unwrap());
+    }
+
+    #[test]
+    fn a_path_to_a_file_can_do_nothing_but_be_opened() {
+        let file = create("shmcast-test").unwrap();
+        file.set_len(8).unwrap();
+        assert!(!is_content_sealed(&file).unwrap());
+        seal_content(&file).unwrap();
+        assert!(is_content_sealed(&file).unwrap() && is_ours(&file).unwrap());
+        let path = reopen_as_path(&file).unwrap();
+        assert!(is_own(&path).unwrap() && !is_ours(&path).unwrap());
+        let lock = |file| {
+            let whole = nix::libc::flock { l_type: nix::libc::F_WRLCK as _, ..unlocked() };
+            nix::fcntl::fcntl(file, nix::fcntl::FcntlArg::F_OFD_SETLK(&whole))
+        };
+        assert_eq!(lock(&path), Err(nix::errno::Errno::EBADF));
+        assert!(crate::mem::Map::read_only(&path, 8).is_err());
+        assert_eq!(lock(&reopen_read_write(&path).unwrap()), Ok(0), "sealed, and lockable all the same");
+        assert!(!is_own(&File::open("/").unwrap()).unwrap());
+    }
+
+    fn unlocked() -> nix::libc::flock {
+        let (l_type, l_whence) = (nix::libc::F_UNLCK as _, nix::libc::SEEK_SET as _);
+        nix::libc::flock { l_type, l_whence, l_start: 0, l_len: 0, l_pid: 0 }
     }
 }
