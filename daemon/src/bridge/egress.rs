@@ -5,7 +5,7 @@
 //! live traffic goes first. The publisher never waits for either: a bridge that is overtaken counts what it missed, and
 //! receivers get an exact gap. After the start the loop makes no system call but those that send, sleep or yield.
 
-use shmcast::{ChannelError, Event, RecvError, Start, Subscriber, SubscriberBuilder, Wait};
+use shmcast::{ChannelError, Event, RecvError, Start, State, Subscriber, SubscriberBuilder, Wait};
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -155,13 +155,15 @@ impl Egress {
             }
             None => None,
         };
+        let config = sender_config(spec, send);
         let outlet = Outlet {
-            sender: new_sender(spec, send, session, subscriber.next_sequence(), &clock),
-            config: sender_config(spec, send),
+            sender: Sender::new(config, session, subscriber.next_sequence(), clock.now_ns()),
+            config,
             earlier: SenderCounters::default(),
             counters: SendCounters { sessions: 1, ..SendCounters::new_zeroed() },
             keeps_session: spec.session.is_some(),
             is_over: false,
+            skips_end: matches!(subscriber.publisher_state(), Some((_, State::Closed))),
             lines,
             leases,
             clock,
@@ -274,10 +276,6 @@ fn session_of(spec: &BridgeSpec, subscriber: &Subscriber) -> Result<Session, Bri
 fn sender_config(spec: &BridgeSpec, send: &SendSpec) -> SenderConfig {
     let linger_ns = send.linger().as_nanos() as u64;
     SenderConfig { payload_bytes: spec.payload_bytes, batch: datagrams::BATCH, linger_ns }
-}
-
-fn new_sender(spec: &BridgeSpec, send: &SendSpec, session: Session, next: u64, clock: &Clock) -> Sender {
-    Sender::new(sender_config(spec, send), session, next, clock.now_ns())
 }
 
 fn v4(address: Option<SocketAddr>) -> Option<SocketAddrV4> {
@@ -439,6 +437,8 @@ struct Outlet {
     keeps_session: bool,
     /// The session was ended; whatever comes now begins where it stopped.
     is_over: bool,
+    /// The end that comes first is that of a publisher before our time.
+    skips_end: bool,
     lines: Vec<Line>,
     /// The socket that unicast leases are served from.
     leases: Option<Line>,
@@ -464,6 +464,7 @@ impl Outlet {
                 }
             }
             Event::NewSession { .. } | Event::NewEpoch { .. } => {}
+            Event::End if self.skips_end => self.skips_end = false,
             Event::End => {
                 self.flush();
                 self.end(self.clock.now_ns());
@@ -473,6 +474,7 @@ impl Outlet {
 
     #[inline]
     fn push(&mut self, sequence: u64, payload: &[u8]) {
+        self.skips_end = false;
         if self.is_over {
             self.begin(self.sender.session(), sequence);
         }

@@ -459,9 +459,8 @@ impl Receiving {
         let counters = &mut self.inlet.counters;
         counters.set(&self.receiver, self.servers.len());
         counters.leases_held = held as u64;
-        if let Some(publisher) = &self.inlet.publisher {
-            counters.next_sequence = publisher.next_sequence();
-        }
+        counters.next_sequence =
+            self.inlet.publisher.as_ref().map_or(counters.next_sequence, Publisher::next_sequence);
         self.shared.counters.show(counters);
         if histograms {
             self.shared.recovery.show(&self.receiver.counters().recovery);
@@ -523,8 +522,10 @@ impl Inlet {
             Delivery::Gap { from: _, to } => self.skip_to(to),
             Delivery::NewSession { session, next, .. } => self.begin(session, next),
             Delivery::End { .. } => {
-                // Dropped is closed: readers get the end of the stream.
-                self.publisher = None;
+                if let Some(publisher) = self.publisher.take() {
+                    self.counters.next_sequence = publisher.next_sequence();
+                    publisher.close();
+                }
                 self.shared.life.enter(Phase::Ending);
             }
         }

@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+mod bridge;
 mod check;
 pub mod daemon;
 mod demo;
@@ -64,6 +65,8 @@ enum Verb {
     Takeover(takeover::Args),
     /// Remove a channel that nobody uses
     Rm(rm::Args),
+    /// Carry a channel between hosts
+    Bridge(bridge::Args),
     /// Check a daemon's configuration file
     Check(check::Args),
     Doctor(doctor::Args),
@@ -173,6 +176,7 @@ pub fn main() -> ExitCode {
         Verb::Events(args) => events::run(&args),
         Verb::Takeover(args) => takeover::run(&args),
         Verb::Rm(args) => rm::run(&args),
+        Verb::Bridge(args) => bridge::run(&args),
         Verb::Check(args) => check::run(&args),
         Verb::Doctor(args) => doctor::run(&args),
         Verb::Hiccups(args) => hiccups::run(&args),

@@ -1,0 +1,144 @@
+//! `shmcast bridge`: a channel to other hosts, or from one, without a daemon's help.
+
+mod recv;
+mod send;
+
+use super::figures::grouped;
+use super::{stop_flag, stopped};
+use crate::bridge::pcap::CaptureFile;
+use crate::bridge::spec::{LineSpec, WaitMode};
+use crate::bridge::status::Life;
+use anyhow::{Context, Result, bail};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Exit code when messages were missed.
+const MISSED: u8 = 3;
+/// How often the command looks at the bridge, which has threads of its own.
+const LOOK: Duration = Duration::from_millis(50);
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Verb {
+    /// Send a channel to other hosts
+    Send(Box<send::Args>),
+    /// Receive a channel from another host and publish it here
+    Recv(Box<recv::Args>),
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    match &args.verb {
+        Verb::Send(args) => send::run(args),
+        Verb::Recv(args) => recv::run(args),
+    }
+}
+
+/// What both directions are told.
+#[derive(Debug, clap::Args)]
+struct Common {
+    /// Interface of the lines, by name or IPv4 address: one for all, or one for each in their order
+    #[arg(long, value_name = "NAME")]
+    interface: Vec<String>,
+    /// Session: up to 4 characters for a shmcast sender, up to 10 for one particular session
+    #[arg(long, value_name = "NAME")]
+    session: Option<String>,
+    /// Largest datagram in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = crate::bridge::proto::DEFAULT_PAYLOAD_BYTES)]
+    payload: usize,
+    /// What the bridge's thread does while there is nothing to do: spin, yield or block
+    #[arg(long, default_value = "block", value_parser = parse_wait)]
+    wait: WaitMode,
+    /// Pin the bridge's thread to this CPU
+    #[arg(long, value_name = "N")]
+    cpu: Option<usize>,
+    /// Copy every packet to this file, for Wireshark
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+    /// End when the session has ended, rather than wait for the next
+    #[arg(long)]
+    until_end: bool,
+    /// Print the counters as JSON on stdout at the end
+    #[arg(long)]
+    json: bool,
+}
+
+fn parse_wait(text: &str) -> Result<WaitMode, String> {
+    match text {
+        "spin" => Ok(WaitMode::Spin),
+        "yield" => Ok(WaitMode::Yield),
+        "block" => Ok(WaitMode::Block),
+        _ => Err("give spin, yield or block".to_owned()),
+    }
+}
+
+impl Common {
+    fn capture(&self) -> Result<Option<CaptureFile>> {
+        let Some(path) = &self.pcap else { return Ok(None) };
+        let file = CaptureFile::create(path, self.payload)
+            .with_context(|| format!("write the capture --pcap {}", path.display()))?;
+        Ok(Some(file))
+    }
+
+    fn lines(&self, groups: &[SocketAddrV4], sources: &[Ipv4Addr]) -> Result<Vec<LineSpec>> {
+        let interfaces = for_each_line("--interface", groups.len(), &self.interface)?;
+        let sources = for_each_line("--source", groups.len(), sources)?;
+        let lines = groups.iter().zip(interfaces).zip(sources);
+        Ok(lines.map(|((&group, interface), source)| LineSpec { group, interface, source }).collect())
+    }
+}
+
+/// A value for each line: none, the same for all, or one each.
+fn for_each_line<T: Clone>(option: &str, lines: usize, values: &[T]) -> Result<Vec<Option<T>>> {
+    match values {
+        [] => Ok(vec![None; lines]),
+        [one] => Ok(vec![Some(one.clone()); lines]),
+        each if each.len() == lines => Ok(each.iter().cloned().map(Some).collect()),
+        each => {
+            bail!("{option} is given {} times for {lines} lines: give it once, or once a line", each.len())
+        }
+    }
+}
+
+/// Closes the capture, if there is one, and says how much of it there is.
+fn finish(capture: Option<CaptureFile>) -> Result<()> {
+    let Some(file) = capture else { return Ok(()) };
+    let captured = file.finish().context("write the capture --pcap")?;
+    if captured.dropped > 0 {
+        let (packets, dropped) = (grouped(captured.packets), grouped(captured.dropped));
+        eprintln!("shmcast: capture: {packets} packets written, {dropped} left out: the disk was too slow");
+    }
+    Ok(())
+}
+
+fn tell_refusals(channel: &str, life: &Life) {
+    life.refusals().iter().for_each(|refusal| eprintln!("shmcast: {channel}: {refusal}"));
+}
+
+/// A line on a terminal, nothing elsewhere.
+fn progress() -> ProgressBar {
+    let style = ProgressStyle::with_template("{spinner} {msg} {elapsed}").expect("the template is ours");
+    ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()).with_style(style)
+}
+
+/// Says aloud when a count of losses has grown.
+struct Alarm {
+    told: u64,
+}
+
+impl Alarm {
+    fn look(&mut self, progress: &ProgressBar, now: u64, text: impl FnOnce(u64) -> String) {
+        if now > self.told {
+            let more = now - self.told;
+            self.told = now;
+            progress.suspend(|| eprintln!("{}", text(more)));
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! `shmcast bridge recv`: a channel from another host, published here under the same sequences.
+
+use super::{Alarm, Common, LOOK, MISSED, finish, progress, stop_flag, stopped, tell_refusals};
+use crate::bridge::ingress::Ingress;
+use crate::bridge::proto::wire::{HEADER_BYTES, LENGTH_BYTES};
+use crate::bridge::spec::{BridgeSpec, GapMode, ReceiveSpec};
+use crate::bridge::status::{Latency, Phase};
+use crate::cli::figures::{Ns, grouped};
+use crate::cli::units::parse_duration;
+use crate::cli::{Host, HostArg, print_json};
+use anyhow::{Result, bail};
+use bytesize::ByteSize;
+use serde_json::json;
+use shmcast::{DEFAULT_CAPACITY, PublisherBuilder};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::process::ExitCode;
+use std::time::Duration;
+
+const EXAMPLE: &str = "\
+Examples:
+  shmcast bridge recv ticks --from 239.1.2.3:30001 --interface eth0 --server 10.0.0.1:30002
+  shmcast bridge recv ticks --from 239.1.2.3:30001 --from 239.1.2.4:30001 --source 10.0.0.1 --wait spin --cpu 3
+  shmcast bridge recv ticks --server 10.0.0.1:30002 --unicast
+  shmcast bridge recv itch --from 233.54.12.111:26477 --no-lease --server 206.200.1.1:18001   # another make's feed
+
+Exit codes: 0 success, 3 messages were missed, 1 error, 2 wrong usage.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct Args {
+    /// Name of the channel
+    channel: String,
+    #[command(flatten)]
+    host: HostArg,
+    /// Multicast group, or an address of this host, and port; several are copies of one feed
+    #[arg(long, value_name = "GROUP:PORT")]
+    from: Vec<SocketAddrV4>,
+    /// Take the groups from this sender only: one for all, or one for each in their order
+    #[arg(long, value_name = "IP")]
+    source: Vec<Ipv4Addr>,
+    /// Servers to ask for what is missing, in turn
+    #[arg(long, value_name = "IP:PORT")]
+    server: Vec<SocketAddrV4>,
+    /// Have the servers send the feed itself, for networks without multicast
+    #[arg(long, requires = "server")]
+    unicast: bool,
+    /// Do not ask the servers for leases: those of other makes know none
+    #[arg(long, conflicts_with = "unicast")]
+    no_lease: bool,
+    /// What happens to messages that no server has: skip tells readers which, block waits for them
+    #[arg(long, default_value = "skip", value_parser = parse_gap)]
+    gap: GapMode,
+    /// With --gap skip: how long to ask before messages are given up
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "5s")]
+    give_up: Duration,
+    /// Begin with this sequence, asking for what went by already [default: with what is heard first]
+    #[arg(long, value_name = "SEQUENCE")]
+    first: Option<u64>,
+    /// Size of the ring for a new channel: a power of two from 64KiB to 16GiB [default: 64MiB]
+    #[arg(long, value_name = "SIZE")]
+    capacity: Option<ByteSize>,
+    /// Largest message of a new channel [default: what fits a packet]
+    #[arg(long, value_name = "SIZE")]
+    max_message: Option<ByteSize>,
+    /// Size of the sockets' receive buffers
+    #[arg(long, value_name = "SIZE", default_value = "4MiB")]
+    buffer: ByteSize,
+    /// Have the kernel poll the network card for this many microseconds
+    #[arg(long, value_name = "US", default_value_t = 0)]
+    busy_poll_us: u32,
+    #[command(flatten)]
+    common: Common,
+}
+
+fn parse_gap(text: &str) -> Result<GapMode, String> {
+    match text {
+        "skip" => Ok(GapMode::Skip),
+        "block" => Ok(GapMode::Block),
+        _ => Err("give skip or block".to_owned()),
+    }
+}
+
+impl Args {
+    fn spec(&self, channel: String) -> Result<BridgeSpec> {
+        let common = &self.common;
+        Ok(BridgeSpec {
+            lines: common.lines(&self.from, &self.source)?,
+            session: common.session.clone(),
+            payload_bytes: common.payload,
+            wait: common.wait,
+            cpu: common.cpu,
+            busy_poll_us: self.busy_poll_us,
+            receive: Some(ReceiveSpec {
+                servers: self.server.clone(),
+                unicast: self.unicast,
+                lease: !self.no_lease,
+                gap: self.gap,
+                give_up_ms: u64::try_from(self.give_up.as_millis()).unwrap_or(u64::MAX),
+                from: self.first,
+                buffer_bytes: usize::try_from(self.buffer.as_u64()).unwrap_or(usize::MAX),
+                ..ReceiveSpec::default()
+            }),
+            ..BridgeSpec::new(channel)
+        })
+    }
+
+    /// How the channel is opened: a new one for messages that fit a packet, so that it can be sent on.
+    fn publisher(&self, host: &Host, channel: &str) -> PublisherBuilder {
+        let mut publisher = host.publisher(channel);
+        let is_new = host.channel(channel).is_err();
+        let capacity = self.capacity.map(|capacity| capacity.as_u64());
+        if let Some(capacity) = capacity {
+            publisher = publisher.capacity(capacity);
+        }
+        let fits = (self.common.payload.saturating_sub(HEADER_BYTES + LENGTH_BYTES)) as u64;
+        match self.max_message {
+            Some(max_message) => publisher.max_message(max_message.as_u64()),
+            None if is_new => publisher.max_message(fits.min(capacity.unwrap_or(DEFAULT_CAPACITY) / 8)),
+            None => publisher,
+        }
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let stop = stop_flag()?;
+    let (host, channel) = args.host.host_of(&args.channel)?;
+    let spec = args.spec(channel)?;
+    let capture = args.common.capture()?;
+    let publisher = args.publisher(&host, &spec.channel);
+    let mut ingress = Ingress::start(&spec, publisher, capture.as_ref().map(|capture| capture.tap()))?;
+    let channel = &args.channel;
+    tell_refusals(channel, ingress.life());
+    let progress = progress();
+    let (mut missing, mut dropped) = (Alarm { told: 0 }, Alarm { told: 0 });
+    let mut session = None;
+    while !ingress.is_finished() {
+        std::thread::sleep(LOOK);
+        if stopped(&stop) || (args.common.until_end && ingress.life().phase() == Phase::Ending) {
+            ingress.stop();
+        }
+        let counters = ingress.counters();
+        if let Some(now) = ingress.life().session().filter(|now| session != Some(*now)) {
+            session = Some(now);
+            progress.suspend(|| eprintln!("shmcast: {channel}: receiving session {now}"));
+        }
+        progress.set_message(format!(
+            "published {} messages, {} repaired, {} missing now, {} for ever",
+            grouped(counters.messages_published),
+            grouped(counters.recovered_by_servers),
+            grouped(counters.horizon.saturating_sub(counters.next_sequence)),
+            grouped(counters.messages_missing),
+        ));
+        progress.tick();
+        missing.look(&progress, counters.messages_missing, |more| {
+            format!("shmcast: {channel}: {} messages never reached this host", grouped(more))
+        });
+        let drops = counters.lines.iter().map(|line| line.kernel_drops).sum();
+        dropped.look(&progress, drops, |more| {
+            format!(
+                "shmcast: {channel}: the kernel dropped {} datagrams: raise --buffer, or give the bridge a CPU",
+                grouped(more)
+            )
+        });
+    }
+    ingress.join();
+    progress.finish_and_clear();
+    finish(capture)?;
+    report(args, &ingress)?;
+    if let Some(error) = ingress.life().error() {
+        bail!("{channel}: {error}");
+    }
+    let is_whole = ingress.counters().messages_missing == 0;
+    Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::from(MISSED) })
+}
+
+fn report(args: &Args, ingress: &Ingress) -> Result<()> {
+    let counters = ingress.counters();
+    let recovery = Latency::from(&ingress.recovery());
+    let to_ring = Latency::from(&ingress.receive_to_ring());
+    if args.common.json {
+        return print_json(&json!({
+            "channel": args.channel,
+            "direction": "receive",
+            "session": ingress.life().session().map(|session| session.to_string()),
+            "refusals": ingress.life().refusals(),
+            "receive": counters,
+            "recovery": recovery,
+            "receive_to_ring": to_ring,
+        }));
+    }
+    eprintln!(
+        "shmcast: {}: published {} messages up to sequence {}, {} missing; {} repaired (p50 {}, p99 {}); receive to \
+         ring p50 {}, p99 {}, max {}",
+        args.channel,
+        grouped(counters.messages_published),
+        counters.next_sequence.saturating_sub(1),
+        grouped(counters.messages_missing),
+        grouped(counters.recovered_by_servers),
+        Ns(recovery.p50_ns),
+        Ns(recovery.p99_ns),
+        Ns(to_ring.p50_ns),
+        Ns(to_ring.p99_ns),
+        Ns(to_ring.max_ns),
+    );
+    Ok(())
+}

@@ -1,0 +1,210 @@
+//! `shmcast bridge send`: a local channel to other hosts.
+
+use super::{Alarm, Common, LOOK, MISSED, finish, progress, stop_flag, stopped, tell_refusals};
+use crate::bridge::BridgeError;
+use crate::bridge::egress::{Egress, EgressOptions};
+use crate::bridge::proto::limit::Network;
+use crate::bridge::spec::{BridgeSpec, RepairSpec, SendSpec, StartAt};
+use crate::bridge::status::Phase;
+use crate::cli::figures::{grouped, size};
+use crate::cli::units::parse_duration;
+use crate::cli::{HostArg, print_json};
+use anyhow::{Result, bail};
+use serde_json::json;
+use shmcast::SubscriberBuilder;
+use std::net::SocketAddrV4;
+use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+const EXAMPLE: &str = "\
+Examples:
+  shmcast bridge send ticks --to 239.1.2.3:30001 --interface eth0
+  shmcast bridge send ticks --to 239.1.2.3:30001 --to 239.1.2.4:30001 --interface eth0 --interface eth1 \\
+      --repair 10.0.0.1:30002 --allow 10.0.0.0/24
+  shmcast bridge send ticks --repair 10.0.0.1:30002 --allow 10.0.0.0/24      # unicast, to whoever takes a lease
+
+The channel's max_message must fit a packet: make it with `shmcast pub --max-message 1378`.
+The first Ctrl-C ends the session and serves repairs for --linger; the second ends the program.
+
+Exit codes: 0 success, 3 messages were overwritten before they were sent, 1 error, 2 wrong usage.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct Args {
+    /// Name of the channel
+    channel: String,
+    #[command(flatten)]
+    host: HostArg,
+    /// Multicast group, or a host's address, and port; several are copies of one feed
+    #[arg(long, value_name = "GROUP:PORT")]
+    to: Vec<SocketAddrV4>,
+    /// How many routers a multicast packet may pass
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    ttl: u8,
+    /// Let receivers on this very host have the multicast packets too
+    #[arg(long)]
+    loopback: bool,
+    /// Begin with the latest or the oldest message in the ring
+    #[arg(long, default_value = "latest", value_parser = parse_start)]
+    from: StartAt,
+    /// Serve repairs and unicast leases at this address
+    #[arg(long, value_name = "IP:PORT")]
+    repair: Option<SocketAddrV4>,
+    /// Networks that may ask for repairs and leases; nobody without it
+    #[arg(long, value_name = "NET", requires = "repair")]
+    allow: Vec<Network>,
+    /// Answer allowed receivers in full though they have not proved their address, as those of other makes need it
+    #[arg(long, requires = "repair")]
+    trust_allowed: bool,
+    /// Repairs for all receivers together, in bytes a second [default: 100000000]
+    #[arg(long, value_name = "BYTES", requires = "repair")]
+    rate: Option<u64>,
+    /// How long a unicast lease lasts that is not renewed [default: 60s]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, requires = "repair")]
+    lease: Option<Duration>,
+    /// How long the end is repeated and repairs are served after the session's end
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "10s")]
+    linger: Duration,
+    /// Wait for the channel
+    #[arg(long)]
+    wait_channel: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+fn parse_start(text: &str) -> Result<StartAt, String> {
+    match text {
+        "latest" => Ok(StartAt::Latest),
+        "oldest" => Ok(StartAt::Oldest),
+        _ => Err("give latest or oldest".to_owned()),
+    }
+}
+
+impl Args {
+    fn spec(&self, channel: String) -> Result<BridgeSpec> {
+        let repair = self.repair.map(|bind| {
+            let mut repair = RepairSpec::new(bind);
+            repair.allow.clone_from(&self.allow);
+            repair.trust_allowed = self.trust_allowed;
+            repair.rate_bytes = self.rate.unwrap_or(repair.rate_bytes);
+            repair.lease_s = self.lease.map_or(repair.lease_s, |lease| lease.as_secs().max(1));
+            repair
+        });
+        let common = &self.common;
+        Ok(BridgeSpec {
+            lines: common.lines(&self.to, &[])?,
+            session: common.session.clone(),
+            payload_bytes: common.payload,
+            wait: common.wait,
+            cpu: common.cpu,
+            send: Some(SendSpec {
+                ttl: self.ttl,
+                loopback: self.loopback,
+                from: self.from,
+                linger_ms: u64::try_from(self.linger.as_millis()).unwrap_or(u64::MAX),
+                repair,
+            }),
+            ..BridgeSpec::new(channel)
+        })
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let stop = stop_flag()?;
+    let (host, channel) = args.host.host_of(&args.channel)?;
+    let spec = args.spec(channel)?;
+    let capture = args.common.capture()?;
+    let tap = || capture.as_ref().map(|capture| capture.tap());
+    let subscriber = host.subscriber(&spec.channel);
+    let Some(mut egress) = start(args, &spec, &subscriber, tap, &stop)? else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    let channel = &args.channel;
+    tell_refusals(channel, egress.life());
+    if let Some(session) = egress.life().session() {
+        eprintln!("shmcast: {channel}: sending session {session}");
+    }
+    let progress = progress();
+    let mut missed = Alarm { told: 0 };
+    while !egress.is_finished() {
+        std::thread::sleep(LOOK);
+        if stopped(&stop) {
+            egress.end();
+        }
+        let counters = egress.counters();
+        let state = if egress.life().phase() == Phase::Ending { "ending, sent" } else { "sent" };
+        progress.set_message(format!(
+            "{state} {} messages in {} packets, {} repaired",
+            grouped(counters.messages),
+            grouped(counters.packets),
+            grouped(egress.repair_counters().messages),
+        ));
+        progress.tick();
+        missed.look(&progress, counters.messages_missed, |more| {
+            format!(
+                "shmcast: {channel}: overtaken by the publisher: {} messages were not sent",
+                grouped(more)
+            )
+        });
+    }
+    egress.join();
+    progress.finish_and_clear();
+    finish(capture)?;
+    report(args, &egress)?;
+    if let Some(error) = egress.life().error() {
+        bail!("{channel}: {error}");
+    }
+    let is_whole = egress.counters().messages_missed == 0;
+    Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::from(MISSED) })
+}
+
+/// Starts, waiting for the channel if asked; `None` when interrupted meanwhile.
+fn start(
+    args: &Args,
+    spec: &BridgeSpec,
+    subscriber: &SubscriberBuilder,
+    tap: impl Fn() -> Option<crate::bridge::pcap::Tap>,
+    stop: &AtomicBool,
+) -> Result<Option<Egress>> {
+    loop {
+        let options = EgressOptions { tap: tap(), ends_with_channel: args.common.until_end };
+        match Egress::start(spec, subscriber.clone(), options) {
+            Err(BridgeError::Channel(e)) if e.is_unknown_channel() => {
+                if !args.wait_channel {
+                    bail!("{e} (--wait-channel)");
+                }
+                if stopped(stop) {
+                    return Ok(None);
+                }
+                std::thread::sleep(LOOK);
+            }
+            started => return Ok(Some(started?)),
+        }
+    }
+}
+
+fn report(args: &Args, egress: &Egress) -> Result<()> {
+    let (counters, repair) = (egress.counters(), egress.repair_counters());
+    if args.common.json {
+        return print_json(&json!({
+            "channel": args.channel,
+            "direction": "send",
+            "session": egress.life().session().map(|session| session.to_string()),
+            "refusals": egress.life().refusals(),
+            "send": counters,
+            "repair": args.repair.map(|_| repair),
+        }));
+    }
+    eprintln!(
+        "shmcast: {}: sent {} messages in {} packets ({}), {} repaired; up to sequence {}, {} missed",
+        args.channel,
+        grouped(counters.messages),
+        grouped(counters.packets),
+        size(counters.bytes),
+        grouped(repair.messages),
+        counters.next_sequence.saturating_sub(1),
+        grouped(counters.messages_missed),
+    );
+    Ok(())
+}
