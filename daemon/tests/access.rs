@@ -8,20 +8,26 @@ mod daemon_support;
 use daemon_support::{
     Bystanders, Daemon, FOR_ALL, Guarded, Raw, channel, my_role, publish, publishing, role_as, wait_for,
 };
+use nix::unistd::gettid;
 use rustix::fs::{FallocateFlags, FlockOperation, SealFlags};
 use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use serde_json::json;
-use shmcast::{Client, Subscriber};
+use shmcast::{Client, Event, Subscriber, Wait};
 use std::fs::{self, File};
-use std::io::{ErrorKind, Read};
-use std::os::fd::AsRawFd;
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 const SOCKET: &str = "SHMCAST_TEST_SOCKET";
 const DAEMON_PID: &str = "SHMCAST_TEST_DAEMON";
 const DIR: &str = "SHMCAST_TEST_DIR";
+const VICTIM: &str = "SHMCAST_TEST_VICTIM";
 /// `nobody` and `nogroup`, and `daemon`, on every Debian.
 const NOBODY: u32 = 65534;
 const DAEMON: u32 = 1;
@@ -35,6 +41,7 @@ fn play() {
         "attacher" => attach_to_all(&path(SOCKET)),
         "intruder" => intrude(&path(SOCKET)),
         "stranger" => take_from_descriptors(&path(SOCKET)),
+        "disturber" => disturb(&path(SOCKET)),
         other => panic!("no role {other}"),
     }
 }
@@ -188,6 +195,10 @@ fn cannot_be_changed(segment: &File) {
     for bytes in [0, size - 1, size + 1, size * 2] {
         assert!(segment.set_len(bytes).is_err(), "truncated to {bytes}");
     }
+    // And no map that could be written: neither asked for, nor as a private one's change of mind.
+    let map = memmap2::MmapOptions::new().len(4096).map_raw(segment).map(drop);
+    assert_eq!(map.unwrap_err().kind(), ErrorKind::PermissionDenied, "a writable map");
+    memmap2::MmapOptions::new().len(4096).map_raw_read_only(segment).unwrap();
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     for flags in [punch, FallocateFlags::ZERO_RANGE, FallocateFlags::empty()] {
         assert!(rustix::fs::fallocate(segment, flags, 0, 4096).is_err(), "{flags:?}");
@@ -258,4 +269,131 @@ fn a_publisher_of_another_user_cannot_resize_what_it_is_handed() {
     let Some(command) = role_as(test, NOBODY, "stranger") else { return };
     let (success, said) = run(command, &daemon);
     assert!(success, "{said}");
+}
+
+/// Words of a reader page: where it says that it sleeps.
+const ASLEEP: u64 = 17 * 8;
+
+/// A reader that parks, speaking for itself: the connection, its page, and both ends of its bell.
+fn park(socket: &Path, channel: &str) -> (Raw, File, UnixStream, UnixStream) {
+    let raw = Raw::greeted(socket);
+    let (near, far) = UnixStream::pair().unwrap();
+    let request = json!({"request": "subscribe", "channel": channel, "resume": false, "park": true});
+    let (answer, mut files) = raw.ask_for_files(&request, &[far.as_fd()]);
+    assert_eq!(answer["reply"], "subscribed", "{answer}");
+    for end in [&near, &far] {
+        end.set_nonblocking(true).unwrap();
+    }
+    (raw, files.pop().unwrap(), near, far)
+}
+
+/// All that a reader can do to wake or to starve others: reach for what is theirs, ring its own bells without end, claim to
+/// sleep and to wake all the time, and take all the room there is.
+fn disturb(socket: &Path) {
+    let victim: i32 = std::env::var(VICTIM).unwrap().parse().unwrap();
+    // The victim's bells and connections have no name that could be connected to, and are its own.
+    let names = fs::read_to_string("/proc/net/unix").unwrap();
+    assert!(names.contains("control.sock"), "this process sees sockets that have names");
+    assert_eq!(
+        fs::read_dir(format!("/proc/{victim}/fd")).unwrap_err().kind(),
+        ErrorKind::PermissionDenied,
+        "the victim's descriptors"
+    );
+    let process = pidfd_open(Pid::from_raw(victim).unwrap(), PidfdFlags::empty()).unwrap();
+    for number in 0..64 {
+        let taken = pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).map(drop);
+        assert_eq!(taken, Err(Errno::PERM), "the victim's descriptor {number}");
+    }
+    // What it is handed itself leads to no other reader: its page is not the victim's, and has one reader.
+    let parked: Vec<_> = (0..8).map(|_| park(socket, "open")).collect();
+    let started = Instant::now();
+    let mut word = 1_u64;
+    while started.elapsed() < Duration::from_millis(700) {
+        for (_, page, near, far) in &parked {
+            word = word.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(1);
+            page.write_all_at(&word.to_le_bytes(), ASLEEP).unwrap();
+            let _ = (&mut &*near).write(&[0; 64]);
+            let _ = (&mut &*far).write(&[0; 64]);
+        }
+    }
+    // The place of every connection that this user may have, and of every request.
+    let mut held = Vec::new();
+    let refused = loop {
+        let raw = Raw::connect(socket);
+        let asked = raw.send(json!({"request": "hello", "version": 1}).to_string().as_bytes(), &[]);
+        let Some((answer, _)) = raw.receive().filter(|_| asked.is_ok()) else { continue };
+        if answer["reply"] == "refused" {
+            break answer;
+        }
+        held.push(raw);
+    };
+    assert_eq!(refused["code"], "limit", "{refused}");
+    println!("done, holding {} connections", held.len());
+    // Held, and asleep at the end of the world, until the test has looked at how the others fare.
+    for (_, page, _, _) in &parked {
+        page.write_all_at(&(u64::MAX - 62).to_le_bytes(), ASLEEP).unwrap();
+    }
+    std::io::stdin().read_to_string(&mut String::new()).unwrap();
+}
+
+/// How often a thread of this process has been given a CPU.
+fn times_run(thread: i32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).unwrap();
+    text.split_whitespace().nth(2).unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_reader_of_another_user_can_neither_wake_nor_starve_others() {
+    let test = "a_reader_of_another_user_can_neither_wake_nor_starve_others";
+    let limits = "[limits]\nconnections_per_uid = 60\nrequests_per_second = 100\nrequest_burst = 200\n";
+    let mut daemon = Daemon::start(&(limits.to_owned() + &config()));
+    let client = daemon.client();
+    let bystanders = Bystanders::start(&client, "shared");
+    let Some(mut command) = role_as(test, NOBODY, "disturber") else { return };
+    let mut publisher = publishing(&client, "open").open().unwrap();
+    // Asleep for as long as nobody wakes it.
+    let victim = Subscriber::builder("open").client(&client).wait(Wait::Park);
+    let mut victim = victim.longest_nap(Duration::from_secs(600)).open().unwrap();
+    let (tell, told) = mpsc::channel();
+    let (send, received) = mpsc::channel();
+    let sleeper = std::thread::spawn(move || {
+        tell.send(gettid().as_raw()).unwrap();
+        while let Ok(Event::Message(message)) = victim.recv() {
+            send.send(message.sequence).unwrap();
+        }
+    });
+    let thread = told.recv().unwrap();
+    // Asleep, and no longer on its way there.
+    let mut before = times_run(thread);
+    wait_for("the victim to sleep", || {
+        std::thread::sleep(Duration::from_millis(100));
+        let now = times_run(thread);
+        (std::mem::replace(&mut before, now) == now).then_some(())
+    });
+
+    command.env(SOCKET, daemon.socket()).env(VICTIM, std::process::id().to_string());
+    let out = daemon.dir().join("disturber");
+    command.stdin(Stdio::piped()).stdout(File::create(&out).unwrap());
+    let mut disturber = Guarded::start(&mut command);
+    wait_for("the disturber", || {
+        if disturber.0.try_wait().unwrap().is_some() {
+            panic!("the disturber ended: {}", fs::read_to_string(&out).unwrap());
+        }
+        fs::read_to_string(&out).unwrap().contains("done").then_some(())
+    });
+    assert_eq!(times_run(thread), before, "the victim was woken for nothing");
+    // With everything still held: it wakes for its message, others attach, and traffic flows.
+    let sequence = publisher.publish(b"for the victim").unwrap();
+    assert_eq!(received.recv_timeout(Duration::from_secs(30)), Ok(sequence), "the victim starves");
+    let mut newcomer = Subscriber::builder("open").client(&client).wait(Wait::Park).open().unwrap();
+    let sequence = publisher.publish(b"for both").unwrap();
+    assert!(matches!(newcomer.recv(), Ok(Event::Message(message)) if message.sequence == sequence));
+    assert_eq!(received.recv_timeout(Duration::from_secs(30)), Ok(sequence));
+    bystanders.assert_flowing();
+    assert!(daemon.is_alive());
+    drop(disturber.0.stdin.take());
+    assert!(disturber.0.wait().unwrap().success());
+    publisher.close();
+    sleeper.join().unwrap();
+    println!("{} messages beside one who takes all it can, none missed", bystanders.end());
 }
