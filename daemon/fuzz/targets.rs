@@ -1,0 +1,230 @@
+//! What is held to be true of every parser and of the receiver, whatever bytes they are given.
+//!
+//! One function a target: libFuzzer calls them with bytes that it breeds (`fuzz_targets/`), and `daemon/tests/fuzz.rs` with
+//! seeded random ones, on the stable compiler. A function that returns found nothing wrong.
+
+use shmcast::control::{Event, Reply, Request as SocketRequest, decode, encode};
+use shmcast_daemon::bridge::pcap::{Capture, Skipped};
+use shmcast_daemon::bridge::proto::control::{CONTROL_MAX_BYTES, Control, is_control};
+use shmcast_daemon::bridge::proto::gap::{GapConfig, GapPolicy};
+use shmcast_daemon::bridge::proto::receiver::{Delivery, Follow, Join, Origin, Receiver, ReceiverConfig};
+use shmcast_daemon::bridge::proto::session::Session;
+use shmcast_daemon::bridge::proto::wire::{
+    Body, Downstream, PacketWriter, Request, end_of_session, heartbeat,
+};
+use shmcast_daemon::config::{Config, ConfigError};
+
+/// A packet that is taken is taken whole: written again, it is the same bytes.
+pub fn wire(data: &[u8]) {
+    if let Ok(request) = Request::parse(data) {
+        assert_eq!(request.encode(), data);
+    }
+    let Ok(packet) = Downstream::parse(data) else { return };
+    assert!(packet.sequence > 0);
+    let messages = match packet.body {
+        Body::Heartbeat => return assert_eq!(heartbeat(packet.session, packet.sequence), data),
+        Body::End => return assert_eq!(end_of_session(packet.session, packet.sequence), data),
+        Body::Messages(messages) => messages,
+    };
+    let mut buffer = vec![0; data.len()];
+    let mut writer = PacketWriter::new(packet.sequence);
+    for (sequence, message) in messages.iter() {
+        assert_eq!(sequence, writer.next());
+        assert!(writer.push(&mut buffer, message));
+    }
+    assert_eq!(writer.next(), messages.end());
+    assert_eq!(writer.finish(&mut buffer, packet.session), Some(data.len()));
+    assert_eq!(buffer, data);
+    // Any part of it lies within it and is as long as it says.
+    let middle = messages.first() + messages.count() / 2;
+    let (head, tail) = (messages.range(0, middle), messages.range(middle, u64::MAX));
+    assert_eq!(head.blocks().len() + tail.blocks().len(), messages.blocks().len());
+    assert_eq!(tail.iter().count() as u64, tail.count());
+}
+
+/// A control datagram that is taken is one that we could have sent, and no MoldUDP64.
+pub fn control(data: &[u8]) {
+    let Ok(control) = Control::parse(data) else { return };
+    let mut out = [0; CONTROL_MAX_BYTES];
+    let size = control.encode(&mut out);
+    assert_eq!(&out[..size], data);
+    assert!(is_control(data) && Downstream::parse(data).is_err() && Request::parse(data).is_err());
+}
+
+/// A capture ends, and every packet of it is either handed out or counted with a reason.
+pub fn pcap(data: &[u8]) {
+    let Ok(mut capture) = Capture::open(data, &[]) else { return };
+    let mut handed_out = 0;
+    while let Ok(Some(datagram)) = capture.read() {
+        assert!(datagram.payload.len() <= data.len());
+        handed_out += 1;
+    }
+    let counters = capture.counters();
+    let skipped: u64 = Skipped::ALL.iter().map(|&reason| counters.skipped(reason)).sum();
+    assert_eq!((counters.datagrams, counters.packets), (handed_out, handed_out + skipped));
+}
+
+/// A message of the control socket that is understood means the same when it is said again.
+pub fn socket(data: &[u8]) {
+    if let Ok(request) = decode::<SocketRequest>(data) {
+        let again: SocketRequest = decode(&encode(&request)).expect("our own words");
+        assert_eq!(encode(&again), encode(&request));
+    }
+    if let Ok(reply) = decode::<Reply>(data) {
+        let again: Reply = decode(&encode(&reply)).expect("our own words");
+        assert_eq!(encode(&again), encode(&reply));
+    }
+    if let Ok(event) = decode::<Event>(data) {
+        assert!(decode::<Event>(&encode(&event)).is_ok());
+    }
+}
+
+/// A configuration is read, or each of its mistakes has a place within the text and a reason.
+pub fn config(data: &[u8]) {
+    match Config::read(data, "fuzz.toml") {
+        // Not `warnings()`: those ask the machine's user database, which is slow and no parser.
+        Ok(config) => assert!(config.channels.iter().all(|channel| channel.spec().check().is_ok())),
+        Err(ConfigError::Invalid { problems, .. }) => {
+            let lines = data.iter().filter(|byte| **byte == b'\n').count() + 1;
+            assert!(!problems.is_empty());
+            for problem in problems {
+                assert!((1..=lines).contains(&problem.position.line), "{problem:?}");
+                assert!(problem.position.column >= 1 && !problem.what.is_empty(), "{problem:?}");
+            }
+        }
+        Err(ConfigError::Read { .. }) => assert!(data.len() > 4 << 20),
+    }
+}
+
+/// Takes bytes off the front of the input; zeros when it is used up.
+struct Script<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Script<'a> {
+    fn byte(&mut self) -> u8 {
+        let Some((first, rest)) = self.rest.split_first() else { return 0 };
+        self.rest = rest;
+        *first
+    }
+
+    /// A number that is most often small.
+    fn number(&mut self) -> u64 {
+        let bits = self.byte();
+        let number =
+            (0..bits / 32).fold(u64::from(self.byte()), |number, _| number << 8 | u64::from(self.byte()));
+        if bits == 0xFF { u64::MAX - number } else { number }
+    }
+
+    fn bytes(&mut self, count: usize) -> &'a [u8] {
+        let (taken, rest) = self.rest.split_at(count.min(self.rest.len()));
+        self.rest = rest;
+        taken
+    }
+}
+
+/// Whatever packets come, in whatever order and however late: what is delivered is in order, without holes that were not
+/// announced, and memory stays within its bounds.
+pub fn receiver(data: &[u8]) {
+    let mut script = Script { rest: data };
+    let (options, packets) = (script.byte(), 1 + usize::from(script.byte() % 32));
+    let policy = match options & 3 {
+        0 => GapPolicy::Block,
+        1 => GapPolicy::Skip { give_up_ns: 1_000_000 },
+        _ => GapPolicy::Skip { give_up_ns: u64::MAX },
+    };
+    let first = Session::from_bytes(*b"FUZZ000000");
+    let config = ReceiverConfig {
+        join: match options >> 2 & 3 {
+            0 => Join::FirstSeen,
+            1 => Join::From(script.number()),
+            _ => Join::Resume { session: first, next: script.number() },
+        },
+        lines: 1 + usize::from(options >> 4 & 1),
+        max_early_packets: packets,
+        max_early_bytes: packets * 700,
+        max_jump: 1 << 10,
+        gaps: GapConfig {
+            servers: usize::from(options >> 5 & 3),
+            policy,
+            max_requests: 4,
+            max_holes: 16,
+            ..GapConfig::default()
+        },
+        ..ReceiverConfig::following(if options & 0x80 == 0 {
+            Follow::Channel(*b"FUZZ")
+        } else {
+            Follow::First { silence_ns: 1_000_000 }
+        })
+    };
+    let mut receiver = Receiver::new(config);
+    let (mut now_ns, mut next, mut delivered) = (0u64, None, 0);
+    while !script.rest.is_empty() {
+        let mut sink = |delivery: Delivery<'_>| match delivery {
+            Delivery::NewSession { next: first, .. } => next = Some(first),
+            Delivery::Message { sequence, data } => {
+                assert!(data.len() <= usize::from(u16::MAX) && next.is_none_or(|next| next == sequence));
+                next = Some(sequence.saturating_add(1));
+                delivered += 1;
+            }
+            Delivery::Gap { from, to } => {
+                assert!(from < to && next.is_none_or(|next| next == from));
+                next = Some(to);
+            }
+            Delivery::End { next: end, .. } => assert!(next.is_none_or(|next| next == end)),
+        };
+        let action = script.byte();
+        let place = usize::from(action >> 3 & 3);
+        let origin = if action & 0x20 == 0 { Origin::Line(place) } else { Origin::Server(place) };
+        let mut name = *b"FUZZ000000";
+        name[9] += action >> 6;
+        let session = Session::from_bytes(name);
+        match action & 7 {
+            0 => {
+                let size = usize::from(script.byte());
+                receiver.handle_datagram(now_ns, origin, script.bytes(size), &mut sink);
+            }
+            1 => {
+                let beat = heartbeat(session, script.number());
+                receiver.handle_datagram(now_ns, origin, &beat, &mut sink);
+            }
+            2 => {
+                let end = end_of_session(session, script.number());
+                receiver.handle_datagram(now_ns, origin, &end, &mut sink);
+            }
+            3 => {
+                let (first, oldest) = (script.number(), script.number());
+                receiver.handle_gone(now_ns, place, (session, first, oldest), &mut sink);
+            }
+            4 => now_ns = now_ns.saturating_add(script.number().saturating_mul(1_000)),
+            _ => {
+                let mut buffer = [0; 1_400];
+                let mut writer = PacketWriter::new(script.number());
+                let sizes = script.byte();
+                for _ in 0..=sizes % 16 {
+                    writer.push(&mut buffer, &[7; 80][..usize::from(sizes / 4)]);
+                }
+                let bytes = writer.finish(&mut buffer, session).unwrap_or(0);
+                receiver.handle_datagram(now_ns, origin, &buffer[..bytes], &mut sink);
+            }
+        }
+        receiver.handle_timeout(now_ns, &mut sink);
+        let mut asked = 0;
+        while let Some((server, request)) = receiver.poll_request(now_ns) {
+            assert!(server < config.gaps.servers && Request::parse(&request).is_ok());
+            asked += 1;
+            assert!(asked <= 64, "requests without end");
+        }
+        let (gaps, store) = receiver.backlog();
+        assert!(gaps.len() <= 2 * (config.gaps.max_holes + config.gaps.max_requests) + 8);
+        assert!(store.packets() <= packets, "{} packets are kept", store.packets());
+        assert!(receiver.next() <= receiver.horizon());
+    }
+    let counters = receiver.counters();
+    let waiting = receiver.backlog().1.messages();
+    assert_eq!(counters.messages_delivered, delivered);
+    assert_eq!(
+        counters.messages_received,
+        delivered + counters.messages_duplicate + counters.messages_refused + waiting
+    );
+}

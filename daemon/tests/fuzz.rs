@@ -1,0 +1,179 @@
+//! The fuzz targets on the stable compiler: the same functions, fed with sound inputs that a seeded generator damages.
+//!
+//! `SHMCAST_FUZZ_RUNS` sets how many inputs each target gets, and `SHMCAST_FUZZ_SEED` where they begin. A failure names the
+//! seed that makes it again.
+
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+use fastrand::Rng;
+use shmcast::control::{Event, Reply, Request as SocketRequest, VERSION, decode, encode};
+use shmcast_daemon::bridge::pcap::CaptureFile;
+use shmcast_daemon::bridge::proto::control::{CONTROL_MAX_BYTES, Control};
+use shmcast_daemon::bridge::proto::session::Session;
+use shmcast_daemon::bridge::proto::wire::{PacketWriter, Request, end_of_session, heartbeat};
+use shmcast_daemon::config::DEFAULT_CONFIG;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+#[path = "../fuzz/targets.rs"]
+#[allow(unreachable_pub, reason = "public for the programs in fuzz_targets")]
+mod targets;
+
+fn number(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).ok().map_or(default, |text| text.parse().expect("a number"))
+}
+
+/// Runs a target over damaged copies of `sound` and over plain noise.
+fn fuzz(name: &str, runs: u64, sound: &[Vec<u8>], target: fn(&[u8])) {
+    sound.iter().for_each(|input| target(input));
+    let first_seed = number("SHMCAST_FUZZ_SEED", 0);
+    for seed in first_seed..first_seed + number("SHMCAST_FUZZ_RUNS", runs) {
+        let input = damaged(&mut Rng::with_seed(seed), sound);
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| target(&input))) {
+            eprintln!(
+                "{name}: SHMCAST_FUZZ_SEED={seed} SHMCAST_FUZZ_RUNS=1: {:02x?}",
+                &input[..input.len().min(2_000)]
+            );
+            resume_unwind(panic);
+        }
+    }
+}
+
+fn damaged(rng: &mut Rng, sound: &[Vec<u8>]) -> Vec<u8> {
+    if sound.is_empty() || rng.u8(..8) == 0 {
+        return (0..rng.usize(..400)).map(|_| rng.u8(..)).collect();
+    }
+    let mut input = sound[rng.usize(..sound.len())].clone();
+    for _ in 0..rng.usize(..6) {
+        let at = rng.usize(..=input.len());
+        match rng.u8(..6) {
+            0 => input.truncate(at),
+            1 => input.insert(at, rng.u8(..)),
+            2 => {
+                let other = &sound[rng.usize(..sound.len())];
+                input.truncate(at);
+                input.extend(&other[rng.usize(..=other.len())..]);
+            }
+            _ if at == input.len() => {}
+            3 => drop(input.remove(at)),
+            4 => input[at] ^= 1 << rng.u8(..8),
+            // Numbers at their ends are where sums go wrong.
+            _ => input[at] = *rng.choice(&[0, 1, 0x7F, 0x80, 0xFE, 0xFF]).unwrap(),
+        }
+    }
+    input
+}
+
+fn session() -> Session {
+    Session::of_channel("FUZZ", 0).unwrap()
+}
+
+fn packet(first: u64, sizes: &[usize]) -> Vec<u8> {
+    let mut buffer = vec![0; 1_400];
+    let mut writer = PacketWriter::new(first);
+    for &size in sizes {
+        assert!(writer.push(&mut buffer, &vec![7; size]));
+    }
+    let bytes = writer.finish(&mut buffer, session()).unwrap();
+    buffer.truncate(bytes);
+    buffer
+}
+
+#[test]
+fn no_bytes_break_the_packets() {
+    let request = Request { session: session(), first: 7, count: 30 };
+    let sound = [
+        packet(1, &[5, 0, 40]),
+        packet(u64::MAX - 3, &[1, 1, 1]),
+        heartbeat(session(), 9).to_vec(),
+        end_of_session(session(), u64::MAX).to_vec(),
+        request.encode().to_vec(),
+    ];
+    fuzz("wire", 50_000, &sound, targets::wire);
+}
+
+#[test]
+fn no_bytes_break_the_control_datagrams() {
+    let (nonce, cookie) = (3, [9; 24]);
+    let kinds = [
+        Control::Hello { nonce },
+        Control::Cookie { nonce, cookie },
+        Control::Subscribe { nonce, cookie, live: true, lease_ms: 60_000 },
+        Control::Granted { nonce, cookie, lease_ms: 1 },
+        Control::Unsubscribe { nonce, cookie },
+        Control::Released { nonce },
+        Control::Full { nonce },
+        Control::Gone { session: session(), first: 1, oldest: 5 },
+    ];
+    let encode = |control: Control| {
+        let mut out = [0; CONTROL_MAX_BYTES];
+        let size = control.encode(&mut out);
+        out[..size].to_vec()
+    };
+    fuzz("control", 50_000, &kinds.map(encode), targets::control);
+}
+
+#[test]
+fn no_file_breaks_the_reader_of_captures() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("sound.pcap");
+    let file = CaptureFile::create(&path, 200).unwrap();
+    for to in ["239.1.2.3:5000", "[ff02::1]:5000"] {
+        file.tap().record(1_700_000_000, "10.0.0.1:4000".parse().unwrap(), to.parse().unwrap(), &[7; 100]);
+    }
+    file.finish().unwrap();
+    let raw = std::fs::read(&path).unwrap();
+    // The same bytes as Ethernet, cooked and loopback frames are mostly nonsense, which is what they are here for.
+    let as_link = |link: u8| [&raw[..20], &[link], &raw[21..]].concat();
+    let ng = include_bytes!("samples/two-interfaces.pcapng").to_vec();
+    let sound = [raw.clone(), as_link(1), as_link(113), as_link(0), ng];
+    fuzz("pcap", 5_000, &sound, targets::pcap);
+}
+
+#[test]
+fn no_words_break_the_control_socket() {
+    let channel = || "ticks".to_owned();
+    let mut sound: Vec<Vec<u8>> = [
+        SocketRequest::Hello { version: VERSION },
+        SocketRequest::Publish { channel: channel(), resume: true },
+        SocketRequest::Subscribe { channel: channel(), resume: false, park: true },
+    ]
+    .iter()
+    .map(encode)
+    .collect();
+    sound.extend([Reply::Moved {}].iter().map(encode));
+    sound.push(br#"{"reply":"refused","code":"denied","why":"because"}"#.to_vec());
+    let event = br#"{"time_ns":1,"event":"attached","channel":"ticks","detail":""}"#.to_vec();
+    assert!(decode::<Event>(&event).is_ok());
+    sound.push(event);
+    fuzz("socket", 50_000, &sound, targets::socket);
+}
+
+#[test]
+fn no_text_breaks_the_configuration() {
+    let every_field: String = DEFAULT_CONFIG
+        .lines()
+        // Optional fields stand in it behind a `#` alone.
+        .map(|line| {
+            format!("{}\n", line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).unwrap_or(line))
+        })
+        .collect();
+    targets::config(every_field.as_bytes());
+    let sound = [
+        DEFAULT_CONFIG.as_bytes().to_vec(),
+        every_field.into_bytes(),
+        b"[[channel]]\nname = \"ticks\"\ncapacity = \"1MiB\"\nlabels = { venue = \"XETR\" }\n".to_vec(),
+        b"[daemon]\nhttp = \"127.0.0.1:9464\"\n[limits]\nrequest_burst = 3\n".to_vec(),
+    ];
+    fuzz("config", 2_000, &sound, targets::config);
+}
+
+#[test]
+fn no_script_of_packets_breaks_a_receiver() {
+    // Options; then packets 1.., a later one, time, the missing ones from a server, a heartbeat, an end.
+    let sound = [
+        vec![0x20, 20, 5, 0, 1, 17, 5, 0, 30, 17, 4, 64, 1, 1, 1, 0x25, 0, 3, 17, 1, 0, 60, 2, 0, 60],
+        vec![0xB1, 3, 5, 0, 9, 200, 0x45, 0, 1, 17, 4, 200, 9, 9, 9, 9, 9, 9, 1, 255, 0, 3, 0, 1, 0, 9],
+        vec![0x7E, 9, 5, 0, 2, 33, 0x0D, 0, 80, 33, 0x15, 0, 5, 33, 4, 32, 9, 9, 0x35, 0, 20, 99],
+    ];
+    fuzz("receiver", 30_000, &sound, targets::receiver);
+}
