@@ -60,6 +60,14 @@ impl HostedSpec {
         Ok(Geometry::new(self.capacity, self.max_message)?.segment_bytes())
     }
 
+    /// Bytes of the largest payload that the channel will take.
+    ///
+    /// # Errors
+    /// [`ChannelError::Geometry`]
+    pub fn max_message_bytes(&self) -> Result<u64, ChannelError> {
+        Ok(Geometry::new(self.capacity, self.max_message)?.max_message)
+    }
+
     fn header(&self) -> Result<Header, ChannelError> {
         check_name(&self.name).map_err(|why| ChannelError::Name { name: self.name.clone(), why })?;
         let geometry = Geometry::new(self.capacity, self.max_message)?;

@@ -6,6 +6,7 @@
 use proptest::prelude::*;
 use serde_json::Value;
 use shmcast::hosting::HostedSegment;
+use shmcast_daemon::bridge::spec::{BridgeSpec, ReceiveSpec, RepairSpec, SendSpec};
 use shmcast_daemon::config::{
     ChannelConfig, Config, ConfigError, DEFAULT_CONFIG, DaemonConfig, Host, LimitsConfig, Mode, Principal,
     Problem, WakerConfig, Warning,
@@ -255,14 +256,28 @@ fn default_with_everything() -> String {
 fn optional_fields_of_the_default_file_hold_what_it_says_of_them() {
     let config = parse(&default_with_everything());
     let channel = ChannelConfig {
-        max_message: Some(4 << 10),
+        max_message: Some(1 << 10),
         publishers: vec![Principal::User("feed".into())],
         subscribers: vec![Principal::Group("traders".into()), Principal::Uid(1000)],
         numa_node: Some(0),
         labels: [("feed".into(), "level 1".into()), ("venue".into(), "XETR".into())].into(),
         ..ChannelConfig::new("ticks", 64 << 20)
     };
-    assert_eq!(config.channels, [channel], "mode, mlock and hugepages stand there with their defaults");
+    assert_eq!(config.channels[0], channel, "mode, mlock and hugepages stand there with their defaults");
+    let [send, receive] = &config.bridges[..] else { panic!("{:?}", config.bridges) };
+    let repair = RepairSpec {
+        allow: vec!["10.0.0.0/24".parse().unwrap(), "10.1.0.7".parse().unwrap()],
+        ..RepairSpec::new("10.0.0.1:30002".parse().unwrap())
+    };
+    let expected = SendSpec { repair: Some(repair), ..SendSpec::default() };
+    assert_eq!(send.send, Some(expected), "fields stand there with their defaults");
+    assert_eq!((send.lines.len(), send.cpu, receive.channel.as_str()), (2, Some(3), "rates"));
+    let plain = BridgeSpec::new("ticks");
+    let numbers = |bridge: &BridgeSpec| (bridge.payload_bytes, bridge.wait, bridge.busy_poll_us);
+    assert_eq!(numbers(send), numbers(&plain));
+    let servers = vec!["10.0.0.9:30002".parse().unwrap()];
+    let expected = ReceiveSpec { servers, from: Some(1), ..ReceiveSpec::default() };
+    assert_eq!(receive.receive, Some(expected), "fields stand there with their defaults");
     assert_eq!(config.daemon.socket.as_deref(), Some(Path::new("/run/shmcast/control.sock")));
     assert_eq!(parse(TICKS).channels, [ChannelConfig::new("ticks", 1 << 20)]);
 }
@@ -271,18 +286,24 @@ fn optional_fields_of_the_default_file_hold_what_it_says_of_them() {
 #[test]
 fn no_field_is_missing_from_the_default_file() {
     let mut seen = 0;
-    for section in ["[daemon]", "[limits]", "[waker]", "[[channel]]"] {
+    let repair = "[[bridge]]\nchannel = \"c\"\n[bridge.send.repair]";
+    let sections = ["[daemon]", "[limits]", "[waker]", "[[channel]]", "[[bridge]]", repair];
+    let tables =
+        ["[[bridge]]\nchannel = \"c\"\n[bridge.send]", "[[bridge]]\nchannel = \"c\"\n[bridge.receive]"];
+    for section in sections.into_iter().chain(tables) {
         let what = problems(&format!("{section}\nqqqqqqqqqqqqqqqq = 1\n")).remove(0).what;
         let fields: Vec<&str> = what.split('`').skip(3).step_by(2).collect();
         assert!(fields.len() >= 3, "{what}");
         for field in fields {
-            let stands =
-                |line: &str| line.strip_prefix('#').unwrap_or(line).starts_with(&format!("{field} = "));
+            // The bridge's tables stand there as sections.
+            let is_table = |line: &str| line.starts_with("[bridge.") && line.ends_with(&format!("{field}]"));
+            let is_field = |line: &str| line.starts_with(&format!("{field} = ")) || is_table(line);
+            let stands = |line: &str| is_field(line.strip_prefix('#').unwrap_or(line));
             assert!(DEFAULT_CONFIG.lines().any(stands), "{section} {field}");
             seen += 1;
         }
     }
-    assert!(seen >= 21, "{seen}");
+    assert!(seen >= 51, "{seen}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::figures::{size, table};
 use super::print_json;
+use crate::bridge::spec::BridgeSpec;
 use crate::config::{Config, ConfigError, Problem, Warning};
 use anyhow::Result;
 use comfy_table::{ContentArrangement, Table};
@@ -56,8 +57,9 @@ fn report_valid(args: &Args, config: &Config) -> Result<()> {
     let memory: u64 = config.channels.iter().map(bytes).sum::<Result<u64, _>>()?;
     if args.json {
         let channels: Vec<_> = config.channels.iter().map(|channel| &channel.name).collect();
+        let bridges: Vec<_> = config.bridges.iter().map(BridgeSpec::title).collect();
         print_json(&json!({
-            "file": args.file, "valid": true, "channels": channels, "memory_bytes": memory,
+            "file": args.file, "valid": true, "channels": channels, "bridges": bridges, "memory_bytes": memory,
             "errors": [], "warnings": warnings,
         }))?;
         return Ok(());
@@ -65,7 +67,10 @@ fn report_valid(args: &Args, config: &Config) -> Result<()> {
     if !warnings.is_empty() {
         println!("{}", warning_table(&warnings).trim_fmt());
     }
-    let channels = count(config.channels.len(), "channel");
+    let mut channels = count(config.channels.len(), "channel");
+    if !config.bridges.is_empty() {
+        channels += &format!(", {}", count(config.bridges.len(), "bridge"));
+    }
     eprintln!(
         "shmcast: {}: valid, {channels}, {} of memory, {}",
         args.file.display(),

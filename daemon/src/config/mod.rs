@@ -4,6 +4,7 @@
 //! list never becomes an open channel. What is legal but unwise is a [`Warning`]. Nothing here opens a socket or makes
 //! a channel; the rules for sizes, names and labels are the client library's own.
 
+use crate::bridge::spec::BridgeSpec;
 use serde::Deserialize;
 use shmcast::hosting::{HostedSpec, Preparation};
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
+mod bridges;
 mod fields;
 mod host;
 mod read;
@@ -43,6 +45,8 @@ pub struct Config {
     pub waker: WakerConfig,
     /// `[[channel]]`, in the order of the file; names are unique.
     pub channels: Vec<ChannelConfig>,
+    /// `[[bridge]]`, in the order of the file; names are unique, and each channel is there.
+    pub bridges: Vec<BridgeSpec>,
     /// Where in the file things stand; empty if there is none.
     pub positions: Positions,
 }

@@ -1,14 +1,16 @@
 //! From the text of a file to a [`Config`], section by section, so that one mistake does not hide the others.
 
+use super::rules::Broken;
 use super::source::{Positions, Problem, Source};
-use super::{ChannelConfig, Config, fields, rules};
+use super::{ChannelConfig, Config, bridges, fields, rules};
+use crate::bridge::spec::BridgeSpec;
 use serde::de::DeserializeOwned;
 use std::collections::HashMap;
 use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
-const SECTIONS: [&str; 4] = ["daemon", "limits", "waker", "channel"];
+const SECTIONS: [&str; 5] = ["daemon", "limits", "waker", "channel", "bridge"];
 
 /// Reads a text; what is wrong with it comes in the order of the file. With problems the configuration is of no use.
 pub(super) fn read(text: &str) -> (Config, Vec<Problem>) {
@@ -38,18 +40,24 @@ impl Reader<'_> {
         self.source.note_table("", &root);
         self.positions = self.source.positions();
         let mut config = Config { positions: self.positions.clone(), ..Config::default() };
+        let mut bridges = None;
         for (key, value) in root {
             match key.get_ref().as_ref() {
                 "daemon" => self.section(&mut config.daemon, "daemon", value, rules::daemon),
                 "limits" => self.section(&mut config.limits, "limits", value, rules::limits),
                 "waker" => self.section(&mut config.waker, "waker", value, rules::waker),
                 "channel" => config.channels = self.channels(value),
+                "bridge" => bridges = Some(value),
                 other => {
                     let what =
                         format!("unknown section or field `{other}`{}", fields::hint(other, &SECTIONS));
                     self.report(Some(key.span()), "", what);
                 }
             }
+        }
+        // Last: they are about channels, wherever those stand.
+        if let Some(value) = bridges {
+            config.bridges = self.bridges(value, &config.channels);
         }
         config
     }
@@ -86,6 +94,27 @@ impl Reader<'_> {
             channels.extend(self.table(&format!("channel.{index}"), &title, element, rules::channel));
         }
         channels
+    }
+
+    fn bridges(&mut self, value: Spanned<DeValue<'_>>, channels: &[ChannelConfig]) -> Vec<BridgeSpec> {
+        let span = value.span();
+        let DeValue::Array(elements) = value.into_inner() else {
+            self.report(Some(span), "", "bridges are lists: write [[bridge]], not [bridge]".to_owned());
+            return Vec::new();
+        };
+        let mut bridges: Vec<BridgeSpec> = Vec::new();
+        for (index, element) in elements.into_iter().enumerate() {
+            let text = |field| element.get_ref().get(field).and_then(|name| name.get_ref().as_str());
+            let title = text("name").or_else(|| text("channel"));
+            let title = title.map_or_else(|| "[[bridge]]".to_owned(), |title| format!("bridge {title:?}"));
+            let rules = |bridge: &BridgeSpec| -> Broken {
+                let among = bridges::together(bridge, channels, &bridges);
+                bridges::own(bridge).into_iter().chain(among).collect()
+            };
+            let read = self.table(&format!("bridge.{index}"), &title, element, rules);
+            bridges.extend(read);
+        }
+        bridges
     }
 
     /// Reads one table and applies its rules.

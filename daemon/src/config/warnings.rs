@@ -25,7 +25,7 @@ pub struct Warning {
     pub line: Option<usize>,
     /// The channel, if it is about one.
     pub channel: Option<String>,
-    /// The field, as `section.field` outside of channels.
+    /// The field, as `section.field` outside of channels; `bridge.field` for one of the channel's bridges.
     pub field: &'static str,
     /// What is unwise, and why.
     pub what: String,
@@ -69,6 +69,9 @@ impl Config {
             }
             warn_of_access(channel, host, &mut warn);
             warn_of_ring(channel, host, &mut warn);
+        }
+        for (index, field, what, instead) in self.regretted_bridges(host) {
+            list.bridge(index, field, what, instead);
         }
         list.warnings.sort_by_key(|warning| warning.line);
         list.warnings
@@ -277,5 +280,12 @@ impl List<'_> {
             self.config.positions.find(&format!("channel.{index}.{field}")).map(|position| position.line);
         let channel = Some(self.config.channels[index].name.clone());
         self.warnings.push(Warning { line, channel, field, what, instead: instead.to_owned() });
+    }
+
+    fn bridge(&mut self, index: usize, field: &'static str, what: String, instead: String) {
+        let path = field.replacen("bridge", &format!("bridge.{index}"), 1);
+        let line = self.config.positions.find(&path).map(|position| position.line);
+        let channel = Some(self.config.bridges[index].channel.clone());
+        self.warnings.push(Warning { line, channel, field, what, instead });
     }
 }

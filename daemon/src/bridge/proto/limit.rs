@@ -117,6 +117,11 @@ impl Network {
             _ => false,
         }
     }
+
+    /// How many leading bits its addresses share.
+    pub fn prefix(&self) -> u8 {
+        self.prefix
+    }
 }
 
 fn v4_bits(address: Ipv4Addr) -> u128 {

@@ -1,0 +1,229 @@
+//! Bridges beside each other, their channels and this machine: what cannot work, and what will be regretted.
+//!
+//! What a bridge says by itself is judged by its own rules (`BridgeSpec::problems`).
+
+use super::host::Host;
+use super::rules::Broken;
+use super::{ChannelConfig, Config, fields};
+use crate::bridge::proto::wire::{HEADER_BYTES, LENGTH_BYTES};
+use crate::bridge::spec::{BridgeSpec, Direction, WaitMode};
+use std::net::SocketAddrV4;
+
+/// UDP payload that an Ethernet frame of 1500 bytes takes.
+const ETHERNET_PAYLOAD_BYTES: usize = 1_472;
+/// Allow-lists shorter than this many bits let in more hosts than anybody knows.
+const WIDE_PREFIX_BITS: u8 = 8;
+
+/// What is wrong with one bridge by itself, each with the path of its field.
+pub(super) fn own(bridge: &BridgeSpec) -> Broken {
+    let path = |field| match field {
+        "allow" => "send.repair.allow",
+        "unicast" => "receive.unicast",
+        "servers" => "receive.servers",
+        field => field,
+    };
+    let problems = bridge.problems().into_iter();
+    problems.map(|(field, what)| (path(field), format!("{field}: {what}"))).collect()
+}
+
+/// What is wrong with a bridge in view of `channels` and of the bridges `before` it.
+pub(super) fn together(
+    bridge: &BridgeSpec,
+    channels: &[ChannelConfig],
+    before: &[BridgeSpec],
+) -> Vec<(&'static str, String)> {
+    let mut broken = Broken::new();
+    let Some(channel) = channels.iter().find(|channel| channel.name == bridge.channel) else {
+        let names: Vec<&str> = channels.iter().map(|channel| channel.name.as_str()).collect();
+        let hint = match names.is_empty() {
+            true => ": add a [[channel]] of this name".to_owned(),
+            false => fields::hint(&bridge.channel, &names),
+        };
+        return vec![("channel", format!("channel: there is no [[channel]] {:?}{hint}", bridge.channel))];
+    };
+    if let Some(Direction::Send(_)) = bridge.direction() {
+        broken.extend(too_long(bridge, channel));
+    }
+    for other in before {
+        let title = other.title();
+        if title == bridge.title() {
+            let what = format!("name: there is a bridge {title:?} already: give each a name of its own");
+            broken.push(("name", what));
+        }
+        if let (Some(bind), Some(taken)) = (repair_address(bridge), repair_address(other))
+            && bind == taken
+        {
+            let what = format!("bind: {bind} is bridge {title:?}'s already: choose another port");
+            broken.push(("send.repair.bind", what));
+        }
+        if other.channel == bridge.channel {
+            broken.extend(on_one_channel(bridge, other));
+        }
+    }
+    broken
+}
+
+fn on_one_channel(bridge: &BridgeSpec, other: &BridgeSpec) -> Option<(&'static str, String)> {
+    let (channel, title) = (&bridge.channel, other.title());
+    let (sends, receives) = match (bridge.direction()?, other.direction()?) {
+        (Direction::Receive(_), Direction::Receive(_)) => {
+            let what =
+                format!("channel: bridge {title:?} publishes into {channel:?} already, and only one can");
+            return Some(("channel", what));
+        }
+        (Direction::Send(_), Direction::Receive(_)) => (bridge, other),
+        (Direction::Receive(_), Direction::Send(_)) => (other, bridge),
+        (Direction::Send(_), Direction::Send(_)) => return None,
+    };
+    // Multi-hop is another thing: what comes from one side goes on to another.
+    let back = sends.lines.iter().find(|to| receives.lines.iter().any(|from| from.group == to.group));
+    let own = repair_address(sends);
+    let servers = receives.receive.iter().flat_map(|receive| &receive.servers);
+    let itself = own.filter(|own| servers.into_iter().any(|server| server == own));
+    let to = back.map(|line| line.group).or(itself)?;
+    let what = format!(
+        "line: a loop: {channel:?} would go back to {to}, where it comes from (bridge {title:?}): send it elsewhere"
+    );
+    Some(("line", what))
+}
+
+fn repair_address(bridge: &BridgeSpec) -> Option<SocketAddrV4> {
+    Some(bridge.send.as_ref()?.repair.as_ref()?.bind)
+}
+
+/// The largest message that fits a packet of the bridge.
+fn most_bytes(bridge: &BridgeSpec) -> u64 {
+    let room = bridge.payload_bytes.saturating_sub(HEADER_BYTES + LENGTH_BYTES);
+    room.min(usize::from(u16::MAX)) as u64
+}
+
+fn too_long(bridge: &BridgeSpec, channel: &ChannelConfig) -> Option<(&'static str, String)> {
+    let (takes, most) = (channel.spec().max_message_bytes().ok()?, most_bytes(bridge));
+    let what = || {
+        format!(
+            "channel: {:?} takes messages of up to {takes} B, but a packet of payload_bytes = {} carries at most \
+             {most} B: set max_message = {most} for the channel, or raise payload_bytes if the network's MTU allows",
+            channel.name, bridge.payload_bytes
+        )
+    };
+    (takes > most).then(|| ("channel", what()))
+}
+
+impl Config {
+    /// What will be regretted about the bridges; each with the bridge's index, its field, what, and what instead.
+    pub(super) fn regretted_bridges(&self, host: &Host) -> Vec<(usize, &'static str, String, String)> {
+        let mut found = Vec::new();
+        for (index, bridge) in self.bridges.iter().enumerate() {
+            let mut warn =
+                |field, what: String, instead: &str| found.push((index, field, what, instead.to_owned()));
+            let channel = self.channels.iter().find(|channel| channel.name == bridge.channel);
+            warn_of_thread(bridge, &self.bridges[..index], host, &mut warn);
+            if bridge.payload_bytes > ETHERNET_PAYLOAD_BYTES {
+                let what = format!(
+                    "{} B exceed the {ETHERNET_PAYLOAD_BYTES} of an Ethernet frame: where the network takes no jumbo \
+                     frames, each packet is sent in fragments, and one lost loses all",
+                    bridge.payload_bytes
+                );
+                warn("bridge.payload_bytes", what, "1400");
+            }
+            match bridge.direction() {
+                Some(Direction::Send(send)) => match &send.repair {
+                    None => {
+                        let what = "none: receivers cannot ask for what the network loses".to_owned();
+                        warn("bridge.send.repair", what, "a [bridge.send.repair] with bind and allow");
+                    }
+                    Some(repair) => {
+                        if repair.trust_allowed {
+                            let what = "true: whoever forges an allowed source has replies sent to it, up to 70 times \
+                                        what he sent";
+                            let instead = "false, where receivers are shmcast's own";
+                            warn("bridge.send.repair.trust_allowed", what.to_owned(), instead);
+                        }
+                        if let Some(wide) =
+                            repair.allow.iter().find(|network| network.prefix() < WIDE_PREFIX_BITS)
+                        {
+                            let what = format!("{wide}: nearly everybody may ask for retransmissions");
+                            warn("bridge.send.repair.allow", what, "the networks that receivers are in");
+                        }
+                    }
+                },
+                Some(Direction::Receive(receive)) => {
+                    if receive.servers.is_empty() {
+                        let what = "none: what the network loses is lost to this host's readers".to_owned();
+                        warn("bridge.receive.servers", what, "the sender's bind address, if it has one");
+                    }
+                    if let Some(channel) = channel.filter(|channel| !channel.publishers.is_empty()) {
+                        let what = format!(
+                            "{:?} has publishers, who are refused: the bridge is its only one",
+                            channel.name
+                        );
+                        warn("bridge.channel", what, "a channel with publishers = []");
+                    }
+                    let takes = channel.and_then(|channel| channel.spec().max_message_bytes().ok());
+                    let most = most_bytes(bridge);
+                    if let Some(takes) = takes.filter(|takes| *takes < most) {
+                        let what = format!(
+                            "the channel takes messages of {takes} B, packets may bring {most} B: a longer one is a \
+                             gap here"
+                        );
+                        warn("bridge.channel", what, "the sender's max_message for the channel");
+                    }
+                    self.warn_of_shared_lines(index, &mut warn);
+                }
+                None => {}
+            }
+        }
+        found
+    }
+
+    fn warn_of_shared_lines(&self, index: usize, warn: &mut impl FnMut(&'static str, String, &str)) {
+        let bridge = &self.bridges[index];
+        for other in self.bridges[..index].iter().filter(|other| other.receive.is_some()) {
+            let ports = |bridge: &BridgeSpec| bridge.lines.iter().map(|line| line.group).collect::<Vec<_>>();
+            let theirs = ports(other);
+            let Some(shared) = ports(bridge).into_iter().find(|group| theirs.contains(group)) else {
+                continue;
+            };
+            let what = match bridge.session.is_none() || other.session.is_none() {
+                true => format!(
+                    "{shared} is bridge {:?}'s too, and not both say which session is theirs: both may follow one",
+                    other.title()
+                ),
+                false => format!(
+                    "{shared} is bridge {:?}'s too: each gets the other's packets and drops them",
+                    other.title()
+                ),
+            };
+            warn("bridge.line", what, "a port of its own for each channel");
+        }
+    }
+}
+
+fn warn_of_thread(
+    bridge: &BridgeSpec,
+    before: &[BridgeSpec],
+    host: &Host,
+    warn: &mut impl FnMut(&'static str, String, &str),
+) {
+    match (bridge.cpu, &host.cpus) {
+        (None, _) if bridge.wait == WaitMode::Spin => {
+            let what =
+                "spin without cpu: the thread keeps a core busy, and the scheduler moves it about".to_owned();
+            warn("bridge.wait", what, "a cpu of its own, isolated if possible, or wait = \"block\"");
+        }
+        (Some(cpu), Some(online)) if !online.contains(cpu) => {
+            let what = format!("CPU {cpu} is not online here: the bridge will not start");
+            warn("bridge.cpu", what, &format!("one of {online}"));
+        }
+        (Some(cpu), _) => {
+            let spins = |other: &&BridgeSpec| {
+                other.cpu == Some(cpu) && (other.wait == WaitMode::Spin || bridge.wait == WaitMode::Spin)
+            };
+            if let Some(other) = before.iter().find(spins) {
+                let what = format!("CPU {cpu} is bridge {:?}'s too, and one of them spins", other.title());
+                warn("bridge.cpu", what, "a cpu for each, or wait = \"block\"");
+            }
+        }
+        _ => {}
+    }
+}
