@@ -14,6 +14,7 @@ use std::time::Duration;
 use zerocopy::FromZeros;
 
 use super::BridgeError;
+use super::origins::Origins;
 use super::pcap::Tap;
 use super::proto::counters::SenderCounters;
 use super::proto::sender::{PushError, Sender, SenderConfig};
@@ -46,6 +47,8 @@ pub struct EgressOptions {
     /// Whether the bridge is over when the channel is closed and its end was repeated; else it waits for the next
     /// publisher.
     pub ends_with_channel: bool,
+    /// Where sessions that begin here are noted.
+    pub origins: Origins,
 }
 
 /// What the threads of one egress share.
@@ -128,7 +131,7 @@ impl Egress {
         };
         let (subscriber, parks) = attach(&channel.clone().start(start), spec.wait)?;
         check_sizes(spec, &subscriber)?;
-        let session = session_of(spec, &subscriber)?;
+        let session = session_of(spec, &subscriber, &options.origins)?;
         let leases = send.repair.as_ref().map_or(0, |repair| repair.max_leases);
         let shared = Arc::new(Shared {
             stop: AtomicBool::new(false),
@@ -174,6 +177,7 @@ impl Egress {
             subscriber: Some(subscriber),
             parks,
             channel,
+            origins: options.origins,
             spec: spec.clone(),
             ends_with_channel: options.ends_with_channel,
             idle: Idle::new(spec.wait),
@@ -262,13 +266,15 @@ fn check_sizes(spec: &BridgeSpec, subscriber: &Subscriber) -> Result<(), BridgeE
 /// The session that the channel is sent as. A channel that a bridge brought here keeps the session that it came with, so
 /// that hosts farther on see the same stream; any other has its own, with the moment it was made as epoch: a publisher that
 /// takes it over goes on in it, a channel made anew begins another.
-fn session_of(spec: &BridgeSpec, subscriber: &Subscriber) -> Result<Session, BridgeError> {
+fn session_of(spec: &BridgeSpec, subscriber: &Subscriber, origins: &Origins) -> Result<Session, BridgeError> {
     match subscriber.remote_session() {
         Some(session) if spec.session.is_none() => Ok(Session::from_bytes(session)),
         _ => {
             let made_ns = subscriber.header().created_ns;
             let epoch = made_ns.saturating_sub(EPOCH_ZERO_NS) / EPOCH_STEP_NS;
-            Ok(Session::of_channel(&spec.tag(), epoch.min(EPOCH_LIMIT - 1))?)
+            let session = Session::of_channel(&spec.tag(), epoch.min(EPOCH_LIMIT - 1))?;
+            origins.add(session);
+            Ok(session)
         }
     }
 }
@@ -304,6 +310,7 @@ struct Live {
     /// Whether the daemon wakes it.
     parks: bool,
     channel: SubscriberBuilder,
+    origins: Origins,
     spec: BridgeSpec,
     ends_with_channel: bool,
     idle: Idle,
@@ -401,7 +408,7 @@ impl Live {
             return Ok(false);
         };
         check_sizes(&self.spec, &subscriber).map_err(|e| e.to_string())?;
-        let session = session_of(&self.spec, &subscriber).map_err(|e| e.to_string())?;
+        let session = session_of(&self.spec, &subscriber, &self.origins).map_err(|e| e.to_string())?;
         self.outlet.shared.attached.fetch_add(1, Ordering::Release);
         self.outlet.begin(session, subscriber.next_sequence());
         (self.subscriber, self.parks) = (Some(subscriber), parks);

@@ -17,6 +17,7 @@ use std::time::Duration;
 use zerocopy::FromZeros;
 
 use super::BridgeError;
+use super::origins::Origins;
 use super::pcap::Tap;
 use super::proto::control::{CONTROL_MAX_BYTES, Control, is_control};
 use super::proto::counters::Histogram;
@@ -41,6 +42,15 @@ const LEAVE_NS: u64 = SECOND_NS / 2;
 const SHOWS_PER_HISTOGRAM: u64 = 10;
 /// Datagrams are received into slots of at least this size, so that a sender with a larger payload than ours is heard.
 const SLOT_BYTES: usize = 9_216;
+
+/// What is not the bridge's own to decide.
+#[derive(Debug, Default)]
+pub struct IngressOptions {
+    /// Where every packet sent and received is copied to.
+    pub tap: Option<Tap>,
+    /// Sessions that began on this host, and are not received here.
+    pub origins: Origins,
+}
 
 /// What the thread and its owner share.
 #[derive(Debug)]
@@ -68,7 +78,7 @@ impl Ingress {
     pub fn start(
         spec: &BridgeSpec,
         channel: PublisherBuilder,
-        tap: Option<Tap>,
+        options: IngressOptions,
     ) -> Result<Ingress, BridgeError> {
         BridgeError::check(spec)?;
         let Some(Direction::Receive(receive)) = spec.direction() else {
@@ -121,11 +131,12 @@ impl Ingress {
                 channel,
                 counters: ReceiveCounters::new_zeroed(),
                 shared: shared.clone(),
+                origins: options.origins,
                 error: None,
             },
             wait: spec.wait,
             to_ring: Histogram::default(),
-            tap,
+            tap: options.tap,
             clock,
             shared: shared.clone(),
         };
@@ -510,6 +521,7 @@ struct Inlet {
     channel: PublisherBuilder,
     counters: ReceiveCounters,
     shared: Arc<Shared>,
+    origins: Origins,
     /// Why nothing can be published any more.
     error: Option<String>,
 }
@@ -576,6 +588,13 @@ impl Inlet {
 
     #[cold]
     fn begin(&mut self, session: Session, next: u64) {
+        if self.origins.contains(session) {
+            self.error = Some(format!(
+                "session {session} began on this host and has come back: a loop. Receive from a host nearer to the source"
+            ));
+            self.publisher = None;
+            return;
+        }
         if self.publisher.is_none() {
             self.open(self.channel.clone());
         }

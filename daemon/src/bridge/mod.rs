@@ -7,11 +7,12 @@
 //! [`proto`] is the wire format and every state machine of both ends, without sockets, clocks or threads, so that a seeded
 //! simulation can put them through ten thousand bad networks a minute. [`spec`] is what a bridge is told, [`socket`] what
 //! it asks of the kernel, [`egress`], `repair` and [`ingress`] the threads that drive the machines over sockets and rings,
-//! [`status`] what they show of it. [`pcap`] reads and writes captures. A bridge uses channels through the client library,
+//! [`status`] what they show of it, [`origins`] how a circle is known. [`pcap`] reads and writes captures. A bridge uses channels through the client library,
 //! as any program does; it needs no daemon.
 
 pub mod egress;
 pub mod ingress;
+pub mod origins;
 pub mod pcap;
 pub mod proto;
 mod repair;

@@ -1,7 +1,7 @@
 //! `shmcast bridge recv`: a channel from another host, published here under the same sequences.
 
 use super::{Alarm, Common, LOOK, MISSED, finish, progress, stop_flag, stopped, tell_refusals};
-use crate::bridge::ingress::Ingress;
+use crate::bridge::ingress::{Ingress, IngressOptions};
 use crate::bridge::proto::wire::{HEADER_BYTES, LENGTH_BYTES};
 use crate::bridge::spec::{BridgeSpec, GapMode, ReceiveSpec};
 use crate::bridge::status::{Latency, Phase};
@@ -127,7 +127,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let spec = args.spec(channel)?;
     let capture = args.common.capture()?;
     let publisher = args.publisher(&host, &spec.channel);
-    let mut ingress = Ingress::start(&spec, publisher, capture.as_ref().map(|capture| capture.tap()))?;
+    let tap = capture.as_ref().map(|capture| capture.tap());
+    let mut ingress = Ingress::start(&spec, publisher, IngressOptions { tap, ..IngressOptions::default() })?;
     let channel = &args.channel;
     tell_refusals(channel, ingress.life());
     let progress = progress();

@@ -168,7 +168,11 @@ fn start(
     stop: &AtomicBool,
 ) -> Result<Option<Egress>> {
     loop {
-        let options = EgressOptions { tap: tap(), ends_with_channel: args.common.until_end };
+        let options = EgressOptions {
+            tap: tap(),
+            ends_with_channel: args.common.until_end,
+            ..EgressOptions::default()
+        };
         match Egress::start(spec, subscriber.clone(), options) {
             Err(BridgeError::Channel(e)) if e.is_unknown_channel() => {
                 if !args.wait_channel {
