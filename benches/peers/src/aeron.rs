@@ -1,0 +1,164 @@
+//! Aeron IPC: a log in three terms, read in place; a driver watches who has read how far and lets the publisher go on.
+//! The driver is a thread of the publisher's process, bound to no CPU, so that what it uses is counted with the
+//! publisher.
+
+use anyhow::{Context, Result, bail};
+use rusteron_client::{
+    AERON_IPC_STREAM, Aeron, AeronContext, AeronExclusivePublication, AeronImage, AeronOfferError,
+    AeronSubscription, Handlers, IntoCString,
+};
+use rusteron_media_driver::bindings::aeron_threading_mode_t;
+use rusteron_media_driver::testing::EmbeddedDriver;
+use shmcast_bench::rig::publish::Sender;
+use shmcast_bench::rig::receive::{Receiver, Sink};
+use shmcast_bench::rig::spec::Spec;
+use std::time::{Duration, Instant};
+
+/// As asked for.
+pub(crate) const NAME: &str = "aeron";
+/// Of the binding in Cargo.toml, and of the C source that it brings.
+pub(crate) const VERSION: &str = "1.54.0 (rusteron 0.2.16)";
+
+const STREAM: i32 = 1001;
+/// Largest frame: the default of 1408 B would cut messages of 1400 B in two.
+const MTU: usize = 8 << 10;
+/// How often a client's own thread tells the driver that it lives, at most; by default 60 times a second, which a
+/// hundred receivers on few CPUs would feel.
+const CLIENT_SLEEP: Duration = Duration::from_millis(100);
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Messages taken at one poll.
+const BATCH: usize = 256;
+
+fn dir(spec: &Spec) -> String {
+    spec.dir.join("aeron").display().to_string()
+}
+
+/// Bytes of each of the three terms, at least. Half a term may be on its way, and only the driver lets more go; where it
+/// has no CPU of its own it runs every few milliseconds, in which smaller terms fill up.
+const TERM_BYTES: u64 = 16 << 20;
+
+fn term_bytes(spec: &Spec) -> usize {
+    spec.ring_bytes.max(TERM_BYTES) as usize
+}
+
+fn client(spec: &Spec) -> Result<Aeron> {
+    let context = AeronContext::new()?;
+    context.set_dir(&dir(spec).into_c_string())?;
+    context.set_pre_touch_mapped_memory(true)?;
+    context.set_idle_sleep_duration_ns(CLIENT_SLEEP.as_nanos() as u64)?;
+    let aeron = Aeron::new(&context).context("attach to the driver")?;
+    aeron.start()?;
+    Ok(aeron)
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        if Instant::now() > deadline {
+            bail!("{what} took longer than {PATIENCE:?}");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// The publisher and the driver. Dropped in this order: the driver goes last.
+pub(crate) struct Sending {
+    publication: AeronExclusivePublication,
+    _client: Aeron,
+    _driver: EmbeddedDriver,
+    term_bytes: usize,
+}
+
+impl Sending {
+    pub(crate) fn open(spec: &Spec) -> Result<Self> {
+        let term_bytes = term_bytes(spec);
+        let driver = EmbeddedDriver::launch_with(|context| {
+            context.set_dir(&dir(spec).into_c_string())?;
+            context.set_threading_mode(aeron_threading_mode_t::AERON_THREADING_MODE_SHARED)?;
+            context.set_term_buffer_sparse_file(false)?;
+            context.set_ipc_term_buffer_length(term_bytes)?;
+            context.set_ipc_mtu_length(MTU)?;
+            Ok(())
+        })
+        .context("start the driver")?;
+        let client = client(spec)?;
+        let publication = client
+            .async_add_exclusive_publication(AERON_IPC_STREAM, STREAM)?
+            .poll_blocking(PATIENCE)
+            .context("add the publication")?;
+        Ok(Self { publication, _client: client, _driver: driver, term_bytes })
+    }
+}
+
+impl Sender for Sending {
+    fn begin(&mut self) -> Result<()> {
+        wait_until("the first subscriber", || self.publication.is_connected())
+    }
+
+    #[inline]
+    fn send(&mut self, payload: &[u8]) -> Result<u64> {
+        let mut again = 0;
+        loop {
+            match self.publication.offer(payload) {
+                Ok(_) => return Ok(again),
+                Err(AeronOfferError::BackPressured | AeronOfferError::AdminAction) => {
+                    again += 1;
+                    std::thread::yield_now(); // the driver, who can change that, may be waiting for this CPU
+                }
+                Err(e) => bail!("offer: {e:?}"),
+            }
+        }
+    }
+
+    fn needs_gate(&self) -> bool {
+        false
+    }
+
+    fn notes(&self) -> Vec<String> {
+        vec![format!("Aeron {VERSION}, terms of {} B, embedded driver", self.term_bytes)]
+    }
+}
+
+/// A subscriber.
+pub(crate) struct Receiving {
+    image: AeronImage,
+    buffer: Vec<u8>,
+    /// Whether each message is timed, so that its last byte must have come first.
+    copies: bool,
+    _subscription: AeronSubscription,
+    _client: Aeron,
+}
+
+impl Receiving {
+    pub(crate) fn open(spec: &Spec) -> Result<Self> {
+        let client = client(spec)?;
+        let subscription = client
+            .async_add_subscription(AERON_IPC_STREAM, STREAM, Handlers::NONE, Handlers::NONE)?
+            .poll_blocking(PATIENCE)
+            .context("add the subscription")?;
+        wait_until("the publication's image", || subscription.is_connected())?;
+        let image = subscription.image_at_index(0).context("the image went away")?;
+        let copies = spec.interval_ns > 0;
+        Ok(Self { image, buffer: vec![0; spec.size], copies, _subscription: subscription, _client: client })
+    }
+}
+
+impl Receiver for Receiving {
+    #[inline]
+    fn poll(&mut self, sink: &mut Sink) -> Result<bool> {
+        let Self { image, buffer, copies, .. } = self;
+        let take = |payload: &[u8], _| match buffer.get_mut(..payload.len()) {
+            Some(buffer) if *copies => {
+                buffer.copy_from_slice(payload);
+                sink.message(buffer);
+            }
+            _ => sink.message(payload),
+        };
+        Ok(image.poll_fn(take, BATCH).context("poll")? > 0)
+    }
+
+    fn needs_gate(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,71 @@
+//! The peers: other ways to bring messages from one process to many on a host, each as a transport of shmcast's rig.
+//!
+//! The rig starts this program with `play TASK` for each process of a round, exactly as it starts its own, and asks it
+//! with `list` whom it has. Pacing, payloads, checks, clocks, binding and the gate are the rig's; what is here is only
+//! each peer's own API with the best settings we know. The settings and their reasons are in README.md.
+#![forbid(unsafe_code)]
+
+#[cfg(feature = "aeron")]
+mod aeron;
+mod broadcast;
+mod iceoryx;
+mod slots;
+
+use anyhow::{Context, Result, bail};
+use shmcast_bench::rig::spec::Task;
+use shmcast_bench::rig::{publish, receive};
+use shmcast_bench::transport::peers::Peer;
+
+const USAGE: &str = "usage: shmcast-peers list | play TASK
+The rig starts this program: shmcast-bench latency --peers PATH_OF_THIS_PROGRAM";
+
+fn peers() -> Vec<Peer> {
+    let all = [
+        (broadcast::NAME, broadcast::VERSION),
+        (slots::NAME, slots::VERSION),
+        (iceoryx::NAME, iceoryx::VERSION),
+        #[cfg(feature = "aeron")]
+        (aeron::NAME, aeron::VERSION),
+    ];
+    all.map(|(name, version)| Peer { name: name.into(), version: version.into() }).into()
+}
+
+fn play(task: &Task) -> Result<()> {
+    let spec = task.spec();
+    match (task, spec.contestant.transport_name()) {
+        (Task::Publish(_), broadcast::NAME | broadcast::UNGATED) => {
+            publish::play(spec, broadcast::Sending::open(spec)?)
+        }
+        (Task::Receive(_, me), broadcast::NAME | broadcast::UNGATED) => {
+            receive::play(spec, *me, broadcast::Receiving::open(spec)?)
+        }
+        (_, slots::NAME) => slots::play(task),
+        (Task::Publish(_), iceoryx::NAME) => publish::play(spec, iceoryx::Sending::open(spec)?),
+        (Task::Receive(_, me), iceoryx::NAME) => receive::play(spec, *me, iceoryx::Receiving::open(spec)?),
+        #[cfg(feature = "aeron")]
+        (Task::Publish(_), aeron::NAME) => publish::play(spec, aeron::Sending::open(spec)?),
+        #[cfg(feature = "aeron")]
+        (Task::Receive(_, me), aeron::NAME) => receive::play(spec, *me, aeron::Receiving::open(spec)?),
+        (_, other) => bail!("no peer {other} is built in; there are: {}", names()),
+    }
+}
+
+fn names() -> String {
+    peers()
+        .into_iter()
+        .map(|peer| peer.name)
+        .chain([broadcast::UNGATED.into()])
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+fn main() -> Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["list"] => println!("{}", serde_json::to_string(&peers())?),
+        ["play", task] => play(&serde_json::from_str(task).context("the rig's task")?)?,
+        ["--help" | "-h"] => println!("{USAGE}"),
+        _ => bail!("{USAGE}"),
+    }
+    Ok(())
+}

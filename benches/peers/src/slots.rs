@@ -1,0 +1,126 @@
+//! `ringfire`: a ring of slots whose size is a type, in a mapped file. Where nothing may be lost its own lossless mode
+//! holds the producer back; otherwise it runs as it does by default, overwriting.
+
+use anyhow::{Context, Result, bail};
+use ringfire::{FlowControl, RecvStatus, RingConsumer, RingProducer, RingProducerBuilder};
+use shmcast_bench::rig::publish::{self, Sender};
+use shmcast_bench::rig::receive::{self, Receiver, Sink};
+use shmcast_bench::rig::spec::{Spec, Task};
+use std::path::PathBuf;
+
+/// As asked for.
+pub(crate) const NAME: &str = "ringfire";
+/// The release in Cargo.toml.
+pub(crate) const VERSION: &str = "0.5.2";
+
+/// Bytes of a slot's sequence word.
+const SEQUENCE: usize = 8;
+/// Messages taken at once back to back.
+const BATCH: usize = 64;
+
+/// Slots are exactly as large as the message: the sizes the questions ask for.
+pub(crate) fn play(task: &Task) -> Result<()> {
+    match task.spec().size {
+        32 => play_sized::<32>(task),
+        64 => play_sized::<64>(task),
+        256 => play_sized::<256>(task),
+        1024 => play_sized::<1024>(task),
+        1400 => play_sized::<1400>(task),
+        other => bail!("{NAME}'s slots are types of this program: 32, 64, 256, 1024 and 1400 B, not {other}"),
+    }
+}
+
+fn play_sized<const N: usize>(task: &Task) -> Result<()> {
+    match task {
+        Task::Publish(spec) => publish::play(spec, Sending::<N>::open(spec)?),
+        Task::Receive(spec, me) => receive::play(spec, *me, Receiving::<N>::open(spec)?),
+    }
+}
+
+fn path(spec: &Spec) -> PathBuf {
+    spec.dir.join("ringfire")
+}
+
+struct Sending<const N: usize> {
+    producer: RingProducer<[u8; N]>,
+    lossless: bool,
+}
+
+impl<const N: usize> Sending<N> {
+    fn open(spec: &Spec) -> Result<Self> {
+        let slots = (spec.ring_bytes / (SEQUENCE + N) as u64 + 1).next_power_of_two() / 2;
+        let builder = RingProducerBuilder::new(slots);
+        let builder = if spec.gated {
+            builder.flow_control(FlowControl::LosslessBackpressure).max_readers(spec.receivers)
+        } else {
+            builder
+        };
+        let producer = builder.build(path(spec)).context("make the ring")?;
+        Ok(Self { producer, lossless: spec.gated })
+    }
+}
+
+impl<const N: usize> Sender for Sending<N> {
+    #[inline]
+    fn send(&mut self, payload: &[u8]) -> Result<u64> {
+        self.producer.push(payload.try_into().context("a message of another size than the slots")?);
+        Ok(0)
+    }
+
+    fn needs_gate(&self) -> bool {
+        false
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mode = if self.lossless { "lossless" } else { "overwriting" };
+        vec![format!("ringfire {VERSION}, {} slots, {mode}", self.producer.capacity())]
+    }
+}
+
+struct Receiving<const N: usize> {
+    consumer: RingConsumer<[u8; N]>,
+    /// Empty where messages come one by one.
+    batch: Vec<[u8; N]>,
+    lapped: u64,
+}
+
+impl<const N: usize> Receiving<N> {
+    fn open(spec: &Spec) -> Result<Self> {
+        let consumer = RingConsumer::attach(path(spec)).context("attach to the ring")?;
+        let batch = if spec.interval_ns == 0 { vec![[0; N]; BATCH] } else { Vec::new() };
+        Ok(Self { consumer, batch, lapped: 0 })
+    }
+
+    fn poll_batch(&mut self, sink: &mut Sink) -> bool {
+        let count = self.consumer.recv_batch(&mut self.batch);
+        self.batch[..count].iter().for_each(|message| sink.message(message));
+        let lapped = self.consumer.lapped_count();
+        if lapped > self.lapped {
+            sink.lost(lapped - self.lapped);
+            self.lapped = lapped;
+        }
+        count > 0
+    }
+}
+
+impl<const N: usize> Receiver for Receiving<N> {
+    #[inline]
+    fn poll(&mut self, sink: &mut Sink) -> Result<bool> {
+        if !self.batch.is_empty() {
+            return Ok(self.poll_batch(sink));
+        }
+        match self.consumer.recv_status() {
+            RecvStatus::Ok(message) => sink.message(&message),
+            RecvStatus::Lapped { skipped, item } => {
+                sink.lost(skipped);
+                sink.message(&item);
+            }
+            RecvStatus::Empty => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn needs_gate(&self) -> bool {
+        false
+    }
+}
