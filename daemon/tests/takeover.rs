@@ -464,3 +464,33 @@ fn a_publisher_that_is_cut_off_is_told_so_and_so_is_everybody_who_watches() {
     drop(publisher);
     assert!(client.channel("ticks").unwrap().publisher.is_some());
 }
+
+/// A lock on memory lasts as long as the map of the process that asked for it.
+#[test]
+fn what_was_locked_into_memory_is_locked_again_by_the_next_daemon() {
+    let test = "what_was_locked_into_memory_is_locked_again_by_the_next_daemon";
+    let mut daemon = Daemon::start(&config("takeover").replace("mlock = false", "mlock = true"));
+    let locked_kib = |daemon: &Daemon| -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmLck:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    };
+    let dir = memory_dir();
+    let before = locked_kib(&daemon);
+    if before < 16 << 10 {
+        return println!("SKIPPED {test}: this user may not lock 16 MiB, but {before} KiB");
+    }
+    let _reader = start(&daemon, dir.path(), "sleeping.first");
+    wait_for("the reader", || told(dir.path(), "ready.first"));
+    let uuid = daemon.client().channel("ticks").unwrap().uuid;
+    daemon.crash();
+    wait_for("the reader to come back", || {
+        daemon.client().channel("ticks").ok().filter(|status| status.readers.len() == 1)
+    });
+    assert_eq!(
+        daemon.client().channel("ticks").unwrap().uuid,
+        uuid,
+        "the memory that the reader brought back"
+    );
+    assert_eq!(locked_kib(&daemon), before, "and nothing else");
+}

@@ -166,9 +166,7 @@ impl Registry {
                             hosted
                         }
                     };
-                    for step in hosted.preparation().iter().filter(|step| step.result.is_err()) {
-                        tracing::warn!(channel = wanted.name, "memory: {step}");
-                    }
+                    warn_of_refused_steps(&wanted.name, &hosted);
                     self.channels.insert(wanted.name.clone(), Channel::new(wanted.clone(), hosted));
                 }
             }
@@ -420,6 +418,7 @@ impl Channel {
         if is_unused || is_later {
             if self.config.mlock {
                 theirs.lock_again();
+                warn_of_refused_steps(name, &theirs);
             }
             store.forget(&self.hosted);
             store.keep(&theirs);
@@ -484,6 +483,12 @@ impl Channel {
             .filter_map(|reader| reader.page.status(reader.who.process(), next))
             .collect();
         status
+    }
+}
+
+fn warn_of_refused_steps(name: &str, hosted: &HostedSegment) {
+    for step in hosted.preparation().iter().filter(|step| step.result.is_err()) {
+        tracing::warn!(channel = name, "memory: {step}");
     }
 }
 
