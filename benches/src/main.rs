@@ -5,13 +5,13 @@
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
-use shmcast_bench::questions::{churn, fanout, latency, oversubscribed, soak, throughput};
+use shmcast_bench::questions::{churn, fanout, latency, oversubscribed, sheet, soak, throughput};
 use shmcast_bench::report;
 use shmcast_bench::rig::payload::MIN_SIZE;
 use shmcast_bench::rig::plan::{Answer, Stage};
 use shmcast_bench::rig::spec::{Contestant, Task, Wait};
 use shmcast_bench::transport::{self, peers, peers::Peer};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -84,6 +84,24 @@ enum Question {
         #[arg(value_name = "DIR")]
         results: Option<PathBuf>,
     },
+    /// Tables, plots and histogram files from the answers in a directory
+    Report {
+        /// Directory of the JSON files; RESULTS.md, report.html and histograms/ are written there
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
+    },
+    /// What became better or worse, beyond the noise of the rounds
+    Compare {
+        /// Directory of earlier answers, or one answer's file
+        #[arg(value_name = "OLD")]
+        old: PathBuf,
+        /// Directory of later answers, or one answer's file
+        #[arg(value_name = "NEW")]
+        new: PathBuf,
+        /// Exit with 1 when a figure of shmcast became worse
+        #[arg(long)]
+        fail: bool,
+    },
     /// Play a role in a round (what the rig starts)
     #[command(hide = true)]
     Play {
@@ -123,6 +141,13 @@ fn main() -> Result<ExitCode> {
         let task: Task = serde_json::from_str(task).context("the rig's task")?;
         transport::play(&task)?;
         return Ok(ExitCode::SUCCESS);
+    }
+    if let Question::Report { dir } = &args.question {
+        report::write(dir)?.iter().for_each(|path| println!("{path}"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Question::Compare { old, new, fail } = &args.question {
+        return compare(&args, old, new, *fail);
     }
     anyhow::ensure!(
         args.sizes.iter().all(|size| *size >= MIN_SIZE),
@@ -164,6 +189,9 @@ fn main() -> Result<ExitCode> {
     let (mut passed, mut failed) = (0, 0);
     for question in &questions {
         let answer = ask(&args, question, &stage, &peers)?;
+        if let Some(sheet) = sheet(&answer) {
+            println!("{sheet}");
+        }
         let (complete, incomplete) = answer.passed_and_failed();
         (passed, failed) = (passed + complete, failed + incomplete);
         print_failures(&answer);
@@ -173,6 +201,17 @@ fn main() -> Result<ExitCode> {
     }
     println!("{passed} passed, {failed} failed");
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn compare(args: &Args, old: &Path, new: &Path, fail: bool) -> Result<ExitCode> {
+    let comparison = report::compare::compare(old, new)?;
+    println!("{comparison}");
+    comparison.skipped.iter().for_each(|what| eprintln!("not compared: {what}"));
+    if let Some(path) = &args.json {
+        let text = serde_json::to_string_pretty(&comparison)?;
+        std::fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
+    }
+    Ok(if fail && comparison.worse() > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn path_of(args: &Args, answer: &Answer) -> Option<PathBuf> {
@@ -205,43 +244,29 @@ fn ask(args: &Args, question: &Question, stage: &Stage, peers: &[Peer]) -> Resul
     Ok(match question {
         Question::Latency => {
             let messages = args.messages.unwrap_or(100_000);
-            let answer = latency::run(stage, &or(&args.sizes, &latency::SIZES), &busy, messages)?;
-            latency::print(&answer);
-            answer
+            latency::run(stage, &or(&args.sizes, &latency::SIZES), &busy, messages)?
         }
         Question::Throughput => {
             let messages = args.messages.unwrap_or(5_000_000);
-            let answer = throughput::run(stage, &or(&args.sizes, &throughput::SIZES), &busy, messages)?;
-            throughput::print(&answer);
-            answer
+            throughput::run(stage, &or(&args.sizes, &throughput::SIZES), &busy, messages)?
         }
         Question::Fanout => {
             let messages = args.messages.unwrap_or(2_000);
             let size = args.sizes.first().copied().unwrap_or(256);
             let receivers = or(&args.receivers, &fanout::RECEIVERS);
             let yielding = guests(&args.with, peers, Wait::Yield);
-            let answer = fanout::run(stage, &receivers, size, &yielding, messages)?;
-            fanout::print(&answer);
-            answer
+            fanout::run(stage, &receivers, size, &yielding, messages)?
         }
         Question::Oversubscribed => {
             let receivers = or(&args.receivers, &oversubscribed::RECEIVERS);
             let messages = args.messages.unwrap_or(2_000);
-            let answer = oversubscribed::run(stage, &receivers, &args.with, messages)?;
-            oversubscribed::print(&answer);
-            answer
+            oversubscribed::run(stage, &receivers, &args.with, messages)?
         }
-        Question::Churn => {
-            let answer = churn::run(stage, &args.with, args.messages.unwrap_or(10_000))?;
-            churn::print(&answer);
-            answer
+        Question::Churn => churn::run(stage, &args.with, args.messages.unwrap_or(10_000))?,
+        Question::Soak { duration } => soak::run(stage, &or(&args.receivers, &[1]), &args.with, *duration)?,
+        Question::All { .. } | Question::Report { .. } | Question::Compare { .. } | Question::Play { .. } => {
+            unreachable!("taken apart, or done before")
         }
-        Question::Soak { duration } => {
-            let answer = soak::run(stage, &or(&args.receivers, &[1]), &args.with, *duration)?;
-            soak::print(&answer);
-            answer
-        }
-        Question::All { .. } | Question::Play { .. } => unreachable!("taken apart or played before"),
     })
 }
 

@@ -1,7 +1,7 @@
 //! What do receivers that come, leave and die do to the publisher and to those that stay? Ten receivers stay for the whole
 //! round, in which every message must reach each of them; visitors join, and leave or are killed, meanwhile.
 
-use super::{ask, crowd, table, table::ns};
+use super::{ask, crowd, table, table::Sheet, table::ns};
 use crate::rig::plan::{Answer, Case, Stage};
 use crate::rig::round::Outcome;
 use crate::rig::spec::{Churn, Contestant, Spec, Wait};
@@ -10,6 +10,9 @@ use crate::transport::{MULTICAST, SHMCAST};
 use anyhow::Result;
 
 const STAYING: usize = 10;
+/// What the answer's table is of.
+const TITLE: &str = "Ten receivers stay, others come, leave and die; 256 B each 0.5 ms; ns";
+
 /// A visitor each 50 ms, of whom a few are there at a time.
 const CHURN: Churn = Churn { every_ns: 50_000_000, stay_ns: 200_000_000 };
 const QUICK: Churn = Churn { every_ns: 20_000_000, stay_ns: 60_000_000 };
@@ -48,7 +51,7 @@ pub fn run(stage: &Stage, extra: &[Contestant], messages: u64) -> Result<Answer>
 }
 
 /// Cost and latency with and without visitors, and what the visitors saw.
-pub fn print(answer: &Answer) {
+pub fn sheet(answer: &Answer) -> Sheet {
     let header = [
         "case",
         "transport",
@@ -65,7 +68,7 @@ pub fn print(answer: &Answer) {
         "lost by those who stay",
         "rounds",
     ];
-    let mut table = table::new(&header);
+    let mut sheet = Sheet::new(TITLE, &header);
     for case in answer.cases() {
         for who in &answer.contestants(&case) {
             let at = |figure: fn(&Outcome) -> f64| answer.median(&case, who, figure).map_or("-".into(), ns);
@@ -73,23 +76,26 @@ pub fn print(answer: &Answer) {
                 let rounds = answer.comparable(&case, who);
                 rounds.iter().filter_map(|(_, o)| o.visits.as_ref()).map(count).sum::<u64>().to_string()
             };
-            table.add_row([
-                case.clone(),
-                who.name(),
-                at(|o| o.cost.p50 as f64),
-                at(|o| o.cost.p99 as f64),
-                at(|o| o.cost.max as f64),
-                at(|o| o.last.p50 as f64),
-                at(|o| o.last.p99 as f64),
-                at(|o| o.last.max as f64),
-                sum(|v| v.joined),
-                sum(|v| v.left),
-                sum(|v| v.killed + v.killed_at_once),
-                sum(|v| v.received.lost.saturating_sub(v.received.reported_lost)),
-                table::lost(answer, &case, who),
-                table::rounds(answer, &case, who),
-            ]);
+            sheet.add(
+                who,
+                [
+                    case.clone(),
+                    who.name(),
+                    at(|o| o.cost.p50 as f64),
+                    at(|o| o.cost.p99 as f64),
+                    at(|o| o.cost.max as f64),
+                    at(|o| o.last.p50 as f64),
+                    at(|o| o.last.p99 as f64),
+                    at(|o| o.last.max as f64),
+                    sum(|v| v.joined),
+                    sum(|v| v.left),
+                    sum(|v| v.killed + v.killed_at_once),
+                    sum(|v| v.received.lost.saturating_sub(v.received.reported_lost)),
+                    table::lost(answer, &case, who),
+                    table::rounds(answer, &case, who),
+                ],
+            );
         }
     }
-    println!("{STAYING} receivers stay, others come, leave and die; 256 B each 0.5 ms; ns\n{table}");
+    sheet
 }

@@ -1,11 +1,15 @@
 //! What do many receivers cost? 1 to 100 receiver processes, nobody bound to a CPU, one 256-byte message each
 //! millisecond: the publisher's time inside a send, and the latency to the last receiver.
 
-use super::{ask, crowd, oversubscribed::cpus, table, table::ns};
+use super::{ask, crowd, oversubscribed::cpus, table, table::Sheet, table::ns};
 use crate::rig::plan::{Answer, Case, Stage};
 use crate::rig::spec::{Contestant, Spec, Wait};
 use crate::transport::{IDEAL, MULTICAST, SHMCAST, UNIX_DATAGRAM, UNIX_SEQPACKET};
 use anyhow::Result;
+
+/// What the answer's table is of.
+const TITLE: &str =
+    "Fan-out, 256 B each ms, nobody bound to a CPU; ns inside the send, and from it to the last receiver";
 
 /// Numbers of receivers.
 pub const RECEIVERS: [usize; 5] = [1, 10, 20, 50, 100];
@@ -65,7 +69,7 @@ pub fn run(
 }
 
 /// Send cost and last-receiver latency, by receivers and transport.
-pub fn print(answer: &Answer) {
+pub fn sheet(answer: &Answer) -> Sheet {
     let header = [
         "receivers",
         "transport",
@@ -82,7 +86,7 @@ pub fn print(answer: &Answer) {
         "lost",
         "rounds",
     ];
-    let mut table = table::new(&header);
+    let mut sheet = Sheet::new(TITLE, &header);
     let ours = Contestant::new(SHMCAST, Wait::Yield);
     for case in answer.cases() {
         for who in &answer.contestants(&case) {
@@ -93,25 +97,26 @@ pub fn print(answer: &Answer) {
                 answer.ratio(&case, (who, &ours), figure).map_or("-".into(), |r| format!("{r:.2}"))
             };
             let cpus = answer.median(&case, who, cpus);
-            table.add_row([
-                case.clone(),
-                who.name(),
-                at(&|o| o.cost.p50 as f64),
-                at(&|o| o.cost.p99 as f64),
-                at(&|o| o.cost.max as f64),
-                at(&|o| o.last.p50 as f64),
-                at(&|o| o.last.p99 as f64),
-                at(&|o| o.last.p999 as f64),
-                at(&|o| o.last.max as f64),
-                times(|o| o.cost.p50 as f64),
-                times(|o| o.last.p50 as f64),
-                cpus.map_or("-".into(), |cpus| format!("{cpus:.2}")),
-                table::lost(answer, &case, who),
-                table::rounds(answer, &case, who),
-            ]);
+            sheet.add(
+                who,
+                [
+                    case.clone(),
+                    who.name(),
+                    at(&|o| o.cost.p50 as f64),
+                    at(&|o| o.cost.p99 as f64),
+                    at(&|o| o.cost.max as f64),
+                    at(&|o| o.last.p50 as f64),
+                    at(&|o| o.last.p99 as f64),
+                    at(&|o| o.last.p999 as f64),
+                    at(&|o| o.last.max as f64),
+                    times(|o| o.cost.p50 as f64),
+                    times(|o| o.last.p50 as f64),
+                    cpus.map_or("-".into(), |cpus| format!("{cpus:.2}")),
+                    table::lost(answer, &case, who),
+                    table::rounds(answer, &case, who),
+                ],
+            );
         }
     }
-    println!(
-        "Fan-out, 256 B each ms, nobody bound to a CPU; ns inside the send, and from it to the last receiver\n{table}"
-    );
+    sheet
 }

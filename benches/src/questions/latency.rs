@@ -1,12 +1,16 @@
 //! How long from one core to another, one message at a time? One receiver, both ends bound to cores of their own,
 //! one message each 10 us.
 
-use super::table::{self, ns};
+use super::table::{self, Sheet, ns};
 use super::{ask, busy_rings, one_to_one};
 use crate::rig::plan::{Answer, Case, Stage};
 use crate::rig::spec::{Contestant, Spec, Wait};
 use crate::transport::{IDEAL, UDP};
 use anyhow::Result;
+
+/// What the answer's table is of.
+const TITLE: &str =
+    "One way, one receiver, bound to two CPUs, one message each 10 us; ns from the intended send";
 
 /// Payload sizes; 1400 is what fits an Ethernet frame.
 pub const SIZES: [usize; 5] = [32, 64, 256, 1024, 1400];
@@ -44,7 +48,7 @@ pub fn run(stage: &Stage, sizes: &[usize], extra: &[Contestant], messages: u64) 
 }
 
 /// Percentiles by size and transport, in nanoseconds from the intended send.
-pub fn print(answer: &Answer) {
+pub fn sheet(answer: &Answer) -> Sheet {
     let header = [
         "payload",
         "transport",
@@ -62,7 +66,7 @@ pub fn print(answer: &Answer) {
         "lost",
         "rounds",
     ];
-    let mut table = table::new(&header);
+    let mut sheet = Sheet::new(TITLE, &header);
     for case in answer.cases() {
         let contestants = answer.contestants(&case);
         let ideal = contestants.iter().find(|c| c.transport == IDEAL);
@@ -71,26 +75,27 @@ pub fn print(answer: &Answer) {
                 answer.median(&case, who, |o| figure(&o.response)).map_or("-".into(), ns)
             };
             let ratio = ideal.and_then(|ideal| answer.ratio(&case, (who, ideal), |o| o.response.p50 as f64));
-            table.add_row([
-                case.clone(),
-                who.name(),
-                at(|d| d.mean),
-                at(|d| d.min as f64),
-                at(|d| d.p50 as f64),
-                at(|d| d.p75 as f64),
-                at(|d| d.p90 as f64),
-                at(|d| d.p99 as f64),
-                at(|d| d.p999 as f64),
-                at(|d| d.p9999 as f64),
-                at(|d| d.p99999 as f64),
-                at(|d| d.max as f64),
-                ratio.map_or("-".into(), |r| format!("{r:.2}")),
-                table::lost(answer, &case, who),
-                table::rounds(answer, &case, who),
-            ]);
+            sheet.add(
+                who,
+                [
+                    case.clone(),
+                    who.name(),
+                    at(|d| d.mean),
+                    at(|d| d.min as f64),
+                    at(|d| d.p50 as f64),
+                    at(|d| d.p75 as f64),
+                    at(|d| d.p90 as f64),
+                    at(|d| d.p99 as f64),
+                    at(|d| d.p999 as f64),
+                    at(|d| d.p9999 as f64),
+                    at(|d| d.p99999 as f64),
+                    at(|d| d.max as f64),
+                    ratio.map_or("-".into(), |r| format!("{r:.2}")),
+                    table::lost(answer, &case, who),
+                    table::rounds(answer, &case, who),
+                ],
+            );
         }
     }
-    println!(
-        "One way, one receiver, bound to two CPUs, one message each 10 us; ns from the intended send\n{table}"
-    );
+    sheet
 }

@@ -58,6 +58,20 @@ pub(crate) fn busy_rings() -> Vec<Contestant> {
     ]
 }
 
+/// The answer's table, if the question is one of these.
+pub fn sheet(answer: &Answer) -> Option<table::Sheet> {
+    let sheet = match answer.question.as_str() {
+        "latency" => latency::sheet,
+        "throughput" => throughput::sheet,
+        "fanout" => fanout::sheet,
+        "oversubscribed" => oversubscribed::sheet,
+        "churn" => churn::sheet,
+        "soak" => soak::sheet,
+        _ => return None,
+    };
+    Some(sheet(answer))
+}
+
 /// Plays all cases and returns the answer.
 pub(crate) fn ask(stage: &Stage, question: &str, cases: &[Case]) -> Result<Answer> {
     let mut answer = Answer::begin(question, stage.quick);

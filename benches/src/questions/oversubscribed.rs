@@ -1,12 +1,15 @@
 //! What does each way of waiting cost and give, with a CPU for the receiver and with far more receivers than CPUs? One
 //! 256-byte message each millisecond; latency to the last receiver beside CPU time and context switches.
 
-use super::{ask, crowd, table, table::ns};
+use super::{ask, crowd, table, table::Sheet, table::ns};
 use crate::rig::plan::{Answer, Case, Stage};
 use crate::rig::round::Outcome;
 use crate::rig::spec::{Contestant, Spec, Wait};
 use crate::transport::{MULTICAST, SHMCAST};
 use anyhow::Result;
+
+/// What the answer's table is of.
+const TITLE: &str = "Ways to wait, 256 B each ms; ns inside the send, and from it to the last receiver";
 
 /// Numbers of receivers, when nobody is bound to a CPU.
 pub const RECEIVERS: [usize; 3] = [4, 16, 50];
@@ -72,7 +75,7 @@ pub fn switches(outcome: &Outcome) -> f64 {
 }
 
 /// Latency, CPU time and context switches, by receivers and way of waiting.
-pub fn print(answer: &Answer) {
+pub fn sheet(answer: &Answer) -> Sheet {
     let header = [
         "receivers",
         "transport",
@@ -87,30 +90,33 @@ pub fn print(answer: &Answer) {
         "lost",
         "rounds",
     ];
-    let mut table = table::new(&header);
+    let mut sheet = Sheet::new(TITLE, &header);
     for case in answer.cases() {
         for who in &answer.contestants(&case) {
             let at = |figure: fn(&Outcome) -> f64| answer.median(&case, who, figure).map_or("-".into(), ns);
             let plain = |figure: fn(&Outcome) -> f64| {
                 answer.median(&case, who, figure).map_or("-".into(), |value| format!("{value:.2}"))
             };
-            table.add_row([
-                case.clone(),
-                who.name(),
-                at(|o| o.cost.p50 as f64),
-                at(|o| o.last.p50 as f64),
-                at(|o| o.last.p99 as f64),
-                at(|o| o.last.max as f64),
-                at(cpu_ns),
-                plain(cpus),
-                plain(switches),
-                plain(|o| o.received.usage.voluntary_switches as f64 / o.expected.max(1) as f64),
-                table::lost(answer, &case, who),
-                table::rounds(answer, &case, who),
-            ]);
+            sheet.add(
+                who,
+                [
+                    case.clone(),
+                    who.name(),
+                    at(|o| o.cost.p50 as f64),
+                    at(|o| o.last.p50 as f64),
+                    at(|o| o.last.p99 as f64),
+                    at(|o| o.last.max as f64),
+                    at(cpu_ns),
+                    plain(cpus),
+                    plain(switches),
+                    plain(|o| o.received.usage.voluntary_switches as f64 / o.expected.max(1) as f64),
+                    table::lost(answer, &case, who),
+                    table::rounds(answer, &case, who),
+                ],
+            );
         }
     }
-    println!("Ways to wait, 256 B each ms; ns inside the send, and from it to the last receiver\n{table}");
+    sheet
 }
 
 /// CPUs kept busy by all receivers and the publisher together.

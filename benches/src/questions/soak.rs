@@ -1,13 +1,17 @@
 //! Does it stay as it is? One channel for as long as asked: counts, latency, memory and hiccups, window by window. One
 //! receiver has a CPU of its own; more than one share what there is.
 
-use super::{RING_BYTES, ask, crowd, one_to_one, table, table::ns};
+use super::{RING_BYTES, ask, crowd, one_to_one, table, table::Sheet, table::ns};
 use crate::rig::plan::{Answer, Case, Stage};
 use crate::rig::round::{Moment, Outcome};
 use crate::rig::spec::{Contestant, Spec, Wait};
 use crate::transport::SHMCAST;
 use anyhow::Result;
 use std::time::Duration;
+
+/// What the answer's table is of.
+const TITLE: &str =
+    "One channel for as long as asked, 256 B; ns from the intended send; memory from first to last";
 
 /// Windows a soak is cut into, unless they would be shorter than a tenth of a second.
 const WINDOWS: u32 = 60;
@@ -49,7 +53,7 @@ pub fn drift(series: &[Moment], figure: fn(&Moment) -> u64) -> Option<f64> {
 }
 
 /// Totals, drift and memory of each soak.
-pub fn print(answer: &Answer) {
+pub fn sheet(answer: &Answer) -> Sheet {
     let header = [
         "receivers",
         "transport",
@@ -66,33 +70,34 @@ pub fn print(answer: &Answer) {
         "longest",
         "lost",
     ];
-    let mut table = table::new(&header);
+    let mut sheet = Sheet::new(TITLE, &header);
     for case in answer.cases() {
         for who in &answer.contestants(&case) {
             for (_, o) in answer.comparable(&case, who) {
                 let ratio = |figure| drift(&o.series, figure).map_or("-".into(), |r| format!("{r:.2}"));
-                table.add_row([
-                    case.clone(),
-                    who.name(),
-                    o.response.count.to_string(),
-                    ns(o.response.p50 as f64),
-                    ns(o.response.p99 as f64),
-                    ns(o.response.p999 as f64),
-                    ns(o.response.max as f64),
-                    ratio(|moment| moment.response.p50),
-                    ratio(|moment| moment.response.p99),
-                    range(o, |moment| moment.publisher_kib),
-                    range(o, |moment| moment.receiver_kib),
-                    (o.published.hiccups.count + o.received.hiccups.count).to_string(),
-                    longest(o).map_or("-".into(), |length| ns(length as f64)),
-                    table::lost(answer, &case, who),
-                ]);
+                sheet.add(
+                    who,
+                    [
+                        case.clone(),
+                        who.name(),
+                        o.response.count.to_string(),
+                        ns(o.response.p50 as f64),
+                        ns(o.response.p99 as f64),
+                        ns(o.response.p999 as f64),
+                        ns(o.response.max as f64),
+                        ratio(|moment| moment.response.p50),
+                        ratio(|moment| moment.response.p99),
+                        range(o, |moment| moment.publisher_kib),
+                        range(o, |moment| moment.receiver_kib),
+                        (o.published.hiccups.count + o.received.hiccups.count).to_string(),
+                        longest(o).map_or("-".into(), |length| ns(length as f64)),
+                        table::lost(answer, &case, who),
+                    ],
+                );
             }
         }
     }
-    println!(
-        "One channel for as long as asked, 256 B; ns from the intended send; memory from first to last\n{table}"
-    );
+    sheet
 }
 
 fn longest(o: &Outcome) -> Option<u64> {

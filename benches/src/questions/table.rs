@@ -1,18 +1,56 @@
-//! How answers look on a terminal.
+//! Answers as tables: on a terminal here, on pages by the report.
 
 use crate::rig::plan::Answer;
 use crate::rig::spec::Contestant;
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{CellAlignment, Table};
+use std::fmt;
 
-/// A table with these headings; all but the first two columns are figures.
-pub fn new(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(UTF8_FULL_CONDENSED).set_header(header.iter().copied());
-    for column in table.column_iter_mut().skip(2) {
-        column.set_cell_alignment(CellAlignment::Right);
+/// A table before it is known where it will be shown. Its first two columns are words, the others figures.
+#[derive(Debug, Clone)]
+pub struct Sheet {
+    /// What it is of.
+    pub title: String,
+    /// Column titles.
+    pub header: Vec<String>,
+    /// Rows of as many cells.
+    pub rows: Vec<Row>,
+}
+
+/// One line of a sheet.
+#[derive(Debug, Clone)]
+pub struct Row {
+    /// Its cells.
+    pub cells: Vec<String>,
+    /// Whose figures they are.
+    pub transport: String,
+}
+
+impl Sheet {
+    /// Without rows.
+    pub fn new(title: &str, header: &[&str]) -> Self {
+        let header = header.iter().map(ToString::to_string).collect();
+        Self { title: title.into(), header, rows: Vec::new() }
     }
-    table
+
+    /// Adds a contestant's row.
+    pub fn add<const N: usize>(&mut self, who: &Contestant, cells: [String; N]) {
+        self.rows.push(Row { cells: cells.into(), transport: who.transport_name().into() });
+    }
+}
+
+impl fmt::Display for Sheet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new();
+        table.load_style(UTF8_FULL_CONDENSED).set_header(&self.header);
+        for column in table.column_iter_mut().skip(2) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        for row in &self.rows {
+            table.add_row(&row.cells);
+        }
+        write!(f, "{}\n{table}", self.title)
+    }
 }
 
 /// Nanoseconds for people: `94`, `9.21k` for microseconds would mislead, so `9_210` stays in ns until a million.

@@ -1,11 +1,14 @@
 //! How many messages a second, nothing lost? One receiver, both ends bound to cores of their own, back to back. Rings
 //! that would lose are held back by the rig's gate, all in the same way.
 
-use super::{ask, busy_rings, one_to_one, table};
+use super::{ask, busy_rings, one_to_one, table, table::Sheet};
 use crate::rig::plan::{Answer, Case, Stage};
 use crate::rig::spec::{Contestant, Spec};
 use crate::transport::IDEAL;
 use anyhow::Result;
+
+/// What the answer's table is of.
+const TITLE: &str = "Back to back, one receiver, bound to two CPUs, nothing lost";
 
 /// Payload sizes.
 pub const SIZES: [usize; 3] = [32, 256, 1024];
@@ -27,8 +30,9 @@ pub fn run(stage: &Stage, sizes: &[usize], extra: &[Contestant], messages: u64) 
 }
 
 /// Rates by size and transport.
-pub fn print(answer: &Answer) {
-    let mut table = table::new(&["payload", "transport", "M msg/s", "GB/s", "/ideal", "lost", "rounds"]);
+pub fn sheet(answer: &Answer) -> Sheet {
+    let mut sheet =
+        Sheet::new(TITLE, &["payload", "transport", "M msg/s", "GB/s", "/ideal", "lost", "rounds"]);
     for case in answer.cases() {
         let contestants = answer.contestants(&case);
         let ideal = contestants.iter().find(|c| c.transport == IDEAL);
@@ -36,16 +40,19 @@ pub fn print(answer: &Answer) {
             let rate = answer.median(&case, who, |o| o.rate);
             let bytes = answer.median(&case, who, |o| o.rate * o.spec.size as f64);
             let ratio = ideal.and_then(|ideal| answer.ratio(&case, (who, ideal), |o| o.rate));
-            table.add_row([
-                case.clone(),
-                who.name(),
-                rate.map_or("-".into(), |r| format!("{:.2}", r / 1e6)),
-                bytes.map_or("-".into(), |b| format!("{:.2}", b / 1e9)),
-                ratio.map_or("-".into(), |r| format!("{r:.2}")),
-                table::lost(answer, &case, who),
-                table::rounds(answer, &case, who),
-            ]);
+            sheet.add(
+                who,
+                [
+                    case.clone(),
+                    who.name(),
+                    rate.map_or("-".into(), |r| format!("{:.2}", r / 1e6)),
+                    bytes.map_or("-".into(), |b| format!("{:.2}", b / 1e9)),
+                    ratio.map_or("-".into(), |r| format!("{r:.2}")),
+                    table::lost(answer, &case, who),
+                    table::rounds(answer, &case, who),
+                ],
+            );
         }
     }
-    println!("Back to back, one receiver, bound to two CPUs, nothing lost\n{table}");
+    sheet
 }

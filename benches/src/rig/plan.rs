@@ -161,20 +161,30 @@ impl Answer {
         median(self.comparable(case, who).into_iter().map(|(_, outcome)| figure(outcome)))
     }
 
-    /// The median over laps of the ratio of `a`'s figure to `b`'s in the same lap.
-    pub fn ratio(
+    /// The ratios of `a`'s figure to `b`'s in the same lap, one for each lap in which both have one.
+    pub fn ratios(
         &self,
         case: &str,
         (a, b): (&Contestant, &Contestant),
         figure: impl Fn(&Outcome) -> f64,
-    ) -> Option<f64> {
+    ) -> Vec<f64> {
         let theirs = self.comparable(case, b);
-        let ratios = self.comparable(case, a).into_iter().filter_map(|(lap, ours)| {
+        let ratio = |(lap, ours): (usize, &Outcome)| {
             let (_, theirs) = theirs.iter().find(|(other, _)| *other == lap)?;
             let below = figure(theirs);
             (below > 0.0).then(|| figure(ours) / below)
-        });
-        median(ratios)
+        };
+        self.comparable(case, a).into_iter().filter_map(ratio).collect()
+    }
+
+    /// The median of those [`ratios`](Self::ratios).
+    pub fn ratio(
+        &self,
+        case: &str,
+        pair: (&Contestant, &Contestant),
+        figure: impl Fn(&Outcome) -> f64,
+    ) -> Option<f64> {
+        median(self.ratios(case, pair, figure))
     }
 
     /// Rounds in which every receiver got every message, and the rest.

@@ -1,0 +1,243 @@
+//! Did it become slower? Two sets of answers, figure by figure. A change counts only beyond the noise of the rounds: when
+//! every round of one set is on the same side of every round of the other, and the medians are apart by more than 3 %.
+//!
+//! Machines drift, so where the ideal ring took part, what is compared is the ratio to it in the same lap.
+
+use super::contests::FIGURES;
+use super::load;
+use crate::questions::table::ns;
+use crate::rig::plan::Answer;
+use crate::rig::round::Outcome;
+use crate::rig::spec::Contestant;
+use crate::rig::stats::median;
+use crate::transport::{IDEAL, SHMCAST};
+use anyhow::{Result, ensure};
+use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
+use serde::Serialize;
+use std::fmt;
+use std::path::Path;
+
+/// Least relative difference of the medians.
+const LEAST: f64 = 0.03;
+/// Least rounds on either side: with two, every other pair of noises would look like a change.
+const ROUNDS: usize = 3;
+
+/// What became of a figure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// Better beyond the noise.
+    Better,
+    /// Within it.
+    Same,
+    /// Worse beyond it.
+    Worse,
+}
+
+/// One figure then and now.
+#[derive(Debug, Clone, Serialize)]
+pub struct Change {
+    /// The question.
+    pub question: String,
+    /// The case.
+    pub case: String,
+    /// Whose.
+    pub contestant: String,
+    /// Which figure.
+    pub figure: String,
+    /// Whether both are ratios to the ideal ring.
+    pub over_ideal: bool,
+    /// Median, least and most then.
+    pub old: [f64; 3],
+    /// Median, least and most now.
+    pub new: [f64; 3],
+    /// What became of it.
+    pub verdict: Verdict,
+}
+
+/// All that can be compared, and what cannot.
+#[derive(Debug, Clone, Serialize)]
+pub struct Comparison {
+    /// Figure by figure.
+    pub changes: Vec<Change>,
+    /// What could not be compared, and why.
+    pub skipped: Vec<String>,
+}
+
+/// Compares the answers in two directories (or single files).
+///
+/// # Errors
+/// When either cannot be read, or they have nothing in common.
+pub fn compare(old: &Path, new: &Path) -> Result<Comparison> {
+    let (old_answers, new_answers) = (load(old)?, load(new)?);
+    let mut comparison = Comparison { changes: Vec::new(), skipped: Vec::new() };
+    let mut pairs = 0;
+    for (_, new) in &new_answers {
+        for (_, old) in old_answers.iter().filter(|(_, old)| old.question == new.question) {
+            pairs += 1;
+            comparison.add(old, new);
+        }
+    }
+    ensure!(pairs > 0, "{} and {} answer no question in common", old.display(), new.display());
+    Ok(comparison)
+}
+
+impl Comparison {
+    /// Figures of ours that became worse. What became of others is shown, but is nobody's regression here.
+    pub fn worse(&self) -> usize {
+        let ours = |change: &&Change| change.contestant.split('/').next() == Some(SHMCAST);
+        self.changes.iter().filter(ours).filter(|change| change.verdict == Verdict::Worse).count()
+    }
+
+    fn add(&mut self, old: &Answer, new: &Answer) {
+        let question = &new.question;
+        let mut few = 0;
+        if old.quick || new.quick {
+            return self.skipped.push(format!("{question}: a --quick answer has no times"));
+        }
+        if old.machine.cpu != new.machine.cpu || old.machine.cpus != new.machine.cpus {
+            let (then, now) = (&old.machine, &new.machine);
+            return self.skipped.push(format!(
+                "{question}: another machine ({} x {} then, {} x {} now)",
+                then.cpus, then.cpu, now.cpus, now.cpu
+            ));
+        }
+        for case in new.cases() {
+            let (then, now) = (old.placement(&case), new.placement(&case));
+            if then != now {
+                let name = |p: Option<crate::rig::probe::Placement>| p.map_or("never quiet", |p| p.name());
+                let reason = format!("CPUs were {} then and are {} now", name(then), name(now));
+                self.skipped.push(format!("{question}, {case}: {reason}"));
+                continue;
+            }
+            for who in &new.contestants(&case) {
+                few += self.add_contestant((old, new), &case, who);
+            }
+        }
+        if few > 0 {
+            self.skipped.push(format!(
+                "{question}: {few} figures with fewer than {ROUNDS} comparable rounds on a side"
+            ));
+        }
+    }
+
+    /// Adds one contestant's figures, and returns how many had too few rounds.
+    fn add_contestant(&mut self, (old, new): (&Answer, &Answer), case: &str, who: &Contestant) -> usize {
+        let mut few = 0;
+        for figure in FIGURES.iter().filter(|figure| figure.question == new.question) {
+            let over_ideal =
+                who.transport_name() == SHMCAST && has_ideal(old, case, who) && has_ideal(new, case, who);
+            let values = |answer: &Answer| {
+                if over_ideal {
+                    answer.ratios(case, (who, &Contestant::new(IDEAL, who.wait)), figure.of)
+                } else {
+                    answer.comparable(case, who).iter().map(|(_, o): &(_, &Outcome)| (figure.of)(o)).collect()
+                }
+            };
+            let (then, now) = (values(old), values(new));
+            if then.len() < ROUNDS || now.len() < ROUNDS {
+                few += usize::from(!then.is_empty() && !now.is_empty());
+                continue;
+            }
+            self.changes.push(Change {
+                question: new.question.clone(),
+                case: case.into(),
+                contestant: who.name(),
+                figure: figure.name.into(),
+                over_ideal,
+                old: summary(&then),
+                new: summary(&now),
+                verdict: verdict(&then, &now, figure.more),
+            });
+        }
+        few
+    }
+}
+
+fn has_ideal(answer: &Answer, case: &str, who: &Contestant) -> bool {
+    answer.contestants(case).contains(&Contestant::new(IDEAL, who.wait))
+}
+
+/// Median, least and most of values that are not empty.
+fn summary(values: &[f64]) -> [f64; 3] {
+    let middle = median(values.iter().copied()).unwrap_or(0.0);
+    [middle, values.iter().copied().fold(f64::INFINITY, f64::min), values.iter().copied().fold(0.0, f64::max)]
+}
+
+fn verdict(then: &[f64], now: &[f64], more: bool) -> Verdict {
+    let ([old, old_least, old_most], [new, new_least, new_most]) = (summary(then), summary(now));
+    let (rose, fell) = (new_least > old_most, new_most < old_least);
+    let apart = (new - old).abs() > LEAST * old;
+    match (rose && apart, fell && apart) {
+        (true, _) if more => Verdict::Better,
+        (true, _) => Verdict::Worse,
+        (_, true) if more => Verdict::Worse,
+        (_, true) => Verdict::Better,
+        _ => Verdict::Same,
+    }
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new();
+        table.load_style(UTF8_FULL_CONDENSED).set_header([
+            "question",
+            "case",
+            "contestant",
+            "figure",
+            "then (rounds)",
+            "now (rounds)",
+            "now / then",
+            "is",
+        ]);
+        let of = |verdict| self.changes.iter().filter(move |change| change.verdict == verdict);
+        for change in of(Verdict::Worse).chain(of(Verdict::Better)) {
+            let show = |[middle, least, most]: [f64; 3]| {
+                let value = |v: f64| match (change.over_ideal, change.figure.as_str()) {
+                    (true, _) => format!("{v:.2}"),
+                    (_, "messages a second") => format!("{:.2} M/s", v / 1e6),
+                    _ => ns(v),
+                };
+                format!("{} ({} - {})", value(middle), value(least), value(most))
+            };
+            let over = if change.over_ideal { " / ideal" } else { "" };
+            table.add_row([
+                change.question.clone(),
+                change.case.clone(),
+                change.contestant.clone(),
+                format!("{}{over}", change.figure),
+                show(change.old),
+                show(change.new),
+                format!("{:.2}", change.new[0] / change.old[0].max(f64::MIN_POSITIVE)),
+                if change.verdict == Verdict::Worse { "WORSE".into() } else { "better".to_owned() },
+            ]);
+        }
+        if table.row_count() > 0 {
+            writeln!(f, "{table}")?;
+        }
+        let count = |verdict| of(verdict).count();
+        write!(
+            f,
+            "{} figures compared: {} worse, {} better, {} within the noise of the rounds",
+            self.changes.len(),
+            count(Verdict::Worse),
+            count(Verdict::Better),
+            count(Verdict::Same)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn noise_taken_for_a_regression() {
+        let then = [100.0, 110.0, 105.0];
+        assert_eq!(verdict(&then, &[108.0, 140.0, 150.0], false), Verdict::Same); // one round lies between
+        assert_eq!(verdict(&then, &[111.0, 110.5, 110.2], false), Verdict::Worse);
+        assert_eq!(verdict(&then, &[111.0, 120.0, 130.0], true), Verdict::Better);
+        assert_eq!(verdict(&then, &[60.0, 90.0, 99.0], false), Verdict::Better);
+        assert_eq!(verdict(&[100.0; 3], &[101.0; 3], false), Verdict::Same); // apart, but by too little
+    }
+}

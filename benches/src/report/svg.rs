@@ -1,0 +1,342 @@
+//! Charts as SVG text: lines, stems and bars on linear, logarithmic and percentile axes. Colours and fonts come from the
+//! page's style sheet by class, so that one drawing serves light and dark. Knows nothing of what is drawn.
+
+use std::fmt::{self, Write};
+
+/// How values become places on an axis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scale {
+    /// Evenly.
+    Linear,
+    /// By their logarithm.
+    Log,
+    /// Quantiles by log(1 / (1 - q)), as HdrHistogram's plots have them.
+    Nines,
+}
+
+/// What the numbers on an axis are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// Nanoseconds, written in the unit that suits.
+    Time,
+    /// Seconds.
+    Seconds,
+    /// Plain numbers.
+    Count,
+    /// Quantiles, written as per cent.
+    Quantile,
+}
+
+/// One axis.
+#[derive(Debug, Clone)]
+pub struct Axis {
+    /// What it shows.
+    pub label: String,
+    /// How.
+    pub scale: Scale,
+    /// In what.
+    pub unit: Unit,
+    /// Value at its beginning.
+    pub low: f64,
+    /// Value at its end; more than `low`.
+    pub high: f64,
+}
+
+impl Axis {
+    /// A logarithmic axis of times over whole decades around the given ones, in ns.
+    pub fn times(label: &str, values: impl IntoIterator<Item = f64>) -> Self {
+        let values = values.into_iter().filter(|value| *value > 0.0);
+        let (low, high) = values.fold((f64::INFINITY, 0.0f64), |(low, high), v| (low.min(v), high.max(v)));
+        let low = if low.is_finite() { 10f64.powf(low.log10().floor()) } else { 1.0 };
+        let high = 10f64.powf(high.max(low * 1.01).log10().ceil());
+        Self { label: label.into(), scale: Scale::Log, unit: Unit::Time, low, high }
+    }
+
+    /// From 0 to 1.
+    fn place(&self, value: f64) -> f64 {
+        let along = |f: fn(f64) -> f64| (f(value) - f(self.low)) / (f(self.high) - f(self.low));
+        let place = match self.scale {
+            Scale::Linear => along(|v| v),
+            Scale::Log => along(|v| v.max(f64::MIN_POSITIVE).log10()),
+            Scale::Nines => along(|q| -(1.0 - q).max(1e-12).log10()),
+        };
+        place.clamp(0.0, 1.0)
+    }
+
+    fn ticks(&self) -> Vec<f64> {
+        let inside = |value: &f64| (self.low * 0.999..=self.high * 1.001).contains(value);
+        match self.scale {
+            Scale::Log => {
+                let decades = self.low.log10().floor() as i32..=self.high.log10().ceil() as i32;
+                decades.map(|n| 10f64.powi(n)).filter(inside).collect()
+            }
+            Scale::Nines => [0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999, 0.999999, 0.9999999]
+                .into_iter()
+                .filter(|q| *q <= self.high)
+                .collect(),
+            Scale::Linear => {
+                let step = nice((self.high - self.low) / 4.0);
+                let first = (self.low / step).ceil() as i64;
+                (first..first + 8).map(|n| n as f64 * step).filter(inside).collect()
+            }
+        }
+    }
+
+    fn name(&self, value: f64) -> String {
+        match self.unit {
+            Unit::Time => time(value),
+            Unit::Seconds => format!("{} s", trimmed(value)),
+            Unit::Count => trimmed(value),
+            Unit::Quantile => format!("{}%", trimmed(value * 100.0)),
+        }
+    }
+}
+
+/// The next of 1, 2, 5, 10 ... that is not below.
+fn nice(value: f64) -> f64 {
+    let decade = 10f64.powf(value.max(1e-9).log10().floor());
+    [1.0, 2.0, 5.0, 10.0].map(|n| n * decade).into_iter().find(|n| *n >= value).unwrap_or(10.0 * decade)
+}
+
+fn trimmed(value: f64) -> String {
+    let text = format!("{value:.5}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// Nanoseconds as people write them.
+pub fn time(ns: f64) -> String {
+    match ns {
+        ..1e3 => format!("{} ns", trimmed(ns)),
+        ..1e6 => format!("{} us", trimmed(ns / 1e3)),
+        ..1e9 => format!("{} ms", trimmed(ns / 1e6)),
+        _ => format!("{} s", trimmed(ns / 1e9)),
+    }
+}
+
+/// Text that is safe between tags and in attributes.
+pub fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// A series of points, joined.
+#[derive(Debug, Clone)]
+pub struct Line {
+    /// Whose it is; shown when pointed at.
+    pub name: String,
+    /// Style classes.
+    pub class: String,
+    /// Points in order of x.
+    pub points: Vec<(f64, f64)>,
+    /// Whether each point gets a dot.
+    pub dots: bool,
+}
+
+/// A chart of lines and stems.
+#[derive(Debug, Clone)]
+pub struct Chart {
+    /// What it shows.
+    pub title: String,
+    /// The horizontal axis.
+    pub x: Axis,
+    /// The vertical axis.
+    pub y: Axis,
+    /// Drawn in order; the last is on top.
+    pub lines: Vec<Line>,
+    /// Values of y that get a line of their own, and what they are.
+    pub marks: Vec<(f64, String)>,
+    /// Uprights from the axis to a value, with a class.
+    pub stems: Vec<(f64, f64, String)>,
+    /// Height in the drawing's own units, of which it is 420 wide.
+    pub height: f64,
+}
+
+const WIDTH: f64 = 420.0;
+const LEFT: f64 = 58.0;
+const RIGHT: f64 = 14.0;
+const TOP: f64 = 28.0;
+const BOTTOM: f64 = 40.0;
+
+impl Chart {
+    /// Where a point is in the drawing.
+    pub fn at(&self, x: f64, y: f64) -> (f64, f64) {
+        let height = self.height - TOP - BOTTOM;
+        let across = LEFT + self.x.place(x) * (WIDTH - LEFT - RIGHT);
+        (across, TOP + (1.0 - self.y.place(y)) * height)
+    }
+
+    fn frame(&self, out: &mut String) -> fmt::Result {
+        let (left, bottom) = (LEFT, self.height - BOTTOM);
+        let right = WIDTH - RIGHT;
+        writeln!(out, r#"<text class="title" x="{left}" y="16">{}</text>"#, escape(&self.title))?;
+        for tick in self.y.ticks() {
+            let (_, y) = self.at(self.x.low, tick);
+            writeln!(out, r#"<line class="grid" x1="{left}" y1="{y:.1}" x2="{right}" y2="{y:.1}"/>"#)?;
+            let name = self.y.name(tick);
+            writeln!(
+                out,
+                r#"<text class="tick" x="{:.1}" y="{:.1}" text-anchor="end">{name}</text>"#,
+                left - 5.0,
+                y + 4.0
+            )?;
+        }
+        let ticks = self.x.ticks();
+        for (i, tick) in ticks.iter().enumerate() {
+            let (x, _) = self.at(*tick, self.y.low);
+            writeln!(out, r#"<line class="grid" x1="{x:.1}" y1="{TOP}" x2="{x:.1}" y2="{bottom:.1}"/>"#)?;
+            // The outermost names would stick out.
+            let anchor = if i + 1 == ticks.len() && x > right - 20.0 { "end" } else { "middle" };
+            let name = self.x.name(*tick);
+            writeln!(
+                out,
+                r#"<text class="tick" x="{x:.1}" y="{:.1}" text-anchor="{anchor}">{name}</text>"#,
+                bottom + 15.0
+            )?;
+        }
+        writeln!(out, r#"<path class="axis" d="M{left} {TOP}V{bottom:.1}H{right}"/>"#)?;
+        writeln!(
+            out,
+            r#"<text class="label" x="{:.1}" y="{:.1}" text-anchor="middle">{}</text>"#,
+            (left + right) / 2.0,
+            self.height - 7.0,
+            escape(&self.x.label)
+        )
+    }
+
+    fn draw(&self, out: &mut String) -> fmt::Result {
+        writeln!(
+            out,
+            r#"<svg class="chart" viewBox="0 0 {WIDTH} {}" role="img"><title>{}</title>"#,
+            self.height,
+            escape(&self.title)
+        )?;
+        self.frame(out)?;
+        for (value, _) in &self.marks {
+            let ((left, y), (right, _)) = (self.at(self.x.low, *value), self.at(self.x.high, *value));
+            writeln!(out, r#"<line class="mark" x1="{left:.1}" y1="{y:.1}" x2="{right:.1}" y2="{y:.1}"/>"#)?;
+        }
+        for (x, y, class) in &self.stems {
+            let ((x, top), (_, bottom)) = (self.at(*x, *y), self.at(*x, self.y.low));
+            writeln!(
+                out,
+                r#"<line class="stem {class}" x1="{x:.1}" y1="{bottom:.1}" x2="{x:.1}" y2="{top:.1}"/>"#
+            )?;
+        }
+        for line in &self.lines {
+            let points: Vec<(f64, f64)> = line.points.iter().map(|(x, y)| self.at(*x, *y)).collect();
+            let path: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+            write!(
+                out,
+                r#"<g class="line {}"><title>{}</title><polyline points="{}"/>"#,
+                line.class,
+                escape(&line.name),
+                path.join(" ")
+            )?;
+            if line.dots {
+                points
+                    .iter()
+                    .try_for_each(|(x, y)| write!(out, r#"<circle cx="{x:.1}" cy="{y:.1}" r="2.6"/>"#))?;
+            }
+            out.write_str("</g>\n")?;
+        }
+        for (value, name) in &self.marks {
+            let (left, y) = self.at(self.x.low, *value);
+            writeln!(
+                out,
+                r#"<text class="mark" x="{:.1}" y="{:.1}">{}</text>"#,
+                left + 4.0,
+                y - 4.0,
+                escape(name)
+            )?;
+        }
+        out.write_str("</svg>")
+    }
+}
+
+impl fmt::Display for Chart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = String::new();
+        self.draw(&mut text)?;
+        f.write_str(&text)
+    }
+}
+
+/// One horizontal bar.
+#[derive(Debug, Clone)]
+pub struct Bar {
+    /// Whose it is.
+    pub name: String,
+    /// Style classes.
+    pub class: String,
+    /// Its length.
+    pub value: f64,
+    /// Least and most that stand behind the value.
+    pub range: (f64, f64),
+}
+
+/// Horizontal bars with a whisker each, longest scale first from 0.
+pub fn bars(title: &str, unit: &str, bars: &[Bar]) -> String {
+    const NAMES: f64 = 118.0;
+    const VALUES: f64 = 52.0;
+    const STEP: f64 = 24.0;
+    let most = bars.iter().map(|bar| bar.value.max(bar.range.1)).fold(f64::MIN_POSITIVE, f64::max);
+    let along = |value: f64| NAMES + value / most * (WIDTH - NAMES - VALUES);
+    let height = TOP + STEP * bars.len() as f64 + 10.0;
+    let mut out = format!(
+        r#"<svg class="chart" viewBox="0 0 {WIDTH} {height}" role="img"><title>{0}</title><text class="title" x="6" y="16">{0}</text>"#,
+        escape(title)
+    );
+    for (i, bar) in bars.iter().enumerate() {
+        let y = TOP + STEP * i as f64;
+        let (end, low, high) = (along(bar.value), along(bar.range.0), along(bar.range.1));
+        let middle = y + 8.0;
+        out += &format!(
+            r#"<text class="tick" x="{:.1}" y="{:.1}" text-anchor="end">{}</text><rect class="bar {}" x="{NAMES}" y="{y:.1}" width="{:.1}" height="16"/><path class="whisker" d="M{low:.1} {middle:.1}H{high:.1}"/><text class="tick" x="{:.1}" y="{:.1}">{} {unit}</text>"#,
+            NAMES - 5.0,
+            y + 12.0,
+            escape(&bar.name),
+            bar.class,
+            end - NAMES,
+            end.max(high) + 4.0,
+            y + 12.0,
+            trimmed((bar.value * 100.0).round() / 100.0),
+        );
+        out.push('\n');
+    }
+    out + "</svg>"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nines_are_evenly_apart() {
+        let axis =
+            Axis { label: String::new(), scale: Scale::Nines, unit: Unit::Quantile, low: 0.0, high: 0.9999 };
+        let places: Vec<f64> = [0.0, 0.9, 0.99, 0.999, 0.9999].map(|q| axis.place(q)).into();
+        for (place, expected) in places.iter().zip([0.0, 0.25, 0.5, 0.75, 1.0]) {
+            assert!((place - expected).abs() < 1e-6, "{places:?}");
+        }
+        assert_eq!(axis.place(1.0), 1.0);
+        assert_eq!(axis.ticks().len(), 6);
+        assert_eq!(axis.name(0.999), "99.9%");
+    }
+
+    #[test]
+    fn times_span_whole_decades_even_of_one_value_or_none() {
+        let axis = Axis::times("", [94.0, 13_000.0, 0.0]);
+        assert_eq!((axis.low.round(), axis.high.round()), (10.0, 100_000.0));
+        let one = Axis::times("", [100.0]);
+        assert!(one.high > one.low);
+        let none = Axis::times("", []);
+        assert!(none.high > none.low && none.place(0.0) == 0.0);
+        assert_eq!([time(94.0), time(1e5), time(2.5e6)], ["94 ns", "100 us", "2.5 ms"]);
+    }
+
+    #[test]
+    fn names_cannot_break_out_of_the_drawing() {
+        let bar = Bar { name: "</svg><b".into(), class: String::new(), value: 1.0, range: (1.0, 1.0) };
+        assert!(!bars("t", "", &[bar]).contains("<b"));
+        assert_eq!(nice(0.3), 0.5);
+    }
+}
