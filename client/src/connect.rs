@@ -6,7 +6,7 @@
 use crate::error::ChannelError;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use shmcast_layout::control::{
-    ChannelStatus, Event as ControlEvent, Refusal, Reply, Request, VERSION, decode, encode,
+    BridgeStatus, ChannelStatus, Event as ControlEvent, Refusal, Reply, Request, VERSION, decode, encode,
 };
 use shmcast_layout::mem::handoff::{self, MAX_PACKET};
 use std::fs::File;
@@ -91,6 +91,23 @@ impl Client {
     pub fn channel(&self, name: &str) -> Result<ChannelStatus, ChannelError> {
         let channels = self.report(&Request::Stat { channel: name.into() })?;
         channels.into_iter().next().ok_or_else(|| self.confused("no channel in the answer"))
+    }
+
+    /// The daemon's bridges to other hosts, as far as this user may read their channels.
+    ///
+    /// # Errors
+    /// [`ChannelError`] when the daemon is gone or refuses.
+    pub fn bridges(&self) -> Result<Vec<BridgeStatus>, ChannelError> {
+        let mut conversation = Conversation::open(&self.socket)?;
+        conversation.send(&Request::Bridges {}, &[])?;
+        let mut bridges = Vec::new();
+        loop {
+            match conversation.receive()?.0 {
+                Reply::Bridge(status) => bridges.push(*status),
+                Reply::Done {} => return Ok(bridges),
+                _ => return Err(self.confused("an answer to another question")),
+            }
+        }
     }
 
     /// Takes a strict channel away from a publisher that still lives: whatever it writes from now on reaches nobody.

@@ -176,6 +176,13 @@ impl HostedSegment {
         Ok(successor)
     }
 
+    /// Tells readers that the channel does not go on in this segment. Its publisher must have gone.
+    pub fn supersede(&self) {
+        if self.segment.access() == Access::Write {
+            self.segment.supersede();
+        }
+    }
+
     /// Lets nobody map the segment for writing any more. To be called when its publisher has mapped it.
     ///
     /// # Errors

@@ -12,6 +12,7 @@
 //! | `mapped` | | `done` | |
 //! | `subscribe` | resuming: segment, lock, page; then, parking: bell | `subscribed` | segment (read-only), lock (`O_PATH`), page |
 //! | `list`, `stat` | | `channel` and `readers` for each, then `done` | |
+//! | `bridges` | | `bridge` for each, then `done` | |
 //! | `events` | | `done`, then `event` again and again | |
 //! | `take-over` | | `done` | |
 //!
@@ -65,6 +66,8 @@ pub enum Request {
         /// The channel.
         channel: String,
     },
+    /// Report all bridges whose channels the asking user may read.
+    Bridges {},
     /// Report what happens from now on.
     Events {},
     /// Take a strict channel away from a publisher that still lives, stopped perhaps.
@@ -105,6 +108,8 @@ pub enum Reply {
         /// The readers.
         readers: Vec<ReaderStatus>,
     },
+    /// A bridge.
+    Bridge(Box<BridgeStatus>),
     /// The channel goes on in the segment that comes with this.
     Moved {},
     /// The channel was taken from this publisher: whatever it publishes from now on reaches nobody.
@@ -204,6 +209,27 @@ pub struct ChannelStatus {
     /// Its live readers.
     #[serde(default)]
     pub readers: Vec<ReaderStatus>,
+}
+
+/// A bridge as tools show it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BridgeStatus {
+    /// Its name.
+    pub bridge: String,
+    /// The local channel.
+    pub channel: String,
+    /// `send` or `receive`.
+    pub direction: String,
+    /// `waiting`, `running`, `ending` or `failed`.
+    pub state: String,
+    /// The session that it carries, once it knows one.
+    pub session: Option<String>,
+    /// What it waits for, or why it failed.
+    pub why: Option<String>,
+    /// What the kernel refused, each with its reason; it stopped nothing.
+    pub refusals: Vec<String>,
+    /// What it counted: `send` and `repair`, or `receive`, `recovery` and `receive_to_ring`; null before it ever ran.
+    pub figures: serde_json::Value,
 }
 
 /// A reader as tools show it; all but the process is its own word.

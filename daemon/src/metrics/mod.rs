@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 
+mod bridges;
 mod buckets;
 mod hiccups;
 mod http;

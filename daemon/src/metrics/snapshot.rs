@@ -3,6 +3,7 @@
 use super::Hiccups;
 use super::buckets::Latencies;
 use crate::server::Shared;
+use crate::server::bridges::BridgeFigures;
 use crate::server::registry::Measured;
 use shmcast::control::Refusal;
 use shmcast::{ChannelStatus, Process, ReaderStats};
@@ -21,6 +22,8 @@ pub const OTHERS: &str = "other";
 pub struct Snapshot {
     /// All channels, in order of their names.
     pub channels: Vec<ChannelFigures>,
+    /// All bridges.
+    pub bridges: Vec<BridgeFigures>,
     /// How often each refusal was given.
     pub refusals: HashMap<Refusal, u64>,
     /// When the daemon started.
@@ -66,6 +69,7 @@ impl Snapshot {
         drop(registry);
         Self {
             channels: measured.into_iter().map(ChannelFigures::of).collect(),
+            bridges: shared.bridges.figures(),
             refusals,
             started: SystemTime::now()
                 .checked_sub(shared.started.elapsed())

@@ -4,6 +4,7 @@
 //! Written by hand because everything here is a snapshot: libraries for this keep counters of their own, or speak
 //! OpenMetrics, in which `promtool check metrics` finds no help for counters.
 
+use super::bridges;
 use super::snapshot::{ChannelFigures, ReaderFigures, Snapshot};
 use shmcast::control::Refusal;
 use std::fmt::Write;
@@ -28,6 +29,7 @@ pub fn render(snapshot: &Snapshot) -> String {
     let mut text = Text::default();
     channels(&mut text, &snapshot.channels);
     readers(&mut text, &snapshot.channels);
+    bridges::render(&mut text, &snapshot.bridges);
     daemon(&mut text, snapshot);
     text.0
 }
@@ -165,15 +167,15 @@ fn daemon(text: &mut Text, snapshot: &Snapshot) {
 }
 
 #[derive(Default)]
-struct Text(String);
+pub(super) struct Text(String);
 
 impl Text {
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
+    pub(super) fn family(&mut self, name: &str, kind: &str, help: &str) {
         self.line(format_args!("# HELP {name} {}", help.replace('\\', "\\\\").replace('\n', "\\n")));
         self.line(format_args!("# TYPE {name} {kind}"));
     }
 
-    fn sample(&mut self, name: &str, labels: &Labels<'_>, value: impl std::fmt::Display) {
+    pub(super) fn sample(&mut self, name: &str, labels: &Labels<'_>, value: impl std::fmt::Display) {
         self.0.push_str(name);
         for (i, (key, label)) in labels.iter().enumerate() {
             let label = label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
@@ -184,7 +186,7 @@ impl Text {
         self.line(format_args!("{close} {value}"));
     }
 
-    fn histogram(
+    pub(super) fn histogram(
         &mut self,
         name: &str,
         labels: &Labels<'_>,
@@ -248,7 +250,13 @@ pub(super) mod tests {
 
     fn snapshot(channels: Vec<ChannelFigures>) -> Snapshot {
         let refusals = HashMap::from([(Refusal::Denied, 3)]);
-        Snapshot { channels, refusals, started: SystemTime::UNIX_EPOCH, hiccups: Arc::default() }
+        Snapshot {
+            channels,
+            bridges: Vec::new(),
+            refusals,
+            started: SystemTime::UNIX_EPOCH,
+            hiccups: Arc::default(),
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use super::Shared;
 use super::access::Identity;
+use super::bridges::BridgeFigures;
 use super::registry::{ConnectionId, Notice, Refused};
 use shmcast::MAX_NAME;
 use shmcast::control::{Event, Refusal, Reply, Request, VERSION, decode, encode};
@@ -195,6 +196,16 @@ impl Connection<'_> {
             }
             Request::List {} => self.report(None).await,
             Request::Stat { channel } => self.report(Some(&channel)).await,
+            Request::Bridges {} => {
+                let readable = |figures: &BridgeFigures| {
+                    self.shared.registry().report(&self.who, Some(&figures.spec.channel)).is_ok()
+                };
+                let bridges: Vec<_> = self.shared.bridges.figures().into_iter().filter(readable).collect();
+                for bridge in bridges {
+                    self.send(&Reply::Bridge(Box::new(bridge.status())), &[]).await?;
+                }
+                self.send(&Reply::Done {}, &[]).await
+            }
             Request::Events {} => {
                 self.follows = Some(self.shared.events.follow());
                 self.send(&Reply::Done {}, &[]).await
@@ -289,6 +300,13 @@ pub(super) fn watch(socket: OwnedFd) -> io::Result<UnixDatagram> {
     let socket = std::os::unix::net::UnixDatagram::from(socket);
     socket.set_nonblocking(true)?;
     UnixDatagram::from_std(socket)
+}
+
+/// Lets conversations whose other end has hung up come to their end.
+pub(super) async fn settle() {
+    for _ in 0..8 {
+        tokio::task::yield_now().await;
+    }
 }
 
 async fn receive(socket: &UnixDatagram, buffer: &mut [u8]) -> io::Result<Packet> {

@@ -17,6 +17,7 @@ use tokio::io::Interest;
 use tokio::signal::unix::{SignalKind, signal};
 
 pub mod access;
+pub mod bridges;
 mod connection;
 pub mod events;
 pub mod limits;
@@ -24,6 +25,7 @@ pub mod registry;
 pub mod store;
 pub mod waker;
 
+use bridges::{Bridges, Supervisor};
 use events::Events;
 use limits::Limits;
 use registry::Registry;
@@ -40,6 +42,8 @@ pub struct Shared {
     limits: Mutex<Limits>,
     /// Where events are told.
     pub events: Events,
+    /// The bridges to other hosts.
+    pub bridges: Bridges,
     /// Grows with each start.
     pub instance: u64,
     /// When this daemon started.
@@ -117,6 +121,7 @@ async fn serve(options: &Options, mut config: Config, inherited: Vec<(String, Ow
         registry: Mutex::new(registry),
         limits: Mutex::new(Limits::new(config.limits.clone())),
         events,
+        bridges: Bridges::default(),
         instance: since_1970.as_nanos() as u64,
         started: now,
         open_from: if crashed { now + GRACE } else { now },
@@ -134,8 +139,13 @@ async fn serve(options: &Options, mut config: Config, inherited: Vec<(String, Ow
     let (mut hang_up, mut terminate, mut interrupt) =
         (signal(SignalKind::hangup())?, signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let listener = connection::watch(listener).context("watch the control socket")?;
+    let shown = path.display().to_string();
+    let own = listener.local_addr().ok().and_then(|address| address.as_pathname().map(Path::to_owned));
+    let supervisor =
+        Supervisor::start(shared.clone(), own.unwrap_or(path)).context("start the bridges' thread")?;
+    supervisor.carry(config.bridges.clone());
     sd_notify::notify(&[sd_notify::NotifyState::Ready])?;
-    tracing::info!(socket = %path.display(), channels = config.channels.len(), kept, crashed, "ready");
+    tracing::info!(socket = %shown, channels = config.channels.len(), kept, crashed, "ready");
     let mut next_id = 0;
     loop {
         tokio::select! {
@@ -149,12 +159,15 @@ async fn serve(options: &Options, mut config: Config, inherited: Vec<(String, Ow
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             },
-            _ = hang_up.recv() => reload(options, &shared, &mut config),
+            _ = hang_up.recv() => reload(options, &shared, &supervisor, &mut config),
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
         }
     }
     sd_notify::notify(&[sd_notify::NotifyState::Stopping])?;
+    // Their clients' conversations are with this very loop: it goes on meanwhile.
+    tokio::task::spawn_blocking(move || supervisor.stop()).await.context("stop the bridges")?;
+    connection::settle().await;
     // Where nobody is attached, the next one has nobody to wait for.
     if !shared.registry().is_in_use() {
         let _ = fs::remove_file(&marker);
@@ -163,7 +176,7 @@ async fn serve(options: &Options, mut config: Config, inherited: Vec<(String, Ow
     Ok(())
 }
 
-fn reload(options: &Options, shared: &Shared, config: &mut Config) {
+fn reload(options: &Options, shared: &Shared, supervisor: &Supervisor, config: &mut Config) {
     let wanted = match load(options) {
         Ok(wanted) => wanted,
         Err(e) => {
@@ -187,6 +200,7 @@ fn reload(options: &Options, shared: &Shared, config: &mut Config) {
             );
             shared.events.tell("reloaded", None, None, None, &detail);
             warn(&wanted);
+            supervisor.carry(wanted.bridges.clone());
             *config = wanted;
         }
         Err(e) => shared.events.tell("reload-refused", None, None, None, &format!("half way: {e:#}")),

@@ -64,6 +64,8 @@ pub struct Registry {
     /// The user that this daemon runs as, who may use all channels.
     uid: u32,
     refusals: HashMap<Refusal, u64>,
+    /// Channels that a bridge receives, with its name: nobody else publishes on them.
+    received: BTreeMap<String, String>,
 }
 
 #[derive(Debug)]
@@ -118,7 +120,8 @@ pub struct Changes {
 impl Registry {
     /// No channels yet.
     pub fn new(events: Events, store: Store, waker: Waker, uid: u32) -> Self {
-        Self { channels: BTreeMap::new(), events, store, waker, uid, refusals: HashMap::new() }
+        let (channels, received) = (BTreeMap::new(), BTreeMap::new());
+        Self { channels, events, store, waker, uid, refusals: HashMap::new(), received }
     }
 
     /// Makes the channels that `config` names and that are not there yet, gives up those that it no longer names, and
@@ -128,6 +131,8 @@ impl Registry {
     /// The first channel that could not be made; those before it stay.
     pub fn apply(&mut self, config: &Config, mut inherited: Vec<HostedSegment>) -> anyhow::Result<Changes> {
         self.waker.reload(config.waker.clone());
+        let received = config.bridges.iter().filter(|bridge| bridge.receive.is_some());
+        self.received = received.map(|bridge| (bridge.channel.clone(), bridge.title().to_owned())).collect();
         let mut changes = Changes::default();
         let gone: Vec<String> = self
             .channels
@@ -188,6 +193,23 @@ impl Registry {
         self.events.tell("removed", Some(name), None, None, "no longer configured");
     }
 
+    /// Gives a channel whose publisher has gone a new segment, whose sequences begin at 1. Readers of the old one are told
+    /// that it is over.
+    ///
+    /// # Errors
+    /// When there is no memory for it; the channel stays as it was.
+    pub fn begin_anew(&mut self, name: &str) -> anyhow::Result<()> {
+        let Some(channel) = self.channels.get_mut(name) else { return Ok(()) };
+        let hosted = HostedSegment::create(&channel.config.spec())?;
+        self.store.keep(&hosted);
+        self.store.forget(&channel.hosted);
+        let old = std::mem::replace(&mut channel.hosted, hosted);
+        old.supersede();
+        channel.is_granted = false;
+        self.events.tell("anew", Some(name), None, None, "its sequences begin again");
+        Ok(())
+    }
+
     /// Grants the publisher's end: segment and lock. The lock decides between two who were granted it at once.
     ///
     /// # Errors
@@ -205,6 +227,12 @@ impl Registry {
         if !who.is_named_by(&channel.config.publishers, uid) {
             let why = format!("{who} may not publish on {name:?}: add it to the channel's publishers");
             return Err(Refused::new(Refusal::Denied, why));
+        }
+        if let Some(bridge) = self.received.get(name).filter(|_| who.pid != std::process::id()) {
+            let why = format!(
+                "channel {name:?} comes from another host by bridge {bridge:?}, its only publisher: publish there"
+            );
+            return Err(Refused::new(Refusal::Busy, why));
         }
         let is_back = resumed.is_some();
         match resumed {

@@ -1,7 +1,8 @@
-//! `shmcast bridge`: a channel to other hosts, or from one, without a daemon's help.
+//! `shmcast bridge`: a channel to other hosts, or from one, without a daemon's help; and what a daemon's bridges do.
 
 mod recv;
 mod send;
+mod status;
 
 use super::figures::grouped;
 use super::{stop_flag, stopped};
@@ -32,12 +33,15 @@ enum Verb {
     Send(Box<send::Args>),
     /// Receive a channel from another host and publish it here
     Recv(Box<recv::Args>),
+    /// Show what the daemon's bridges are doing
+    Status(status::Args),
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     match &args.verb {
         Verb::Send(args) => send::run(args),
         Verb::Recv(args) => recv::run(args),
+        Verb::Status(args) => status::run(args),
     }
 }
 

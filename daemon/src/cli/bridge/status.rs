@@ -1,0 +1,95 @@
+//! `shmcast bridge status`: what a daemon's bridges are doing.
+
+use crate::cli::figures::{Ns, grouped, table};
+use crate::cli::print_json;
+use anyhow::{Result, bail};
+use serde_json::{Value, json};
+use shmcast::Client;
+use shmcast::control::BridgeStatus;
+use std::process::ExitCode;
+
+const EXAMPLE: &str = "\
+Examples:
+  shmcast bridge status
+  shmcast bridge status 'ticks to the floor' --json
+
+A line a bridge; --json has every counter. The daemon is the one at $SHMCAST_SOCKET, or the system's.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct Args {
+    /// Name of one bridge [default: all]
+    bridge: Option<String>,
+    /// Print everything as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let mut bridges = Client::connect()?.bridges()?;
+    if let Some(name) = &args.bridge {
+        let all: Vec<String> = bridges.iter().map(|bridge| bridge.bridge.clone()).collect();
+        bridges.retain(|bridge| bridge.bridge == *name);
+        if bridges.is_empty() {
+            let there =
+                if all.is_empty() { "the daemon has none".to_owned() } else { format!("there are {all:?}") };
+            bail!("no bridge {name:?} that you may see: {there}");
+        }
+    }
+    if args.json {
+        print_json(&json!({ "bridges": bridges }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if bridges.is_empty() {
+        eprintln!("shmcast: the daemon has no bridges: add a [[bridge]] to its configuration and reload");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let columns = [
+        "BRIDGE",
+        "CHANNEL",
+        "DIRECTION",
+        "STATE",
+        "SESSION",
+        "NEXT",
+        "MESSAGES",
+        "REPAIRED",
+        "MISSING",
+        "p99",
+    ];
+    let mut rows = table(columns, 5);
+    for bridge in &bridges {
+        rows.add_row(row(bridge));
+    }
+    println!("{}", rows.trim_fmt());
+    for bridge in &bridges {
+        if let Some(why) = &bridge.why {
+            eprintln!("shmcast: bridge {}: {} {why}", bridge.bridge, bridge.state);
+        }
+        bridge.refusals.iter().for_each(|refusal| eprintln!("shmcast: bridge {}: {refusal}", bridge.bridge));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn row(bridge: &BridgeStatus) -> Vec<String> {
+    let count = |path: &str| match bridge.figures.pointer(path).and_then(Value::as_u64) {
+        Some(count) => grouped(count),
+        None => "-".to_owned(),
+    };
+    let is_sending = bridge.direction == "send";
+    let figures = match is_sending {
+        true => ["/send/next_sequence", "/send/messages", "/repair/messages", "/send/messages_missed"],
+        false => [
+            "/receive/next_sequence",
+            "/receive/messages_published",
+            "/receive/recovered_by_servers",
+            "/receive/messages_missing",
+        ],
+    };
+    let p99 = bridge.figures.pointer("/receive_to_ring/p99_ns").and_then(Value::as_u64).filter(|ns| *ns > 0);
+    let mut row =
+        vec![bridge.bridge.clone(), bridge.channel.clone(), bridge.direction.clone(), bridge.state.clone()];
+    row.push(bridge.session.clone().unwrap_or_else(|| "-".to_owned()));
+    row.extend(figures.map(count));
+    row.push(p99.map_or_else(|| "-".to_owned(), |ns| Ns(ns).to_string()));
+    row
+}

@@ -1,0 +1,309 @@
+//! The bridges' figures as Prometheus reads them: what was sent, received, repaired, lost, dropped and refused, by line,
+//! server and reason.
+
+use super::text::Text;
+use crate::bridge::proto::counters::Histogram;
+use crate::bridge::spec::BridgeSpec;
+use crate::bridge::status::{LineStatus, ReceiveCounters, RepairCounters, SendCounters, ServerStatus};
+use crate::server::bridges::{BridgeFigures, Counted};
+
+/// Where buckets end, as exponents of two in nanoseconds: 256 ns to 17 s.
+const EXPONENTS: [u32; 19] = [8, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 24, 26, 28, 30, 34];
+
+/// All families of all bridges.
+pub(super) fn render(text: &mut Text, bridges: &[BridgeFigures]) {
+    let name = "shmcast_bridge_up";
+    text.family(name, "gauge", "1 while the bridge runs, 0 while it waits or has failed.");
+    for bridge in bridges {
+        let direction = if bridge.spec.send.is_some() { "send" } else { "receive" };
+        let labels =
+            [("bridge", bridge.spec.title()), ("channel", &bridge.spec.channel), ("direction", direction)];
+        text.sample(name, &labels, u64::from(matches!(bridge.state, "running" | "ending")));
+    }
+    senders(text, bridges);
+    repairs(text, bridges);
+    receivers(text, bridges);
+    lines(text, bridges);
+    servers(text, bridges);
+}
+
+/// What is shown of some counters.
+type Figure<C> = fn(&C) -> u64;
+type Sends = Figure<SendCounters>;
+type Repairs = Figure<RepairCounters>;
+type Receives = Figure<ReceiveCounters>;
+
+fn senders(text: &mut Text, bridges: &[BridgeFigures]) {
+    let families: [(&str, &str, Sends); 9] = [
+        ("sent_messages_total", "Messages sent, each once however many lines there are.", |c| c.messages),
+        ("sent_packets_total", "Packets with messages sent, each once.", |c| c.packets),
+        ("sent_bytes_total", "Bytes of those packets.", |c| c.bytes),
+        ("sent_heartbeats_total", "Heartbeats sent.", |c| c.heartbeats),
+        ("sent_datagrams_total", "Datagrams that the kernel took, for all lines and leases.", |c| {
+            c.datagrams_sent
+        }),
+        ("refused_datagrams_total", "Datagrams that the kernel refused to send.", |c| c.datagrams_refused),
+        ("lapped_total", "Times that the publisher overtook the sending bridge.", |c| c.lapped),
+        ("missed_messages_total", "Messages overwritten before the bridge had sent them.", |c| {
+            c.messages_missed
+        }),
+        ("too_long_messages_total", "Messages too long for a packet.", |c| c.messages_too_long),
+    ];
+    let of = |bridge: &BridgeFigures| match &bridge.counted {
+        Some(Counted::Send(counters, _)) => Some(**counters),
+        _ => None,
+    };
+    for (name, help, figure) in families {
+        each(text, bridges, name, "counter", help, |bridge| of(bridge).map(|counters| figure(&counters)));
+    }
+}
+
+fn repairs(text: &mut Text, bridges: &[BridgeFigures]) {
+    let of = |bridge: &BridgeFigures| match &bridge.counted {
+        Some(Counted::Send(_, repair)) => repair.as_deref().copied(),
+        _ => None,
+    };
+    let families: [(&str, &str, &str, Repairs); 6] = [
+        ("repair_requests_total", "counter", "Requests for retransmission received.", |c| c.requests),
+        ("repair_messages_total", "counter", "Messages sent again.", |c| c.messages),
+        ("repair_bytes_total", "counter", "Bytes of retransmissions sent.", |c| c.bytes),
+        ("repair_kernel_drops_total", "counter", "Requests that the kernel dropped.", |c| c.kernel_drops),
+        ("leases", "gauge", "Unicast leases held by receivers.", |c| c.leases.held),
+        ("repair_replies_refused_total", "counter", "Replies that the kernel refused to send.", |c| {
+            c.replies_refused
+        }),
+    ];
+    for (name, kind, help, figure) in families {
+        each(text, bridges, name, kind, help, |bridge| of(bridge).map(|counters| figure(&counters)));
+    }
+    let refused: [(&str, Repairs); 8] = [
+        ("not-allowed", |c| c.refused.not_allowed),
+        ("malformed", |c| c.refused.malformed),
+        ("foreign-session", |c| c.refused.foreign_session),
+        ("source-rate", |c| c.refused.source_rate),
+        ("global-rate", |c| c.refused.global_rate),
+        ("not-yet", |c| c.refused.not_yet),
+        ("gone", |c| c.refused.gone),
+        ("unproved", |c| c.refused.unproved),
+    ];
+    let help = "Requests that drew no messages, by reason.";
+    by(text, bridges, ("repair_refused_total", "reason"), help, &refused, of);
+    let leases: [(&str, Repairs); 10] = [
+        ("granted", |c| c.leases.granted),
+        ("renewed", |c| c.leases.renewed),
+        ("released", |c| c.leases.released),
+        ("expired", |c| c.leases.expired),
+        ("full", |c| c.leases.full),
+        ("cookie", |c| c.leases.cookies),
+        ("cookie-refused", |c| c.leases.cookies_refused),
+        ("not-allowed", |c| c.leases.not_allowed),
+        ("over-rate", |c| c.leases.over_rate),
+        ("malformed", |c| c.leases.malformed),
+    ];
+    by(text, bridges, ("lease_events_total", "event"), "What became of requests for leases.", &leases, of);
+}
+
+fn receivers(text: &mut Text, bridges: &[BridgeFigures]) {
+    let families: [(&str, &str, &str, Receives); 16] = [
+        ("received_packets_total", "counter", "Sound packets of the session received.", |c| c.packets),
+        ("received_messages_total", "counter", "Messages in them.", |c| c.messages_received),
+        ("delivered_messages_total", "counter", "Messages published into the channel.", |c| {
+            c.messages_published
+        }),
+        ("missing_messages_total", "counter", "Messages that readers were told will never come.", |c| {
+            c.messages_missing
+        }),
+        ("expired_messages_total", "counter", "Messages given up after asking.", |c| c.messages_expired),
+        ("duplicate_messages_total", "counter", "Messages that were there already.", |c| {
+            c.messages_duplicate
+        }),
+        (
+            "store_full_messages_total",
+            "counter",
+            "Early messages dropped for want of room; asked for again.",
+            |c| c.messages_refused,
+        ),
+        ("too_large_messages_total", "counter", "Messages larger than the channel takes.", |c| {
+            c.messages_too_large
+        }),
+        ("gaps_total", "counter", "Holes found.", |c| c.gaps),
+        ("gap_messages_total", "counter", "Messages in those holes.", |c| c.gap_messages),
+        ("gaps_open", "gauge", "Holes that are being mended.", |c| c.gaps_open),
+        ("behind_messages", "gauge", "Messages known to be published and not in the channel yet.", |c| {
+            c.horizon.saturating_sub(c.next_sequence)
+        }),
+        ("reordered_packets_total", "counter", "Packets that came late and were still of use.", |c| {
+            c.packets_reordered
+        }),
+        ("requested_needlessly_total", "counter", "Messages asked for that a line then brought.", |c| {
+            c.requested_needlessly
+        }),
+        ("receive_errors_total", "counter", "Errors of receiving.", |c| c.receive_errors),
+        ("sessions_total", "counter", "Sessions followed.", |c| c.sessions),
+    ];
+    for (name, kind, help, figure) in families {
+        each(text, bridges, name, kind, help, |bridge| received(bridge).map(figure));
+    }
+    let sources: [(&str, Receives); 2] =
+        [("line", |c| c.recovered_by_lines), ("server", |c| c.recovered_by_servers)];
+    let help = "Missing messages that came after all, by where from.";
+    by(text, bridges, ("recovered_messages_total", "source"), help, &sources, |bridge| {
+        received(bridge).copied()
+    });
+    let reasons: [(&str, Receives); 6] = [
+        ("too-short", |c| c.malformed.too_short),
+        ("sequence-zero", |c| c.malformed.sequence_zero),
+        ("sequence-overflow", |c| c.malformed.sequence_overflow),
+        ("truncated", |c| c.malformed.truncated),
+        ("trailing-bytes", |c| c.malformed.trailing_bytes),
+        ("control", |c| c.malformed.control),
+    ];
+    let help = "Datagrams dropped unread because they are damaged, by reason.";
+    by(text, bridges, ("malformed_datagrams_total", "reason"), help, &reasons, |bridge| {
+        received(bridge).copied()
+    });
+    let ignored: [(&str, Receives); 4] = [
+        ("stale-session", |c| c.packets_stale),
+        ("foreign-session", |c| c.packets_foreign),
+        ("implausible", |c| c.packets_implausible),
+        ("unexpected-source", |c| c.datagrams_unexpected),
+    ];
+    let help = "Sound packets that were not for this bridge, by reason.";
+    by(text, bridges, ("ignored_packets_total", "reason"), help, &ignored, |bridge| {
+        received(bridge).copied()
+    });
+    for (name, help, is_recovery) in [
+        (
+            "shmcast_bridge_recovery_seconds",
+            "From noticing a loss to having the message, from servers.",
+            true,
+        ),
+        (
+            "shmcast_bridge_receive_to_ring_seconds",
+            "From the kernel's time stamp of a packet to the ring.",
+            false,
+        ),
+    ] {
+        text.family(name, "histogram", help);
+        for bridge in bridges {
+            if let Some(Counted::Receive { recovery, to_ring, .. }) = &bridge.counted {
+                let histogram = if is_recovery { recovery } else { to_ring };
+                let sum =
+                    histogram.steps().map(|(limit_ns, count)| limit_ns as f64 * count as f64).sum::<f64>();
+                let labels = [("bridge", bridge.spec.title())];
+                text.histogram(name, &labels, cumulative(histogram), histogram.count(), sum / 1e9);
+            }
+        }
+    }
+}
+
+fn cumulative(histogram: &Histogram) -> impl Iterator<Item = (f64, u64)> {
+    EXPONENTS.into_iter().map(|exponent| {
+        // Steps end right before powers of two, so each lies on one side of an end.
+        let end_ns = 1u64 << exponent;
+        let below = histogram.steps().take_while(|(limit_ns, _)| *limit_ns < end_ns);
+        (end_ns as f64 / 1e9, below.map(|(_, count)| count).sum())
+    })
+}
+
+fn lines(text: &mut Text, bridges: &[BridgeFigures]) {
+    let families: [(&str, &str, Figure<LineStatus>); 5] = [
+        ("line_datagrams_total", "Datagrams received on the line, sound or not.", |l| l.datagrams),
+        ("line_first_messages_total", "Messages that came on this line first.", |l| l.messages_first),
+        ("line_duplicate_messages_total", "Messages of the line that were there already.", |l| {
+            l.messages_duplicate
+        }),
+        ("line_kernel_drops_total", "Datagrams that the kernel dropped, the buffer being full.", |l| {
+            l.kernel_drops
+        }),
+        ("line_truncated_total", "Datagrams longer than expected, cut off.", |l| l.truncated),
+    ];
+    for (name, help, figure) in families {
+        let name = format!("shmcast_bridge_{name}");
+        text.family(&name, "counter", help);
+        for bridge in bridges {
+            let Some(counters) = received(bridge) else { continue };
+            for (line, counted) in line_names(&bridge.spec).iter().zip(&counters.lines) {
+                text.sample(&name, &[("bridge", bridge.spec.title()), ("line", line)], figure(counted));
+            }
+        }
+    }
+}
+
+/// The lines as they were configured; those of unicast leases come after them.
+fn line_names(spec: &BridgeSpec) -> Vec<String> {
+    let unicast = spec.receive.iter().filter(|receive| receive.unicast).flat_map(|receive| &receive.servers);
+    let groups = spec.lines.iter().enumerate().map(|(index, line)| format!("{index}:{}", line.group));
+    groups.chain(unicast.map(|server| format!("unicast:{server}"))).collect()
+}
+
+fn servers(text: &mut Text, bridges: &[BridgeFigures]) {
+    let families: [(&str, &str, Figure<ServerStatus>); 5] = [
+        ("server_requests_total", "Requests sent to the server.", |s| s.requests),
+        ("server_timeouts_total", "Requests that it did not answer in time.", |s| s.timeouts),
+        ("server_repair_bytes_total", "Bytes of retransmissions from it.", |s| s.repair_bytes),
+        ("server_recovered_messages_total", "Missing messages that it brought.", |s| s.messages_recovered),
+        ("server_gone_total", "Times that it no longer held what was asked.", |s| s.gone),
+    ];
+    let mut each = |name: &str, kind, help, figure: &dyn Fn(&ServerStatus) -> f64| {
+        let name = format!("shmcast_bridge_{name}");
+        text.family(&name, kind, help);
+        for bridge in bridges {
+            let Some(counters) = received(bridge) else { continue };
+            let asked = bridge.spec.receive.iter().flat_map(|receive| &receive.servers).enumerate();
+            for ((index, server), counted) in asked.zip(&counters.servers) {
+                let server = format!("{index}:{server}");
+                text.sample(&name, &[("bridge", bridge.spec.title()), ("server", &server)], figure(counted));
+            }
+        }
+    };
+    for (name, help, figure) in families {
+        each(name, "counter", help, &|server| figure(server) as f64);
+    }
+    let help = "Smoothed round trip to the server; 0 before the first.";
+    each("server_rtt_seconds", "gauge", help, &|server| server.rtt_ns as f64 / 1e9);
+}
+
+fn received(bridge: &BridgeFigures) -> Option<&ReceiveCounters> {
+    match &bridge.counted {
+        Some(Counted::Receive { counters, .. }) => Some(counters),
+        _ => None,
+    }
+}
+
+/// One family with a sample for each bridge that has one.
+fn each(
+    text: &mut Text,
+    bridges: &[BridgeFigures],
+    name: &str,
+    kind: &str,
+    help: &str,
+    figure: impl Fn(&BridgeFigures) -> Option<u64>,
+) {
+    let name = format!("shmcast_bridge_{name}");
+    text.family(&name, kind, help);
+    for bridge in bridges {
+        if let Some(value) = figure(bridge) {
+            text.sample(&name, &[("bridge", bridge.spec.title())], value);
+        }
+    }
+}
+
+/// One family of counters with a sample for each bridge and each value of a label.
+fn by<C>(
+    text: &mut Text,
+    bridges: &[BridgeFigures],
+    (name, label): (&str, &str),
+    help: &str,
+    figures: &[(&str, Figure<C>)],
+    counters: impl Fn(&BridgeFigures) -> Option<C>,
+) {
+    let name = format!("shmcast_bridge_{name}");
+    text.family(&name, "counter", help);
+    for bridge in bridges {
+        let Some(counters) = counters(bridge) else { continue };
+        for (value, figure) in figures {
+            text.sample(&name, &[("bridge", bridge.spec.title()), (label, value)], figure(&counters));
+        }
+    }
+}

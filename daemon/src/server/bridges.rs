@@ -1,0 +1,440 @@
+//! The daemon's bridges: started and ended as the configuration says, tried again when they fail, and reported.
+//!
+//! A thread of its own does it, because starting a bridge means asking this very daemon for the channel, as any program
+//! does, and the event loop must be free to answer. The bridges' own threads carry the messages; nothing here is between.
+
+use super::Shared;
+use crate::bridge::egress::{Egress, EgressOptions};
+use crate::bridge::ingress::{Ingress, IngressOptions};
+use crate::bridge::origins::Origins;
+use crate::bridge::proto::counters::Histogram;
+use crate::bridge::proto::session::Session;
+use crate::bridge::spec::{BridgeSpec, Direction};
+use crate::bridge::status::{Latency, Life, Phase, ReceiveCounters, RepairCounters, SendCounters};
+use serde_json::json;
+use shmcast::control::BridgeStatus;
+use shmcast::{ChannelError, Client, Publisher, Subscriber};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How often the bridges are looked at.
+const LOOK: Duration = Duration::from_millis(50);
+/// Pause before a bridge that failed is tried again; doubled each time.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// A bridge that ran for this long has not failed again, but anew.
+const HEALTHY: Duration = Duration::from_secs(60);
+
+/// What each bridge is doing.
+#[derive(Debug, Default)]
+pub struct Bridges(Mutex<BTreeMap<String, Carried>>);
+
+/// One bridge of the configuration.
+#[derive(Debug)]
+struct Carried {
+    spec: BridgeSpec,
+    /// Stays, for its counters, until another takes its place.
+    carrier: Option<Carrier>,
+    state: State,
+    /// Why it waits or has failed.
+    why: Option<String>,
+    session: Option<Session>,
+    started: Instant,
+    try_at: Instant,
+    pause: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Waiting,
+    Running,
+    Failed,
+}
+
+#[derive(Debug)]
+enum Carrier {
+    Send(Egress),
+    Receive(Ingress),
+}
+
+/// A bridge at one moment.
+#[derive(Debug)]
+pub struct BridgeFigures {
+    /// What it was told.
+    pub spec: BridgeSpec,
+    /// `waiting`, `running`, `ending` or `failed`.
+    pub state: &'static str,
+    /// The session that it carries, if it knows one.
+    pub session: Option<Session>,
+    /// Why it waits or has failed.
+    pub why: Option<String>,
+    /// What the kernel refused, each with its reason; it stopped nothing.
+    pub refusals: Vec<String>,
+    /// What it counted; `None` before it ever ran.
+    pub counted: Option<Counted>,
+}
+
+/// What a bridge counted.
+#[derive(Debug)]
+pub enum Counted {
+    /// One that sends, and its retransmission server if it has one.
+    Send(Box<SendCounters>, Option<Box<RepairCounters>>),
+    /// One that receives.
+    Receive {
+        /// Its counters.
+        counters: Box<ReceiveCounters>,
+        /// From noticing a loss to having the message.
+        recovery: Histogram,
+        /// From the kernel's time stamp to the ring.
+        to_ring: Histogram,
+    },
+}
+
+impl Bridges {
+    fn carried(&self) -> MutexGuard<'_, BTreeMap<String, Carried>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All bridges, in order of their names.
+    pub fn figures(&self) -> Vec<BridgeFigures> {
+        self.carried().values().map(Carried::figures).collect()
+    }
+}
+
+impl BridgeFigures {
+    /// As tools show it.
+    pub fn status(&self) -> BridgeStatus {
+        let figures = match &self.counted {
+            None => serde_json::Value::Null,
+            Some(Counted::Send(send, repair)) => json!({ "send": send, "repair": repair }),
+            Some(Counted::Receive { counters, recovery, to_ring }) => json!({
+                "receive": counters, "recovery": Latency::from(recovery),
+                "receive_to_ring": Latency::from(to_ring),
+            }),
+        };
+        BridgeStatus {
+            bridge: self.spec.title().to_owned(),
+            channel: self.spec.channel.clone(),
+            direction: if self.spec.send.is_some() { "send" } else { "receive" }.to_owned(),
+            state: self.state.to_owned(),
+            session: self.session.map(|session| session.to_string()),
+            why: self.why.clone(),
+            refusals: self.refusals.clone(),
+            figures,
+        }
+    }
+}
+
+impl Carrier {
+    fn life(&self) -> &Life {
+        match self {
+            Self::Send(egress) => egress.life(),
+            Self::Receive(ingress) => ingress.life(),
+        }
+    }
+
+    fn is_finished(&self) -> bool {
+        match self {
+            Self::Send(egress) => egress.is_finished(),
+            Self::Receive(ingress) => ingress.is_finished(),
+        }
+    }
+
+    fn stop(&self) {
+        match self {
+            Self::Send(egress) => egress.stop(),
+            Self::Receive(ingress) => ingress.stop(),
+        }
+    }
+
+    /// Stops for good: who receives is told that the session is over.
+    fn end(&self) {
+        match self {
+            Self::Send(egress) => egress.end(),
+            Self::Receive(ingress) => ingress.stop(),
+        }
+    }
+}
+
+impl Carried {
+    fn new(spec: BridgeSpec) -> Self {
+        let now = Instant::now();
+        Self {
+            spec,
+            carrier: None,
+            state: State::Waiting,
+            why: None,
+            session: None,
+            started: now,
+            try_at: now,
+            pause: FIRST_PAUSE,
+        }
+    }
+
+    fn fail(&mut self, why: String) {
+        if self.started.elapsed() >= HEALTHY {
+            self.pause = FIRST_PAUSE;
+        }
+        (self.state, self.why) = (State::Failed, Some(why));
+        self.try_at = Instant::now() + self.pause;
+        self.pause = (2 * self.pause).min(LONGEST_PAUSE);
+    }
+
+    fn figures(&self) -> BridgeFigures {
+        let life = self.carrier.as_ref().map(Carrier::life);
+        let state = match self.state {
+            State::Waiting => "waiting",
+            State::Failed => "failed",
+            State::Running if life.is_some_and(|life| life.phase() == Phase::Ending) => "ending",
+            State::Running => "running",
+        };
+        let counted = self.carrier.as_ref().map(|carrier| match carrier {
+            Carrier::Send(egress) => {
+                let serves = self.spec.send.as_ref().is_some_and(|send| send.repair.is_some());
+                let repair = serves.then(|| Box::new(egress.repair_counters()));
+                Counted::Send(Box::new(egress.counters()), repair)
+            }
+            Carrier::Receive(ingress) => Counted::Receive {
+                counters: Box::new(ingress.counters()),
+                recovery: ingress.recovery(),
+                to_ring: ingress.receive_to_ring(),
+            },
+        });
+        BridgeFigures {
+            spec: self.spec.clone(),
+            state,
+            session: life.and_then(Life::session),
+            why: self.why.clone(),
+            refusals: life.map(|life| life.refusals().to_vec()).unwrap_or_default(),
+            counted,
+        }
+    }
+}
+
+enum Order {
+    Carry(Vec<BridgeSpec>),
+    Stop,
+}
+
+/// The thread that starts and ends bridges.
+#[derive(Debug)]
+pub struct Supervisor {
+    orders: Sender<Order>,
+    thread: JoinHandle<()>,
+}
+
+impl Supervisor {
+    /// Starts it. `socket` is where this daemon listens.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn start(shared: Arc<Shared>, socket: PathBuf) -> std::io::Result<Self> {
+        let (orders, received) = channel();
+        let work = Work { shared, socket, origins: Origins::default(), leaving: Vec::new() };
+        let thread = std::thread::Builder::new().name("bridges".to_owned());
+        let thread = thread.spawn(move || work.run(&received))?;
+        Ok(Self { orders, thread })
+    }
+
+    /// Carries these bridges from now on, and no others. Those that are the same as before are not touched.
+    pub fn carry(&self, bridges: Vec<BridgeSpec>) {
+        // It listens until it is told to stop.
+        let _ = self.orders.send(Order::Carry(bridges));
+    }
+
+    /// Stops all bridges, without ending their sessions: the next daemon goes on with them. Takes up to a second.
+    pub fn stop(self) {
+        let _ = self.orders.send(Order::Stop);
+        if self.thread.join().is_err() {
+            tracing::error!("the thread of the bridges panicked: please report this");
+        }
+    }
+}
+
+struct Work {
+    shared: Arc<Shared>,
+    socket: PathBuf,
+    origins: Origins,
+    /// Bridges no longer configured that still repeat the end of their session.
+    leaving: Vec<(String, Carrier)>,
+}
+
+impl Work {
+    fn run(mut self, orders: &Receiver<Order>) {
+        loop {
+            match orders.recv_timeout(LOOK) {
+                Ok(Order::Carry(bridges)) => self.carry(bridges),
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+            }
+            self.look();
+        }
+        let carried = std::mem::take(&mut *self.shared.bridges.carried());
+        let carriers = carried.into_values().filter_map(|carried| carried.carrier);
+        let carriers: Vec<Carrier> =
+            carriers.chain(self.leaving.drain(..).map(|(_, carrier)| carrier)).collect();
+        carriers.iter().for_each(Carrier::stop);
+        // Dropping waits for their threads.
+        drop(carriers);
+    }
+
+    fn carry(&mut self, wanted: Vec<BridgeSpec>) {
+        let mut given_up = Vec::new();
+        let mut carried = self.shared.bridges.carried();
+        let names: Vec<String> = carried.keys().cloned().collect();
+        for name in names {
+            let now = wanted.iter().find(|spec| spec.title() == name);
+            if now.is_some_and(|spec| carried.get(&name).is_some_and(|old| old.spec == *spec)) {
+                continue;
+            }
+            let carrier = carried.remove(&name).and_then(|old| old.carrier);
+            given_up.push((name, carrier, now.is_some()));
+        }
+        let fresh: Vec<BridgeSpec> =
+            wanted.into_iter().filter(|spec| !carried.contains_key(spec.title())).collect();
+        drop(carried);
+        for (name, carrier, is_changed) in given_up {
+            self.shared.events.tell("bridge-removed", None, None, None, &format!("{name:?}"));
+            // One that has changed is dropped, which waits for it: its sockets and its channel are the next one's.
+            if let Some(carrier) = carrier.filter(|_| !is_changed) {
+                carrier.end();
+                self.leaving.push((name, carrier));
+            }
+        }
+        self.leaving.retain(|(name, _)| !fresh.iter().any(|spec| spec.title() == name));
+        let mut carried = self.shared.bridges.carried();
+        for spec in fresh {
+            self.shared.events.tell(
+                "bridge-added",
+                Some(&spec.channel),
+                None,
+                None,
+                &format!("{:?}", spec.title()),
+            );
+            carried.insert(spec.title().to_owned(), Carried::new(spec));
+        }
+    }
+
+    fn look(&mut self) {
+        self.leaving.retain(|(_, carrier)| !carrier.is_finished());
+        let mut anew = Vec::new();
+        let mut due = Vec::new();
+        {
+            let mut carried = self.shared.bridges.carried();
+            for (name, bridge) in carried.iter_mut() {
+                self.note(name, bridge, &mut anew);
+            }
+            let now = Instant::now();
+            // Those that send go on with the session of what is received, once there is one.
+            let sources: BTreeMap<String, (String, bool)> = carried
+                .values()
+                .filter(|bridge| bridge.spec.receive.is_some())
+                .map(|bridge| {
+                    (bridge.spec.channel.clone(), (bridge.spec.title().to_owned(), bridge.session.is_some()))
+                })
+                .collect();
+            for bridge in carried.values_mut().filter(|bridge| bridge.state != State::Running) {
+                let source = sources.get(&bridge.spec.channel).filter(|_| bridge.spec.send.is_some());
+                match source {
+                    Some((source, false)) => {
+                        bridge.state = State::Waiting;
+                        bridge.why = Some(format!("for the session that bridge {source:?} is to receive"));
+                    }
+                    _ if bridge.try_at <= now => due.push(bridge.spec.clone()),
+                    _ => {}
+                }
+            }
+        }
+        for channel in anew {
+            if let Err(e) = self.shared.registry().begin_anew(&channel) {
+                tracing::error!(channel, "cannot begin anew: {e:#}");
+            }
+        }
+        for spec in due {
+            self.start(spec);
+        }
+    }
+
+    /// Tells what has changed about a bridge since the last look.
+    fn note(&self, name: &str, bridge: &mut Carried, anew: &mut Vec<String>) {
+        let Some(carrier) = bridge.carrier.as_ref().filter(|_| bridge.state == State::Running) else {
+            return;
+        };
+        let events = &self.shared.events;
+        let channel = Some(bridge.spec.channel.as_str());
+        let session = carrier.life().session();
+        if session != bridge.session {
+            bridge.session = session;
+            if let Some(session) = session {
+                events.tell("bridge-session", channel, None, None, &format!("{name:?}: {session}"));
+            }
+        }
+        if carrier.is_finished() {
+            let why = carrier.life().error().unwrap_or_else(|| "it ended by itself".to_owned());
+            events.tell("bridge-failed", channel, None, None, &format!("{name:?}: {why}"));
+            let needs_anew = ChannelError::NotAnew { name: bridge.spec.channel.clone() }.to_string() == why;
+            bridge.fail(why);
+            if needs_anew {
+                // A new session that counts from the beginning again: the channel does so too.
+                bridge.try_at = Instant::now();
+                anew.push(bridge.spec.channel.clone());
+            }
+        }
+    }
+
+    fn start(&self, spec: BridgeSpec) {
+        let name = spec.title().to_owned();
+        // The one before has ended, but holds its counters.
+        let before = self.shared.bridges.carried().get_mut(&name).and_then(|bridge| bridge.carrier.take());
+        drop(before);
+        let started = self.open(&spec);
+        let mut carried = self.shared.bridges.carried();
+        let Some(bridge) = carried.get_mut(&name) else { return };
+        let channel = Some(spec.channel.as_str());
+        match started {
+            Ok(carrier) => {
+                for refusal in carrier.life().refusals() {
+                    tracing::warn!(bridge = name, "{refusal}");
+                }
+                self.shared.events.tell("bridge-started", channel, None, None, &format!("{name:?}"));
+                (bridge.state, bridge.why, bridge.started) = (State::Running, None, Instant::now());
+                bridge.carrier = Some(carrier);
+            }
+            Err(e) => {
+                let why = e.to_string();
+                if bridge.why.as_ref() != Some(&why) {
+                    self.shared.events.tell(
+                        "bridge-failed",
+                        channel,
+                        None,
+                        None,
+                        &format!("{name:?}: {why}"),
+                    );
+                }
+                bridge.started = Instant::now();
+                bridge.fail(why);
+            }
+        }
+    }
+
+    fn open(&self, spec: &BridgeSpec) -> anyhow::Result<Carrier> {
+        let client = Client::at(&self.socket)?;
+        let origins = self.origins.clone();
+        Ok(match spec.direction() {
+            Some(Direction::Receive(_)) => {
+                let channel = Publisher::builder(&spec.channel).client(&client);
+                let options = IngressOptions { origins, ..IngressOptions::default() };
+                Carrier::Receive(Ingress::start(spec, channel, options)?)
+            }
+            _ => {
+                let channel = Subscriber::builder(&spec.channel).client(&client);
+                let options = EgressOptions { origins, ..EgressOptions::default() };
+                Carrier::Send(Egress::start(spec, channel, options)?)
+            }
+        })
+    }
+}

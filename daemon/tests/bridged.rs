@@ -1,0 +1,413 @@
+//! Bridges that daemons carry: three hosts in a circle of wires, which are network namespaces, each with a daemon.
+//!
+//! Needs root and the `ip` command; without them each test says so by name.
+
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+static TURN: Mutex<()> = Mutex::new(());
+
+fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(found) = ready() {
+            return found;
+        }
+        assert!(started.elapsed() < PATIENCE, "waited {PATIENCE:?} for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn ip(words: &str) -> Result<(), String> {
+    let output =
+        Command::new("ip").args(words.split(' ')).output().map_err(|e| format!("no ip command: {e}"))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(format!("ip {words}: {}", String::from_utf8_lossy(&output.stderr).trim())),
+    }
+}
+
+/// Hosts 0, 1 and 2; a wire from each host `n` (10.78.n.1, `out`) to the next (10.78.n.2, `in`). There are no routes: each
+/// reaches its neighbours only.
+struct Net {
+    names: [String; 3],
+    dir: tempfile::TempDir,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Net {
+    fn new(test: &str) -> Option<Self> {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = [0, 1, 2].map(|n| format!("shmcast-{}-{n}", std::process::id()));
+        let dir = tempfile::Builder::new().prefix("shmcast-bridged-").tempdir_in("/dev/shm").unwrap();
+        let net = Self { names, dir, _turn: turn };
+        match net.wire() {
+            Ok(()) => Some(net),
+            Err(reason) => {
+                eprintln!("SKIPPED {test}: no network namespaces: {reason}");
+                None
+            }
+        }
+    }
+
+    fn wire(&self) -> Result<(), String> {
+        for name in &self.names {
+            ip(&format!("netns add {name}"))?;
+            ip(&format!("-n {name} link set lo up"))?;
+        }
+        for n in 0..3 {
+            let (here, next) = (&self.names[n], &self.names[(n + 1) % 3]);
+            ip(&format!("link add out netns {here} type veth peer name in netns {next}"))?;
+            for (name, end, host) in [(here, "out", 1), (next, "in", 2)] {
+                ip(&format!("-n {name} addr add 10.78.{n}.{host}/24 dev {end}"))?;
+                ip(&format!("-n {name} link set {end} up"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn path(&self, host: usize, name: &str) -> PathBuf {
+        self.dir.path().join(format!("{host}.{name}"))
+    }
+
+    fn command(&self, host: usize, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.names[host], program]);
+        command
+            .env("SHMCAST_SOCKET", self.path(host, "sock"))
+            .env_remove("SHMCAST_DIR")
+            .env_remove("NOTIFY_SOCKET");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn configure(&self, host: usize, config: &str) {
+        fs::write(self.path(host, "toml"), config).unwrap();
+    }
+
+    /// Starts a host's daemon and waits until it answers.
+    fn daemon(&self, host: usize, config: &str) -> Daemon<'_> {
+        self.configure(host, config);
+        let log = File::create(self.path(host, "log")).unwrap();
+        let mut command = self.command(host, env!("CARGO_BIN_EXE_shmcastd"));
+        let child =
+            command.arg("--config").arg(self.path(host, "toml")).stdout(Stdio::null()).stderr(log).spawn();
+        let daemon = Daemon { net: self, host, child: child.unwrap() };
+        wait_for("the daemon's answer", || daemon.run("ls").status.success().then_some(()));
+        daemon
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = ip(&format!("netns del {name}"));
+        }
+    }
+}
+
+struct Daemon<'a> {
+    net: &'a Net,
+    host: usize,
+    child: Child,
+}
+
+impl Daemon<'_> {
+    fn shmcast(&self, arguments: &str) -> Command {
+        let mut command = self.net.command(self.host, env!("CARGO_BIN_EXE_shmcast"));
+        command.args(arguments.split_whitespace());
+        command
+    }
+
+    fn run(&self, arguments: &str) -> Output {
+        self.shmcast(arguments).output().unwrap()
+    }
+
+    fn bridge(&self, name: &str) -> Value {
+        let output = self.run(&format!("bridge status {name} --json"));
+        let json: Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&output.stderr)));
+        json["bridges"][0].clone()
+    }
+
+    fn wait_for_bridge(&self, name: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        wait_for(&format!("bridge {name} of host {} to {what}", self.host), || {
+            Some(self.bridge(name)).filter(|bridge| is_so(bridge))
+        })
+    }
+
+    /// Publishes the numbers 1 to `count` as lines.
+    fn publish(&self, channel: &str, count: u64) {
+        let input = self.net.path(self.host, "input");
+        let lines: String = (1..=count).map(|n| format!("{n}\n")).collect();
+        File::create(&input).unwrap().write_all(lines.as_bytes()).unwrap();
+        let output = self.run(&format!("pub {channel} --input {} --rate 100000/s", input.display()));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.net.path(self.host, "log")).unwrap_or_default()
+    }
+
+    fn wait_for_log(&self, text: &str) {
+        wait_for(&format!("{text:?} in the log"), || self.log().contains(text).then_some(()));
+    }
+
+    fn signal(&self, signal: Signal) {
+        // `ip netns exec` becomes the program: the process is the daemon's own.
+        kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
+    }
+}
+
+impl Drop for Daemon<'_> {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- daemon of host {}\n{}", self.host, self.log());
+        }
+    }
+}
+
+fn channel(name: &str) -> String {
+    format!(
+        "[[channel]]\nname = \"{name}\"\ncapacity = \"4MiB\"\nmax_message = 1378\nmlock = false\nhugepages = false\n"
+    )
+}
+
+/// A bridge from `channel` of `host` to the next host, with a server there.
+fn sends(channel: &str, host: usize) -> String {
+    format!(
+        "[[bridge]]\nname = \"{channel}-out\"\nchannel = \"{channel}\"\n\
+         line = [{{ group = \"239.7.{host}.1:30001\", interface = \"out\" }}]\n[bridge.send]\nlinger_ms = 300\n\
+         [bridge.send.repair]\nbind = \"10.78.{host}.1:30002\"\nallow = [\"10.78.{host}.0/24\"]\n"
+    )
+}
+
+/// A bridge from the host before `host` into `channel`.
+fn receives(channel: &str, host: usize, more: &str) -> String {
+    let from = (host + 2) % 3;
+    format!(
+        "[[bridge]]\nname = \"{channel}-in\"\nchannel = \"{channel}\"\n\
+         line = [{{ group = \"239.7.{from}.1:30001\", interface = \"in\" }}]\n[bridge.receive]\n\
+         servers = [\"10.78.{from}.1:30002\"]\n{more}\n"
+    )
+}
+
+fn has_session(bridge: &Value) -> bool {
+    bridge["session"].is_string() && bridge["state"] == "running"
+}
+
+/// It repeats the end of the session while nobody publishes.
+fn is_up(bridge: &Value) -> bool {
+    bridge["state"] == "running" || bridge["state"] == "ending"
+}
+
+/// A to B to C, which has no way to A: sequences are A's at every host, and what C missed comes from B's own ring.
+#[test]
+fn a_feed_goes_on_from_host_to_host_under_its_own_sequences() {
+    const MESSAGES: u64 = 20_000;
+    let Some(net) = Net::new("a_feed_goes_on_from_host_to_host_under_its_own_sequences") else { return };
+    let a = net.daemon(0, &(channel("ticks") + &sends("ticks", 0)));
+    let b = net.daemon(1, &(channel("ticks") + &receives("ticks", 1, "") + &sends("ticks", 1)));
+    let at_a = a.wait_for_bridge("ticks-out", "run", has_session);
+    let at_b = b.wait_for_bridge("ticks-out", "carry the session", has_session);
+    assert_eq!(at_a["session"], at_b["session"], "the session goes on with the feed");
+    a.publish("ticks", MESSAGES);
+    let whole = |path: &'static str| {
+        move |bridge: &Value| bridge.pointer(path).and_then(Value::as_u64) == Some(MESSAGES + 1)
+    };
+    b.wait_for_bridge("ticks-in", "have all", whole("/figures/receive/next_sequence"));
+    b.wait_for_bridge("ticks-out", "have sent all", whole("/figures/send/next_sequence"));
+
+    // Late, and asking for everything that went by.
+    let c = net.daemon(2, &(channel("ticks") + &receives("ticks", 2, "from = 1")));
+    let at_c = c.wait_for_bridge("ticks-in", "have all", whole("/figures/receive/next_sequence"));
+    assert_eq!(at_c["session"], at_a["session"]);
+    let receive = &at_c["figures"]["receive"];
+    assert_eq!((&receive["messages_missing"], &receive["messages_published"]), (&0.into(), &MESSAGES.into()));
+    assert!(receive["recovered_by_servers"].as_u64().unwrap() > 0, "{receive}");
+    let repair = b.bridge("ticks-out")["figures"]["repair"].clone();
+    assert!(
+        repair["messages"].as_u64().unwrap() >= receive["recovered_by_servers"].as_u64().unwrap(),
+        "{repair}"
+    );
+
+    let output = c.run(&format!("sub ticks --from 1 --count {MESSAGES} --summary --json"));
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.stdout, fs::read(net.path(0, "input")).unwrap(), "what C reads is what A published");
+    let summary: Value =
+        serde_json::from_str(String::from_utf8_lossy(&output.stderr).lines().last().unwrap()).unwrap();
+    assert_eq!((&summary["first_sequence"], &summary["next_sequence"]), (&1.into(), &(MESSAGES + 1).into()));
+
+    // The bridge is the channel's only publisher, even towards root.
+    let output = b.run("pub ticks");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        !output.status.success() && said.contains("ticks-in") && said.contains("only publisher"),
+        "{said}"
+    );
+}
+
+/// A to B to C and back to A, into another channel: known by the session, and refused before the first message.
+#[test]
+fn a_feed_that_comes_back_to_where_it_began_is_refused() {
+    let Some(net) = Net::new("a_feed_that_comes_back_to_where_it_began_is_refused") else { return };
+    let on = |host| channel("ticks") + &receives("ticks", host, "") + &sends("ticks", host);
+    let echo = receives("echo", 0, "").replace("ticks", "echo");
+    let a = net.daemon(0, &(channel("ticks") + &channel("echo") + &sends("ticks", 0) + &echo));
+    let (b, c) = (net.daemon(1, &on(1)), net.daemon(2, &on(2)));
+    b.wait_for_bridge("ticks-out", "carry the session", has_session);
+    c.wait_for_bridge("ticks-out", "carry the session", has_session);
+    let echo = a.wait_for_bridge("echo-in", "be refused", |bridge| bridge["state"] == "failed");
+    let why = echo["why"].as_str().unwrap();
+    assert!(why.contains("began on this host") && why.contains("loop"), "{why}");
+    a.publish("ticks", 100);
+    c.wait_for_bridge("ticks-in", "have all", |bridge| bridge["figures"]["receive"]["next_sequence"] == 101);
+    let output = a.run("stat echo --json");
+    let status: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(status["next_sequence"], 1, "nothing of it got into the channel: {status}");
+    assert!(is_up(&a.bridge("ticks-out")));
+}
+
+/// A circle of hosts that all receive, with nobody who publishes: each waits for a session, and says so.
+#[test]
+fn a_circle_without_a_source_waits_and_says_so() {
+    let Some(net) = Net::new("a_circle_without_a_source_waits_and_says_so") else { return };
+    let on = |host| channel("ticks") + &receives("ticks", host, "") + &sends("ticks", host);
+    let daemons = [0, 1, 2].map(|host| net.daemon(host, &on(host)));
+    for daemon in &daemons {
+        daemon.wait_for_bridge("ticks-in", "run", |bridge| bridge["state"] == "running");
+        let waits = daemon.wait_for_bridge("ticks-out", "wait", |bridge| bridge["state"] == "waiting");
+        assert!(waits["why"].as_str().unwrap().contains("ticks-in"), "{waits}");
+    }
+}
+
+/// A reload ends what is gone, starts what is new, and leaves alone what is the same.
+#[test]
+fn a_reload_touches_only_what_has_changed() {
+    let Some(net) = Net::new("a_reload_touches_only_what_has_changed") else { return };
+    let gone = sends("rates", 0).replace("30001", "30003").replace("30002", "30004");
+    let both = channel("ticks") + &channel("rates") + &sends("ticks", 0);
+    let a = net.daemon(0, &(both.clone() + &gone));
+    let b = net.daemon(1, &(channel("ticks") + &receives("ticks", 1, "")));
+    let before = b.wait_for_bridge("ticks-in", "hear the session", has_session);
+    a.wait_for_bridge("rates-out", "run", has_session);
+    a.publish("ticks", 100);
+    b.wait_for_bridge("ticks-in", "have all", |bridge| bridge["figures"]["receive"]["next_sequence"] == 101);
+
+    net.configure(0, &(both.clone() + &gone.replace("linger_ms = 300", "linger_ms = 200")));
+    a.signal(Signal::SIGHUP);
+    wait_for("the changed bridge to start again", || {
+        (a.log().matches("bridge-started").count() == 3).then_some(())
+    });
+    net.configure(0, &both);
+    a.signal(Signal::SIGHUP);
+    wait_for("the bridge to go", || (a.log().matches("bridge-removed").count() == 2).then_some(()));
+    let said = String::from_utf8_lossy(&a.run("bridge status rates-out").stderr).into_owned();
+    assert!(said.contains("no bridge \"rates-out\"") && said.contains("ticks-out"), "{said}");
+
+    // A configuration with a mistake changes nothing.
+    net.configure(0, &both.replace("239.7.0.1:30001", "239.7.0.1"));
+    a.signal(Signal::SIGHUP);
+    a.wait_for_log("reload-refused");
+    assert!(is_up(&a.bridge("ticks-out")));
+    let log = a.log();
+    let touched = log.lines().filter(|line| line.contains("bridge-removed") && line.contains("ticks-out"));
+    assert_eq!(touched.count(), 0, "{log}");
+    // One session, before and after.
+    a.publish("ticks", 100);
+    let after =
+        b.wait_for_bridge("ticks-in", "go on", |bridge| bridge["figures"]["receive"]["next_sequence"] == 201);
+    assert_eq!(before["session"], after["session"]);
+    assert_eq!(after["figures"]["receive"]["sessions"], 1);
+
+    // A clean stop says goodbye to nobody: the next daemon goes on in the session.
+    a.signal(Signal::SIGTERM);
+    a.wait_for_log("stopped");
+}
+
+/// The figures of both ends, by Prometheus's own judgement.
+#[test]
+fn figures_of_bridges_are_sound_metrics() {
+    let Some(net) = Net::new("figures_of_bridges_are_sound_metrics") else { return };
+    let http = "[daemon]\nhttp = \"127.0.0.1:9464\"\n";
+    let a = net.daemon(0, &(http.to_owned() + &channel("ticks") + &sends("ticks", 0)));
+    let b = net.daemon(1, &(http.to_owned() + &channel("ticks") + &receives("ticks", 1, "")));
+    b.wait_for_bridge("ticks-in", "hear the session", has_session);
+    a.publish("ticks", 1_000);
+    b.wait_for_bridge("ticks-in", "have all", |bridge| {
+        bridge["figures"]["receive"]["next_sequence"] == 1_001
+    });
+    let metrics = |daemon: &Daemon<'_>| {
+        let fetch =
+            "exec 3<>/dev/tcp/127.0.0.1/9464; printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3";
+        let output = net.command(daemon.host, "bash").args(["-c", fetch]).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{text:?}")).1.to_owned()
+    };
+    // What is counted is shown some milliseconds later, and an answer is given again for a tenth of a second.
+    let (sent, received) = wait_for("the figures", || {
+        let (sent, received) = (metrics(&a), metrics(&b));
+        let line = "\nshmcast_bridge_receive_to_ring_seconds_count{bridge=\"ticks-in\"} 0\n";
+        (!received.contains(line)).then_some((sent, received))
+    });
+    for (text, line) in [
+        (&sent, "shmcast_bridge_up{bridge=\"ticks-out\",channel=\"ticks\",direction=\"send\"} 1"),
+        (&sent, "shmcast_bridge_sent_messages_total{bridge=\"ticks-out\"} 1000"),
+        (&sent, "shmcast_bridge_missed_messages_total{bridge=\"ticks-out\"} 0"),
+        (&sent, "shmcast_bridge_repair_refused_total{bridge=\"ticks-out\",reason=\"not-allowed\"} 0"),
+        (&sent, "shmcast_bridge_lease_events_total{bridge=\"ticks-out\",event=\"granted\"} 1"),
+        (&received, "shmcast_bridge_delivered_messages_total{bridge=\"ticks-in\"} 1000"),
+        (&received, "shmcast_bridge_missing_messages_total{bridge=\"ticks-in\"} 0"),
+        (
+            &received,
+            "shmcast_bridge_line_kernel_drops_total{bridge=\"ticks-in\",line=\"0:239.7.0.1:30001\"} 0",
+        ),
+        (&received, "shmcast_bridge_malformed_datagrams_total{bridge=\"ticks-in\",reason=\"truncated\"} 0"),
+        (
+            &received,
+            "shmcast_bridge_server_requests_total{bridge=\"ticks-in\",server=\"0:10.78.0.1:30002\"} ",
+        ),
+        (&received, "shmcast_bridge_recovered_messages_total{bridge=\"ticks-in\",source=\"server\"} "),
+        (&received, "shmcast_bridge_receive_to_ring_seconds_bucket{bridge=\"ticks-in\",le=\"+Inf\"} "),
+    ] {
+        assert!(text.lines().any(|found| found.starts_with(line)), "{line}\nis not in\n{text}");
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    for line in received.lines().chain(sent.lines().filter(|line| line.contains("ticks-out"))) {
+        let series = line.rsplit_once(' ').unwrap().0;
+        assert!(line.starts_with('#') || seen.insert(series), "twice: {line}");
+    }
+    for text in [&sent, &received] {
+        let mut promtool = Command::new("promtool");
+        promtool
+            .args(["check", "metrics"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let Ok(mut promtool) = promtool.spawn() else {
+            eprintln!(
+                "SKIPPED figures_of_bridges_are_sound_metrics: no promtool (Debian package prometheus)"
+            );
+            return;
+        };
+        promtool.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        let output = promtool.wait_with_output().unwrap();
+        assert!(
+            output.status.success() && output.stderr.is_empty(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+}
