@@ -31,6 +31,8 @@ use shmcast::hosting::datagrams;
 const EVENTS_PER_TURN: usize = 1_024;
 /// Longest time that a sleeping thread does not look at the stop flag.
 const LOOK_UP: Duration = Duration::from_millis(20);
+/// How often an idle thread that no daemon wakes looks at what empty polls do not see: the channel's removal.
+const LOOK_EVERY_NS: u64 = 5_000_000;
 /// Pause between two attempts to attach to a channel that went away.
 const RETRY_NS: u64 = 20_000_000;
 /// Bytes of the receive buffer of the socket that requests come to.
@@ -131,7 +133,7 @@ impl Egress {
         };
         let (subscriber, parks) = attach(&channel.clone().start(start), spec.wait)?;
         check_sizes(spec, &subscriber)?;
-        let session = session_of(spec, &subscriber, &options.origins)?;
+        let session = session_of(spec, &subscriber, &options.origins, 0)?;
         let leases = send.repair.as_ref().map_or(0, |repair| repair.max_leases);
         let shared = Arc::new(Shared {
             stop: AtomicBool::new(false),
@@ -159,7 +161,7 @@ impl Egress {
             None => None,
         };
         let config = sender_config(spec, send);
-        let outlet = Outlet {
+        let mut outlet = Outlet {
             sender: Sender::new(config, session, subscriber.next_sequence(), clock.now_ns()),
             config,
             earlier: SenderCounters::default(),
@@ -173,6 +175,7 @@ impl Egress {
             tap: options.tap,
             shared,
         };
+        outlet.show();
         let live = Live {
             subscriber: Some(subscriber),
             parks,
@@ -182,6 +185,7 @@ impl Egress {
             ends_with_channel: options.ends_with_channel,
             idle: Idle::new(spec.wait),
             retry_ns: 0,
+            looked_ns: 0,
             shown_ns: 0,
             outlet,
         };
@@ -266,13 +270,19 @@ fn check_sizes(spec: &BridgeSpec, subscriber: &Subscriber) -> Result<(), BridgeE
 /// The session that the channel is sent as. A channel that a bridge brought here keeps the session that it came with, so
 /// that hosts farther on see the same stream; any other has its own, with the moment it was made as epoch: a publisher that
 /// takes it over goes on in it, a channel made anew begins another.
-fn session_of(spec: &BridgeSpec, subscriber: &Subscriber, origins: &Origins) -> Result<Session, BridgeError> {
+fn session_of(
+    spec: &BridgeSpec,
+    subscriber: &Subscriber,
+    origins: &Origins,
+    least_epoch: u64,
+) -> Result<Session, BridgeError> {
     match subscriber.remote_session() {
         Some(session) if spec.session.is_none() => Ok(Session::from_bytes(session)),
         _ => {
             let made_ns = subscriber.header().created_ns;
             let epoch = made_ns.saturating_sub(EPOCH_ZERO_NS) / EPOCH_STEP_NS;
-            let session = Session::of_channel(&spec.tag(), epoch.min(EPOCH_LIMIT - 1))?;
+            let epoch = epoch.max(least_epoch).min(EPOCH_LIMIT - 1);
+            let session = Session::of_channel(&spec.tag(), epoch)?;
             origins.add(session);
             Ok(session)
         }
@@ -315,6 +325,7 @@ struct Live {
     ends_with_channel: bool,
     idle: Idle,
     retry_ns: u64,
+    looked_ns: u64,
     shown_ns: u64,
     outlet: Outlet,
 }
@@ -408,7 +419,10 @@ impl Live {
             return Ok(false);
         };
         check_sizes(&self.spec, &subscriber).map_err(|e| e.to_string())?;
-        let session = session_of(&self.spec, &subscriber, &self.origins).map_err(|e| e.to_string())?;
+        // Its sequences begin again, so its epoch must be another, however soon it was made anew.
+        let least_epoch = self.outlet.sender.session().epoch().map_or(0, |epoch| epoch + 1);
+        let session = session_of(&self.spec, &subscriber, &self.origins, least_epoch);
+        let session = session.map_err(|e| e.to_string())?;
         self.outlet.shared.attached.fetch_add(1, Ordering::Release);
         self.outlet.begin(session, subscriber.next_sequence());
         (self.subscriber, self.parks) = (Some(subscriber), parks);
@@ -419,11 +433,13 @@ impl Live {
     fn rest(&mut self, now_ns: u64) -> Result<(), String> {
         let due_ns = self.outlet.sender.next_deadline(now_ns).unwrap_or(u64::MAX);
         let limit = Duration::from_nanos(due_ns.saturating_sub(now_ns)).min(LOOK_UP);
-        let Some(subscriber) = self.subscriber.as_mut().filter(|_| self.parks) else {
+        let looks = self.parks || now_ns.saturating_sub(self.looked_ns) >= LOOK_EVERY_NS;
+        let Some(subscriber) = self.subscriber.as_mut().filter(|_| looks) else {
             self.idle.wait(limit);
             return Ok(());
         };
-        let deadline = self.outlet.clock.instant(now_ns) + limit;
+        self.looked_ns = now_ns;
+        let deadline = self.outlet.clock.instant(now_ns) + if self.parks { limit } else { Duration::ZERO };
         match subscriber.recv_deadline(deadline) {
             Ok(Some(event)) => self.outlet.take(event),
             Ok(None) => {}

@@ -595,13 +595,13 @@ impl Inlet {
             self.publisher = None;
             return;
         }
-        if self.publisher.is_none() {
-            self.open(self.channel.clone());
-        }
         // Sequences of a channel only grow: one that begins again does so in a segment of its own.
-        if self.publisher.as_ref().is_some_and(|publisher| publisher.next_sequence() > next) {
+        let ours = self.publisher.as_ref().map_or(self.counters.next_sequence, Publisher::next_sequence);
+        if ours > next {
             self.publisher = None;
             self.open(self.channel.clone().anew());
+        } else if self.publisher.is_none() {
+            self.open(self.channel.clone());
         }
         if let Some(publisher) = &mut self.publisher {
             publisher.session(*session.as_bytes());
