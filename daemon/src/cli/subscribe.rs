@@ -272,28 +272,35 @@ impl Tally {
     }
 }
 
-/// Tells once when the publisher has died without closing the channel.
+/// Pause before the first look at a silent channel's publisher.
+const FIRST_LOOK: Duration = Duration::from_secs(1);
+/// Longest pause between two looks. A hundred readers of a silent channel ask the daemon three times a second then.
+const LAST_LOOK: Duration = Duration::from_secs(30);
+
+/// Tells once when the publisher has died without closing the channel. Looks less often the longer the silence lasts.
 struct PublisherWatch<'a> {
     host: &'a Host,
     channel: &'a str,
     looked: Instant,
+    pause: Duration,
     told: bool,
 }
 
 impl<'a> PublisherWatch<'a> {
     fn new(host: &'a Host, channel: &'a str) -> Self {
-        Self { host, channel, looked: Instant::now(), told: false }
+        Self { host, channel, looked: Instant::now(), pause: FIRST_LOOK, told: false }
     }
 
     fn alive(&mut self) {
-        self.told = false;
+        (self.told, self.pause) = (false, FIRST_LOOK);
     }
 
     fn idle(&mut self) {
-        if self.told || self.looked.elapsed() < Duration::from_secs(1) {
+        if self.told || self.looked.elapsed() < self.pause {
             return;
         }
         self.looked = Instant::now();
+        self.pause = (self.pause * 2).min(LAST_LOOK);
         let Ok(status) = self.host.channel(self.channel) else { return };
         if status.state == "orphaned" {
             self.told = true;

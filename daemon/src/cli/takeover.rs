@@ -8,8 +8,9 @@ use std::process::ExitCode;
 const EXAMPLE: &str = "\
 Example: shmcast takeover ticks && shmcast pub ticks < feed
 
-Whatever the old publisher writes from then on reaches no reader, and it is told so: its next publish fails. Channels with mode = \"takeover\" need no such word: a
-publisher that ended is followed by whoever comes next, and one that lives must be stopped.";
+Whatever the old publisher writes from then on reaches no reader, and it is told so: its next
+publish fails. Channels with mode = \"takeover\" need no such word: a publisher that ended is
+followed by whoever comes next, and one that lives must be stopped.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
