@@ -26,7 +26,7 @@ use super::proto::lease_client::{LeaseClient, LeaseState};
 use super::proto::receiver::{DEFAULT_SILENCE_NS, Delivery, Follow, Join, Origin, Receiver, ReceiverConfig};
 use super::proto::session::Session;
 use super::proto::wire::REQUEST_BYTES;
-use super::proto::{MAX_LINES, MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
+use super::proto::{MAX_LINES, MAX_SERVERS, MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 use super::socket::{self, Refusals, Tuning};
 use super::spec::{BridgeSpec, Direction, GapMode, ReceiveSpec, WaitMode};
 use super::status::{Board, Life, Phase, ReceiveCounters, SharedHistogram};
@@ -135,6 +135,7 @@ impl Ingress {
                 error: None,
             },
             wait: spec.wait,
+            timeouts: [0; MAX_SERVERS],
             to_ring: Histogram::default(),
             tap: options.tap,
             clock,
@@ -291,6 +292,8 @@ struct Receiving {
     receiver: Receiver,
     inlet: Inlet,
     wait: WaitMode,
+    /// Requests that each server left unanswered, as far as that was acted on.
+    timeouts: [u64; MAX_SERVERS],
     to_ring: Histogram,
     tap: Option<Tap>,
     clock: Clock,
@@ -405,6 +408,7 @@ impl Receiving {
         while let Some((server, request)) = self.receiver.poll_request(now_ns) {
             self.ask(server, &request);
         }
+        self.doubt_leases(now_ns);
         self.keep_leases(now_ns);
     }
 
@@ -415,6 +419,18 @@ impl Receiving {
         self.inlet.counters.sends_refused += sent.refused;
         if let Some(tap) = &self.tap {
             tap.record(wall_ns(), port.local.into(), to.into(), request);
+        }
+    }
+
+    /// A server that left a request unanswered may have restarted and forgotten us.
+    fn doubt_leases(&mut self, now_ns: u64) {
+        let Some(port) = self.ports.iter_mut().find(|port| port.role == Role::Servers) else { return };
+        let servers = self.receiver.counters().servers.iter().zip(&mut self.timeouts);
+        for (lease, (server, known)) in port.leases.iter_mut().zip(servers) {
+            if server.timeouts > *known {
+                *known = server.timeouts;
+                lease.doubt(now_ns);
+            }
         }
     }
 

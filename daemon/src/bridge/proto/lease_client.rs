@@ -10,6 +10,8 @@ use super::{MILLISECOND_NS, SECOND_NS};
 pub const RETRY_FIRST_NS: u64 = 50 * MILLISECOND_NS;
 /// The longest wait for an answer.
 pub const RETRY_MAX_NS: u64 = 2 * SECOND_NS;
+/// A held lease that is doubted is asked for again at most this often.
+pub const DOUBT_EVERY_NS: u64 = 2 * RETRY_FIRST_NS;
 /// How often a stopping client says so before it leaves it to the lease to run out.
 pub const UNSUBSCRIBE_TRIES: u32 = 5;
 
@@ -75,6 +77,15 @@ impl LeaseClient {
     /// Any packet came from the server: it has not forgotten us.
     pub fn note_traffic(&mut self, now_ns: u64) {
         self.heard_ns = now_ns;
+    }
+
+    /// The server did not answer a request: lost on the way, or it has restarted and knows of no lease, so that it answers
+    /// no more than strangers get. Asks again for a lease that is held.
+    pub fn doubt(&mut self, now_ns: u64) {
+        let is_held = matches!(self.state, LeaseState::Held { .. });
+        if is_held && now_ns.saturating_sub(self.asked_ns) >= DOUBT_EVERY_NS {
+            self.send_at_ns = now_ns;
+        }
     }
 
     /// Takes a control datagram in; those that answer nothing we asked are ignored.

@@ -151,3 +151,32 @@ fn client_keeps_its_lease_over_a_bad_network() {
         assert!(own.counters().received < 1_000, "seed {seed}: {:?}", own.counters());
     }
 }
+
+/// Lets the client and the server talk until the client has nothing to say at this moment.
+fn talk(client: &mut LeaseClient, server: &mut LeaseServer, now_ns: u64) -> usize {
+    let (mut question, mut answer) = ([0; CONTROL_MAX_BYTES], [0; CONTROL_MAX_BYTES]);
+    let mut asked = 0;
+    while let Some(size) = client.poll_transmit(now_ns, &mut question) {
+        asked += 1;
+        if let Some(size) = server.handle_datagram(now_ns, address(1, 9), &question[..size], &mut answer) {
+            client.handle_control(now_ns, &Control::parse(&answer[..size]).unwrap());
+        }
+    }
+    asked
+}
+
+#[test]
+fn client_that_only_asks_for_repairs_notices_that_its_server_restarted() {
+    let mut own = server(4);
+    let mut client = LeaseClient::new(0, false, 0, 5);
+    assert_eq!(talk(&mut client, &mut own, 0), 2);
+    let mut restarted = LeaseServer::new(own.config.clone(), [8; 16], 4);
+    let now_ns = SECOND_NS;
+    assert_eq!(talk(&mut client, &mut restarted, now_ns), 0, "a held lease is silent");
+    client.doubt(now_ns);
+    assert_eq!(talk(&mut client, &mut restarted, now_ns), 2);
+    assert!(restarted.is_proved(now_ns, address(1, 9)));
+    // However many answers are lost, a server that remembers is not asked again at once.
+    client.doubt(now_ns + RETRY_FIRST_NS);
+    assert_eq!(talk(&mut client, &mut restarted, now_ns + RETRY_FIRST_NS), 0);
+}

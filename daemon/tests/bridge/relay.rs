@@ -1,0 +1,59 @@
+//! A bad network in user space: takes a line on one group and hands it on to another, and requests and answers likewise,
+//! losing some of each from a seed.
+
+use shmcast::hosting::datagrams;
+use shmcast_daemon::bridge::socket::{Refusals, Tuning, open_line, open_sender, open_unicast, wait_for_any};
+use shmcast_daemon::bridge::spec::LineSpec;
+use std::net::SocketAddrV4;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+/// `SEED PER_MILLE FROM_GROUP TO_GROUP INTERFACE LISTEN SERVER`
+pub fn run(words: &[&str]) {
+    let [seed, per_mille, from, to, interface, listen, server] = words else { panic!("{words:?}") };
+    let mut rng = fastrand::Rng::with_seed(seed.parse().unwrap());
+    let per_mille: u32 = per_mille.parse().unwrap();
+    let line = |group: &str| LineSpec {
+        group: group.parse().unwrap(),
+        interface: Some((*interface).to_owned()),
+        source: None,
+    };
+    let tuning = Tuning { buffer_bytes: 16 << 20, busy_poll_us: 0 };
+    let mut refusals = Refusals::default();
+    let lines_in = open_line(&line(from), tuning, &mut refusals).unwrap();
+    let to = line(to);
+    let lines_out = open_sender(&to, 1, true).unwrap();
+    let clients = open_unicast(listen.parse().unwrap(), tuning, &mut refusals).unwrap();
+    let upstream = open_unicast("0.0.0.0:0".parse().unwrap(), tuning, &mut refusals).unwrap();
+    let server: SocketAddrV4 = server.parse().unwrap();
+    let mut client = None;
+    let mut inbox = datagrams::Inbox::new(2_048);
+    eprintln!("relay: ready, losing {per_mille} of 1000");
+    loop {
+        let mut idle = true;
+        let mut lost = || rng.u32(0..1_000) < per_mille;
+        // An error is an echo of a datagram that nobody took: here, just another way to lose one.
+        while inbox.receive(&lines_in).is_ok_and(|received| received > 0) {
+            idle = false;
+            let kept = inbox.datagrams().filter(|_| !lost()).map(|datagram| datagram.bytes);
+            datagrams::send(&lines_out, to.group, kept);
+        }
+        while inbox.receive(&clients).is_ok_and(|received| received > 0) {
+            idle = false;
+            client = inbox.datagrams().last().map(|datagram| datagram.from);
+            let kept = inbox.datagrams().filter(|_| !lost()).map(|datagram| datagram.bytes);
+            datagrams::send(&upstream, server, kept);
+        }
+        while inbox.receive(&upstream).is_ok_and(|received| received > 0) {
+            idle = false;
+            let kept = inbox.datagrams().filter(|_| !lost()).map(|datagram| datagram.bytes);
+            if let Some(client) = client {
+                datagrams::send(&clients, client, kept);
+            }
+        }
+        if idle {
+            let sockets = [lines_in.as_fd(), clients.as_fd(), upstream.as_fd()];
+            wait_for_any(sockets.into_iter(), Duration::from_millis(100));
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The processes that are not bridges: a publisher and readers, who know what every message must be.
+
+use serde_json::json;
+use shmcast::{Event, Publisher, Start, Subscriber, Wait};
+use std::time::{Duration, Instant};
+
+pub const ROLE: &str = "SHMCAST_TEST_ROLE";
+pub const WORDS: &str = "SHMCAST_TEST_WORDS";
+/// The longest message.
+pub const LONGEST: usize = 1_378;
+
+/// The message with this number: of mixed sizes, none like another.
+pub fn write_message(sequence: u64, buffer: &mut [u8; LONGEST]) -> usize {
+    let mut rng = fastrand::Rng::with_seed(sequence);
+    // Mostly small, some as long as a packet takes, some empty.
+    let size = match rng.u8(0..10) {
+        0 => rng.usize(0..=LONGEST),
+        1 => 0,
+        _ => rng.usize(8..200),
+    };
+    rng.fill(&mut buffer[..size]);
+    size
+}
+
+pub fn play() {
+    let role = std::env::var(ROLE).unwrap();
+    let words = std::env::var(WORDS).unwrap();
+    let words: Vec<&str> = words.split_whitespace().collect();
+    match role.as_str() {
+        "publish" => publish(words[0].parse().unwrap(), words[1].parse().unwrap()),
+        "read" => read(words[0].parse().unwrap()),
+        "relay" => super::relay::run(&words),
+        other => panic!("no role {other:?}"),
+    }
+}
+
+pub const CAPACITY: u64 = 64 << 20;
+
+pub fn make_channel(dir: &std::path::Path) -> Publisher {
+    let builder = Publisher::builder("t").dir(dir).capacity(CAPACITY).max_message(LONGEST as u64);
+    builder.open().unwrap()
+}
+
+/// Publishes up to and including sequence `last`, `rate` a second in bursts, then closes the channel.
+fn publish(last: u64, rate: u64) {
+    let mut publisher = Publisher::builder("t").open().unwrap();
+    let (started, first) = (Instant::now(), publisher.next_sequence());
+    let mut buffer = [0; LONGEST];
+    while publisher.next_sequence() <= last {
+        let sequence = publisher.next_sequence();
+        let size = write_message(sequence, &mut buffer);
+        publisher.publish(&buffer[..size]).unwrap();
+        let due = started + Duration::from_nanos((sequence - first) * 1_000_000_000 / rate);
+        let early = due.saturating_duration_since(Instant::now());
+        if early > Duration::from_micros(200) {
+            std::thread::sleep(early);
+        }
+    }
+    publisher.close();
+}
+
+/// Reads to the end and checks every message; prints what it saw.
+fn read(last: u64) {
+    let wait = Wait::Sleep(Duration::from_micros(200));
+    let patience = Duration::from_secs(60);
+    let builder = Subscriber::builder("t").start(Start::Oldest).wait(wait).wait_for_channel(patience);
+    let mut subscriber = builder.open().unwrap();
+    let (mut received, mut gap_messages, mut lapped, mut epochs) = (0u64, 0u64, 0u64, 0u64);
+    let mut sessions = Vec::new();
+    let mut next = 1;
+    let mut buffer = [0; LONGEST];
+    let mut idle_since = Instant::now();
+    while next <= last {
+        let deadline = Instant::now() + Duration::from_secs(1);
+        let Some(event) = subscriber.recv_deadline(deadline).unwrap() else {
+            assert!(idle_since.elapsed() < Duration::from_secs(60), "nothing for a minute, next is {next}");
+            continue;
+        };
+        idle_since = Instant::now();
+        match event {
+            Event::Message(message) => {
+                assert_eq!(message.sequence, next, "after {received} messages");
+                let size = write_message(next, &mut buffer);
+                assert!(message.payload == &buffer[..size], "message {next} is another");
+                (received, next) = (received + 1, next + 1);
+            }
+            Event::Gap { from, to } => {
+                assert_eq!(from, next);
+                (gap_messages, next) = (gap_messages + to - from + 1, to + 1);
+            }
+            Event::Lapped(loss) => {
+                assert_eq!(loss.resumed_at, next + loss.missed);
+                (lapped, next) = (lapped + loss.missed, loss.resumed_at);
+            }
+            Event::NewEpoch { .. } => epochs += 1,
+            Event::NewSession { session } => sessions.push(String::from_utf8_lossy(&session).into_owned()),
+            Event::End => break,
+        }
+    }
+    println!(
+        "\n{}",
+        json!({
+            "received": received, "gap_messages": gap_messages, "lapped": lapped, "epochs": epochs,
+            "sessions": sessions, "next": next,
+        })
+    );
+}

@@ -1,0 +1,148 @@
+//! Where one stream ends and another begins.
+
+use super::hosts::{turn, wait_for};
+use shmcast::{Event, Publisher, RecvError, Start, Subscriber};
+use shmcast_daemon::bridge::egress::{Egress, EgressOptions};
+use shmcast_daemon::bridge::ingress::{Ingress, IngressOptions};
+use shmcast_daemon::bridge::spec::{BridgeSpec, LineSpec, ReceiveSpec, SendSpec};
+use std::net::UdpSocket;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+fn publisher(dir: &Path) -> Publisher {
+    Publisher::builder("t").dir(dir).capacity(1 << 20).max_message(1_000).open().unwrap()
+}
+
+/// A port of this host's own that nobody else uses.
+fn line() -> LineSpec {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let std::net::SocketAddr::V4(group) = socket.local_addr().unwrap() else { panic!("an IPv4 socket") };
+    LineSpec { group, interface: None, source: None }
+}
+
+fn sending(dir: &Path, line: &LineSpec) -> Egress {
+    let send = SendSpec { linger_ms: 100, ..SendSpec::default() };
+    let spec = BridgeSpec { send: Some(send), lines: vec![line.clone()], ..BridgeSpec::new("t") };
+    Egress::start(&spec, Subscriber::builder("t").dir(dir), EgressOptions::default()).unwrap()
+}
+
+fn receiving(dir: &Path, line: &LineSpec) -> Ingress {
+    let receive = ReceiveSpec { from: Some(1), ..ReceiveSpec::default() };
+    let spec = BridgeSpec { receive: Some(receive), lines: vec![line.clone()], ..BridgeSpec::new("t") };
+    let channel = Publisher::builder("t").dir(dir).capacity(1 << 20).max_message(1_000);
+    Ingress::start(&spec, channel, IngressOptions::default()).unwrap()
+}
+
+/// Messages up to `last`, and what came between them.
+fn read_to(subscriber: &mut Subscriber, last: u64) -> Vec<String> {
+    let mut news = Vec::new();
+    while subscriber.next_sequence() <= last {
+        match subscriber.recv_deadline(Instant::now() + Duration::from_secs(20)).unwrap() {
+            Some(Event::Message(_)) => {}
+            Some(Event::NewSession { session }) => {
+                news.push(format!("session {}", String::from_utf8_lossy(&session)));
+            }
+            Some(other) => news.push(format!("{other:?}")),
+            None => panic!("nothing after {news:?}, next is {}", subscriber.next_sequence()),
+        }
+    }
+    news
+}
+
+#[test]
+fn a_channel_made_anew_is_a_new_session_from_its_first_message_on() {
+    let _turn = turn();
+    let (a, b, line) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), line());
+    let mut first = publisher(a.path());
+    let ingress = receiving(b.path(), &line);
+    let egress = sending(a.path(), &line);
+    let session = egress.life().session().unwrap();
+    first.publish_batch(["1", "2", "3"]).unwrap();
+    let mut reader = Subscriber::builder("t").dir(b.path()).start(Start::Oldest).open().unwrap();
+    assert_eq!(read_to(&mut reader, 3), [format!("session {session:<10}")]);
+    drop(first);
+
+    let mut second = Publisher::builder("t").dir(a.path()).anew().open().unwrap();
+    second.publish_batch(["one", "two"]).unwrap();
+    let renewed = wait_for("another session", || egress.life().session().filter(|now| *now != session));
+    assert!(renewed.epoch() > session.epoch() && renewed.tag() == session.tag(), "{renewed} after {session}");
+    // Sequences begin again, and so the channel on B does.
+    let over = loop {
+        match reader.recv_deadline(Instant::now() + Duration::from_secs(20)) {
+            Ok(Some(Event::End)) => {}
+            Ok(other) => panic!("{other:?}"),
+            Err(e) => break e,
+        }
+    };
+    assert_eq!(over, RecvError::Superseded);
+    let mut reader = Subscriber::builder("t").dir(b.path()).start(Start::Oldest).open().unwrap();
+    assert_eq!(read_to(&mut reader, 2), [format!("session {renewed}")]);
+    let counters = wait_for("all in the counters", || {
+        Some(ingress.counters()).filter(|counters| counters.messages_published == 5)
+    });
+    assert_eq!((counters.sessions, counters.messages_missing), (2, 0));
+}
+
+#[test]
+fn a_publisher_that_comes_back_goes_on_in_its_session() {
+    let _turn = turn();
+    let (a, b, line) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), line());
+    let mut first = publisher(a.path());
+    let ingress = receiving(b.path(), &line);
+    let egress = sending(a.path(), &line);
+    let session = egress.life().session().unwrap();
+    first.publish_batch(["1", "2", "3"]).unwrap();
+    let mut reader = Subscriber::builder("t").dir(b.path()).start(Start::Oldest).open().unwrap();
+    read_to(&mut reader, 3);
+    first.close();
+    assert_eq!(reader.recv_deadline(Instant::now() + Duration::from_secs(20)), Ok(Some(Event::End)));
+    let mut second = publisher(a.path());
+    second.publish_batch(["4", "5"]).unwrap();
+    assert_eq!(read_to(&mut reader, 5), ["NewEpoch { epoch: 2 }"]);
+    assert_eq!((egress.life().session(), egress.counters().sessions), (Some(session), 1));
+    let counters = wait_for("all in the counters", || {
+        Some(ingress.counters()).filter(|counters| counters.messages_published == 5)
+    });
+    assert_eq!((counters.sessions, counters.messages_missing), (1, 0));
+}
+
+#[test]
+fn a_bridge_that_is_told_to_end_says_so_to_readers_far_away() {
+    let _turn = turn();
+    let (a, b, line) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), line());
+    let mut publisher = publisher(a.path());
+    let _ingress = receiving(b.path(), &line);
+    let mut egress = sending(a.path(), &line);
+    publisher.publish_batch(["1", "2", "3"]).unwrap();
+    egress.end();
+    egress.join();
+    let mut reader = Subscriber::builder("t").dir(b.path()).start(Start::Oldest).open().unwrap();
+    read_to(&mut reader, 3);
+    assert_eq!(reader.recv_deadline(Instant::now() + Duration::from_secs(20)), Ok(Some(Event::End)));
+    assert!(egress.is_finished() && egress.counters().ends > 0);
+}
+
+#[test]
+fn a_second_hop_keeps_sessions_and_sequences() {
+    let _turn = turn();
+    let dirs = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let (to_b, to_c) = (line(), line());
+    let mut publisher = publisher(dirs[0].path());
+    publisher.publish_batch(["1", "2"]).unwrap();
+    let _b = receiving(dirs[1].path(), &to_b);
+    let first = sending(dirs[0].path(), &to_b);
+    let session = first.life().session().unwrap();
+    wait_for("the session on B", || {
+        let on_b = Subscriber::builder("t").dir(dirs[1].path()).page(false).open().ok()?;
+        on_b.remote_session()
+    });
+    let c = receiving(dirs[2].path(), &to_c);
+    let second = sending(dirs[1].path(), &to_c);
+    wait_for("the session on C", || c.life().session());
+    assert_eq!((second.life().session(), c.life().session()), (Some(session), Some(session)));
+    publisher.publish_batch(["3", "4", "5"]).unwrap();
+    let mut reader = Subscriber::builder("t").dir(dirs[2].path()).start(Start::Oldest).open().unwrap();
+    let news = read_to(&mut reader, 5);
+    // What was before anybody listened nobody was asked for.
+    assert_eq!(news, [format!("session {session}"), "Gap { from: 1, to: 2 }".to_owned()]);
+}
