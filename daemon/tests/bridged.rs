@@ -189,7 +189,7 @@ fn channel(name: &str) -> String {
 fn sends(channel: &str, host: usize) -> String {
     format!(
         "[[bridge]]\nname = \"{channel}-out\"\nchannel = \"{channel}\"\n\
-         line = [{{ group = \"239.7.{host}.1:30001\", interface = \"out\" }}]\n[bridge.send]\nlinger_ms = 300\n\
+         line = [{{ group = \"239.7.{host}.1:30001\", interface = \"out\" }}]\n[bridge.send]\nlinger_ms = 60000\n\
          [bridge.send.repair]\nbind = \"10.78.{host}.1:30002\"\nallow = [\"10.78.{host}.0/24\"]\n"
     )
 }
@@ -297,12 +297,20 @@ fn a_circle_without_a_source_waits_and_says_so() {
 #[test]
 fn a_reload_touches_only_what_has_changed() {
     let Some(net) = Net::new("a_reload_touches_only_what_has_changed") else { return };
-    let gone = sends("rates", 0).replace("30001", "30003").replace("30002", "30004");
+    let gone = sends("rates", 0).replace("30001", "30003").replace("30002", "30004").replace("60000", "300");
     let both = channel("ticks") + &channel("rates") + &sends("ticks", 0);
     let a = net.daemon(0, &(both.clone() + &gone));
     let b = net.daemon(1, &(channel("ticks") + &receives("ticks", 1, "")));
     let before = b.wait_for_bridge("ticks-in", "hear the session", has_session);
     a.wait_for_bridge("rates-out", "run", has_session);
+    let table = String::from_utf8(a.run("bridge status").stdout).unwrap();
+    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(
+        (rows[0][0], &rows[1][..4]),
+        ("BRIDGE", &["rates-out", "rates", "send", "running"][..]),
+        "{table}"
+    );
+    assert_eq!((rows.len(), rows[2][0]), (3, "ticks-out"), "{table}");
     a.publish("ticks", 100);
     b.wait_for_bridge("ticks-in", "have all", |bridge| bridge["figures"]["receive"]["next_sequence"] == 101);
 
@@ -335,6 +343,34 @@ fn a_reload_touches_only_what_has_changed() {
     // A clean stop says goodbye to nobody: the next daemon goes on in the session.
     a.signal(Signal::SIGTERM);
     a.wait_for_log("stopped");
+}
+
+/// A sender whose memory is gone counts from 1 again, in a session of its own: so does the channel here, and a reader
+/// that comes then finds the new messages under the sender's sequences.
+#[test]
+fn a_session_that_counts_from_the_beginning_begins_the_channel_anew() {
+    let Some(net) = Net::new("a_session_that_counts_from_the_beginning_begins_the_channel_anew") else {
+        return;
+    };
+    let config = channel("ticks") + &sends("ticks", 0);
+    let a = net.daemon(0, &config);
+    let follows =
+        receives("ticks", 1, "").replace("[bridge.receive]", "session = \"TICK\"\n[bridge.receive]");
+    let b = net.daemon(1, &(channel("ticks") + &follows));
+    let first = b.wait_for_bridge("ticks-in", "hear the session", has_session);
+    a.publish("ticks", 100);
+    b.wait_for_bridge("ticks-in", "have all", |bridge| bridge["figures"]["receive"]["next_sequence"] == 101);
+    // Epochs count half seconds.
+    std::thread::sleep(Duration::from_millis(600));
+    drop(a);
+    let a = net.daemon(0, &config);
+    let is_next = |bridge: &Value| has_session(bridge) && bridge["session"] != first["session"];
+    b.wait_for_bridge("ticks-in", "hear the next session", is_next);
+    a.publish("ticks", 50);
+    b.wait_for_bridge("ticks-in", "begin anew", |bridge| bridge["figures"]["receive"]["next_sequence"] == 51);
+    let output = b.run("sub ticks --from 1 --count 50 --summary --json");
+    assert_eq!(output.stdout, fs::read(net.path(0, "input")).unwrap());
+    assert!(b.log().contains("event=\"anew\""), "{}", b.log());
 }
 
 /// The figures of both ends, by Prometheus's own judgement.

@@ -216,6 +216,44 @@ fn requests_and_their_answers_read_as_they_were_meant() {
     assert_eq!(found.errors, [""; 0]);
 }
 
+/// What `shmcast bridge send --pcap` writes of a real channel: all of it, and sound.
+#[test]
+fn what_a_bridge_says_it_sent_is_what_was_published() {
+    if Command::new("tshark").arg("--version").output().is_err() {
+        eprintln!("SKIPPED what_a_bridge_says_it_sent_is_what_was_published: tshark is not installed");
+        return;
+    }
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let shmcast = |words: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_shmcast"));
+        command.args(words.split_whitespace()).env("SHMCAST_DIR", dir.path().join("channels"));
+        command.stdin(std::process::Stdio::null());
+        command
+    };
+    let input = dir.path().join("input");
+    std::fs::write(&input, (1..=2_000).map(|n| format!("{n}\n")).collect::<String>()).unwrap();
+    let capture = dir.path().join("sent.pcap");
+    let words = format!(
+        "bridge send t --to 127.0.0.1:{PORT} --from oldest --wait-channel --until-end --linger 300ms --pcap {}",
+        capture.display()
+    );
+    let mut bridge = shmcast(&words).spawn().unwrap();
+    let words = format!(
+        "pub t --input {} --capacity 1MiB --max-message 1378 --wait-readers 1 --rate 200000/s",
+        input.display()
+    );
+    assert!(shmcast(&words).output().unwrap().status.success());
+    assert!(bridge.wait().unwrap().success());
+    let found = tshark(&capture, dir.path());
+    assert!(found.iter().all(|packet| packet.errors.is_empty()), "{found:?}");
+    let sequences: Vec<u64> = found.iter().flat_map(|packet| packet.sequences.clone()).collect();
+    assert_eq!(sequences, (1..=2_000).collect::<Vec<_>>());
+    let lengths: u64 = found.iter().flat_map(|packet| &packet.lengths).sum();
+    assert_eq!(lengths, (1..=2_000u64).map(|n| n.to_string().len() as u64).sum::<u64>());
+    let ends = found.iter().filter(|packet| packet.count == 0xFFFF);
+    assert!(ends.clone().count() > 1 && ends.clone().all(|end| end.sequence == 2_001), "the end is repeated");
+}
+
 /// A judge that finds nothing wrong with anything would prove nothing.
 #[test]
 fn the_judge_finds_what_is_wrong() {

@@ -46,6 +46,8 @@ struct Carried {
     started: Instant,
     try_at: Instant,
     pause: Duration,
+    /// Its channel has just begun anew, for a session that is to be had from its first message on.
+    is_anew: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,7 +174,17 @@ impl Carried {
             started: now,
             try_at: now,
             pause: FIRST_PAUSE,
+            is_anew: false,
         }
+    }
+
+    /// What the bridge is to be started with now.
+    fn spec_now(&mut self) -> BridgeSpec {
+        let mut spec = self.spec.clone();
+        if let Some(receive) = spec.receive.as_mut().filter(|_| std::mem::take(&mut self.is_anew)) {
+            receive.from = Some(1);
+        }
+        spec
     }
 
     fn fail(&mut self, why: String) {
@@ -344,7 +356,7 @@ impl Work {
                         bridge.state = State::Waiting;
                         bridge.why = Some(format!("for the session that bridge {source:?} is to receive"));
                     }
-                    _ if bridge.try_at <= now => due.push(bridge.spec.clone()),
+                    _ if bridge.try_at <= now => due.push(bridge.spec_now()),
                     _ => {}
                 }
             }
@@ -380,7 +392,7 @@ impl Work {
             bridge.fail(why);
             if needs_anew {
                 // A new session that counts from the beginning again: the channel does so too.
-                bridge.try_at = Instant::now();
+                (bridge.try_at, bridge.is_anew) = (Instant::now(), true);
                 anew.push(bridge.spec.channel.clone());
             }
         }
