@@ -92,15 +92,16 @@ impl HostedSegment {
     /// # Errors
     /// [`ChannelError`] for a bad name or size, or when there is no memory.
     pub fn create(spec: &HostedSpec) -> Result<Self, ChannelError> {
-        let made = Self::make(spec)?;
+        let made = Self::make(spec, None)?;
         if spec.is_strict {
             made.segment.continue_from(1, 0, 1, 0);
         }
         Ok(made)
     }
 
-    fn make(spec: &HostedSpec) -> Result<Self, ChannelError> {
-        let header = spec.header()?;
+    fn make(spec: &HostedSpec, created_ns: Option<u64>) -> Result<Self, ChannelError> {
+        let mut header = spec.header()?;
+        header.created_ns = created_ns.unwrap_or(header.created_ns);
         let os = |what| ChannelError::os(what, format!("memfd:{}", spec.name));
         let file = memfd::create(&format!("shmcast:{}", spec.name)).map_err(os("create"))?;
         let segment = Segment::create(&file, header).map_err(|source| damaged(&spec.name, source))?;
@@ -156,7 +157,8 @@ impl HostedSegment {
         pages: impl Iterator<Item = &'a HostedPage> + Clone,
     ) -> Result<Self, ChannelError> {
         // First of all: without memory for it nothing may be void.
-        let successor = Self::make(spec)?;
+        // As old as the channel: bridges tell by it whether its sequences have begun again.
+        let successor = Self::make(spec, Some(self.header().created_ns))?;
         let generation = self.generation().max(1);
         let cut = || {
             let place = self.segment.locator().tail();
@@ -170,6 +172,9 @@ impl HostedSegment {
         let epoch = self.segment.state().map_or(0, |(epoch, _)| epoch);
         let bytes = self.segment.header_word(LAZY_BYTES);
         successor.segment.continue_from(next, epoch, generation + 1, bytes);
+        if let Some(session) = self.segment.session() {
+            successor.segment.continue_session(session);
+        }
         if self.segment.access() == Access::Write {
             self.segment.supersede();
         }
@@ -388,5 +393,30 @@ pub(crate) fn new_header(name: &str, geometry: Geometry, schema: (u64, String), 
         channel: name.to_owned(),
         schema: schema.1,
         labels,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_successor_is_as_old_as_its_channel_and_carries_its_remote_session() {
+        let spec = HostedSpec {
+            name: "t".into(),
+            capacity: 64 << 10,
+            max_message: None,
+            labels: String::new(),
+            preparation: Preparation::NONE,
+            is_strict: true,
+        };
+        let first = HostedSegment::create(&spec).unwrap();
+        assert_eq!(first.segment.session(), None);
+        let mut writer = first.segment.writer(1, 1).unwrap();
+        writer.session(*b"EQTY00000Z", 2);
+        let second = first.succeed(&spec, std::iter::empty()).unwrap();
+        assert_eq!(second.segment.session(), Some(*b"EQTY00000Z"));
+        assert_eq!(second.header().created_ns, first.header().created_ns);
+        assert_ne!(second.uuid(), first.uuid());
     }
 }

@@ -117,7 +117,7 @@ impl Segment {
         &self.header
     }
 
-    /// A word of the header page as it is now, such as [`LAZY_BYTES`](crate::layout::header::LAZY_BYTES). A claim of
+    /// A word of the header page as it is now, such as [`LAZY_BYTES`]. A claim of
     /// the writer's.
     ///
     /// # Panics
@@ -164,6 +164,19 @@ impl Segment {
             // Not closed: readers that get here before the first writer would take that for the end of the stream.
             self.cells.header[STATE].store(State::Recovering.pack(epoch), Ordering::Release);
         }
+    }
+
+    /// Notes in a new segment, which nobody has seen yet, the remote session of the one that it continues.
+    ///
+    /// # Panics
+    /// When the segment was mapped for reading.
+    pub fn continue_session(&self, session: [u8; 10]) {
+        assert!(self.access == Access::Write, "only a writable map can be marked");
+        let (mut high, mut low) = ([0; 8], [0; 8]);
+        high.copy_from_slice(&session[..8]);
+        low[..2].copy_from_slice(&session[8..]);
+        self.cells.header[SESSION].store(u64::from_le_bytes(high), Ordering::Relaxed);
+        self.cells.header[SESSION_REST].store(u64::from_le_bytes(low) | HAS_SESSION, Ordering::Relaxed);
     }
 
     /// How it is mapped.

@@ -137,6 +137,7 @@ impl Ingress {
             wait: spec.wait,
             timeouts: [0; MAX_SERVERS],
             to_ring: Histogram::default(),
+            since_ns: wall_ns(),
             tap: options.tap,
             clock,
             shared: shared.clone(),
@@ -295,6 +296,8 @@ struct Receiving {
     /// Requests that each server left unanswered, as far as that was acted on.
     timeouts: [u64; MAX_SERVERS],
     to_ring: Histogram,
+    /// When the thread began, in nanoseconds since 1970: what waited for that is not counted as slow.
+    since_ns: u64,
     tap: Option<Tap>,
     clock: Clock,
     shared: Arc<Shared>,
@@ -342,7 +345,7 @@ impl Receiving {
     }
 
     fn handle_batch(&mut self, at: usize) {
-        let Self { ports, servers, lines, receiver, inlet, to_ring, tap, clock, .. } = self;
+        let Self { ports, servers, lines, receiver, inlet, to_ring, since_ns, tap, clock, .. } = self;
         let Port { inbox, role, last_drops, leases, local, .. } = &mut ports[at];
         let now_ns = clock.now_ns();
         for datagram in inbox.datagrams() {
@@ -393,7 +396,8 @@ impl Receiving {
         // The clock of the kernel's stamps, read once a batch: what it says is at most the batch's own time too long.
         let in_ring_ns = wall_ns();
         if *role != Role::Servers {
-            for time_ns in inbox.datagrams().filter_map(|datagram| datagram.time_ns) {
+            let stamps = inbox.datagrams().filter_map(|datagram| datagram.time_ns);
+            for time_ns in stamps.filter(|time_ns| time_ns >= since_ns) {
                 to_ring.record(in_ring_ns.saturating_sub(time_ns), 1);
             }
         }

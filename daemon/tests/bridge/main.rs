@@ -11,6 +11,7 @@ mod loss;
 mod relay;
 mod roles;
 mod sessions;
+mod tail;
 
 #[test]
 #[ignore = "a role that the tests here start processes for"]
