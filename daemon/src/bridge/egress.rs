@@ -5,36 +5,32 @@
 //! live traffic goes first. The publisher never waits for either: a bridge that is overtaken counts what it missed, and
 //! receivers get an exact gap. After the start the loop makes no system call but those that send, sleep or yield.
 
-use shmcast::{ChannelError, Event, RecvError, Start, State, Subscriber, SubscriberBuilder, Wait};
+use shmcast::hosting::datagrams;
+use shmcast::{ChannelError, Start, State, Subscriber, SubscriberBuilder, Wait};
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
 use zerocopy::FromZeros;
+
+mod live;
+mod outlet;
 
 use super::BridgeError;
 use super::origins::Origins;
 use super::pcap::Tap;
 use super::proto::counters::SenderCounters;
-use super::proto::sender::{PushError, Sender, SenderConfig};
+use super::proto::sender::{Sender, SenderConfig};
 use super::proto::session::{EPOCH_LIMIT, Session};
 use super::proto::wire::{HEADER_BYTES, LENGTH_BYTES};
 use super::repair::{LiveTable, Repair};
 use super::socket::{self, Refusals, Tuning};
 use super::spec::{BridgeSpec, Direction, SendSpec, StartAt, WaitMode};
-use super::status::{Board, Life, Phase, RepairCounters, SendCounters};
-use super::thread::{Clock, Idle, SHOW_EVERY_NS, spawn, wall_ns};
-use shmcast::hosting::datagrams;
+use super::status::{Board, Life, RepairCounters, SendCounters};
+use super::thread::{Clock, Idle, spawn};
+use live::Live;
+use outlet::{Line, Outlet};
 
-/// Events taken from the ring before the loop looks at anything else.
-const EVENTS_PER_TURN: usize = 1_024;
-/// Longest time that a sleeping thread does not look at the stop flag.
-const LOOK_UP: Duration = Duration::from_millis(20);
-/// How often an idle thread that no daemon wakes looks at what empty polls do not see: the channel's removal.
-const LOOK_EVERY_NS: u64 = 5_000_000;
-/// Pause between two attempts to attach to a channel that went away.
-const RETRY_NS: u64 = 20_000_000;
 /// Bytes of the receive buffer of the socket that requests come to.
 const REPAIR_BUFFER_BYTES: usize = 1 << 20;
 /// Epochs count half seconds from the start of 2020, in nanoseconds since 1970; six digits last until 2054.
@@ -303,306 +299,4 @@ fn v4(address: Option<SocketAddr>) -> Option<SocketAddrV4> {
 
 fn local_address(socket: &UdpSocket) -> Option<SocketAddrV4> {
     v4(socket.local_addr().ok())
-}
-
-/// A socket and where it sends to.
-#[derive(Debug)]
-struct Line {
-    socket: UdpSocket,
-    from: Option<SocketAddrV4>,
-    to: SocketAddrV4,
-}
-
-/// The sending thread.
-struct Live {
-    /// `None` while the channel is gone.
-    subscriber: Option<Subscriber>,
-    /// Whether the daemon wakes it.
-    parks: bool,
-    channel: SubscriberBuilder,
-    origins: Origins,
-    spec: BridgeSpec,
-    ends_with_channel: bool,
-    idle: Idle,
-    retry_ns: u64,
-    looked_ns: u64,
-    shown_ns: u64,
-    outlet: Outlet,
-}
-
-impl Live {
-    fn run(mut self) {
-        let result = self.carry_all();
-        let shared = self.outlet.shared.clone();
-        self.outlet.show();
-        match result {
-            Ok(()) => shared.life.enter(Phase::Ended),
-            Err(why) => shared.life.fail(why),
-        }
-        // The repairs serve this session, which is over, or somebody else's to go on with.
-        shared.stop.store(true, Ordering::Relaxed);
-    }
-
-    fn carry_all(&mut self) -> Result<(), String> {
-        while !self.outlet.shared.stop.load(Ordering::Relaxed) {
-            let found = self.carry()?;
-            let now_ns = self.outlet.clock.now_ns();
-            if now_ns.saturating_sub(self.shown_ns) >= SHOW_EVERY_NS {
-                self.shown_ns = now_ns;
-                self.outlet.show();
-            }
-            if found {
-                self.idle.reset();
-                continue;
-            }
-            if self.outlet.shared.end.load(Ordering::Relaxed) {
-                self.outlet.end(now_ns);
-            }
-            self.outlet.send_idle(now_ns);
-            if self.outlet.sender.is_finished(now_ns) && (self.ends_with_channel || self.is_told_to_end()) {
-                return Ok(());
-            }
-            self.rest(now_ns)?;
-        }
-        Ok(())
-    }
-
-    fn is_told_to_end(&self) -> bool {
-        self.outlet.shared.end.load(Ordering::Relaxed)
-    }
-
-    /// Takes what is waiting in the ring and sends it. Says whether there was anything.
-    fn carry(&mut self) -> Result<bool, String> {
-        let Some(subscriber) = &mut self.subscriber else { return self.attach_again() };
-        let outlet = &mut self.outlet;
-        let mut result = Ok(());
-        let mut events = 0;
-        while events < EVENTS_PER_TURN {
-            match subscriber.try_recv() {
-                Ok(Some(event)) => outlet.take(event),
-                Ok(None) => break,
-                Err(e) => {
-                    result = Err(e);
-                    break;
-                }
-            }
-            events += 1;
-        }
-        outlet.flush();
-        match result {
-            Ok(()) => Ok(events > 0),
-            Err(e) => self.lose(e),
-        }
-    }
-
-    fn lose(&mut self, error: RecvError) -> Result<bool, String> {
-        match error {
-            // Removed, or begun anew.
-            RecvError::Superseded => {
-                self.subscriber = None;
-                Ok(true)
-            }
-            e => Err(format!("channel {:?}: {e}", self.spec.channel)),
-        }
-    }
-
-    #[cold]
-    fn attach_again(&mut self) -> Result<bool, String> {
-        let now_ns = self.outlet.clock.now_ns();
-        if now_ns < self.retry_ns {
-            return Ok(false);
-        }
-        self.retry_ns = now_ns + RETRY_NS;
-        // All of it: what was published while we looked away belongs to the new session as well.
-        let Ok((subscriber, parks)) = attach(&self.channel.clone().start(Start::Oldest), self.spec.wait)
-        else {
-            return Ok(false);
-        };
-        check_sizes(&self.spec, &subscriber).map_err(|e| e.to_string())?;
-        // Its sequences begin again, so its epoch must be another, however soon it was made anew.
-        let least_epoch = self.outlet.sender.session().epoch().map_or(0, |epoch| epoch + 1);
-        let session = session_of(&self.spec, &subscriber, &self.origins, least_epoch);
-        let session = session.map_err(|e| e.to_string())?;
-        self.outlet.shared.attached.fetch_add(1, Ordering::Release);
-        self.outlet.begin(session, subscriber.next_sequence());
-        (self.subscriber, self.parks) = (Some(subscriber), parks);
-        Ok(true)
-    }
-
-    /// Waits for the ring or the next heartbeat, whichever is first.
-    fn rest(&mut self, now_ns: u64) -> Result<(), String> {
-        let due_ns = self.outlet.sender.next_deadline(now_ns).unwrap_or(u64::MAX);
-        let limit = Duration::from_nanos(due_ns.saturating_sub(now_ns)).min(LOOK_UP);
-        let looks = self.parks || now_ns.saturating_sub(self.looked_ns) >= LOOK_EVERY_NS;
-        let Some(subscriber) = self.subscriber.as_mut().filter(|_| looks) else {
-            self.idle.wait(limit);
-            return Ok(());
-        };
-        self.looked_ns = now_ns;
-        let deadline = self.outlet.clock.instant(now_ns) + if self.parks { limit } else { Duration::ZERO };
-        match subscriber.recv_deadline(deadline) {
-            Ok(Some(event)) => self.outlet.take(event),
-            Ok(None) => {}
-            Err(e) => drop(self.lose(e)?),
-        }
-        Ok(())
-    }
-}
-
-/// Where the ring's events go.
-struct Outlet {
-    sender: Sender,
-    config: SenderConfig,
-    /// What senders of earlier sessions counted.
-    earlier: SenderCounters,
-    counters: SendCounters,
-    /// The session's name was given: it stays whatever session the channel was brought here with.
-    keeps_session: bool,
-    /// The session was ended; whatever comes now begins where it stopped.
-    is_over: bool,
-    /// The end that comes first is that of a publisher before our time.
-    skips_end: bool,
-    lines: Vec<Line>,
-    /// The socket that unicast leases are served from.
-    leases: Option<Line>,
-    clock: Clock,
-    tap: Option<Tap>,
-    shared: Arc<Shared>,
-}
-
-impl Outlet {
-    fn take(&mut self, event: Event<'_>) {
-        match event {
-            Event::Message(message) => self.push(message.sequence, message.payload),
-            Event::Lapped(lapped) => {
-                self.counters.lapped += 1;
-                self.counters.messages_missed += lapped.missed;
-            }
-            Event::Gap { from, to } => self.counters.gap_messages += to - from + 1,
-            Event::NewSession { session } if !self.keeps_session => {
-                let session = Session::from_bytes(session);
-                if session != self.sender.session() {
-                    self.flush();
-                    self.begin(session, self.sender.next());
-                }
-            }
-            Event::NewSession { .. } | Event::NewEpoch { .. } => {}
-            Event::End if self.skips_end => self.skips_end = false,
-            Event::End => {
-                self.flush();
-                self.end(self.clock.now_ns());
-            }
-        }
-    }
-
-    #[inline]
-    fn push(&mut self, sequence: u64, payload: &[u8]) {
-        self.skips_end = false;
-        if self.is_over {
-            self.begin(self.sender.session(), sequence);
-        }
-        loop {
-            match self.sender.push(sequence, payload) {
-                Ok(()) | Err(PushError::WentBack { .. }) => return,
-                Err(PushError::BatchFull) => self.send_batch(),
-                Err(PushError::TooLong { .. }) => {
-                    self.counters.messages_too_long += 1;
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Sends everything that was taken.
-    fn flush(&mut self) {
-        self.sender.close();
-        self.send_batch();
-    }
-
-    fn send_batch(&mut self) {
-        if self.sender.datagrams().next().is_none() {
-            return;
-        }
-        // First: the fastest receiver's request must not be refused as too early.
-        self.shared.next.store(self.sender.next(), Ordering::Release);
-        send_to_all(
-            (&self.lines, self.leases.as_ref(), &self.shared.live, self.tap.as_ref()),
-            &mut self.counters,
-            || self.sender.datagrams(),
-        );
-        self.sender.clear(self.clock.now_ns());
-    }
-
-    /// Sends the heartbeat or end-of-session packet that is due.
-    fn send_idle(&mut self, now_ns: u64) {
-        let Some(packet) = self.sender.poll_idle(now_ns) else { return };
-        send_to_all(
-            (&self.lines, self.leases.as_ref(), &self.shared.live, self.tap.as_ref()),
-            &mut self.counters,
-            || std::iter::once(&packet[..]),
-        );
-    }
-
-    fn end(&mut self, now_ns: u64) {
-        if !self.is_over {
-            self.is_over = true;
-            self.sender.end(now_ns);
-            self.shared.life.enter(Phase::Ending);
-        }
-    }
-
-    /// A session begins, or the one that had ended goes on.
-    #[cold]
-    fn begin(&mut self, session: Session, next: u64) {
-        self.add_up();
-        self.counters.sessions += u64::from(session != self.sender.session());
-        self.sender = Sender::new(self.config, session, next, self.clock.now_ns());
-        self.is_over = false;
-        self.shared.set_session(session);
-        self.shared.next.store(next, Ordering::Release);
-        self.shared.life.enter(Phase::Running);
-    }
-
-    fn add_up(&mut self) {
-        let last = *self.sender.counters();
-        self.earlier.packets += last.packets;
-        self.earlier.messages += last.messages;
-        self.earlier.bytes += last.bytes;
-        self.earlier.heartbeats += last.heartbeats;
-        self.earlier.ends += last.ends;
-    }
-
-    fn show(&mut self) {
-        self.counters.set_sender(&self.earlier, self.sender.counters());
-        self.counters.next_sequence = self.sender.next();
-        self.shared.counters.show(&self.counters);
-    }
-}
-
-fn send_to_all<'a, D: Iterator<Item = &'a [u8]>>(
-    (lines, leases, live, tap): (&[Line], Option<&Line>, &LiveTable, Option<&Tap>),
-    counters: &mut SendCounters,
-    datagrams: impl Fn() -> D,
-) {
-    let mut count = |sent: datagrams::Sent| {
-        counters.datagrams_sent += sent.sent;
-        counters.datagrams_refused += sent.refused;
-    };
-    for line in lines {
-        count(datagrams::send(&line.socket, line.to, datagrams()));
-    }
-    if let Some(leases) = leases {
-        live.iter().for_each(|to| count(datagrams::send(&leases.socket, to, datagrams())));
-    }
-    if let Some(tap) = tap {
-        let now_ns = wall_ns();
-        let routes = lines
-            .iter()
-            .map(|line| (line.from, line.to))
-            .chain(leases.iter().flat_map(|leases| live.iter().map(|to| (leases.from, to))));
-        for (from, to) in routes {
-            let from = from.unwrap_or(SocketAddrV4::new([0, 0, 0, 0].into(), 0));
-            datagrams().for_each(|datagram| tap.record(now_ns, from.into(), to.into(), datagram));
-        }
-    }
 }

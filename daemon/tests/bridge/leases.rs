@@ -11,6 +11,7 @@ use shmcast_daemon::bridge::proto::wire::Request;
 use shmcast_daemon::bridge::spec::{BridgeSpec, ReceiveSpec, RepairSpec, SendSpec};
 use std::net::{SocketAddrV4, UdpSocket};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 fn sending(dir: &Path, change: impl FnOnce(&mut RepairSpec)) -> Egress {
@@ -131,26 +132,10 @@ fn a_flood_of_nonsense_costs_no_message() {
     wait_for("both leases", || (egress.repair_counters().leases.held == 2).then_some(()));
     let mut reader = Subscriber::builder("t").dir(b.path()).start(Start::Oldest).open().unwrap();
     let flood = super::hosts::number("SHMCAST_FLOOD", 50_000);
-    let stop = std::sync::atomic::AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
     let mut rng = fastrand::Rng::with_seed(3);
-    let next = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-            setsockopt(&socket, sockopt::SndBuf, &(1 << 16)).unwrap();
-            for _ in 0..flood {
-                let bytes: Vec<u8> = (0..rng.usize(0..80)).map(|_| rng.u8(..)).collect();
-                let _ = socket.send_to(&bytes, server);
-            }
-            stop.store(true, std::sync::atomic::Ordering::Relaxed);
-        });
-        while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-            publish(&mut publisher, 10);
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        publisher.next_sequence()
-    });
     let mut expected = 1;
-    wait_for("the last message", || {
+    let mut read = || {
         while let Some(event) = reader.try_recv().unwrap() {
             match event {
                 Event::Message(message) => {
@@ -161,8 +146,26 @@ fn a_flood_of_nonsense_costs_no_message() {
                 other => panic!("{other:?}"),
             }
         }
-        (expected == next).then_some(())
+        expected
+    };
+    let next = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            setsockopt(&socket, sockopt::SndBuf, &(1 << 16)).unwrap();
+            for _ in 0..flood {
+                let bytes: Vec<u8> = (0..rng.usize(0..80)).map(|_| rng.u8(..)).collect();
+                let _ = socket.send_to(&bytes, server);
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        while !stop.load(Ordering::Relaxed) {
+            publish(&mut publisher, 10);
+            read();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        publisher.next_sequence()
     });
+    wait_for("the last message", || (read() == next).then_some(()));
     let counters = wait_for("the flood's end", || {
         let counters = egress.repair_counters();
         (counters.datagrams + counters.kernel_drops >= flood).then_some(counters)

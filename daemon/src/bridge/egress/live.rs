@@ -1,0 +1,157 @@
+//! The sending thread: reads the ring, wakes for heartbeats, and attaches again to a channel that was made anew.
+
+use shmcast::{RecvError, Start, Subscriber, SubscriberBuilder};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::outlet::Outlet;
+use super::{attach, check_sizes, session_of};
+use crate::bridge::origins::Origins;
+use crate::bridge::spec::BridgeSpec;
+use crate::bridge::status::Phase;
+use crate::bridge::thread::{Idle, SHOW_EVERY_NS};
+
+/// Events taken from the ring before the loop looks at anything else.
+const EVENTS_PER_TURN: usize = 1_024;
+/// Longest time that a sleeping thread does not look at the stop flag.
+const LOOK_UP: Duration = Duration::from_millis(20);
+/// How often an idle thread that no daemon wakes looks at what empty polls do not see: the channel's removal.
+const LOOK_EVERY_NS: u64 = 5_000_000;
+/// Pause between two attempts to attach to a channel that went away.
+const RETRY_NS: u64 = 20_000_000;
+
+/// The sending thread.
+pub(super) struct Live {
+    /// `None` while the channel is gone.
+    pub(super) subscriber: Option<Subscriber>,
+    /// Whether the daemon wakes it.
+    pub(super) parks: bool,
+    pub(super) channel: SubscriberBuilder,
+    pub(super) origins: Origins,
+    pub(super) spec: BridgeSpec,
+    pub(super) ends_with_channel: bool,
+    pub(super) idle: Idle,
+    pub(super) retry_ns: u64,
+    pub(super) looked_ns: u64,
+    pub(super) shown_ns: u64,
+    pub(super) outlet: Outlet,
+}
+
+impl Live {
+    pub(super) fn run(mut self) {
+        let result = self.carry_all();
+        let shared = self.outlet.shared.clone();
+        self.outlet.show();
+        match result {
+            Ok(()) => shared.life.enter(Phase::Ended),
+            Err(why) => shared.life.fail(why),
+        }
+        // The repairs serve this session, which is over, or somebody else's to go on with.
+        shared.stop.store(true, Ordering::Relaxed);
+    }
+
+    fn carry_all(&mut self) -> Result<(), String> {
+        while !self.outlet.shared.stop.load(Ordering::Relaxed) {
+            let found = self.carry()?;
+            let now_ns = self.outlet.clock.now_ns();
+            if now_ns.saturating_sub(self.shown_ns) >= SHOW_EVERY_NS {
+                self.shown_ns = now_ns;
+                self.outlet.show();
+            }
+            if found {
+                self.idle.reset();
+                continue;
+            }
+            if self.outlet.shared.end.load(Ordering::Relaxed) {
+                self.outlet.end(now_ns);
+            }
+            self.outlet.send_idle(now_ns);
+            if self.outlet.sender.is_finished(now_ns) && (self.ends_with_channel || self.is_told_to_end()) {
+                return Ok(());
+            }
+            self.rest(now_ns)?;
+        }
+        Ok(())
+    }
+
+    fn is_told_to_end(&self) -> bool {
+        self.outlet.shared.end.load(Ordering::Relaxed)
+    }
+
+    /// Takes what is waiting in the ring and sends it. Says whether there was anything.
+    fn carry(&mut self) -> Result<bool, String> {
+        let Some(subscriber) = &mut self.subscriber else { return self.attach_again() };
+        let outlet = &mut self.outlet;
+        let mut result = Ok(());
+        let mut events = 0;
+        while events < EVENTS_PER_TURN {
+            match subscriber.try_recv() {
+                Ok(Some(event)) => outlet.take(event),
+                Ok(None) => break,
+                Err(e) => {
+                    result = Err(e);
+                    break;
+                }
+            }
+            events += 1;
+        }
+        outlet.flush();
+        match result {
+            Ok(()) => Ok(events > 0),
+            Err(e) => self.lose(e),
+        }
+    }
+
+    fn lose(&mut self, error: RecvError) -> Result<bool, String> {
+        match error {
+            // Removed, or begun anew.
+            RecvError::Superseded => {
+                self.subscriber = None;
+                Ok(true)
+            }
+            e => Err(format!("channel {:?}: {e}", self.spec.channel)),
+        }
+    }
+
+    #[cold]
+    fn attach_again(&mut self) -> Result<bool, String> {
+        let now_ns = self.outlet.clock.now_ns();
+        if now_ns < self.retry_ns {
+            return Ok(false);
+        }
+        self.retry_ns = now_ns + RETRY_NS;
+        // All of it: what was published while we looked away belongs to the new session as well.
+        let Ok((subscriber, parks)) = attach(&self.channel.clone().start(Start::Oldest), self.spec.wait)
+        else {
+            return Ok(false);
+        };
+        check_sizes(&self.spec, &subscriber).map_err(|e| e.to_string())?;
+        // Its sequences begin again, so its epoch must be another, however soon it was made anew.
+        let least_epoch = self.outlet.sender.session().epoch().map_or(0, |epoch| epoch + 1);
+        let session = session_of(&self.spec, &subscriber, &self.origins, least_epoch);
+        let session = session.map_err(|e| e.to_string())?;
+        self.outlet.shared.attached.fetch_add(1, Ordering::Release);
+        self.outlet.begin(session, subscriber.next_sequence());
+        (self.subscriber, self.parks) = (Some(subscriber), parks);
+        Ok(true)
+    }
+
+    /// Waits for the ring or the next heartbeat, whichever is first.
+    fn rest(&mut self, now_ns: u64) -> Result<(), String> {
+        let due_ns = self.outlet.sender.next_deadline(now_ns).unwrap_or(u64::MAX);
+        let limit = Duration::from_nanos(due_ns.saturating_sub(now_ns)).min(LOOK_UP);
+        let looks = self.parks || now_ns.saturating_sub(self.looked_ns) >= LOOK_EVERY_NS;
+        let Some(subscriber) = self.subscriber.as_mut().filter(|_| looks) else {
+            self.idle.wait(limit);
+            return Ok(());
+        };
+        self.looked_ns = now_ns;
+        let deadline = self.outlet.clock.instant(now_ns) + if self.parks { limit } else { Duration::ZERO };
+        match subscriber.recv_deadline(deadline) {
+            Ok(Some(event)) => self.outlet.take(event),
+            Ok(None) => {}
+            Err(e) => drop(self.lose(e)?),
+        }
+        Ok(())
+    }
+}
