@@ -114,7 +114,7 @@ impl Publisher {
     #[inline]
     pub fn publish_with(&mut self, payload: &[u8], mark: Mark) -> Result<u64, PublishError> {
         self.check_not_cut_off()?;
-        Ok(self.writer.publish(payload, mark.tag, mark.key, self.clock.now())?)
+        Ok(self.writer.publish_timed(payload, mark.tag, mark.key, || self.clock.now())?)
     }
 
     /// Publishes several messages with one time stamp; returns their sequences. Saves reading the clock for each.

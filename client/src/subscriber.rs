@@ -9,7 +9,7 @@ use crate::lock;
 use crate::message::{Event, Lapped, Message, RecvError};
 use crate::park::{self, ALONE, LONGEST_NAP, Parking};
 use crate::publisher::TOUCHED_BYTES;
-use crate::wait::{Wait, Waiter};
+use crate::wait::{BURST, BURST_PAUSE, Wait, Waiter};
 use shmcast_layout::control::Request;
 use shmcast_layout::layout::geometry::{GRANULE, record_bytes};
 use shmcast_layout::layout::header::{FIRST_SEQUENCE, GENERATION, Header, State};
@@ -65,6 +65,8 @@ pub struct Subscriber {
     reader: Reader,
     clock: Clock,
     wait: Wait,
+    /// The sequence at the last empty poll of a wait, for [`Wait::Burst`].
+    caught_up_at: u64,
     resume: Resume,
     /// The publisher's incarnation as last told.
     epoch: u64,
@@ -163,8 +165,8 @@ impl Subscriber {
     /// # Errors
     /// [`RecvError`]; only the [`TooSmall`](RecvError::TooSmall) of the `_into` variant is worth another try.
     pub fn recv(&mut self) -> Result<Event<'_>, RecvError> {
-        let outcome = self.wait_for(None)?;
-        Ok(self.lend(outcome.expect("waiting without a deadline ends with an event")))
+        let event = self.recv_until(None)?;
+        Ok(event.expect("waiting without a deadline ends with an event"))
     }
 
     /// As [`recv`](Self::recv), in an event loop: other tasks run until something comes. To be opened with
@@ -229,7 +231,21 @@ impl Subscriber {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn recv_deadline(&mut self, deadline: Instant) -> Result<Option<Event<'_>>, RecvError> {
-        let outcome = self.wait_for(Some(deadline))?;
+        self.recv_until(Some(deadline))
+    }
+
+    #[inline(always)]
+    fn recv_until(&mut self, deadline: Option<Instant>) -> Result<Option<Event<'_>>, RecvError> {
+        let poll = self.reader.poll(self.buffer.as_mut_bytes());
+        if let Poll::Message { length, sequence, tag, key, time } = poll
+            && self.generation == 0
+        {
+            return Ok(Some(self.receive(length, sequence, tag, key, time)));
+        }
+        let outcome = match self.take(poll, self.buffer.as_bytes().len())? {
+            None => self.wait_for(deadline)?,
+            outcome => outcome,
+        };
         Ok(outcome.map(|outcome| self.lend(outcome)))
     }
 
@@ -239,16 +255,14 @@ impl Subscriber {
     ///
     /// # Errors
     /// [`RecvError`].
-    #[inline]
+    #[inline(always)]
     pub fn try_recv(&mut self) -> Result<Option<Event<'_>>, RecvError> {
         let poll = self.reader.poll(self.buffer.as_mut_bytes());
         // The two common answers go straight to the caller, without a detour through memory.
         match poll {
             Poll::Empty if self.attachment.is_none() => Ok(None),
             Poll::Message { length, sequence, tag, key, time } if self.generation == 0 => {
-                self.note_received(time);
-                let payload = &self.buffer.as_bytes()[..length];
-                Ok(Some(Event::Message(Message { payload, sequence, tag, key, time })))
+                Ok(Some(self.receive(length, sequence, tag, key, time)))
             }
             poll => {
                 let outcome = self.take(poll, self.buffer.as_bytes().len())?;
@@ -297,8 +311,8 @@ impl Subscriber {
     /// ```
     pub fn recv_batch(&mut self, most: usize, mut each: impl FnMut(Event<'_>)) -> Result<usize, RecvError> {
         for handed in 0..most {
-            match self.poll()? {
-                Some(outcome) => each(self.lend(outcome)),
+            match self.try_recv()? {
+                Some(event) => each(event),
                 None => return Ok(handed),
             }
         }
@@ -386,8 +400,8 @@ impl Subscriber {
         }
         let mut waiter = Waiter::new(self.wait);
         loop {
-            if let Some(outcome) = self.poll()? {
-                return Ok(Some(outcome));
+            if self.wait == Wait::Burst {
+                self.pause_after_burst();
             }
             if waiter.idle() {
                 if let Some(outcome) = self.look()? {
@@ -397,7 +411,23 @@ impl Subscriber {
                     return Ok(None);
                 }
             }
+            if let Some(outcome) = self.poll()? {
+                return Ok(Some(outcome));
+            }
         }
+    }
+
+    /// Called at an empty poll: if it ended a burst, the publisher may get ahead now.
+    #[inline]
+    fn pause_after_burst(&mut self) {
+        let next = self.next_sequence();
+        if next.wrapping_sub(self.caught_up_at) >= BURST {
+            let start = self.clock.now();
+            while self.clock.ns_between(start, self.clock.now()) < BURST_PAUSE.as_nanos() as u64 {
+                std::hint::spin_loop();
+            }
+        }
+        self.caught_up_at = next;
     }
 
     /// As [`wait_for`](Self::wait_for), for one who parks.
@@ -506,8 +536,16 @@ impl Subscriber {
         }
     }
 
+    /// Counts a message that a poll put into the buffer, and hands it out. Always inline, as the polls that lead here:
+    /// the event then travels in registers and is never put together in memory.
+    #[inline(always)]
+    fn receive(&mut self, length: usize, sequence: u64, tag: u16, key: bool, time: u64) -> Event<'_> {
+        self.note_received(time);
+        Event::Message(Message { payload: &self.buffer.as_bytes()[..length], sequence, tag, key, time })
+    }
+
     /// Counts a message on the page.
-    #[inline]
+    #[inline(always)]
     fn note_received(&self, time: u64) {
         if let Some(page) = &self.page {
             page.page.received(self.reader.place());
@@ -869,6 +907,7 @@ impl SubscriberBuilder {
             reader: segment.reader(place),
             clock: Clock::of_segment(header),
             wait: self.wait,
+            caught_up_at: place.sequence,
             resume: self.resume,
             epoch,
             buffer,

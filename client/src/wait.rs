@@ -12,6 +12,11 @@ use std::time::Duration;
 pub enum Wait {
     /// Polls without pause. Lowest latency, one core at 100 %; for at most as many readers as there are cores to give.
     Spin,
+    /// As `Spin`, for the highest rate: who catches up with the publisher in the middle of a burst lets it get ahead for
+    /// [`BURST_PAUSE`]. A line that is polled must be fetched back by the publisher for each message; a reader that
+    /// stays behind gets several from lines that are ready. After at most [`BURST`] messages without a pause, one may
+    /// come that much later; until then, and whenever messages come one by one, nothing differs from `Spin`.
+    Burst,
     /// Polls this many times, then gives the core away after each further poll.
     SpinThenYield(u32),
     /// Gives the core away after each poll: the choice when readers outnumber cores. Costs 0.5 us alone, more among
@@ -26,6 +31,11 @@ pub enum Wait {
     /// channels of a daemon. While it is away, as `Sleep` with a millisecond.
     Park,
 }
+
+/// Messages received without an empty poll that [`Wait::Burst`] takes for a burst.
+pub const BURST: u64 = 32;
+/// How long [`Wait::Burst`] lets the publisher get ahead.
+pub const BURST_PAUSE: Duration = Duration::from_micros(2);
 
 /// Polls between two looks at the clock and at the segment's state while spinning.
 const SPINS_PER_LOOK: u32 = 256;
@@ -50,7 +60,7 @@ impl Waiter {
     pub(crate) fn idle(&mut self) -> bool {
         self.idle = self.idle.wrapping_add(1);
         match self.wait {
-            Wait::Spin => return self.idle.is_multiple_of(SPINS_PER_LOOK),
+            Wait::Spin | Wait::Burst => return self.idle.is_multiple_of(SPINS_PER_LOOK),
             Wait::SpinThenYield(spins) if self.idle <= spins => {
                 return self.idle.is_multiple_of(SPINS_PER_LOOK);
             }

@@ -9,7 +9,7 @@ use shmcast::{ChannelError, Directory, Event, Holder, Preparation, Publishing, S
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use support::{
     SMALL, drain, is_root, process_under, publisher, role, role_dir, run, scratch, skip, subscriber,
@@ -334,10 +334,17 @@ fn opening_and_removing_at_once_never_leaves_half_a_channel() {
     let dir = scratch();
     let directory = Directory::at(dir.path());
     let stop = AtomicBool::new(false);
-    let (published, removed, read) = std::thread::scope(|scope| {
+    let (removed, read) = (AtomicU64::new(0), AtomicU64::new(0));
+    let published = std::thread::scope(|scope| {
         let publishing = scope.spawn(|| {
             let mut published = 0;
-            for _ in 0..400 {
+            let start = std::time::Instant::now();
+            let turns = [&removed, &read];
+            // Until each of the three has had its turns, however busy the machine.
+            while published < 100 || turns.iter().any(|turns| turns.load(Ordering::Relaxed) < 20) {
+                if start.elapsed() > Duration::from_secs(120) {
+                    break; // and fail below, with everybody stopped
+                }
                 match publisher(dir.path()).capacity(SMALL).prepare(Preparation::NONE).open() {
                     Ok(mut publisher) => {
                         publisher.publish(b"x").unwrap();
@@ -350,19 +357,16 @@ fn opening_and_removing_at_once_never_leaves_half_a_channel() {
             stop.store(true, Ordering::Relaxed);
             published
         });
-        let removing = scope.spawn(|| {
-            let mut removed = 0;
+        scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 match directory.remove("t") {
-                    Ok(()) => removed += 1,
+                    Ok(()) => drop(removed.fetch_add(1, Ordering::Relaxed)),
                     Err(ChannelError::InUse { .. } | ChannelError::NotFound { .. }) => {}
                     Err(e) => panic!("remover: {e} ({e:?})"),
                 }
             }
-            removed
         });
-        let reading = scope.spawn(|| {
-            let mut read = 0;
+        scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 match subscriber(dir.path()).start(Start::Oldest).open() {
                     Ok(mut reader) => {
@@ -372,18 +376,18 @@ fn opening_and_removing_at_once_never_leaves_half_a_channel() {
                             Ok(_) | Err(shmcast::RecvError::Superseded) => {}
                             Err(e) => panic!("reader: {e} ({e:?})"),
                         }
-                        read += 1;
+                        read.fetch_add(1, Ordering::Relaxed);
                     }
                     Err(ChannelError::NotFound { .. }) => {}
                     Err(e) => panic!("reader: {e} ({e:?})"),
                 }
                 directory.channels().unwrap();
             }
-            read
         });
-        (publishing.join().unwrap(), removing.join().unwrap(), reading.join().unwrap())
+        publishing.join().unwrap()
     });
-    assert!(published > 0 && removed > 0 && read > 0, "{published} {removed} {read}");
+    let (removed, read) = (removed.into_inner(), read.into_inner());
+    assert!(published >= 100 && removed >= 20 && read >= 20, "{published} {removed} {read}");
     let _ = directory.remove("t");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left");
 }

@@ -3,8 +3,8 @@
 
 use super::{ask, busy_rings, one_to_one, table, table::Sheet};
 use crate::rig::plan::{Answer, Case, Stage};
-use crate::rig::spec::{Contestant, Spec};
-use crate::transport::IDEAL;
+use crate::rig::spec::{Contestant, Spec, Wait};
+use crate::transport::{IDEAL, SHMCAST};
 use anyhow::Result;
 
 /// What the answer's table is of.
@@ -19,7 +19,8 @@ pub const SIZES: [usize; 3] = [32, 256, 1024];
 /// When a round cannot be tried.
 pub fn run(stage: &Stage, sizes: &[usize], extra: &[Contestant], messages: u64) -> Result<Answer> {
     let (warmup, messages) = if stage.quick { (1_000, 50_000) } else { (200_000, messages) };
-    let who: Vec<Contestant> = busy_rings().into_iter().chain(extra.iter().cloned()).collect();
+    let ours = Contestant::new(SHMCAST, Wait::Burst);
+    let who: Vec<Contestant> = [ours].into_iter().chain(busy_rings()).chain(extra.iter().cloned()).collect();
     let round =
         |who: &Contestant, size| Spec { warmup, messages, gated: true, ..one_to_one(who.clone(), size) };
     let case = |&size: &usize| Case {

@@ -30,7 +30,7 @@ pub const FIGURES: [Figure; 10] = [
     Figure {
         question: "throughput",
         name: "messages a second",
-        ours: Wait::Spin,
+        ours: Wait::Burst,
         of: |o| o.rate,
         more: true,
     },

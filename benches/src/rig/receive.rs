@@ -314,7 +314,7 @@ impl Idle {
     pub fn pause(&mut self) -> bool {
         self.idle = self.idle.wrapping_add(1);
         match self.wait {
-            Wait::Spin => {}
+            Wait::Spin | Wait::Burst => {}
             Wait::SpinHint => (0..128).for_each(|_| std::hint::spin_loop()),
             Wait::SpinYield if self.idle < 1000 => {}
             Wait::Yield | Wait::SpinYield => std::thread::yield_now(),

@@ -12,6 +12,8 @@ use std::path::PathBuf;
 pub enum Wait {
     /// Polls without pause.
     Spin,
+    /// Polls, and lets the publisher get ahead after a burst: for rates, not for latency.
+    Burst,
     /// Gives the core away after each empty poll.
     Yield,
     /// Spins a little, then yields.
@@ -32,8 +34,9 @@ pub enum Wait {
 
 impl Wait {
     /// Every mode.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Spin,
+        Self::Burst,
         Self::SpinHint,
         Self::Yield,
         Self::SpinYield,
@@ -48,6 +51,7 @@ impl Wait {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Spin => "spin",
+            Self::Burst => "burst",
             Self::SpinHint => "spin-hint",
             Self::Yield => "yield",
             Self::SpinYield => "spin-yield",

@@ -56,6 +56,7 @@ impl ShmReceiver {
     pub fn open(spec: &Spec, me: usize) -> Result<Self> {
         let wait = match spec.contestant.wait {
             spec::Wait::Spin => Wait::Spin,
+            spec::Wait::Burst => Wait::Burst,
             spec::Wait::Yield => Wait::Yield,
             spec::Wait::SpinYield => Wait::SpinThenYield(1000),
             spec::Wait::Backoff => Wait::Backoff,
@@ -99,14 +100,12 @@ impl Receiver for ShmReceiver {
         if wait == spec::Wait::Spin {
             return poll_until_done(self, sink, wait); // which notes when the CPU was away
         }
+        let mut deadline = Instant::now();
         while !sink.is_done() {
-            if self.poll(sink)? {
-                continue;
-            }
-            match self.0.recv_deadline(Instant::now() + LOOK) {
+            match self.0.recv_deadline(deadline) {
                 Ok(Some(event)) => hand(event, sink),
                 Ok(None) if sink.is_stopped() => break,
-                Ok(None) => {}
+                Ok(None) => deadline = Instant::now() + LOOK,
                 Err(e @ RecvError::Superseded) => bail!("the rig's own channel: {e}"),
                 Err(e) => return Err(e.into()),
             }

@@ -35,7 +35,7 @@ pub(super) struct Args {
     /// Where to begin: latest, oldest, or a sequence
     #[arg(long, default_value = "latest", value_parser = parse_start)]
     from: Start,
-    /// How to wait: spin, yield, spin-yield, backoff, sleep:MICROSECONDS, or park (a daemon's channel only)
+    /// How to wait: spin, burst, yield, spin-yield, backoff, sleep:MICROSECONDS, or park (a daemon's channel only)
     #[arg(long, default_value = "yield", value_parser = parse_wait)]
     wait: Wait,
     /// Where to go on after having been lapped: oldest, latest or key
@@ -75,13 +75,14 @@ fn parse_start(text: &str) -> Result<Start, String> {
 fn parse_wait(text: &str) -> Result<Wait, String> {
     match text {
         "spin" => Ok(Wait::Spin),
+        "burst" => Ok(Wait::Burst),
         "yield" => Ok(Wait::Yield),
         "spin-yield" => Ok(Wait::SpinThenYield(2_000)),
         "backoff" => Ok(Wait::Backoff),
         "park" => Ok(Wait::Park),
         other => match other.strip_prefix("sleep:").map(u64::from_str) {
             Some(Ok(us)) => Ok(Wait::Sleep(Duration::from_micros(us))),
-            _ => Err("give spin, yield, spin-yield, backoff, sleep:MICROSECONDS, or park".to_owned()),
+            _ => Err("give spin, burst, yield, spin-yield, backoff, sleep:MICROSECONDS, or park".to_owned()),
         },
     }
 }

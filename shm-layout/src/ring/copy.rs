@@ -12,7 +12,19 @@
 
 use crate::sync::{AtomicU64, Ordering};
 
-#[inline]
+/// Asks for the line of `word`, to be stored to soon. No promise and no effect but on time.
+#[inline(always)]
+pub fn fetch_to_store(word: &AtomicU64) {
+    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+    // SAFETY: a hint: it changes no byte of memory and no register, and CPUs that do not know it do nothing.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) word.as_ptr(), options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+    let _ = word;
+}
+
+#[inline(always)]
 fn load_piece(piece: &[u8]) -> u64 {
     let mut word = [0; 8];
     word[..piece.len()].copy_from_slice(piece);
@@ -20,7 +32,7 @@ fn load_piece(piece: &[u8]) -> u64 {
 }
 
 /// Stores `bytes` into `words`, which must have room; the last word is padded with zeros.
-#[inline]
+#[inline(always)]
 pub fn store(words: &[AtomicU64], bytes: &[u8]) {
     let words = &words[..bytes.len().div_ceil(8)];
     #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
@@ -32,7 +44,7 @@ pub fn store(words: &[AtomicU64], bytes: &[u8]) {
     store_words(words, bytes);
 }
 
-#[inline]
+#[inline(always)]
 fn store_words(words: &[AtomicU64], bytes: &[u8]) {
     let pieces = bytes.chunks_exact(8);
     let rest = pieces.remainder();
@@ -46,7 +58,7 @@ fn store_words(words: &[AtomicU64], bytes: &[u8]) {
 }
 
 /// Loads `bytes.len()` bytes from `words`, which must hold them.
-#[inline]
+#[inline(always)]
 pub fn load(words: &[AtomicU64], bytes: &mut [u8]) {
     let words = &words[..bytes.len().div_ceil(8)];
     #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
@@ -59,7 +71,7 @@ pub fn load(words: &[AtomicU64], bytes: &mut [u8]) {
     load_words(words, bytes);
 }
 
-#[inline]
+#[inline(always)]
 fn load_words(words: &[AtomicU64], bytes: &mut [u8]) {
     let mut pieces = bytes.chunks_exact_mut(8);
     let (whole, last) = words.split_at(pieces.len());
@@ -79,7 +91,7 @@ mod wide {
     use std::arch::asm;
 
     /// Both lengths are the same multiple of 32 bytes, and not 0.
-    #[inline]
+    #[inline(always)]
     pub(super) fn store(words: &[AtomicU64], bytes: &[u8]) {
         assert!(words.len() * 8 == bytes.len() && bytes.len().is_multiple_of(32) && !bytes.is_empty());
         // SAFETY: the assertion bounds both runs; SSE2 is part of every x86-64; `movups` needs no alignment. The
@@ -104,7 +116,7 @@ mod wide {
     }
 
     /// Both lengths are the same multiple of 32 bytes, and not 0.
-    #[inline]
+    #[inline(always)]
     pub(super) fn load(words: &[AtomicU64], bytes: &mut [u8]) {
         assert!(words.len() * 8 == bytes.len() && bytes.len().is_multiple_of(32) && !bytes.is_empty());
         // SAFETY: the assertion bounds both runs; SSE2 is part of every x86-64; `movups` needs no alignment. The

@@ -84,7 +84,7 @@ impl Reader {
     ///
     /// Cost when caught up: one cache line for an empty poll or a message of up to 48 bytes, `ceil((16 + length) / 64)`
     /// lines for a longer one; the frontier's line once a chunk.
-    #[inline]
+    #[inline(always)]
     pub fn poll(&mut self, out: &mut [u8]) -> Poll {
         let Geometry { capacity, max_message, .. } = self.geometry;
         let offset = self.position & (capacity - 1);
@@ -125,7 +125,7 @@ impl Reader {
 
     /// Whether nothing read since the commit word can have been overwritten, and the record ends where the writer may
     /// have written: `bytes <= frontier - position <= capacity`, in one comparison.
-    #[inline]
+    #[inline(always)]
     fn in_window(&self, bytes: u64) -> bool {
         if cfg!(mutant = "no_window_check") {
             return true;
@@ -138,7 +138,7 @@ impl Reader {
         ahead.wrapping_sub(bytes) <= self.geometry.capacity - bytes
     }
 
-    #[inline]
+    #[inline(always)]
     fn empty(&mut self) -> Poll {
         self.empties = self.empties.wrapping_add(1);
         if self.empties.is_multiple_of(LOOK_EVERY) { self.look() } else { Poll::Empty }
@@ -201,9 +201,15 @@ impl Reader {
             }
             // A pad is followed by the record it made room for, at the ring's start. No writer pads a whole ring, so
             // this recursion ends at once whatever the bytes say.
-            None if is_pad && commit.record_bytes() < self.geometry.capacity => self.poll(out),
+            None if is_pad && commit.record_bytes() < self.geometry.capacity => self.poll_again(out),
             None => Poll::Empty,
         }
+    }
+
+    /// What a pad made room for.
+    #[cold]
+    fn poll_again(&mut self, out: &mut [u8]) -> Poll {
+        self.poll(out)
     }
 
     #[cold]

@@ -139,19 +139,41 @@ impl Writer {
     /// [`TooLarge`]; nothing is published then.
     #[inline]
     pub fn publish(&mut self, payload: &[u8], tag: u16, key: bool, time: u64) -> Result<u64, TooLarge> {
+        self.publish_timed(payload, tag, key, || time)
+    }
+
+    /// As [`publish`](Self::publish), and reads the clock itself: for a small message at the last moment, while its
+    /// lines come from the readers' cores, so that the reading adds nothing to the latency; for a larger one first, so
+    /// that the age of a message includes all of its copying.
+    ///
+    /// # Errors
+    /// [`TooLarge`]; nothing is published then.
+    #[inline]
+    pub fn publish_timed(
+        &mut self,
+        payload: &[u8],
+        tag: u16,
+        key: bool,
+        now: impl Fn() -> u64,
+    ) -> Result<u64, TooLarge> {
         let length = payload.len() as u64;
         let max_message = self.geometry.max_message;
         if length > max_message {
             return Err(TooLarge { length, max_message });
         }
         let bytes = record_bytes(length);
+        let is_small = bytes <= SMALL;
+        let early = if is_small { None } else { Some(now()) };
         let at = self.reserve(bytes);
         let record = &self.cells.data[at..at + (bytes / WORD) as usize];
         // The line that readers poll comes last and in one burst, so that they cannot take it away half way.
         let (inline, rest) = payload.split_at(payload.len().min(INLINE));
         if !rest.is_empty() {
             copy::store(&record[LINE_WORDS..], rest);
+        } else {
+            copy::fetch_to_store(&record[0]);
         }
+        let time = early.unwrap_or_else(now);
         record[1].store(Meta::new(tag, time).word(), Ordering::Relaxed);
         copy::store(&record[2..LINE_WORDS], inline);
         let sequence = self.next;
@@ -167,7 +189,7 @@ impl Writer {
             self.until_lazy = 1;
         }
         self.committed();
-        if bytes <= SMALL {
+        if is_small {
             self.clean_ahead();
         }
         Ok(sequence)
