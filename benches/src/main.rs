@@ -5,8 +5,9 @@
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
-use shmcast_bench::questions::{churn, fanout, latency, oversubscribed, sheet, soak, throughput};
+use shmcast_bench::questions::{bridge, churn, fanout, latency, oversubscribed, sheet, soak, throughput};
 use shmcast_bench::report;
+use shmcast_bench::rig::hosts::Hosts;
 use shmcast_bench::rig::payload::MIN_SIZE;
 use shmcast_bench::rig::plan::{Answer, Stage};
 use shmcast_bench::rig::spec::{Contestant, Task, Wait};
@@ -43,6 +44,9 @@ struct Args {
     /// The daemon's program, for parked readers; without it, the one beside this program
     #[arg(long, global = true, value_name = "PROGRAM")]
     daemon: Option<PathBuf>,
+    /// The program with the bridge in it; without it, the one beside this program
+    #[arg(long, global = true, value_name = "PROGRAM")]
+    shmcast: Option<PathBuf>,
     /// Further contestants, such as multicast/block
     #[arg(long = "with", global = true, value_name = "TRANSPORT/WAIT", value_parser = contestant)]
     with: Vec<Contestant>,
@@ -72,6 +76,8 @@ enum Question {
     Oversubscribed,
     /// Receivers that come, leave and die while others stay
     Churn,
+    /// From host to host over a virtual wire, beside bare UDP; needs root
+    Bridge,
     /// One channel for long: counts, latency, memory and hiccups, window by window
     Soak {
         /// How long each round lasts, such as 90s, 30m or 12h
@@ -182,13 +188,14 @@ fn main() -> Result<ExitCode> {
             Question::Fanout,
             Question::Oversubscribed,
             Question::Churn,
+            Question::Bridge,
             Question::Soak { duration: Duration::from_secs(60) },
         ],
         ref one => vec![one.clone()],
     };
     let (mut passed, mut failed) = (0, 0);
     for question in &questions {
-        let answer = ask(&args, question, &stage, &peers)?;
+        let Some(answer) = ask(&args, question, &stage, &peers)? else { continue };
         if let Some(sheet) = sheet(&answer) {
             println!("{sheet}");
         }
@@ -230,6 +237,16 @@ fn print_failures(answer: &Answer) {
     }
 }
 
+/// The hosts for questions about two, or a word about why there are none.
+fn two_hosts(args: &Args) -> Option<Hosts> {
+    let beside = || Ok(std::env::current_exe()?.with_file_name("shmcast"));
+    let made = args.shmcast.clone().map_or_else(beside, Ok).and_then(|program: PathBuf| {
+        anyhow::ensure!(program.exists(), "no program {}: build shmcast-daemon too", program.display());
+        Hosts::new(program)
+    });
+    made.inspect_err(|why| eprintln!("SKIPPED bridge: {why:#}")).ok()
+}
+
 /// Who joins ours: whom the user named, and the peers unless he named some of them.
 fn guests(named: &[Contestant], peers: &[Peer], wait: Wait) -> Vec<Contestant> {
     let is_named = |peer: &Peer| named.iter().any(|who| who.transport_name() == peer.name);
@@ -237,11 +254,11 @@ fn guests(named: &[Contestant], peers: &[Peer], wait: Wait) -> Vec<Contestant> {
     joining.iter().map(|peer| Contestant::new(&peer.name, wait)).chain(named.iter().cloned()).collect()
 }
 
-fn ask(args: &Args, question: &Question, stage: &Stage, peers: &[Peer]) -> Result<Answer> {
+fn ask(args: &Args, question: &Question, stage: &Stage, peers: &[Peer]) -> Result<Option<Answer>> {
     let busy = guests(&args.with, peers, Wait::Spin);
     let or =
         |given: &[usize], default: &[usize]| if given.is_empty() { default.to_vec() } else { given.to_vec() };
-    Ok(match question {
+    Ok(Some(match question {
         Question::Latency => {
             let messages = args.messages.unwrap_or(100_000);
             latency::run(stage, &or(&args.sizes, &latency::SIZES), &busy, messages)?
@@ -263,11 +280,15 @@ fn ask(args: &Args, question: &Question, stage: &Stage, peers: &[Peer]) -> Resul
             oversubscribed::run(stage, &receivers, &args.with, messages)?
         }
         Question::Churn => churn::run(stage, &args.with, args.messages.unwrap_or(10_000))?,
+        Question::Bridge => {
+            let Some(hosts) = two_hosts(args) else { return Ok(None) };
+            bridge::run(stage, &hosts, &or(&args.sizes, &bridge::SIZES), args.messages.unwrap_or(20_000))?
+        }
         Question::Soak { duration } => soak::run(stage, &or(&args.receivers, &[1]), &args.with, *duration)?,
         Question::All { .. } | Question::Report { .. } | Question::Compare { .. } | Question::Play { .. } => {
             unreachable!("taken apart, or done before")
         }
-    })
+    }))
 }
 
 #[cfg(test)]

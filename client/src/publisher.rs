@@ -117,6 +117,29 @@ impl Publisher {
         Ok(self.writer.publish_timed(payload, mark.tag, mark.key, || self.clock.now())?)
     }
 
+    /// As [`publish_with`](Self::publish_with), with a time that the caller has read already from
+    /// [`clock`](Self::clock), such as that of the event that the message tells of. Readers get its low 48 bits, and
+    /// count latencies from there. Saves reading the clock, some 8 ns.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish).
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// use shmcast::{Event, Mark};
+    /// let arrived = publisher.clock().now();
+    /// publisher.publish_at(b"tick", Mark::default(), arrived)?;
+    /// assert!(matches!(subscriber.recv()?, Event::Message(m) if m.time == arrived & ((1 << 48) - 1)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn publish_at(&mut self, payload: &[u8], mark: Mark, time: u64) -> Result<u64, PublishError> {
+        self.check_not_cut_off()?;
+        Ok(self.writer.publish(payload, mark.tag, mark.key, time)?)
+    }
+
     /// Publishes several messages with one time stamp; returns their sequences. Saves reading the clock for each.
     ///
     /// # Errors

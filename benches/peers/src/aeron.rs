@@ -97,7 +97,7 @@ impl Sender for Sending {
     }
 
     #[inline]
-    fn send(&mut self, payload: &[u8]) -> Result<u64> {
+    fn send(&mut self, payload: &[u8], _: u64) -> Result<u64> {
         let mut again = 0;
         loop {
             match self.publication.offer(payload) {

@@ -74,7 +74,7 @@ impl Sender for Sending {
     }
 
     #[inline]
-    fn send(&mut self, payload: &[u8]) -> Result<u64> {
+    fn send(&mut self, payload: &[u8], _: u64) -> Result<u64> {
         let sample = self.publisher.loan_slice_uninit(payload.len()).context("loan a sample")?;
         sample.write_from_slice(payload).send().context("send a sample")?;
         Ok(0)

@@ -5,6 +5,7 @@ use crate::rig::spec::{Contestant, Spec, Wait};
 use anyhow::Result;
 use std::path::PathBuf;
 
+pub mod bridge;
 pub mod churn;
 pub mod fanout;
 pub mod latency;
@@ -35,6 +36,7 @@ pub(crate) fn one_to_one(contestant: Contestant, size: usize) -> Spec {
         window_ns: 0,
         churn: None,
         daemon: None,
+        wire: None,
     }
 }
 
@@ -67,6 +69,7 @@ pub fn sheet(answer: &Answer) -> Option<table::Sheet> {
         "oversubscribed" => oversubscribed::sheet,
         "churn" => churn::sheet,
         "soak" => soak::sheet,
+        "bridge" => bridge::sheet,
         _ => return None,
     };
     Some(sheet(answer))

@@ -20,6 +20,7 @@ const LEGEND: &str = r#""StartTimestamp","Interval_Length","Interval_Max","Inter
 fn subject(question: &str) -> (&'static str, fn(&Outcome) -> &Distribution) {
     match question {
         "fanout" | "oversubscribed" | "churn" => ("last", |o| &o.last),
+        "bridge" => ("one-way", |o| &o.one_way),
         _ => ("response", |o| &o.response),
     }
 }

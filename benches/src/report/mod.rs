@@ -35,7 +35,7 @@ pub fn write_json(answer: &Answer, path: &Path) -> Result<()> {
 }
 
 /// Questions in the order in which a report shows them; those it does not know come last.
-const ORDER: [&str; 6] = ["fanout", "latency", "throughput", "oversubscribed", "churn", "soak"];
+const ORDER: [&str; 7] = ["fanout", "latency", "throughput", "oversubscribed", "churn", "bridge", "soak"];
 
 /// The answers in the `.json` files of a directory, or in one file, with the names of their files.
 ///

@@ -2,7 +2,7 @@
 
 use crate::questions::oversubscribed::{cpu_ns, switches};
 use crate::report::svg::{Axis, Bar, Chart, Line, Scale, Unit, bars, escape};
-use crate::rig::plan::Answer;
+use crate::rig::plan::{Answer, Played};
 use crate::rig::round::{Moment, Outcome};
 use crate::rig::spec::Contestant;
 use crate::rig::stats::{Distribution, HiccupLog, histogram};
@@ -27,6 +27,11 @@ pub fn class(who: &Contestant) -> String {
     // Another build of a transport is told from this one by its colour.
     let other = if who.transport.contains('@') { "-other" } else { "" };
     format!("t-{transport}{other} w-{}", who.wait.name())
+}
+
+/// Whether messages were not timed one by one.
+fn is_back_to_back(round: &Played) -> bool {
+    round.outcome.as_ref().is_ok_and(|outcome| outcome.spec.interval_ns == 0)
 }
 
 /// The plots of an answer.
@@ -68,6 +73,13 @@ pub fn plots(answer: &Answer) -> Result<Vec<Plot>> {
                 plots.push(percentiles(answer, &case, "time inside the publisher's send", |o| &o.cost)?);
             }
             plots
+        }
+        "bridge" => {
+            let paced = |case: &String| !answer.rounds.iter().any(|r| r.case == *case && is_back_to_back(r));
+            let cases = answer.cases();
+            let cases = cases.iter().filter(|case| paced(case));
+            let plots = cases.map(|case| percentiles(answer, case, "one way", |o| &o.one_way));
+            plots.collect::<Result<_>>()?
         }
         "soak" => answer.rounds.iter().filter_map(|r| r.outcome.as_ref().ok()).flat_map(course).collect(),
         _ => {

@@ -7,6 +7,8 @@
 //! | [`publish`], [`receive`] | the two roles, run in processes of their own |
 //! | [`windows`] | the same for long rounds, without keeping every message |
 //! | [`visitors`] | receivers that come and go during a round |
+//! | [`hosts`] | two hosts and the wire between them, on this machine |
+//! | [`carrier`] | the bridge's processes in a round |
 //! | [`gate`] | holds a publisher back for its slowest receiver, for transports that would lose |
 //! | [`round`] | starts the processes, lets them go together, collects |
 //! | `player` | a process, from its start to its end |
@@ -15,7 +17,9 @@
 //! | [`stats`] | histograms, percentiles, medians of rounds |
 //! | [`plan`] | interleaved rounds of several contestants, retried on the probes |
 
+pub mod carrier;
 pub mod gate;
+pub mod hosts;
 pub mod machine;
 pub mod payload;
 pub mod plan;

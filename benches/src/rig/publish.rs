@@ -19,11 +19,12 @@ use std::time::Duration;
 
 /// The sending end of a transport.
 pub trait Sender {
-    /// Sends one message to all receivers. Returns how often it had to try again for want of room.
+    /// Sends one message to all receivers. Returns how often it had to try again for want of room. `sent` is the clock's
+    /// reading that stands in the payload, in ticks, for transports that carry one; 0 back to back.
     ///
     /// # Errors
     /// What ends the round.
-    fn send(&mut self, payload: &[u8]) -> Result<u64>;
+    fn send(&mut self, payload: &[u8], sent: u64) -> Result<u64>;
 
     /// Called once when all receivers are attached, before the first message.
     ///
@@ -95,7 +96,7 @@ fn run(spec: &Spec, sender: &mut impl Sender, clock: &Clock) -> Result<Published
         let (intended, sent) = if each { (pace.wait(), ticks()) } else { (0, 0) };
         // In windows a message's lateness is not kept, so its stamp tells when it should have been sent.
         let stamp = if windows.is_some() { intended } else { sent };
-        retries += sender.send(payloads.stamped(sequence, stamp))?;
+        retries += sender.send(payloads.stamped(sequence, stamp), stamp)?;
         if each && sequence > spec.warmup {
             let took_ns = clock.ns_between(sent, ticks_after_loads());
             if let Some(windows) = &mut windows {

@@ -190,6 +190,12 @@ impl Sink {
         // Back to back, a barrier a message would forbid what a processor does best: to fetch several at once. Then
         // only the ends of the round are timed.
         let now = if self.times_each { ticks_after_loads() } else { 0 };
+        self.message_at(bytes, now);
+    }
+
+    /// Takes one message that had arrived at `now`.
+    #[inline]
+    pub fn message_at(&mut self, bytes: &[u8], now: u64) {
         let Some((sequence, sent)) = self.payloads.check(bytes) else {
             self.received.corrupt += 1;
             return;

@@ -3,6 +3,7 @@
 //! The publisher comes first, because receivers attach to what it makes. Nobody is let go before everybody is ready,
 //! so a message that is missing was lost and not merely early.
 
+use crate::rig::carrier::{Carried, Carrier};
 use crate::rig::player::{Daemon, Player};
 use crate::rig::probe::{Load, Quiet, resident_kib};
 use crate::rig::spec::{Published, Received, Spec, Task};
@@ -89,6 +90,9 @@ pub struct Outcome {
     /// Who came and went.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub visits: Option<Visits>,
+    /// What the bridge said, where one carried the messages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carried: Option<Carried>,
 }
 
 /// One window of a long round.
@@ -131,18 +135,22 @@ pub fn run(program: &Path, spec: &Spec) -> Result<Outcome> {
     let daemon = Daemon::of(spec)?;
     let mut publisher = Player::start(program, &Task::Publish(spec.clone()), "the publisher".into())?;
     publisher.expect_ready(deadline)?;
+    let mut carrier = Carrier::of(spec)?;
     let mut receivers = (0..spec.receivers)
         .map(|i| Player::start(program, &Task::Receive(spec.clone(), i), format!("receiver {i}")))
         .collect::<Result<Vec<_>>>()?;
     receivers.iter().try_for_each(|receiver| receiver.expect_ready(deadline))?;
     std::thread::sleep(Duration::from_millis(5)); // let the last of them reach its first poll
     let pids: Vec<u32> = receivers.iter().chain([&publisher]).map(|player| player.child.id()).collect();
-    let load = Load::begin(pids.iter().copied().chain(daemon.as_ref().map(Daemon::id)))?;
+    let bridges = carrier.iter().flat_map(Carrier::ids);
+    let load = Load::begin(pids.iter().copied().chain(daemon.as_ref().map(Daemon::id)).chain(bridges))?;
+    carrier.as_mut().map_or(Ok(()), Carrier::begin)?;
     publisher.tell("go")?;
     let aside = Aside::begin(program, spec, pids);
     let published: Published = serde_json::from_str(&publisher.line(deadline, "report")?)?;
     let (visits, memory) = aside.end()?;
     let reports = collect(spec, &mut receivers, deadline)?;
+    let carried = carrier.map(Carrier::end).transpose()?;
     publisher.tell("stop")?;
     receivers.iter_mut().chain([&mut publisher]).try_for_each(Player::wait)?;
     drop(daemon);
@@ -150,7 +158,7 @@ pub fn run(program: &Path, spec: &Spec) -> Result<Outcome> {
     let windows = receivers.iter().map(Player::windows).collect::<Result<Vec<_>>>()?;
     let series = series(spec, &windows.concat(), &publisher.windows()?, &memory)?;
     let mut outcome = summarize(spec, published, &reports, quiet)?;
-    outcome.visits = visits;
+    (outcome.visits, outcome.carried) = (visits, carried);
     if !series.is_empty() {
         outcome.response = merged(series.iter().map(|moment| &moment.response))?;
         outcome.cost = merged(series.iter().map(|moment| &moment.cost))?;
@@ -304,6 +312,7 @@ fn summarize(spec: &Spec, published: Published, reports: &[Received], quiet: Qui
         worst: if spec.is_kept_each() { worst } else { Vec::new() },
         series: Vec::new(),
         visits: None,
+        carried: None,
         published,
     })
 }

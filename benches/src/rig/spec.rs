@@ -2,6 +2,7 @@
 //! exchange over pipes: the rig passes a [`Task`] as an argument, a child answers `ready`, waits for `go`, and prints
 //! one report.
 
+use crate::rig::hosts::Wire;
 use crate::rig::stats::HiccupLog;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -128,6 +129,9 @@ pub struct Spec {
     /// The daemon's program, for contestants that need one.
     #[serde(default)]
     pub daemon: Option<PathBuf>,
+    /// The two hosts, for rounds that go from one to another.
+    #[serde(default)]
+    pub wire: Option<Wire>,
 }
 
 /// Receivers that come and go during a round. Of three, one is told to leave, the next is killed, and the third is

@@ -26,7 +26,7 @@ impl IdealSender {
 
 impl Sender for IdealSender {
     #[inline]
-    fn send(&mut self, payload: &[u8]) -> Result<u64> {
+    fn send(&mut self, payload: &[u8], _: u64) -> Result<u64> {
         self.0.publish(payload);
         Ok(0)
     }

@@ -5,6 +5,7 @@ use crate::rig::spec::{Spec, Task, Wait};
 use crate::rig::{publish, receive};
 use anyhow::{Result, bail};
 
+pub mod bridge;
 pub mod ideal;
 pub mod multicast;
 pub mod peers;
@@ -26,7 +27,7 @@ pub const UNIX_SEQPACKET: &str = "unix-seqpacket";
 
 /// Whether this program knows the transport; if not, the peers' program may.
 pub fn is_ours(name: &str) -> bool {
-    [SHMCAST, IDEAL, MULTICAST, UDP, UNIX_DATAGRAM, UNIX_SEQPACKET].contains(&name)
+    [SHMCAST, IDEAL, MULTICAST, UDP, UNIX_DATAGRAM, UNIX_SEQPACKET].contains(&name) || bridge::ALL.contains(&name)
 }
 
 /// Plays a role in this process.
@@ -35,6 +36,7 @@ pub fn is_ours(name: &str) -> bool {
 /// What the transport or a pipe says; the rig sees it as a child that gave no report.
 pub fn play(task: &Task) -> Result<()> {
     let spec: &Spec = task.spec();
+    spec.wire.as_ref().map_or(Ok(()), |wire| wire.enter(task))?;
     match (task, spec.contestant.transport_name()) {
         (Task::Publish(_), SHMCAST) => publish::play(spec, shm::ShmSender::open(spec)?),
         (Task::Receive(_, me), SHMCAST) => receive::play(spec, *me, shm::ShmReceiver::open(spec, *me)?),
@@ -51,6 +53,16 @@ pub fn play(task: &Task) -> Result<()> {
         (Task::Receive(_, me), UNIX_DATAGRAM) => receive::play(spec, *me, unix::datagram(spec, *me)?),
         (Task::Publish(_), UNIX_SEQPACKET) => publish::play(spec, unix::SeqpacketSender::open(spec)?),
         (Task::Receive(_, me), UNIX_SEQPACKET) => receive::play(spec, *me, unix::seqpacket(spec)?),
+        (Task::Publish(_), bridge::WIRE_UDP) => publish::play(spec, bridge::WireSender::open()?),
+        (Task::Receive(_, me), bridge::WIRE_UDP) => {
+            receive::play(spec, *me, bridge::WireReceiver::open(spec)?)
+        }
+        (Task::Publish(_), name) if bridge::ALL.contains(&name) => {
+            publish::play(spec, bridge::BridgeSender::open(spec)?)
+        }
+        (Task::Receive(_, me), name) if bridge::ALL.contains(&name) => {
+            receive::play(spec, *me, bridge::BridgeReceiver::open(spec)?)
+        }
         (_, other) => bail!("this program knows no transport {other}"),
     }
 }

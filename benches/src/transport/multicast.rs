@@ -55,7 +55,7 @@ impl MulticastSender {
 
 impl Sender for MulticastSender {
     #[inline]
-    fn send(&mut self, payload: &[u8]) -> Result<u64> {
+    fn send(&mut self, payload: &[u8], _: u64) -> Result<u64> {
         let mut again = 0;
         loop {
             match self.0.send(payload) {

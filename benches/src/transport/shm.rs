@@ -4,7 +4,7 @@ use crate::rig::publish::Sender;
 use crate::rig::receive::{Receiver, Sink, poll_until_done};
 use crate::rig::spec::{self, Spec};
 use anyhow::{Context, Result, bail};
-use shmcast::{Client, Event, Publisher, RecvError, Start, Subscriber, Wait};
+use shmcast::{Client, Event, Mark, Publisher, RecvError, Start, Subscriber, Wait};
 use std::time::{Duration, Instant};
 
 /// The round's channel.
@@ -31,8 +31,9 @@ impl ShmSender {
 
 impl Sender for ShmSender {
     #[inline]
-    fn send(&mut self, payload: &[u8]) -> Result<u64> {
-        self.0.publish(payload)?;
+    fn send(&mut self, payload: &[u8], sent: u64) -> Result<u64> {
+        // The rig has just read the clock, as it has for transports that carry no time.
+        self.0.publish_at(payload, Mark::default(), sent)?;
         Ok(0)
     }
 
@@ -45,6 +46,8 @@ impl Sender for ShmSender {
 #[derive(Debug)]
 pub struct ShmReceiver(Subscriber);
 
+/// Messages taken at once, while there are any.
+const BATCH: usize = 64;
 /// How long a wait lasts before the rig's stop flag is looked at.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -102,6 +105,9 @@ impl Receiver for ShmReceiver {
         }
         let mut deadline = Instant::now();
         while !sink.is_done() {
+            if self.0.recv_batch(BATCH, |event| hand(event, sink))? == BATCH {
+                continue;
+            }
             match self.0.recv_deadline(deadline) {
                 Ok(Some(event)) => hand(event, sink),
                 Ok(None) if sink.is_stopped() => break,

@@ -67,7 +67,7 @@ impl Sender for DatagramSender {
     }
 
     #[inline]
-    fn send(&mut self, payload: &[u8]) -> Result<u64> {
+    fn send(&mut self, payload: &[u8], _: u64) -> Result<u64> {
         send_to_all(&self.sockets, payload)
     }
 }
@@ -114,7 +114,7 @@ impl Sender for SeqpacketSender {
     }
 
     #[inline]
-    fn send(&mut self, payload: &[u8]) -> Result<u64> {
+    fn send(&mut self, payload: &[u8], _: u64) -> Result<u64> {
         send_to_all(&self.sockets, payload)
     }
 }

@@ -1,0 +1,229 @@
+//! The bridge of a round: `shmcast bridge send` on one host, `shmcast bridge recv` on the other, and what their threads used.
+//!
+//! Both are the released program with the options that a user would give. They come after the publisher, whose channel they
+//! carry, and before the receivers, who attach to what arrives.
+
+use crate::rig::hosts::{BUSY_POLL_US, BusyPolling, FAR, NEAR, Wire};
+use crate::rig::spec::{Spec, Wait};
+use crate::transport::bridge::{Mode, PAYLOAD_MAX, far_dir, near_dir};
+use crate::transport::shm::CHANNEL;
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const GROUP: &str = "239.79.0.1:30002";
+const REPAIR_PORT: u16 = 30_003;
+/// How long the bridge may take to start, or to end.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What one thread of the bridge used while messages flowed.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct ThreadUse {
+    /// CPU time in ns, user mode and kernel.
+    pub cpu_ns: u64,
+    /// Wall time in ns.
+    pub wall_ns: u64,
+    /// Times it slept.
+    pub voluntary_switches: u64,
+    /// Times its CPU was taken, which is also what a yield counts as.
+    pub involuntary_switches: u64,
+}
+
+/// What the bridge says of a round.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Carried {
+    /// The sending thread.
+    pub egress: ThreadUse,
+    /// The receiving thread.
+    pub ingress: ThreadUse,
+    /// Packets with messages in them.
+    pub packets: u64,
+    /// Messages that had to be sent again.
+    pub repaired: u64,
+    /// Messages that never arrived.
+    pub missing: u64,
+    /// What the system refused, in words.
+    pub refusals: Vec<String>,
+}
+
+/// One process of the bridge.
+#[derive(Debug)]
+struct End {
+    child: Child,
+    thread: &'static str,
+    out: PathBuf,
+    log: PathBuf,
+    before: ThreadUse,
+}
+
+/// A running bridge.
+#[derive(Debug)]
+pub(super) struct Carrier {
+    send: End,
+    recv: End,
+    began: Instant,
+    _polling: Option<BusyPolling>,
+}
+
+impl Carrier {
+    /// Starts the bridge that the round needs, if it needs one, and waits until each end has heard of the other.
+    pub(super) fn of(spec: &Spec) -> Result<Option<Self>> {
+        let (Some(wire), Some(mode)) = (&spec.wire, Mode::of(&spec.contestant)) else { return Ok(None) };
+        let polling = mode.busy_poll.then(BusyPolling::begin).transpose()?;
+        let wait = |wait: Wait| match wait {
+            Wait::Spin => "spin",
+            Wait::Block => "block",
+            _ => "yield",
+        };
+        let (near, capacity) = (NEAR.0, spec.ring_bytes);
+        let mut recv = format!(
+            "recv {CHANNEL} --from {GROUP} --interface {} --server {near}:{REPAIR_PORT} --first 1 --until-end --json \
+             --max-message {PAYLOAD_MAX}B --capacity {capacity}B --wait {}",
+            FAR.1,
+            wait(spec.contestant.wait),
+        );
+        if mode.pinned {
+            recv += " --cpu 1";
+        }
+        if mode.busy_poll {
+            recv += &format!(" --busy-poll-us {BUSY_POLL_US}");
+        }
+        let send = format!(
+            "send {CHANNEL} --to {GROUP} --interface {} --from oldest --repair {near}:{REPAIR_PORT} --allow {near}/24 \
+             --linger 200ms --json --wait yield --cpu 0",
+            NEAR.1,
+        );
+        let recv = End::start(wire, &wire.far, &far_dir(spec), &recv, "recv-")?;
+        let send = End::start(wire, &wire.near, &near_dir(spec), &send, "send-")?;
+        let mut carrier = Self { send, recv, began: Instant::now(), _polling: polling };
+        carrier.send.expect("sending session")?;
+        carrier.recv.expect("receiving session")?;
+        Ok(Some(carrier))
+    }
+
+    pub(super) fn ids(&self) -> [u32; 2] {
+        [self.send.child.id(), self.recv.child.id()]
+    }
+
+    /// Messages begin to flow.
+    pub(super) fn begin(&mut self) -> Result<()> {
+        self.began = Instant::now();
+        for end in [&mut self.send, &mut self.recv] {
+            end.before = end.used()?;
+        }
+        Ok(())
+    }
+
+    /// The last message has been received: ends the session, and both processes with it.
+    pub(super) fn end(mut self) -> Result<Carried> {
+        let wall_ns = self.began.elapsed().as_nanos() as u64;
+        let [egress, ingress] = [&self.send, &self.recv].map(|end| {
+            let now = end.used()?;
+            anyhow::Ok(ThreadUse {
+                cpu_ns: now.cpu_ns.saturating_sub(end.before.cpu_ns),
+                wall_ns,
+                voluntary_switches: now.voluntary_switches - end.before.voluntary_switches,
+                involuntary_switches: now.involuntary_switches - end.before.involuntary_switches,
+            })
+        });
+        kill(Pid::from_raw(self.send.child.id() as i32), Signal::SIGINT).context("end the bridge")?;
+        let (sent, received) = (self.send.report()?, self.recv.report()?);
+        let texts = |report: &serde_json::Value| -> Vec<String> {
+            let refusals = report["refusals"].as_array().into_iter().flatten();
+            refusals.filter_map(|text| Some(text.as_str()?.to_owned())).collect()
+        };
+        let number = |report: &serde_json::Value, part: &str, name: &str| {
+            report[part][name].as_u64().with_context(|| format!("the bridge says no {part}.{name}: {report}"))
+        };
+        Ok(Carried {
+            egress: egress?,
+            ingress: ingress?,
+            packets: number(&sent, "send", "packets")?,
+            repaired: number(&received, "receive", "recovered_by_servers")?,
+            missing: number(&received, "receive", "messages_missing")?,
+            refusals: texts(&sent).into_iter().chain(texts(&received)).collect(),
+        })
+    }
+}
+
+impl End {
+    fn start(wire: &Wire, host: &str, dir: &Path, words: &str, thread: &'static str) -> Result<Self> {
+        fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
+        let [out, log] = ["json", "log"].map(|kind| dir.with_extension(kind));
+        let child = Command::new("ip")
+            .args(["netns", "exec", host])
+            .arg(&wire.shmcast)
+            .arg("bridge")
+            .args(words.split_whitespace())
+            .env("SHMCAST_DIR", dir)
+            .stdin(Stdio::null())
+            .stdout(File::create(&out).context("make a file for the bridge's report")?)
+            .stderr(File::create(&log).context("make a file for the bridge's log")?)
+            .spawn()
+            .with_context(|| format!("start {}", wire.shmcast.display()))?;
+        Ok(Self { child, thread, out, log, before: ThreadUse::default() })
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    fn expect(&mut self, words: &str) -> Result<()> {
+        let started = Instant::now();
+        while !self.said().contains(words) {
+            if self.child.try_wait()?.is_some() || started.elapsed() > PATIENCE {
+                bail!("the bridge is not {words}: {}", self.said().trim());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// What its carrying thread has used so far.
+    fn used(&self) -> Result<ThreadUse> {
+        let tasks =
+            fs::read_dir(format!("/proc/{}/task", self.child.id())).context("the bridge has ended")?;
+        for task in tasks {
+            let read = |name: &str| fs::read_to_string(task.as_ref().map(|t| t.path().join(name)).ok()?).ok();
+            if !read("comm").is_some_and(|name| name.starts_with(self.thread)) {
+                continue;
+            }
+            let status = read("status").unwrap_or_default();
+            let count = |key: &str| {
+                let line = status.lines().find_map(|line| line.strip_prefix(key));
+                line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+            };
+            let cpu_ns = read("schedstat").and_then(|text| text.split_whitespace().next()?.parse().ok());
+            return Ok(ThreadUse {
+                cpu_ns: cpu_ns.unwrap_or(0),
+                wall_ns: 0,
+                voluntary_switches: count("voluntary_ctxt_switches:"),
+                involuntary_switches: count("nonvoluntary_ctxt_switches:"),
+            });
+        }
+        bail!("the bridge has no thread {}*: {}", self.thread, self.said().trim())
+    }
+
+    fn report(&mut self) -> Result<serde_json::Value> {
+        let started = Instant::now();
+        while self.child.try_wait()?.is_none() {
+            anyhow::ensure!(started.elapsed() < PATIENCE, "the bridge does not end: {}", self.said().trim());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let text = fs::read_to_string(&self.out).context("read the bridge's report")?;
+        serde_json::from_str(&text)
+            .with_context(|| format!("the bridge's report: {text} {}", self.said().trim()))
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // has ended already unless the round failed
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,125 @@
+//! Two hosts on one machine: network namespaces joined by a pair of virtual Ethernet interfaces. What crosses it takes the
+//! kernel's whole way from one host's sockets to the other's, and no cable. Needs root, and `ip` of iproute2.
+
+use crate::rig::spec::Task;
+use anyhow::{Context, Result, bail};
+use nix::sched::{CloneFlags, setns};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The sending host's address and interface.
+pub const NEAR: (Ipv4Addr, &str) = (Ipv4Addr::new(10, 79, 0, 1), "near0");
+/// The receiving host's.
+pub const FAR: (Ipv4Addr, &str) = (Ipv4Addr::new(10, 79, 0, 2), "far0");
+/// How long blocking calls poll the interface in rounds that ask for it, in microseconds.
+pub const BUSY_POLL_US: u32 = 50;
+/// Where a host says how long `poll` may poll interfaces.
+const BUSY_POLL_SETTING: &str = "/proc/sys/net/core/busy_poll";
+
+/// What a round is told of the two hosts.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Wire {
+    /// Namespace of the sending host.
+    pub near: String,
+    /// Namespace of the receiving host.
+    pub far: String,
+    /// The program that has the bridge in it.
+    pub shmcast: PathBuf,
+}
+
+impl Wire {
+    /// Moves this thread, and whatever it starts, to the host on which the task belongs.
+    ///
+    /// # Errors
+    /// Without root, or when the hosts are gone.
+    pub fn enter(&self, task: &Task) -> Result<()> {
+        let name = match task {
+            Task::Publish(_) => &self.near,
+            Task::Receive(..) => &self.far,
+        };
+        let file = File::open(format!("/run/netns/{name}")).context("find the host's namespace")?;
+        setns(file, CloneFlags::CLONE_NEWNET).context("enter the host's namespace")
+    }
+}
+
+/// Both hosts. They are gone when this is dropped.
+#[derive(Debug)]
+pub struct Hosts {
+    /// Their names, and the program given.
+    pub wire: Wire,
+    /// Why the kernel cannot poll the receiving interface, if it cannot.
+    pub no_busy_poll: Option<String>,
+}
+
+impl Hosts {
+    /// Makes them.
+    ///
+    /// # Errors
+    /// Why there can be none here: no root, no namespaces, no `ip`.
+    pub fn new(shmcast: PathBuf) -> Result<Self> {
+        let [near, far] = ["near", "far"].map(|end| format!("shmcast-{end}-{}", std::process::id()));
+        let mut hosts = Self { wire: Wire { near, far, shmcast }, no_busy_poll: None };
+        hosts.join()?;
+        // A virtual interface has a queue to poll only while it merges packets, and one that is given whole packets.
+        let set = |host: &str, words: &str| run("ip", &format!("netns exec {host} ethtool -K {words}"));
+        let polls = set(&hosts.wire.far, &format!("{} gro on", FAR.1))
+            .and_then(|()| set(&hosts.wire.near, &format!("{} tso off gso off", NEAR.1)))
+            .and_then(|()| fs::read_to_string(BUSY_POLL_SETTING).map(drop).context(BUSY_POLL_SETTING));
+        hosts.no_busy_poll = polls.err().map(|e| format!("{e:#}"));
+        Ok(hosts)
+    }
+
+    fn join(&self) -> Result<()> {
+        let Wire { near, far, .. } = &self.wire;
+        for name in [near, far] {
+            run("ip", &format!("netns add {name}"))?;
+            run("ip", &format!("-n {name} link set lo up"))?;
+        }
+        run("ip", &format!("link add {} netns {near} type veth peer name {} netns {far}", NEAR.1, FAR.1))?;
+        for (name, (address, interface)) in [(near, NEAR), (far, FAR)] {
+            run("ip", &format!("-n {name} addr add {address}/24 dev {interface}"))?;
+            run("ip", &format!("-n {name} link set {interface} up"))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for name in [&self.wire.near, &self.wire.far] {
+            let _ = run("ip", &format!("netns del {name}")); // may not have been made
+        }
+    }
+}
+
+fn run(program: &str, words: &str) -> Result<()> {
+    let output = Command::new(program)
+        .args(words.split(' '))
+        .output()
+        .with_context(|| format!("no command {program}: install iproute2"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    bail!("{program} {words}: {}", String::from_utf8_lossy(&output.stderr).trim())
+}
+
+/// The machine's setting for `poll`, changed for one round and put back.
+#[derive(Debug)]
+pub(super) struct BusyPolling(String);
+
+impl BusyPolling {
+    pub(super) fn begin() -> Result<Self> {
+        let before = fs::read_to_string(BUSY_POLL_SETTING).context(BUSY_POLL_SETTING)?;
+        fs::write(BUSY_POLL_SETTING, BUSY_POLL_US.to_string()).context(BUSY_POLL_SETTING)?;
+        Ok(Self(before))
+    }
+}
+
+impl Drop for BusyPolling {
+    fn drop(&mut self) {
+        let _ = fs::write(BUSY_POLL_SETTING, &self.0); // as it could be written before
+    }
+}
