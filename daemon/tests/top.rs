@@ -301,7 +301,8 @@ fn a_verb_without_a_manual_page_or_a_completion() {
         );
     }
     let pages = verbs.iter().map(|verb| format!("man1/shmcast-{verb}.1"));
-    for page in pages.chain(["man1/shmcast.1".to_owned(), "man8/shmcastd.8".to_owned()]) {
+    let others = ["man1/shmcast.1", "man1/shmcast-bridge-send.1", "man8/shmcastd.8"].map(str::to_owned);
+    for page in pages.chain(others) {
         let text = fs::read_to_string(dir.path().join(&page)).unwrap_or_else(|e| panic!("{page}: {e}"));
         let name = page[5..page.len() - 2].to_owned();
         for expected in [".SH NAME", ".SH SYNOPSIS", &name.replace('-', "\\-")] {

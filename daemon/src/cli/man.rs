@@ -19,7 +19,7 @@ pub(super) struct ManArgs {
     json: bool,
 }
 
-/// Writes a page for each program and each verb.
+/// Writes a page for each program, each verb, and each verb of a verb.
 pub(super) fn manuals(args: &ManArgs) -> Result<ExitCode> {
     let mut written = Vec::new();
     for (section, command) in [("1", Cli::command()), ("8", daemon::command())] {
@@ -27,8 +27,11 @@ pub(super) fn manuals(args: &ManArgs) -> Result<ExitCode> {
         fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
         let mut command = command.disable_help_subcommand(true);
         command.build();
-        let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set() && verb.get_name() != "help");
-        for page in std::iter::once(&command).chain(verbs) {
+        let mut pages = vec![&command];
+        while let Some(page) = pages.pop() {
+            pages.extend(
+                page.get_subcommands().filter(|verb| !verb.is_hide_set() && verb.get_name() != "help"),
+            );
             // A verb's name for its page, `shmcast-ls`; what the user types, `shmcast ls`, stands in its usage.
             let name = page.get_display_name().unwrap_or(page.get_name()).to_owned();
             let mut text = Vec::new();

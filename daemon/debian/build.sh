@@ -1,0 +1,19 @@
+#!/bin/sh
+# Builds the Debian package and prints its path. Manuals and completions in it are written by the very command in it.
+# Needs `cargo install cargo-deb`.
+set -eu
+cd "$(dirname "$0")/../.."
+built=${CARGO_TARGET_DIR:-target}/release
+made=$built/package
+
+cargo build --release -p shmcast-daemon --locked
+rm -rf "$made"
+mkdir -p "$made"
+"$built/shmcast" man "$made/man"
+gzip -9nr "$made/man"
+for program in shmcast shmcastd; do
+    for shell in bash zsh fish; do
+        "$built/shmcast" completions "$shell" --for "$program" >"$made/$program.$shell"
+    done
+done
+cargo deb -p shmcast-daemon --no-build --locked
