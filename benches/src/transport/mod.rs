@@ -27,7 +27,8 @@ pub const UNIX_SEQPACKET: &str = "unix-seqpacket";
 
 /// Whether this program knows the transport; if not, the peers' program may.
 pub fn is_ours(name: &str) -> bool {
-    [SHMCAST, IDEAL, MULTICAST, UDP, UNIX_DATAGRAM, UNIX_SEQPACKET].contains(&name) || bridge::ALL.contains(&name)
+    [SHMCAST, IDEAL, MULTICAST, UDP, UNIX_DATAGRAM, UNIX_SEQPACKET].contains(&name)
+        || bridge::ALL.contains(&name)
 }
 
 /// Plays a role in this process.
