@@ -7,13 +7,19 @@ use memmap2::Advice;
 use nix::libc;
 use std::fmt;
 use std::io;
+use std::time::{Duration, Instant};
+
+/// How long collapsing into huge pages may go on. Each 2 MiB takes some 5 ms, but waits for work on every core before it
+/// starts: where real-time threads leave the kernel's own none, or memory is in small pieces, that is much longer.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What to do to a map before use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preparation {
     /// Take memory from this NUMA node as long as it has some; for files in memory this holds for all who map them.
     pub numa_node: Option<u32>,
-    /// Collapse into huge pages what can be.
+    /// Collapse into huge pages what can be, for a second at most and the 2 MiB then in hand: by far the slowest step,
+    /// some 2.5 ms a MiB, and the one to leave out where opening must be quick beside real-time threads.
     pub huge_pages: bool,
     /// Touch every page now rather than at the first message.
     pub prefault: bool,
@@ -102,10 +108,36 @@ fn collapse(map: &Map) -> io::Result<()> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the map holds no aligned 2 MiB"));
     }
     let first = map.map.as_mut_ptr().wrapping_add(start - map.map.as_mut_ptr() as usize);
-    // SAFETY: the range lies inside the map, which we hold. Collapsing changes which physical pages back it, not what
-    // it holds; concurrent access by others stays valid.
-    let refused = unsafe { libc::madvise(first.cast(), end - start, libc::MADV_COLLAPSE) } != 0;
-    if refused { Err(io::Error::last_os_error()) } else { Ok(()) }
+    collapse_each((0..end - start).step_by(HUGE), Instant::now() + PATIENCE, |offset| {
+        // SAFETY: the range lies inside the map, which we hold. Collapsing changes which physical pages back it, not
+        // what it holds; concurrent access by others stays valid.
+        let refused =
+            unsafe { libc::madvise(first.wrapping_add(offset).cast(), HUGE, libc::MADV_COLLAPSE) } != 0;
+        if refused { Err(io::Error::last_os_error()) } else { Ok(()) }
+    })
+}
+
+/// Collapses piece by piece, since one call for all of them cannot be given up. The first refusal counts; the pieces after
+/// it are tried all the same, unless this kernel does not do it at all.
+fn collapse_each(
+    pieces: impl ExactSizeIterator<Item = usize>,
+    deadline: Instant,
+    mut collapse: impl FnMut(usize) -> io::Result<()>,
+) -> io::Result<()> {
+    let count = pieces.len();
+    let mut result = Ok(());
+    for (done, offset) in pieces.enumerate() {
+        if Instant::now() >= deadline {
+            let why = format!("out of time after {done} of {count} huge pages");
+            return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+        }
+        let collapsed = collapse(offset);
+        if collapsed.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EINVAL)) {
+            return collapsed;
+        }
+        result = result.and(collapsed);
+    }
+    result
 }
 
 #[cfg(test)]
@@ -150,6 +182,30 @@ mod tests {
                 "{own}"
             );
         }
+    }
+
+    #[test]
+    fn collapsing_that_stalls_is_given_up_and_one_that_fails_is_not() {
+        let tried = |patience, error: fn() -> io::Result<()>| {
+            let mut tried = 0;
+            let result = collapse_each((0..5).step_by(1), Instant::now() + patience, |_| {
+                tried += 1;
+                error()
+            });
+            (tried, result.map_err(|e| e.kind()))
+        };
+        let long = Duration::from_secs(1000);
+        assert_eq!(tried(long, || Ok(())), (5, Ok(())));
+        assert_eq!(tried(Duration::ZERO, || Ok(())), (0, Err(io::ErrorKind::TimedOut)));
+        let failing = || Err(io::Error::from_raw_os_error(libc::ENOMEM));
+        assert_eq!(tried(long, failing), (5, Err(io::ErrorKind::OutOfMemory)));
+        let unknown = || Err(io::Error::from_raw_os_error(libc::EINVAL));
+        assert_eq!(tried(long, unknown), (1, Err(io::ErrorKind::InvalidInput)));
+        let slow = || {
+            std::thread::sleep(Duration::from_millis(30));
+            Ok(())
+        };
+        assert_eq!(tried(Duration::from_millis(20), slow), (1, Err(io::ErrorKind::TimedOut)));
     }
 
     #[test]
