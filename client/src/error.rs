@@ -83,6 +83,12 @@ pub enum ChannelError {
         /// What was wrong.
         source: LocateError,
     },
+    /// A daemon gave the channel a new segment just when this publisher was to take the old one. Nothing was changed.
+    #[error("channel {name:?} has just moved to a new segment: open it again")]
+    Superseded {
+        /// The channel.
+        name: String,
+    },
     /// The directory belongs to somebody else.
     #[error("{} belongs to uid {owner}: set SHMCAST_DIR or give a directory of your own", dir.display())]
     ForeignDirectory {

@@ -10,9 +10,9 @@ use crate::lock::{self, Held};
 use shmcast_layout::control::Request;
 use shmcast_layout::error::{OpenError, TooLarge};
 use shmcast_layout::layout::geometry::Geometry;
-use shmcast_layout::layout::header::Header;
+use shmcast_layout::layout::header::{Header, State};
 use shmcast_layout::mem::{Preparation, Step};
-use shmcast_layout::ring::writer::Writer;
+use shmcast_layout::ring::writer::{TakeError, Writer};
 use shmcast_layout::segment::{Access, Segment};
 use std::fmt;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -393,7 +393,8 @@ impl PublisherBuilder {
     }
 
     /// What to do to the memory first: everything by default. What was refused is in
-    /// [`Publisher::preparation`] and stops nothing.
+    /// [`Publisher::preparation`] and stops nothing. For the quickest start, leave out
+    /// [`huge_pages`](Preparation::huge_pages), the slowest part.
     pub fn prepare(mut self, preparation: Preparation) -> Self {
         self.preparation = preparation;
         self
@@ -422,8 +423,9 @@ impl PublisherBuilder {
     /// Opens the channel: makes it, or takes over the one that is there, in the next epoch and with the sequence going
     /// on, whether its last publisher closed it or died. Readers that are attached stay so.
     ///
-    /// Takes time in proportion to the capacity (page faults), about 0.3 ms a MiB; the first in a process also
-    /// measures the clock.
+    /// Takes time in proportion to the capacity: about 0.6 ms a MiB for page faults, and another 2.5 ms for huge pages, of
+    /// which no new one is begun after a second. Beside real-time threads that leave the kernel no core this can be
+    /// longer; see [`prepare`](Self::prepare). The first in a process also measures the clock.
     ///
     /// # Errors
     /// [`ChannelError::InUse`] with the holder while another publisher lives; [`ChannelError::Mismatch`],
@@ -446,15 +448,25 @@ impl PublisherBuilder {
         };
         match open_plain(&files.segment, OpenOptions::new().read(true).write(true)) {
             Ok(file) if self.anew => self.replace(&files, &file, lock),
-            Ok(file) => self.take_over(&files, &file, lock),
+            Ok(file) => self.take_over(&files, &file, wanted, lock),
             Err(e) if is_absent(&e) => self.make(&files, wanted, lock),
             Err(e) => Err(ChannelError::os("open", &files.segment)(e)),
         }
     }
 
-    fn take_over(self, files: &ChannelFiles, file: &File, lock: Held) -> Result<Publisher, ChannelError> {
+    fn take_over(
+        self,
+        files: &ChannelFiles,
+        file: &File,
+        wanted: Geometry,
+        lock: Held,
+    ) -> Result<Publisher, ChannelError> {
         let segment = Segment::open(file, Access::Write)
             .map_err(|source| ChannelError::Segment { path: files.segment.clone(), source })?;
+        if matches!(segment.state(), Some((_, State::Superseded))) {
+            // Who removed the channel died before the files had gone.
+            return self.make(files, wanted, lock);
+        }
         self.check(&segment)?;
         files.make_readers(self.mode)?;
         self.start(segment, lock)
@@ -559,9 +571,10 @@ impl PublisherBuilder {
     fn start(self, segment: Segment, lock: Held) -> Result<Publisher, ChannelError> {
         let steps = segment.prepare(self.preparation);
         let clock = Clock::of_segment(segment.header());
-        let writer = segment
-            .writer(std::process::id(), clock.now())
-            .map_err(|source| ChannelError::Locate { name: self.name, source })?;
+        let writer = segment.writer(std::process::id(), clock.now()).map_err(|why| match why {
+            TakeError::Superseded => ChannelError::Superseded { name: self.name },
+            TakeError::Locate(source) => ChannelError::Locate { name: self.name, source },
+        })?;
         let mut staging = vec![0; segment.header().geometry.max_message as usize].into_boxed_slice();
         // Zeros come as pages yet to be faulted in: touch those that claims of common sizes need.
         staging.iter_mut().take(TOUCHED_BYTES).for_each(|byte| *byte = 0xff);

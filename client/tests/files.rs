@@ -406,3 +406,29 @@ fn what_is_no_channel_is_not_listed() {
     directory.remove("t").unwrap();
     assert!(!dir.path().join(".removed-0").exists() && dir.path().join("notes.txt").exists());
 }
+
+#[test]
+fn a_channel_whose_removal_died_half_way_begins_anew_and_is_not_brought_back_to_life() {
+    let dir = scratch();
+    let path = dir.path().join("t/segment");
+    publisher(dir.path()).capacity(SMALL).open().unwrap().publish(b"old").unwrap();
+    let mut late = subscriber(dir.path()).start(Start::Oldest).open().unwrap();
+    // As left by one who told the readers, and died before the files were gone.
+    let segment = fs::File::options().write(true).open(&path).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&segment, &(1u64 << 8 | 4).to_le_bytes(), 32 * 8).unwrap();
+    let mut next = publisher(dir.path()).capacity(SMALL).open().unwrap();
+    assert_eq!((next.next_sequence(), next.epoch()), (1, 1));
+    next.publish(b"new").unwrap();
+    let mut reader = subscriber(dir.path()).start(Start::Oldest).open().unwrap();
+    assert_eq!(support::drain(&mut reader), [(1, b"new".to_vec())]);
+    // Who read the old one gets the rest of it and then hears that it is over.
+    let mut events = Vec::new();
+    let over = loop {
+        match late.recv_deadline(std::time::Instant::now() + std::time::Duration::from_secs(5)) {
+            Ok(Some(event)) => events.push(format!("{event:?}")),
+            Ok(None) => panic!("never told: {events:?}"),
+            Err(e) => break e,
+        }
+    };
+    assert_eq!((over, events.len()), (shmcast::RecvError::Superseded, 2), "{events:?}");
+}

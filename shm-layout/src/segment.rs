@@ -10,9 +10,9 @@ use crate::layout::header::{
 };
 use crate::mem::{Map, Preparation, Step, prepare};
 use crate::ring::cells::RingCells;
-use crate::ring::locate::{LocateError, Locator, Place};
+use crate::ring::locate::{Locator, Place};
 use crate::ring::reader::Reader;
-use crate::ring::writer::Writer;
+use crate::ring::writer::{TakeError, Writer};
 use crate::sync::Ordering;
 use std::fs::File;
 use std::io;
@@ -97,7 +97,7 @@ impl Segment {
     ///
     /// # Panics
     /// When the segment was mapped for reading.
-    pub fn writer(&self, pid: u32, time: u64) -> Result<Writer, LocateError> {
+    pub fn writer(&self, pid: u32, time: u64) -> Result<Writer, TakeError> {
         assert!(self.access == Access::Write, "a writer needs a writable map");
         Writer::take(self.cells.clone(), self.header.geometry, pid, time)
     }

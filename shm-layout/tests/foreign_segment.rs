@@ -10,13 +10,14 @@ mod common;
 use common::{Watchdog, forge_checksum, segment, set_word, word};
 use proptest::prelude::*;
 use shmcast_layout::error::OpenError;
-use shmcast_layout::layout::geometry::{Geometry, HEADER_BYTES};
+use shmcast_layout::layout::geometry::{Geometry, HEADER_BYTES, MAX_COUNT};
 use shmcast_layout::layout::header::{
     FRONTIER, LAZY_BYTES, LAZY_KEY, LAZY_PUBLISHED, LAZY_TIME, MAGIC, STATE, State,
 };
 use shmcast_layout::layout::record::{Commit, Control, Flags};
 use shmcast_layout::ring::locate::{LocateError, Place};
 use shmcast_layout::ring::reader::{Poll, Reader, Resume};
+use shmcast_layout::ring::writer::TakeError;
 use shmcast_layout::segment::{Access, Segment};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -269,6 +270,44 @@ fn every_living_word_at_every_extreme() {
             exercise(&file);
         }
     }
+}
+
+/// What a writer that takes a segment says, which must leave every byte of it as it was.
+fn refused(damage: impl FnOnce(&File)) -> TakeError {
+    let file = lived_in_once();
+    damage(&file);
+    let bytes = || {
+        let mut bytes = vec![0; file.metadata().unwrap().len() as usize];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        bytes
+    };
+    let before = bytes();
+    let error = Segment::open(&file, Access::Write).unwrap().writer(1, 2).unwrap_err();
+    assert!(bytes() == before, "{error}: yet something was written");
+    error
+}
+
+#[test]
+fn a_count_beyond_all_sequences_is_not_gone_on_from() {
+    for count in [MAX_COUNT, MAX_COUNT + 1, u64::MAX] {
+        let damage = |file: &File| {
+            set_word(file, LAZY_PUBLISHED as u64, count);
+            // Nothing stands where the forged count leads.
+            file.write_all_at(&vec![0; (ENTRIES * 8 + CAPACITY) as usize], INDEX * 8).unwrap();
+            set_word(file, FRONTIER as u64, 64);
+        };
+        let error = refused(damage);
+        assert!(
+            matches!(error, TakeError::Locate(LocateError::Corrupt(corrupt)) if corrupt.word == count),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_segment_that_was_given_up_is_not_brought_back_to_life() {
+    let damage = |file: &File| Segment::open(file, Access::Write).unwrap().supersede();
+    assert_eq!(refused(damage), TakeError::Superseded);
 }
 
 #[test]

@@ -176,7 +176,10 @@ impl Locator {
         if !cfg!(mutant = "no_lazy_fence") {
             fence(Ordering::Acquire); // SYNC POINT: lazy
         }
-        let sequence = published.min(MAX_COUNT) + 1;
+        if published >= MAX_COUNT {
+            return Err(Corrupt { position: 0, sequence: 0, word: published }.into());
+        }
+        let sequence = published + 1;
         let position = self.indexed(sequence);
         if !cfg!(mutant = "no_index_fence") {
             fence(Ordering::Acquire); // SYNC POINT: index

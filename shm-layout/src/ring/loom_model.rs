@@ -9,7 +9,7 @@
 
 use crate::error::Corrupt;
 use crate::layout::geometry::{GRANULE, Geometry, record_bytes};
-use crate::layout::header::GENERATION;
+use crate::layout::header::SESSION_REST;
 use crate::layout::record::{Commit, Control, Flags};
 use crate::ring::cells::{Cells, RingCells};
 use crate::ring::locate::{LocateError, Locator, Place};
@@ -87,7 +87,7 @@ enum Seen {
 fn new_ring() -> (RingCells, Geometry) {
     let geometry = Geometry::tiny(GRANULES);
     let cells = RingCells {
-        header: Cells::zeroed(GENERATION + 1),
+        header: Cells::zeroed(SESSION_REST + 1),
         index: Cells::zeroed(geometry.index_entries as usize),
         data: Cells::zeroed((geometry.capacity / 8) as usize),
     };

@@ -13,6 +13,7 @@ use crate::ring::cells::RingCells;
 use crate::ring::copy;
 use crate::ring::locate::{Found, LocateError, Locator, Place};
 use crate::sync::{Ordering, fence};
+use thiserror::Error;
 
 /// Records between two updates of the lazy line; joiners walk little farther than this. Fewer than index entries, so
 /// that no entry is reused while the lazy line names it.
@@ -34,6 +35,23 @@ const COMMIT: Ordering = if cfg!(mutant = "relaxed_commit") { Ordering::Relaxed 
 const INDEX: Ordering = if cfg!(mutant = "relaxed_index") { Ordering::Relaxed } else { Ordering::Release };
 const LAZY: Ordering = if cfg!(mutant = "relaxed_lazy") { Ordering::Relaxed } else { Ordering::Release };
 const CLOSED: Ordering = if cfg!(mutant = "relaxed_close") { Ordering::Relaxed } else { Ordering::Release };
+
+/// Why a ring cannot be written to. It was left as it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum TakeError {
+    /// Its readers have been told that nothing more comes here.
+    #[error("the segment was given up for another: open the channel again")]
+    Superseded,
+    /// The place to go on from could not be found.
+    #[error(transparent)]
+    Locate(#[from] LocateError),
+}
+
+impl From<Corrupt> for TakeError {
+    fn from(corrupt: Corrupt) -> Self {
+        Self::Locate(corrupt.into())
+    }
+}
 
 /// Where a successor goes on.
 struct Tail {
@@ -71,11 +89,13 @@ impl Writer {
     /// at most some 128 records and a chunk's worth of stores.
     ///
     /// # Errors
-    /// [`LocateError::Corrupt`] when the walk meets what no writer of ours leaves; the ring is then left as it was.
-    pub fn take(cells: RingCells, geometry: Geometry, pid: u32, time: u64) -> Result<Self, LocateError> {
+    /// [`TakeError::Superseded`], or [`LocateError::Corrupt`] when the walk meets what no writer of ours leaves; the ring
+    /// is then left as it was.
+    pub fn take(cells: RingCells, geometry: Geometry, pid: u32, time: u64) -> Result<Self, TakeError> {
         let old_epoch = match cells.header[STATE].load(Ordering::Relaxed) {
             0 => 0,
             word => match State::unpack(word) {
+                Some((_, State::Superseded)) => return Err(TakeError::Superseded),
                 Some((epoch, _)) if epoch < MAX_EPOCH => epoch,
                 _ => return Err(Corrupt { position: 0, sequence: 0, word }.into()),
             },
