@@ -60,7 +60,7 @@ pub enum EncodeError {
 #[cfg(feature = "pod")]
 mod pod {
     use super::{DecodeError, Message};
-    use crate::{PublishError, Publisher};
+    use crate::{Mark, PublishError, Publisher};
     use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
     impl Publisher {
@@ -85,7 +85,30 @@ mod pod {
         /// ```
         #[inline]
         pub fn publish_pod<T: IntoBytes + Immutable>(&mut self, value: &T) -> Result<u64, PublishError> {
-            self.publish(value.as_bytes())
+            self.publish_pod_with(value, Mark::default())
+        }
+
+        /// As [`publish_pod`](Self::publish_pod), with a tag or as a key message.
+        ///
+        /// # Errors
+        /// [`PublishError`].
+        ///
+        /// ```
+        /// # let dir = tempfile::tempdir()?;
+        /// # let mut publisher = shmcast::Publisher::builder("q").dir(dir.path()).capacity(64 << 10).open()?;
+        /// # let mut subscriber = shmcast::Subscriber::builder("q").dir(dir.path()).open()?;
+        /// use shmcast::{Event, Mark};
+        /// publisher.publish_pod_with(&[10_025_i64, 10_030], Mark { tag: 7, key: true })?;
+        /// assert!(matches!(subscriber.recv()?, Event::Message(m) if m.tag == 7 && m.key));
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
+        #[inline]
+        pub fn publish_pod_with<T: IntoBytes + Immutable>(
+            &mut self,
+            value: &T,
+            mark: Mark,
+        ) -> Result<u64, PublishError> {
+            self.publish_with(value.as_bytes(), mark)
         }
     }
 
@@ -108,7 +131,7 @@ mod pod {
 #[cfg(feature = "serde")]
 mod with_serde {
     use super::{DecodeError, EncodeError, Message};
-    use crate::Publisher;
+    use crate::{Mark, Publisher};
     use serde::{Deserialize, Serialize};
 
     impl Publisher {
@@ -127,6 +150,28 @@ mod with_serde {
         /// # Ok::<(), Box<dyn std::error::Error>>(())
         /// ```
         pub fn publish_serde<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<u64, EncodeError> {
+            self.publish_serde_with(value, Mark::default())
+        }
+
+        /// As [`publish_serde`](Self::publish_serde), with a tag or as a key message.
+        ///
+        /// # Errors
+        /// [`EncodeError`]; nothing is published then.
+        ///
+        /// ```
+        /// # let dir = tempfile::tempdir()?;
+        /// # let mut publisher = shmcast::Publisher::builder("q").dir(dir.path()).capacity(64 << 10).open()?;
+        /// # let mut subscriber = shmcast::Subscriber::builder("q").dir(dir.path()).open()?;
+        /// use shmcast::{Event, Mark};
+        /// publisher.publish_serde_with("whole book", Mark { tag: 7, key: true })?;
+        /// assert!(matches!(subscriber.recv()?, Event::Message(m) if m.tag == 7 && m.key));
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
+        pub fn publish_serde_with<T: Serialize + ?Sized>(
+            &mut self,
+            value: &T,
+            mark: Mark,
+        ) -> Result<u64, EncodeError> {
             let max_message = self.max_message();
             let mut claim = self.claim(max_message).map_err(EncodeError::NotPublished)?;
             let length = match postcard::to_slice(value, &mut claim) {
@@ -136,7 +181,7 @@ mod with_serde {
                 }
                 Err(e) => return Err(EncodeError::Postcard(e)),
             };
-            Ok(claim.commit(length))
+            Ok(claim.mark(mark).commit(length))
         }
     }
 

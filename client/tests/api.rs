@@ -57,13 +57,26 @@ fn tags_and_key_flags_reach_the_reader_by_every_way_of_publishing() {
     publisher.publish_with(b"key", Mark { tag: 0, key: true }).unwrap();
     publisher.claim(3).unwrap().mark(Mark { tag: 77, key: true }).commit(0);
     publisher.publish_batch(["batch"]).unwrap();
+    let mut expected = vec![(0, false), (u16::MAX, false), (0, true), (77, true), (0, false)];
+    #[cfg(feature = "pod")]
+    {
+        publisher.publish_pod(&7u64).unwrap();
+        publisher.publish_pod_with(&7u64, Mark { tag: 78, key: true }).unwrap();
+        expected.extend([(0, false), (78, true)]);
+    }
+    #[cfg(feature = "serde")]
+    {
+        publisher.publish_serde("plain").unwrap();
+        publisher.publish_serde_with("marked", Mark { tag: 79, key: true }).unwrap();
+        expected.extend([(0, false), (79, true)]);
+    }
     let mut marks = Vec::new();
     let events = subscriber.recv_batch(100, |event| match event {
         Event::Message(m) => marks.push((m.tag, m.key)),
         other => panic!("{other:?}"),
     });
-    assert_eq!(events.unwrap(), 5);
-    assert_eq!(marks, [(0, false), (u16::MAX, false), (0, true), (77, true), (0, false)]);
+    assert_eq!(events.unwrap(), expected.len());
+    assert_eq!(marks, expected);
 }
 
 #[test]
