@@ -70,6 +70,13 @@ pub struct Subscriber {
     resume: Resume,
     /// The publisher's incarnation as last told.
     epoch: u64,
+    /// The incarnation at the time of the last start or seek: no news, whatever a lap hides.
+    began_in: u64,
+    /// Whether a lap may have hidden that another publisher took over.
+    is_epoch_in_doubt: bool,
+    /// The sequence to begin with, if it lies before all that is left of a segment that continues another: nothing in
+    /// the ring tells of that loss.
+    behind: Option<u64>,
     buffer: Box<[Line]>,
     page: Option<Page>,
     record_latency: bool,
@@ -260,7 +267,7 @@ impl Subscriber {
         let poll = self.reader.poll(self.buffer.as_mut_bytes());
         // The two common answers go straight to the caller, without a detour through memory.
         match poll {
-            Poll::Empty if self.attachment.is_none() => Ok(None),
+            Poll::Empty if self.attachment.is_none() && !self.is_epoch_in_doubt => Ok(None),
             Poll::Message { length, sequence, tag, key, time } if self.generation == 0 => {
                 Ok(Some(self.receive(length, sequence, tag, key, time)))
             }
@@ -336,7 +343,9 @@ impl Subscriber {
     pub fn seek(&mut self, sequence: u64) -> Result<(), LocateError> {
         let place = self.reader.locator().seek(sequence)?;
         self.reader.jump(place);
+        (self.behind, self.is_epoch_in_doubt) = (None, false);
         self.epoch = 0;
+        self.began_in = self.reader.state().map_or(0, |(epoch, _)| epoch);
         Ok(())
     }
 
@@ -356,7 +365,7 @@ impl Subscriber {
     }
 
     /// The publisher's incarnation, as far as the stream has told: 0 as long as it has not, after a start or a seek
-    /// somewhere in its middle. Who is lapped past the news is told at the latest when there is nothing else to receive.
+    /// somewhere in its middle. Who is lapped past the news is told once there is nothing else to receive.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -504,6 +513,26 @@ impl Subscriber {
         self.tell_epoch(epoch)
     }
 
+    /// Called where nothing is left to receive after a lap: a takeover that was not told in its place, since its record was
+    /// overwritten, is told now.
+    #[cold]
+    fn hidden_epoch(&mut self) -> Option<Outcome> {
+        let state = self.reader.state();
+        // Everything that was there when this state was set comes first.
+        fence(Ordering::Acquire);
+        if self.reader.locator().is_ready(self.position()) {
+            return None;
+        }
+        // Records from here on are read in their places.
+        self.is_epoch_in_doubt = false;
+        let (epoch, State::Active) = state? else { return None };
+        if epoch <= self.epoch.max(self.began_in) {
+            return None;
+        }
+        self.epoch = epoch;
+        Some(Outcome::Other(Event::NewEpoch { epoch }))
+    }
+
     /// Who has not been told of any publisher has nobody for this one to succeed.
     fn tell_epoch(&mut self, epoch: u64) -> Option<Outcome> {
         let told = std::mem::replace(&mut self.epoch, epoch);
@@ -522,7 +551,12 @@ impl Subscriber {
     #[inline]
     fn take(&mut self, poll: Poll, available: usize) -> Result<Option<Outcome>, RecvError> {
         match poll {
-            Poll::Empty if self.attachment.is_none() => Ok(None),
+            Poll::Empty if self.attachment.is_none() && !self.is_epoch_in_doubt => Ok(None),
+            _ if self.generation != 0 && self.behind.is_some() => self.begin(),
+            Poll::Empty if self.is_epoch_in_doubt => match self.hidden_epoch() {
+                None => self.follow(),
+                told => Ok(told),
+            },
             Poll::Empty => self.follow(),
             Poll::Message { length, sequence, .. } if self.generation != 0 && self.is_void(sequence) => {
                 self.step_back(length, sequence);
@@ -584,23 +618,41 @@ impl Subscriber {
                 }
                 Control::Unknown { .. } => return Ok(None),
             },
-            Poll::Lapped => {
-                let before = self.reader.place();
-                let missed = self.reader.resume(self.resume)?;
-                if self.generation != 0 && self.is_void(self.next_sequence()) {
-                    // Cut off meanwhile: what was found are void messages, which must not count as missed.
-                    self.reader.jump(before);
-                    return self.follow();
-                }
-                self.count(|page, place| page.lapped(missed, place));
-                Event::Lapped(Lapped { missed, resumed_at: self.next_sequence() })
-            }
+            Poll::Lapped => return self.skip(),
             Poll::TooSmall { needed } => return Err(RecvError::TooSmall { needed, available }),
             Poll::Superseded if self.attachment.is_some() => return self.follow(),
             Poll::Superseded => return Err(RecvError::Superseded),
             Poll::Corrupt(corrupt) => return Err(corrupt.into()),
         };
         Ok(Some(Outcome::Other(event)))
+    }
+
+    /// Tells one who asked for a sequence that is no longer here what it missed.
+    #[cold]
+    fn begin(&mut self) -> Result<Option<Outcome>, RecvError> {
+        let Some(sequence) = self.behind else { return Ok(None) };
+        // Whatever the poll made of a place that is not this reader's.
+        self.reader.jump(Place { position: 0, sequence });
+        self.skip()
+    }
+
+    /// Goes on behind what is lost.
+    #[cold]
+    fn skip(&mut self) -> Result<Option<Outcome>, RecvError> {
+        let before = self.reader.place();
+        let missed = self.reader.resume(self.resume)?;
+        if self.generation != 0 && self.is_void(self.next_sequence()) {
+            // Cut off meanwhile: what was found are void messages, which must not count as missed.
+            self.reader.jump(before);
+            return self.follow();
+        }
+        // Looked at after the jump: whatever record it skipped, the state was set before that was committed.
+        fence(Ordering::Acquire);
+        let known = self.epoch.max(self.began_in);
+        self.is_epoch_in_doubt = self.reader.state().is_some_and(|(epoch, _)| epoch > known);
+        self.behind = None;
+        self.count(|page, place| page.lapped(missed, place));
+        Ok(Some(Outcome::Other(Event::Lapped(Lapped { missed, resumed_at: self.next_sequence() }))))
     }
 
     #[inline]
@@ -667,21 +719,17 @@ impl Subscriber {
             // Who joined behind void messages expects more than there is.
             expected = expected.min(segment.header_word(FIRST_SEQUENCE).max(1));
         }
-        let place = match segment.locator().seek(expected) {
-            Err(LocateError::TooOld { .. }) => segment.locator().oldest()?,
-            other => other?,
-        };
-        self.reader = segment.reader(place);
+        let place = seek(&segment, expected)?;
+        self.reader = segment.reader(place.unwrap_or(Place { position: 0, sequence: expected }));
         self.generation = generation;
         self.segment = segment;
-        let missed = place.sequence.saturating_sub(expected);
-        if missed == 0 {
-            // The place lies behind the record that says so.
-            let successor = self.reader.state().filter(|(epoch, _)| *epoch > self.epoch);
-            return Ok(successor.and_then(|(epoch, _)| self.tell_epoch(epoch)));
+        self.behind = place.is_none().then_some(expected);
+        if self.behind.is_some() {
+            return self.begin();
         }
-        self.count(|page, place| page.lapped(missed, place));
-        Ok(Some(Outcome::Other(Event::Lapped(Lapped { missed, resumed_at: place.sequence }))))
+        // The place lies behind the record that says so.
+        let successor = self.reader.state().filter(|(epoch, _)| *epoch > self.epoch);
+        Ok(successor.and_then(|(epoch, _)| self.tell_epoch(epoch)))
     }
 
     fn count(&self, note: impl FnOnce(&ReaderPage, Place)) {
@@ -887,11 +935,9 @@ impl SubscriberBuilder {
         }
         let steps = segment.prepare(self.preparation);
         // Looked at before the place: a takeover in between is news.
-        let epoch = match (self.start, segment.state().map_or(0, |(epoch, _)| epoch)) {
-            (Start::Latest, epoch) | (_, epoch @ 1) => epoch,
-            _ => 0,
-        };
-        let place = self.place(&segment)?;
+        let began_in = segment.state().map_or(0, |(epoch, _)| epoch);
+        let epoch = if self.start == Start::Latest || began_in == 1 { began_in } else { 0 };
+        let (place, behind) = self.place(&segment)?;
         let page = show_page(header, place)?;
         // A daemon's reader follows: where to is on its way.
         if self.client.is_none() && matches!(segment.state(), Some((_, State::Superseded))) {
@@ -910,6 +956,9 @@ impl SubscriberBuilder {
             caught_up_at: place.sequence,
             resume: self.resume,
             epoch,
+            began_in,
+            is_epoch_in_doubt: false,
+            behind: behind.filter(|_| generation != 0),
             buffer,
             page,
             record_latency: self.record_latency,
@@ -922,18 +971,28 @@ impl SubscriberBuilder {
         })
     }
 
-    fn place(&self, segment: &Segment) -> Result<Place, ChannelError> {
+    /// Where to begin, and the sequence asked for if that is gone.
+    fn place(&self, segment: &Segment) -> Result<(Place, Option<u64>), ChannelError> {
         let locator = segment.locator();
         let place = match self.start {
-            Start::Latest => locator.tail(),
-            Start::Oldest => locator.oldest(),
-            Start::Sequence(sequence) => match locator.seek(sequence.max(1)) {
-                // Position 0 was overwritten with it: the first poll finds this reader lapped and counts the loss.
-                Err(LocateError::TooOld { sequence, .. }) => Ok(Place { position: 0, sequence }),
-                other => other,
-            },
+            Start::Latest => locator.tail().map(|place| (place, None)),
+            Start::Oldest => locator.oldest().map(|place| (place, None)),
+            Start::Sequence(sequence) => {
+                let sequence = sequence.max(1);
+                // In a channel's only segment, position 0 was overwritten with it: the first poll finds that out.
+                let gone = (Place { position: 0, sequence }, Some(sequence));
+                seek(segment, sequence).map(|place| place.map_or(gone, |place| (place, None)))
+            }
         };
         place.map_err(|source| ChannelError::Locate { name: self.name.clone(), source })
+    }
+}
+
+/// The place of message `sequence`; `None` if it is no longer there.
+fn seek(segment: &Segment, sequence: u64) -> Result<Option<Place>, LocateError> {
+    match segment.locator().seek(sequence) {
+        Err(LocateError::TooOld { .. }) => Ok(None),
+        found => found.map(Some),
     }
 }
 
@@ -957,3 +1016,6 @@ fn show_page(files: &ChannelFiles, header: &Header, place: Place) -> Result<Page
     let page = show().inspect_err(|_: &ChannelError| drop(fs::remove_file(&hidden)))?;
     Ok(Page { page, shown: Some((path, file)) })
 }
+
+#[cfg(test)]
+mod tests;

@@ -231,19 +231,52 @@ fn each_epoch_is_told_where_it_begins_to_whoever_starts_before_it() {
 }
 
 #[test]
-fn an_epoch_whose_record_was_lapped_is_told_when_there_is_nothing_else_to_tell() {
+fn an_epoch_whose_record_was_lapped_is_told_also_to_one_who_never_waits() {
+    for (resume, start) in [Resume::Oldest, Resume::Latest]
+        .into_iter()
+        .flat_map(|resume| [Start::Latest, Start::Sequence(3)].map(|start| (resume, start)))
+    {
+        let dir = scratch();
+        publisher(dir.path()).capacity(SMALL).open().unwrap().publish(b"one").unwrap();
+        let mut first = publisher(dir.path()).open().unwrap();
+        first.publish_batch(["two", "three"]).unwrap();
+        let mut subscriber = subscriber(dir.path()).resume(resume).start(start).open().unwrap();
+        drop(first);
+        let mut second = publisher(dir.path()).open().unwrap();
+        publish_up_to(&mut second, 1000);
+        let Ok(Some(Event::Lapped(Lapped { missed, resumed_at }))) = subscriber.try_recv() else {
+            panic!("not lapped")
+        };
+        assert_eq!(resumed_at - missed, if start == Start::Latest { 4 } else { 3 });
+        for expected in resumed_at..=1000 {
+            assert!(matches!(subscriber.try_recv(), Ok(Some(Event::Message(m))) if m.sequence == expected));
+        }
+        assert_eq!(subscriber.try_recv().unwrap(), Some(Event::NewEpoch { epoch: 3 }), "{start:?}");
+        // A lap without a takeover is nothing but a lap.
+        publish_up_to(&mut second, 3000);
+        assert!(matches!(subscriber.try_recv(), Ok(Some(Event::Lapped(_)))));
+        drain(&mut subscriber);
+        assert!(is_silent(&mut subscriber), "once");
+    }
+}
+
+#[test]
+fn an_epoch_whose_record_survived_a_lap_is_told_in_its_place_and_once() {
     let dir = scratch();
-    let first = publisher(dir.path()).capacity(SMALL).open().unwrap();
+    let mut first = publisher(dir.path()).capacity(SMALL).open().unwrap();
     let mut subscriber = subscriber(dir.path()).open().unwrap();
+    publish_up_to(&mut first, 1000);
     drop(first);
     let mut second = publisher(dir.path()).open().unwrap();
-    publish_up_to(&mut second, 1000);
+    second.publish(b"new").unwrap();
     let Event::Lapped(Lapped { resumed_at, .. }) = rare(&mut subscriber) else { panic!("not lapped") };
     for expected in resumed_at..=1000 {
         assert!(matches!(subscriber.recv().unwrap(), Event::Message(m) if m.sequence == expected));
     }
+    assert_eq!(rare(&mut subscriber), Event::End);
     assert_eq!(rare(&mut subscriber), Event::NewEpoch { epoch: 2 });
-    assert!(is_silent(&mut subscriber), "once");
+    assert!(matches!(subscriber.recv().unwrap(), Event::Message(m) if m.sequence == 1001));
+    assert!(is_silent(&mut subscriber));
 }
 
 #[test]

@@ -1,0 +1,75 @@
+//! What a subscriber makes of a segment that continues another's channel, without the daemon that would make one.
+
+use super::*;
+use crate::hosting::new_header;
+use shmcast_layout::layout::geometry::Geometry;
+use shmcast_layout::mem::memfd;
+
+const CAPACITY: u64 = 64 << 10;
+
+/// The second segment of a channel, whose first held messages up to 100 of epoch 1.
+fn continued() -> Segment {
+    let geometry = Geometry::new(CAPACITY, None).unwrap();
+    let file = memfd::create("continued").unwrap();
+    let header = new_header("t", geometry, (0, String::new()), String::new());
+    let segment = Segment::create(&file, header).unwrap();
+    segment.continue_from(101, 1, 2, 5000);
+    segment
+}
+
+/// A subscriber of `segment` with a page of its own, as one that a daemon sent both.
+fn subscribe(segment: Segment, start: Start) -> Subscriber {
+    let builder = Subscriber::builder("t").start(start).prepare(Preparation::NONE);
+    let page = memfd::create("page").unwrap();
+    let show = |header: &Header, place| {
+        let page = ReaderPage::create(&page, 1, header.uuid, place).unwrap();
+        Ok(Some(Page { page, shown: None }))
+    };
+    builder.read(segment, show).unwrap()
+}
+
+fn next(subscriber: &mut Subscriber) -> Option<Event<'static>> {
+    subscriber.try_recv().unwrap().map(|event| match event {
+        Event::Lapped(lapped) => Event::Lapped(lapped),
+        Event::NewEpoch { epoch } => Event::NewEpoch { epoch },
+        Event::Message(m) => Event::Message(Message { payload: &[], ..m }),
+        other => panic!("{other:?}"),
+    })
+}
+
+#[test]
+fn a_start_before_a_continued_segment_is_a_loss_and_no_damage() {
+    for (from, published) in [(1, 10), (100, 10), (60, 3000)] {
+        let segment = continued();
+        let mut writer = segment.writer(1, 0).unwrap();
+        for _ in 0..published {
+            writer.publish(&[7; 40], 0, false, 0).unwrap();
+        }
+        let oldest = segment.locator().oldest().unwrap().sequence;
+        let last = writer.next_sequence() - 1;
+        let mut subscriber = subscribe(segment, Start::Sequence(from));
+        assert_eq!(subscriber.next_sequence(), from);
+        let lapped = Lapped { missed: oldest - from, resumed_at: oldest };
+        assert_eq!(next(&mut subscriber), Some(Event::Lapped(lapped)), "from {from}");
+        let mut due = oldest;
+        while let Some(event) = next(&mut subscriber) {
+            match event {
+                Event::Message(m) => assert_eq!(m.sequence, due),
+                // Its record is the first of the segment: seen by whoever is not lapped.
+                Event::NewEpoch { epoch: 2 } if published == 10 && due == 101 => continue,
+                other => panic!("{other:?}"),
+            }
+            due += 1;
+        }
+        assert_eq!(due, last + 1);
+    }
+}
+
+#[test]
+fn a_seek_takes_back_a_start_that_was_too_early() {
+    let segment = continued();
+    segment.writer(1, 0).unwrap().publish(b"x", 0, false, 0).unwrap();
+    let mut subscriber = subscribe(segment, Start::Sequence(5));
+    subscriber.seek(101).unwrap();
+    assert!(matches!(next(&mut subscriber), Some(Event::Message(m)) if m.sequence == 101));
+}
