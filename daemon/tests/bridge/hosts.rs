@@ -55,6 +55,8 @@ pub enum Host {
 pub struct Hosts {
     names: [String; 2],
     pub dir: tempfile::TempDir,
+    /// Whether a daemon owns a host's channels.
+    daemons: bool,
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -66,7 +68,7 @@ impl Hosts {
         let id = format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let names = [format!("shmcast-a-{id}"), format!("shmcast-b-{id}")];
         let dir = tempfile::Builder::new().prefix("shmcast-bridge-").tempdir_in("/dev/shm").unwrap();
-        let hosts = Self { names, dir, _turn: turn };
+        let hosts = Self { names, dir, daemons: false, _turn: turn };
         match hosts.wire(wires) {
             Ok(()) => Some(hosts),
             Err(reason) => {
@@ -74,6 +76,13 @@ impl Hosts {
                 None
             }
         }
+    }
+
+    /// As `new`; channels are those of daemons, which are to be started.
+    pub fn with_daemons(test: &str, wires: usize) -> Option<Self> {
+        let mut hosts = Self::new(test, wires)?;
+        hosts.daemons = true;
+        Some(hosts)
     }
 
     fn wire(&self, wires: usize) -> Result<(), String> {
@@ -110,8 +119,27 @@ impl Hosts {
 
     fn command_in(&self, host: Host, program: &Path) -> Command {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", self.name(host)]).arg(program).env("SHMCAST_DIR", self.channels(host));
+        command.args(["netns", "exec", self.name(host)]).arg(program).env_remove("NOTIFY_SOCKET");
+        match self.daemons {
+            true => command.env("SHMCAST_SOCKET", self.socket(host)).env_remove("SHMCAST_DIR"),
+            false => command.env("SHMCAST_DIR", self.channels(host)),
+        };
         command
+    }
+
+    fn socket(&self, host: Host) -> PathBuf {
+        self.channels(host).with_extension("sock")
+    }
+
+    /// Starts a host's daemon and waits until it answers.
+    pub fn daemon(&self, host: Host, config: &str) -> Running {
+        let path = self.channels(host).with_extension("toml");
+        fs::write(&path, config).unwrap();
+        let mut command = self.command_in(host, Path::new(env!("CARGO_BIN_EXE_shmcastd")));
+        command.arg("--config").arg(path);
+        let daemon = self.start(command, format!("the daemon of host {host:?}"));
+        wait_for("the daemon's answer", || shmcast::Client::at(self.socket(host)).ok());
+        daemon
     }
 
     /// `shmcast WORDS` on a host.

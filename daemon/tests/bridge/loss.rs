@@ -9,25 +9,25 @@ const SEND: &str = "bridge send t --to 239.77.0.1:30001 --interface va0 --repair
 const RECV: &str = "bridge recv t --from 239.77.0.1:30001 --interface vb0 --server 10.77.0.1:30002 --first 1 \
                     --capacity 64MiB --json --until-end";
 
-fn messages() -> u64 {
+pub fn messages() -> u64 {
     number("SHMCAST_BRIDGE_MESSAGES", 30_000)
 }
 
 /// Messages a second: what a loaded machine with two cores, ten readers and a relay still keeps up with.
-fn rate() -> u64 {
+pub fn rate() -> u64 {
     number("SHMCAST_BRIDGE_RATE", 20_000)
 }
 
-fn readers(hosts: &Hosts, count: usize, last: u64) -> Vec<Running> {
+pub fn readers(hosts: &Hosts, count: usize, last: u64) -> Vec<Running> {
     (0..count).map(|_| hosts.role(Host::B, "read", &last.to_string())).collect()
 }
 
-fn count(json: &Value, path: &str) -> u64 {
+pub fn count(json: &Value, path: &str) -> u64 {
     json.pointer(path).and_then(Value::as_u64).unwrap_or_else(|| panic!("no {path} in {json}"))
 }
 
 /// Every reader has every message, and knows of nothing missing.
-fn assert_all_have_all(readers: Vec<Running>, last: u64) {
+pub fn assert_all_have_all(readers: Vec<Running>, last: u64) {
     for reader in readers {
         let seen = reader.end_well();
         let figures = ["received", "gap_messages", "lapped"].map(|name| count(&seen, &format!("/{name}")));

@@ -5,6 +5,8 @@
 //! a seed that is printed.
 #![allow(clippy::unwrap_used, unreachable_pub, reason = "in a test, an unwrap that fails is a finding")]
 
+mod daemons;
+mod flood;
 mod hosts;
 mod leases;
 mod loss;

@@ -1,7 +1,7 @@
 //! The processes that are not bridges: a publisher and readers, who know what every message must be.
 
 use serde_json::json;
-use shmcast::{Event, Publisher, Start, Subscriber, Wait};
+use shmcast::{Client, Event, Publisher, Start, Subscriber, Wait};
 use std::time::{Duration, Instant};
 
 pub const ROLE: &str = "SHMCAST_TEST_ROLE";
@@ -30,6 +30,7 @@ pub fn play() {
         "publish" => publish(words[0].parse().unwrap(), words[1].parse().unwrap()),
         "read" => read(words[0].parse().unwrap()),
         "relay" => super::relay::run(&words),
+        "flood" => super::flood::run(&words),
         other => panic!("no role {other:?}"),
     }
 }
@@ -41,9 +42,20 @@ pub fn make_channel(dir: &std::path::Path) -> Publisher {
     builder.open().unwrap()
 }
 
+/// The host's daemon, if it has one.
+fn client() -> Option<Client> {
+    let socket = std::env::var_os("SHMCAST_SOCKET")?;
+    Some(Client::at(socket).unwrap())
+}
+
 /// Publishes up to and including sequence `last`, `rate` a second in bursts, then closes the channel.
 fn publish(last: u64, rate: u64) {
-    let mut publisher = Publisher::builder("t").open().unwrap();
+    let builder = Publisher::builder("t");
+    let builder = match client() {
+        Some(client) => builder.client(&client),
+        None => builder,
+    };
+    let mut publisher = builder.open().unwrap();
     let (started, first) = (Instant::now(), publisher.next_sequence());
     let mut buffer = [0; LONGEST];
     while publisher.next_sequence() <= last {
@@ -64,7 +76,12 @@ fn read(last: u64) {
     let wait = Wait::Sleep(Duration::from_micros(200));
     let patience = Duration::from_secs(60);
     let builder = Subscriber::builder("t").start(Start::Oldest).wait(wait).wait_for_channel(patience);
+    let builder = match client() {
+        Some(client) => builder.client(&client),
+        None => builder,
+    };
     let mut subscriber = builder.open().unwrap();
+    eprintln!("reading");
     let (mut received, mut gap_messages, mut lapped, mut epochs) = (0u64, 0u64, 0u64, 0u64);
     let mut sessions = Vec::new();
     let mut next = 1;

@@ -1,0 +1,144 @@
+//! Daemons on both hosts, as an installation has them: bridges from their configurations, readers attached to B's.
+//!
+//! `SHMCAST_BRIDGE_MESSAGES` and `SHMCAST_BRIDGE_RATE` as elsewhere here; `SHMCAST_FLOOD` says how many malformed packets there
+//! are.
+
+use super::hosts::{Host, Hosts, Running, number, wait_for};
+use super::loss::{assert_all_have_all, count, messages, rate, readers};
+use super::roles::{CAPACITY, LONGEST};
+use serde_json::Value;
+
+const GROUP: &str = "239.77.0.1:30001";
+/// What the relay hands on to, and where it takes requests.
+const RELAYED: (&str, &str) = ("239.77.0.9:30009", "10.77.0.2:30002");
+const SERVER: &str = "10.77.0.1:30002";
+
+fn channel() -> String {
+    format!(
+        "[[channel]]\nname = \"t\"\ncapacity = {CAPACITY}\nmax_message = {LONGEST}\nmlock = false\nhugepages = false\n"
+    )
+}
+
+fn sends() -> String {
+    format!(
+        "{}[[bridge]]\nchannel = \"t\"\nline = [{{ group = \"{GROUP}\", interface = \"va0\" }}]\n\
+         [bridge.send]\nlinger_ms = 2000\n\
+         [bridge.send.repair]\nbind = \"{SERVER}\"\nallow = [\"10.77.0.0/16\"]\n",
+        channel()
+    )
+}
+
+fn receives(group: &str, server: &str) -> String {
+    format!(
+        "{}[[bridge]]\nchannel = \"t\"\nline = [{{ group = \"{group}\", interface = \"vb0\" }}]\n\
+         [bridge.receive]\nservers = [\"{server}\"]\nfrom = 1\n",
+        channel()
+    )
+}
+
+/// What the bridge of a host's daemon says of itself.
+fn bridge(hosts: &Hosts, host: Host) -> Value {
+    // A daemon limits how often it is asked.
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    let program = env!("CARGO_BIN_EXE_shmcast");
+    let text = hosts.output(host, program, &["bridge", "status", "--json"]);
+    let status: Value = serde_json::from_str(&text).unwrap();
+    status["bridges"][0].clone()
+}
+
+/// Starts a host's daemon and waits until its bridge carries a session.
+fn daemon(hosts: &Hosts, host: Host, config: &str) -> Running {
+    let daemon = hosts.daemon(host, config);
+    wait_for("the bridge's session", || bridge(hosts, host)["session"].is_string().then_some(()));
+    daemon
+}
+
+fn everything_arrives_at_loss_of(test: &str, per_mille: u32) {
+    let Some(hosts) = Hosts::with_daemons(test, 1) else { return };
+    let (last, seed) = (messages(), number("SHMCAST_BRIDGE_SEED", 7));
+    eprintln!("{test}: {last} messages, seed {seed}");
+    let _a = daemon(&hosts, Host::A, &sends());
+    let words = format!("{seed} {per_mille} {GROUP} {} vb0 {} {SERVER}", RELAYED.0, RELAYED.1);
+    let relay = hosts.role(Host::B, "relay", &words);
+    relay.wait_for_log("ready");
+    let _b = daemon(&hosts, Host::B, &receives(RELAYED.0, RELAYED.1));
+    let readers = readers(&hosts, 10, last);
+    hosts.role(Host::A, "publish", &format!("{last} {}", rate())).end_well();
+    assert_all_have_all(readers, last);
+    let at_b = wait_for("the last figures", || {
+        let at_b = bridge(&hosts, Host::B);
+        let published = at_b.pointer("/figures/receive/messages_published").and_then(Value::as_u64);
+        (published == Some(last)).then_some(at_b)
+    });
+    let receive = &at_b["figures"]["receive"];
+    let figure = |name: &str| count(receive, name);
+    assert_eq!((figure("/messages_missing"), figure("/gaps_open")), (0, 0), "{receive}");
+    let rtt_ns = receive.pointer("/servers/0/rtt_ns").and_then(Value::as_u64).unwrap_or(0);
+    if per_mille > 0 {
+        assert!(figure("/recovered_by_servers") > 0, "{receive}");
+    }
+    let recovery = &at_b["figures"]["recovery"];
+    let in_rtt = |name: &str| recovery[name].as_f64().unwrap_or(0.0) / (rtt_ns.max(1) as f64);
+    eprintln!(
+        "{test}: 10 readers have {last} messages, 0 unrecovered; {} holes, {} requests of which {} repeated, {} recovered; \
+         recovery {recovery}, last round trip {rtt_ns} ns: p50 {:.2}, p99 {:.2} round trips",
+        figure("/gaps"),
+        figure("/requests"),
+        figure("/requests_repeated"),
+        figure("/recovered_by_servers"),
+        in_rtt("p50_ns"),
+        in_rtt("p99_ns"),
+    );
+}
+
+#[test]
+fn daemons_lose_nothing_without_loss() {
+    everything_arrives_at_loss_of("daemons_lose_nothing_without_loss", 0);
+}
+
+#[test]
+fn daemons_lose_nothing_at_1_percent_loss_each_way() {
+    everything_arrives_at_loss_of("daemons_lose_nothing_at_1_percent_loss_each_way", 10);
+}
+
+#[test]
+fn daemons_lose_nothing_at_5_percent_loss_each_way() {
+    everything_arrives_at_loss_of("daemons_lose_nothing_at_5_percent_loss_each_way", 50);
+}
+
+#[test]
+fn daemons_lose_nothing_at_20_percent_loss_each_way() {
+    everything_arrives_at_loss_of("daemons_lose_nothing_at_20_percent_loss_each_way", 200);
+}
+
+/// Packets that are wrong in every way that a header can be, into the very group that carries the feed.
+#[test]
+fn a_flood_into_the_group_costs_no_message() {
+    let Some(hosts) = Hosts::with_daemons("a_flood_into_the_group_costs_no_message", 1) else { return };
+    let (flood, last) = (number("SHMCAST_FLOOD", 50_000), messages());
+    let _a = daemon(&hosts, Host::A, &sends());
+    let _b = daemon(&hosts, Host::B, &receives(GROUP, SERVER));
+    let readers = readers(&hosts, 2, last);
+    let session = bridge(&hosts, Host::A)["session"].as_str().unwrap().to_owned();
+    let flooding =
+        hosts.role(Host::A, "flood", &format!("{flood} {GROUP} va0 {}", session.replace(' ', "_")));
+    hosts.role(Host::A, "publish", &format!("{last} {}", rate())).end_well();
+    let sent = count(&flooding.end_well(), "/sent");
+    assert_eq!(sent, flood);
+    assert_all_have_all(readers, last);
+    let counted = |name: &str| {
+        let at_b = bridge(&hosts, Host::B);
+        at_b.pointer(&format!("/figures/receive{name}")).and_then(Value::as_u64).unwrap_or(0)
+    };
+    wait_for("the flood's end", || {
+        (counted("/lines/0/datagrams") + counted("/lines/0/kernel_drops") >= flood).then_some(())
+    });
+    let reasons = ["too_short", "sequence_zero", "sequence_overflow", "truncated", "trailing_bytes"];
+    let refused = reasons.map(|reason| counted(&format!("/malformed/{reason}")));
+    let (dropped, foreign) = (counted("/lines/0/kernel_drops"), counted("/packets_foreign"));
+    eprintln!(
+        "{sent} malformed packets: {reasons:?} {refused:?}, foreign {foreign}, dropped by the kernel {dropped}"
+    );
+    assert!(refused.iter().all(|count| *count > 0), "{reasons:?} {refused:?}");
+    assert_eq!((counted("/messages_missing"), counted("/sessions")), (0, 1));
+}

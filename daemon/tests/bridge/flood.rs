@@ -1,0 +1,56 @@
+//! Somebody who can send to the group and wishes its receivers ill: packets that are wrong in every way a header can be,
+//! most of them under the feed's own session. None is sound, so none may count.
+
+use serde_json::json;
+use shmcast::hosting::datagrams;
+use shmcast_daemon::bridge::socket::open_sender;
+use shmcast_daemon::bridge::spec::LineSpec;
+
+const HEADER: usize = 20;
+const BATCH: usize = 32;
+
+/// `COUNT GROUP INTERFACE SESSION`, with `_` for spaces in the session.
+pub fn run(words: &[&str]) {
+    let [count, group, interface, session] = words else { panic!("{words:?}") };
+    let count: u64 = count.parse().unwrap();
+    let line =
+        LineSpec { group: group.parse().unwrap(), interface: Some((*interface).to_owned()), source: None };
+    let socket = open_sender(&line, 1, true).unwrap();
+    let mut own = [b' '; 10];
+    own[..session.len()].copy_from_slice(session.replace('_', " ").as_bytes());
+    let mut rng = fastrand::Rng::with_seed(11);
+    let (mut made, mut sent) = (0, 0);
+    let mut batch: Vec<Vec<u8>> = Vec::with_capacity(BATCH);
+    while made < count {
+        batch.clear();
+        while batch.len() < BATCH && made < count {
+            batch.push(malformed(made, &own, &mut rng));
+            made += 1;
+        }
+        // On a socket that waits, a datagram is refused only where there is no memory for it.
+        let done = datagrams::send(&socket, line.group, batch.iter().map(Vec::as_slice));
+        sent += batch.len() as u64 - done.refused;
+    }
+    println!("\n{}", json!({ "sent": sent }));
+}
+
+fn packet(session: &[u8; 10], sequence: u64, count: u16, rest: &[u8]) -> Vec<u8> {
+    [session.as_slice(), &sequence.to_be_bytes(), &count.to_be_bytes(), rest].concat()
+}
+
+fn malformed(number: u64, own: &[u8; 10], rng: &mut fastrand::Rng) -> Vec<u8> {
+    let sequence = rng.u64(1..1_000_000);
+    let mut noise = [0; 80];
+    rng.fill(&mut noise);
+    match number % 6 {
+        0 => noise[..rng.usize(0..HEADER)].to_vec(),
+        1 => packet(own, 0, 1, &[0, 0]),
+        2 => packet(own, u64::MAX, 2, &[0, 0, 0, 0]),
+        // A length that reaches past the end, in the first message or in the second.
+        3 if noise[0] & 1 == 0 => packet(own, sequence, 1, &[0, 9, b'x']),
+        3 => packet(own, sequence, 2, &[0, 1, b'x', 0xff, 0xff, b'y']),
+        4 => packet(own, sequence, 1, &[0, 1, b'x', b'y', b'z']),
+        // Somebody else's session, whatever is in it.
+        _ => packet(&[b'~'; 10], sequence, noise[0].into(), &noise[..rng.usize(0..noise.len())]),
+    }
+}
