@@ -28,10 +28,11 @@ fn sends() -> String {
     )
 }
 
+/// Holes are waited for as long as a busy machine may take: what is asked here is that nothing stays lost.
 fn receives(group: &str, server: &str) -> String {
     format!(
         "{}[[bridge]]\nchannel = \"t\"\nline = [{{ group = \"{group}\", interface = \"vb0\" }}]\n\
-         [bridge.receive]\nservers = [\"{server}\"]\nfrom = 1\n",
+         [bridge.receive]\nservers = [\"{server}\"]\nfrom = 1\ngive_up_ms = 60000\n",
         channel()
     )
 }
