@@ -8,6 +8,7 @@ use crate::layout::header::{
     FIRST_SEQUENCE, GENERATION, HAS_SESSION, HEADER_WORDS, Header, LAZY_BYTES, LAZY_PUBLISHED, MAGIC,
     SESSION, SESSION_REST, STATE, State,
 };
+use crate::layout::record::{session_identity, session_words};
 use crate::mem::{Map, Preparation, Step, prepare};
 use crate::ring::cells::RingCells;
 use crate::ring::locate::{Locator, Place};
@@ -117,8 +118,7 @@ impl Segment {
         &self.header
     }
 
-    /// A word of the header page as it is now, such as [`LAZY_BYTES`]. A claim of
-    /// the writer's.
+    /// A word of the header page as it is now, such as [`LAZY_BYTES`]. A claim of the writer's.
     ///
     /// # Panics
     /// When `word` lies beyond the page.
@@ -135,13 +135,7 @@ impl Segment {
     /// holds the writer lock; while a writer changes it, others may see half of each.
     pub fn session(&self) -> Option<[u8; 10]> {
         let rest = self.header_word(SESSION_REST);
-        if rest & HAS_SESSION == 0 {
-            return None;
-        }
-        let mut session = [0; 10];
-        session[..8].copy_from_slice(&self.header_word(SESSION).to_le_bytes());
-        session[8..].copy_from_slice(&rest.to_le_bytes()[..2]);
-        Some(session)
+        (rest & HAS_SESSION != 0).then(|| session_identity([self.header_word(SESSION), rest]))
     }
 
     /// Makes a new segment, which nobody has seen yet, continue a channel: its first message will be `next`, and its
@@ -172,11 +166,9 @@ impl Segment {
     /// When the segment was mapped for reading.
     pub fn continue_session(&self, session: [u8; 10]) {
         assert!(self.access == Access::Write, "only a writable map can be marked");
-        let (mut high, mut low) = ([0; 8], [0; 8]);
-        high.copy_from_slice(&session[..8]);
-        low[..2].copy_from_slice(&session[8..]);
-        self.cells.header[SESSION].store(u64::from_le_bytes(high), Ordering::Relaxed);
-        self.cells.header[SESSION_REST].store(u64::from_le_bytes(low) | HAS_SESSION, Ordering::Relaxed);
+        let [high, low] = session_words(session);
+        self.cells.header[SESSION].store(high, Ordering::Relaxed);
+        self.cells.header[SESSION_REST].store(low | HAS_SESSION, Ordering::Relaxed);
     }
 
     /// How it is mapped.

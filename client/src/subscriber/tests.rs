@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::hosting::new_header;
+use crate::message::Lapped;
 use shmcast_layout::layout::geometry::Geometry;
-use shmcast_layout::mem::memfd;
+use shmcast_layout::mem::{Preparation, memfd};
 
 const CAPACITY: u64 = 64 << 10;
 

@@ -212,6 +212,19 @@ impl Control {
     }
 }
 
+/// The ten bytes of a remote session's identity as words: the first eight, and the last two in the low 16 bits.
+pub const fn session_words(identity: [u8; 10]) -> [u64; 2] {
+    let [a, b, c, d, e, f, g, h, i, j] = identity;
+    [u64::from_le_bytes([a, b, c, d, e, f, g, h]), u16::from_le_bytes([i, j]) as u64]
+}
+
+/// The identity that [`session_words`] took apart; other bits of the second word are not of it.
+pub const fn session_identity([high, low]: [u64; 2]) -> [u8; 10] {
+    let [a, b, c, d, e, f, g, h] = high.to_le_bytes();
+    let [i, j, ..] = low.to_le_bytes();
+    [a, b, c, d, e, f, g, h, i, j]
+}
+
 const _: () = assert!(RECORD_HEADER + Control::BYTES <= GRANULE, "a control record is one granule");
 
 #[cfg(test)]
@@ -245,6 +258,15 @@ mod tests {
         assert_eq!(ticks_since(100, 130), 0, "a reader's clock behind the publisher's");
         let m = Meta::new(0xbeef, 0xffff_1234_5678_9abc);
         assert_eq!((m.tag(), m.time()), (0xbeef, 0x1234_5678_9abc));
+    }
+
+    #[test]
+    fn sessions_round_trip_whatever_else_their_second_word_says() {
+        let identity = *b"EQTY00000Z";
+        let [high, low] = session_words(identity);
+        assert_eq!((high, low), (0x3030_3030_5954_5145, 0x5a30), "bytes are a promise to other languages");
+        assert_eq!(session_identity([high, low]), identity);
+        assert_eq!(session_identity([high, low | 1 << 63]), identity);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Making a map ready: the right node's memory, huge pages, no first-touch faults, no swapping. Each step may be refused; each refusal is
-//! reported with its reason and stops nothing.
+//! Making a map ready: the right node's memory, huge pages, no first-touch faults, no swapping. Each step may be refused;
+//! each refusal is reported with its reason and stops nothing.
 
 use super::Map;
 use crate::layout::geometry::HUGE_PAGE;

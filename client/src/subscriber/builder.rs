@@ -1,0 +1,278 @@
+//! Attaching: from a channel's name to a reader at its place.
+
+use super::following::seek;
+use super::page::{Page, show_page};
+use super::{Line, Resume, Start, Subscriber};
+use crate::clock::Clock;
+use crate::connect::{Client, Conversation};
+use crate::directory::{Directory, is_absent, open_plain};
+use crate::error::ChannelError;
+use crate::keeper::Attachment;
+use crate::park::{self, LONGEST_NAP, Parking};
+use crate::publisher::TOUCHED_BYTES;
+use crate::wait::Wait;
+use shmcast_layout::control::Request;
+use shmcast_layout::layout::header::{GENERATION, Header, State};
+use shmcast_layout::mem::Preparation;
+use shmcast_layout::reader_page::ReaderPage;
+use shmcast_layout::ring::locate::Place;
+use shmcast_layout::segment::{Access, Segment};
+use std::fs::OpenOptions;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use zerocopy::FromZeros;
+
+/// How to subscribe to a channel.
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct SubscriberBuilder {
+    name: String,
+    directory: Directory,
+    client: Option<Client>,
+    start: Start,
+    wait: Wait,
+    resume: Resume,
+    preparation: Preparation,
+    page: bool,
+    record_latency: bool,
+    wait_for_channel: Option<Duration>,
+    schema_id: Option<u64>,
+    longest_nap: Duration,
+}
+
+impl SubscriberBuilder {
+    pub(super) fn new(name: String) -> Self {
+        Self {
+            name,
+            directory: Directory::default(),
+            client: None,
+            start: Start::default(),
+            wait: Wait::default(),
+            resume: Resume::default(),
+            preparation: Preparation { prefault: true, ..Preparation::NONE },
+            page: true,
+            record_latency: false,
+            wait_for_channel: None,
+            schema_id: None,
+            longest_nap: LONGEST_NAP,
+        }
+    }
+
+    /// Looks for the channel in the directory at `path` rather than in the default one.
+    pub fn dir(self, path: impl Into<PathBuf>) -> Self {
+        self.directory(&Directory::at(path))
+    }
+
+    /// Looks for the channel in `directory`.
+    pub fn directory(mut self, directory: &Directory) -> Self {
+        self.directory = directory.clone();
+        self.client = None;
+        self
+    }
+
+    /// Asks a daemon for the channel rather than a directory.
+    pub fn client(mut self, client: &Client) -> Self {
+        self.client = Some(client.clone());
+        self
+    }
+
+    /// Where to begin; [`Start::Latest`] by default.
+    pub fn start(mut self, start: Start) -> Self {
+        self.start = start;
+        self
+    }
+
+    /// How [`Subscriber::recv`] waits; [`Wait::Yield`] by default.
+    pub fn wait(mut self, wait: Wait) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// How long a reader with [`Wait::Park`] sleeps at most before it looks for itself: 0.1 s by default. This is what
+    /// a daemon that hangs can make it late by, and what a reader costs while nothing happens at all; a daemon that has
+    /// died is noticed at once.
+    pub fn longest_nap(mut self, longest: Duration) -> Self {
+        self.longest_nap = longest;
+        self
+    }
+
+    /// Where to go on after having been lapped; [`Resume::Oldest`] by default.
+    pub fn resume(mut self, resume: Resume) -> Self {
+        self.resume = resume;
+        self
+    }
+
+    /// What to do to the memory first; by default every page is touched, so that no message meets a page fault. What
+    /// was refused is in [`Subscriber::preparation`].
+    pub fn prepare(mut self, preparation: Preparation) -> Self {
+        self.preparation = preparation;
+        self
+    }
+
+    /// Whether tools can see this subscriber, its lag and its losses: yes by default. Costs a few stores a message to
+    /// a line of its own, and a 4 KiB file. Without it, `--wait-readers` does not count it and `rm` does not spare it.
+    pub fn page(mut self, page: bool) -> Self {
+        self.page = page;
+        self
+    }
+
+    /// Whether each message's latency goes into the page's histogram: no by default. Costs one reading of the clock a
+    /// message.
+    pub fn record_latency(mut self, record: bool) -> Self {
+        self.record_latency = record;
+        self
+    }
+
+    /// How long to wait for the channel to appear: not at all by default.
+    pub fn wait_for_channel(mut self, patience: Duration) -> Self {
+        self.wait_for_channel = Some(patience);
+        self
+    }
+
+    /// Refuses a channel whose message schema has another number.
+    pub fn schema(mut self, id: u64) -> Self {
+        self.schema_id = Some(id);
+        self
+    }
+
+    /// Attaches. Takes time in proportion to the capacity where pages are touched first, about 0.1 ms a MiB.
+    ///
+    /// # Errors
+    /// [`ChannelError`]; nothing is left behind.
+    pub fn open(self) -> Result<Subscriber, ChannelError> {
+        let start = Instant::now();
+        let patience = self.wait_for_channel.unwrap_or_default();
+        loop {
+            match self.attach() {
+                Err(e) if e.is_unknown_channel() && start.elapsed() < patience => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                attached => return attached,
+            }
+        }
+    }
+
+    /// Attaches if the channel is there, and not just being removed.
+    fn attach(&self) -> Result<Subscriber, ChannelError> {
+        match &self.client {
+            Some(client) => self.attach_by(client),
+            None => self.attach_to_file(),
+        }
+    }
+
+    fn attach_by(&self, client: &Client) -> Result<Subscriber, ChannelError> {
+        let mut conversation = Conversation::open(client.socket())?;
+        let parks = self.wait == Wait::Park;
+        let request = |resume| Request::Subscribe { channel: self.name.clone(), resume, park: parks };
+        let path = PathBuf::from(format!("memfd:{}", self.name));
+        let bell = if parks {
+            Some(park::bell().map_err(ChannelError::os("make a bell for", &path))?)
+        } else {
+            None
+        };
+        let shown: Vec<BorrowedFd<'_>> = bell.iter().map(|(_, far)| far.as_fd()).collect();
+        let [file, lock, page_file] = conversation.attach(&request(false), &shown)?;
+        let damaged = |source| ChannelError::Segment { path: path.clone(), source };
+        let segment = Segment::open(&file, Access::Read).map_err(damaged)?;
+        let mut subscriber = self.read(segment, |header, place| {
+            let page =
+                ReaderPage::create(&page_file, std::process::id(), header.uuid, place).map_err(damaged)?;
+            Ok(Some(Page { page, shown: None }))
+        })?;
+        let socket = conversation.into_socket()?;
+        let mut shown = vec![file, lock, page_file];
+        if let (Some((near, far)), Some(page)) = (bell, &subscriber.page) {
+            subscriber.parking = Some(Parking::new(near, page.page.clone(), self.longest_nap));
+            shown.push(far);
+        }
+        subscriber.attachment =
+            Some(Attachment::new(client.socket().to_owned(), socket, request(true), shown));
+        Ok(subscriber)
+    }
+
+    fn attach_to_file(&self) -> Result<Subscriber, ChannelError> {
+        let files = self.directory.files(&self.name)?;
+        if self.wait == Wait::Park {
+            let (name, dir) = (self.name.clone(), self.directory.path().to_owned());
+            return Err(ChannelError::NoWaker { name, dir });
+        }
+        let file = match open_plain(&files.segment, OpenOptions::new().read(true)) {
+            Ok(file) => file,
+            Err(e) if is_absent(&e) => return Err(self.directory.not_found(&self.name)),
+            Err(e) => return Err(ChannelError::os("open", &files.segment)(e)),
+        };
+        let segment = Segment::open(&file, Access::Read)
+            .map_err(|source| ChannelError::Segment { path: files.segment.clone(), source })?;
+        self.read(segment, |header, place| match self.page.then(|| show_page(&files, header, place)) {
+            None => Ok(None),
+            Some(Ok(page)) => Ok(Some(page)),
+            Some(Err(e)) if e.is_absent() => Err(self.directory.not_found(&self.name)),
+            Some(Err(e)) => Err(e),
+        })
+    }
+
+    pub(super) fn read(
+        &self,
+        segment: Segment,
+        show_page: impl FnOnce(&Header, Place) -> Result<Option<Page>, ChannelError>,
+    ) -> Result<Subscriber, ChannelError> {
+        let header = segment.header();
+        if let Some(wanted) = self.schema_id.filter(|id| *id != header.schema_id) {
+            let (name, found) = (self.name.clone(), header.schema_id);
+            return Err(ChannelError::Mismatch { name, what: "schema", found, wanted });
+        }
+        let steps = segment.prepare(self.preparation);
+        // Looked at before the place: a takeover in between is news.
+        let began_in = segment.state().map_or(0, |(epoch, _)| epoch);
+        let epoch = if self.start == Start::Latest || began_in == 1 { began_in } else { 0 };
+        let (place, behind) = self.place(&segment)?;
+        let page = show_page(header, place)?;
+        // A daemon's reader follows: where to is on its way.
+        if self.client.is_none() && matches!(segment.state(), Some((_, State::Superseded))) {
+            return Err(self.directory.not_found(&self.name));
+        }
+        // One line more than the largest message, so that a length of 0 is no special case. Zeros come as pages yet to
+        // be faulted in: touch those that messages of common sizes need.
+        let lines = header.geometry.max_message as usize / size_of::<Line>() + 1;
+        let mut buffer = <[Line]>::new_box_zeroed_with_elems(lines).expect("room for one message");
+        buffer.iter_mut().take(TOUCHED_BYTES / size_of::<Line>()).for_each(|line| line.0[0] = 0xff);
+        let generation = segment.header_word(GENERATION);
+        Ok(Subscriber {
+            reader: segment.reader(place),
+            clock: Clock::of_segment(header),
+            wait: self.wait,
+            caught_up_at: place.sequence,
+            resume: self.resume,
+            epoch,
+            began_in,
+            is_epoch_in_doubt: false,
+            behind: behind.filter(|_| generation != 0),
+            buffer,
+            page,
+            record_latency: self.record_latency,
+            segment,
+            steps,
+            attachment: None,
+            generation,
+            next_segment: None,
+            parking: None,
+        })
+    }
+
+    /// Where to begin, and the sequence asked for if that is gone.
+    fn place(&self, segment: &Segment) -> Result<(Place, Option<u64>), ChannelError> {
+        let locator = segment.locator();
+        let place = match self.start {
+            Start::Latest => locator.tail().map(|place| (place, None)),
+            Start::Oldest => locator.oldest().map(|place| (place, None)),
+            Start::Sequence(sequence) => {
+                let sequence = sequence.max(1);
+                // In a channel's only segment, position 0 was overwritten with it: the first poll finds that out.
+                let gone = (Place { position: 0, sequence }, Some(sequence));
+                seek(segment, sequence).map(|place| place.map_or(gone, |place| (place, None)))
+            }
+        };
+        place.map_err(|source| ChannelError::Locate { name: self.name.clone(), source })
+    }
+}

@@ -1,0 +1,135 @@
+//! What a subscriber does while there is nothing to receive: it polls, yields, sleeps or parks, and looks now and then
+//! at what empty polls do not see.
+
+use super::{Outcome, Subscriber};
+use crate::message::RecvError;
+use crate::park::ALONE;
+use crate::wait::{BURST, BURST_PAUSE, Wait, Waiter};
+use shmcast_layout::ring::reader::Poll;
+use std::time::{Duration, Instant};
+
+/// What to do when there is nothing to receive.
+enum Rest {
+    /// There is something.
+    Found(Outcome),
+    /// Look again.
+    None,
+    /// Sleep a little: nobody will ring.
+    Pause,
+    /// Sleep until the bell rings.
+    Nap,
+}
+
+impl Subscriber {
+    pub(super) fn wait_for(&mut self, deadline: Option<Instant>) -> Result<Option<Outcome>, RecvError> {
+        if self.parking.is_some() {
+            return self.sleep_for(deadline);
+        }
+        let mut waiter = Waiter::new(self.wait);
+        loop {
+            if self.wait == Wait::Burst {
+                self.pause_after_burst();
+            }
+            if waiter.idle() {
+                if let Some(outcome) = self.look()? {
+                    return Ok(Some(outcome));
+                }
+                if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                    return Ok(None);
+                }
+            }
+            if let Some(outcome) = self.poll()? {
+                return Ok(Some(outcome));
+            }
+        }
+    }
+
+    /// Called at an empty poll: if it ended a burst, the publisher may get ahead now.
+    #[inline]
+    fn pause_after_burst(&mut self) {
+        let next = self.next_sequence();
+        if next.wrapping_sub(self.caught_up_at) >= BURST {
+            let start = self.clock.now();
+            while self.clock.ns_between(start, self.clock.now()) < BURST_PAUSE.as_nanos() as u64 {
+                std::hint::spin_loop();
+            }
+        }
+        self.caught_up_at = next;
+    }
+
+    /// As [`wait_for`](Self::wait_for), for one who parks.
+    #[cold]
+    fn sleep_for(&mut self, deadline: Option<Instant>) -> Result<Option<Outcome>, RecvError> {
+        loop {
+            if let Some(outcome) = self.poll()? {
+                return Ok(Some(outcome));
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return self.look();
+            }
+            let limit = left.unwrap_or(Duration::MAX);
+            match self.rest()? {
+                Rest::Found(outcome) => return Ok(Some(outcome)),
+                Rest::None => {}
+                Rest::Pause => std::thread::sleep(limit.min(ALONE)),
+                Rest::Nap => self.parking.as_ref().expect("naps are for those who park").sleep(limit),
+            }
+        }
+    }
+
+    /// As [`sleep_for`](Self::sleep_for) without a deadline, while other tasks run.
+    #[cfg(feature = "tokio")]
+    pub(super) async fn wait_async(&mut self) -> Result<Outcome, RecvError> {
+        tokio::task::coop::consume_budget().await;
+        loop {
+            if let Some(outcome) = self.poll()? {
+                return Ok(outcome);
+            }
+            match self.rest()? {
+                Rest::Found(outcome) => return Ok(outcome),
+                Rest::None => {}
+                Rest::Pause => tokio::time::sleep(ALONE).await,
+                Rest::Nap => self.parking.as_ref().expect("naps are for those who park").nap().await,
+            }
+        }
+    }
+
+    /// Called where a poll found nothing: decides how to wait for the next. [`Rest::Nap`] is only for those who have
+    /// said where they sleep, found nothing there since, and rung for the waker.
+    #[cold]
+    fn rest(&mut self) -> Result<Rest, RecvError> {
+        if let Some(outcome) = self.look()? {
+            return Ok(Rest::Found(outcome));
+        }
+        if self.next_segment.is_some() {
+            return Ok(Rest::None);
+        }
+        let (position, is_watched) = (self.position(), self.is_registered() == Some(true));
+        let Some(parking) = self.parking.as_mut().filter(|_| is_watched) else { return Ok(Rest::Pause) };
+        parking.lie_down(position);
+        let found = self.poll();
+        let parking = self.parking.as_ref().expect("looked at above");
+        if found.as_ref().is_ok_and(Option::is_none) && self.next_segment.is_none() {
+            parking.ring();
+            return Ok(Rest::Nap);
+        }
+        parking.rise();
+        Ok(found?.map_or(Rest::None, Rest::Found))
+    }
+
+    /// Looks at what empty polls do not see.
+    fn look(&mut self) -> Result<Option<Outcome>, RecvError> {
+        if let Some(page) = &self.page {
+            page.page.heartbeat(self.clock.now());
+        }
+        let poll = self.reader.look();
+        if let Some(outcome) = self.take(poll, 0)? {
+            return Ok(Some(outcome));
+        }
+        if poll != Poll::Empty {
+            return Ok(None);
+        }
+        Ok(self.epoch_in_force())
+    }
+}
