@@ -98,16 +98,15 @@ impl Client {
     /// # Errors
     /// [`ChannelError`] when the daemon is gone or refuses.
     pub fn bridges(&self) -> Result<Vec<BridgeStatus>, ChannelError> {
-        let mut conversation = Conversation::open(&self.socket)?;
-        conversation.send(&Request::Bridges {}, &[])?;
         let mut bridges = Vec::new();
-        loop {
-            match conversation.receive()?.0 {
-                Reply::Bridge(status) => bridges.push(*status),
-                Reply::Done {} => return Ok(bridges),
-                _ => return Err(self.confused("an answer to another question")),
+        self.ask_for_all(&Request::Bridges {}, |reply| match reply {
+            Reply::Bridge(status) => {
+                bridges.push(*status);
+                Ok(())
             }
-        }
+            _ => Err("an answer to another question"),
+        })?;
+        Ok(bridges)
     }
 
     /// Takes a strict channel away from a publisher that still lives: whatever it writes from now on reaches nobody.
@@ -131,18 +130,32 @@ impl Client {
     }
 
     fn report(&self, request: &Request) -> Result<Vec<ChannelStatus>, ChannelError> {
+        let mut channels: Vec<ChannelStatus> = Vec::new();
+        self.ask_for_all(request, |reply| {
+            match reply {
+                Reply::Channel(status) => channels.push(*status),
+                Reply::Readers { readers } => {
+                    channels.last_mut().ok_or("readers of no channel")?.readers.extend(readers);
+                }
+                _ => return Err("an answer to another question"),
+            }
+            Ok(())
+        })?;
+        Ok(channels)
+    }
+
+    /// Asks what is answered in many parts, and hands each to `take`, which says what is wrong with one.
+    fn ask_for_all(
+        &self,
+        request: &Request,
+        mut take: impl FnMut(Reply) -> Result<(), &'static str>,
+    ) -> Result<(), ChannelError> {
         let mut conversation = Conversation::open(&self.socket)?;
         conversation.send(request, &[])?;
-        let mut channels: Vec<ChannelStatus> = Vec::new();
         loop {
             match conversation.receive()?.0 {
-                Reply::Channel(status) => channels.push(*status),
-                Reply::Readers { readers } => match channels.last_mut() {
-                    Some(channel) => channel.readers.extend(readers),
-                    None => return Err(self.confused("readers of no channel")),
-                },
-                Reply::Done {} => return Ok(channels),
-                _ => return Err(self.confused("an answer to another question")),
+                Reply::Done {} => return Ok(()),
+                part => take(part).map_err(|what| self.confused(what))?,
             }
         }
     }

@@ -14,7 +14,7 @@ pub enum Wait {
     Spin,
     /// As `Spin`, for the highest rate: who catches up with the publisher in the middle of a burst lets it get ahead for
     /// [`BURST_PAUSE`]. A line that is polled must be fetched back by the publisher for each message; a reader that
-    /// stays behind gets several from lines that are ready. After at most [`BURST`] messages without a pause, one may
+    /// stays behind gets several from lines that are ready. A message that follows [`BURST`] others without a pause may
     /// come that much later; until then, and whenever messages come one by one, nothing differs from `Spin`.
     Burst,
     /// Polls this many times, then gives the core away after each further poll.

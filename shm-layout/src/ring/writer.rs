@@ -8,7 +8,7 @@ use crate::layout::header::{
     FRONTIER, HAS_SESSION, LAZY_BYTES, LAZY_KEY, LAZY_PUBLISHED, LAZY_TIME, SESSION, SESSION_REST, STATE,
     State, WRITER_PID,
 };
-use crate::layout::record::{Commit, Control, Flags, Meta};
+use crate::layout::record::{Commit, Control, Flags, Meta, session_words};
 use crate::ring::cells::RingCells;
 use crate::ring::copy;
 use crate::ring::locate::{Found, LocateError, Locator, Place};
@@ -225,9 +225,7 @@ impl Writer {
 
     /// Says in the stream that the remote publisher began a new session, whose identity is ten bytes long.
     pub fn session(&mut self, identity: [u8; 10], time: u64) {
-        let (high, low) = identity.split_at(8);
-        let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, &b| word << 8 | u64::from(b));
-        let (high, low) = (word(high), word(low));
+        let [high, low] = session_words(identity);
         // Noted only once it was said: a successor of one that dies in between says it again.
         self.cells.header[SESSION_REST].store(0, Ordering::Relaxed);
         self.control(Control::Session { high, low }, time);
@@ -321,22 +319,24 @@ impl Writer {
     #[inline]
     fn prepare(&mut self, end: u64) {
         let need = end + GRANULE;
-        if need > self.frontier {
-            self.advance_frontier(need);
-        }
         // What lies inside the record gets payload: nobody looks for a commit word there.
         self.clean = self.clean.max(end);
         if cfg!(mutant = "no_clean_ahead") {
             self.clean = need;
         }
-        self.zero_until(need);
+        self.clean_until(need);
     }
 
     /// Cleans what the next records will need. After the commit, because stores become visible in their order on x86-64:
     /// before it, the readers would wait for these cache misses.
     #[inline]
     fn clean_ahead(&mut self) {
-        let need = self.tail + AHEAD;
+        self.clean_until(self.tail + AHEAD);
+    }
+
+    /// Announces everything up to `need` and zeroes the commit words before it that are not clean yet.
+    #[inline]
+    fn clean_until(&mut self, need: u64) {
         if need > self.frontier {
             self.advance_frontier(need);
         }
