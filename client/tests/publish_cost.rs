@@ -4,38 +4,11 @@
 
 mod support;
 
+use allocation_counter::{AllocationInfo, measure};
 use nix::sys::resource::{UsageWho, getrusage};
 use shmcast::{ClockKind, Event, Mark, Publisher, Subscriber};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::path::Path;
 use support::{drain, process_under, publisher, role, role_dir, run, scratch, skip, subscriber};
-
-thread_local! {
-    /// Allocations of this thread: other threads of the test program allocate as they like.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: everything is handed on to the system's allocator; counting touches a thread-local that needs no allocation
-// and no destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps the contract of `alloc`, which is the same here.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps the contract of `dealloc`; `pointer` came from `System`, as all do here.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Every way of publishing and receiving, with wraps, pads, frontier moves and laps, in a ring of 1 MiB.
 fn exercise(
@@ -73,12 +46,14 @@ fn publishing_and_receiving_allocate_nothing() {
     let mut publisher = publisher(dir.path()).capacity(1 << 20).open().unwrap();
     let mut subscriber = subscriber(dir.path()).record_latency(true).open().unwrap();
     let (mut buffer, payload) = (vec![0; publisher.max_message()], vec![1; 20_000]);
-    let before = ALLOCATIONS.get();
-    let received = exercise(&mut publisher, &mut subscriber, &mut buffer, &payload);
-    assert_eq!(ALLOCATIONS.get() - before, 0);
+    let mut received = 0;
+    let counted = measure(|| received = exercise(&mut publisher, &mut subscriber, &mut buffer, &payload));
+    assert_eq!(counted, AllocationInfo::default(), "of this thread; others allocate as they like");
     assert!(received > 500, "{received}");
-    drop(vec![1u8; 10]);
-    assert_eq!(ALLOCATIONS.get() - before, 2, "the counter counts");
+    let counted = measure(|| drop(vec![1u8; 10]));
+    assert_eq!((counted.count_total, counted.count_current), (1, 0), "the counter counts");
+    let kept = vec![1u8; 10];
+    assert_eq!(measure(|| drop(kept)).count_current, -1, "and what is given back");
 }
 
 fn faults() -> i64 {
