@@ -1,0 +1,398 @@
+//! A [`Story`] of the ring, for the models beside this file: a writer at work, readers who note what they see, and the
+//! comparison of both once all have ended. Says nothing of what happens in a story: that is the models' part.
+//!
+//! The ring has four granules, and payloads forge commit words where a later reader looks for them. The writer reads
+//! nothing that a reader wrote, so a reader that comes late and may see any stale value sees all there is to see;
+//! `LOOM_MAX_PREEMPTIONS` adds switches in mid-flight.
+
+use crate::error::Corrupt;
+use crate::layout::geometry::{GRANULE, Geometry, record_bytes};
+use crate::layout::header::SESSION_REST;
+use crate::layout::record::{Commit, Control, Flags};
+use crate::ring::cells::{Cells, RingCells};
+use crate::ring::locate::{LocateError, Locator, Place};
+use crate::ring::reader::{Poll, Reader, Resume};
+use crate::ring::writer::Writer;
+use crate::sync::stopping::kill_after;
+use loom::thread::{self, JoinHandle};
+
+const GRANULES: u64 = 4;
+/// Payload that reaches one word into the second granule: the word where a commit would stand.
+pub(super) const LONG: usize = 56;
+
+/// Explores a model and says how many executions that took.
+pub(super) fn explore(name: &str, preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    let count = Arc::new(AtomicU64::new(0));
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(builder.preemption_bound.unwrap_or(preemptions));
+    builder.max_branches = 10_000;
+    let counted = count.clone();
+    builder.check(move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+        model();
+    });
+    println!("{name}: {} executions", count.load(Ordering::Relaxed));
+}
+
+/// What the writer did, one record each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum What {
+    Message(Vec<u8>),
+    Control(Control),
+}
+
+#[derive(Debug, Clone)]
+struct Record {
+    at: Place,
+    after: Place,
+    what: What,
+}
+
+/// A reader's life.
+pub(super) type Watch = Box<dyn FnOnce() -> Vec<Seen> + Send>;
+
+/// What a reader saw.
+#[derive(Debug, Clone)]
+#[expect(dead_code, reason = "what was refused is for the panic message")]
+pub(super) enum Seen {
+    Started(Place),
+    Message {
+        before: Place,
+        after: Place,
+        payload: Vec<u8>,
+        tag: u16,
+        time: u64,
+        sequence: u64,
+    },
+    Control {
+        before: Place,
+        after: Place,
+        control: Control,
+    },
+    Resumed {
+        before: Place,
+        after: Place,
+        missed: u64,
+    },
+    /// A search gave up, or found the message gone: allowed, and the end of this reader.
+    Lost,
+    Broken(Corrupt),
+    Refused(Poll),
+}
+
+fn new_ring() -> (RingCells, Geometry) {
+    let geometry = Geometry::tiny(GRANULES);
+    let cells = RingCells {
+        header: Cells::zeroed(SESSION_REST + 1),
+        index: Cells::zeroed(geometry.index_entries as usize),
+        data: Cells::zeroed((geometry.capacity / 8) as usize),
+    };
+    (cells, geometry)
+}
+
+/// Payload of message `sequence`: words that name it, and where a next record could begin the commit word of `forged`.
+fn payload(sequence: u64, length: usize, forged: u64) -> Vec<u8> {
+    let words = (0..length.div_ceil(8)).map(|i| match i {
+        6 => Commit::new(forged, Flags::VALID, 0).word(),
+        _ => sequence * 1000 + i as u64,
+    });
+    let mut bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+    bytes.truncate(length);
+    bytes
+}
+
+/// Whether a record that its writer died over is there after all.
+fn is_committed(before: Place, tail: Place, what: &What) -> bool {
+    match what {
+        What::Message(_) | What::Control(Control::Gap { .. }) => tail.sequence != before.sequence,
+        What::Control(_) => tail.position != before.position,
+    }
+}
+
+/// One thing for a writer to do.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Do {
+    /// A message of so many bytes, with a commit word for this sequence forged in its second granule.
+    Publish(usize, u64),
+    /// An empty message.
+    Tick,
+    /// A message whose payload is that of a gap record.
+    ForgeGap {
+        from: u64,
+        to: u64,
+    },
+    Gap {
+        to: u64,
+    },
+    Session,
+    Close,
+}
+
+pub(super) struct Story {
+    cells: RingCells,
+    geometry: Geometry,
+    writer: Option<Writer>,
+    records: Vec<Record>,
+    /// What the last writer died over, and where it began.
+    dying: Option<(Place, What)>,
+}
+
+impl Story {
+    pub(super) fn begin() -> Self {
+        let (cells, geometry) = new_ring();
+        let writer = Writer::take(cells.clone(), geometry, 1, 0).expect("a new ring");
+        Self { cells, geometry, writer: Some(writer), records: Vec::new(), dying: None }
+    }
+
+    pub(super) fn place(&self) -> Place {
+        match &self.writer {
+            Some(writer) => Place { position: writer.position(), sequence: writer.next_sequence() },
+            None => self.records.last().map_or(Place::START, |record| record.after),
+        }
+    }
+
+    /// What a record will say, and the writer's call that says it.
+    fn plan(&self, task: Do) -> (What, impl FnOnce(&mut Writer) + use<>) {
+        let from = self.place().sequence;
+        let what = match task {
+            Do::Publish(length, forged) => What::Message(payload(from, length, forged)),
+            Do::Tick => What::Message(Vec::new()),
+            Do::ForgeGap { from, to } => What::Message(
+                Control::Gap { from, to }.words().into_iter().flat_map(u64::to_le_bytes).collect(),
+            ),
+            Do::Gap { to } => What::Control(Control::Gap { from, to }),
+            Do::Session => What::Control(Control::Session { high: 0x0707_0707_0707_0707, low: 0x0707 }),
+            Do::Close => What::Control(Control::End),
+        };
+        let said = what.clone();
+        let say = move |writer: &mut Writer| match said {
+            What::Message(payload) => {
+                writer.publish(&payload, from as u16, false, from).expect("it fits");
+            }
+            What::Control(Control::Gap { to, .. }) => writer.gap(to, from),
+            What::Control(Control::Session { .. }) => writer.session([7; 10], from),
+            What::Control(_) => writer.close(from),
+        };
+        (what, say)
+    }
+
+    pub(super) fn act(&mut self, task: Do) {
+        let sequence = self.place().sequence;
+        let (what, say) = self.plan(task);
+        say(self.writer.as_mut().expect("alive"));
+        self.note(self.place(), sequence, what);
+    }
+
+    pub(super) fn acts(&mut self, tasks: &[Do]) {
+        tasks.iter().for_each(|task| self.act(*task));
+    }
+
+    /// Notes the record that ends at `after`.
+    fn note(&mut self, after: Place, sequence: u64, what: What) {
+        let bytes = match &what {
+            What::Message(payload) => record_bytes(payload.len() as u64),
+            What::Control(_) => GRANULE,
+        };
+        let at = Place { position: after.position - bytes, sequence };
+        self.records.push(Record { at, after, what });
+    }
+
+    /// The writer dies over a task, right before that many stores were made. False if the task needs no more.
+    pub(super) fn die(&mut self, task: Do, stores: u32) -> bool {
+        let before = self.place();
+        let (what, say) = self.plan(task);
+        let mut writer = self.writer.take().expect("alive");
+        let died = !kill_after(stores, || say(&mut writer));
+        if died {
+            self.dying = Some((before, what));
+        } else {
+            let after = Place { position: writer.position(), sequence: writer.next_sequence() };
+            self.note(after, before.sequence, what);
+        }
+        died
+    }
+
+    /// A successor dies taking over, right before that many stores were made.
+    pub(super) fn die_taking(&mut self, stores: u32) -> bool {
+        let before = self.place();
+        self.writer = None;
+        let mut epoch = 0;
+        let (cells, geometry) = (self.cells.clone(), self.geometry);
+        let died = !kill_after(stores, || {
+            epoch = Writer::take(cells, geometry, 2, 5).expect("a ring of ours").epoch()
+        });
+        let after = Place { position: before.position + GRANULE, ..before };
+        if died {
+            // The first writer was the first epoch.
+            self.dying = Some((before, What::Control(Control::Epoch { epoch: 2 })));
+        } else {
+            self.note(after, before.sequence, What::Control(Control::Epoch { epoch }));
+        }
+        died
+    }
+
+    /// Another writer takes the ring over from one that died or closed it. What that one had committed must be there.
+    pub(super) fn take(&mut self) {
+        let before = self.place();
+        self.writer = None;
+        let writer =
+            Writer::take(self.cells.clone(), self.geometry, 2, 5).expect("the ring is broken: refused");
+        let epoch = writer.epoch();
+        let after = Place { position: writer.position(), sequence: writer.next_sequence() };
+        let tail = Place { position: after.position - GRANULE, ..after };
+        self.writer = Some(writer);
+        match self.dying.take() {
+            Some((before, what)) if is_committed(before, tail, &what) => {
+                self.note(tail, before.sequence, what)
+            }
+            Some((before, _)) => assert_eq!(before.sequence, tail.sequence, "the ring is broken: sequence"),
+            None => assert_eq!(before, tail, "the ring is broken: a successor found another tail"),
+        }
+        self.note(after, after.sequence, What::Control(Control::Epoch { epoch }));
+    }
+
+    /// What a reader will do that starts at `place`.
+    pub(super) fn reading(&self, place: Place, polls: usize, resume: Option<Resume>) -> Watch {
+        let (cells, geometry) = (self.cells.clone(), self.geometry);
+        Box::new(move || read(Reader::new(cells, geometry, place), polls, resume))
+    }
+
+    /// What a reader will do that finds its own place.
+    pub(super) fn joining(
+        &self,
+        polls: usize,
+        find: impl Fn(&Locator) -> Result<Place, LocateError> + Send + 'static,
+    ) -> Watch {
+        let (cells, geometry) = (self.cells.clone(), self.geometry);
+        Box::new(move || match find(&Locator::new(cells.clone(), geometry)) {
+            Ok(place) => {
+                let mut seen = vec![Seen::Started(place)];
+                seen.extend(read(Reader::new(cells, geometry, place), polls, None));
+                seen
+            }
+            Err(LocateError::Corrupt(corrupt)) => vec![Seen::Broken(corrupt)],
+            Err(_) => vec![Seen::Lost],
+        })
+    }
+
+    pub(super) fn read_from(
+        &self,
+        place: Place,
+        polls: usize,
+        resume: Option<Resume>,
+    ) -> JoinHandle<Vec<Seen>> {
+        thread::spawn(self.reading(place, polls, resume))
+    }
+
+    pub(super) fn join(
+        &self,
+        polls: usize,
+        find: impl Fn(&Locator) -> Result<Place, LocateError> + Send + 'static,
+    ) -> JoinHandle<Vec<Seen>> {
+        thread::spawn(self.joining(polls, find))
+    }
+
+    /// Lets the writer live and die on a thread of its own while a reader watches: a successor shares nothing with the
+    /// dead but memory and the kernel's lock. Whoever calls this goes on as the successor, and the reader sees it all
+    /// or any older part, whenever it comes to look.
+    pub(super) fn lives(
+        self,
+        watch: Watch,
+        life: impl FnOnce(&mut Self) + Send + 'static,
+    ) -> (Self, JoinHandle<Vec<Seen>>) {
+        let writing = thread::spawn(move || {
+            let mut story = self;
+            life(&mut story);
+            story
+        });
+        let reader = thread::spawn(watch);
+        (writing.join().expect("writers do not panic"), reader)
+    }
+
+    /// Compares a reader's notes with the truth.
+    pub(super) fn check(&self, reader: JoinHandle<Vec<Seen>>) {
+        let all = reader.join().expect("readers do not panic");
+        for seen in &all {
+            if let Err(what) = self.judge(seen) {
+                panic!("the ring is broken: {what}: {seen:?}; published were {:#?}", self.records);
+            }
+        }
+    }
+
+    fn judge(&self, seen: &Seen) -> Result<(), &'static str> {
+        let ending = |after: &Place| self.records.iter().find(|record| record.after == *after);
+        match seen {
+            Seen::Started(place) | Seen::Resumed { after: place, .. } if !self.is_boundary(*place) => {
+                Err("no place of this ring")
+            }
+            Seen::Resumed { before, after, missed } if after.sequence - before.sequence != *missed => {
+                Err("missed is not exact")
+            }
+            Seen::Started(_) | Seen::Resumed { .. } | Seen::Lost => Ok(()),
+            Seen::Message { before, after, payload, tag, time, sequence } => {
+                let record = ending(after).ok_or("no record ends there")?;
+                let marks = (*sequence as u16, *sequence);
+                let is_true = record.what == What::Message(payload.clone())
+                    && (*tag, *time) == marks
+                    && record.at.sequence == *sequence;
+                if is_true && leads_to(before, record) { Ok(()) } else { Err("a false message") }
+            }
+            Seen::Control { before, after, control } if before == after => {
+                let is_end = |record: &Record| record.what == What::Control(Control::End);
+                let known = *control == Control::End && ending(after).is_some_and(is_end);
+                if known { Ok(()) } else { Err("an end where there is none") }
+            }
+            Seen::Control { before, after, control } => {
+                let record = ending(after).ok_or("no record ends there")?;
+                let is_true = record.what == What::Control(*control) && leads_to(before, record);
+                if is_true { Ok(()) } else { Err("a false control record") }
+            }
+            Seen::Broken(_) => Err("reported as corrupt"),
+            Seen::Refused(_) => Err("nothing of ours is too small or superseded"),
+        }
+    }
+
+    /// Whether a record begins or ends at a place.
+    fn is_boundary(&self, place: Place) -> bool {
+        place == Place::START || self.records.iter().any(|record| record.after == place || record.at == place)
+    }
+}
+
+/// Whether a reader that was at `before` comes to `record` next: at once, or after a pad.
+fn leads_to(before: &Place, record: &Record) -> bool {
+    let capacity = GRANULES * GRANULE;
+    let padded =
+        record.at.position.is_multiple_of(capacity) && record.at.position - before.position < capacity;
+    before.sequence == record.at.sequence && (before.position == record.at.position || padded)
+}
+
+/// Polls until the ring seems empty. What an impatient reader does not see now, it sees in another execution.
+fn read(mut reader: Reader, polls: usize, resume: Option<Resume>) -> Vec<Seen> {
+    let mut seen = Vec::new();
+    let mut out = [0; 2 * GRANULE as usize];
+    for _ in 0..polls {
+        let before = reader.place();
+        let poll = reader.poll(&mut out);
+        let after = reader.place();
+        seen.push(match poll {
+            Poll::Message { length, sequence, tag, time, key: false } => {
+                let payload = out[..length].to_vec();
+                Seen::Message { before, after, payload, tag, time, sequence }
+            }
+            Poll::Control(control) => Seen::Control { before, after, control },
+            // A pad before a record that is not there yet.
+            Poll::Empty if after != before => continue,
+            Poll::Empty => return seen,
+            Poll::Lapped => match resume.map(|policy| reader.resume(policy)) {
+                Some(Ok(missed)) => Seen::Resumed { before, after: reader.place(), missed },
+                Some(Err(LocateError::Corrupt(corrupt))) => Seen::Broken(corrupt),
+                _ => return seen,
+            },
+            Poll::Corrupt(corrupt) => Seen::Broken(corrupt),
+            other => Seen::Refused(other),
+        });
+    }
+    seen
+}
