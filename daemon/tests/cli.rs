@@ -67,6 +67,19 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
+/// A bridge that carried nothing has no latencies.
+#[test]
+fn percentiles_of_no_messages() {
+    let host = Host::new();
+    let recv = host.shmcast("bridge recv t --from 127.0.0.1:30001").spawn().unwrap();
+    wait_until("the channel", || host.run("stat t").status.success());
+    interrupt(&recv);
+    let (code, stderr) = end(recv);
+    assert_eq!((code, stderr.contains("0 repaired\n"), stderr.contains("p50")), (0, true, false), "{stderr}");
+    let published = host.run("pub t");
+    assert!(text(&published.stderr).contains("the next sequence is 1, "), "{published:?}");
+}
+
 /// Lines of many lengths, so that records of many sizes follow each other.
 fn lines(count: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -231,10 +244,40 @@ fn wrong_usage_exits_with_2_and_errors_with_1_and_a_next_step() {
     ] {
         assert_eq!(host.run(wrong).status.code(), Some(2), "shmcast {wrong}");
     }
+    let group = "239.1.2.3:30001";
+    for (wrong, hint) in [
+        ("pub t --capacity lots", "as in 64KiB"),
+        ("pub t --max-message 0", "at least one byte"),
+        ("pub t --loop 0", "1.."),
+        ("pub t --cpu 100000", "online are"),
+        ("bridge send t", "--to <GROUP:PORT>"),
+        ("bridge send t --to 239.1.2.3", "as in 239.1.2.3:30001"),
+        (&format!("bridge send t --to {group} --repair 127.0.0.1:2"), "--allow <NET>"),
+        ("bridge recv t", "--from <GROUP:PORT>"),
+        ("bridge recv t --unicast", "--server <IP:PORT>"),
+        (&format!("bridge recv t --from {group} --payload 10"), "64..=65507"),
+        (&format!("bridge recv t --from {group} --first 0"), "1.."),
+        (&format!("bridge recv t --from {group} --gap wait"), "`skip` or `block`"),
+        (&format!("bridge recv t --from {group} --cpu 100000"), "online are"),
+    ] {
+        let output = host.run(wrong);
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "shmcast {wrong}: {stderr}");
+        assert!(stderr.contains(hint), "shmcast {wrong}: {stderr}");
+    }
     for (failing, hint) in [
         ("sub t", "--wait-channel"),
         ("stat t", "start its publisher first"),
-        ("rm t", "no channel"),
+        ("rm t", "`shmcast ls` shows"),
+        ("takeover t", "only a daemon's channels"),
+        ("bridge send t --to 0.0.0.0:1", "nobody has this address"),
+        ("bridge recv t --from 239.1.2.3:1 --from 239.1.2.3:1", "there twice"),
+        ("bridge recv t --from 239.1.2.3:1 --buffer 1TiB", "buffer_bytes"),
+        ("bridge recv t --from 239.1.2.3:1 --interface no-such", "give one of"),
+        (
+            "bridge recv t --from 239.1.2.3:1 --pcap /nonexistent/x",
+            "cannot write a capture to /nonexistent/x: No such",
+        ),
         ("pub t --capacity 100KiB", "power of two"),
         ("pub t --capacity 64KiB --max-message 1MiB", "raise the capacity"),
         ("pub .t", "channel name"),
@@ -279,8 +322,22 @@ fn a_damaged_channel_is_shown_with_its_reason_and_without_figures() {
 fn every_verb_has_help_with_an_example() {
     let host = Host::new();
     let verbs = [
-        "", "demo", "pub", "sub", "ls", "stat", "top", "events", "takeover", "rm", "check", "doctor",
+        "",
+        "demo",
+        "pub",
+        "sub",
+        "ls",
+        "stat",
+        "top",
+        "events",
+        "takeover",
+        "rm",
+        "check",
+        "doctor",
         "hiccups",
+        "bridge send",
+        "bridge recv",
+        "bridge status",
     ];
     for verb in verbs {
         let output = host.run(&format!("{verb} --help"));

@@ -22,6 +22,7 @@ pub mod status;
 mod thread;
 
 use proto::session::SessionError;
+use proto::wire::MAX_DATAGRAM_BYTES;
 use shmcast::ChannelError;
 use socket::SocketError;
 use std::io;
@@ -49,8 +50,8 @@ pub enum BridgeError {
     /// Messages of the channel may be too long for a packet.
     #[error(
         "channel {channel:?} takes messages of up to {max_message} B, but a packet of {payload_bytes} B carries at most \
-         {most} B: make the channel with max_message {most}, or raise payload_bytes to {} if the network's MTU allows",
-        max_message + (payload_bytes - most) as u64
+         {most} B: make the channel with max_message {most}{}",
+        larger_packet(max_message + (payload_bytes - most) as u64)
     )]
     MessageTooLong {
         /// The channel.
@@ -73,6 +74,14 @@ pub enum BridgeError {
     /// The system gave no thread, or no randomness for cookies.
     #[error("start the bridge's threads: {0}")]
     Start(io::Error),
+}
+
+/// What else to do about a message that needs a packet of so many bytes, if there are such.
+fn larger_packet(bytes: u64) -> String {
+    match bytes <= MAX_DATAGRAM_BYTES as u64 {
+        true => format!(", or raise payload_bytes to {bytes} if the network's MTU allows"),
+        false => String::new(),
+    }
 }
 
 impl BridgeError {

@@ -13,6 +13,9 @@ use super::proto::session::Session;
 use super::proto::wire::MAX_DATAGRAM_BYTES;
 use super::proto::{DEFAULT_PAYLOAD_BYTES, MAX_LINES, MAX_SERVERS};
 
+/// The largest receive buffer that the kernel can be asked for: it takes half of what an `int` holds.
+const MAX_BUFFER_BYTES: usize = i32::MAX as usize / 2;
+
 /// One bridge: one channel, in one direction. Has exactly one of `send` and `receive`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -130,26 +133,20 @@ pub struct RepairSpec {
     /// Only where nobody can forge a source; false by default.
     #[serde(default)]
     pub trust_allowed: bool,
-    /// Repairs for all receivers together, in bytes a second; 100 000 000 by default.
-    #[serde(default = "default_rate_bytes")]
-    pub rate_bytes: u64,
-    /// Repairs for each receiver, in bytes a second; 25 000 000 by default.
-    #[serde(default = "default_source_rate_bytes")]
-    pub source_rate_bytes: u64,
+    /// Repairs for all receivers together, in bytes a second. If `None`, 100 000 000, or twice what the feed itself takes if
+    /// that is more: who has fallen behind can catch up.
+    #[serde(default)]
+    pub rate_bytes: Option<u64>,
+    /// Repairs for each receiver, in bytes a second. If `None`, 25 000 000, or twice what the feed itself takes if that is
+    /// more.
+    #[serde(default)]
+    pub source_rate_bytes: Option<u64>,
     /// The most leases at a time; 64 by default.
     #[serde(default = "default_max_leases")]
     pub max_leases: usize,
     /// How long a lease lasts that is not renewed, in seconds; 60 by default.
     #[serde(default = "default_lease_s")]
     pub lease_s: u64,
-}
-
-fn default_rate_bytes() -> u64 {
-    100_000_000
-}
-
-fn default_source_rate_bytes() -> u64 {
-    25_000_000
 }
 
 fn default_max_leases() -> usize {
@@ -167,8 +164,8 @@ impl RepairSpec {
             bind,
             allow: Vec::new(),
             trust_allowed: false,
-            rate_bytes: default_rate_bytes(),
-            source_rate_bytes: default_source_rate_bytes(),
+            rate_bytes: None,
+            source_rate_bytes: None,
             max_leases: default_max_leases(),
             lease_s: default_lease_s(),
         }
@@ -188,14 +185,15 @@ pub struct ReceiveSpec {
     pub lease: bool,
     /// What happens to messages that no server has; `skip` by default.
     pub gap: GapMode,
-    /// With `skip`: how long to ask before a message is given up, in milliseconds; 5 000 by default.
+    /// With `skip`: after how long a message is given up that is asked for in vain, in milliseconds; 5 000 by default. In
+    /// vain is: no server answers anything, or those that do never answer this. Servers that hold it are waited for.
     pub give_up_ms: u64,
     /// How long what looks lost may be merely late, in microseconds; 50 by default.
     pub hold_us: u64,
     /// Without a session to resume: begin with this sequence, asking for what went by already; with whatever is heard
     /// first if `None`.
     pub from: Option<u64>,
-    /// Bytes of each socket's receive buffer; 4 MiB by default. The kernel's own limit is `net.core.rmem_max`.
+    /// Bytes of each socket's receive buffer; up to 1 GiB; 4 MiB by default. The kernel's own limit is `net.core.rmem_max`.
     pub buffer_bytes: usize,
 }
 
@@ -298,7 +296,13 @@ impl BridgeSpec {
                 );
             }
         }
-        for line in &self.lines {
+        for (index, line) in self.lines.iter().enumerate() {
+            if self.lines[..index].contains(line) {
+                report("line", format!("{} is there twice: a copy goes another way", line.group));
+            }
+            if self.send.is_some() && line.group.ip().is_unspecified() {
+                report("line", format!("{}: nobody has this address: give a group or a host", line.group));
+            }
             if line.group.port() == 0 {
                 report("line", format!("{}: give the port too, as in 239.1.2.3:30001", line.group));
             }
@@ -334,6 +338,10 @@ impl BridgeSpec {
                 if receive.unicast && self.lines.len() + receive.servers.len() > MAX_LINES {
                     let what = format!("at most {MAX_LINES} lines and servers together carry a unicast feed");
                     report("unicast", what);
+                }
+                if !(1..=MAX_BUFFER_BYTES).contains(&receive.buffer_bytes) {
+                    let bytes = receive.buffer_bytes;
+                    report("buffer_bytes", format!("{bytes} is out of range: write 1 to {MAX_BUFFER_BYTES}"));
                 }
                 if receive.servers.len() > MAX_SERVERS {
                     report("servers", format!("{} servers: at most {MAX_SERVERS}", receive.servers.len()));
@@ -418,6 +426,14 @@ mod tests {
         assert_eq!(fields(&format!("channel = 'c'\n{line}\n[receive]")), ["line"]);
         assert_eq!(fields(&format!("channel = 'c'\n{line}\n[send]")), ["line", "line"]);
         assert_eq!(fields("channel = 'c'\nsession = 'EQTY1'\n[send]"), ["session", "line"]);
+        let twice = "line = [{ group = '239.0.0.1:1' }, { group = '239.0.0.1:1' }]";
+        assert_eq!(fields(&format!("channel = 'c'\n{twice}\n[receive]")), ["line"]);
+        let nobody = "line = [{ group = '0.0.0.0:1' }]";
+        assert_eq!(fields(&format!("channel = 'c'\n{nobody}\n[send]")), ["line"]);
+        assert_eq!(fields(&format!("channel = 'c'\n{nobody}\n[receive]")), [""; 0]);
+        let buffer = |bytes: u64| format!("channel = 'c'\n{nobody}\n[receive]\nbuffer_bytes = {bytes}");
+        assert_eq!(fields(&buffer(1 << 40)), ["buffer_bytes"]);
+        assert_eq!(fields(&buffer(1 << 29)), [""; 0]);
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub fn main() -> ExitCode {
     match run(&Options { config_path: cli.config, socket: cli.socket }) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            tracing::error!("{e:#}");
+            tracing::error!("{}", super::describe(&e));
             ExitCode::FAILURE
         }
     }

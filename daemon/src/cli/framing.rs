@@ -59,8 +59,9 @@ pub(super) fn read_message(
     let got = input.by_ref().take(length).read_to_end(message)? as u64;
     if got < length {
         bail!(
-            "input ends {} B short of a message of {length} B: is it {framing:?} framed and complete?",
-            length - got
+            "input ends {} B short of a message of {length} B: is it {} framed and complete?",
+            length - got,
+            framing.to_possible_value().expect("none is hidden").get_name()
         );
     }
     Ok(true)

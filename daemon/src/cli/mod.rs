@@ -3,7 +3,7 @@
 //! Data goes to stdout, everything said about it to stderr. Exit code 0 is success, 1 an error, 2 wrong usage, 3 that
 //! messages were missed.
 
-use anyhow::Result;
+use anyhow::{Error, Result};
 use clap::{Parser, Subcommand};
 use shmcast::{
     ChannelError, ChannelInfo, ChannelStatus, Client, DIR_VARIABLE, Directory, Publisher, PublisherBuilder,
@@ -33,6 +33,9 @@ mod subscribe;
 mod takeover;
 mod top;
 mod units;
+
+/// Exit code when messages were missed.
+const MISSED: u8 = 3;
 
 /// One publisher, a hundred local readers, one cache line a message.
 #[derive(Debug, Parser)]
@@ -190,16 +193,21 @@ pub fn main() -> ExitCode {
         if pipe_closed.into_iter().any(|e| e.kind() == std::io::ErrorKind::BrokenPipe) {
             return ExitCode::SUCCESS;
         }
-        let mut text = error.to_string();
-        for cause in error.chain().skip(1).map(ToString::to_string) {
-            // Some errors quote their cause, some leave it to the chain.
-            if !text.contains(&cause) {
-                text = format!("{text}: {cause}");
-            }
-        }
-        eprintln!("shmcast: {text}");
+        eprintln!("shmcast: {}", describe(&error));
         ExitCode::FAILURE
     })
+}
+
+/// An error and its causes in one line.
+fn describe(error: &Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        // Some errors quote their cause, some leave it to the chain.
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 /// Becomes true at the first Ctrl-C or SIGTERM; a second one ends the process at once.

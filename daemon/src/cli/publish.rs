@@ -5,10 +5,10 @@ mod pace;
 
 use super::figures::{grouped, size};
 use super::framing::{InputFraming, read_message};
+use super::units::{parse_cpu, parse_size};
 use super::{Host, HostArg, print_json, stop_flag, stopped};
 use crate::bridge::pcap::Capture;
 use anyhow::{Context, Result, bail};
-use bytesize::ByteSize;
 use capture::{CaptureArgs, Played};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nix::errno::Errno;
@@ -38,11 +38,11 @@ pub(super) struct Args {
     #[command(flatten)]
     host: HostArg,
     /// Size of the ring for a new channel: a power of two from 64KiB to 16GiB [default: 64MiB]
-    #[arg(long, value_name = "SIZE")]
-    capacity: Option<ByteSize>,
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    capacity: Option<u64>,
     /// Largest message [default: an eighth of the capacity, at most 16MiB]
-    #[arg(long, value_name = "SIZE")]
-    max_message: Option<ByteSize>,
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    max_message: Option<u64>,
     /// File to publish, or - for stdin
     #[arg(long, value_name = "FILE", default_value = "-")]
     input: PathBuf,
@@ -58,10 +58,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", default_value_t = 0)]
     wait_readers: usize,
     /// Publish the input this many times
-    #[arg(long = "loop", value_name = "K", default_value_t = 1)]
+    #[arg(long = "loop", value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     repeat: u64,
     /// Pin the publisher to this CPU
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse_cpu)]
     cpu: Option<usize>,
     /// Print the summary as JSON on stdout
     #[arg(long)]
@@ -79,10 +79,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let (host, channel) = args.host.host_of(&args.channel)?;
     let mut builder = host.publisher(&channel);
     if let Some(capacity) = args.capacity {
-        builder = builder.capacity(capacity.as_u64());
+        builder = builder.capacity(capacity);
     }
     if let Some(max_message) = args.max_message {
-        builder = builder.max_message(max_message.as_u64());
+        builder = builder.max_message(max_message);
     }
     let mut publisher = builder.open()?;
     let memory: Vec<String> = publisher.preparation().iter().map(ToString::to_string).collect();
@@ -116,16 +116,17 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         }))?;
     } else {
         let rate = (published as f64 / elapsed.as_secs_f64().max(1e-9)) as u64;
+        let sequences = match published {
+            0 => format!("the next sequence is {next_sequence}"),
+            _ => format!("sequences {first_sequence} to {}", next_sequence - 1),
+        };
         eprintln!(
-            "shmcast: {}: published {} messages, {} of payload, in {:.3} s ({}/s), sequences {} to {}, epoch {}",
+            "shmcast: {}: published {} messages, {} of payload, in {:.3} s ({}/s), {sequences}, epoch {epoch}",
             args.channel,
             grouped(published),
             size(bytes),
             elapsed.as_secs_f64(),
             grouped(rate),
-            first_sequence,
-            next_sequence - 1,
-            epoch,
         );
         if let Some(played) = played {
             played.print();

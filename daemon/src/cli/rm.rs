@@ -24,7 +24,15 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             "{host} owns its channels: take {channel} out of its configuration and reload it, or give --dir"
         );
     };
-    directory.remove(&channel)?;
+    match directory.remove(&channel) {
+        Err(e) if e.is_unknown_channel() => {
+            bail!(
+                "no channel {channel:?} in {}: `shmcast ls` shows those there are",
+                directory.path().display()
+            )
+        }
+        removed => removed?,
+    }
     if args.json {
         print_json(&json!({"removed": args.channel, "dir": directory.path()}))?;
     } else {

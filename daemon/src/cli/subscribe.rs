@@ -2,7 +2,8 @@
 
 use super::figures::{Ns, grouped};
 use super::framing::{OutputFraming, write_message};
-use super::{Host, HostArg, stop_flag, stopped};
+use super::units::parse_cpu;
+use super::{Host, HostArg, MISSED, stop_flag, stopped};
 use anyhow::{Context, Result, bail};
 use hdrhistogram::Histogram;
 use serde_json::json;
@@ -20,8 +21,6 @@ Examples:
 
 Exit codes: 0 nothing missed, 3 messages were missed, 1 error, 2 wrong usage.";
 
-/// Exit code when messages were missed.
-const MISSED: u8 = 3;
 /// How often an idle subscriber looks up from the ring.
 const IDLE_LOOK: Duration = Duration::from_millis(100);
 
@@ -42,7 +41,7 @@ pub(super) struct Args {
     #[arg(long, default_value = "oldest", value_parser = parse_resume)]
     resume: Resume,
     /// Pin to this CPU
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse_cpu)]
     cpu: Option<usize>,
     /// End after this many messages
     #[arg(long, value_name = "N")]

@@ -27,7 +27,9 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let (host, name) = args.host.host_of(&args.channel)?;
     let Host::Daemon(client) = host else {
-        bail!("channel {name:?} is a file in {host}: stop its publisher, and the next one takes over");
+        bail!(
+            "only a daemon's channels can be taken over; for {name:?} in {host}, stop its publisher: the next one goes on"
+        );
     };
     let from = client.channel(&name)?.publisher;
     client.take_over(&name)?;

@@ -1,5 +1,7 @@
-//! Times as a person writes them.
+//! Options' values as a person writes them, and what to write instead of one that cannot be used.
 
+use bytesize::ByteSize;
+use std::net::SocketAddrV4;
 use std::time::Duration;
 
 /// Reads `500ms`, `10s`, `1.5m` or `8h`.
@@ -20,9 +22,60 @@ pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * seconds).map_err(|_| format!("{text:?} is too long"))
 }
 
+/// Reads `1400`, `64KiB` or `1.5GB` as bytes, at least one.
+pub(super) fn parse_size(text: &str) -> Result<u64, String> {
+    match text.parse::<ByteSize>().map(|size| size.as_u64()) {
+        Ok(0) => Err("nothing fits into 0 B: give at least one byte, or leave it out".to_owned()),
+        Ok(bytes) => Ok(bytes),
+        Err(_) => Err(format!("{text:?} is no size: write bytes, as in 1400, or a unit too, as in 64KiB")),
+    }
+}
+
+/// Reads an IPv4 address with its port.
+pub(super) fn parse_address(text: &str) -> Result<SocketAddrV4, String> {
+    let address = text.parse().ok().filter(|address: &SocketAddrV4| address.port() != 0);
+    address.ok_or_else(|| format!("{text:?} is no address: write IPv4:PORT, as in 239.1.2.3:30001"))
+}
+
+/// Reads the number of a CPU, and tries whether a thread of this process can be pinned to it.
+pub(super) fn parse_cpu(text: &str) -> Result<usize, String> {
+    let cpu = text.parse().map_err(|_| format!("{text:?} is no CPU: write its number, as in 3"))?;
+    let tried = std::thread::spawn(move || shmcast::pin_current_thread(cpu)).join();
+    tried.expect("pinning does not panic").map_err(|e| {
+        let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+        let online = if online.is_empty() { "unknown" } else { online.trim() };
+        format!("cannot pin to CPU {cpu}: {e}: online are {online}, of which a cpuset may allow fewer")
+    })?;
+    Ok(cpu)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_size_of_nothing_or_of_no_number() {
+        assert_eq!(parse_size("1400"), Ok(1400));
+        assert_eq!(parse_size("64KiB"), Ok(64 << 10));
+        for wrong in ["0", "0KiB", "0.1", "lots", "", "-1", "1XB"] {
+            assert!(parse_size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_address_without_a_port() {
+        assert_eq!(parse_address("239.1.2.3:30001"), Ok("239.1.2.3:30001".parse().expect("one")));
+        for wrong in ["239.1.2.3", "239.1.2.3:0", "239.1.2.300:1", "host:1", "[::1]:1", ""] {
+            assert!(parse_address(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_cpu_that_is_not_there() {
+        let known = parse_cpu("100000").expect_err("no machine has it");
+        assert!(known.contains("online are 0"), "{known}");
+        assert!(parse_cpu("two").is_err());
+    }
 
     #[test]
     fn a_duration_without_a_unit() {

@@ -20,6 +20,7 @@ pub(super) fn own(bridge: &BridgeSpec) -> Broken {
         "allow" => "send.repair.allow",
         "unicast" => "receive.unicast",
         "servers" => "receive.servers",
+        "buffer_bytes" => "receive.buffer_bytes",
         field => field,
     };
     let problems = bridge.problems().into_iter();

@@ -5,19 +5,22 @@ mod send;
 mod status;
 
 use super::figures::grouped;
-use super::{stop_flag, stopped};
+use super::units::parse_cpu;
+use super::{MISSED, stop_flag, stopped};
 use crate::bridge::pcap::CaptureFile;
+use crate::bridge::proto::control::CONTROL_MAX_BYTES;
+use crate::bridge::proto::wire::MAX_DATAGRAM_BYTES;
 use crate::bridge::spec::{LineSpec, WaitMode};
 use crate::bridge::status::Life;
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Deserialize;
+use serde::de::IntoDeserializer;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Exit code when messages were missed.
-const MISSED: u8 = 3;
 /// How often the command looks at the bridge, which has threads of its own.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -55,13 +58,14 @@ struct Common {
     #[arg(long, value_name = "NAME")]
     session: Option<String>,
     /// Largest datagram in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = crate::bridge::proto::DEFAULT_PAYLOAD_BYTES)]
-    payload: usize,
+    #[arg(long, value_name = "BYTES", default_value_t = crate::bridge::proto::DEFAULT_PAYLOAD_BYTES as u16,
+          value_parser = clap::value_parser!(u16).range(CONTROL_MAX_BYTES as i64..=MAX_DATAGRAM_BYTES as i64))]
+    payload: u16,
     /// What the bridge's thread does while there is nothing to do: spin, yield or block
-    #[arg(long, default_value = "block", value_parser = parse_wait)]
+    #[arg(long, default_value = "block", value_parser = parse_word::<WaitMode>)]
     wait: WaitMode,
     /// Pin the bridge's thread to this CPU
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse_cpu)]
     cpu: Option<usize>,
     /// Copy every packet to this file, for Wireshark
     #[arg(long, value_name = "FILE")]
@@ -74,21 +78,19 @@ struct Common {
     json: bool,
 }
 
-fn parse_wait(text: &str) -> Result<WaitMode, String> {
-    match text {
-        "spin" => Ok(WaitMode::Spin),
-        "yield" => Ok(WaitMode::Yield),
-        "block" => Ok(WaitMode::Block),
-        _ => Err("give spin, yield or block".to_owned()),
-    }
+/// Reads what a configuration would call it.
+fn parse_word<T: for<'de> Deserialize<'de>>(text: &str) -> Result<T, serde::de::value::Error> {
+    T::deserialize(text.into_deserializer())
 }
 
 impl Common {
     fn capture(&self) -> Result<Option<CaptureFile>> {
         let Some(path) = &self.pcap else { return Ok(None) };
-        let file = CaptureFile::create(path, self.payload)
-            .with_context(|| format!("write the capture --pcap {}", path.display()))?;
-        Ok(Some(file))
+        Ok(Some(CaptureFile::create(path, self.payload_bytes())?))
+    }
+
+    fn payload_bytes(&self) -> usize {
+        usize::from(self.payload)
     }
 
     fn lines(&self, groups: &[SocketAddrV4], sources: &[Ipv4Addr]) -> Result<Vec<LineSpec>> {
@@ -106,7 +108,10 @@ fn for_each_line<T: Clone>(option: &str, lines: usize, values: &[T]) -> Result<V
         [one] => Ok(vec![Some(one.clone()); lines]),
         each if each.len() == lines => Ok(each.iter().cloned().map(Some).collect()),
         each => {
-            bail!("{option} is given {} times for {lines} lines: give it once, or once a line", each.len())
+            bail!(
+                "{option} is given {} times, but there are {lines} lines: give it once, or once a line",
+                each.len()
+            )
         }
     }
 }
@@ -120,6 +125,15 @@ fn finish(capture: Option<CaptureFile>) -> Result<()> {
         eprintln!("shmcast: capture: {packets} packets written, {dropped} left out: the disk was too slow");
     }
     Ok(())
+}
+
+/// How the command ends: as the bridge did, and by whether messages were missed.
+fn outcome(channel: &str, life: &Life, missed: u64) -> Result<ExitCode> {
+    match life.error() {
+        Some(error) => bail!("{channel}: {error}"),
+        None if missed > 0 => Ok(ExitCode::from(MISSED)),
+        None => Ok(ExitCode::SUCCESS),
+    }
 }
 
 fn tell_refusals(channel: &str, life: &Life) {

@@ -1,15 +1,14 @@
 //! `shmcast bridge recv`: a channel from another host, published here under the same sequences.
 
-use super::{Alarm, Common, LOOK, MISSED, finish, progress, stop_flag, stopped, tell_refusals};
+use super::{Alarm, Common, LOOK, finish, outcome, parse_word, progress, stop_flag, stopped, tell_refusals};
 use crate::bridge::ingress::{Ingress, IngressOptions};
 use crate::bridge::proto::wire::{HEADER_BYTES, LENGTH_BYTES};
 use crate::bridge::spec::{BridgeSpec, GapMode, ReceiveSpec};
 use crate::bridge::status::{Latency, Phase};
 use crate::cli::figures::{Ns, grouped};
-use crate::cli::units::parse_duration;
+use crate::cli::units::{parse_address, parse_duration, parse_size};
 use crate::cli::{Host, HostArg, print_json};
-use anyhow::{Result, bail};
-use bytesize::ByteSize;
+use anyhow::Result;
 use serde_json::json;
 use shmcast::{DEFAULT_CAPACITY, PublisherBuilder};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -33,13 +32,13 @@ pub(super) struct Args {
     #[command(flatten)]
     host: HostArg,
     /// Multicast group, or an address of this host, and port; several are copies of one feed
-    #[arg(long, value_name = "GROUP:PORT")]
+    #[arg(long, value_name = "GROUP:PORT", value_parser = parse_address, required_unless_present = "unicast")]
     from: Vec<SocketAddrV4>,
     /// Take the groups from this sender only: one for all, or one for each in their order
     #[arg(long, value_name = "IP")]
     source: Vec<Ipv4Addr>,
     /// Servers to ask for what is missing, in turn
-    #[arg(long, value_name = "IP:PORT")]
+    #[arg(long, value_name = "IP:PORT", value_parser = parse_address)]
     server: Vec<SocketAddrV4>,
     /// Have the servers send the feed itself, for networks without multicast
     #[arg(long, requires = "server")]
@@ -48,36 +47,28 @@ pub(super) struct Args {
     #[arg(long, conflicts_with = "unicast")]
     no_lease: bool,
     /// What happens to messages that no server has: skip tells readers which, block waits for them
-    #[arg(long, default_value = "skip", value_parser = parse_gap)]
+    #[arg(long, default_value = "skip", value_parser = parse_word::<GapMode>)]
     gap: GapMode,
     /// With --gap skip: how long to ask before messages are given up
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "5s")]
     give_up: Duration,
     /// Begin with this sequence, asking for what went by already [default: with what is heard first]
-    #[arg(long, value_name = "SEQUENCE")]
+    #[arg(long, value_name = "SEQUENCE", value_parser = clap::value_parser!(u64).range(1..))]
     first: Option<u64>,
     /// Size of the ring for a new channel: a power of two from 64KiB to 16GiB [default: 64MiB]
-    #[arg(long, value_name = "SIZE")]
-    capacity: Option<ByteSize>,
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    capacity: Option<u64>,
     /// Largest message of a new channel [default: what fits a packet]
-    #[arg(long, value_name = "SIZE")]
-    max_message: Option<ByteSize>,
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    max_message: Option<u64>,
     /// Size of the sockets' receive buffers
-    #[arg(long, value_name = "SIZE", default_value = "4MiB")]
-    buffer: ByteSize,
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "4MiB")]
+    buffer: u64,
     /// Have the kernel poll the network card for this many microseconds
     #[arg(long, value_name = "US", default_value_t = 0)]
     busy_poll_us: u32,
     #[command(flatten)]
     common: Common,
-}
-
-fn parse_gap(text: &str) -> Result<GapMode, String> {
-    match text {
-        "skip" => Ok(GapMode::Skip),
-        "block" => Ok(GapMode::Block),
-        _ => Err("give skip or block".to_owned()),
-    }
 }
 
 impl Args {
@@ -86,7 +77,7 @@ impl Args {
         Ok(BridgeSpec {
             lines: common.lines(&self.from, &self.source)?,
             session: common.session.clone(),
-            payload_bytes: common.payload,
+            payload_bytes: common.payload_bytes(),
             wait: common.wait,
             cpu: common.cpu,
             busy_poll_us: self.busy_poll_us,
@@ -97,7 +88,7 @@ impl Args {
                 gap: self.gap,
                 give_up_ms: u64::try_from(self.give_up.as_millis()).unwrap_or(u64::MAX),
                 from: self.first,
-                buffer_bytes: usize::try_from(self.buffer.as_u64()).unwrap_or(usize::MAX),
+                buffer_bytes: usize::try_from(self.buffer).unwrap_or(usize::MAX),
                 ..ReceiveSpec::default()
             }),
             ..BridgeSpec::new(channel)
@@ -108,14 +99,13 @@ impl Args {
     fn publisher(&self, host: &Host, channel: &str) -> PublisherBuilder {
         let mut publisher = host.publisher(channel);
         let is_new = host.channel(channel).is_err();
-        let capacity = self.capacity.map(|capacity| capacity.as_u64());
-        if let Some(capacity) = capacity {
+        if let Some(capacity) = self.capacity {
             publisher = publisher.capacity(capacity);
         }
-        let fits = (self.common.payload.saturating_sub(HEADER_BYTES + LENGTH_BYTES)) as u64;
+        let fits = (self.common.payload_bytes().saturating_sub(HEADER_BYTES + LENGTH_BYTES)) as u64;
         match self.max_message {
-            Some(max_message) => publisher.max_message(max_message.as_u64()),
-            None if is_new => publisher.max_message(fits.min(capacity.unwrap_or(DEFAULT_CAPACITY) / 8)),
+            Some(max_message) => publisher.max_message(max_message),
+            None if is_new => publisher.max_message(fits.min(self.capacity.unwrap_or(DEFAULT_CAPACITY) / 8)),
             None => publisher,
         }
     }
@@ -167,11 +157,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     progress.finish_and_clear();
     finish(capture)?;
     report(args, &ingress)?;
-    if let Some(error) = ingress.life().error() {
-        bail!("{channel}: {error}");
-    }
-    let is_whole = ingress.counters().messages_missing == 0;
-    Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::from(MISSED) })
+    outcome(channel, ingress.life(), ingress.counters().messages_missing)
 }
 
 fn report(args: &Args, ingress: &Ingress) -> Result<()> {
@@ -190,18 +176,23 @@ fn report(args: &Args, ingress: &Ingress) -> Result<()> {
         }));
     }
     eprintln!(
-        "shmcast: {}: published {} messages up to sequence {}, {} missing; {} repaired (p50 {}, p99 {}); receive to \
-         ring p50 {}, p99 {}, max {}",
+        "shmcast: {}: published {} messages up to sequence {}, {} missing; {} repaired{}{}",
         args.channel,
         grouped(counters.messages_published),
         counters.next_sequence.saturating_sub(1),
         grouped(counters.messages_missing),
         grouped(counters.recovered_by_servers),
-        Ns(recovery.p50_ns),
-        Ns(recovery.p99_ns),
-        Ns(to_ring.p50_ns),
-        Ns(to_ring.p99_ns),
-        Ns(to_ring.max_ns),
+        percentiles("repair", &recovery),
+        percentiles("receive to ring", &to_ring),
     );
     Ok(())
+}
+
+/// Nothing where nothing was measured.
+fn percentiles(what: &str, latency: &Latency) -> String {
+    let Latency { count, p50_ns, p99_ns, max_ns, .. } = *latency;
+    if count == 0 {
+        return String::new();
+    }
+    format!("; {what} p50 {}, p99 {}, max {}", Ns(p50_ns), Ns(p99_ns), Ns(max_ns))
 }

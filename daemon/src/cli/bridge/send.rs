@@ -1,13 +1,13 @@
 //! `shmcast bridge send`: a local channel to other hosts.
 
-use super::{Alarm, Common, LOOK, MISSED, finish, progress, stop_flag, stopped, tell_refusals};
+use super::{Alarm, Common, LOOK, finish, outcome, parse_word, progress, stop_flag, stopped, tell_refusals};
 use crate::bridge::BridgeError;
 use crate::bridge::egress::{Egress, EgressOptions};
 use crate::bridge::proto::limit::Network;
 use crate::bridge::spec::{BridgeSpec, RepairSpec, SendSpec, StartAt};
 use crate::bridge::status::Phase;
 use crate::cli::figures::{grouped, size};
-use crate::cli::units::parse_duration;
+use crate::cli::units::{parse_address, parse_duration};
 use crate::cli::{HostArg, print_json};
 use anyhow::{Result, bail};
 use serde_json::json;
@@ -37,7 +37,7 @@ pub(super) struct Args {
     #[command(flatten)]
     host: HostArg,
     /// Multicast group, or a host's address, and port; several are copies of one feed
-    #[arg(long, value_name = "GROUP:PORT")]
+    #[arg(long, value_name = "GROUP:PORT", value_parser = parse_address, required_unless_present = "repair")]
     to: Vec<SocketAddrV4>,
     /// How many routers a multicast packet may pass
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -46,10 +46,10 @@ pub(super) struct Args {
     #[arg(long)]
     loopback: bool,
     /// Begin with the latest or the oldest message in the ring
-    #[arg(long, default_value = "latest", value_parser = parse_start)]
+    #[arg(long, default_value = "latest", value_parser = parse_word::<StartAt>)]
     from: StartAt,
     /// Serve repairs and unicast leases at this address
-    #[arg(long, value_name = "IP:PORT")]
+    #[arg(long, value_name = "IP:PORT", value_parser = parse_address, requires = "allow")]
     repair: Option<SocketAddrV4>,
     /// Networks that may ask for repairs and leases; nobody without it
     #[arg(long, value_name = "NET", requires = "repair")]
@@ -57,7 +57,7 @@ pub(super) struct Args {
     /// Answer allowed receivers in full though they have not proved their address, as those of other makes need it
     #[arg(long, requires = "repair")]
     trust_allowed: bool,
-    /// Repairs for all receivers together, in bytes a second [default: 100000000]
+    /// Repairs for all receivers together, in bytes a second [default: 100000000, or twice the feed if that is more]
     #[arg(long, value_name = "BYTES", requires = "repair")]
     rate: Option<u64>,
     /// How long a unicast lease lasts that is not renewed [default: 60s]
@@ -73,21 +73,13 @@ pub(super) struct Args {
     common: Common,
 }
 
-fn parse_start(text: &str) -> Result<StartAt, String> {
-    match text {
-        "latest" => Ok(StartAt::Latest),
-        "oldest" => Ok(StartAt::Oldest),
-        _ => Err("give latest or oldest".to_owned()),
-    }
-}
-
 impl Args {
     fn spec(&self, channel: String) -> Result<BridgeSpec> {
         let repair = self.repair.map(|bind| {
             let mut repair = RepairSpec::new(bind);
             repair.allow.clone_from(&self.allow);
             repair.trust_allowed = self.trust_allowed;
-            repair.rate_bytes = self.rate.unwrap_or(repair.rate_bytes);
+            repair.rate_bytes = self.rate;
             repair.lease_s = self.lease.map_or(repair.lease_s, |lease| lease.as_secs().max(1));
             repair
         });
@@ -95,7 +87,7 @@ impl Args {
         Ok(BridgeSpec {
             lines: common.lines(&self.to, &[])?,
             session: common.session.clone(),
-            payload_bytes: common.payload,
+            payload_bytes: common.payload_bytes(),
             wait: common.wait,
             cpu: common.cpu,
             send: Some(SendSpec {
@@ -152,11 +144,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     progress.finish_and_clear();
     finish(capture)?;
     report(args, &egress)?;
-    if let Some(error) = egress.life().error() {
-        bail!("{channel}: {error}");
-    }
-    let is_whole = egress.counters().messages_missed == 0;
-    Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::from(MISSED) })
+    outcome(channel, egress.life(), egress.counters().messages_missed)
 }
 
 /// Starts, waiting for the channel if asked; `None` when interrupted meanwhile.
