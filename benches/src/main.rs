@@ -50,6 +50,9 @@ struct Args {
     /// Further contestants, such as multicast/block
     #[arg(long = "with", global = true, value_name = "TRANSPORT/WAIT", value_parser = contestant)]
     with: Vec<Contestant>,
+    /// Nobody else plays: of the question's contestants, the peers and those of --with
+    #[arg(long, global = true, value_name = "TRANSPORT/WAIT", value_parser = contestant, value_delimiter = ',')]
+    only: Vec<Contestant>,
     /// Payload sizes in bytes
     #[arg(long, global = true, value_delimiter = ',')]
     sizes: Vec<usize>,
@@ -174,6 +177,7 @@ fn main() -> Result<ExitCode> {
         dir: dir.path().to_owned(),
         laps: if args.quick { 1 } else { args.laps },
         retries: if args.quick { 0 } else { args.retries },
+        only: args.only.clone(),
         quick: args.quick,
         ring_bytes: args.ring_bytes,
     };

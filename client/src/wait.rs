@@ -3,6 +3,8 @@
 use crossbeam_utils::Backoff;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
+// An inline system call: among many processes each turn begins with an empty TLB, and libc's code would be a page more.
+use rustix::thread::sched_yield;
 use std::io;
 use std::time::Duration;
 
@@ -64,7 +66,8 @@ impl Waiter {
             Wait::SpinThenYield(spins) if self.idle <= spins => {
                 return self.idle.is_multiple_of(SPINS_PER_LOOK);
             }
-            Wait::SpinThenYield(_) | Wait::Yield => std::thread::yield_now(),
+            Wait::SpinThenYield(_) | Wait::Yield => sched_yield(),
+            Wait::Backoff if self.backoff.is_completed() => sched_yield(),
             Wait::Backoff => self.backoff.snooze(),
             Wait::Sleep(pause) => {
                 std::thread::sleep(pause);

@@ -78,6 +78,18 @@ pub fn sheet(answer: &Answer) -> Option<table::Sheet> {
 /// Plays all cases and returns the answer.
 pub(crate) fn ask(stage: &Stage, question: &str, cases: &[Case]) -> Result<Answer> {
     let mut answer = Answer::begin(question, stage.quick);
-    play(stage, cases, &mut answer)?;
+    let plays = |spec: &Spec| stage.only.is_empty() || stage.only.contains(&spec.contestant);
+    let cases: Vec<Case> = cases
+        .iter()
+        .map(|case| Case {
+            name: case.name.clone(),
+            specs: case.specs.iter().filter(|s| plays(s)).cloned().collect(),
+        })
+        .collect();
+    anyhow::ensure!(
+        cases.iter().any(|case| !case.specs.is_empty()),
+        "none of those that --only names plays in {question}: name others, or add them by --with"
+    );
+    play(stage, &cases, &mut answer)?;
     Ok(answer)
 }

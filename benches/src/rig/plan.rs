@@ -24,6 +24,8 @@ pub struct Stage {
     pub laps: usize,
     /// Rounds played again at most, over all laps.
     pub retries: usize,
+    /// Who plays, if not everybody.
+    pub only: Vec<Contestant>,
     /// Whether only delivery matters.
     pub quick: bool,
     /// Bytes of ring instead of the question's own.

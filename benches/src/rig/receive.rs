@@ -11,6 +11,7 @@ use crate::rig::stats::HICCUP_NS;
 use crate::rig::windows::Windows;
 use anyhow::{Context, Result};
 use crossbeam_utils::Backoff;
+use rustix::thread::sched_yield;
 use shmcast::Clock;
 use shmcast_layout::counter::{ticks, ticks_after_loads};
 use std::io::{BufRead, Write};
@@ -323,7 +324,8 @@ impl Idle {
             Wait::Spin | Wait::Burst => {}
             Wait::SpinHint => (0..128).for_each(|_| std::hint::spin_loop()),
             Wait::SpinYield if self.idle < 1000 => {}
-            Wait::Yield | Wait::SpinYield => std::thread::yield_now(),
+            Wait::Yield | Wait::SpinYield => sched_yield(),
+            Wait::Backoff if self.backoff.is_completed() => sched_yield(),
             Wait::Backoff => self.backoff.snooze(),
             Wait::Sleep => {
                 std::thread::sleep(Duration::from_micros(50));
