@@ -1,7 +1,7 @@
 //! What do receivers that come, leave and die do to the publisher and to those that stay? Ten receivers stay for the whole
 //! round, in which every message must reach each of them; visitors join, and leave or are killed, meanwhile.
 
-use super::{ask, crowd, table, table::Sheet, table::ns};
+use super::{ask, contestants, crowd, table, table::Sheet, table::ns};
 use crate::rig::plan::{Answer, Case, Stage};
 use crate::rig::round::Outcome;
 use crate::rig::spec::{Churn, Contestant, Spec, Wait};
@@ -30,12 +30,7 @@ pub fn run(stage: &Stage, extra: &[Contestant], messages: u64) -> Result<Answer>
         (MULTICAST, Wait::Block),
         (MULTICAST, Wait::Tokio),
     ];
-    let who: Vec<Contestant> = who
-        .into_iter()
-        .filter(|(_, wait)| *wait != Wait::Park || stage.daemon.is_some())
-        .map(|(transport, wait)| Contestant::new(transport, wait))
-        .chain(extra.iter().cloned())
-        .collect();
+    let who = contestants(stage, &who, extra);
     let round = |who: &Contestant, churn| Spec {
         warmup: 100,
         messages,

@@ -60,6 +60,21 @@ pub(crate) fn busy_rings() -> Vec<Contestant> {
     ]
 }
 
+/// These transports waiting in these ways, and `extra`. Who parks takes part only where a daemon can wake him.
+pub(crate) fn contestants(stage: &Stage, who: &[(&str, Wait)], extra: &[Contestant]) -> Vec<Contestant> {
+    let can_take_part = |(transport, wait): &&(&str, Wait)| {
+        let can = *wait != Wait::Park || stage.daemon.is_some();
+        if !can {
+            eprintln!(
+                "SKIPPED {transport}/park: no shmcastd beside this program (cargo build --release builds it)"
+            );
+        }
+        can
+    };
+    let who = who.iter().filter(can_take_part).map(|(transport, wait)| Contestant::new(transport, *wait));
+    who.chain(extra.iter().cloned()).collect()
+}
+
 /// The answer's table, if the question is one of these.
 pub fn sheet(answer: &Answer) -> Option<table::Sheet> {
     let sheet = match answer.question.as_str() {

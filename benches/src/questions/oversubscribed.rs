@@ -1,7 +1,7 @@
 //! What does each way of waiting cost and give, with a CPU for the receiver and with far more receivers than CPUs? One
 //! 256-byte message each millisecond; latency to the last receiver beside CPU time and context switches.
 
-use super::{ask, crowd, table, table::Sheet, table::ns};
+use super::{ask, contestants, crowd, table, table::Sheet, table::ns};
 use crate::rig::plan::{Answer, Case, Stage};
 use crate::rig::round::Outcome;
 use crate::rig::spec::{Contestant, Spec, Wait};
@@ -34,15 +34,7 @@ const WAITS: [(&str, Wait); 11] = [
 /// When a round cannot be tried.
 pub fn run(stage: &Stage, receivers: &[usize], extra: &[Contestant], messages: u64) -> Result<Answer> {
     let (warmup, messages) = if stage.quick { (20, 150) } else { (200, messages) };
-    if stage.daemon.is_none() {
-        eprintln!("SKIPPED shmcast/park: no shmcastd beside this program (cargo build --release builds it)");
-    }
-    let who: Vec<Contestant> = WAITS
-        .iter()
-        .filter(|(_, wait)| *wait != Wait::Park || stage.daemon.is_some())
-        .map(|(transport, wait)| Contestant::new(transport, *wait))
-        .chain(extra.iter().cloned())
-        .collect();
+    let who = contestants(stage, &WAITS, extra);
     let round = |who: &Contestant, receivers| Spec {
         warmup,
         messages,

@@ -53,7 +53,7 @@ impl fmt::Display for Sheet {
     }
 }
 
-/// Nanoseconds for people: `94`, `9.21k` for microseconds would mislead, so `9_210` stays in ns until a million.
+/// Nanoseconds for people: plain up to 9999, so that neighbours compare at a glance, then with their unit.
 pub fn ns(value: f64) -> String {
     match value {
         ..10_000.0 => format!("{value:.0}"),
