@@ -25,6 +25,9 @@ pub struct Inbox {
     slot_bytes: usize,
     arrivals: [Arrival; BATCH],
     received: usize,
+    /// How many datagrams the next call asks for.
+    room: usize,
+    expects_more: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -69,42 +72,51 @@ impl Inbox {
     /// When `slot_bytes` is 0.
     pub fn new(slot_bytes: usize) -> Self {
         assert!(slot_bytes > 0);
-        Self { slab: vec![0; slot_bytes * BATCH], slot_bytes, arrivals: [Arrival::NONE; BATCH], received: 0 }
+        let slab = vec![0; slot_bytes * BATCH];
+        Self { slab, slot_bytes, arrivals: [Arrival::NONE; BATCH], received: 0, room: 1, expects_more: false }
     }
 
-    /// Takes what is waiting at `socket`, at most [`BATCH`], in place of what was received before; gives how many. Never
-    /// waits. One system call, no allocation.
+    /// Takes some of what is waiting at `socket`, at most [`BATCH`], in place of what was received before; gives how many.
+    /// Never waits. One system call, no allocation.
+    ///
+    /// Asks for one datagram, then for twice as many each time that as many as asked for came, else for half: the kernel
+    /// looks once more before it hands out fewer than asked for, and a datagram that comes alone does not wait for that.
     ///
     /// # Errors
     /// What `recvmmsg` says, such as an ICMP error on an earlier send; nothing waiting is no error but 0.
     pub fn receive(&mut self, socket: impl AsFd) -> io::Result<usize> {
-        self.received = 0;
-        let mut addresses = [MaybeUninit::<libc::sockaddr_in>::zeroed(); BATCH];
-        let mut controls = [MaybeUninit::<Control>::uninit(); BATCH];
-        let mut vectors = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; BATCH];
-        // SAFETY: all-zero bytes are a valid mmsghdr: null pointers, zero lengths and flags.
-        let mut headers: [libc::mmsghdr; BATCH] = unsafe { zeroed() };
-        for (i, slot) in self.slab.chunks_exact_mut(self.slot_bytes).enumerate() {
-            vectors[i] = libc::iovec { iov_base: slot.as_mut_ptr().cast(), iov_len: slot.len() };
-            let header = &mut headers[i].msg_hdr;
+        let asked = self.room;
+        (self.received, self.expects_more) = (0, false);
+        let mut addresses = [const { MaybeUninit::<libc::sockaddr_in>::zeroed() }; BATCH];
+        let mut controls = [const { MaybeUninit::<Control>::uninit() }; BATCH];
+        let mut vectors = [const { MaybeUninit::uninit() }; BATCH];
+        let mut headers = [const { MaybeUninit::uninit() }; BATCH];
+        for (i, slot) in self.slab.chunks_exact_mut(self.slot_bytes).take(asked).enumerate() {
+            let vector =
+                vectors[i].write(libc::iovec { iov_base: slot.as_mut_ptr().cast(), iov_len: slot.len() });
+            let header = &mut headers[i].write(no_header()).msg_hdr;
             header.msg_name = addresses[i].as_mut_ptr().cast();
             header.msg_namelen = size_of::<libc::sockaddr_in>() as libc::socklen_t;
-            header.msg_iov = &raw mut vectors[i];
+            header.msg_iov = vector;
             header.msg_iovlen = 1;
             header.msg_control = controls[i].as_mut_ptr().cast();
             header.msg_controllen = size_of::<Control>() as _;
         }
-        let (fd, first) = (socket.as_fd().as_raw_fd(), headers.as_mut_ptr());
-        // SAFETY: `fd` is open as long as `socket` is borrowed; each of the BATCH headers names one slot, one address and
-        // one control buffer of its own with their true lengths, all of which outlive the call.
+        let (fd, first) = (socket.as_fd().as_raw_fd(), headers.as_mut_ptr().cast());
+        // SAFETY: `fd` is open as long as `socket` is borrowed; the first `asked` headers are filled in and each names one
+        // slot, one address and one control buffer of its own with their true lengths, all of which outlive the call.
         let received =
-            unsafe { libc::recvmmsg(fd, first, BATCH as _, libc::MSG_DONTWAIT as _, ptr::null_mut()) };
+            unsafe { libc::recvmmsg(fd, first, asked as _, libc::MSG_DONTWAIT as _, ptr::null_mut()) };
         let received = match Errno::result(received) {
-            Ok(received) => (received as usize).min(BATCH),
+            Ok(received) => (received as usize).min(asked),
             Err(Errno::EAGAIN | Errno::EINTR) => 0,
             Err(e) => return Err(e.into()),
         };
+        self.room = if received == asked { (2 * asked).min(BATCH) } else { asked.div_ceil(2) };
+        self.expects_more = received == asked && asked > 1;
         for (i, header) in headers[..received].iter().enumerate() {
+            // SAFETY: `received` is at most `asked`, and so many headers are filled in.
+            let header = unsafe { header.assume_init_ref() };
             // SAFETY: zeroed before the call, and any bytes are a valid sockaddr_in.
             let address = unsafe { addresses[i].assume_init() };
             let (time_ns, dropped) = controls_of(&header.msg_hdr);
@@ -123,6 +135,12 @@ impl Inbox {
         Ok(received)
     }
 
+    /// Whether the last [`receive`](Self::receive) was one of several in a row that took all they asked for: there may well
+    /// be more.
+    pub fn expects_more(&self) -> bool {
+        self.expects_more
+    }
+
     /// What the last [`receive`](Self::receive) took.
     pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
         let slots = self.slab.chunks_exact(self.slot_bytes);
@@ -134,6 +152,12 @@ impl Inbox {
             dropped: arrival.dropped,
         })
     }
+}
+
+/// A header that names nothing.
+fn no_header() -> libc::mmsghdr {
+    // SAFETY: all-zero bytes are a valid mmsghdr: null pointers, zero lengths and flags.
+    unsafe { zeroed() }
 }
 
 /// Time stamp and drop count among a datagram's control messages.
@@ -186,28 +210,29 @@ pub fn send<'a>(socket: impl AsFd, to: SocketAddrV4, datagrams: impl IntoIterato
     };
     let mut total = Sent::default();
     let mut datagrams = datagrams.into_iter().peekable();
-    let mut vectors = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; BATCH];
-    // SAFETY: all-zero bytes are a valid mmsghdr: null pointers, zero lengths and flags.
-    let mut headers: [libc::mmsghdr; BATCH] = unsafe { zeroed() };
+    let mut vectors = [const { MaybeUninit::uninit() }; BATCH];
+    let mut headers = [const { MaybeUninit::uninit() }; BATCH];
     while datagrams.peek().is_some() {
         let mut filled = 0;
         for (i, datagram) in datagrams.by_ref().take(BATCH).enumerate() {
-            vectors[i] =
-                libc::iovec { iov_base: datagram.as_ptr().cast_mut().cast(), iov_len: datagram.len() };
-            let header = &mut headers[i].msg_hdr;
+            let vector = vectors[i].write(libc::iovec {
+                iov_base: datagram.as_ptr().cast_mut().cast(),
+                iov_len: datagram.len(),
+            });
+            let header = &mut headers[i].write(no_header()).msg_hdr;
             header.msg_name = (&raw mut address).cast();
             header.msg_namelen = size_of::<libc::sockaddr_in>() as libc::socklen_t;
-            header.msg_iov = &raw mut vectors[i];
+            header.msg_iov = vector;
             header.msg_iovlen = 1;
             filled = i + 1;
         }
         let mut done = 0;
         while done < filled {
             let (fd, rest) = (socket.as_fd().as_raw_fd(), &mut headers[done..filled]);
-            // SAFETY: `fd` is open as long as `socket` is borrowed; each header of `rest` names the address and one
-            // datagram with its true length, which are only read and outlive the call.
-            let sent =
-                unsafe { libc::sendmmsg(fd, rest.as_mut_ptr(), rest.len() as _, libc::MSG_NOSIGNAL as _) };
+            let (first, count) = (rest.as_mut_ptr().cast(), rest.len() as libc::c_uint);
+            // SAFETY: `fd` is open as long as `socket` is borrowed; each header of `rest` is filled in and names the address
+            // and one datagram with its true length, which are only read and outlive the call.
+            let sent = unsafe { libc::sendmmsg(fd, first, count, libc::MSG_NOSIGNAL as _) };
             match Errno::result(sent) {
                 Ok(sent) => {
                     done += (sent as usize).max(1);
@@ -269,12 +294,16 @@ mod tests {
         let sent = send(&near, to, datagrams.iter().map(Vec::as_slice));
         assert_eq!(sent, Sent { sent: datagrams.len() as u64, ..Sent::default() });
         let mut inbox = Inbox::new(200);
-        assert_eq!(inbox.receive(&far).unwrap(), BATCH);
+        let (mut all, mut sizes): (Vec<Vec<u8>>, Vec<usize>) = Default::default();
         let from = near.local_addr().unwrap();
-        assert!(inbox.datagrams().all(|datagram| std::net::SocketAddr::V4(datagram.from) == from));
-        let mut all: Vec<Vec<u8>> = inbox.datagrams().map(|datagram| datagram.bytes.to_vec()).collect();
-        all.extend(drain(&mut inbox, &far));
+        while inbox.receive(&far).unwrap() > 0 {
+            assert!(inbox.datagrams().all(|datagram| std::net::SocketAddr::V4(datagram.from) == from));
+            all.extend(inbox.datagrams().map(|datagram| datagram.bytes.to_vec()));
+            sizes.push(inbox.datagrams().count());
+            assert_eq!(inbox.expects_more(), (2..8).contains(&sizes.len()));
+        }
         assert_eq!(all, datagrams);
+        assert_eq!(sizes, [1, 2, 4, 8, 16, BATCH, BATCH, 6], "the more come, the more are asked for");
         assert_eq!(inbox.receive(&far).unwrap(), 0);
         assert_eq!(inbox.datagrams().count(), 0, "an empty receive leaves nothing of the one before");
     }
@@ -284,8 +313,10 @@ mod tests {
         let (near, far, to) = pair();
         send(&near, to, [&[7u8; 64][..], &[8; 10]]);
         let mut inbox = Inbox::new(16);
-        assert_eq!(inbox.receive(&far).unwrap(), 2);
-        let seen: Vec<_> = inbox.datagrams().map(|d| (d.bytes.len(), d.is_truncated)).collect();
+        let mut seen = Vec::new();
+        while inbox.receive(&far).unwrap() > 0 {
+            seen.extend(inbox.datagrams().map(|d| (d.bytes.len(), d.is_truncated)));
+        }
         assert_eq!(seen, [(16, true), (10, false)]);
     }
 

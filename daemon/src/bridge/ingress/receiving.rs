@@ -25,8 +25,11 @@ use crate::bridge::thread::{Clock, SHOW_EVERY_NS, wall_ns};
 
 /// Longest time that a sleeping thread does not look at the stop flag.
 const LOOK_UP_NS: u64 = 20 * MILLISECOND_NS;
-/// Spin hints between two looks at the sockets.
-const SPINS: u32 = 128;
+/// Turns that find nothing between two at which it yields. What is on its way is found by one of these; a reader that shares
+/// the CPU gets it at once when there is something for it.
+const TURNS_PER_YIELD: u32 = 8;
+/// Turns between two looks at what servers say, while nothing is asked of them.
+const TURNS_PER_ANSWER: u32 = 16;
 /// How long a stopping bridge waits for the server's word that its leases are given back.
 const LEAVE_NS: u64 = SECOND_NS / 2;
 /// Counts of shows between two of the histograms, which are long.
@@ -43,6 +46,16 @@ pub(super) enum Role {
     Servers,
     /// The feed itself, sent by the servers to us alone.
     Unicast,
+}
+
+/// What one turn found in the sockets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Found {
+    Nothing,
+    /// Datagrams, and probably all that there were.
+    All,
+    /// Datagrams, and there may well be more.
+    More,
 }
 
 /// A socket, what waits in it, and the leases that hang on it.
@@ -102,17 +115,23 @@ pub(super) struct Receiving {
 
 impl Receiving {
     pub(super) fn run(mut self) {
-        let (mut shown_ns, mut shows) = (0, 0u64);
+        let (mut shown_ns, mut shows, mut turn) = (0, 0u64, 0u32);
         while !self.shared.stop.load(Ordering::Relaxed) && self.inlet.error.is_none() {
-            let received = self.receive_all();
+            turn = turn.wrapping_add(1);
+            let hears_servers = self.wait == WaitMode::Block
+                || turn.is_multiple_of(TURNS_PER_ANSWER)
+                || !self.receiver.backlog().0.is_empty();
+            let found = self.receive_all(hears_servers);
             let now_ns = self.clock.now_ns();
             self.act(now_ns);
             if now_ns.saturating_sub(shown_ns) >= SHOW_EVERY_NS {
                 (shown_ns, shows) = (now_ns, shows + 1);
                 self.show(shows.is_multiple_of(SHOWS_PER_HISTOGRAM));
             }
-            if received == 0 {
-                self.rest(now_ns);
+            match found {
+                Found::More => {}
+                Found::Nothing if self.wait == WaitMode::Yield && !turn.is_multiple_of(TURNS_PER_YIELD) => {}
+                Found::Nothing | Found::All => self.rest(now_ns),
             }
         }
         self.leave();
@@ -123,22 +142,25 @@ impl Receiving {
         }
     }
 
-    /// Takes one batch from every socket; gives how many datagrams there were.
-    fn receive_all(&mut self) -> usize {
-        let mut total = 0;
+    /// Takes one batch from every socket, from the servers' if that is asked for.
+    fn receive_all(&mut self, hears_servers: bool) -> Found {
+        let mut found = Found::Nothing;
         for at in 0..self.ports.len() {
-            let Port { inbox, socket, .. } = &mut self.ports[at];
+            let Port { inbox, socket, role, .. } = &mut self.ports[at];
+            if *role == Role::Servers && !hears_servers {
+                continue;
+            }
             match inbox.receive(&*socket) {
                 Ok(0) => {}
-                Ok(received) => {
-                    total += received;
+                Ok(_) => {
+                    found = found.max(if inbox.expects_more() { Found::More } else { Found::All });
                     self.handle_batch(at);
                 }
                 // A host that says that nobody listens there: the next server's turn will come.
                 Err(_) => self.inlet.counters.receive_errors += 1,
             }
         }
-        total
+        found
     }
 
     fn handle_batch(&mut self, at: usize) {
@@ -250,7 +272,7 @@ impl Receiving {
     /// Waits for a datagram or for the next thing that is due.
     fn rest(&self, now_ns: u64) {
         match self.wait {
-            WaitMode::Spin => (0..SPINS).for_each(|_| std::hint::spin_loop()),
+            WaitMode::Spin => {}
             WaitMode::Yield => std::thread::yield_now(),
             WaitMode::Block => {
                 let leases = self.ports.iter().flat_map(|port| &port.leases);
@@ -276,7 +298,7 @@ impl Receiving {
             self.keep_leases(now_ns);
             let sockets = self.ports.iter().filter(|port| !port.leases.is_empty());
             socket::wait_for_any(sockets.map(|port| port.socket.as_fd()), Duration::from_millis(5));
-            self.receive_all();
+            self.receive_all(true);
             now_ns = self.clock.now_ns();
         }
     }
