@@ -1,53 +1,41 @@
 //! What the daemon shows over HTTP, as Prometheus and an administrator meet it: a real daemon, real programs attached,
 //! and clients with bad manners.
 
+mod daemon_support;
+
+use daemon_support::{Daemon, wait_until};
 use serde_json::Value;
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-use tempfile::TempDir;
+use std::time::Duration;
 
-const SHMCAST: &str = env!("CARGO_BIN_EXE_shmcast");
-const SHMCASTD: &str = env!("CARGO_BIN_EXE_shmcastd");
 const CHANNEL: &str = "\n[[channel]]\nname = \"ticks\"\ncapacity = \"1MiB\"\nmlock = false\nhugepages = false\n\
                        labels = { venue = \"XETR\" }\n\
                        [[channel]]\nname = \"trades\"\ncapacity = \"1MiB\"\nmode = \"strict\"\nmlock = false\n\
                        hugepages = false\n";
 
-/// A daemon of a test's own. Ends with it.
-struct Daemon {
-    dir: TempDir,
-    process: Child,
+/// A daemon that answers over HTTP.
+struct Watched {
+    daemon: Daemon,
     http: SocketAddr,
 }
 
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-impl Daemon {
+impl Watched {
     fn start() -> Self {
-        let dir = tempfile::Builder::new().prefix("shmcast-test-").tempdir().expect("a directory");
         let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let http = free.expect("a free port");
-        let process = spawn(&dir, http);
-        let daemon = Self { dir, process, http };
-        wait_until("the daemon", || TcpStream::connect(http).is_ok());
-        daemon
+        let daemon = Daemon::start(&config(http));
+        wait_until("its port", || TcpStream::connect(http).is_ok());
+        Self { daemon, http }
     }
 
     fn shmcast(&self, arguments: &str) -> Command {
-        let mut command = Command::new(SHMCAST);
-        command.args(arguments.split_whitespace()).env("SHMCAST_SOCKET", self.dir.path().join("s"));
-        command.env_remove("SHMCAST_DIR");
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut command = self.daemon.shmcast(arguments);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
         command
     }
 
@@ -86,15 +74,8 @@ impl Daemon {
     }
 }
 
-fn spawn(dir: &TempDir, http: SocketAddr) -> Child {
-    let config = dir.path().join("c.toml");
-    let text = format!("[daemon]\nhttp = \"{http}\"\n[limits]\nrequests_per_second = 10000\n{CHANNEL}");
-    fs::write(&config, text).expect("a configuration");
-    let mut command = Command::new(SHMCASTD);
-    command.arg("--config").arg(config).arg("--socket").arg(dir.path().join("s"));
-    let log: PathBuf = dir.path().join("log");
-    let log = File::options().create(true).append(true).open(log).expect("a log");
-    command.stderr(log).spawn().expect("the daemon starts")
+fn config(http: SocketAddr) -> String {
+    format!("[daemon]\nhttp = \"{http}\"\n[limits]\nrequests_per_second = 10000\n{CHANNEL}")
 }
 
 /// Publishes so many lines of ten bytes, and stays.
@@ -126,20 +107,12 @@ impl Answer {
     }
 }
 
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !done() {
-        assert!(Instant::now() < deadline, "waited a minute for {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 const PUBLISHED: &str = "shmcast_published_messages_total{channel=\"ticks\"}";
 const READERS: &str = "shmcast_readers{channel=\"ticks\"}";
 
 #[test]
 fn what_happened_is_what_is_counted() {
-    let daemon = Daemon::start();
+    let daemon = Watched::start();
     assert_eq!(daemon.metric(PUBLISHED), 0.0);
     assert_eq!(daemon.metric(READERS), 0.0);
     let sub = |_| daemon.shmcast("sub ticks --count 1001").spawn().expect("it runs");
@@ -192,7 +165,7 @@ fn what_happened_is_what_is_counted() {
 
 #[test]
 fn a_publisher_that_is_up_or_down_for_the_wrong_time() {
-    let daemon = Daemon::start();
+    let daemon = Watched::start();
     let up = || daemon.metric("shmcast_publisher_up{channel=\"ticks\"}");
     assert_eq!(up(), 0.0);
     let mut publisher = daemon.publisher();
@@ -205,11 +178,10 @@ fn a_publisher_that_is_up_or_down_for_the_wrong_time() {
 
 #[test]
 fn a_restart_that_nobody_sees() {
-    let mut daemon = Daemon::start();
+    let mut daemon = Watched::start();
     const STARTED: &str = "shmcast_daemon_start_time_seconds";
     let before = daemon.metric(STARTED);
-    daemon.process.kill().and_then(|()| daemon.process.wait().map(drop)).expect("it is ours");
-    daemon.process = spawn(&daemon.dir, daemon.http);
+    daemon.daemon.crash();
     wait_until("the daemon", || TcpStream::connect(daemon.http).is_ok());
     assert!(daemon.metric(STARTED) > before);
 }
@@ -220,7 +192,7 @@ fn metrics_that_promtool_finds_fault_with() {
         println!("SKIPPED metrics_that_promtool_finds_fault_with: no promtool (Debian package prometheus)");
         return;
     }
-    let daemon = Daemon::start();
+    let daemon = Watched::start();
     let reader = daemon.shmcast("sub ticks").spawn().expect("it runs");
     wait_until("the reader", || daemon.metric(READERS) == 1.0);
     let mut publisher = daemon.publisher();
@@ -243,7 +215,7 @@ fn metrics_that_promtool_finds_fault_with() {
 
 #[test]
 fn a_dashboard_or_an_alert_of_metrics_that_nobody_tells() {
-    let daemon = Daemon::start();
+    let daemon = Watched::start();
     let text = daemon.get("/metrics").body;
     let told: Vec<&str> =
         text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
@@ -281,7 +253,7 @@ fn alerts_that_are_wrong_or_silent() {
 
 #[test]
 fn the_rules_of_http() {
-    let daemon = Daemon::start();
+    let daemon = Watched::start();
     assert_eq!(daemon.get("/healthz").body, "ok\n");
     let channels: Value = serde_json::from_str(&daemon.get("/channels.json").body).expect("JSON");
     assert_eq!(channels[0]["channel"], "ticks");
@@ -299,7 +271,7 @@ fn the_rules_of_http() {
 }
 
 /// Sends what may be too much for the daemon, and reads what it says to it.
-fn provoke(daemon: &Daemon, request: &[u8]) -> io::Result<Vec<u8>> {
+fn provoke(daemon: &Watched, request: &[u8]) -> io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(daemon.http)?;
     stream.set_read_timeout(Some(Duration::from_secs(60)))?;
     stream.write_all(request)?;
@@ -311,7 +283,7 @@ fn provoke(daemon: &Daemon, request: &[u8]) -> io::Result<Vec<u8>> {
 
 #[test]
 fn nonsense_that_is_taken_for_a_request() {
-    let daemon = Daemon::start();
+    let daemon = Watched::start();
     let long = format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(1 << 20));
     let wide = format!("GET /metrics HTTP/1.1\r\n{}\r\n", "X-Header: 1\r\n".repeat(10_000));
     let endless = format!("GET /metrics HTTP/1.1\r\nX: {}", "x".repeat(1 << 20));
@@ -332,7 +304,7 @@ fn nonsense_that_is_taken_for_a_request() {
 
 #[test]
 fn slow_clients_that_keep_others_from_the_metrics() {
-    let daemon = Daemon::start();
+    let daemon = Watched::start();
     let connect = |said: &[u8]| {
         let mut stream = TcpStream::connect(daemon.http).expect("it listens");
         // The oldest is cut off while we go on.
@@ -349,7 +321,7 @@ fn slow_clients_that_keep_others_from_the_metrics() {
     for _ in 0..50 {
         assert_eq!(daemon.get("/healthz").status, 200);
     }
-    let open = fs::read_dir(format!("/proc/{}/fd", daemon.process.id())).expect("it lives").count();
+    let open = daemon.daemon.open_descriptors();
     assert!(open < 150, "{open} descriptors open");
     // Those that are left are cut off before long, whatever they do.
     for mut stream in slow {
@@ -362,40 +334,29 @@ fn slow_clients_that_keep_others_from_the_metrics() {
 }
 
 #[test]
-fn a_port_that_is_taken() {
-    let daemon = Daemon::start();
-    let dir = tempfile::tempdir().expect("a directory");
-    let status = spawn(&dir, daemon.http).wait().expect("it ends");
-    assert_eq!(status.code(), Some(1));
-    let log = fs::read_to_string(dir.path().join("log")).expect("a log");
-    assert!(log.contains(&daemon.http.to_string()) && log.contains("daemon.http"), "{log}");
-}
-
-#[test]
 fn a_port_that_is_taken_leaves_nothing_that_looks_like_a_crash() {
-    let daemon = Daemon::start();
-    let dir = tempfile::tempdir().expect("a directory");
-    let mut second = spawn(&dir, daemon.http);
-    assert!(!second.wait().expect("it ran").success());
-    let log = fs::read_to_string(dir.path().join("log")).expect("a log");
+    let daemon = Watched::start();
+    let mut second = Daemon::spawn(daemon_support::memory_dir(), &config(daemon.http));
+    assert_eq!(second.wait(), Some(1));
+    let log = second.log();
     assert!(log.contains(&daemon.http.to_string()) && log.contains("daemon.http"), "{log}");
     assert!(
-        !dir.path().join("s.running").exists(),
+        !second.dir().join("control.running").exists(),
         "its successor would wait for programs that there are not"
     );
     // And with the port free, it starts at once.
     let http = daemon.http;
     drop(daemon);
-    let successor = Daemon { process: spawn(&dir, http), dir, http };
+    second.restart();
     wait_until("the successor", || TcpStream::connect(http).is_ok());
-    let log = fs::read_to_string(successor.dir.path().join("log")).expect("a log");
+    let log = second.log();
     assert!(!log.contains("crashed=true"), "{log}");
 }
 
 /// Rates are taken of these: a counter that falls is taken for one that began again.
 #[test]
 fn counters_that_go_backwards_with_the_next_publisher() {
-    let daemon = Daemon::start();
+    let daemon = Watched::start();
     let series =
         ["messages", "bytes"].map(|what| format!("shmcast_published_{what}_total{{channel=\"trades\"}}"));
     let mut last = [0.0; 2];

@@ -367,21 +367,31 @@ fn a_channel_that_is_not_strict_is_not_taken_from_a_live_publisher() {
     publisher.publish(b"goes on").unwrap();
 }
 
+/// A publisher and a reader attach, the publisher is stopped, and the daemon crashes: the reader alone comes back, and
+/// brings the segment without its publisher.
+fn crash_with_a_stopped_publisher(daemon: &mut Daemon, dir: &Path) -> (Guarded, Guarded) {
+    let reader = start(daemon, dir, "sleeping.first");
+    wait_for("the reader", || told(dir, "ready.first"));
+    let publisher = start(daemon, dir, "publisher.0");
+    wait_for("the publisher", || told(dir, "at.0"));
+    publisher.pause();
+    daemon.crash();
+    wait_for_the_reader(daemon);
+    (publisher, reader)
+}
+
+fn wait_for_the_reader(daemon: &Daemon) {
+    wait_for("the reader to come back", || {
+        daemon.client().channel("ticks").ok().filter(|status| status.readers.len() == 1)
+    });
+}
+
 #[test]
 fn a_new_daemon_knows_of_a_live_publisher_whoever_comes_back_first() {
     for _ in 0..3 {
         let mut daemon = Daemon::start(&config("takeover"));
         let dir = memory_dir();
-        let reader = start(&daemon, dir.path(), "sleeping.first");
-        wait_for("the reader", || told(dir.path(), "ready.first"));
-        let publisher = start(&daemon, dir.path(), "publisher.0");
-        wait_for("the publisher", || told(dir.path(), "at.0"));
-        // The reader alone brings the segment back, without the lock.
-        publisher.pause();
-        daemon.crash();
-        wait_for("the reader to come back", || {
-            daemon.client().channel("ticks").ok().filter(|status| status.readers.len() == 1)
-        });
+        let (publisher, reader) = crash_with_a_stopped_publisher(&mut daemon, dir.path());
         // Its lock came back with the reader: nobody gets the ring of one that only cannot answer.
         let refused = publishing(&daemon.client(), "ticks").open();
         let error = refused.expect_err("a second publisher on the ring of a stopped one").to_string();
@@ -399,15 +409,7 @@ fn a_new_daemon_knows_of_a_live_publisher_whoever_comes_back_first() {
 fn a_publisher_that_died_with_the_daemon_keeps_nobody_from_its_ring() {
     let mut daemon = Daemon::start(&config("takeover"));
     let dir = memory_dir();
-    let _reader = start(&daemon, dir.path(), "sleeping.first");
-    wait_for("the reader", || told(dir.path(), "ready.first"));
-    let publisher = start(&daemon, dir.path(), "publisher.0");
-    wait_for("the publisher", || told(dir.path(), "at.0"));
-    publisher.pause();
-    daemon.crash();
-    wait_for("the reader to come back", || {
-        daemon.client().channel("ticks").ok().filter(|status| status.readers.len() == 1)
-    });
+    let (publisher, _reader) = crash_with_a_stopped_publisher(&mut daemon, dir.path());
     drop(publisher);
     let first = told(dir.path(), "first.0").unwrap();
     let next = publishing(&daemon.client(), "ticks").open().unwrap();
@@ -484,9 +486,7 @@ fn what_was_locked_into_memory_is_locked_again_by_the_next_daemon() {
     wait_for("the reader", || told(dir.path(), "ready.first"));
     let uuid = daemon.client().channel("ticks").unwrap().uuid;
     daemon.crash();
-    wait_for("the reader to come back", || {
-        daemon.client().channel("ticks").ok().filter(|status| status.readers.len() == 1)
-    });
+    wait_for_the_reader(&daemon);
     assert_eq!(
         daemon.client().channel("ticks").unwrap().uuid,
         uuid,

@@ -1,71 +1,18 @@
 //! `top`, `events`, `man` and `completions` as an operator meets them: a real daemon, real readers, a real terminal.
 
+mod daemon_support;
+
+use daemon_support::{Daemon, wait_until};
 use serde_json::Value;
-use shmcast::{Client, Event, Publisher, Subscriber};
-use std::fs::{self, File};
+use shmcast::{Event, Publisher, Subscriber};
+use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
 
 const SHMCAST: &str = env!("CARGO_BIN_EXE_shmcast");
 const CONFIG: &str = "[limits]\nrequests_per_second = 10000\n\n[[channel]]\nname = \"ticks\"\ncapacity = \"1MiB\"\n\
                       mlock = false\nhugepages = false\n";
-
-/// A daemon of a test's own. Ends with it.
-struct Daemon {
-    dir: TempDir,
-    process: Child,
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-impl Daemon {
-    fn start() -> Self {
-        let dir = tempfile::Builder::new().prefix("shmcast-test-").tempdir().expect("a directory");
-        fs::write(dir.path().join("c.toml"), CONFIG).expect("a configuration");
-        let daemon = Self { process: spawn(&dir), dir };
-        wait_until("the daemon", || Client::at(daemon.socket()).is_ok());
-        daemon
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.dir.path().join("s")
-    }
-
-    fn client(&self) -> Client {
-        Client::at(self.socket()).expect("it answers")
-    }
-
-    fn shmcast(&self, arguments: &str) -> Command {
-        let mut command = Command::new(SHMCAST);
-        command.args(arguments.split_whitespace()).env("SHMCAST_SOCKET", self.socket());
-        command.env_remove("SHMCAST_DIR");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
-    }
-}
-
-fn spawn(dir: &TempDir) -> Child {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_shmcastd"));
-    command.arg("--config").arg(dir.path().join("c.toml")).arg("--socket").arg(dir.path().join("s"));
-    let log = File::options().create(true).append(true).open(dir.path().join("log")).expect("a log");
-    command.stderr(log).spawn().expect("the daemon starts")
-}
-
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !done() {
-        assert!(Instant::now() < deadline, "waited a minute for {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
 
 /// A publisher, and a hundred readers that read all there is whenever they are asked to.
 struct Traffic {
@@ -95,7 +42,7 @@ impl Traffic {
 
 #[test]
 fn what_top_tells_programs() {
-    let daemon = Daemon::start();
+    let daemon = Daemon::start(CONFIG);
     let mut traffic = Traffic::on(&daemon);
     traffic.flow(100);
     let child = daemon.shmcast("top --json --interval 1s").spawn().expect("it runs");
@@ -115,7 +62,7 @@ fn what_top_tells_programs() {
 
 #[test]
 fn top_into_a_pipe() {
-    let daemon = Daemon::start();
+    let daemon = Daemon::start(CONFIG);
     let output = daemon.shmcast("top").output().expect("it runs");
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(1), &b""[..]));
     assert!(String::from_utf8_lossy(&output.stderr).contains("--json"), "{output:?}");
@@ -176,7 +123,7 @@ fn top_with_a_hundred_readers_in_a_terminal() {
         println!("SKIPPED top_with_a_hundred_readers_in_a_terminal: no tmux");
         return;
     }
-    let mut daemon = Daemon::start();
+    let mut daemon = Daemon::start(CONFIG);
     let mut traffic = Traffic::on(&daemon);
     traffic.flow(1000);
     for (columns, lines) in [(80, 24), (200, 50)] {
@@ -207,9 +154,9 @@ fn top_with_a_hundred_readers_in_a_terminal() {
     let command = format!("SHMCAST_SOCKET={} SHMCAST_DIR= {SHMCAST} top", daemon.socket().display());
     let terminal = Terminal::run("gone", 80, 24, &command);
     terminal.wait_for("1 channel, 100 readers");
-    daemon.process.kill().and_then(|()| daemon.process.wait().map(drop)).expect("it is ours");
+    daemon.kill();
     terminal.wait_for("what is shown is older");
-    daemon.process = spawn(&daemon.dir);
+    daemon.restart();
     terminal.wait_for("q quit");
     terminal.press("C-c");
     terminal.wait_for("ended with 0");
@@ -217,7 +164,7 @@ fn top_with_a_hundred_readers_in_a_terminal() {
 
 #[test]
 fn events_in_the_order_they_happen_and_through_a_restart() {
-    let mut daemon = Daemon::start();
+    let mut daemon = Daemon::start(CONFIG);
     let mut follower = daemon.shmcast("events --follow --json").spawn().expect("it runs");
     let stdout = BufReader::new(follower.stdout.take().expect("a pipe"));
     let mut lines = stdout.lines().map(|line| line.expect("text"));
@@ -227,7 +174,6 @@ fn events_in_the_order_they_happen_and_through_a_restart() {
         found.next().unwrap_or_else(|| panic!("no {event}"))
     };
     // It follows from some moment on: until then nobody hears of anything.
-    let log = daemon.dir.path().join("log");
     let client = daemon.client();
     let heard = std::thread::scope(|scope| {
         let heard = scope.spawn(|| next("refused"));
@@ -245,8 +191,7 @@ fn events_in_the_order_they_happen_and_through_a_restart() {
     publisher.close();
     assert_eq!(next("detached")["role"], "publisher");
 
-    daemon.process.kill().and_then(|()| daemon.process.wait().map(drop)).expect("it is ours");
-    daemon.process = spawn(&daemon.dir);
+    daemon.crash();
     let heard = std::thread::scope(|scope| {
         let heard = scope.spawn(|| next("refused"));
         wait_until("the follower to be back", || {
@@ -255,7 +200,7 @@ fn events_in_the_order_they_happen_and_through_a_restart() {
         });
         heard.join().expect("it heard")
     });
-    assert_eq!(heard["channel"], "nonesuch", "{}", fs::read_to_string(log).unwrap_or_default());
+    assert_eq!(heard["channel"], "nonesuch", "{}", daemon.log());
     follower.kill().expect("it is ours");
     let output = follower.wait_with_output().expect("it ran");
     assert!(String::from_utf8_lossy(&output.stderr).contains("it is back"), "{output:?}");

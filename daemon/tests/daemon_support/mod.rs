@@ -1,5 +1,6 @@
 //! A real daemon for tests, traffic that must not suffer whatever is done to it, and clients that keep no rules.
 #![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -7,36 +8,44 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde_json::{Value, json};
 use shmcast::hosting::handoff;
 use shmcast::{Client, Event, Preparation, Publisher, PublisherBuilder, Subscriber, Wait};
+use std::fmt::Debug;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long anything here may take that is only a matter of time.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const ROLE: &str = "SHMCAST_TEST_ROLE";
 
 /// A number from the environment, for longer runs.
-pub(crate) fn number(variable: &str, default: usize) -> usize {
+pub(crate) fn number<T: FromStr<Err: Debug>>(variable: &str, default: T) -> T {
     std::env::var(variable).ok().map_or(default, |text| text.parse().expect("a number"))
 }
 
-/// Waits until `ready` has something.
+/// Waits until `ready` has something. Looks less often the longer it takes: a daemon counts its users' requests.
 pub(crate) fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
-    let started = Instant::now();
+    let (started, mut pause) = (Instant::now(), Duration::from_millis(1));
     loop {
         if let Some(found) = ready() {
             return found;
         }
         assert!(started.elapsed() < PATIENCE, "waited {PATIENCE:?} for {what}");
-        std::thread::sleep(Duration::from_millis(2));
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(30));
     }
+}
+
+/// Waits until it is so.
+pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    wait_for(what, || is_so().then_some(()));
 }
 
 /// A directory that no disk makes anybody wait for.
@@ -61,13 +70,22 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     pub(crate) fn start(config: &str) -> Self {
-        let dir = memory_dir();
+        let daemon = Self::spawn(memory_dir(), config);
+        daemon.client();
+        daemon
+    }
+
+    /// Starts one and does not wait for it.
+    pub(crate) fn spawn(dir: tempfile::TempDir, config: &str) -> Self {
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         fs::write(dir.path().join("shmcast.toml"), config).unwrap();
         let child = spawn(dir.path());
-        let daemon = Self { dir, child };
-        daemon.client();
-        daemon
+        Self { dir, child }
+    }
+
+    /// The exit code of one that was to end by itself.
+    pub(crate) fn wait(&mut self) -> Option<i32> {
+        self.child.wait().unwrap().code()
     }
 
     pub(crate) fn dir(&self) -> &Path {
@@ -105,12 +123,35 @@ impl Daemon {
         kill(self.pid(), signal).unwrap();
     }
 
-    /// Kills it and starts the next at once.
-    pub(crate) fn crash(&mut self) {
-        self.child.kill().unwrap();
+    /// The command, which talks to this daemon.
+    pub(crate) fn shmcast(&self, arguments: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_shmcast"));
+        command.args(arguments.split_whitespace()).env("SHMCAST_SOCKET", self.socket());
+        command.env_remove("SHMCAST_DIR");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.end(Signal::SIGKILL);
+    }
+
+    /// Sends a signal that ends it, and waits until it has.
+    pub(crate) fn end(&mut self, by: Signal) {
+        self.signal(by);
         self.child.wait().unwrap();
+    }
+
+    /// Starts the next, in the place of one that has ended.
+    pub(crate) fn restart(&mut self) {
         self.child = spawn(self.dir.path());
         self.client();
+    }
+
+    /// Kills it and starts the next at once.
+    pub(crate) fn crash(&mut self) {
+        self.kill();
+        self.restart();
     }
 
     /// Whether it still runs.

@@ -4,18 +4,17 @@
 //! publisher's rate; `SHMCAST_DEB` names a package to install and to upgrade.
 #![allow(clippy::unwrap_used, unreachable_pub, reason = "in a test, an unwrap that fails is a finding")]
 
+#[path = "../daemon_support/mod.rs"]
+mod daemon_support;
 mod manager;
 mod package;
 mod traffic;
 
+use daemon_support::{Daemon, number};
 use manager::Manager;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use nix::sys::signal::Signal;
 use std::sync::Mutex;
-use traffic::{Traffic, config, number};
+use traffic::{Traffic, config};
 
 const READERS: usize = 8;
 /// One test at a time: each uses all of a small machine.
@@ -27,57 +26,13 @@ fn play() {
     traffic::play();
 }
 
-/// A daemon as an ordinary user starts one.
-struct Daemon {
-    dir: tempfile::TempDir,
-    child: Child,
-}
-
-impl Daemon {
-    fn start(mode: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("shmcast.toml"), config(mode)).unwrap();
-        let child = spawn(dir.path());
-        let daemon = Self { dir, child };
-        traffic::wait_for("the daemon", || shmcast::Client::at(daemon.socket()).ok());
-        daemon
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.dir.path().join("control.sock")
-    }
-
-    /// Ends it and starts the next at once.
-    fn replace(&mut self, by: Signal) {
-        kill(Pid::from_raw(self.child.id() as i32), by).unwrap();
-        self.child.wait().unwrap();
-        self.child = spawn(self.dir.path());
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        if std::thread::panicking() {
-            eprintln!("{}", fs::read_to_string(self.dir.path().join("log")).unwrap_or_default());
-        }
-    }
-}
-
-fn spawn(dir: &Path) -> Child {
-    let log = fs::OpenOptions::new().create(true).append(true).open(dir.join("log")).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_shmcastd"));
-    command.arg("--config").arg(dir.join("shmcast.toml")).arg("--socket").arg(dir.join("control.sock"));
-    command.env_remove("NOTIFY_SOCKET").stdin(Stdio::null()).stderr(log).spawn().unwrap()
-}
-
 fn ended_many_times_without_a_service_manager(mode: &str, by: Signal, readers: usize, times: u64) {
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let mut daemon = Daemon::start(mode);
+    let mut daemon = Daemon::start(&config(mode));
     let mut traffic = Traffic::start(&daemon.socket(), readers);
     for _ in 0..times {
-        daemon.replace(by);
+        daemon.end(by);
+        daemon.restart();
         traffic.wait_until_all_are_back();
         traffic.assert_that_nobody_remapped();
         traffic.wait_for_more(10_000);

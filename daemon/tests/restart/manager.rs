@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
 use std::time::Duration;
 
-use crate::traffic::wait_for;
+use crate::daemon_support::wait_for;
 
 /// Targets that units name, without what a distribution puts behind them.
 const TARGETS: [&str; 6] = ["basic", "multi-user", "shutdown", "sockets", "sysinit", "umount"];

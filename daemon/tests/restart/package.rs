@@ -1,8 +1,9 @@
 //! The Debian package on a machine of its own: installed, configured, upgraded while messages flow, removed and purged.
 
 use crate::TURN;
+use crate::daemon_support::wait_for;
 use crate::manager::Manager;
-use crate::traffic::{Traffic, config, wait_for};
+use crate::traffic::{Traffic, config};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;

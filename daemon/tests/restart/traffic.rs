@@ -3,6 +3,7 @@
 //!
 //! Messages say by themselves what they must contain, so a reader needs nobody to compare with.
 
+use super::daemon_support::{PATIENCE, number, wait_for};
 use shmcast::{ChannelStatus, Client, Event, Publisher, Start, Subscriber, Wait};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,24 +16,6 @@ const ROLE: &str = "SHMCAST_TEST_ROLE";
 const DIR: &str = "SHMCAST_TEST_DIR";
 const SOCKET: &str = "SHMCAST_TEST_SOCKET";
 const READERS: &str = "SHMCAST_TEST_READERS";
-/// How long anything here may take that is only a matter of time.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A number from the environment, for longer runs.
-pub(crate) fn number(variable: &str, default: u64) -> u64 {
-    std::env::var(variable).ok().map_or(default, |text| text.parse().expect("a number"))
-}
-
-pub(crate) fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
-    let started = Instant::now();
-    loop {
-        if let Some(found) = ready() {
-            return found;
-        }
-        assert!(started.elapsed() < PATIENCE, "waited {PATIENCE:?} for {what}");
-        std::thread::sleep(Duration::from_millis(30));
-    }
-}
 
 /// A configuration with the one channel, of `mode`.
 pub(crate) fn config(mode: &str) -> String {
@@ -165,7 +148,7 @@ pub(crate) fn play() {
     let path = |variable| PathBuf::from(std::env::var_os(variable).unwrap());
     let client = Client::at(path(SOCKET)).unwrap();
     let report = if role == "publisher" {
-        publish(&client, &path(DIR).join("stop"), number(READERS, 0) as usize)
+        publish(&client, &path(DIR).join("stop"), number(READERS, 0))
     } else {
         receive(&client)
     };
@@ -178,7 +161,7 @@ pub(crate) fn play() {
 fn publish(client: &Client, stop: &Path, readers: usize) -> [u64; 4] {
     let mut publisher = Publisher::builder(CHANNEL).client(client).open().unwrap();
     wait_for("readers", || client.channel(CHANNEL).ok().filter(|channel| channel.readers.len() == readers));
-    let rate = number("SHMCAST_TEST_RATE", 100_000) as f64;
+    let rate = number("SHMCAST_TEST_RATE", 100_000.0);
     let (started, mut published) = (Instant::now(), 0);
     let mut payload = Vec::new();
     while !stop.exists() {
