@@ -335,6 +335,7 @@ fn every_verb_has_help_with_an_example() {
         "check",
         "doctor",
         "hiccups",
+        "bridge",
         "bridge send",
         "bridge recv",
         "bridge status",

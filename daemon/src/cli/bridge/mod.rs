@@ -24,7 +24,13 @@ use std::time::Duration;
 /// How often the command looks at the bridge, which has threads of its own.
 const LOOK: Duration = Duration::from_millis(50);
 
+const EXAMPLE: &str = "\
+Examples:
+  shmcast bridge send ticks --to 239.1.2.3:30001 --interface eth0
+  shmcast bridge status --json";
+
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
 pub(super) struct Args {
     #[command(subcommand)]
     verb: Verb,
