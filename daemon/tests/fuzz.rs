@@ -103,6 +103,7 @@ fn no_bytes_break_the_control_datagrams() {
         Control::Released { nonce },
         Control::Full { nonce },
         Control::Gone { session: session(), first: 1, oldest: 5 },
+        Control::Later { session: session(), first: 1 },
     ];
     let encode = |control: Control| {
         let mut out = [0; CONTROL_MAX_BYTES];

@@ -116,13 +116,6 @@ impl Egress {
             let socket = socket::open_sender(line, send.ttl, send.loopback)?;
             lines.push(Line { from: local_address(&socket), socket, to: line.group });
         }
-        let repair = match &send.repair {
-            Some(repair) => {
-                let tuning = Tuning { buffer_bytes: REPAIR_BUFFER_BYTES, busy_poll_us: 0 };
-                Some((repair, socket::open_unicast(repair.bind, tuning, &mut refusals)?))
-            }
-            None => None,
-        };
         let start = match send.from {
             StartAt::Latest => Start::Latest,
             StartAt::Oldest => Start::Oldest,
@@ -130,6 +123,15 @@ impl Egress {
         let (subscriber, parks) = attach(&channel.clone().start(start), spec.wait)?;
         check_sizes(spec, &subscriber)?;
         let session = session_of(spec, &subscriber, &options.origins, 0)?;
+        // After the channel, which may have to be waited for: requests that nobody answers should not wait here, to be
+        // answered when they have been given up and made again.
+        let repair = match &send.repair {
+            Some(repair) => {
+                let tuning = Tuning { buffer_bytes: REPAIR_BUFFER_BYTES, busy_poll_us: 0 };
+                Some((repair, socket::open_unicast(repair.bind, tuning, &mut refusals)?))
+            }
+            None => None,
+        };
         let leases = send.repair.as_ref().map_or(0, |repair| repair.max_leases);
         let shared = Arc::new(Shared {
             stop: AtomicBool::new(false),

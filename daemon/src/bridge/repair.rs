@@ -32,6 +32,11 @@ const LOOK_UP: Duration = Duration::from_millis(20);
 const SLOT_BYTES: usize = 256;
 /// How long a token bucket's burst lasts at its rate.
 const BURST_SHARE: u64 = 25;
+/// Repairs for each receiver and for all, in bytes a second, unless configured; both grow with the feed.
+const SOURCE_RATE_BYTES: u64 = 25_000_000;
+const RATE_BYTES: u64 = 100_000_000;
+/// How often the feed's own rate is measured.
+const MEASURE_EVERY_NS: u64 = SECOND_NS / 4;
 
 /// The addresses that live packets are sent to, written by the repair thread and read by the sending one.
 #[derive(Debug)]
@@ -77,8 +82,17 @@ pub(super) struct Repair {
     counters: RepairCounters,
     last_drops: u32,
     reply: Vec<u8>,
+    feed: FeedRate,
     clock: Clock,
     shared: Arc<Shared>,
+}
+
+/// How many bytes a second the feed takes: peaks at once, fading over seconds.
+#[derive(Debug, Default)]
+struct FeedRate {
+    bytes: u64,
+    since_ns: u64,
+    per_second: u64,
 }
 
 /// The ring as retransmissions read it.
@@ -104,8 +118,10 @@ impl Repair {
             payload_bytes,
             allow: allow.clone(),
             trust_allowed: spec.trust_allowed,
-            source_rate: rate(spec.source_rate_bytes),
-            global_rate: rate(spec.rate_bytes),
+            source_rate: rate(spec.source_rate_bytes.unwrap_or(SOURCE_RATE_BYTES)),
+            source_grows: spec.source_rate_bytes.is_none(),
+            global_rate: rate(spec.rate_bytes.unwrap_or(RATE_BYTES)),
+            global_grows: spec.rate_bytes.is_none(),
             ..ReplayConfig::default()
         };
         let lease_ns = spec.lease_s.saturating_mul(SECOND_NS);
@@ -135,6 +151,7 @@ impl Repair {
             counters: RepairCounters::new_zeroed(),
             last_drops: 0,
             reply: vec![0; payload_bytes],
+            feed: FeedRate::default(),
             clock,
             shared,
         })
@@ -143,9 +160,11 @@ impl Repair {
     pub(super) fn run(mut self) {
         while !self.shared.stop.load(Ordering::Relaxed) {
             self.follow();
+            self.measure();
             // An ICMP error is about an earlier reply, and says nothing that matters here.
             while self.inbox.receive(&self.socket).is_ok_and(|received| received > 0) {
                 self.answer_all();
+                self.measure();
             }
             self.leases.expire(self.clock.now_ns());
             self.show_leases();
@@ -160,6 +179,15 @@ impl Repair {
         let attached = self.shared.attached.load(Ordering::Acquire);
         if attached != self.ring.attached {
             self.ring = Ring { subscriber: self.channel.clone().open().ok(), attached };
+        }
+    }
+
+    /// Lets repairs keep up with the feed.
+    fn measure(&mut self) {
+        let now_ns = self.clock.now_ns();
+        if now_ns.saturating_sub(self.feed.since_ns) >= MEASURE_EVERY_NS {
+            self.feed.note(now_ns, self.shared.counters.read().bytes);
+            self.replay.note_live_rate(self.feed.per_second);
         }
     }
 
@@ -217,8 +245,18 @@ fn answer(
     let held = Held { oldest, next };
     let read = |sequence, room: &mut [u8]| ring.read(sequence, room);
     match replay.handle_request(now_ns, source, datagram.bytes, (shared.session(), held), reply, read) {
-        Reply::Messages { bytes, .. } | Reply::Gone { bytes } => Some(bytes),
+        Reply::Messages { bytes, .. } | Reply::Gone { bytes } | Reply::Later { bytes } => Some(bytes),
         Reply::Nothing(_) => None,
+    }
+}
+
+impl FeedRate {
+    fn note(&mut self, now_ns: u64, bytes: u64) {
+        let (more, took_ns) = (bytes.saturating_sub(self.bytes), now_ns.saturating_sub(self.since_ns).max(1));
+        let per_second = u128::from(more) * u128::from(SECOND_NS) / u128::from(took_ns);
+        let faded = self.per_second - self.per_second / 16;
+        self.per_second = u64::try_from(per_second).unwrap_or(u64::MAX).max(faded);
+        (self.bytes, self.since_ns) = (bytes, now_ns);
     }
 }
 

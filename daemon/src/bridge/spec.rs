@@ -133,26 +133,20 @@ pub struct RepairSpec {
     /// Only where nobody can forge a source; false by default.
     #[serde(default)]
     pub trust_allowed: bool,
-    /// Repairs for all receivers together, in bytes a second; 100 000 000 by default.
-    #[serde(default = "default_rate_bytes")]
-    pub rate_bytes: u64,
-    /// Repairs for each receiver, in bytes a second; 25 000 000 by default.
-    #[serde(default = "default_source_rate_bytes")]
-    pub source_rate_bytes: u64,
+    /// Repairs for all receivers together, in bytes a second. If `None`, 100 000 000, or twice what the feed itself takes if
+    /// that is more: who has fallen behind can catch up.
+    #[serde(default)]
+    pub rate_bytes: Option<u64>,
+    /// Repairs for each receiver, in bytes a second. If `None`, 25 000 000, or twice what the feed itself takes if that is
+    /// more.
+    #[serde(default)]
+    pub source_rate_bytes: Option<u64>,
     /// The most leases at a time; 64 by default.
     #[serde(default = "default_max_leases")]
     pub max_leases: usize,
     /// How long a lease lasts that is not renewed, in seconds; 60 by default.
     #[serde(default = "default_lease_s")]
     pub lease_s: u64,
-}
-
-fn default_rate_bytes() -> u64 {
-    100_000_000
-}
-
-fn default_source_rate_bytes() -> u64 {
-    25_000_000
 }
 
 fn default_max_leases() -> usize {
@@ -170,8 +164,8 @@ impl RepairSpec {
             bind,
             allow: Vec::new(),
             trust_allowed: false,
-            rate_bytes: default_rate_bytes(),
-            source_rate_bytes: default_source_rate_bytes(),
+            rate_bytes: None,
+            source_rate_bytes: None,
             max_leases: default_max_leases(),
             lease_s: default_lease_s(),
         }
@@ -191,7 +185,8 @@ pub struct ReceiveSpec {
     pub lease: bool,
     /// What happens to messages that no server has; `skip` by default.
     pub gap: GapMode,
-    /// With `skip`: how long to ask before a message is given up, in milliseconds; 5 000 by default.
+    /// With `skip`: after how long a message is given up that is asked for in vain, in milliseconds; 5 000 by default. In
+    /// vain is: no server answers anything, or those that do never answer this. Servers that hold it are waited for.
     pub give_up_ms: u64,
     /// How long what looks lost may be merely late, in microseconds; 50 by default.
     pub hold_us: u64,

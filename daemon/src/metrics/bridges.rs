@@ -238,12 +238,15 @@ fn line_names(spec: &BridgeSpec) -> Vec<String> {
 }
 
 fn servers(text: &mut Text, bridges: &[BridgeFigures]) {
-    let families: [(&str, &str, Figure<ServerStatus>); 5] = [
+    let families: [(&str, &str, Figure<ServerStatus>); 6] = [
         ("server_requests_total", "Requests sent to the server.", |s| s.requests),
         ("server_timeouts_total", "Requests that it did not answer in time.", |s| s.timeouts),
         ("server_repair_bytes_total", "Bytes of retransmissions from it.", |s| s.repair_bytes),
         ("server_recovered_messages_total", "Missing messages that it brought.", |s| s.messages_recovered),
         ("server_gone_total", "Times that it no longer held what was asked.", |s| s.gone),
+        ("server_later_total", "Times that it held what was asked, but had sent as much as it may.", |s| {
+            s.later
+        }),
     ];
     let mut each = |name: &str, kind, help, figure: &dyn Fn(&ServerStatus) -> f64| {
         let name = format!("shmcast_bridge_{name}");

@@ -2,6 +2,7 @@
 
 use serde_json::json;
 use shmcast::{Client, Event, Publisher, Start, Subscriber, Wait};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 pub const ROLE: &str = "SHMCAST_TEST_ROLE";
@@ -27,7 +28,9 @@ pub fn play() {
     let words = std::env::var(WORDS).unwrap();
     let words: Vec<&str> = words.split_whitespace().collect();
     match role.as_str() {
-        "publish" => publish(words[0].parse().unwrap(), words[1].parse().unwrap()),
+        "publish" => {
+            publish(words[0].parse().unwrap(), words[1].parse().unwrap(), words.get(2).map(Path::new))
+        }
         "read" => read(words[0].parse().unwrap()),
         "relay" => super::relay::run(&words),
         "flood" => super::flood::run(&words),
@@ -37,7 +40,7 @@ pub fn play() {
 
 pub const CAPACITY: u64 = 64 << 20;
 
-pub fn make_channel(dir: &std::path::Path) -> Publisher {
+pub fn make_channel(dir: &Path) -> Publisher {
     let builder = Publisher::builder("t").dir(dir).capacity(CAPACITY).max_message(LONGEST as u64);
     builder.open().unwrap()
 }
@@ -48,8 +51,9 @@ fn client() -> Option<Client> {
     Some(Client::at(socket).unwrap())
 }
 
-/// Publishes up to and including sequence `last`, `rate` a second in bursts, then closes the channel.
-fn publish(last: u64, rate: u64) {
+/// Publishes up to and including sequence `last`, or until there is a file `enough`, `rate` a second in bursts, then closes
+/// the channel; prints how many that were.
+fn publish(last: u64, rate: u64, enough: Option<&Path>) {
     let builder = Publisher::builder("t");
     let builder = match client() {
         Some(client) => builder.client(&client),
@@ -60,6 +64,9 @@ fn publish(last: u64, rate: u64) {
     let mut buffer = [0; LONGEST];
     while publisher.next_sequence() <= last {
         let sequence = publisher.next_sequence();
+        if sequence.is_multiple_of(1_024) && enough.is_some_and(Path::exists) {
+            break;
+        }
         let size = write_message(sequence, &mut buffer);
         publisher.publish(&buffer[..size]).unwrap();
         let due = started + Duration::from_nanos((sequence - first) * 1_000_000_000 / rate);
@@ -68,6 +75,7 @@ fn publish(last: u64, rate: u64) {
             std::thread::sleep(early);
         }
     }
+    println!("\n{}", json!({ "published": publisher.next_sequence() - 1 }));
     publisher.close();
 }
 

@@ -342,7 +342,9 @@ fn handle_control(
             receiver
                 .handle_gone(now_ns, server, (session, first, oldest), &mut |delivery| inlet.take(delivery));
         }
+        (Ok(Control::Later { session, first }), _) => receiver.handle_later(now_ns, server, (session, first)),
         (Ok(control), Some(lease)) => {
+            receiver.note_alive(now_ns, server);
             lease.handle_control(now_ns, &control);
             if let Some(rtt_ns) = lease.rtt_ns() {
                 receiver.note_rtt(server, rtt_ns);

@@ -1,4 +1,4 @@
-//! Our own control datagrams: leases, cookies, and a server's word that what was asked for is gone.
+//! Our own control datagrams: leases, cookies, and a server's word that what was asked for is gone, or must wait.
 //!
 //! They share sockets with MoldUDP64 and must never be taken for it, nor harm a receiver that looks at nothing:
 //! ```text
@@ -85,6 +85,13 @@ pub enum Control {
         /// The oldest sequence that the server still holds.
         oldest: u64,
     },
+    /// A retransmission server holds what was asked for, but has sent as much as it may: it is to be asked again.
+    Later {
+        /// The session asked for.
+        session: Session,
+        /// The first sequence asked for.
+        first: u64,
+    },
 }
 
 /// Whether a datagram is one of ours rather than MoldUDP64.
@@ -103,6 +110,7 @@ impl Control {
             Control::Released { .. } => 6,
             Control::Full { .. } => 7,
             Control::Gone { .. } => 8,
+            Control::Later { .. } => 9,
         }
     }
 
@@ -137,6 +145,10 @@ impl Control {
                 body.put(session.as_bytes());
                 body.put(&first.to_be_bytes());
                 body.put(&oldest.to_be_bytes());
+            }
+            Control::Later { session, first } => {
+                body.put(session.as_bytes());
+                body.put(&first.to_be_bytes());
             }
         }
         body.at
@@ -223,6 +235,7 @@ impl Reader<'_> {
                 first: self.u64()?,
                 oldest: self.u64()?,
             },
+            9 => Control::Later { session: Session::from_bytes(self.take()?), first: self.u64()? },
             _ => return None,
         })
     }
@@ -233,7 +246,7 @@ mod tests {
     use super::super::wire::{Downstream, Request};
     use super::*;
 
-    fn all_kinds() -> [Control; 8] {
+    fn all_kinds() -> [Control; 9] {
         let (nonce, cookie) = (0x0102_0304_0506_0708, [0xC0; COOKIE_BYTES]);
         [
             Control::Hello { nonce },
@@ -244,6 +257,7 @@ mod tests {
             Control::Released { nonce },
             Control::Full { nonce },
             Control::Gone { session: Session::from_bytes(*b"EQTY00000Z"), first: 1, oldest: 9 },
+            Control::Later { session: Session::from_bytes(*b"EQTY00000Z"), first: 1 },
         ]
     }
 

@@ -139,6 +139,8 @@ pub struct ServerCounters {
     pub messages_recovered: u64,
     /// Times it said that it no longer holds what was asked.
     pub gone: u64,
+    /// Times it said that it holds what was asked, but has sent as much as it may.
+    pub later: u64,
     /// Smoothed round trip, 0 before the first.
     pub rtt_ns: u64,
 }

@@ -2,9 +2,10 @@
 //!
 //! ```text
 //!            hold over, or every line passed it          request sent
-//!  Suspect ────────────────────────────────> Wanted ───────────────────> Requested
-//!     │                                        ^  ^ timeout, short reply     │
-//!     │ no server to ask                       │  └──────────────────────────┤ gone everywhere, or given up
+//!  Suspect ────────────────────────────────> Wanted ───────────────────> Requested ─────> Deferred
+//!     │                                        ^  ^ timeout, short reply     │  held, but later │
+//!     │ no server to ask                       │  ├──────────────────────────┼──────────────────┘
+//!     │                                        │  │                          │ gone everywhere, or given up
 //!     v                                        │ policy Block: after a pause v
 //!  Expired <───────────────────────────────────┴───────────────────────── Expired (policy Skip)
 //! ```
@@ -18,6 +19,7 @@ mod requests;
 mod servers;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use std::collections::VecDeque;
 
@@ -28,6 +30,9 @@ use servers::Server;
 use super::MAX_SERVERS;
 use super::counters::ReceiverCounters;
 
+/// Requests unanswered at a time until a server has shown that it answers more, and again when it does not.
+const FIRST_WINDOW: usize = 64;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// Not asked for before `until_ns`.
@@ -36,6 +41,8 @@ enum State {
     Wanted,
     /// Asked for, with a request that started at `first`.
     Requested { first: u64, server: usize, sent_ns: u64, due_ns: u64 },
+    /// A server holds it and asks for patience: not asked for again before `until_ns`.
+    Deferred { until_ns: u64 },
     /// Given up.
     Expired,
 }
@@ -51,6 +58,8 @@ struct Hole {
     attempts: u32,
     /// How often the wait for an answer has been doubled.
     doublings: u32,
+    /// How often a server that answered other requests meanwhile did not answer this one.
+    ignored: u32,
     last_server: usize,
     /// One bit for each server that no longer holds it.
     gone: u8,
@@ -71,11 +80,15 @@ pub struct Gaps {
     /// No hole changes by itself before this time.
     due_ns: u64,
     any_wanted: bool,
-    last_reply_ns: u64,
+    /// When any server was last heard.
+    heard_ns: u64,
+    /// The most requests unanswered at a time, for now.
+    window: usize,
     /// How late lines have lately been with what looked lost.
     lateness_ns: u64,
-    /// Bytes a message takes on the wire, averaged, times 16.
-    message_bytes_x16: u64,
+    /// Messages that came lately and the bytes they took on the wire, both fading and times 16.
+    recent_messages: u64,
+    recent_bytes: u64,
 }
 
 impl Gaps {
@@ -90,9 +103,11 @@ impl Gaps {
             servers: [Server::default(); MAX_SERVERS],
             due_ns: u64::MAX,
             any_wanted: false,
-            last_reply_ns: 0,
+            heard_ns: 0,
+            window: config.max_requests.min(FIRST_WINDOW),
             lateness_ns: 0,
-            message_bytes_x16: 64 * 16,
+            recent_messages: 16,
+            recent_bytes: 16 * 64,
         }
     }
 
@@ -125,9 +140,10 @@ impl Gaps {
 
     /// Learns the size of messages, from which requests are cut to one answer each.
     pub fn note_sizes(&mut self, messages: u64, bytes: usize) {
-        if let Some(average_x16) = (bytes as u64 * 16).checked_div(messages) {
-            self.message_bytes_x16 = (self.message_bytes_x16 * 15 + average_x16).div_ceil(16);
-        }
+        // Sums rather than an average of averages, in which packets with one long message would weigh too much.
+        let fade = |recent: &mut u64, more: u64| *recent = (*recent - *recent / 16).saturating_add(more);
+        fade(&mut self.recent_messages, messages);
+        fade(&mut self.recent_bytes, bytes as u64);
     }
 
     /// Takes note that `first..end`, behind everything known so far, is missing.
@@ -146,7 +162,7 @@ impl Gaps {
                 return;
             }
             if last.end == first && crowded {
-                (last.end, last.state, last.attempts) = (end, State::Wanted, 0);
+                (last.end, last.state, last.attempts, last.ignored) = (end, State::Wanted, 0, 0);
                 self.any_wanted = true;
                 return;
             }
@@ -163,6 +179,7 @@ impl Gaps {
             asked_ns: 0,
             attempts: 0,
             doublings: 0,
+            ignored: 0,
             last_server: 0,
             gone: 0,
         });
@@ -256,7 +273,7 @@ impl Gaps {
 
     /// A packet that starts at `first` came from a server: measures the round trip. Call before [`Gaps::fill`].
     pub fn handle_reply(&mut self, now_ns: u64, server: usize, first: u64, counters: &mut ReceiverCounters) {
-        self.last_reply_ns = now_ns;
+        self.note_alive(now_ns, server);
         let asked = self.holes.iter().find_map(|hole| match hole.state {
             State::Requested { first: asked, server, sent_ns, .. } if asked == first => {
                 Some((*hole, server, sent_ns))
@@ -267,7 +284,6 @@ impl Gaps {
             return;
         };
         state.failures = 0;
-        state.heard_ns = now_ns;
         let Some((hole, asked_server, sent_ns)) = asked else {
             return;
         };
@@ -275,6 +291,7 @@ impl Gaps {
         let sure = asked_server == server && hole.attempts as usize <= self.config.servers;
         if sure {
             state.backoff = 0;
+            self.window = (self.window + 1).min(self.config.max_requests);
             state.sample(now_ns.saturating_sub(sent_ns).max(1));
         } else if state.rtt_ns == 0 {
             // One of several requests was answered: the first is the safe guess, unless it is absurdly long ago.
@@ -301,7 +318,7 @@ impl Gaps {
         for hole in &mut self.holes {
             if hole.is_requested(server, first) {
                 hole.state = State::Wanted;
-                (hole.attempts, hole.doublings) = (0, 0);
+                (hole.attempts, hole.doublings, hole.ignored) = (0, 0, 0);
                 self.any_wanted = true;
             }
         }
@@ -358,58 +375,6 @@ impl Gaps {
         }
         self.handle_rest(server, first);
         true
-    }
-
-    /// Lets time act: holds end, requests time out, holes are given up. One pass over the holes when something is due.
-    pub fn handle_timeout(&mut self, now_ns: u64, counters: &mut ReceiverCounters) {
-        if now_ns < self.due_ns {
-            return;
-        }
-        let mut due_ns = u64::MAX;
-        for hole in &mut self.holes {
-            let given_up = match self.config.policy {
-                GapPolicy::Block => false,
-                GapPolicy::Skip { give_up_ns } if hole.attempts > 0 => {
-                    now_ns.saturating_sub(hole.asked_ns) >= give_up_ns
-                }
-                // Never asked for: it waits behind others, and is given up only when no server answers at all.
-                GapPolicy::Skip { give_up_ns } => {
-                    now_ns.saturating_sub(hole.found_ns.max(self.last_reply_ns)) >= give_up_ns
-                }
-            };
-            match hole.state {
-                State::Expired => continue,
-                _ if given_up => hole.state = State::Expired,
-                State::Suspect { until_ns } if until_ns > now_ns => due_ns = due_ns.min(until_ns),
-                State::Suspect { .. } if self.config.servers == 0 => {
-                    if matches!(self.config.policy, GapPolicy::Skip { .. }) {
-                        hole.state = State::Expired;
-                    }
-                }
-                State::Suspect { .. } => hole.state = State::Wanted,
-                State::Requested { due_ns: at_ns, .. } if at_ns > now_ns => due_ns = due_ns.min(at_ns),
-                State::Requested { server, sent_ns, .. } => {
-                    hole.state = State::Wanted;
-                    // A server that has answered others since is there; then this was chance loss, which no waiting
-                    // mends, and the wait grows only to be gentle with a server that answers as fast as it may.
-                    let is_alive = self.servers[server].heard_ns > sent_ns;
-                    hole.doublings += u32::from(!is_alive || hole.attempts % 3 == 0);
-                    if !is_alive {
-                        self.servers[server].back_off(now_ns, &self.config);
-                    }
-                    self.servers[server].failures = self.servers[server].failures.saturating_add(1);
-                    counters.servers[server].timeouts += 1;
-                }
-                State::Wanted => {}
-            }
-            self.any_wanted |= hole.state == State::Wanted;
-            if let (State::Wanted, GapPolicy::Skip { give_up_ns }) = (hole.state, self.config.policy) {
-                let since_ns =
-                    if hole.attempts > 0 { hole.asked_ns } else { hole.found_ns.max(self.last_reply_ns) };
-                due_ns = due_ns.min(since_ns.saturating_add(give_up_ns));
-            }
-        }
-        self.due_ns = due_ns;
     }
 
     /// Takes out what is given up from `next` on; gives the sequence after it.

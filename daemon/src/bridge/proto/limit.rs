@@ -20,6 +20,15 @@ pub struct Rate {
 }
 
 impl Rate {
+    /// This rate, or with the same time to fill the burst `per_second` if that is more.
+    pub fn at_least(self, per_second: u64) -> Rate {
+        if per_second <= self.per_second {
+            return self;
+        }
+        let burst = u128::from(self.burst) * u128::from(per_second) / u128::from(self.per_second.max(1));
+        Rate { per_second, burst: u64::try_from(burst).unwrap_or(u64::MAX) }
+    }
+
     fn cost_ns(&self, amount: u64) -> u64 {
         let cost = u128::from(amount) * u128::from(SECOND_NS) / u128::from(self.per_second.max(1));
         u64::try_from(cost).unwrap_or(u64::MAX)
@@ -61,6 +70,11 @@ impl SourceBuckets {
     /// An empty table for at most `max_sources` sources at a time.
     pub fn new(rate: Rate, max_sources: usize) -> SourceBuckets {
         SourceBuckets { rate, buckets: HashMap::with_capacity(max_sources), max_sources, tidy_at_ns: 0 }
+    }
+
+    /// Fills all buckets at another rate from now on.
+    pub fn set_rate(&mut self, rate: Rate) {
+        self.rate = rate;
     }
 
     /// Whether `source` has anything left; a source for which the table has no place has nothing.

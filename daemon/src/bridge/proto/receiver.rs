@@ -215,6 +215,22 @@ impl Receiver {
         }
     }
 
+    /// A server's word that it holds what was asked for from `first` on, but may not send it yet. Taken only when there is
+    /// such a request.
+    pub fn handle_later(&mut self, now_ns: u64, server: usize, (session, first): (Session, u64)) {
+        if self.session == Some(session)
+            && self.gaps.handle_later(now_ns, server, first, &mut self.counters)
+            && let Some(counters) = self.counters.servers.get_mut(server)
+        {
+            counters.later += 1;
+        }
+    }
+
+    /// Any other word from a server, as of a lease: it is there.
+    pub fn note_alive(&mut self, now_ns: u64, server: usize) {
+        self.gaps.note_alive(now_ns, server);
+    }
+
     /// A round trip to a server that was measured elsewhere, as by a lease exchange: spares the first guess.
     pub fn note_rtt(&mut self, server: usize, rtt_ns: u64) {
         self.gaps.note_rtt(server, rtt_ns);

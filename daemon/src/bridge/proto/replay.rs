@@ -3,7 +3,9 @@
 //! A reply starts exactly at the sequence asked for, never reaches past what was asked, and is one datagram of at most
 //! the configured payload. Who is not allowed draws no byte; who has not proved its address (a lease, see `lease`) draws
 //! at most three times what it sent, unless the operator trusts the network; everybody has a token bucket, and so has the
-//! server as a whole, because live traffic goes first. Not here: the ring, which the caller reads into the reply.
+//! server as a whole, because live traffic goes first. But who has fallen behind must be able to catch up, so both may grow
+//! with the feed. Who must wait is told so, once its address is proved: silence would be taken for loss.
+//! Not here: the ring, which the caller reads into the reply.
 
 #[cfg(test)]
 mod tests;
@@ -19,6 +21,9 @@ use super::wire::{HEADER_BYTES, LENGTH_BYTES, MAX_DATAGRAM_BYTES, PacketWriter, 
 
 /// How much a source without proof may draw, as a multiple of what it sent.
 pub const UNPROVED_FACTOR: usize = 3;
+/// How many times the bytes of the feed a source may draw whose rate grows with it: who fell behind gains a second with
+/// each second that it catches up.
+pub const CATCH_UP_FACTOR: u64 = 2;
 /// The size of a buffer for [`Replay::handle_request`] with the default payload.
 pub const DEFAULT_REPLY_BYTES: usize = DEFAULT_PAYLOAD_BYTES;
 
@@ -32,12 +37,16 @@ pub struct ReplayConfig {
     /// Serve allowed sources in full without proof of their address, as plain MoldUDP64 receivers need it. Only for
     /// networks where nobody can forge a source.
     pub trust_allowed: bool,
-    /// Say so when what is asked for is gone, in a control datagram that plain receivers ignore.
-    pub announce_gone: bool,
+    /// Say so when what is asked for is gone or must wait, in a control datagram that plain receivers ignore.
+    pub announce: bool,
     /// Reply bytes for each source.
     pub source_rate: Rate,
+    /// Whether each source may have at least [`CATCH_UP_FACTOR`] times what the feed itself takes, whatever its rate is.
+    pub source_grows: bool,
     /// Reply bytes for all sources together.
     pub global_rate: Rate,
+    /// Whether all sources together may have as much, whatever their rate is.
+    pub global_grows: bool,
     /// The most sources remembered at a time.
     pub max_sources: usize,
 }
@@ -48,9 +57,11 @@ impl Default for ReplayConfig {
             payload_bytes: DEFAULT_PAYLOAD_BYTES,
             allow: AllowList::default(),
             trust_allowed: false,
-            announce_gone: true,
+            announce: true,
             source_rate: Rate { per_second: 25_000_000, burst: 1 << 20 },
+            source_grows: true,
             global_rate: Rate { per_second: 100_000_000, burst: 4 << 20 },
+            global_grows: true,
             max_sources: 1_024,
         }
     }
@@ -80,6 +91,11 @@ pub enum Reply {
         /// The size of the datagram.
         bytes: usize,
     },
+    /// These bytes of the buffer: word that the messages are held and may be asked for later.
+    Later {
+        /// The size of the datagram.
+        bytes: usize,
+    },
     /// Nothing.
     Nothing(Refusal),
 }
@@ -90,6 +106,7 @@ pub struct Replay {
     config: ReplayConfig,
     sources: SourceBuckets,
     global: TokenBucket,
+    global_rate: Rate,
     counters: ReplayCounters,
 }
 
@@ -98,7 +115,15 @@ impl Replay {
     pub fn new(mut config: ReplayConfig) -> Replay {
         config.payload_bytes = config.payload_bytes.clamp(CONTROL_MAX_BYTES, MAX_DATAGRAM_BYTES);
         let sources = SourceBuckets::new(config.source_rate, config.max_sources);
-        Replay { config, sources, global: TokenBucket::default(), counters: ReplayCounters::default() }
+        let (global, counters) = (TokenBucket::default(), ReplayCounters::default());
+        Replay { sources, global, global_rate: config.global_rate, counters, config }
+    }
+
+    /// Takes note of how many bytes a second the feed itself takes.
+    pub fn note_live_rate(&mut self, bytes_per_second: u64) {
+        let least = |grows| if grows { bytes_per_second.saturating_mul(CATCH_UP_FACTOR) } else { 0 };
+        self.sources.set_rate(self.config.source_rate.at_least(least(self.config.source_grows)));
+        self.global_rate = self.config.global_rate.at_least(least(self.config.global_grows));
     }
 
     /// Answers one datagram from `from` about the ring that is `session`. `proved` says that the source has shown that
@@ -117,7 +142,14 @@ impl Replay {
         self.counters.requests += 1;
         let request = match self.admit(now_ns, from, datagram, session, held) {
             Ok(request) => request,
-            Err(refusal) => return Reply::Nothing(self.counters.refuse(refusal)),
+            Err(refusal) => {
+                self.counters.refuse(refusal);
+                let is_held = matches!(refusal, Refusal::SourceRate | Refusal::GlobalRate);
+                return match is_held && proved {
+                    true => self.reply_later(datagram, held, out).unwrap_or(Reply::Nothing(refusal)),
+                    false => Reply::Nothing(refusal),
+                };
+            }
         };
         let limit = match proved || self.config.trust_allowed {
             true => self.config.payload_bytes,
@@ -132,7 +164,7 @@ impl Replay {
         };
         if let Reply::Messages { bytes, .. } | Reply::Gone { bytes } = reply {
             self.sources.charge(now_ns, from.ip().to_canonical(), bytes as u64);
-            self.global.charge(now_ns, self.config.global_rate, bytes as u64);
+            self.global.charge(now_ns, self.global_rate, bytes as u64);
         }
         reply
     }
@@ -155,7 +187,7 @@ impl Replay {
         if request.first >= held.next {
             return Err(Refusal::NotYet);
         }
-        if !self.global.is_open(now_ns, self.config.global_rate) {
+        if !self.global.is_open(now_ns, self.global_rate) {
             return Err(Refusal::GlobalRate);
         }
         if !self.sources.is_open(now_ns, from.ip().to_canonical()) {
@@ -201,16 +233,23 @@ impl Replay {
 
     fn reply_gone(&mut self, request: &Request, oldest: u64, out: &mut [u8]) -> Reply {
         self.counters.refuse(Refusal::Gone);
-        let mut gone = [0; CONTROL_MAX_BYTES];
-        let bytes =
-            Control::Gone { session: request.session, first: request.first, oldest }.encode(&mut gone);
-        match out.get_mut(..bytes) {
-            Some(out) if self.config.announce_gone => {
-                out.copy_from_slice(&gone[..bytes]);
-                Reply::Gone { bytes }
-            }
-            _ => Reply::Nothing(Refusal::Gone),
-        }
+        let gone = Control::Gone { session: request.session, first: request.first, oldest };
+        self.announce(gone, out).map_or(Reply::Nothing(Refusal::Gone), |bytes| Reply::Gone { bytes })
+    }
+
+    // What is gone already is not promised.
+    fn reply_later(&self, datagram: &[u8], held: Held, out: &mut [u8]) -> Option<Reply> {
+        let request = Request::parse(datagram).ok().filter(|request| request.first >= held.oldest)?;
+        let later = Control::Later { session: request.session, first: request.first };
+        self.announce(later, out).map(|bytes| Reply::Later { bytes })
+    }
+
+    fn announce(&self, control: Control, out: &mut [u8]) -> Option<usize> {
+        let mut encoded = [0; CONTROL_MAX_BYTES];
+        let bytes = control.encode(&mut encoded);
+        let out = out.get_mut(..bytes).filter(|_| self.config.announce)?;
+        out.copy_from_slice(&encoded[..bytes]);
+        Some(bytes)
     }
 
     /// What was counted so far.

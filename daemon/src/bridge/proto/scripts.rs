@@ -46,6 +46,7 @@ enum Step {
     Packet { origin: Origin, epoch: u64, first: u64, count: u64, size: usize },
     Heartbeat { origin: Origin, epoch: u64, next: u64, end: bool },
     Gone { server: usize, first: u64, oldest: u64 },
+    Later { server: usize, lag: usize },
     Wait(u64),
     Answer { lag: usize, extra: u64 },
 }
@@ -64,6 +65,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (origin(), 0..3u64, near(), any::<bool>())
             .prop_map(|(origin, epoch, next, end)| Step::Heartbeat { origin, epoch, next, end }),
         2 => (0..10usize, near(), near()).prop_map(|(server, first, oldest)| Step::Gone { server, first, oldest }),
+        1 => (0..10usize, 0..5usize).prop_map(|(server, lag)| Step::Later { server, lag }),
         3 => prop_oneof![0..100_000u64, 0..100_000_000u64, any::<u64>()].prop_map(Step::Wait),
         4 => (0..5usize, 0..3u64).prop_map(|(lag, extra)| Step::Answer { lag, extra }),
     ]
@@ -114,6 +116,15 @@ fn run(config: ReceiverConfig, script: &[Step]) {
             Step::Gone { server, first, oldest } => {
                 let own = receiver.session().unwrap_or(session(0));
                 receiver.handle_gone(now_ns, *server, (own, *first, *oldest), &mut sink);
+            }
+            Step::Later { server, lag } => {
+                let first = asked
+                    .iter()
+                    .rev()
+                    .nth(*lag)
+                    .and_then(|(_, request)| Request::parse(request_bytes(request)).ok());
+                let own = receiver.session().unwrap_or(session(0));
+                receiver.handle_later(now_ns, *server, (own, first.map_or(1, |request| request.first)));
             }
             Step::Wait(wait_ns) => now_ns = now_ns.saturating_add(*wait_ns),
             Step::Answer { lag, extra } => {
@@ -196,7 +207,7 @@ proptest! {
             let read = |sequence: u64, room: &mut [u8]| (room.len() >= 30 && sequence < 150).then_some(30);
             let reply = replay.handle_request(now_ns, (from, proved), &bytes, (session(1), held), &mut out, read);
             let drawn = match reply {
-                Reply::Messages { bytes, .. } | Reply::Gone { bytes } => bytes,
+                Reply::Messages { bytes, .. } | Reply::Gone { bytes } | Reply::Later { bytes } => bytes,
                 Reply::Nothing(_) => 0,
             };
             let leased = leases.handle_datagram(now_ns, from, &bytes, &mut [0; CONTROL_MAX_BYTES]).unwrap_or(0);

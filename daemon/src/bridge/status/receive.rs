@@ -117,6 +117,8 @@ pub struct ServerStatus {
     pub messages_recovered: u64,
     /// Times that it no longer held what was asked.
     pub gone: u64,
+    /// Times that it held what was asked, but had sent as much as it may.
+    pub later: u64,
     /// Smoothed round trip in nanoseconds, 0 before the first.
     pub rtt_ns: u64,
 }
@@ -189,6 +191,7 @@ impl ReceiveCounters {
                 repair_bytes: server.repair_bytes,
                 messages_recovered: server.messages_recovered,
                 gone: server.gone,
+                later: server.later,
                 rtt_ns: server.rtt_ns,
             };
         }

@@ -57,7 +57,7 @@ pub(super) struct Args {
     /// Answer allowed receivers in full though they have not proved their address, as those of other makes need it
     #[arg(long, requires = "repair")]
     trust_allowed: bool,
-    /// Repairs for all receivers together, in bytes a second [default: 100000000]
+    /// Repairs for all receivers together, in bytes a second [default: 100000000, or twice the feed if that is more]
     #[arg(long, value_name = "BYTES", requires = "repair")]
     rate: Option<u64>,
     /// How long a unicast lease lasts that is not renewed [default: 60s]
@@ -79,7 +79,7 @@ impl Args {
             let mut repair = RepairSpec::new(bind);
             repair.allow.clone_from(&self.allow);
             repair.trust_allowed = self.trust_allowed;
-            repair.rate_bytes = self.rate.unwrap_or(repair.rate_bytes);
+            repair.rate_bytes = self.rate;
             repair.lease_s = self.lease.map_or(repair.lease_s, |lease| lease.as_secs().max(1));
             repair
         });

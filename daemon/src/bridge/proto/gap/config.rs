@@ -7,8 +7,9 @@ use super::super::{DEFAULT_PAYLOAD_BYTES, MICROSECOND_NS, MILLISECOND_NS};
 pub enum GapPolicy {
     /// Nothing is delivered past them until they come.
     Block,
-    /// They are given up when every server says that they are gone, or when this long has passed since they were first
-    /// asked for; `u64::MAX` waits for the servers' word alone.
+    /// They are given up when every server says that they are gone; when no server has said anything for this long; or when
+    /// they have been asked for this long of servers that answer others and not these. `u64::MAX` waits for the servers'
+    /// word alone.
     Skip {
         /// How long to keep asking, in nanoseconds.
         give_up_ns: u64,
@@ -30,7 +31,8 @@ pub struct GapConfig {
     pub timeout_max_ns: u64,
     /// How many servers there are to ask, at most [`MAX_SERVERS`](super::super::MAX_SERVERS).
     pub servers: usize,
-    /// The most requests unanswered at a time.
+    /// The most requests unanswered at a time, to a server that answers them. This many answers in a round trip are what
+    /// is caught up at.
     pub max_requests: usize,
     /// The most holes tracked apart; beyond, early packets are refused rather than making another hole.
     pub max_holes: usize,
@@ -49,7 +51,7 @@ impl Default for GapConfig {
             timeout_first_ns: MILLISECOND_NS,
             timeout_max_ns: 50 * MILLISECOND_NS,
             servers: 1,
-            max_requests: 64,
+            max_requests: 256,
             max_holes: 1_024,
             payload_bytes: DEFAULT_PAYLOAD_BYTES,
             policy: GapPolicy::Skip { give_up_ns: 5_000 * MILLISECOND_NS },

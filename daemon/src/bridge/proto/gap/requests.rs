@@ -31,10 +31,11 @@ impl Gaps {
         // costs one needless answer rather than a whole round of them.
         let limit = match self.servers[server].rtt_ns {
             0 => 1,
-            _ => self.config.max_requests.min(room.saturating_add(1)),
+            _ => self.window.min(room.saturating_add(1)),
         };
-        let is_requested = |hole: &&Hole| matches!(hole.state, State::Requested { .. });
-        if self.holes.iter().filter(is_requested).count() >= limit {
+        let is_pending =
+            |hole: &&Hole| matches!(hole.state, State::Requested { .. } | State::Deferred { .. });
+        if self.holes.iter().filter(is_pending).count() >= limit {
             return None;
         }
         self.shape(at);
@@ -70,7 +71,8 @@ impl Gaps {
     // cut: a lost packet is one answer whatever the estimate says, and a short answer is followed up at once.
     fn shape(&mut self, at: usize) {
         let room = self.config.payload_bytes.saturating_sub(HEADER_BYTES).max(LENGTH_BYTES) as u64;
-        let answer = (room * 16 / self.message_bytes_x16.max(1)).clamp(1, u64::from(MAX_MESSAGES));
+        let answer =
+            (room * self.recent_messages / self.recent_bytes.max(1)).clamp(1, u64::from(MAX_MESSAGES));
         while let Some(&next) = self.holes.get(at + 1) {
             let hole = self.holes[at];
             let joins = next.state == State::Wanted && next.first == hole.end && next.gone == hole.gone;
@@ -80,6 +82,7 @@ impl Gaps {
             let own = &mut self.holes[at];
             own.end = next.end;
             own.attempts = hole.attempts.max(next.attempts);
+            own.ignored = hole.ignored.min(next.ignored);
             own.asked_ns = if hole.attempts == 0 { next.asked_ns } else { hole.asked_ns };
             self.holes.remove(at + 1);
         }

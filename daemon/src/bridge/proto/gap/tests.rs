@@ -215,3 +215,127 @@ fn list_of_holes_stays_within_its_bound() {
     }
     assert!(gaps.len() <= 2 + 1 + 1, "{} holes", gaps.len());
 }
+
+const GIVE_UP_NS: u64 = 20 * MILLISECOND_NS;
+
+fn impatient() -> (Gaps, ReceiverCounters) {
+    let (mut gaps, counters) =
+        gaps(GapConfig { policy: GapPolicy::Skip { give_up_ns: GIVE_UP_NS }, ..GapConfig::default() });
+    gaps.note_rtt(0, 100 * US);
+    (gaps, counters)
+}
+
+/// Lets a server answer everything but what holds message 1, up to `until_ns`; gives when that was given up.
+fn answer_all_but_the_first(gaps: &mut Gaps, counters: &mut ReceiverCounters, until_ns: u64) -> Option<u64> {
+    gaps.extend(0, 1, 2, counters);
+    let mut next = 10;
+    for now_ns in (0..until_ns).step_by(100_000) {
+        gaps.extend(now_ns, next, next + 1, counters);
+        gaps.handle_timeout(now_ns, counters);
+        for (server, first, count) in asks(gaps, now_ns, counters) {
+            if first > 1 {
+                gaps.handle_reply(now_ns + 1, server, first, counters);
+                gaps.fill(now_ns + 1, first, first + u64::from(count), Some(server), counters);
+            }
+        }
+        if gaps.take_expired(1).is_some() {
+            return Some(now_ns);
+        }
+        next += 10;
+    }
+    None
+}
+
+/// A message that was unlucky for as long as receivers wait was once given up though its server was there.
+#[test]
+fn bad_luck_with_a_server_that_answers_is_no_reason_to_give_up() {
+    let (mut gaps, mut counters) = impatient();
+    assert_eq!(answer_all_but_the_first(&mut gaps, &mut counters, 2 * GIVE_UP_NS), None);
+    gaps.fill(2 * GIVE_UP_NS, 1, 2, Some(0), &mut counters);
+    assert_eq!(gaps.take_expired(1), None);
+}
+
+/// A server of another make says nothing of what it no longer has.
+#[test]
+fn what_a_server_never_answers_is_not_waited_for_for_ever() {
+    let (mut gaps, mut counters) = impatient();
+    let at_ns = answer_all_but_the_first(&mut gaps, &mut counters, 10_000 * MILLISECOND_NS);
+    let at_ns = at_ns.expect("it is given up at some time");
+    assert!(at_ns > GIVE_UP_NS && counters.servers[0].timeouts >= 32, "{at_ns} ns, {counters:?}");
+    // Nothing else was.
+    assert!(gaps.iter().all(|(first, _)| first > 1), "{:?}", gaps.iter().collect::<Vec<_>>());
+}
+
+#[test]
+fn silence_counts_from_the_last_word_of_any_server() {
+    let (mut gaps, mut counters) = impatient();
+    gaps.extend(0, 1, 9, &mut counters);
+    let heard_ns = 15 * MILLISECOND_NS;
+    let mut given_up_ns = None;
+    while given_up_ns.is_none() {
+        let now_ns = gaps.next_deadline().expect("something is missing");
+        if now_ns >= heard_ns && gaps.heard_ns == 0 {
+            gaps.note_alive(heard_ns, 0);
+        }
+        gaps.handle_timeout(now_ns, &mut counters);
+        asks(&mut gaps, now_ns, &mut counters);
+        given_up_ns = gaps.take_expired(1).map(|_| now_ns);
+    }
+    assert!(given_up_ns >= Some(heard_ns + GIVE_UP_NS) && given_up_ns <= Some(heard_ns + 4 * GIVE_UP_NS));
+}
+
+#[test]
+fn later_is_believed_only_as_an_answer_and_is_waited_for() {
+    let (mut gaps, mut counters) = impatient();
+    gaps.extend(0, 1, 9, &mut counters);
+    assert!(!gaps.handle_later(1, 0, 1, &mut counters), "nothing was asked");
+    let mut said = 0;
+    while gaps.next_deadline().is_some_and(|at_ns| at_ns < 10 * GIVE_UP_NS) {
+        let now_ns = gaps.next_deadline().unwrap();
+        gaps.handle_timeout(now_ns, &mut counters);
+        for (server, first, _) in asks(&mut gaps, now_ns, &mut counters) {
+            assert!(
+                !gaps.handle_later(now_ns + 1, server, first + 1, &mut counters),
+                "another was asked for"
+            );
+            assert!(!gaps.handle_later(now_ns + 1, 7, first, &mut counters), "another was asked");
+            assert!(gaps.handle_later(now_ns + 100 * US, server, first, &mut counters));
+            said += 1;
+        }
+        assert_eq!(gaps.take_expired(1), None);
+    }
+    assert!((10..60).contains(&said), "asked {said} times: gently, but not never");
+    assert_eq!(counters.servers[0].timeouts, 0);
+}
+
+#[test]
+fn window_widens_with_answers_and_narrows_when_most_are_lost() {
+    let (mut gaps, mut counters) = gaps(GapConfig::default());
+    gaps.note_rtt(0, 100 * US);
+    let (mut first, mut in_flight, mut widest) = (1, Vec::new(), 0);
+    gaps.extend(0, 1, 1_000_000, &mut counters);
+    gaps.handle_timeout(50 * US, &mut counters);
+    for round in 1..10 {
+        let now_ns = round * 150 * US;
+        in_flight.extend(asks(&mut gaps, now_ns, &mut counters));
+        widest = widest.max(in_flight.len());
+        assert!(round > 1 || in_flight.len() == 64);
+        for (server, from, count) in in_flight.drain(..) {
+            gaps.handle_reply(now_ns + 100 * US, server, from, &mut counters);
+            gaps.fill(now_ns + 100 * US, from, from + u64::from(count), Some(server), &mut counters);
+            first = from + u64::from(count);
+        }
+    }
+    assert_eq!((widest, gaps.window), (256, 256));
+    for round in 10..400 {
+        let now_ns = round * 1_000 * US;
+        gaps.handle_timeout(now_ns, &mut counters);
+        for (n, (server, from, count)) in asks(&mut gaps, now_ns, &mut counters).into_iter().enumerate() {
+            if n % 3 == 0 {
+                gaps.handle_reply(now_ns + 100 * US, server, from, &mut counters);
+                gaps.fill(now_ns + 100 * US, from, from + u64::from(count), Some(server), &mut counters);
+            }
+        }
+    }
+    assert!(gaps.window < 128 && first > 1, "{} after losing two of three", gaps.window);
+}

@@ -60,7 +60,7 @@ fn unproved_source_draws_at_most_three_times_what_it_sent() {
 
 #[test]
 fn every_refusal_has_its_reason() {
-    let mut own = replay(ReplayConfig { announce_gone: false, ..ReplayConfig::default() });
+    let mut own = replay(ReplayConfig { announce: false, ..ReplayConfig::default() });
     let mut reason = |datagram: &[u8]| ask(&mut own, "10.0.0.1:9", true, datagram).0;
     assert_eq!(reason(&request(100, 1)), Reply::Nothing(Refusal::NotYet));
     assert_eq!(reason(&request(9, 5)), Reply::Nothing(Refusal::Gone));
@@ -87,4 +87,34 @@ fn flood_is_held_to_the_rates() {
         ask(&mut own, &format!("10.0.0.{n}:9"), true, &request(20, 13));
     }
     assert_eq!((own.counters().replies, own.counters().refused(Refusal::GlobalRate)), (4, 96));
+}
+
+#[test]
+fn who_must_wait_is_told_so_once_proved() {
+    let rate = Rate { per_second: 1_000, burst: 1_000 };
+    let mut own = replay(ReplayConfig { source_rate: rate, ..ReplayConfig::default() });
+    assert!(matches!(ask(&mut own, "10.0.0.1:9", true, &request(20, 13)).0, Reply::Messages { .. }));
+    let (reply, out) = ask(&mut own, "10.0.0.1:9", true, &request(20, 13));
+    let Reply::Later { bytes } = reply else { panic!("{reply:?}") };
+    assert_eq!(Control::parse(&out[..bytes]), Ok(Control::Later { session: session(), first: 20 }));
+    assert!(bytes <= UNPROVED_FACTOR * 20);
+    let unproved = ask(&mut own, "10.0.0.1:9", false, &request(20, 13)).0;
+    assert_eq!(unproved, Reply::Nothing(Refusal::SourceRate));
+    let gone = ask(&mut own, "10.0.0.1:9", true, &request(9, 1)).0;
+    assert_eq!(gone, Reply::Nothing(Refusal::SourceRate), "what is gone must not be promised");
+}
+
+#[test]
+fn rates_grow_with_the_feed_unless_they_were_given() {
+    for (source_grows, expected) in [(true, 10), (false, 1)] {
+        let rate = Rate { per_second: 10_000, burst: 1_346 };
+        let mut own = replay(ReplayConfig { source_rate: rate, source_grows, ..ReplayConfig::default() });
+        own.note_live_rate(50_000);
+        for _ in 0..20 {
+            ask(&mut own, "10.0.0.1:9", true, &request(20, 13));
+        }
+        assert_eq!(own.counters().replies, expected, "of 1346 bytes, from a burst of ten times as much");
+        own.note_live_rate(0);
+        assert_eq!(own.global_rate, ReplayConfig::default().global_rate);
+    }
 }

@@ -168,11 +168,15 @@ impl World {
             _ => 0,
         };
         match input {
-            Some((Origin::Server(server), bytes)) if is_control(&bytes) => {
-                if let Ok(Control::Gone { session, first, oldest }) = Control::parse(&bytes) {
+            Some((Origin::Server(server), bytes)) if is_control(&bytes) => match Control::parse(&bytes) {
+                Ok(Control::Gone { session, first, oldest }) => {
                     peer.receiver.handle_gone(now_ns, server, (session, first, oldest), &mut sink);
                 }
-            }
+                Ok(Control::Later { session, first }) => {
+                    peer.receiver.handle_later(now_ns, server, (session, first));
+                }
+                _ => {}
+            },
             Some((origin, bytes)) => peer.receiver.handle_datagram(now_ns, origin, &bytes, &mut sink),
             None => {}
         }
@@ -218,7 +222,7 @@ impl World {
             &mut out,
             read,
         );
-        let (Reply::Messages { bytes, .. } | Reply::Gone { bytes }) = reply else {
+        let (Reply::Messages { bytes, .. } | Reply::Gone { bytes } | Reply::Later { bytes }) = reply else {
             return;
         };
         let reply = &out[..bytes];

@@ -117,7 +117,7 @@ fn drawn_scenario(seed: u64) -> Scenario {
             servers: servers.len(),
             policy,
             payload_bytes: PAYLOAD_BYTES,
-            max_requests: if rng.bool() { 64 } else { rng.usize(1..16) },
+            max_requests: if rng.bool() { 256 } else { rng.usize(1..16) },
             max_holes: if small { rng.usize(4..64) } else { 1_024 },
             ..GapConfig::default()
         },
@@ -144,6 +144,7 @@ fn drawn_scenario(seed: u64) -> Scenario {
         peer_restarts,
         ends: rng.bool(),
         knows_rtt: rng.bool(),
+        server_rate: (rng.u8(..) < 60).then(|| rng.u64(100_000..5_000_000)),
     }
 }
 
@@ -165,7 +166,23 @@ fn plain_scenario(loss: f64, one_way_ns: u64, lines: usize, messages: u64) -> Sc
         peer_restarts: Vec::new(),
         ends: true,
         knows_rtt: true,
+        server_rate: None,
     }
+}
+
+const OUTAGE_MESSAGES: u64 = 30_000;
+
+/// A sender and its server that are gone for a second and come back, with a ring that holds everything, and a server that may
+/// send so little that catching up takes longer than receivers would wait for one that says nothing.
+fn outage_scenario(loss: f64, server_rate: Option<u64>) -> Scenario {
+    let mut scenario = plain_scenario(loss, 50 * MICROSECOND_NS, 1, OUTAGE_MESSAGES);
+    let outage = vec![(300 * MILLISECOND_NS, 1_300 * MILLISECOND_NS)];
+    let (to, from) = &mut scenario.servers[0];
+    for profile in [&mut scenario.lines[0], to, from] {
+        profile.blackouts.clone_from(&outage);
+    }
+    scenario.config.gaps.policy = GapConfig::default().policy;
+    Scenario { pace_ns: 500 * MICROSECOND_NS, server_rate, ..scenario }
 }
 
 #[test]
@@ -217,6 +234,23 @@ fn recovery_takes_few_round_trips_and_few_bytes() {
                 assert!(p50 <= 3.0 && p99 <= 10.0);
             }
         }
+    }
+}
+
+#[test]
+fn nothing_is_given_up_that_a_server_holds_and_sends_in_turn() {
+    let GapPolicy::Skip { give_up_ns } = GapConfig::default().policy else { panic!("the default gives up") };
+    for (loss, server_rate) in [(0.0, None), (0.2, None), (0.0, Some(250_000)), (0.2, Some(250_000))] {
+        let totals = run_all(0..1, |_| outage_scenario(loss, server_rate));
+        println!(
+            "outage of 1 s, loss {loss}, repairs at {server_rate:?} B/s: {} messages, {} recovered, all there after {} ms",
+            totals.delivered,
+            totals.recovery.count(),
+            totals.longest_ns / MILLISECOND_NS,
+        );
+        assert_eq!((totals.gap_messages, totals.delivered), (0, OUTAGE_MESSAGES));
+        // Else nothing here has lasted long enough to be given up.
+        assert!(server_rate.is_none() || totals.recovery.max_ns() > give_up_ns);
     }
 }
 

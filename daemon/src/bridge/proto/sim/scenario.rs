@@ -22,6 +22,8 @@ pub struct Scenario {
     pub pace_ns: u64,
     /// How many messages each server's ring holds.
     pub ring_capacities: Vec<u64>,
+    /// Bytes a second that each server may send to each receiver and to all, if that is little.
+    pub server_rate: Option<u64>,
     pub config: ReceiverConfig,
     /// After how many messages the sender restarts, and whether with a new session.
     pub sender_restarts: Vec<(u64, bool)>,

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::super::gap::GapPolicy;
-use super::super::limit::AllowList;
+use super::super::limit::{AllowList, Rate};
 use super::super::receiver::{Origin, Receiver};
 use super::super::replay::{Replay, ReplayConfig};
 use super::super::sender::Sender;
@@ -85,7 +85,12 @@ impl World {
         });
         let replay = || {
             let allow = AllowList::new(vec!["10.0.0.0/24".parse().unwrap()]);
-            Replay::new(ReplayConfig { allow, payload_bytes: PAYLOAD_BYTES, ..ReplayConfig::default() })
+            let mut config = ReplayConfig { allow, payload_bytes: PAYLOAD_BYTES, ..ReplayConfig::default() };
+            if let Some(per_second) = scenario.server_rate {
+                let rate = Rate { per_second, burst: per_second / 25 };
+                (config.source_rate, config.global_rate) = (rate, rate);
+            }
+            Replay::new(config)
         };
         let mut world = World {
             rng: fastrand::Rng::with_seed(seed),

@@ -1,0 +1,133 @@
+//! What time does to holes: holds end, requests time out, servers ask for patience, holes are given up.
+//!
+//! A hole is given up when nothing speaks for its coming any more: no server has said anything for as long as the policy
+//! waits, or those that do answer have not answered this one, time and again. As long as a server answers in turn, or says
+//! that it holds what is asked for, an end is only a matter of time, however long the queue is.
+
+use super::super::counters::ReceiverCounters;
+use super::{FIRST_WINDOW, GapPolicy, Gaps, Hole, State};
+
+/// How often servers that answer others must have ignored a request for a hole before it can be given up. Requests and
+/// answers that are lost by chance look alike: of two directions that lose 20 % each, this many in a row come once in 10^14.
+const IGNORED_LIMIT: u32 = 32;
+
+impl Gaps {
+    /// Some word came from a server: it is there.
+    pub fn note_alive(&mut self, now_ns: u64, server: usize) {
+        self.heard_ns = now_ns;
+        if let Some(state) = self.servers.get_mut(server) {
+            state.heard_ns = now_ns;
+        }
+    }
+
+    /// A server says that it holds what a request that started at `first` asked for, but may not send it yet. Believed only
+    /// as the answer to such a request; false when there is none.
+    pub fn handle_later(
+        &mut self,
+        now_ns: u64,
+        server: usize,
+        first: u64,
+        counters: &mut ReceiverCounters,
+    ) -> bool {
+        let Some(at) = self.holes.iter().position(|hole| hole.is_requested(server, first)) else {
+            return false;
+        };
+        self.handle_reply(now_ns, server, first, counters);
+        // Asked again well before the server's silence would count.
+        let longest_ns = match self.config.policy {
+            GapPolicy::Block => u64::MAX,
+            GapPolicy::Skip { give_up_ns } => give_up_ns / 4,
+        };
+        let hole = &mut self.holes[at];
+        hole.doublings += 1;
+        // What it is given up after begins anew.
+        (hole.ignored, hole.asked_ns) = (0, now_ns);
+        let wait_ns = self.servers[server].timeout_ns(hole.doublings, &self.config).min(longest_ns);
+        let until_ns = now_ns.saturating_add(wait_ns);
+        hole.state = State::Deferred { until_ns };
+        self.due_ns = self.due_ns.min(until_ns);
+        true
+    }
+
+    /// Lets time act: holds end, requests time out, holes are given up. One pass over the holes when something is due.
+    pub fn handle_timeout(&mut self, now_ns: u64, counters: &mut ReceiverCounters) {
+        if now_ns < self.due_ns {
+            return;
+        }
+        let mut due_ns = u64::MAX;
+        for at in 0..self.holes.len() {
+            let hole = self.holes[at];
+            if hole.state == State::Expired {
+                continue;
+            }
+            let state = if self.is_given_up(now_ns, &hole) {
+                State::Expired
+            } else {
+                match hole.state {
+                    State::Suspect { until_ns } | State::Deferred { until_ns } if until_ns > now_ns => {
+                        due_ns = due_ns.min(until_ns);
+                        continue;
+                    }
+                    State::Requested { due_ns: at_ns, .. } if at_ns > now_ns => {
+                        due_ns = due_ns.min(at_ns);
+                        continue;
+                    }
+                    State::Requested { server, sent_ns, .. } => {
+                        self.note_timeout(now_ns, at, (server, sent_ns), counters);
+                        State::Wanted
+                    }
+                    State::Suspect { .. } if self.config.servers == 0 => match self.config.policy {
+                        GapPolicy::Skip { .. } => State::Expired,
+                        GapPolicy::Block => hole.state,
+                    },
+                    State::Suspect { .. } | State::Deferred { .. } | State::Wanted | State::Expired => {
+                        State::Wanted
+                    }
+                }
+            };
+            self.holes[at].state = state;
+            if state == State::Wanted {
+                self.any_wanted = true;
+                due_ns = due_ns.min(self.silence_ends_ns(&hole));
+            }
+        }
+        self.due_ns = due_ns;
+    }
+
+    fn is_given_up(&self, now_ns: u64, hole: &Hole) -> bool {
+        let GapPolicy::Skip { give_up_ns } = self.config.policy else { return false };
+        let is_ignored = hole.ignored >= IGNORED_LIMIT && now_ns.saturating_sub(hole.asked_ns) >= give_up_ns;
+        is_ignored || now_ns >= self.silence_ends_ns(hole)
+    }
+
+    /// When no server will have said anything for as long as the policy waits.
+    fn silence_ends_ns(&self, hole: &Hole) -> u64 {
+        match self.config.policy {
+            GapPolicy::Block => u64::MAX,
+            GapPolicy::Skip { give_up_ns } => hole.found_ns.max(self.heard_ns).saturating_add(give_up_ns),
+        }
+    }
+
+    fn note_timeout(
+        &mut self,
+        now_ns: u64,
+        at: usize,
+        (server, sent_ns): (usize, u64),
+        counters: &mut ReceiverCounters,
+    ) {
+        let (hole, state) = (&mut self.holes[at], &mut self.servers[server]);
+        // A server that has answered others since is there; then this was chance loss, which no waiting mends, and the wait
+        // grows only to be gentle with a server that answers as fast as it may.
+        let is_alive = state.heard_ns > sent_ns;
+        hole.ignored += u32::from(is_alive);
+        hole.doublings += u32::from(!is_alive || hole.attempts % 3 == 0);
+        if !is_alive {
+            state.back_off(now_ns, &self.config);
+        }
+        // Each answer widens the window by one: up to a third of them may be lost before it narrows.
+        let narrowed = if is_alive { self.window.saturating_sub(2) } else { 0 };
+        self.window = narrowed.max(FIRST_WINDOW.min(self.config.max_requests));
+        state.failures = state.failures.saturating_add(1);
+        counters.servers[server].timeouts += 1;
+    }
+}
