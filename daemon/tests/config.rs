@@ -1,20 +1,26 @@
 //! The daemon's configuration as its administrator meets it: mistakes with their place and the nearest valid name, the
-//! default file, warnings, and `shmcast check`.
+//! default file, and `shmcast check`.
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
-use proptest::prelude::*;
 use serde_json::Value;
 use shmcast::hosting::HostedSegment;
 use shmcast_daemon::bridge::spec::{BridgeSpec, ReceiveSpec, RepairSpec, SendSpec};
 use shmcast_daemon::config::{
     ChannelConfig, Config, ConfigError, DEFAULT_CONFIG, DaemonConfig, Host, LimitsConfig, Mode, Principal,
-    Problem, WakerConfig, Warning,
+    Problem, WakerConfig,
 };
 use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+
+#[path = "config/any_text.rs"]
+mod any_text;
+#[path = "config/bridges.rs"]
+mod bridges;
+#[path = "config/warnings.rs"]
+mod warnings;
 
 fn parse(text: &str) -> Config {
     Config::parse(text, "test.toml").unwrap_or_else(|e| panic!("{text}\n{e}"))
@@ -267,16 +273,10 @@ fn optional_fields_of_the_default_file_hold_what_it_says_of_them() {
     let [send, receive] = &config.bridges[..] else { panic!("{:?}", config.bridges) };
     let repair = RepairSpec {
         allow: vec!["10.0.0.0/24".parse().unwrap(), "10.1.0.7".parse().unwrap()],
-        rate_bytes: Some(100_000_000),
-        source_rate_bytes: Some(25_000_000),
         ..RepairSpec::new("10.0.0.1:30002".parse().unwrap())
     };
     let expected = SendSpec { repair: Some(repair), ..SendSpec::default() };
-    assert_eq!(
-        send.send,
-        Some(expected),
-        "fields stand there with their defaults, rates as what they are at least"
-    );
+    assert_eq!(send.send, Some(expected), "fields stand there with their defaults");
     assert_eq!((send.lines.len(), send.cpu, receive.channel.as_str()), (2, Some(3), "rates"));
     let plain = BridgeSpec::new("ticks");
     let numbers = |bridge: &BridgeSpec| (bridge.payload_bytes, bridge.wait, bridge.busy_poll_us);
@@ -340,119 +340,6 @@ fn host() -> Host {
     }
 }
 
-const GOOD: &str =
-    "[[channel]]\nname = \"ticks\"\ncapacity = \"64MiB\"\npublishers = [\"uid:7\"]\nsubscribers = [\"*\"]\n";
-
-/// The text is valid, and has exactly one warning on `host`, of which these are line, field, and a part.
-fn warns(text: &str, host: &Host, expected: (usize, &str, &str)) {
-    let warnings = parse(text).warnings_on(host);
-    let [Warning { line, field, what, instead, .. }] = warnings.as_slice() else {
-        panic!("{text}\n{warnings:#?}");
-    };
-    assert_eq!((*line, *field), (Some(expected.0), expected.1), "{text}\n{what}");
-    assert!(what.contains(expected.2), "{what}");
-    assert!(!instead.is_empty());
-}
-
-#[test]
-fn a_good_configuration_is_not_warned_of() {
-    assert_eq!(parse(GOOD).warnings_on(&host()), []);
-}
-
-#[test]
-fn open_doors_are_warned_of() {
-    let anyone = GOOD.replace("\"uid:7\"", "\"*\"") + "mode = \"strict\"\n";
-    warns(
-        &anyone,
-        &host(),
-        (4, "publishers", "every program on this host may publish what every other one reads"),
-    );
-    let some = anyone.replace("subscribers = [\"*\"]", "subscribers = [\"uid:8\"]");
-    warns(&some, &host(), (4, "publishers", "keep the real publisher out"));
-    let remote = format!("[daemon]\nhttp = \"0.0.0.0:9464\"\nhttp_allow_remote = true\n{GOOD}");
-    warns(&remote, &host(), (2, "daemon.http", "tells every host that reaches it"));
-    let unused = format!("[daemon]\nhttp_allow_remote = true\n{GOOD}");
-    warns(&unused, &host(), (2, "daemon.http_allow_remote", "hides a later slip"));
-    let shared = format!("[daemon]\nsocket = \"/tmp/shmcast.sock\"\n{GOOD}");
-    warns(&shared, &host(), (2, "daemon.socket", "pass for the daemon"));
-    let several = GOOD.replace("\"uid:7\"", "\"uid:7\", \"uid:8\"");
-    warns(&several, &host(), (1, "mode", "several users"));
-    warns(&GOOD.replace("uid:7", "group:feeds"), &host(), (1, "mode", "several users"));
-    assert_eq!(parse(&format!("{several}mode = \"strict\"\n")).warnings_on(&host()), []);
-}
-
-#[test]
-fn closed_doors_are_warned_of() {
-    warns(&GOOD.replace("\"*\"", ""), &host(), (5, "subscribers", "nobody but publishers"));
-    let mode = format!("[daemon]\nsocket_mode = \"0600\"\n{GOOD}");
-    warns(&mode, &host(), (2, "daemon.socket_mode", "0600 lets only the socket's owner connect"));
-    let group = format!("[daemon]\nsocket_mode = \"0660\"\n{GOOD}");
-    warns(&group, &host(), (2, "daemon.socket_mode", "owner and group connect"));
-    assert_eq!(parse(&group.replace('*', "group:x")).warnings_on(&host()), [], "that group was chosen");
-}
-
-#[test]
-fn names_without_effect_are_warned_of() {
-    let unknown = Host { exists: |principal| *principal != Principal::User("nobody.yet".into()), ..host() };
-    let text = GOOD.replace("uid:7", "user:nobody.yet");
-    warns(
-        &text,
-        &unknown,
-        (4, "publishers", "user:nobody.yet does not exist here, and matches nobody until it does"),
-    );
-    let real = parse(&text).warnings();
-    assert!(real.iter().any(|w| w.what.contains("does not exist here")), "{real:?}");
-    warns(&GOOD.replace("\"*\"", "\"user:root\""), &host(), (5, "subscribers", "root always may"));
-    warns(&GOOD.replace("\"*\"", "\"*\", \"uid:9\""), &host(), (5, "subscribers", "changes nothing beside"));
-    warns(&GOOD.replace("\"*\"", "\"uid:9\", \"uid:9\""), &host(), (5, "subscribers", "there twice"));
-    let twins = format!("{GOOD}{}", GOOD.replace("ticks", "Ticks"));
-    warns(&twins, &host(), (7, "name", "differs from \"ticks\" by nothing but capitals"));
-}
-
-#[test]
-fn memory_that_is_not_there_is_warned_of() {
-    let small = Host { memory_bytes: Some(140 << 20), ..host() };
-    warns(GOOD, &small, (3, "capacity", "more than half of this machine's 140.0 MiB"));
-    let two = format!("{GOOD}{}", GOOD.replace("ticks", "trades"));
-    let between = Host { memory_bytes: Some(200 << 20), ..host() };
-    warns(&two, &between, (8, "capacity", "channels up to here take 148.0 MiB"));
-    let limited = Host { memlock_bytes: Some(8 << 20), ..host() };
-    warns(GOOD, &limited, (1, "mlock", "grants this process 8.0 MiB"));
-    let unlocked = format!("{GOOD}mlock = false\n");
-    assert_eq!(parse(&unlocked).warnings_on(&limited), []);
-    warns(&unlocked, &Host { has_swap: true, ..host() }, (6, "mlock", "this machine swaps"));
-    warns(
-        &format!("{GOOD}max_message = \"1MiB\"\n"),
-        &host(),
-        (3, "capacity", "holds 64 messages of 1.0 MiB"),
-    );
-    assert_eq!(
-        parse(&format!("{GOOD}max_message = \"256KiB\"\n")).warnings_on(&host()),
-        [],
-        "256 of the largest"
-    );
-    warns(&GOOD.replace("64MiB", "1MiB"), &host(), (1, "hugepages", "smaller than a huge page"));
-    warns(&format!("{GOOD}numa_node = 2\n"), &host(), (6, "numa_node", "no NUMA node 2 here"));
-}
-
-#[test]
-fn limits_and_pauses_out_of_proportion_are_warned_of() {
-    for (section, field, value, what) in [
-        ("limits", "connections_per_uid", "100", "cannot run a publisher and 100 readers"),
-        ("limits", "requests_per_second", "9", "is cut off"),
-        ("limits", "request_burst", "302", "100 readers that one user starts at once are cut off"),
-        ("limits", "events_queue", "15", "misses some"),
-        ("waker", "shortest_us", "4", "takes a core"),
-        ("waker", "longest_us", "10001", "sleep this long"),
-        ("waker", "longest_us", "199", "costs percents of a core"),
-        ("waker", "cpu", "4", "CPU 4 is not online here"),
-        ("daemon", "http", "\"127.0.0.1:0\"", "another one at each start"),
-    ] {
-        let text = format!("[{section}]\n{field} = {value}\n{GOOD}");
-        warns(&text, &host(), (2, &format!("{section}.{field}"), what));
-    }
-}
-
 fn check(arguments: &[&str], stdin: &[u8]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_shmcast"));
     command.arg("check").args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -510,130 +397,4 @@ fn check_fails_scripts_on_errors_and_not_on_warnings() {
     let output = check(&["/nonexistent.toml"], b"");
     assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(1), ""));
     assert!(text(&output.stderr).contains("cannot read /nonexistent.toml"), "{}", text(&output.stderr));
-}
-
-/// Text that gets past the TOML reader: real sections and fields with values of all kinds, right and wrong.
-fn nearly_valid() -> impl Strategy<Value = String> {
-    let fields = "socket socket_mode http http_allow_remote connections_per_uid request_burst events_queue shortest_us \
-                  longest_us cpu name capacity max_message publishers subscribers mode mlock numa_node labels unknown";
-    let field = prop::sample::select(fields.split_whitespace().collect::<Vec<_>>());
-    let value = prop_oneof![
-        prop::sample::select(vec![
-            "\"64KiB\"",
-            "\"1MiB\"",
-            "65536",
-            "\"a\"",
-            "\"b\"",
-            "true",
-            "false",
-            "\"strict\"",
-            "[\"*\"]",
-            "[\"uid:7\"]",
-            "[]",
-            "{ a = \"1\" }",
-            "{ a = { b = 1 } }",
-            "\"127.0.0.1:1\"",
-            "\"0600\"",
-            "1979-05-27",
-            "nan",
-            "-1",
-            "99999999999999999999",
-            "\"/run/x\"",
-            "\"\"\"\nä\"\"\"",
-            "[[1], [\"user:ä\"]]",
-        ])
-        .prop_map(str::to_owned),
-        "\"[^\"\\\\\\p{Cc}]{0,8}\"",
-        any::<i64>().prop_map(|number| number.to_string()),
-        any::<f64>().prop_map(|number| format!("{number:?}")),
-    ];
-    let line = (field, value).prop_map(|(field, value)| format!("{field} = {value}\n"));
-    let heads = vec!["[daemon]\n", "[limits]\n", "[waker]\n", "[x]\n", "[[channel]]\n"];
-    let other = (prop::sample::select(heads), prop::collection::vec(line.clone(), 0..5));
-    let other = other.prop_map(|(head, lines)| head.to_owned() + &lines.concat());
-    // Mostly right, so that what lies behind the first checks is reached too.
-    let right = "mlock = false\nmode = \"strict\"\npublishers = [\"*\"]\nsubscribers = [\"uid:7\"]\nhugepages = false\n\
-                 numa_node = 9\nlabels = { b = \"2\" }\nmax_message = \"8KiB\"";
-    let right = prop::sample::subsequence(right.lines().collect::<Vec<_>>(), 0..8);
-    let wrong = prop_oneof![4 => Just(String::new()), 1 => line];
-    let channel = ("[abAB]", 15..30u32, right, wrong).prop_map(|(name, log, right, wrong)| {
-        format!("[[channel]]\nname = \"{name}\"\ncapacity = {}\n{}\n{wrong}", 1u64 << log, right.join("\n"))
-    });
-    let block = prop_oneof![1 => other, 3 => channel];
-    prop::collection::vec(block, 0..4).prop_map(|blocks| blocks.concat())
-}
-
-/// The default file with one stretch of it replaced.
-fn damaged() -> impl Strategy<Value = String> {
-    let whole: Vec<char> = default_with_everything().chars().collect();
-    (0..whole.len(), 0..12usize, "\\PC{0,6}").prop_map(move |(at, gone, new)| {
-        let rest = &whole[(at + gone).min(whole.len())..];
-        whole[..at].iter().copied().chain(new.chars()).chain(rest.iter().copied()).collect()
-    })
-}
-
-/// Whatever the text: a configuration that can be carried out, or mistakes that stand in the text.
-fn holds(text: &str) -> Result<(), TestCaseError> {
-    match Config::parse(text, "x") {
-        Ok(config) => {
-            let mut names: Vec<&str> = config.channels.iter().map(|channel| channel.name.as_str()).collect();
-            names.sort_unstable();
-            names.dedup();
-            prop_assert_eq!(names.len(), config.channels.len());
-            for channel in &config.channels {
-                prop_assert!(channel.spec().check().is_ok(), "{channel:?}");
-            }
-            let lines = text.lines().count();
-            for warning in config.warnings_on(&host()) {
-                prop_assert!(warning.line.is_none_or(|line| (1..=lines).contains(&line)), "{warning}");
-            }
-        }
-        Err(ConfigError::Invalid { problems, .. }) => {
-            prop_assert!(!problems.is_empty());
-            for Problem { position, what, .. } in problems {
-                let line = text.split('\n').nth(position.line - 1);
-                prop_assert!(
-                    line.is_some_and(|line| position.column <= line.chars().count() + 1),
-                    "{position:?}"
-                );
-                prop_assert!(!what.is_empty());
-            }
-        }
-        Err(e) => prop_assert!(false, "{e}"),
-    }
-    Ok(())
-}
-
-proptest! {
-    #[test]
-    fn no_text_at_all_makes_the_reader_panic(text in "(?s).{0,200}") {
-        holds(&text)?;
-    }
-
-    #[test]
-    fn no_nearly_valid_file_makes_the_reader_panic(text in nearly_valid()) {
-        holds(&text)?;
-    }
-
-    #[test]
-    fn no_damaged_file_makes_the_reader_panic(text in damaged()) {
-        holds(&text)?;
-    }
-
-    #[test]
-    fn no_bytes_make_the_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        if let Ok(text) = std::str::from_utf8(&bytes) {
-            holds(text)?;
-        } else {
-            let read = Config::read(&bytes[..], "x");
-            prop_assert!(matches!(read, Err(ConfigError::Invalid { .. })), "{read:?}");
-        }
-    }
-
-    #[test]
-    fn principals_are_read_as_they_are_shown(text in "(user|group|uid|\\*)?:?\\PC{0,12}") {
-        if let Ok(principal) = text.parse::<Principal>() {
-            prop_assert_eq!(principal.to_string().parse::<Principal>(), Ok(principal));
-        }
-    }
 }

@@ -1,10 +1,9 @@
 //! `[[bridge]]` tables as their administrator meets them: mistakes with their place, what cannot work together, and what
 //! will be regretted.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
+use super::host;
 use shmcast_daemon::bridge::spec::WaitMode;
-use shmcast_daemon::config::{Config, ConfigError, Host, Warning};
+use shmcast_daemon::config::{Config, ConfigError, Warning};
 use std::process::Command;
 
 const CHANNELS: &str = "\
@@ -43,18 +42,6 @@ fn problems(bridges: &str) -> Vec<String> {
 
 fn refuses(bridges: &str, line: usize, column: usize, shown: &str) {
     assert_eq!(problems(bridges), [format!("{}:{column}: {shown}", FIRST + line)], "{bridges}");
-}
-
-/// A machine with four CPUs.
-fn host() -> Host {
-    Host {
-        memory_bytes: Some(1 << 40),
-        memlock_bytes: None,
-        has_swap: false,
-        cpus: "0-3".parse().ok(),
-        numa_nodes: "0-1".parse().ok(),
-        exists: |_| true,
-    }
 }
 
 /// What is warned of beside the channels themselves.
