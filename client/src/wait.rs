@@ -58,9 +58,22 @@ impl Waiter {
     }
 
     /// Waits a little. True when it is time to look at what empty polls do not see: deadline, state, heartbeat.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn idle(&mut self) -> bool {
         self.idle = self.idle.wrapping_add(1);
+        // Those who poll most often need neither a jump table nor a call.
+        if matches!(self.wait, Wait::Yield) {
+            sched_yield();
+            return self.idle.is_multiple_of(YIELDS_PER_LOOK);
+        }
+        if matches!(self.wait, Wait::Spin) {
+            return self.idle.is_multiple_of(SPINS_PER_LOOK);
+        }
+        self.idle_otherwise()
+    }
+
+    #[inline(never)]
+    fn idle_otherwise(&mut self) -> bool {
         match self.wait {
             Wait::Spin | Wait::Burst => return self.idle.is_multiple_of(SPINS_PER_LOOK),
             Wait::SpinThenYield(spins) if self.idle <= spins => {

@@ -186,7 +186,7 @@ impl Sink {
     }
 
     /// Takes one message.
-    #[inline]
+    #[inline(always)]
     pub fn message(&mut self, bytes: &[u8]) {
         // Back to back, a barrier a message would forbid what a processor does best: to fetch several at once. Then
         // only the ends of the round are timed.
@@ -195,7 +195,7 @@ impl Sink {
     }
 
     /// Takes one message that had arrived at `now`.
-    #[inline]
+    #[inline(always)]
     pub fn message_at(&mut self, bytes: &[u8], now: u64) {
         let Some((sequence, sent)) = self.payloads.check(bytes) else {
             self.received.corrupt += 1;
@@ -223,7 +223,7 @@ impl Sink {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn count(&mut self, sequence: u64, sent: u64, now: u64) {
         self.received.delivered += 1;
         if self.received.span.0 == 0 {
@@ -317,9 +317,22 @@ impl Idle {
     }
 
     /// Waits a little; true now and then, to look at what polls do not see.
-    #[inline]
+    #[inline(always)]
     pub fn pause(&mut self) -> bool {
         self.idle = self.idle.wrapping_add(1);
+        // Without a jump table: one more page for each of many receivers to find in each turn.
+        if self.wait == Wait::Yield {
+            sched_yield();
+            return self.idle.is_multiple_of(256);
+        }
+        if self.wait == Wait::Spin {
+            return self.idle.is_multiple_of(256);
+        }
+        self.pause_otherwise()
+    }
+
+    #[inline(never)]
+    fn pause_otherwise(&mut self) -> bool {
         match self.wait {
             Wait::Spin | Wait::Burst => {}
             Wait::SpinHint => (0..128).for_each(|_| std::hint::spin_loop()),

@@ -46,8 +46,6 @@ impl Sender for ShmSender {
 #[derive(Debug)]
 pub struct ShmReceiver(Subscriber);
 
-/// Messages taken at once, while there are any.
-const BATCH: usize = 64;
 /// How long a wait lasts before the rig's stop flag is looked at.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -83,7 +81,7 @@ fn daemon(spec: &Spec) -> Result<Option<Client>> {
     spec.daemon.as_ref().map(|_| Client::at(spec.socket()).context("find the round's daemon")).transpose()
 }
 
-#[inline]
+#[inline(always)]
 fn hand(event: Event<'_>, sink: &mut Sink) {
     match event {
         Event::Message(message) => sink.message(message.payload),
@@ -105,9 +103,6 @@ impl Receiver for ShmReceiver {
         }
         let mut deadline = Instant::now();
         while !sink.is_done() {
-            if self.0.recv_batch(BATCH, |event| hand(event, sink))? == BATCH {
-                continue;
-            }
             match self.0.recv_deadline(deadline) {
                 Ok(Some(event)) => hand(event, sink),
                 Ok(None) if sink.is_stopped() => break,
