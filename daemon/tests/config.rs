@@ -273,10 +273,16 @@ fn optional_fields_of_the_default_file_hold_what_it_says_of_them() {
     let [send, receive] = &config.bridges[..] else { panic!("{:?}", config.bridges) };
     let repair = RepairSpec {
         allow: vec!["10.0.0.0/24".parse().unwrap(), "10.1.0.7".parse().unwrap()],
+        rate_bytes: Some(100_000_000),
+        source_rate_bytes: Some(25_000_000),
         ..RepairSpec::new("10.0.0.1:30002".parse().unwrap())
     };
     let expected = SendSpec { repair: Some(repair), ..SendSpec::default() };
-    assert_eq!(send.send, Some(expected), "fields stand there with their defaults");
+    assert_eq!(
+        send.send,
+        Some(expected),
+        "fields stand there with their defaults, rates as what they are at least"
+    );
     assert_eq!((send.lines.len(), send.cpu, receive.channel.as_str()), (2, Some(3), "rates"));
     let plain = BridgeSpec::new("ticks");
     let numbers = |bridge: &BridgeSpec| (bridge.payload_bytes, bridge.wait, bridge.busy_poll_us);
