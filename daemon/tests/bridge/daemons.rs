@@ -1,12 +1,13 @@
 //! Daemons on both hosts, as an installation has them: bridges from their configurations, readers attached to B's.
 //!
 //! `SHMCAST_BRIDGE_MESSAGES` and `SHMCAST_BRIDGE_RATE` as elsewhere here; `SHMCAST_DAEMON_KILLS` says how often a daemon is
-//! killed, each in turn, and `SHMCAST_FLOOD` how many malformed packets there are.
+//! killed, each in turn, and `SHMCAST_FLOOD` how many malformed packets go to each place.
 
 use super::hosts::{Host, Hosts, Running, number, wait_for};
 use super::loss::{assert_all_have_all, count, messages, rate, readers};
 use super::roles::{CAPACITY, LONGEST};
 use serde_json::Value;
+use std::time::Instant;
 
 const GROUP: &str = "239.77.0.1:30001";
 /// What the relay hands on to, and where it takes requests.
@@ -168,34 +169,57 @@ fn a_daemon_that_is_killed_is_followed_by_one_that_goes_on() {
     drop((a, b));
 }
 
-/// Packets that are wrong in every way that a header can be, into the very group that carries the feed.
+/// Packets that are wrong in every way that a header can be, into the very group that carries the feed and to the port that
+/// repairs are asked of, for as long as messages are published.
 #[test]
-fn a_flood_into_the_group_costs_no_message() {
-    let Some(hosts) = Hosts::with_daemons("a_flood_into_the_group_costs_no_message", 1) else { return };
-    let (flood, last) = (number("SHMCAST_FLOOD", 50_000), messages());
+fn floods_into_the_group_and_of_the_repair_port_cost_no_message() {
+    let Some(hosts) = Hosts::with_daemons("floods_into_the_group_and_of_the_repair_port_cost_no_message", 1)
+    else {
+        return;
+    };
+    let flood = number("SHMCAST_FLOOD", 50_000);
     let _a = daemon(&hosts, Host::A, &sends());
     let _b = daemon(&hosts, Host::B, &receives(GROUP, SERVER));
-    let readers = readers(&hosts, 2, last);
-    let session = bridge(&hosts, Host::A)["session"].as_str().unwrap().to_owned();
-    let flooding =
-        hosts.role(Host::A, "flood", &format!("{flood} {GROUP} va0 {}", session.replace(' ', "_")));
-    hosts.role(Host::A, "publish", &format!("{last} {}", rate())).end_well();
-    let sent = count(&flooding.end_well(), "/sent");
-    assert_eq!(sent, flood);
-    assert_all_have_all(readers, last);
-    let counted = |name: &str| {
+    let readers = readers(&hosts, 2, u64::MAX);
+    let session = bridge(&hosts, Host::A)["session"].as_str().unwrap().replace(' ', "_");
+    let enough = hosts.dir.path().join("enough");
+    let publish = hosts.role(Host::A, "publish", &format!("{} {} {}", u64::MAX, rate(), enough.display()));
+    wait_for("the first messages", || {
         let at_b = bridge(&hosts, Host::B);
-        at_b.pointer(&format!("/figures/receive{name}")).and_then(Value::as_u64).unwrap_or(0)
-    };
-    wait_for("the flood's end", || {
-        (counted("/lines/0/datagrams") + counted("/lines/0/kernel_drops") >= flood).then_some(())
+        at_b.pointer("/figures/receive/next_sequence").and_then(Value::as_u64).filter(|next| *next > 1_000)
+    });
+    let started = Instant::now();
+    let flooding = [(Host::A, GROUP, "va0"), (Host::B, SERVER, "vb0")].map(|(host, to, interface)| {
+        hosts.role(host, "flood", &format!("{flood} {to} {interface} {session}"))
+    });
+    for flooding in flooding {
+        assert_eq!(count(&flooding.end_well(), "/sent"), flood);
+    }
+    let took = started.elapsed();
+    std::fs::write(&enough, "").unwrap();
+    let last = count(&publish.end_well(), "/published");
+    assert_all_have_all(readers, last);
+    let of = |host, name: &str| count(&bridge(&hosts, host), &format!("/figures/{name}"));
+    let at_a = |name: &str| of(Host::A, &format!("repair/{name}"));
+    let at_b = |name: &str| of(Host::B, &format!("receive/{name}"));
+    wait_for("the floods' ends", || {
+        let arrived = at_b("lines/0/datagrams") + at_b("lines/0/kernel_drops");
+        (arrived >= flood && at_a("datagrams") + at_a("kernel_drops") >= flood).then_some(())
     });
     let reasons = ["too_short", "sequence_zero", "sequence_overflow", "truncated", "trailing_bytes"];
-    let refused = reasons.map(|reason| counted(&format!("/malformed/{reason}")));
-    let (dropped, foreign) = (counted("/lines/0/kernel_drops"), counted("/packets_foreign"));
+    let refused = reasons.map(|reason| at_b(&format!("malformed/{reason}")));
     eprintln!(
-        "{sent} malformed packets: {reasons:?} {refused:?}, foreign {foreign}, dropped by the kernel {dropped}"
+        "{flood} malformed packets into the group and {flood} to the repair port within {took:?}, {last} messages, none lost.\n\
+         group: {reasons:?} {refused:?}, foreign {}, dropped by the kernel {}\n\
+         repair port: malformed {}, foreign {}, dropped by the kernel {}; recovered from it {}",
+        at_b("packets_foreign"),
+        at_b("lines/0/kernel_drops"),
+        at_a("refused/malformed"),
+        at_a("refused/foreign_session"),
+        at_a("kernel_drops"),
+        at_b("recovered_by_servers"),
     );
     assert!(refused.iter().all(|count| *count > 0), "{reasons:?} {refused:?}");
-    assert_eq!((counted("/messages_missing"), counted("/sessions")), (0, 1));
+    assert!(at_a("refused/malformed") > 0);
+    assert_eq!((at_b("messages_missing"), at_b("sessions")), (0, 1));
 }

@@ -1,5 +1,5 @@
-//! Somebody who can send to the group and wishes its receivers ill: packets that are wrong in every way a header can be,
-//! most of them under the feed's own session. None is sound, so none may count.
+//! Somebody who can send to the group or to the server and wishes them ill: packets that are wrong in every way a header can
+//! be, most of them under the feed's own session. None is sound, so none may count.
 
 use serde_json::json;
 use shmcast::hosting::datagrams;
@@ -9,7 +9,7 @@ use shmcast_daemon::bridge::spec::LineSpec;
 const HEADER: usize = 20;
 const BATCH: usize = 32;
 
-/// `COUNT GROUP INTERFACE SESSION`, with `_` for spaces in the session.
+/// `COUNT GROUP-OR-HOST INTERFACE SESSION`, with `_` for spaces in the session.
 pub fn run(words: &[&str]) {
     let [count, group, interface, session] = words else { panic!("{words:?}") };
     let count: u64 = count.parse().unwrap();

@@ -7,8 +7,9 @@ use shmcast::{Event, Publisher, Start, Subscriber};
 use shmcast_daemon::bridge::egress::{Egress, EgressOptions};
 use shmcast_daemon::bridge::ingress::{Ingress, IngressOptions};
 use shmcast_daemon::bridge::proto::control::{CONTROL_MAX_BYTES, Control};
+use shmcast_daemon::bridge::proto::session::Session;
 use shmcast_daemon::bridge::proto::wire::Request;
-use shmcast_daemon::bridge::spec::{BridgeSpec, ReceiveSpec, RepairSpec, SendSpec};
+use shmcast_daemon::bridge::spec::{BridgeSpec, LineSpec, ReceiveSpec, RepairSpec, SendSpec};
 use std::net::{SocketAddrV4, UdpSocket};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -90,35 +91,90 @@ fn answer(socket: &UdpSocket) -> Option<Vec<u8>> {
     socket.recv(&mut bytes).ok().map(|size| bytes[..size].to_vec())
 }
 
+/// How long a socket is listened to after its last question.
+const LISTEN: Duration = Duration::from_millis(200);
+
+/// Everything that comes back on a socket until nothing has come for a while, in bytes.
+fn drawn(socket: &UdpSocket) -> usize {
+    socket.set_read_timeout(Some(LISTEN)).unwrap();
+    std::iter::from_fn(|| answer(socket)).map(|datagram| datagram.len()).sum()
+}
+
+/// What is asked of a bridge without a cookie, at the port that repairs come from and at that of the live packets, each
+/// question by itself, with all that it draws in however many datagrams.
 #[test]
-fn who_is_not_allowed_draws_nothing_and_who_is_unproved_three_times_at_most() {
+fn strangers_draw_no_byte_and_who_is_unproved_three_times_what_it_sent() {
     let _turn = turn();
     let dir = tempfile::tempdir().unwrap();
-    let mut publisher = make_channel(dir.path());
-    let egress = sending(dir.path(), |_| {});
+    let builder = Publisher::builder("t").dir(dir.path()).capacity(1 << 20).max_message(LONGEST as u64);
+    let mut publisher = builder.open().unwrap();
+    let listener = client();
+    let std::net::SocketAddr::V4(group) = listener.local_addr().unwrap() else { panic!("an IPv4 socket") };
+    let mut repair = RepairSpec::new("127.0.0.1:0".parse().unwrap());
+    repair.allow = vec!["127.0.0.1".parse().unwrap()];
+    let send = SendSpec { repair: Some(repair), ..SendSpec::default() };
+    let line = LineSpec { group, interface: None, source: None };
+    let spec = BridgeSpec { send: Some(send), lines: vec![line], ..BridgeSpec::new("t") };
+    let channel = Subscriber::builder("t").dir(dir.path());
+    let egress = Egress::start(&spec, channel, EgressOptions::default()).unwrap();
+    // More than the ring holds, so that the first are gone.
+    publish(&mut publisher, 10_000);
     publisher.publish(b"short").unwrap();
-    publish(&mut publisher, 20);
-    wait_for("the egress", || (egress.counters().messages == 21).then_some(()));
-    let (server, session) = (egress.repair_address().unwrap(), egress.life().session().unwrap());
-    let request = |first, count| Request { session, first, count }.encode();
+    let next = publisher.next_sequence();
+    wait_for("the egress", || (egress.counters().next_sequence == next).then_some(()));
+    let (repairs, session) = (egress.repair_address().unwrap(), egress.life().session().unwrap());
+    let std::net::SocketAddr::V4(live) = listener.recv_from(&mut [0; 2_048]).unwrap().1 else {
+        panic!("an IPv4 socket")
+    };
 
-    let stranger = UdpSocket::bind("127.0.0.2:0").unwrap();
-    stranger.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-    let mut out = [0; CONTROL_MAX_BYTES];
-    let size = Control::Hello { nonce: 1 }.encode(&mut out);
-    stranger.send_to(&request(1, 1), server).unwrap();
-    stranger.send_to(&out[..size], server).unwrap();
-    assert_eq!(answer(&stranger), None);
-    wait_for("the refusals", || {
+    let request = |session, first, count| Request { session, first, count }.encode().to_vec();
+    let control = |control: Control| {
+        let mut out = [0; CONTROL_MAX_BYTES];
+        let size = control.encode(&mut out);
+        out[..size].to_vec()
+    };
+    let questions = [
+        ("what is gone", request(session, 1, 1)),
+        ("what is there and short", request(session, next - 1, 1)),
+        ("as much as can be", request(session, next - 100, u16::MAX)),
+        ("what is not there yet", request(session, next + 1_000, 1)),
+        ("another session", request(Session::named("other").unwrap(), next - 1, 1)),
+        ("zeros", vec![0; 20]),
+        ("ones", vec![0xff; 20]),
+        ("a cookie", control(Control::Hello { nonce: 1 })),
+        (
+            "a lease without one",
+            control(Control::Subscribe { nonce: 2, cookie: [7; 24], live: true, lease_ms: 0 }),
+        ),
+    ];
+    let counted = || {
         let counters = egress.repair_counters();
-        (counters.refused.not_allowed == 1 && counters.leases.not_allowed == 1).then_some(())
-    });
-
-    // "short" fits three times twenty bytes; nothing more may.
-    let unproved = client();
-    unproved.send_to(&request(1, 20), server).unwrap();
-    let drawn = answer(&unproved).unwrap();
-    assert!(drawn.len() <= 60 && drawn.ends_with(b"short"), "{} B", drawn.len());
+        (counters.refused.not_allowed + counters.leases.not_allowed, counters.datagrams)
+    };
+    let (mut refused, mut most) = (0, 0.0f64);
+    for (what, question) in &questions {
+        for (port, to) in [("repairs", repairs), ("live packets", live)] {
+            let stranger = UdpSocket::bind("127.0.0.2:0").unwrap();
+            stranger.send_to(question, to).unwrap();
+            assert_eq!(drawn(&stranger), 0, "a stranger asked the port of {port} for {what}");
+            let unproved = client();
+            unproved.send_to(question, to).unwrap();
+            let bytes = drawn(&unproved);
+            let most_bytes = if to == repairs { 3 * question.len() } else { 0 };
+            assert!(bytes <= most_bytes, "{bytes} B for {} B: {what}, of the port of {port}", question.len());
+            most = most.max(bytes as f64 / question.len() as f64);
+        }
+        refused += 1;
+        wait_for("both", || (counted() == (refused, 2 * refused)).then_some(()));
+    }
+    // Else nothing was asked that is ever answered.
+    assert!(most > 1.0, "{most}");
+    eprintln!(
+        "{} questions: strangers drew 0 B, the unproved at most {most:.2} times what they sent",
+        questions.len()
+    );
+    // Nobody got a lease, so nobody is sent live packets.
+    assert_eq!(egress.repair_counters().leases.granted, 0);
 }
 
 #[test]
