@@ -3,16 +3,15 @@
 //! A thread of its own does it, because starting a bridge means asking this very daemon for the channel, as any program
 //! does, and the event loop must be free to answer. The bridges' own threads carry the messages; nothing here is between.
 
+mod carried;
+
 use super::Shared;
 use crate::bridge::egress::{Egress, EgressOptions};
 use crate::bridge::ingress::{Ingress, IngressOptions};
 use crate::bridge::origins::Origins;
-use crate::bridge::proto::counters::Histogram;
-use crate::bridge::proto::session::Session;
 use crate::bridge::spec::{BridgeSpec, Direction};
-use crate::bridge::status::{Latency, Life, Phase, ReceiveCounters, RepairCounters, SendCounters};
-use serde_json::json;
-use shmcast::control::BridgeStatus;
+pub use carried::{BridgeFigures, Counted};
+use carried::{Carried, Carrier, State};
 use shmcast::{ChannelError, Client, Publisher, Subscriber};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -23,78 +22,10 @@ use std::time::{Duration, Instant};
 
 /// How often the bridges are looked at.
 const LOOK: Duration = Duration::from_millis(50);
-/// Pause before a bridge that failed is tried again; doubled each time.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// A bridge that ran for this long has not failed again, but anew.
-const HEALTHY: Duration = Duration::from_secs(60);
 
 /// What each bridge is doing.
 #[derive(Debug, Default)]
 pub struct Bridges(Mutex<BTreeMap<String, Carried>>);
-
-/// One bridge of the configuration.
-#[derive(Debug)]
-struct Carried {
-    spec: BridgeSpec,
-    /// Stays, for its counters, until another takes its place.
-    carrier: Option<Carrier>,
-    state: State,
-    /// Why it waits or has failed.
-    why: Option<String>,
-    session: Option<Session>,
-    started: Instant,
-    try_at: Instant,
-    pause: Duration,
-    /// Its channel has just begun anew, for a session that is to be had from its first message on.
-    is_anew: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    Waiting,
-    Running,
-    Failed,
-}
-
-#[derive(Debug)]
-enum Carrier {
-    Send(Egress),
-    Receive(Ingress),
-}
-
-/// A bridge at one moment.
-#[derive(Debug)]
-pub struct BridgeFigures {
-    /// What it was told.
-    pub spec: BridgeSpec,
-    /// `waiting`, `running`, `ending` or `failed`.
-    pub state: &'static str,
-    /// The session that it carries, if it knows one.
-    pub session: Option<Session>,
-    /// Why it waits or has failed.
-    pub why: Option<String>,
-    /// What the kernel refused, each with its reason; it stopped nothing.
-    pub refusals: Vec<String>,
-    /// What it counted; `None` before it ever ran.
-    pub counted: Option<Counted>,
-}
-
-/// What a bridge counted.
-#[derive(Debug)]
-pub enum Counted {
-    /// One that sends, and its retransmission server if it has one.
-    Send(Box<SendCounters>, Option<Box<RepairCounters>>),
-    /// One that receives.
-    Receive {
-        /// Its counters.
-        counters: Box<ReceiveCounters>,
-        /// From noticing a loss to having the message.
-        recovery: Histogram,
-        /// From the kernel's time stamp to the ring.
-        to_ring: Histogram,
-    },
-}
 
 impl Bridges {
     fn carried(&self) -> MutexGuard<'_, BTreeMap<String, Carried>> {
@@ -104,126 +35,6 @@ impl Bridges {
     /// All bridges, in order of their names.
     pub fn figures(&self) -> Vec<BridgeFigures> {
         self.carried().values().map(Carried::figures).collect()
-    }
-}
-
-impl BridgeFigures {
-    /// As tools show it.
-    pub fn status(&self) -> BridgeStatus {
-        let figures = match &self.counted {
-            None => serde_json::Value::Null,
-            Some(Counted::Send(send, repair)) => json!({ "send": send, "repair": repair }),
-            Some(Counted::Receive { counters, recovery, to_ring }) => json!({
-                "receive": counters, "recovery": Latency::from(recovery),
-                "receive_to_ring": Latency::from(to_ring),
-            }),
-        };
-        BridgeStatus {
-            bridge: self.spec.title().to_owned(),
-            channel: self.spec.channel.clone(),
-            direction: if self.spec.send.is_some() { "send" } else { "receive" }.to_owned(),
-            state: self.state.to_owned(),
-            session: self.session.map(|session| session.to_string()),
-            why: self.why.clone(),
-            refusals: self.refusals.clone(),
-            figures,
-        }
-    }
-}
-
-impl Carrier {
-    fn life(&self) -> &Life {
-        match self {
-            Self::Send(egress) => egress.life(),
-            Self::Receive(ingress) => ingress.life(),
-        }
-    }
-
-    fn is_finished(&self) -> bool {
-        match self {
-            Self::Send(egress) => egress.is_finished(),
-            Self::Receive(ingress) => ingress.is_finished(),
-        }
-    }
-
-    fn stop(&self) {
-        match self {
-            Self::Send(egress) => egress.stop(),
-            Self::Receive(ingress) => ingress.stop(),
-        }
-    }
-
-    /// Stops for good: who receives is told that the session is over.
-    fn end(&self) {
-        match self {
-            Self::Send(egress) => egress.end(),
-            Self::Receive(ingress) => ingress.stop(),
-        }
-    }
-}
-
-impl Carried {
-    fn new(spec: BridgeSpec) -> Self {
-        let now = Instant::now();
-        Self {
-            spec,
-            carrier: None,
-            state: State::Waiting,
-            why: None,
-            session: None,
-            started: now,
-            try_at: now,
-            pause: FIRST_PAUSE,
-            is_anew: false,
-        }
-    }
-
-    /// What the bridge is to be started with now.
-    fn spec_now(&mut self) -> BridgeSpec {
-        let mut spec = self.spec.clone();
-        if let Some(receive) = spec.receive.as_mut().filter(|_| std::mem::take(&mut self.is_anew)) {
-            receive.from = Some(1);
-        }
-        spec
-    }
-
-    fn fail(&mut self, why: String) {
-        if self.started.elapsed() >= HEALTHY {
-            self.pause = FIRST_PAUSE;
-        }
-        (self.state, self.why) = (State::Failed, Some(why));
-        self.try_at = Instant::now() + self.pause;
-        self.pause = (2 * self.pause).min(LONGEST_PAUSE);
-    }
-
-    fn figures(&self) -> BridgeFigures {
-        let life = self.carrier.as_ref().map(Carrier::life);
-        let state = match self.state {
-            State::Waiting => "waiting",
-            State::Failed => "failed",
-            State::Running if life.is_some_and(|life| life.phase() == Phase::Ending) => "ending",
-            State::Running => "running",
-        };
-        let counted = self.carrier.as_ref().map(|carrier| match carrier {
-            Carrier::Send(egress) => {
-                let serves = self.spec.send.as_ref().is_some_and(|send| send.repair.is_some());
-                let repair = serves.then(|| Box::new(egress.repair_counters()));
-                Counted::Send(Box::new(egress.counters()), repair)
-            }
-            Carrier::Receive(ingress) => Counted::Receive {
-                counters: Box::new(ingress.counters()),
-                recovery: ingress.recovery(),
-                to_ring: ingress.receive_to_ring(),
-            },
-        });
-        BridgeFigures {
-            spec: self.spec.clone(),
-            state,
-            session: life.and_then(Life::session),
-            why: self.why.clone(),
-            refusals: life.map(|life| life.refusals().to_vec()).unwrap_or_default(),
-            counted,
-        }
     }
 }
 

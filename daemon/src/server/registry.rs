@@ -3,11 +3,14 @@
 //! Plain state without sockets or time: connections call it, and carry out what it grants. The kernel's lock says
 //! whether a publisher lives; what stands here about it is for people to read.
 
+mod channel;
+
 use super::access::Identity;
 use super::events::Events;
 use super::store::Store;
 use super::waker::Waker;
 use crate::config::{ChannelConfig, Config, Mode};
+use channel::{Attached, Channel, Reader, Role, warn_of_refused_steps};
 use shmcast::control::{Refusal, Reply};
 use shmcast::hosting::{HostedPage, HostedSegment};
 use shmcast::{ChannelStatus, Process, ReaderStats};
@@ -20,13 +23,6 @@ const WHY_CHARS: usize = 600;
 
 /// A connection's number, never used twice.
 pub type ConnectionId = u64;
-
-/// Which end of a channel a program is at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Role {
-    Publisher,
-    Reader,
-}
 
 /// Something to send to a connection that did not ask for it.
 #[derive(Debug)]
@@ -66,34 +62,6 @@ pub struct Registry {
     refusals: HashMap<Refusal, u64>,
     /// Channels that a bridge receives, with its name: nobody else publishes on them.
     received: BTreeMap<String, String>,
-}
-
-#[derive(Debug)]
-struct Channel {
-    config: ChannelConfig,
-    hosted: HostedSegment,
-    publisher: Option<Attached>,
-    readers: BTreeMap<ConnectionId, Reader>,
-    /// Whether a publisher was let in; a strict channel needs a new segment for the next one.
-    is_granted: bool,
-    /// Whether programs brought the segment back and nobody new has been let in to publish: one of them may yet bring a
-    /// later one.
-    is_brought_back: bool,
-}
-
-/// A publisher that was let in.
-#[derive(Debug)]
-struct Attached {
-    id: ConnectionId,
-    who: Identity,
-    notices: UnboundedSender<Notice>,
-}
-
-#[derive(Debug)]
-struct Reader {
-    who: Identity,
-    page: HostedPage,
-    notices: UnboundedSender<Notice>,
 }
 
 /// A channel and its readers with all that their pages say.
@@ -405,118 +373,6 @@ impl Registry {
     /// How often each reason was given.
     pub fn refusals(&self) -> &HashMap<Refusal, u64> {
         &self.refusals
-    }
-}
-
-impl Channel {
-    fn new(config: ChannelConfig, hosted: HostedSegment) -> Self {
-        // What was kept from before may have a publisher that has not come back yet.
-        let is_granted = hosted.status().state != "new";
-        Self { config, hosted, publisher: None, readers: BTreeMap::new(), is_granted, is_brought_back: false }
-    }
-
-    /// Whoever may publish may also read.
-    fn may_read(&self, who: &Identity, daemon_uid: u32) -> bool {
-        let lists = [&self.config.subscribers, &self.config.publishers];
-        lists.into_iter().any(|list| who.is_named_by(list, daemon_uid))
-    }
-
-    /// Goes on with the segment that an attached program holds, if it is this user's own and nobody uses ours yet.
-    fn adopt(
-        &mut self,
-        name: &str,
-        [segment, lock]: [File; 2],
-        of: Role,
-        store: &mut Store,
-        waker: &Waker,
-    ) -> Result<(), Refused> {
-        let mut theirs = HostedSegment::adopt(Some(name), &segment, Some(lock))
-            .map_err(|e| Refused::new(Refusal::BadRequest, e.to_string()))?;
-        if theirs.uuid() == self.hosted.uuid() {
-            if self.hosted.take_lock(theirs) {
-                store.forget(&self.hosted);
-                store.keep(&self.hosted);
-            }
-            return Ok(());
-        }
-        let is_unused =
-            self.publisher.is_none() && self.readers.is_empty() && self.hosted.status().state == "new";
-        // A publisher that was cut off may have come back before those that followed its successor.
-        let is_later = self.is_brought_back && theirs.generation() > self.hosted.generation();
-        if is_unused || is_later {
-            if self.config.mlock {
-                theirs.lock_again();
-                warn_of_refused_steps(name, &theirs);
-            }
-            store.forget(&self.hosted);
-            store.keep(&theirs);
-            self.hosted = theirs;
-            (self.is_granted, self.is_brought_back) = (true, true);
-            self.publisher = None;
-            return self.tell_readers(waker);
-        }
-        if of == Role::Publisher {
-            let why = format!("channel {name:?} has gone on without this publisher: start it again");
-            return Err(Refused::new(Refusal::Busy, why));
-        }
-        Ok(())
-    }
-
-    /// Goes on in a new segment, and tells the readers.
-    fn succeed(
-        &mut self,
-        name: &str,
-        store: &mut Store,
-        waker: &Waker,
-        events: &Events,
-    ) -> Result<(), Refused> {
-        let pages = self.readers.values().map(|reader| &reader.page);
-        let successor = self
-            .hosted
-            .succeed(&self.config.spec(), pages)
-            .map_err(|e| Refused::new(Refusal::Failed, format!("make the next segment: {e}")))?;
-        store.keep(&successor);
-        store.forget(&self.hosted);
-        self.hosted = successor;
-        self.is_granted = false;
-        self.tell_readers(waker)?;
-        events.tell("moved", Some(name), None, None, "");
-        Ok(())
-    }
-
-    /// Sends all readers the segment in which the channel goes on.
-    fn tell_readers(&self, waker: &Waker) -> Result<(), Refused> {
-        waker.follow(self.readers.keys(), &self.hosted);
-        for reader in self.readers.values() {
-            let descriptors = self.hosted.for_reader().map_err(failed("open the segment"))?.into();
-            // One that has hung up needs no word.
-            let _ = reader.notices.send(Notice { reply: Reply::Moved {}, descriptors });
-        }
-        Ok(())
-    }
-
-    fn status_without_readers(&self) -> ChannelStatus {
-        let mut status = self.hosted.status();
-        status.mode = Some(self.config.mode.to_string());
-        status.publisher = self.publisher.as_ref().map(|publisher| publisher.who.process());
-        status
-    }
-
-    fn status(&self) -> ChannelStatus {
-        let mut status = self.status_without_readers();
-        let next = status.next_sequence;
-        status.readers = self
-            .readers
-            .values()
-            .filter_map(|reader| reader.page.status(reader.who.process(), next))
-            .collect();
-        status
-    }
-}
-
-fn warn_of_refused_steps(name: &str, hosted: &HostedSegment) {
-    for step in hosted.preparation().iter().filter(|step| step.result.is_err()) {
-        tracing::warn!(channel = name, "memory: {step}");
     }
 }
 
