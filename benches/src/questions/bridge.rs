@@ -8,7 +8,7 @@ use crate::rig::plan::{Answer, Case, Stage};
 use crate::rig::spec::{Contestant, Spec, Wait};
 use crate::rig::stats::Distribution;
 use crate::transport::bridge::{
-    BRIDGE, BRIDGE_BUSY_POLL, BRIDGE_TO_RING, BRIDGE_UNBOUND, PAYLOAD_MAX, WIRE_UDP,
+    BRIDGE, BRIDGE_BUSY_POLL, BRIDGE_INVOKED, BRIDGE_TO_RING, BRIDGE_UNBOUND, PAYLOAD_MAX, WIRE_UDP,
 };
 use anyhow::Result;
 
@@ -28,13 +28,18 @@ pub fn run(stage: &Stage, hosts: &Hosts, sizes: &[usize], messages: u64) -> Resu
         ring_bytes: RING_BYTES,
         wire: Some(hosts.wire.clone()),
         // A reader that only looks at the ring leaves the receiving thread's CPU alone.
-        receiver_cpus: vec![usize::from([BRIDGE, WIRE_UDP].contains(&transport))],
+        receiver_cpus: vec![usize::from([BRIDGE, BRIDGE_INVOKED, WIRE_UDP].contains(&transport))],
         ..one_to_one(Contestant::new(transport, wait), size)
     };
     let mut cases = Vec::new();
     for &size in sizes.iter().filter(|size| **size as u64 <= PAYLOAD_MAX) {
         let (warmup, messages) = if stage.quick { (100, 1_000) } else { (1_000, messages) };
-        let who = [(WIRE_UDP, Wait::Spin), (BRIDGE, Wait::Yield), (BRIDGE_TO_RING, Wait::Spin)];
+        let who = [
+            (WIRE_UDP, Wait::Spin),
+            (BRIDGE, Wait::Yield),
+            (BRIDGE_INVOKED, Wait::Spin),
+            (BRIDGE_TO_RING, Wait::Spin),
+        ];
         let spec = |&(name, wait): &(&str, Wait)| Spec {
             warmup,
             messages,

@@ -16,8 +16,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const GROUP: &str = "239.79.0.1:30002";
-const REPAIR_PORT: u16 = 30_003;
+/// The group of the rig's bridges.
+pub const GROUP: &str = "239.79.0.1:30002";
+/// Where they serve repairs.
+pub const REPAIR_PORT: u16 = 30_003;
 /// How long the bridge may take to start, or to end.
 const PATIENCE: Duration = Duration::from_secs(20);
 

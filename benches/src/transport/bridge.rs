@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 
 /// A channel of the sending host, read on the other.
 pub const BRIDGE: &str = "bridge";
+/// The same, with one thread at each end: the publisher's sends, the reader's receives.
+pub const BRIDGE_INVOKED: &str = "bridge-invoked";
 /// The same up to the ring of the other host, without the reader's part.
 pub const BRIDGE_TO_RING: &str = "bridge-to-ring";
 /// The same, and the bridge's receiving thread is bound to no CPU.
@@ -28,7 +30,8 @@ pub const BRIDGE_BUSY_POLL: &str = "bridge-busy-poll";
 /// A datagram a message.
 pub const WIRE_UDP: &str = "wire-udp";
 /// All of them.
-pub const ALL: [&str; 5] = [BRIDGE, BRIDGE_TO_RING, BRIDGE_UNBOUND, BRIDGE_BUSY_POLL, WIRE_UDP];
+pub const ALL: [&str; 6] =
+    [BRIDGE, BRIDGE_INVOKED, BRIDGE_TO_RING, BRIDGE_UNBOUND, BRIDGE_BUSY_POLL, WIRE_UDP];
 
 /// Largest message that fits a packet of the bridge's usual size.
 pub const PAYLOAD_MAX: u64 = 1_378;
@@ -51,7 +54,7 @@ pub struct Mode {
 }
 
 impl Mode {
-    /// `None` for contestants without a bridge.
+    /// `None` for contestants without a bridge of their own.
     pub fn of(contestant: &Contestant) -> Option<Self> {
         let mode = |pinned, busy_poll, to_ring| Some(Self { pinned, busy_poll, to_ring });
         match contestant.transport_name() {
@@ -91,7 +94,7 @@ impl BridgeSender {
         let builder = Publisher::builder(CHANNEL).dir(near_dir(spec));
         let builder = builder.capacity(spec.ring_bytes).max_message(PAYLOAD_MAX);
         let publisher = builder.open().context("open the channel")?;
-        Ok(Self { publisher, yields: spec.interval_ns > 0 })
+        Ok(Self { publisher, yields: spec.interval_ns > 0 && Mode::of(&spec.contestant).is_some() })
     }
 }
 

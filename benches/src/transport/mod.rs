@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 
 pub mod bridge;
 pub mod ideal;
+pub mod invoked;
 pub mod multicast;
 pub mod peers;
 pub mod shm;
@@ -57,6 +58,12 @@ pub fn play(task: &Task) -> Result<()> {
         (Task::Publish(_), bridge::WIRE_UDP) => publish::play(spec, bridge::WireSender::open()?),
         (Task::Receive(_, me), bridge::WIRE_UDP) => {
             receive::play(spec, *me, bridge::WireReceiver::open(spec)?)
+        }
+        (Task::Publish(_), bridge::BRIDGE_INVOKED) => {
+            publish::play(spec, invoked::InvokedSender::open(spec)?)
+        }
+        (Task::Receive(_, me), bridge::BRIDGE_INVOKED) => {
+            receive::play(spec, *me, invoked::InvokedReceiver::open(spec)?)
         }
         (Task::Publish(_), name) if bridge::ALL.contains(&name) => {
             publish::play(spec, bridge::BridgeSender::open(spec)?)

@@ -105,6 +105,17 @@ impl Egress {
         channel: SubscriberBuilder,
         options: EgressOptions,
     ) -> Result<Egress, BridgeError> {
+        let (mut egress, live) = Egress::assemble(spec, channel, options)?;
+        egress.threads.push(spawn(&format!("send-{}", spec.title()), spec.cpu, move || live.run())?);
+        Ok(egress)
+    }
+
+    /// All but the sending thread.
+    fn assemble(
+        spec: &BridgeSpec,
+        channel: SubscriberBuilder,
+        options: EgressOptions,
+    ) -> Result<(Egress, Live), BridgeError> {
         BridgeError::check(spec)?;
         let Some(Direction::Send(send)) = spec.direction() else {
             let problems = vec!["send: this bridge receives".to_owned()];
@@ -187,8 +198,7 @@ impl Egress {
             shown_ns: 0,
             outlet,
         };
-        egress.threads.push(spawn(&format!("send-{}", spec.title()), spec.cpu, move || live.run())?);
-        Ok(egress)
+        Ok((egress, live))
     }
 
     /// Makes it stop soon, without a word on the wire: the session goes on when another bridge carries it.
@@ -241,6 +251,44 @@ impl Drop for Egress {
     fn drop(&mut self) {
         self.stop();
         self.join();
+    }
+}
+
+/// An egress on a thread of its caller's, who publishes to the channel on it: a message leaves without waiting for another
+/// thread's turn, and the publisher pays for the system call. Repairs still have a thread of their own.
+pub struct EgressInvoker {
+    live: Live,
+    egress: Egress,
+    is_over: bool,
+}
+
+impl EgressInvoker {
+    /// As [`Egress::start`], but nothing is sent except in [`invoke`](Self::invoke). The spec's `wait` and `cpu` have no
+    /// effect.
+    ///
+    /// # Errors
+    /// [`BridgeError`]; nothing is left running.
+    pub fn open(
+        spec: &BridgeSpec,
+        channel: SubscriberBuilder,
+        options: EgressOptions,
+    ) -> Result<EgressInvoker, BridgeError> {
+        let spec = BridgeSpec { wait: WaitMode::Spin, ..spec.clone() };
+        let (egress, live) = Egress::assemble(&spec, channel, options)?;
+        Ok(EgressInvoker { live, egress, is_over: false })
+    }
+
+    /// Sends what is waiting in the ring, at most 1024 events of it, and heartbeats that are due. Waits only while the
+    /// socket's buffer is full. Says whether there is anything more to do.
+    #[inline]
+    pub fn invoke(&mut self) -> bool {
+        self.is_over = self.is_over || !self.live.turn();
+        !self.is_over
+    }
+
+    /// Its counters, and how to end it.
+    pub fn egress(&self) -> &Egress {
+        &self.egress
     }
 }
 

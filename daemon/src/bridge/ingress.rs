@@ -25,7 +25,7 @@ use super::proto::receiver::{DEFAULT_SILENCE_NS, Follow, Join, Receiver, Receive
 use super::proto::session::Session;
 use super::proto::{MAX_SERVERS, MICROSECOND_NS, MILLISECOND_NS};
 use super::socket::{self, Refusals, Tuning};
-use super::spec::{BridgeSpec, Direction, GapMode, ReceiveSpec};
+use super::spec::{BridgeSpec, Direction, GapMode, ReceiveSpec, WaitMode};
 use super::status::{Board, Life, ReceiveCounters, SharedHistogram};
 use super::thread::{Clock, spawn, wall_ns};
 use inlet::Inlet;
@@ -68,6 +68,17 @@ impl Ingress {
         channel: PublisherBuilder,
         options: IngressOptions,
     ) -> Result<Ingress, BridgeError> {
+        let (mut ingress, receiving) = Ingress::assemble(spec, channel, options)?;
+        let run = move || receiving.run();
+        ingress.thread = Some(spawn(&format!("recv-{}", spec.title()), spec.cpu, run)?);
+        Ok(ingress)
+    }
+
+    fn assemble(
+        spec: &BridgeSpec,
+        channel: PublisherBuilder,
+        options: IngressOptions,
+    ) -> Result<(Ingress, Receiving), BridgeError> {
         BridgeError::check(spec)?;
         let Some(Direction::Receive(receive)) = spec.direction() else {
             let problems = vec!["receive: this bridge sends".to_owned()];
@@ -109,7 +120,7 @@ impl Ingress {
         if let Some(session) = receiver.session() {
             shared.life.note_session(session);
         }
-        let thread = Receiving {
+        let receiving = Receiving {
             ports,
             servers: receive.servers.clone(),
             lines: spec.lines.len(),
@@ -129,9 +140,11 @@ impl Ingress {
             tap: options.tap,
             clock,
             shared: shared.clone(),
+            turns: 0,
+            shown_ns: 0,
+            shows: 0,
         };
-        let thread = spawn(&format!("recv-{}", spec.title()), spec.cpu, move || thread.run())?;
-        Ok(Ingress { shared, thread: Some(thread) })
+        Ok((Ingress { shared, thread: None }, receiving))
     }
 
     /// Makes it give its leases back and stop soon. The local channel is closed: its readers are told so.
@@ -176,6 +189,52 @@ impl Drop for Ingress {
     fn drop(&mut self) {
         self.stop();
         self.join();
+    }
+}
+
+/// An ingress on a thread of its caller's, who reads the channel on it: no switch between threads stands between a datagram
+/// and its reader, which is what counts on a host with fewer CPUs than threads that want one each.
+pub struct IngressInvoker {
+    receiving: Receiving,
+    ingress: Ingress,
+    is_over: bool,
+}
+
+impl IngressInvoker {
+    /// As [`Ingress::start`], but nothing happens except in [`invoke`](Self::invoke). The spec's `wait` and `cpu` have no
+    /// effect.
+    ///
+    /// # Errors
+    /// [`BridgeError`]; nothing is left open.
+    pub fn open(
+        spec: &BridgeSpec,
+        channel: PublisherBuilder,
+        options: IngressOptions,
+    ) -> Result<IngressInvoker, BridgeError> {
+        let spec = BridgeSpec { wait: WaitMode::Spin, ..spec.clone() };
+        let (ingress, receiving) = Ingress::assemble(&spec, channel, options)?;
+        Ok(IngressInvoker { receiving, ingress, is_over: false })
+    }
+
+    /// Takes what has come, at most a batch from each socket, publishes it and does what is due. Never waits, but at the
+    /// end, up to half a second, for the servers' word that leases are given back. Says whether there is anything more
+    /// to do.
+    #[inline]
+    pub fn invoke(&mut self) -> bool {
+        self.is_over = self.is_over || !self.receiving.turn();
+        !self.is_over
+    }
+
+    /// Its counters, and how to stop it.
+    pub fn ingress(&self) -> &Ingress {
+        &self.ingress
+    }
+}
+
+impl Drop for IngressInvoker {
+    fn drop(&mut self) {
+        self.ingress.stop();
+        self.invoke();
     }
 }
 

@@ -78,7 +78,8 @@ pub struct LineSpec {
 pub enum WaitMode {
     /// Polls without pause: lowest latency, one core at 100 %.
     Spin,
-    /// Polls, and gives the core away after each poll that found nothing.
+    /// Polls, and gives the core away when something was found, and after several polls that found nothing: readers may share
+    /// the core.
     Yield,
     /// Sleeps: next to no CPU, and tens of microseconds later.
     #[default]

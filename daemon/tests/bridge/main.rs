@@ -8,6 +8,7 @@
 mod daemons;
 mod flood;
 mod hosts;
+mod invoked;
 mod leases;
 mod loss;
 mod relay;

@@ -79,7 +79,7 @@ impl Inbox {
     /// Takes some of what is waiting at `socket`, at most [`BATCH`], in place of what was received before; gives how many.
     /// Never waits. One system call, no allocation.
     ///
-    /// Asks for one datagram, then for twice as many each time that as many as asked for came, else for half: the kernel
+    /// Asks for one datagram, which costs less than a batch of one, then for twice as many each time that as many as asked for came, else for half: the kernel
     /// looks once more before it hands out fewer than asked for, and a datagram that comes alone does not wait for that.
     ///
     /// # Errors
@@ -102,12 +102,26 @@ impl Inbox {
             header.msg_control = controls[i].as_mut_ptr().cast();
             header.msg_controllen = size_of::<Control>() as _;
         }
-        let (fd, first) = (socket.as_fd().as_raw_fd(), headers.as_mut_ptr().cast());
-        // SAFETY: `fd` is open as long as `socket` is borrowed; the first `asked` headers are filled in and each names one
-        // slot, one address and one control buffer of its own with their true lengths, all of which outlive the call.
-        let received =
-            unsafe { libc::recvmmsg(fd, first, asked as _, libc::MSG_DONTWAIT as _, ptr::null_mut()) };
-        let received = match Errno::result(received) {
+        let fd = socket.as_fd().as_raw_fd();
+        let received = if asked == 1 {
+            // SAFETY: the first header has been filled in.
+            let header = unsafe { headers[0].assume_init_mut() };
+            // SAFETY: `fd` is open as long as `socket` is borrowed; the header names a slot, an address and a control buffer
+            // with their true lengths, all of which outlive the call.
+            let bytes = unsafe { libc::recvmsg(fd, &raw mut header.msg_hdr, libc::MSG_DONTWAIT) };
+            Errno::result(bytes).map(|bytes| {
+                header.msg_len = bytes as libc::c_uint;
+                1
+            })
+        } else {
+            let (first, asked) = (headers.as_mut_ptr().cast(), asked as libc::c_uint);
+            // SAFETY: as for one; the first `asked` headers have been filled in, each with a slot, an address and a control
+            // buffer of its own.
+            Errno::result(unsafe {
+                libc::recvmmsg(fd, first, asked, libc::MSG_DONTWAIT as _, ptr::null_mut())
+            })
+        };
+        let received = match received {
             Ok(received) => (received as usize).min(asked),
             Err(Errno::EAGAIN | Errno::EINTR) => 0,
             Err(e) => return Err(e.into()),
@@ -229,11 +243,19 @@ pub fn send<'a>(socket: impl AsFd, to: SocketAddrV4, datagrams: impl IntoIterato
         let mut done = 0;
         while done < filled {
             let (fd, rest) = (socket.as_fd().as_raw_fd(), &mut headers[done..filled]);
-            let (first, count) = (rest.as_mut_ptr().cast(), rest.len() as libc::c_uint);
-            // SAFETY: `fd` is open as long as `socket` is borrowed; each header of `rest` is filled in and names the address
-            // and one datagram with its true length, which are only read and outlive the call.
-            let sent = unsafe { libc::sendmmsg(fd, first, count, libc::MSG_NOSIGNAL as _) };
-            match Errno::result(sent) {
+            let sent = if let [one] = rest {
+                // SAFETY: it is one of the first `filled`, which have been filled in.
+                let header = unsafe { one.assume_init_ref() };
+                // SAFETY: `fd` is open as long as `socket` is borrowed; the header names the address and one datagram with its
+                // true length, which are only read and outlive the call.
+                let sent = unsafe { libc::sendmsg(fd, &raw const header.msg_hdr, libc::MSG_NOSIGNAL) };
+                Errno::result(sent).map(|_| 1)
+            } else {
+                let (first, count) = (rest.as_mut_ptr().cast(), rest.len() as libc::c_uint);
+                // SAFETY: as for one; all headers of `rest` have been filled in.
+                Errno::result(unsafe { libc::sendmmsg(fd, first, count, libc::MSG_NOSIGNAL as _) })
+            };
+            match sent {
                 Ok(sent) => {
                     done += (sent as usize).max(1);
                     total.sent += sent as u64;

@@ -1,4 +1,4 @@
-//! The sending thread: reads the ring, wakes for heartbeats, and attaches again to a channel that was made anew.
+//! The sending loop: reads the ring, wakes for heartbeats, and attaches again to a channel that was made anew.
 
 use shmcast::{RecvError, Start, Subscriber, SubscriberBuilder};
 use std::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ const LOOK_EVERY_NS: u64 = 5_000_000;
 /// Pause between two attempts to attach to a channel that went away.
 const RETRY_NS: u64 = 20_000_000;
 
-/// The sending thread.
+/// What the loop works with.
 pub(super) struct Live {
     /// `None` while the channel is gone.
     pub(super) subscriber: Option<Subscriber>,
@@ -39,39 +39,46 @@ pub(super) struct Live {
 
 impl Live {
     pub(super) fn run(mut self) {
-        let result = self.carry_all();
-        let shared = self.outlet.shared.clone();
-        self.outlet.show();
-        match result {
-            Ok(()) => shared.life.enter(Phase::Ended),
-            Err(why) => shared.life.fail(why),
-        }
-        // The repairs serve this session, which is over, or somebody else's to go on with.
-        shared.stop.store(true, Ordering::Relaxed);
+        while self.turn() {}
     }
 
-    fn carry_all(&mut self) -> Result<(), String> {
-        while !self.outlet.shared.stop.load(Ordering::Relaxed) {
-            let found = self.carry()?;
-            let now_ns = self.outlet.clock.now_ns();
-            if now_ns.saturating_sub(self.shown_ns) >= SHOW_EVERY_NS {
-                self.shown_ns = now_ns;
-                self.outlet.show();
-            }
-            if found {
-                self.idle.reset();
-                continue;
-            }
-            if self.outlet.shared.end.load(Ordering::Relaxed) {
-                self.outlet.end(now_ns);
-            }
-            self.outlet.send_idle(now_ns);
-            if self.outlet.sender.is_finished(now_ns) && (self.ends_with_channel || self.is_told_to_end()) {
-                return Ok(());
-            }
-            self.rest(now_ns)?;
+    /// Sends what is waiting in the ring, or waits if that was nothing. Says whether there is anything more to do.
+    pub(super) fn turn(&mut self) -> bool {
+        let result = match self.outlet.shared.stop.load(Ordering::Relaxed) {
+            true => Ok(false),
+            false => self.carry_or_rest(),
+        };
+        match result {
+            Ok(true) => return true,
+            Ok(false) => self.outlet.shared.life.enter(Phase::Ended),
+            Err(why) => self.outlet.shared.life.fail(why),
         }
-        Ok(())
+        self.outlet.show();
+        // The repairs serve this session, which is over, or somebody else's to go on with.
+        self.outlet.shared.stop.store(true, Ordering::Relaxed);
+        false
+    }
+
+    fn carry_or_rest(&mut self) -> Result<bool, String> {
+        let found = self.carry()?;
+        let now_ns = self.outlet.clock.now_ns();
+        if now_ns.saturating_sub(self.shown_ns) >= SHOW_EVERY_NS {
+            self.shown_ns = now_ns;
+            self.outlet.show();
+        }
+        if found {
+            self.idle.reset();
+            return Ok(true);
+        }
+        if self.is_told_to_end() {
+            self.outlet.end(now_ns);
+        }
+        self.outlet.send_idle(now_ns);
+        if self.outlet.sender.is_finished(now_ns) && (self.ends_with_channel || self.is_told_to_end()) {
+            return Ok(false);
+        }
+        self.rest(now_ns)?;
+        Ok(true)
     }
 
     fn is_told_to_end(&self) -> bool {

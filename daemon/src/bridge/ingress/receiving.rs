@@ -1,4 +1,4 @@
-//! The receiving thread: sockets in, state machine, requests and leases out.
+//! The receiving loop: sockets in, state machine, requests and leases out.
 
 use shmcast::Publisher;
 use shmcast::hosting::datagrams::{self, Datagram, Inbox};
@@ -94,7 +94,7 @@ impl Port {
     }
 }
 
-/// The receiving thread.
+/// What the loop works with.
 pub(super) struct Receiving {
     pub(super) ports: Vec<Port>,
     pub(super) servers: Vec<SocketAddrV4>,
@@ -111,29 +111,44 @@ pub(super) struct Receiving {
     pub(super) tap: Option<Tap>,
     pub(super) clock: Clock,
     pub(super) shared: Arc<Shared>,
+    pub(super) turns: u32,
+    pub(super) shown_ns: u64,
+    pub(super) shows: u64,
 }
 
 impl Receiving {
     pub(super) fn run(mut self) {
-        let (mut shown_ns, mut shows, mut turn) = (0, 0u64, 0u32);
-        while !self.shared.stop.load(Ordering::Relaxed) && self.inlet.error.is_none() {
-            turn = turn.wrapping_add(1);
-            let hears_servers = self.wait == WaitMode::Block
-                || turn.is_multiple_of(TURNS_PER_ANSWER)
-                || !self.receiver.backlog().0.is_empty();
-            let found = self.receive_all(hears_servers);
-            let now_ns = self.clock.now_ns();
-            self.act(now_ns);
-            if now_ns.saturating_sub(shown_ns) >= SHOW_EVERY_NS {
-                (shown_ns, shows) = (now_ns, shows + 1);
-                self.show(shows.is_multiple_of(SHOWS_PER_HISTOGRAM));
-            }
-            match found {
-                Found::More => {}
-                Found::Nothing if self.wait == WaitMode::Yield && !turn.is_multiple_of(TURNS_PER_YIELD) => {}
-                Found::Nothing | Found::All => self.rest(now_ns),
-            }
+        while self.turn() {}
+    }
+
+    /// Takes what has come, does what is due, and waits if that was nothing. Says whether there is anything more to do.
+    pub(super) fn turn(&mut self) -> bool {
+        if self.shared.stop.load(Ordering::Relaxed) || self.inlet.error.is_some() {
+            self.end();
+            return false;
         }
+        self.turns = self.turns.wrapping_add(1);
+        let hears_servers = self.wait == WaitMode::Block
+            || self.turns.is_multiple_of(TURNS_PER_ANSWER)
+            || !self.receiver.backlog().0.is_empty();
+        let found = self.receive_all(hears_servers);
+        let now_ns = self.clock.now_ns();
+        self.act(now_ns);
+        if now_ns.saturating_sub(self.shown_ns) >= SHOW_EVERY_NS {
+            (self.shown_ns, self.shows) = (now_ns, self.shows + 1);
+            self.show(self.shows.is_multiple_of(SHOWS_PER_HISTOGRAM));
+        }
+        match found {
+            Found::More => {}
+            Found::Nothing if self.wait == WaitMode::Yield && !self.turns.is_multiple_of(TURNS_PER_YIELD) => {
+            }
+            Found::Nothing | Found::All => self.rest(now_ns),
+        }
+        true
+    }
+
+    #[cold]
+    fn end(&mut self) {
         self.leave();
         self.show(true);
         match self.inlet.error.take() {
