@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 use anyhow::{Context, Result};
+use clap::builder::RangedU64ValueParser;
 use clap::{Parser, Subcommand};
 use shmcast_bench::questions::{bridge, churn, fanout, latency, oversubscribed, sheet, soak, throughput};
 use shmcast_bench::report;
@@ -32,7 +33,7 @@ struct Args {
     #[arg(long, global = true, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Laps of interleaved rounds
-    #[arg(long, global = true, default_value_t = 5)]
+    #[arg(long, global = true, default_value_t = 5, value_parser = count(1, 1000))]
     laps: usize,
     /// Rounds played again because the machine was not quiet, at most
     #[arg(long, global = true, default_value_t = 40)]
@@ -53,17 +54,17 @@ struct Args {
     /// Nobody else plays: of the question's contestants, the peers and those of --with
     #[arg(long, global = true, value_name = "TRANSPORT/WAIT", value_parser = contestant, value_delimiter = ',')]
     only: Vec<Contestant>,
-    /// Payload sizes in bytes
-    #[arg(long, global = true, value_delimiter = ',')]
+    /// Payload sizes in bytes; each payload carries its number and proof
+    #[arg(long, global = true, value_delimiter = ',', value_parser = count(MIN_SIZE as u64, 1 << 24))]
     sizes: Vec<usize>,
     /// Bytes of ring, a power of two, for transports that have one
-    #[arg(long, global = true)]
+    #[arg(long, global = true, value_parser = ring_bytes)]
     ring_bytes: Option<u64>,
     /// Numbers of receivers for the fan-out
-    #[arg(long, global = true, value_delimiter = ',')]
+    #[arg(long, global = true, value_delimiter = ',', value_parser = count(1, 1000))]
     receivers: Vec<usize>,
     /// Messages a round
-    #[arg(long, global = true)]
+    #[arg(long, global = true, value_parser = clap::value_parser!(u64).range(1..))]
     messages: Option<u64>,
 }
 
@@ -119,6 +120,16 @@ enum Question {
     },
 }
 
+fn count(least: u64, most: u64) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(least..=most)
+}
+
+fn ring_bytes(text: &str) -> Result<u64, String> {
+    let bytes = text.parse().ok().filter(|bytes: &u64| bytes.is_power_of_two());
+    let bytes = bytes.filter(|bytes| (1 << 16..=1 << 34).contains(bytes));
+    bytes.ok_or_else(|| format!("{text} is no ring's size: write a power of two from 65536 to 17179869184"))
+}
+
 fn contestant(text: &str) -> Result<Contestant, String> {
     let (transport, wait) =
         text.rsplit_once('/').ok_or("write it as TRANSPORT/WAIT, like multicast/block")?;
@@ -158,10 +169,6 @@ fn main() -> Result<ExitCode> {
     if let Question::Compare { old, new, fail } = &args.question {
         return compare(&args, old, new, *fail);
     }
-    anyhow::ensure!(
-        args.sizes.iter().all(|size| *size >= MIN_SIZE),
-        "a payload carries its number and proof: use --sizes of {MIN_SIZE} B and more"
-    );
     let dir = tempfile::Builder::new()
         .prefix("shmcast-bench-")
         .tempdir_in("/dev/shm")
