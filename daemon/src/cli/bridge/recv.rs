@@ -49,7 +49,7 @@ pub(super) struct Args {
     /// What happens to messages that no server has: skip tells readers which, block waits for them
     #[arg(long, default_value = "skip", value_parser = parse_word::<GapMode>)]
     gap: GapMode,
-    /// With --gap skip: how long to ask before messages are given up
+    /// With --gap skip: how long to ask in vain before messages are given up: of servers that say nothing, or never this
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "5s")]
     give_up: Duration,
     /// Begin with this sequence, asking for what went by already [default: with what is heard first]
