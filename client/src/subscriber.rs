@@ -125,6 +125,7 @@ impl Subscriber {
     ///
     /// # Errors
     /// [`RecvError`]; only the [`TooSmall`](RecvError::TooSmall) of the `_into` variant is worth another try.
+    #[inline]
     pub fn recv(&mut self) -> Result<Event<'_>, RecvError> {
         let event = self.recv_until(None)?;
         Ok(event.expect("waiting without a deadline ends with an event"))
@@ -180,6 +181,7 @@ impl Subscriber {
     /// assert_eq!(subscriber.recv_deadline(Instant::now() + Duration::from_millis(5))?, None);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[inline]
     pub fn recv_deadline(&mut self, deadline: Instant) -> Result<Option<Event<'_>>, RecvError> {
         self.recv_until(Some(deadline))
     }

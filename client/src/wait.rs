@@ -42,7 +42,7 @@ pub const BURST_PAUSE: Duration = Duration::from_micros(2);
 /// Polls between two looks at the clock and at the segment's state while spinning.
 const SPINS_PER_LOOK: u32 = 256;
 /// The same while yielding.
-const YIELDS_PER_LOOK: u32 = 16;
+pub(crate) const YIELDS_PER_LOOK: u32 = 16;
 
 /// The state of one wait.
 #[derive(Debug)]
@@ -61,11 +61,7 @@ impl Waiter {
     #[inline(always)]
     pub(crate) fn idle(&mut self) -> bool {
         self.idle = self.idle.wrapping_add(1);
-        // Those who poll most often need neither a jump table nor a call.
-        if matches!(self.wait, Wait::Yield) {
-            sched_yield();
-            return self.idle.is_multiple_of(YIELDS_PER_LOOK);
-        }
+        // Who polls most often needs neither a jump table nor a call.
         if matches!(self.wait, Wait::Spin) {
             return self.idle.is_multiple_of(SPINS_PER_LOOK);
         }

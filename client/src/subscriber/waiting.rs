@@ -4,7 +4,8 @@
 use super::{Outcome, Subscriber};
 use crate::message::RecvError;
 use crate::park::ALONE;
-use crate::wait::{BURST, BURST_PAUSE, Wait, Waiter};
+use crate::wait::{BURST, BURST_PAUSE, Wait, Waiter, YIELDS_PER_LOOK};
+use rustix::thread::sched_yield;
 use shmcast_layout::ring::reader::Poll;
 use std::time::{Duration, Instant};
 
@@ -36,9 +37,12 @@ impl Subscriber {
             if matches!(self.wait, Wait::Burst) {
                 self.pause_after_burst();
             }
-            if waiter.idle()
-                && let Some(end) = self.look_up(deadline)?
-            {
+            // Each yield is an inline system call: libc's would be another page of code and one of addresses.
+            let is_time_to_look = match self.wait {
+                Wait::Yield => !self.reader.rest_until_due(YIELDS_PER_LOOK, sched_yield),
+                _ => waiter.idle(),
+            };
+            if is_time_to_look && let Some(end) = self.look_up(deadline)? {
                 return Ok(end);
             }
         }
