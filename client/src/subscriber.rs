@@ -16,7 +16,7 @@ use shmcast_layout::layout::record::{Control, session_identity};
 use shmcast_layout::mem::Step;
 use shmcast_layout::reader_page::ReaderPage;
 use shmcast_layout::ring::locate::{LocateError, Place};
-use shmcast_layout::ring::reader::{Poll, Reader};
+use shmcast_layout::ring::reader::{Copied, Poll, Reader};
 use shmcast_layout::segment::Segment;
 use std::fmt;
 use std::fs::File;
@@ -25,6 +25,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 pub use builder::SubscriberBuilder;
 pub use shmcast_layout::ring::reader::Resume;
+
+/// Messages handed out at most before they are counted on the page.
+const BATCH: usize = 64;
 
 /// Where a subscriber begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -252,14 +255,45 @@ impl Subscriber {
     /// assert_eq!(subscriber.recv_batch(2, |_| ())?, 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[inline(always)]
     pub fn recv_batch(&mut self, most: usize, mut each: impl FnMut(Event<'_>)) -> Result<usize, RecvError> {
-        for handed in 0..most {
+        let mut handed = 0;
+        while handed < most {
+            handed += self.take_messages((most - handed).min(BATCH), &mut each);
+            if handed == most {
+                break;
+            }
             match self.try_recv()? {
                 Some(event) => each(event),
-                None => return Ok(handed),
+                None => break,
             }
+            handed += 1;
         }
-        Ok(most)
+        Ok(handed)
+    }
+
+    /// Hands out messages for as long as there are some and nothing else. None of a strict channel, whose messages may
+    /// be void.
+    #[inline(always)]
+    fn take_messages(&mut self, most: usize, mut each: impl FnMut(Event<'_>)) -> usize {
+        if self.generation != 0 {
+            return 0;
+        }
+        let Self { reader, buffer, page, clock, record_latency, .. } = self;
+        let page = page.as_ref().map(|page| &page.page);
+        let taken = reader.take(most, buffer.as_mut_bytes(), |copied, payload| {
+            let Copied { sequence, tag, key, time, .. } = copied;
+            if *record_latency && let Some(page) = page {
+                note_latency(page, clock, time);
+            }
+            each(Event::Message(Message { payload, sequence, tag, key, time }));
+        });
+        if taken > 0
+            && let Some(page) = page
+        {
+            page.received(taken as u64, reader.place());
+        }
+        taken
     }
 
     /// Goes on at message `sequence`, forwards or backwards. O(1). Messages passed over do not count as missed.
@@ -388,11 +422,9 @@ impl Subscriber {
     #[inline(always)]
     fn note_received(&self, time: u64) {
         if let Some(page) = &self.page {
-            page.page.received(self.reader.place());
+            page.page.received(1, self.reader.place());
             if self.record_latency {
-                let now = self.clock.now();
-                page.page.heartbeat(now);
-                page.page.latency(self.clock.latency_ns(time, now));
+                note_latency(&page.page, &self.clock, time);
             }
         }
     }
@@ -439,6 +471,14 @@ impl Subscriber {
     fn lend(&self, outcome: Outcome) -> Event<'_> {
         outcome.into_event(self.buffer.as_bytes())
     }
+}
+
+/// Counts the latency of a message of `time` that has just been received.
+#[inline]
+fn note_latency(page: &ReaderPage, clock: &Clock, time: u64) {
+    let now = clock.now();
+    page.heartbeat(now);
+    page.latency(clock.latency_ns(time, now));
 }
 
 impl fmt::Debug for Subscriber {

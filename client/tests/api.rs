@@ -164,6 +164,29 @@ fn a_batch_hands_out_at_most_what_was_asked_for() {
 }
 
 #[test]
+fn a_batch_longer_than_any_run_of_messages_has_all_in_order() {
+    let dir = scratch();
+    let mut publisher = publisher(dir.path()).capacity(SMALL).open().unwrap();
+    let mut subscriber = subscriber(dir.path()).open().unwrap();
+    publisher.publish_batch((0..200u8).map(|i| [i])).unwrap();
+    publisher.gap(210);
+    publisher.publish_batch((210..=255u8).map(|i| [i])).unwrap();
+    let mut next = 0;
+    let events = subscriber.recv_batch(usize::MAX, |event| match event {
+        Event::Message(m) => {
+            assert_eq!((m.payload, m.sequence), (&[next][..], u64::from(next) + 1));
+            next = next.wrapping_add(1);
+        }
+        Event::Gap { from, to } => {
+            assert_eq!((from, to, next), (201, 210, 200));
+            next = 210;
+        }
+        other => panic!("{other:?}"),
+    });
+    assert_eq!((events, next), (Ok(200 + 1 + 46), 0));
+}
+
+#[test]
 fn every_wait_strategy_keeps_its_deadline_and_sees_the_message() {
     let dir = scratch();
     let mut publisher = publisher(dir.path()).capacity(SMALL).open().unwrap();

@@ -48,11 +48,11 @@ impl ReaderPage {
         self.set(SEQUENCE, place.sequence);
     }
 
-    /// Counts a message received.
+    /// Counts messages received.
     #[inline]
-    pub fn received(&self, place: Place) {
+    pub fn received(&self, messages: u64, place: Place) {
         self.moved(place);
-        self.add(RECEIVED, 1);
+        self.add(RECEIVED, messages);
     }
 
     /// Counts a latency.
@@ -229,7 +229,7 @@ mod tests {
         let start = Place { position: 128, sequence: 3 };
         let page = ReaderPage::create(&file, 42, [7, 8], start).unwrap();
         for (i, latency_ns) in [100, 200, 300, 100_000].into_iter().enumerate() {
-            page.received(Place { position: 192 + 64 * i as u64, sequence: 4 + i as u64 });
+            page.received(1, Place { position: 192 + 64 * i as u64, sequence: 4 + i as u64 });
             page.latency(latency_ns);
         }
         page.lapped(10, Place { position: 4096, sequence: 17 });

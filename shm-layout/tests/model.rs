@@ -484,3 +484,48 @@ fn a_continued_ring_knows_where_it_began() {
     assert_eq!(reader.poll(&mut out), Poll::Control(Control::Epoch { epoch: 4 }));
     assert!(matches!(reader.poll(&mut out), Poll::Message { sequence: 5000, length: 5, .. }));
 }
+
+/// Whatever is no message that can be had stops who takes several at once, and is still there for the poll that follows.
+#[test]
+fn several_taken_at_once_are_what_polls_would_have_found() {
+    let (_file, segment) = segment();
+    let mut writer = segment.writer(1, 0).unwrap();
+    let mut reader = segment.reader(Place::START);
+    let mut out = [0; 1000];
+    let take = |reader: &mut Reader, most, out: &mut [u8]| {
+        let mut next = reader.place().sequence;
+        reader.take(most, out, |copied, bytes| {
+            let expected = (next, next as u16, next.is_multiple_of(7), 1000 + next);
+            assert_eq!((copied.sequence, copied.tag, copied.key, copied.time), expected);
+            assert_eq!(bytes, payload(next, copied.length as u64));
+            next += 1;
+        })
+    };
+    let mut publish = |length: u64| {
+        let sequence = writer.next_sequence();
+        if sequence == 50 {
+            writer.gap(59, 0);
+            return;
+        }
+        let (tag, key) = (sequence as u16, sequence.is_multiple_of(7));
+        writer.publish(&payload(sequence, length), tag, key, 1000 + sequence).unwrap();
+    };
+    (0..50).for_each(|i| publish(20 * i));
+    assert_eq!(take(&mut reader, 0, &mut out), 0);
+    assert_eq!(take(&mut reader, 30, &mut out), 30);
+    assert_eq!(take(&mut reader, 30, &mut out[..799]), 10, "the next has 800 B");
+    assert_eq!(reader.poll(&mut out[..799]), Poll::TooSmall { needed: 800 });
+    assert_eq!(take(&mut reader, 30, &mut out), 9, "then comes the gap");
+    assert_eq!(reader.poll(&mut out), Poll::Control(Control::Gap { from: 50, to: 59 }));
+    assert_eq!(take(&mut reader, 30, &mut out), 0);
+    assert_eq!(reader.poll(&mut out), Poll::Empty);
+    // To the end of the ring, where a pad fills what is left, and beyond it.
+    (0..60).for_each(|_| publish(1000));
+    let before_the_pad = take(&mut reader, 60, &mut out);
+    assert!((1..60).contains(&before_the_pad));
+    assert!(matches!(reader.poll(&mut out), Poll::Message { length: 1000, .. }));
+    assert_eq!(take(&mut reader, 60, &mut out), 59 - before_the_pad);
+    (0..100).for_each(|_| publish(1000));
+    assert_eq!(take(&mut reader, 100, &mut out), 0);
+    assert_eq!(reader.poll(&mut out), Poll::Lapped);
+}

@@ -21,6 +21,16 @@ fn word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
 }
 
+/// Whether two bodies are the same. Short ones are compared here, because a call into the C library would cost more than
+/// many a ring takes to bring them.
+#[inline]
+fn is_same(a: &[u8], b: &[u8]) -> bool {
+    if a.len() > 64 || !a.len().is_multiple_of(8) {
+        return a == b;
+    }
+    a.chunks_exact(8).zip(b.chunks_exact(8)).all(|(a, b)| word(a) == word(b))
+}
+
 /// Ready-made messages of one size.
 #[derive(Debug)]
 pub struct Payloads {
@@ -63,7 +73,7 @@ impl Payloads {
         }
         let (sequence, sent) = (word(&payload[..8]), word(&payload[8..16]));
         let right = word(&payload[16..24]) == mix(sequence, sent)
-            && payload[24..] == self.messages[Self::body(sequence)][24..];
+            && is_same(&payload[24..], &self.messages[Self::body(sequence)][24..]);
         right.then_some((sequence, sent))
     }
 }

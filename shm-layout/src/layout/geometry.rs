@@ -124,7 +124,7 @@ impl Geometry {
 ///
 /// `payload` must not exceed [`MAX_MESSAGE`] by more than a granule, so the sum cannot overflow.
 pub const fn record_bytes(payload: u64) -> u64 {
-    (RECORD_HEADER + payload).next_multiple_of(GRANULE)
+    (RECORD_HEADER + payload + GRANULE - 1) & !(GRANULE - 1)
 }
 
 #[cfg(test)]

@@ -92,6 +92,14 @@ impl Commit {
         record_bytes(self.length())
     }
 
+    /// Whether this is a message, and the one with `sequence`: all that its length does not decide, in one comparison.
+    #[inline]
+    pub const fn is_message(self, sequence: u64) -> bool {
+        let kind = Flags::VALID.and(Flags::PAD).and(Flags::CONTROL);
+        let decides = (u32::MAX as u64) << 32 | (kind.0 as u64) << LENGTH_BITS;
+        (self.0 ^ Self::new(sequence, Flags::VALID, 0).0) & decides == 0
+    }
+
     /// Whether this can be the record that stands `to_end` bytes before the end of the ring and comes next in
     /// sequence. Anything else in that place is a lap or a corruption.
     #[inline]

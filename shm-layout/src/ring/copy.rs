@@ -1,14 +1,15 @@
 //! Moving payload between private bytes and shared words.
 //!
 //! Payload words are relaxed atomics: they may be overwritten while they are read, and the reader's window check says
-//! afterwards whether they were. Copies of up to 64 bytes go word by word. Longer ones go through vector registers on
-//! x86-64, in inline assembly, because the compiler never merges atomics and a word loop leaves half of the store
-//! bandwidth unused. The argument for that one exception: the assembly performs exactly the loads (or stores) of the
-//! word loop, in some order, each of the pieces the hardware makes at least as large as a byte; the protocol asks no
-//! more of payload than that each byte read was written at some time (the fences before and after decide whether it
-//! was the right time), so tearing between words or inside them changes nothing. The compiler may assume nothing
-//! about the memory behind an assembly block, so no data race exists in its eyes. Model-checked and interpreted
-//! builds keep the word loop.
+//! afterwards whether they were. Short copies go word by word: stores of up to 64 bytes, whose source the caller has
+//! often just put together from small pieces, which a wide load would have to wait for, and loads of less than 32. Longer
+//! ones go through vector registers on x86-64, in inline assembly, because the compiler never merges atomics and a word
+//! loop leaves most of the store bandwidth unused. The argument for that one exception: the assembly performs exactly the
+//! loads (or stores) of the word loop, in some order, each of the pieces the hardware makes at least as large as a byte;
+//! the protocol asks no more of payload than that each byte read was written at some time (the fences before and after
+//! decide whether it was the right time), so tearing between words or inside them changes nothing. The compiler may
+//! assume nothing about the memory behind an assembly block, so no data race exists in its eyes. Model-checked and
+//! interpreted builds keep the word loop.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -62,7 +63,7 @@ fn store_words(words: &[AtomicU64], bytes: &[u8]) {
 pub fn load(words: &[AtomicU64], bytes: &mut [u8]) {
     let words = &words[..bytes.len().div_ceil(8)];
     #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-    if bytes.len() > 64 {
+    if bytes.len() >= 32 {
         let wide = bytes.len() & !31;
         let (head, tail) = bytes.split_at_mut(wide);
         wide::load(&words[..wide / 8], head);
@@ -88,51 +89,70 @@ fn load_words(words: &[AtomicU64], bytes: &mut [u8]) {
 #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
 mod wide {
     use super::AtomicU64;
-    use std::arch::asm;
+    use std::arch::{asm, is_x86_feature_detected};
 
     /// Both lengths are the same multiple of 32 bytes, and not 0.
     #[inline(always)]
     pub(super) fn store(words: &[AtomicU64], bytes: &[u8]) {
-        assert!(words.len() * 8 == bytes.len() && bytes.len().is_multiple_of(32) && !bytes.is_empty());
-        // SAFETY: the assertion bounds both runs; SSE2 is part of every x86-64; `movups` needs no alignment. The
-        // destination is shared words behind `UnsafeCell`, mapped writable by the promise of `Cells::from_raw`.
-        unsafe {
-            asm!(
-                "2:",
-                "movups {a}, [{src} + {n}]",
-                "movups {b}, [{src} + {n} + 16]",
-                "movups [{dst} + {n}], {a}",
-                "movups [{dst} + {n} + 16], {b}",
-                "add {n}, 32",
-                "jnz 2b",
-                src = in(reg) bytes.as_ptr().wrapping_add(bytes.len()),
-                dst = in(reg) words.as_ptr().wrapping_add(words.len()),
-                n = inout(reg) (bytes.len() as isize).wrapping_neg() => _,
-                a = out(xmm_reg) _,
-                b = out(xmm_reg) _,
-                options(nostack),
-            );
-        }
+        assert!(words.len() * 8 == bytes.len());
+        // SAFETY: the assertion bounds both runs. The destination is shared words behind `UnsafeCell`, mapped writable by
+        // the promise of `Cells::from_raw`.
+        unsafe { copy(bytes.as_ptr(), words.as_ptr() as *mut u8, bytes.len()) }
     }
 
     /// Both lengths are the same multiple of 32 bytes, and not 0.
     #[inline(always)]
     pub(super) fn load(words: &[AtomicU64], bytes: &mut [u8]) {
-        assert!(words.len() * 8 == bytes.len() && bytes.len().is_multiple_of(32) && !bytes.is_empty());
-        // SAFETY: the assertion bounds both runs; SSE2 is part of every x86-64; `movups` needs no alignment. The
-        // source is shared words mapped readable by the promise of `Cells::from_raw`; the destination is ours alone.
+        assert!(words.len() * 8 == bytes.len());
+        // SAFETY: the assertion bounds both runs. The source is shared words mapped readable by the promise of
+        // `Cells::from_raw`; the destination is ours alone.
+        unsafe { copy(words.as_ptr().cast(), bytes.as_mut_ptr(), bytes.len()) }
+    }
+
+    /// Copies `length` bytes, a multiple of 32 that is not 0, from first to last.
+    ///
+    /// # Safety
+    /// So many bytes can be read at `from` and written at `to`, by this thread or as shared words, and do not overlap.
+    #[inline(always)]
+    unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
+        assert!(length.is_multiple_of(32) && length > 0);
+        let (from, to) = (from.wrapping_add(length), to.wrapping_add(length));
+        let n = (length as isize).wrapping_neg();
+        if length > 64 && is_x86_feature_detected!("avx") {
+            // SAFETY: the caller promised both runs; the processor has just been asked; these moves need no alignment.
+            unsafe {
+                asm!(
+                    "2:",
+                    "vmovups ymm0, [{from} + {n}]",
+                    "vmovups [{to} + {n}], ymm0",
+                    "add {n}, 32",
+                    "jnz 2b",
+                    "vzeroupper", // or each SSE instruction to come waits for the upper halves on some processors
+                    from = in(reg) from,
+                    to = in(reg) to,
+                    n = inout(reg) n => _,
+                    out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+                    out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
+                    out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+                    out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+                    options(nostack),
+                );
+            }
+            return;
+        }
+        // SAFETY: the caller promised both runs; SSE2 is part of every x86-64; `movups` needs no alignment.
         unsafe {
             asm!(
                 "2:",
-                "movups {a}, [{src} + {n}]",
-                "movups {b}, [{src} + {n} + 16]",
-                "movups [{dst} + {n}], {a}",
-                "movups [{dst} + {n} + 16], {b}",
+                "movups {a}, [{from} + {n}]",
+                "movups {b}, [{from} + {n} + 16]",
+                "movups [{to} + {n}], {a}",
+                "movups [{to} + {n} + 16], {b}",
                 "add {n}, 32",
                 "jnz 2b",
-                src = in(reg) words.as_ptr().wrapping_add(words.len()),
-                dst = in(reg) bytes.as_mut_ptr().wrapping_add(bytes.len()),
-                n = inout(reg) (bytes.len() as isize).wrapping_neg() => _,
+                from = in(reg) from,
+                to = in(reg) to,
+                n = inout(reg) n => _,
                 a = out(xmm_reg) _,
                 b = out(xmm_reg) _,
                 options(nostack),

@@ -48,6 +48,21 @@ pub enum Poll {
     Corrupt(Corrupt),
 }
 
+/// A message that was copied out of the ring and verified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Copied {
+    /// Payload bytes.
+    pub length: usize,
+    /// Its sequence.
+    pub sequence: u64,
+    /// The publisher's own mark.
+    pub tag: u16,
+    /// Whether a reader may start afresh from it.
+    pub key: bool,
+    /// Publish time: low 48 bits of the segment's clock, in ticks.
+    pub time: u64,
+}
+
 /// Where a reader that lost its place goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Resume {
@@ -86,41 +101,53 @@ impl Reader {
     /// lines for a longer one; the frontier's line once a chunk.
     #[inline(always)]
     pub fn poll(&mut self, out: &mut [u8]) -> Poll {
+        match look_at(&self.cells, &self.geometry, self.place(), out) {
+            Found::Nothing => self.empty(),
+            Found::Message(Copied { length, sequence, tag, key, time }, after) => {
+                (self.position, self.sequence) = (after.position, after.sequence);
+                Poll::Message { length, sequence, tag, key, time }
+            }
+            Found::Other(commit) => self.poll_other(commit, out),
+        }
+    }
+
+    /// Takes messages for as long as there are any that fit in `out`, up to `most` of them: copies each to the start of
+    /// `out` and hands it to `each` before the next. Returns how many there were; [`poll`](Self::poll) tells what it
+    /// was that ended them.
+    ///
+    /// Cost of a message: as of `poll`, less what it takes to leave and to come back.
+    #[inline(always)]
+    pub fn take(&mut self, most: usize, out: &mut [u8], mut each: impl FnMut(Copied, &[u8])) -> usize {
+        let (cells, geometry) = (&self.cells, self.geometry);
+        let mut place = Place { position: self.position, sequence: self.sequence };
+        for taken in 0..most {
+            let Found::Message(copied, after) = look_at(cells, &geometry, place, out) else { return taken };
+            place = after;
+            (self.position, self.sequence) = (after.position, after.sequence);
+            each(copied, &out[..copied.length]);
+        }
+        most
+    }
+
+    /// What is there is no message that can be had: says what it is.
+    #[cold]
+    fn poll_other(&mut self, commit: Commit, out: &mut [u8]) -> Poll {
         let Geometry { capacity, max_message, .. } = self.geometry;
         let offset = self.position & (capacity - 1);
-        let at = (offset / WORD) as usize;
-        let commit = Commit::from_word(self.cells.data[at].load(Ordering::Relaxed));
-        if commit.word() == 0 {
-            return self.empty();
-        }
-        if !cfg!(mutant = "no_commit_fence") {
-            fence(Ordering::Acquire); // SYNC POINT: commit
-        }
         if !commit.is_plausible(self.sequence, capacity - offset, max_message) {
             return self.implausible(commit);
         }
         if commit.flags().has(Flags::PAD) || commit.flags().has(Flags::CONTROL) {
-            return self.poll_control(commit, at, out);
+            return self.poll_control(commit, (offset / WORD) as usize, out);
         }
-        let length = commit.length() as usize;
-        let bytes = commit.record_bytes();
-        let record = &self.cells.data[at..at + (bytes / WORD) as usize];
-        let meta = Meta::from_word(record[1].load(Ordering::Relaxed));
-        let fits = length <= out.len();
-        if fits {
-            copy::load(&record[(RECORD_HEADER / WORD) as usize..], &mut out[..length]);
-        }
-        if !self.in_window(bytes) {
+        if !self.in_window(commit.record_bytes()) {
             return self.outside(commit);
         }
-        if !fits {
-            return Poll::TooSmall { needed: length };
+        match commit.length() as usize {
+            needed if needed > out.len() => Poll::TooSmall { needed },
+            // Outside of the window before and inside now: no writer moves its frontier back. It will be one or the other.
+            _ => Poll::Empty,
         }
-        let sequence = self.sequence;
-        self.position += bytes;
-        self.sequence = sequence.wrapping_add(1);
-        let key = commit.flags().has(Flags::KEY);
-        Poll::Message { length, sequence, tag: meta.tag(), key, time: meta.time() }
     }
 
     /// Rests while nothing is committed where the next record will stand, up to `most` times; false if there still is
@@ -138,19 +165,9 @@ impl Reader {
         })
     }
 
-    /// Whether nothing read since the commit word can have been overwritten, and the record ends where the writer may
-    /// have written: `bytes <= frontier - position <= capacity`, in one comparison.
     #[inline(always)]
     fn in_window(&self, bytes: u64) -> bool {
-        if cfg!(mutant = "no_window_check") {
-            return true;
-        }
-        if !cfg!(mutant = "no_window_fence") {
-            fence(Ordering::Acquire); // SYNC POINT: window
-        }
-        let frontier = self.cells.header[FRONTIER].load(Ordering::Relaxed);
-        let ahead = frontier.wrapping_sub(self.position);
-        ahead.wrapping_sub(bytes) <= self.geometry.capacity - bytes
+        is_in_window(&self.cells, &self.geometry, self.position, bytes)
     }
 
     #[inline(always)]
@@ -298,4 +315,59 @@ impl Reader {
     pub fn state(&self) -> Option<(u64, State)> {
         State::unpack(self.cells.header[STATE].load(Ordering::Relaxed))
     }
+}
+
+/// What stands at a place.
+enum Found {
+    /// Nothing yet.
+    Nothing,
+    /// A message, which was copied out, and the place after it.
+    Message(Copied, Place),
+    /// Anything else, or a message that cannot be had.
+    Other(Commit),
+}
+
+/// Copies the message at `place` to the start of `out`, if that is what there is. Takes the place and not the reader, so
+/// that a loop over messages keeps it in registers.
+#[inline(always)]
+fn look_at(cells: &RingCells, geometry: &Geometry, place: Place, out: &mut [u8]) -> Found {
+    let Place { position, sequence } = place;
+    let at = ((position & (geometry.capacity - 1)) / WORD) as usize;
+    let commit = Commit::from_word(cells.data[at].load(Ordering::Relaxed));
+    if commit.word() == 0 {
+        return Found::Nothing;
+    }
+    if !cfg!(mutant = "no_commit_fence") {
+        fence(Ordering::Acquire); // SYNC POINT: commit
+    }
+    let (length, bytes) = (commit.length() as usize, commit.record_bytes());
+    // A record that would cross the end of the ring is as little there as one that does not fit in `out`.
+    let record = cells.data.get(at..at + (bytes / WORD) as usize);
+    let payload = out.get_mut(..length);
+    let (Some(record), Some(payload)) = (record, payload) else { return Found::Other(commit) };
+    if !commit.is_message(sequence) || commit.length() > geometry.max_message {
+        return Found::Other(commit);
+    }
+    let meta = Meta::from_word(record[1].load(Ordering::Relaxed));
+    copy::load(&record[(RECORD_HEADER / WORD) as usize..], payload);
+    if !is_in_window(cells, geometry, position, bytes) {
+        return Found::Other(commit);
+    }
+    let key = commit.flags().has(Flags::KEY);
+    let after = Place { position: position + bytes, sequence: sequence.wrapping_add(1) };
+    Found::Message(Copied { length, sequence, tag: meta.tag(), key, time: meta.time() }, after)
+}
+
+/// Whether nothing read since the commit word can have been overwritten, and the record ends where the writer may
+/// have written: `bytes <= frontier - position <= capacity`, in one comparison.
+#[inline(always)]
+fn is_in_window(cells: &RingCells, geometry: &Geometry, position: u64, bytes: u64) -> bool {
+    if cfg!(mutant = "no_window_check") {
+        return true;
+    }
+    if !cfg!(mutant = "no_window_fence") {
+        fence(Ordering::Acquire); // SYNC POINT: window
+    }
+    let frontier = cells.header[FRONTIER].load(Ordering::Relaxed);
+    frontier.wrapping_sub(position).wrapping_sub(bytes) <= geometry.capacity - bytes
 }

@@ -315,9 +315,17 @@ impl Writer {
     }
 
     /// Announces everything up to `end`, where the record to come will end, and makes sure that the commit word there is
-    /// zero. That store comes first of all, so that its cache miss passes while the payload's do.
+    /// zero. After small records both have been done ahead.
     #[inline]
     fn prepare(&mut self, end: u64) {
+        if end + GRANULE > self.clean {
+            self.prepare_now(end);
+        }
+    }
+
+    /// The store of that zero comes first of all, so that its cache miss passes while the payload's do.
+    #[inline(never)]
+    fn prepare_now(&mut self, end: u64) {
         let need = end + GRANULE;
         // What lies inside the record gets payload: nobody looks for a commit word there.
         self.clean = self.clean.max(end);
@@ -360,10 +368,12 @@ impl Writer {
     #[inline]
     fn zero_until(&mut self, end: u64) {
         let mask = self.geometry.capacity - 1;
-        while self.clean < end {
-            self.cells.data[((self.clean & mask) / WORD) as usize].store(0, Ordering::Relaxed);
-            self.clean += GRANULE;
+        let mut clean = self.clean;
+        while clean < end {
+            self.cells.data[((clean & mask) / WORD) as usize].store(0, Ordering::Relaxed);
+            clean += GRANULE;
         }
+        self.clean = clean;
     }
 
     /// Notes where the next sequence will stand; every so often, tells joiners.
