@@ -8,7 +8,8 @@ use crate::rig::plan::{Answer, Case, Stage};
 use crate::rig::spec::{Contestant, Spec, Wait};
 use crate::rig::stats::Distribution;
 use crate::transport::bridge::{
-    BRIDGE, BRIDGE_BUSY_POLL, BRIDGE_INVOKED, BRIDGE_TO_RING, BRIDGE_UNBOUND, PAYLOAD_MAX, WIRE_UDP,
+    BRIDGE, BRIDGE_BUSY_POLL, BRIDGE_INVOKED, BRIDGE_INVOKED_UNICAST, BRIDGE_TO_RING, BRIDGE_UNBOUND,
+    PAYLOAD_MAX, WIRE_MULTICAST, WIRE_UDP,
 };
 use anyhow::Result;
 
@@ -28,7 +29,9 @@ pub fn run(stage: &Stage, hosts: &Hosts, sizes: &[usize], messages: u64) -> Resu
         ring_bytes: RING_BYTES,
         wire: Some(hosts.wire.clone()),
         // A reader that only looks at the ring leaves the receiving thread's CPU alone.
-        receiver_cpus: vec![usize::from([BRIDGE, BRIDGE_INVOKED, WIRE_UDP].contains(&transport))],
+        receiver_cpus: vec![usize::from(
+            ![BRIDGE_TO_RING, BRIDGE_UNBOUND, BRIDGE_BUSY_POLL].contains(&transport),
+        )],
         ..one_to_one(Contestant::new(transport, wait), size)
     };
     let mut cases = Vec::new();
@@ -36,8 +39,10 @@ pub fn run(stage: &Stage, hosts: &Hosts, sizes: &[usize], messages: u64) -> Resu
         let (warmup, messages) = if stage.quick { (100, 1_000) } else { (1_000, messages) };
         let who = [
             (WIRE_UDP, Wait::Spin),
-            (BRIDGE, Wait::Yield),
+            (WIRE_MULTICAST, Wait::Spin),
             (BRIDGE_INVOKED, Wait::Spin),
+            (BRIDGE_INVOKED_UNICAST, Wait::Spin),
+            (BRIDGE, Wait::Yield),
             (BRIDGE_TO_RING, Wait::Spin),
         ];
         let spec = |&(name, wait): &(&str, Wait)| Spec {

@@ -3,7 +3,7 @@
 //! Publisher and reader use the public API as on one host; the bridge's processes are [the rig's](crate::rig::carrier) to
 //! start. Bare UDP has its best settings: a connected socket, a receive buffer as large as the kernel gives.
 
-use crate::rig::hosts::FAR;
+use crate::rig::hosts::{FAR, NEAR};
 use crate::rig::publish::Sender;
 use crate::rig::receive::{Receiver, Sink};
 use crate::rig::spec::{Contestant, Spec, Wait};
@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use shmcast::{Event, Publisher, Subscriber};
 use shmcast_layout::counter::ticks;
 use socket2::{Domain, Protocol, Socket, Type};
-use std::net::{SocketAddrV4, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,9 @@ use std::time::{Duration, Instant};
 pub const BRIDGE: &str = "bridge";
 /// The same, with one thread at each end: the publisher's sends, the reader's receives.
 pub const BRIDGE_INVOKED: &str = "bridge-invoked";
-/// The same up to the ring of the other host, without the reader's part.
+/// The same to the other host's own address, not to a group.
+pub const BRIDGE_INVOKED_UNICAST: &str = "bridge-invoked-unicast";
+/// The same as `bridge` up to the ring of the other host, without the reader's part.
 pub const BRIDGE_TO_RING: &str = "bridge-to-ring";
 /// The same, and the bridge's receiving thread is bound to no CPU.
 pub const BRIDGE_UNBOUND: &str = "bridge-unbound";
@@ -29,12 +31,23 @@ pub const BRIDGE_UNBOUND: &str = "bridge-unbound";
 pub const BRIDGE_BUSY_POLL: &str = "bridge-busy-poll";
 /// A datagram a message.
 pub const WIRE_UDP: &str = "wire-udp";
+/// A datagram a message to a multicast group.
+pub const WIRE_MULTICAST: &str = "wire-multicast";
 /// All of them.
-pub const ALL: [&str; 6] =
-    [BRIDGE, BRIDGE_INVOKED, BRIDGE_TO_RING, BRIDGE_UNBOUND, BRIDGE_BUSY_POLL, WIRE_UDP];
+pub const ALL: [&str; 8] = [
+    BRIDGE,
+    BRIDGE_INVOKED,
+    BRIDGE_INVOKED_UNICAST,
+    BRIDGE_TO_RING,
+    BRIDGE_UNBOUND,
+    BRIDGE_BUSY_POLL,
+    WIRE_UDP,
+    WIRE_MULTICAST,
+];
 
 /// Largest message that fits a packet of the bridge's usual size.
 pub const PAYLOAD_MAX: u64 = 1_378;
+const WIRE_GROUP: Ipv4Addr = Ipv4Addr::new(239, 79, 0, 2);
 const PORT: u16 = 30_001;
 const BUFFER_BYTES: usize = 8 << 20;
 /// How long a wait lasts before the rig's stop flag is looked at.
@@ -175,6 +188,14 @@ fn hand(event: Event<'_>, to_ring: bool, sink: &mut Sink) {
     }
 }
 
+/// Where bare datagrams go.
+fn wire_address(spec: &Spec) -> SocketAddrV4 {
+    match spec.contestant.transport_name() {
+        WIRE_MULTICAST => SocketAddrV4::new(WIRE_GROUP, PORT),
+        _ => SocketAddrV4::new(FAR.0, PORT),
+    }
+}
+
 /// Sends a datagram a message.
 #[derive(Debug)]
 pub struct WireSender(UdpSocket);
@@ -184,9 +205,14 @@ impl WireSender {
     ///
     /// # Errors
     /// What the system says.
-    pub fn open() -> Result<Self> {
+    pub fn open(spec: &Spec) -> Result<Self> {
         let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
-        socket.connect(&SocketAddrV4::new(FAR.0, PORT).into()).context("connect to the other host")?;
+        let to = wire_address(spec);
+        if to.ip().is_multicast() {
+            socket.set_multicast_if_v4(&NEAR.0).context("choose the interface")?;
+            socket.set_multicast_loop_v4(false).context("spare this host")?;
+        }
+        socket.connect(&to.into()).context("connect to the other host")?;
         Ok(Self(socket.into()))
     }
 }
@@ -213,7 +239,11 @@ impl WireReceiver {
     /// What the system says.
     pub fn open(spec: &Spec) -> Result<Self> {
         let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
-        socket.bind(&SocketAddrV4::new(FAR.0, PORT).into()).context("bind the port")?;
+        let at = wire_address(spec);
+        socket.bind(&at.into()).context("bind the port")?;
+        if at.ip().is_multicast() {
+            socket.join_multicast_v4(at.ip(), &FAR.0).context("join the group")?;
+        }
         socket.set_recv_buffer_size(BUFFER_BYTES)?;
         // Beyond the system's limit if we may; if not, the limit it is.
         let _ = nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::RcvBufForce, &BUFFER_BYTES);

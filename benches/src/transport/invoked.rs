@@ -8,33 +8,29 @@ use crate::rig::hosts::{FAR, NEAR};
 use crate::rig::publish::Sender;
 use crate::rig::receive::{Receiver, Sink};
 use crate::rig::spec::Spec;
-use crate::transport::bridge::{BridgeReceiver, BridgeSender, PAYLOAD_MAX, far_dir, near_dir};
+use crate::transport::bridge::{
+    BRIDGE_INVOKED_UNICAST, BridgeReceiver, BridgeSender, PAYLOAD_MAX, far_dir, near_dir,
+};
 use crate::transport::shm::CHANNEL;
 use anyhow::{Context, Result};
 use shmcast::{Publisher, Subscriber};
 use shmcast_daemon::bridge::egress::{EgressInvoker, EgressOptions};
 use shmcast_daemon::bridge::ingress::{IngressInvoker, IngressOptions};
-use shmcast_daemon::bridge::proto::DEFAULT_PAYLOAD_BYTES;
 use shmcast_daemon::bridge::spec::{
     BridgeSpec, LineSpec, ReceiveSpec, RepairSpec, SendSpec, StartAt, WaitMode,
 };
 use std::net::SocketAddrV4;
 
 /// What both ends are told.
-fn bridge_spec(interface: &str) -> Result<BridgeSpec> {
-    let group = GROUP.parse().context("the rig's group")?;
-    Ok(BridgeSpec {
-        name: String::new(),
-        channel: CHANNEL.to_owned(),
-        lines: vec![LineSpec { group, interface: Some(interface.to_owned()), source: None }],
-        session: None,
-        payload_bytes: DEFAULT_PAYLOAD_BYTES,
-        wait: WaitMode::Spin,
-        cpu: None,
-        busy_poll_us: 0,
-        send: None,
-        receive: None,
-    })
+fn bridge_spec(spec: &Spec, interface: &str) -> Result<BridgeSpec> {
+    let group: SocketAddrV4 = GROUP.parse().context("the rig's group")?;
+    let line = match spec.contestant.transport_name() {
+        BRIDGE_INVOKED_UNICAST => {
+            LineSpec { group: SocketAddrV4::new(FAR.0, group.port()), interface: None, source: None }
+        }
+        _ => LineSpec { group, interface: Some(interface.to_owned()), source: None },
+    };
+    Ok(BridgeSpec { lines: vec![line], wait: WaitMode::Spin, ..BridgeSpec::new(CHANNEL) })
 }
 
 fn repair_address() -> SocketAddrV4 {
@@ -58,7 +54,7 @@ impl InvokedSender {
         let network = format!("{}/24", NEAR.0).parse().ok().context("the rig's network")?;
         let repair = RepairSpec { allow: vec![network], ..RepairSpec::new(repair_address()) };
         let send = SendSpec { from: StartAt::Oldest, repair: Some(repair), ..SendSpec::default() };
-        let bridge = BridgeSpec { send: Some(send), ..bridge_spec(NEAR.1)? };
+        let bridge = BridgeSpec { send: Some(send), ..bridge_spec(spec, NEAR.1)? };
         let invoker = EgressInvoker::open(&bridge, channel, EgressOptions::default())?;
         Ok(Self { sender, invoker })
     }
@@ -94,7 +90,7 @@ impl InvokedReceiver {
         let channel = channel.capacity(spec.ring_bytes).max_message(PAYLOAD_MAX);
         let receive =
             ReceiveSpec { servers: vec![repair_address()], from: Some(1), ..ReceiveSpec::default() };
-        let bridge = BridgeSpec { receive: Some(receive), ..bridge_spec(FAR.1)? };
+        let bridge = BridgeSpec { receive: Some(receive), ..bridge_spec(spec, FAR.1)? };
         let invoker = IngressInvoker::open(&bridge, channel, IngressOptions::default())?;
         Ok(Self { invoker, receiver: BridgeReceiver::open(spec)? })
     }

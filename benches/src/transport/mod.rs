@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 
 pub mod bridge;
 pub mod ideal;
+#[cfg(feature = "bridge")]
 pub mod invoked;
 pub mod multicast;
 pub mod peers;
@@ -55,14 +56,18 @@ pub fn play(task: &Task) -> Result<()> {
         (Task::Receive(_, me), UNIX_DATAGRAM) => receive::play(spec, *me, unix::datagram(spec, *me)?),
         (Task::Publish(_), UNIX_SEQPACKET) => publish::play(spec, unix::SeqpacketSender::open(spec)?),
         (Task::Receive(_, me), UNIX_SEQPACKET) => receive::play(spec, *me, unix::seqpacket(spec)?),
-        (Task::Publish(_), bridge::WIRE_UDP) => publish::play(spec, bridge::WireSender::open()?),
-        (Task::Receive(_, me), bridge::WIRE_UDP) => {
+        (Task::Publish(_), bridge::WIRE_UDP | bridge::WIRE_MULTICAST) => {
+            publish::play(spec, bridge::WireSender::open(spec)?)
+        }
+        (Task::Receive(_, me), bridge::WIRE_UDP | bridge::WIRE_MULTICAST) => {
             receive::play(spec, *me, bridge::WireReceiver::open(spec)?)
         }
-        (Task::Publish(_), bridge::BRIDGE_INVOKED) => {
+        #[cfg(feature = "bridge")]
+        (Task::Publish(_), bridge::BRIDGE_INVOKED | bridge::BRIDGE_INVOKED_UNICAST) => {
             publish::play(spec, invoked::InvokedSender::open(spec)?)
         }
-        (Task::Receive(_, me), bridge::BRIDGE_INVOKED) => {
+        #[cfg(feature = "bridge")]
+        (Task::Receive(_, me), bridge::BRIDGE_INVOKED | bridge::BRIDGE_INVOKED_UNICAST) => {
             receive::play(spec, *me, invoked::InvokedReceiver::open(spec)?)
         }
         (Task::Publish(_), name) if bridge::ALL.contains(&name) => {

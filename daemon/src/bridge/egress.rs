@@ -125,7 +125,9 @@ impl Egress {
         let mut lines = Vec::with_capacity(spec.lines.len());
         for line in &spec.lines {
             let socket = socket::open_sender(line, send.ttl, send.loopback)?;
-            lines.push(Line { from: local_address(&socket), socket, to: line.group });
+            // Only to groups: a host that refuses one datagram would fail the next one on a connected socket.
+            let is_connected = line.group.ip().is_multicast() && socket.connect(line.group).is_ok();
+            lines.push(Line { from: local_address(&socket), socket, to: line.group, is_connected });
         }
         let start = match send.from {
             StartAt::Latest => Start::Latest,
@@ -165,7 +167,7 @@ impl Egress {
                 let server =
                     Repair::new(repair, spec.payload_bytes, socket, channel.clone(), clock, shared.clone())?;
                 egress.threads.push(spawn("bridge-repair", None, move || server.run())?);
-                Some(Line { from: egress.repair_address, socket: live, to: repair.bind })
+                Some(Line { from: egress.repair_address, socket: live, to: repair.bind, is_connected: false })
             }
             None => None,
         };

@@ -1,5 +1,6 @@
 //! What the bridge's threads have in common: their start, their clock, and what they do while there is nothing to do.
 
+use rustix::thread::sched_yield;
 use std::io;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -91,10 +92,10 @@ impl Idle {
     pub(super) fn wait(&mut self, limit: Duration) {
         match self.wait {
             WaitMode::Spin => std::hint::spin_loop(),
-            WaitMode::Yield => std::thread::yield_now(),
+            WaitMode::Yield => sched_yield(),
             WaitMode::Block if self.polls < POLLS_BEFORE_SLEEP => {
                 self.polls += 1;
-                std::thread::yield_now();
+                sched_yield();
             }
             WaitMode::Block => {
                 std::thread::sleep(self.sleep.min(limit));

@@ -213,14 +213,23 @@ pub struct Sent {
     pub error: Option<Errno>,
 }
 
-/// Sends datagrams to one address, in their order. A datagram that the kernel refuses is skipped and counted. On a blocking
-/// socket this waits while its send buffer is full. One system call for [`BATCH`] datagrams, no allocation.
-pub fn send<'a>(socket: impl AsFd, to: SocketAddrV4, datagrams: impl IntoIterator<Item = &'a [u8]>) -> Sent {
-    let mut address = libc::sockaddr_in {
+/// Sends datagrams to one address, or if that is `None` to the one that the socket is connected to, in their order. A datagram
+/// that the kernel refuses is skipped and counted. On a blocking socket this waits while its send buffer is full. One system
+/// call for [`BATCH`] datagrams, no allocation.
+pub fn send<'a>(
+    socket: impl AsFd,
+    to: impl Into<Option<SocketAddrV4>>,
+    datagrams: impl IntoIterator<Item = &'a [u8]>,
+) -> Sent {
+    let mut address = to.into().map(|to| libc::sockaddr_in {
         sin_family: libc::AF_INET as libc::sa_family_t,
         sin_port: to.port().to_be(),
         sin_addr: libc::in_addr { s_addr: u32::from(*to.ip()).to_be() },
         sin_zero: [0; 8],
+    });
+    let (name, name_bytes) = match &mut address {
+        Some(address) => (ptr::from_mut(address), size_of::<libc::sockaddr_in>() as libc::socklen_t),
+        None => (ptr::null_mut(), 0),
     };
     let mut total = Sent::default();
     let mut datagrams = datagrams.into_iter().peekable();
@@ -234,8 +243,8 @@ pub fn send<'a>(socket: impl AsFd, to: SocketAddrV4, datagrams: impl IntoIterato
                 iov_len: datagram.len(),
             });
             let header = &mut headers[i].write(no_header()).msg_hdr;
-            header.msg_name = (&raw mut address).cast();
-            header.msg_namelen = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+            header.msg_name = name.cast();
+            header.msg_namelen = name_bytes;
             header.msg_iov = vector;
             header.msg_iovlen = 1;
             filled = i + 1;
@@ -246,9 +255,20 @@ pub fn send<'a>(socket: impl AsFd, to: SocketAddrV4, datagrams: impl IntoIterato
             let sent = if let [one] = rest {
                 // SAFETY: it is one of the first `filled`, which have been filled in.
                 let header = unsafe { one.assume_init_ref() };
-                // SAFETY: `fd` is open as long as `socket` is borrowed; the header names the address and one datagram with its
-                // true length, which are only read and outlive the call.
-                let sent = unsafe { libc::sendmsg(fd, &raw const header.msg_hdr, libc::MSG_NOSIGNAL) };
+                // SAFETY: its vector has been written before it.
+                let vector = unsafe { *header.msg_hdr.msg_iov };
+                // SAFETY: `fd` is open as long as `socket` is borrowed; the vector is one datagram, and the name an address or
+                // null, with their true lengths; they are only read and outlive the call.
+                let sent = unsafe {
+                    libc::sendto(
+                        fd,
+                        vector.iov_base,
+                        vector.iov_len,
+                        libc::MSG_NOSIGNAL,
+                        name.cast(),
+                        name_bytes,
+                    )
+                };
                 Errno::result(sent).map(|_| 1)
             } else {
                 let (first, count) = (rest.as_mut_ptr().cast(), rest.len() as libc::c_uint);

@@ -21,6 +21,8 @@ pub(super) struct Line {
     pub(super) socket: UdpSocket,
     pub(super) from: Option<SocketAddrV4>,
     pub(super) to: SocketAddrV4,
+    /// Whether the socket is connected to it, so that the kernel need not find the way for each datagram.
+    pub(super) is_connected: bool,
 }
 
 /// Where the ring's events go.
@@ -163,7 +165,7 @@ fn send_to_all<'a, D: Iterator<Item = &'a [u8]>>(
         counters.datagrams_refused += sent.refused;
     };
     for line in lines {
-        count(datagrams::send(&line.socket, line.to, datagrams()));
+        count(datagrams::send(&line.socket, (!line.is_connected).then_some(line.to), datagrams()));
     }
     if let Some(leases) = leases {
         live.iter().for_each(|to| count(datagrams::send(&leases.socket, to, datagrams())));

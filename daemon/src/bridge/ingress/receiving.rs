@@ -1,5 +1,6 @@
 //! The receiving loop: sockets in, state machine, requests and leases out.
 
+use rustix::thread::sched_yield;
 use shmcast::Publisher;
 use shmcast::hosting::datagrams::{self, Datagram, Inbox};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
@@ -121,25 +122,26 @@ impl Receiving {
         while self.turn() {}
     }
 
-    /// Takes what has come, does what is due, and waits if that was nothing. Says whether there is anything more to do.
+    /// Does what is due, takes what has come, and waits if that was nothing. Says whether there is anything more to do.
     pub(super) fn turn(&mut self) -> bool {
         if self.shared.stop.load(Ordering::Relaxed) || self.inlet.error.is_some() {
             self.end();
             return false;
         }
-        self.turns = self.turns.wrapping_add(1);
-        let hears_servers = self.wait == WaitMode::Block
-            || self.turns.is_multiple_of(TURNS_PER_ANSWER)
-            || !self.receiver.backlog().0.is_empty();
-        let found = self.receive_all(hears_servers);
+        // What is due comes first, so that nothing stands between a message and its reader.
         let now_ns = self.clock.now_ns();
         self.act(now_ns);
         if now_ns.saturating_sub(self.shown_ns) >= SHOW_EVERY_NS {
             (self.shown_ns, self.shows) = (now_ns, self.shows + 1);
             self.show(self.shows.is_multiple_of(SHOWS_PER_HISTOGRAM));
         }
-        match found {
+        self.turns = self.turns.wrapping_add(1);
+        let hears_servers = self.wait == WaitMode::Block
+            || self.turns.is_multiple_of(TURNS_PER_ANSWER)
+            || !self.receiver.backlog().0.is_empty();
+        match self.receive_all(hears_servers) {
             Found::More => {}
+            _ if self.receiver.next_deadline().is_some_and(|due_ns| due_ns <= now_ns) => {}
             Found::Nothing if self.wait == WaitMode::Yield && !self.turns.is_multiple_of(TURNS_PER_YIELD) => {
             }
             Found::Nothing | Found::All => self.rest(now_ns),
@@ -288,7 +290,7 @@ impl Receiving {
     fn rest(&self, now_ns: u64) {
         match self.wait {
             WaitMode::Spin => {}
-            WaitMode::Yield => std::thread::yield_now(),
+            WaitMode::Yield => sched_yield(),
             WaitMode::Block => {
                 let leases = self.ports.iter().flat_map(|port| &port.leases);
                 let due_ns =
