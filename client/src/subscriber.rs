@@ -341,7 +341,7 @@ impl Subscriber {
     }
 
     /// What the segment says of its publisher now: its epoch, and whether it closed the channel. A publisher that died
-    /// still reads [`State::Active`]; [`Directory::channel`] asks the kernel.
+    /// still reads [`State::Active`]; [`Directory::channel`](crate::Directory::channel) asks the kernel.
     pub fn publisher_state(&self) -> Option<(u64, State)> {
         self.reader.state()
     }
