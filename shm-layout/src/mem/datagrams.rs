@@ -92,7 +92,7 @@ impl Inbox {
     /// Takes some of what is waiting at `socket`, at most [`BATCH`], in place of what was received before; gives how many.
     /// Never waits. One system call, no allocation.
     ///
-    /// Asks for one datagram, which costs less than a batch of one, then for twice as many each time that as many as asked for came, else for half: the kernel
+    /// Asks for one datagram, then for twice as many each time that as many as asked for came, else for half: the kernel
     /// looks once more before it hands out fewer than asked for, and a datagram that comes alone does not wait for that.
     /// From the third in a row that came alone only one in 16 has a time stamp and a drop count, which take the kernel a
     /// third of a microsecond; while datagrams come faster than they are taken, all have.
@@ -120,26 +120,12 @@ impl Inbox {
             header.msg_control = controls[i].as_mut_ptr().cast();
             header.msg_controllen = size_of::<Control>() as _;
         }
-        let fd = socket.as_fd().as_raw_fd();
-        let received = if asked == 1 {
-            // SAFETY: the first header has been filled in.
-            let header = unsafe { headers[0].assume_init_mut() };
-            // SAFETY: `fd` is open as long as `socket` is borrowed; the header names a slot, an address and a control buffer
-            // with their true lengths, all of which outlive the call.
-            let bytes = unsafe { libc::recvmsg(fd, &raw mut header.msg_hdr, libc::MSG_DONTWAIT) };
-            Errno::result(bytes).map(|bytes| {
-                header.msg_len = bytes as libc::c_uint;
-                1
-            })
-        } else {
-            let (first, asked) = (headers.as_mut_ptr().cast(), asked as libc::c_uint);
-            // SAFETY: as for one; the first `asked` headers have been filled in, each with a slot, an address and a control
-            // buffer of its own.
-            Errno::result(unsafe {
-                libc::recvmmsg(fd, first, asked, libc::MSG_DONTWAIT as _, ptr::null_mut())
-            })
-        };
-        let received = match received {
+        let (fd, first) = (socket.as_fd().as_raw_fd(), headers.as_mut_ptr().cast());
+        // SAFETY: `fd` is open as long as `socket` is borrowed; the first `asked` headers are filled in and each names one
+        // slot, one address and one control buffer of its own with their true lengths, all of which outlive the call.
+        let received =
+            unsafe { libc::recvmmsg(fd, first, asked as _, libc::MSG_DONTWAIT as _, ptr::null_mut()) };
+        let received = match Errno::result(received) {
             Ok(received) => (received as usize).min(asked),
             Err(Errno::EAGAIN | Errno::EINTR) => 0,
             Err(e) => return Err(e.into()),

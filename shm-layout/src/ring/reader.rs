@@ -119,7 +119,7 @@ impl Reader {
     #[inline(always)]
     pub fn take(&mut self, most: usize, out: &mut [u8], mut each: impl FnMut(Copied, &[u8])) -> usize {
         let (cells, geometry) = (&self.cells, self.geometry);
-        let mut place = Place { position: self.position, sequence: self.sequence };
+        let mut place = self.place();
         for taken in 0..most {
             let Found::Message(copied, after) = look_at(cells, &geometry, place, out) else { return taken };
             place = after;
