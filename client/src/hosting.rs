@@ -15,6 +15,7 @@ use shmcast_layout::layout::geometry::Geometry;
 use shmcast_layout::layout::header::{GENERATION, Header, LAZY_BYTES};
 use shmcast_layout::layout::reader_page::BYTES as PAGE_BYTES;
 pub use shmcast_layout::layout::reader_page::{BUCKETS, bucket_limit_ns};
+pub use shmcast_layout::layout::record::{session_identity, session_words};
 use shmcast_layout::mem::memfd;
 pub use shmcast_layout::mem::{Preparation, Step, datagrams, handoff};
 use shmcast_layout::reader_page::{HostPage, ReaderStats};

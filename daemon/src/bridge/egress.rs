@@ -5,7 +5,7 @@
 //! live traffic goes first. The publisher never waits for either: a bridge that is overtaken counts what it missed, and
 //! receivers get an exact gap. After the start the loop makes no system call but those that send, sleep or yield.
 
-use shmcast::hosting::datagrams;
+use shmcast::hosting::{datagrams, session_identity, session_words};
 use shmcast::{ChannelError, Start, State, Subscriber, SubscriberBuilder, Wait};
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
 use std::sync::Arc;
@@ -68,19 +68,13 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn session(&self) -> Session {
-        let [high, low] = [0, 1].map(|half| self.session[half].load(Ordering::Relaxed).to_le_bytes());
-        let mut bytes = [0; 10];
-        bytes[..8].copy_from_slice(&high);
-        bytes[8..].copy_from_slice(&low[..2]);
-        Session::from_bytes(bytes)
+        let words = [0, 1].map(|half: usize| self.session[half].load(Ordering::Relaxed));
+        Session::from_bytes(session_identity(words))
     }
 
     fn set_session(&self, session: Session) {
-        let (mut high, mut low) = ([0; 8], [0; 8]);
-        high.copy_from_slice(&session.as_bytes()[..8]);
-        low[..2].copy_from_slice(&session.as_bytes()[8..]);
-        self.session[0].store(u64::from_le_bytes(high), Ordering::Relaxed);
-        self.session[1].store(u64::from_le_bytes(low), Ordering::Relaxed);
+        let words = session_words(*session.as_bytes());
+        self.session.iter().zip(words).for_each(|(half, word)| half.store(word, Ordering::Relaxed));
         self.life.note_session(session);
     }
 }

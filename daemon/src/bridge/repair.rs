@@ -19,7 +19,7 @@ use super::proto::SECOND_NS;
 use super::proto::control::{CONTROL_MAX_BYTES, is_control};
 use super::proto::lease::{LeaseConfig, LeaseServer};
 use super::proto::limit::{AllowList, Rate};
-use super::proto::replay::{Held, Replay, ReplayConfig, Reply};
+use super::proto::replay::{GLOBAL_RATE_BYTES, Held, Replay, ReplayConfig, Reply, SOURCE_RATE_BYTES};
 use super::proto::wire::Request;
 use super::socket::wait_for_any;
 use super::spec::RepairSpec;
@@ -32,9 +32,6 @@ const LOOK_UP: Duration = Duration::from_millis(20);
 const SLOT_BYTES: usize = 256;
 /// How long a token bucket's burst lasts at its rate.
 const BURST_SHARE: u64 = 25;
-/// Repairs for each receiver and for all, in bytes a second, unless configured; both grow with the feed.
-const SOURCE_RATE_BYTES: u64 = 25_000_000;
-const RATE_BYTES: u64 = 100_000_000;
 /// How often the feed's own rate is measured.
 const MEASURE_EVERY_NS: u64 = SECOND_NS / 4;
 
@@ -120,7 +117,7 @@ impl Repair {
             trust_allowed: spec.trust_allowed,
             source_rate: rate(spec.source_rate_bytes.unwrap_or(SOURCE_RATE_BYTES)),
             source_grows: spec.source_rate_bytes.is_none(),
-            global_rate: rate(spec.rate_bytes.unwrap_or(RATE_BYTES)),
+            global_rate: rate(spec.rate_bytes.unwrap_or(GLOBAL_RATE_BYTES)),
             global_grows: spec.rate_bytes.is_none(),
             ..ReplayConfig::default()
         };

@@ -21,6 +21,10 @@ use super::wire::{HEADER_BYTES, LENGTH_BYTES, MAX_DATAGRAM_BYTES, PacketWriter, 
 
 /// How much a source without proof may draw, as a multiple of what it sent.
 pub const UNPROVED_FACTOR: usize = 3;
+/// What one source may draw, and all of them together, in bytes a second unless configured.
+pub const SOURCE_RATE_BYTES: u64 = 25_000_000;
+/// See [`SOURCE_RATE_BYTES`].
+pub const GLOBAL_RATE_BYTES: u64 = 100_000_000;
 /// How many times the bytes of the feed a source may draw whose rate grows with it: who fell behind gains a second with
 /// each second that it catches up.
 pub const CATCH_UP_FACTOR: u64 = 2;
@@ -58,9 +62,9 @@ impl Default for ReplayConfig {
             allow: AllowList::default(),
             trust_allowed: false,
             announce: true,
-            source_rate: Rate { per_second: 25_000_000, burst: 1 << 20 },
+            source_rate: Rate { per_second: SOURCE_RATE_BYTES, burst: 1 << 20 },
             source_grows: true,
-            global_rate: Rate { per_second: 100_000_000, burst: 4 << 20 },
+            global_rate: Rate { per_second: GLOBAL_RATE_BYTES, burst: 4 << 20 },
             global_grows: true,
             max_sources: 1_024,
         }
@@ -140,17 +144,16 @@ impl Replay {
         read: impl FnMut(u64, &mut [u8]) -> Option<usize>,
     ) -> Reply {
         self.counters.requests += 1;
-        let request = match self.admit(now_ns, from, datagram, session, held) {
+        let request = match self.admit(from, datagram, session, held) {
             Ok(request) => request,
-            Err(refusal) => {
-                self.counters.refuse(refusal);
-                let is_held = matches!(refusal, Refusal::SourceRate | Refusal::GlobalRate);
-                return match is_held && proved {
-                    true => self.reply_later(datagram, held, out).unwrap_or(Reply::Nothing(refusal)),
-                    false => Reply::Nothing(refusal),
-                };
-            }
+            Err(refusal) => return Reply::Nothing(self.counters.refuse(refusal)),
         };
+        if let Err(refusal) = self.afford(now_ns, from) {
+            let nothing = Reply::Nothing(self.counters.refuse(refusal));
+            // What is gone already is not promised.
+            let is_promised = proved && request.first >= held.oldest;
+            return if is_promised { self.reply_later(&request, out).unwrap_or(nothing) } else { nothing };
+        }
         let limit = match proved || self.config.trust_allowed {
             true => self.config.payload_bytes,
             false => self.config.payload_bytes.min(UNPROVED_FACTOR * datagram.len()),
@@ -170,8 +173,7 @@ impl Replay {
     }
 
     fn admit(
-        &mut self,
-        now_ns: u64,
+        &self,
         from: SocketAddr,
         datagram: &[u8],
         session: Session,
@@ -187,13 +189,17 @@ impl Replay {
         if request.first >= held.next {
             return Err(Refusal::NotYet);
         }
+        Ok(request)
+    }
+
+    fn afford(&mut self, now_ns: u64, from: SocketAddr) -> Result<(), Refusal> {
         if !self.global.is_open(now_ns, self.global_rate) {
             return Err(Refusal::GlobalRate);
         }
         if !self.sources.is_open(now_ns, from.ip().to_canonical()) {
             return Err(Refusal::SourceRate);
         }
-        Ok(request)
+        Ok(())
     }
 
     fn reply_messages(
@@ -237,9 +243,7 @@ impl Replay {
         self.announce(gone, out).map_or(Reply::Nothing(Refusal::Gone), |bytes| Reply::Gone { bytes })
     }
 
-    // What is gone already is not promised.
-    fn reply_later(&self, datagram: &[u8], held: Held, out: &mut [u8]) -> Option<Reply> {
-        let request = Request::parse(datagram).ok().filter(|request| request.first >= held.oldest)?;
+    fn reply_later(&self, request: &Request, out: &mut [u8]) -> Option<Reply> {
         let later = Control::Later { session: request.session, first: request.first };
         self.announce(later, out).map(|bytes| Reply::Later { bytes })
     }
