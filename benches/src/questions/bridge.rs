@@ -8,7 +8,7 @@ use crate::rig::plan::{Answer, Case, Stage};
 use crate::rig::spec::{Contestant, Spec, Wait};
 use crate::rig::stats::Distribution;
 use crate::transport::bridge::{
-    BRIDGE, BRIDGE_BUSY_POLL, BRIDGE_INVOKED, BRIDGE_INVOKED_UNICAST, BRIDGE_TO_RING, BRIDGE_UNBOUND,
+    BRIDGE, BRIDGE_BUSY_POLL, BRIDGE_INVOKED, BRIDGE_INVOKED_UNICAST, BRIDGE_TO_RING, BRIDGE_UNBOUND, Mode,
     PAYLOAD_MAX, WIRE_MULTICAST, WIRE_UDP,
 };
 use anyhow::Result;
@@ -25,14 +25,16 @@ const RING_BYTES: u64 = 4 << 20;
 /// # Errors
 /// When a round cannot be tried.
 pub fn run(stage: &Stage, hosts: &Hosts, sizes: &[usize], messages: u64) -> Result<Answer> {
-    let base = |transport: &str, wait, size| Spec {
-        ring_bytes: RING_BYTES,
-        wire: Some(hosts.wire.clone()),
+    let base = |transport: &str, wait, size| {
+        let contestant = Contestant::new(transport, wait);
         // A reader that only looks at the ring leaves the receiving thread's CPU alone.
-        receiver_cpus: vec![usize::from(
-            ![BRIDGE_TO_RING, BRIDGE_UNBOUND, BRIDGE_BUSY_POLL].contains(&transport),
-        )],
-        ..one_to_one(Contestant::new(transport, wait), size)
+        let only_looks = Mode::of(&contestant).is_some_and(|mode| mode.to_ring);
+        Spec {
+            ring_bytes: RING_BYTES,
+            wire: Some(hosts.wire.clone()),
+            receiver_cpus: vec![usize::from(!only_looks)],
+            ..one_to_one(contestant, size)
+        }
     };
     let mut cases = Vec::new();
     for &size in sizes.iter().filter(|size| **size as u64 <= PAYLOAD_MAX) {

@@ -16,9 +16,7 @@ use anyhow::{Context, Result};
 use shmcast::{Publisher, Subscriber};
 use shmcast_daemon::bridge::egress::{EgressInvoker, EgressOptions};
 use shmcast_daemon::bridge::ingress::{IngressInvoker, IngressOptions};
-use shmcast_daemon::bridge::spec::{
-    BridgeSpec, LineSpec, ReceiveSpec, RepairSpec, SendSpec, StartAt, WaitMode,
-};
+use shmcast_daemon::bridge::spec::{BridgeSpec, LineSpec, ReceiveSpec, RepairSpec, SendSpec, StartAt};
 use std::net::SocketAddrV4;
 
 /// What both ends are told.
@@ -30,7 +28,7 @@ fn bridge_spec(spec: &Spec, interface: &str) -> Result<BridgeSpec> {
         }
         _ => LineSpec { group, interface: Some(interface.to_owned()), source: None },
     };
-    Ok(BridgeSpec { lines: vec![line], wait: WaitMode::Spin, ..BridgeSpec::new(CHANNEL) })
+    Ok(BridgeSpec { lines: vec![line], ..BridgeSpec::new(CHANNEL) })
 }
 
 fn repair_address() -> SocketAddrV4 {

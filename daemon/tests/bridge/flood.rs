@@ -2,12 +2,10 @@
 //! be, most of them under the feed's own session. None is sound, so none may count.
 
 use serde_json::json;
-use shmcast::hosting::datagrams;
+use shmcast::hosting::datagrams::{self, BATCH};
+use shmcast_daemon::bridge::proto::wire::HEADER_BYTES;
 use shmcast_daemon::bridge::socket::open_sender;
 use shmcast_daemon::bridge::spec::LineSpec;
-
-const HEADER: usize = 20;
-const BATCH: usize = 32;
 
 /// `COUNT GROUP-OR-HOST INTERFACE SESSION`, with `_` for spaces in the session.
 pub fn run(words: &[&str]) {
@@ -43,7 +41,7 @@ fn malformed(number: u64, own: &[u8; 10], rng: &mut fastrand::Rng) -> Vec<u8> {
     let mut noise = [0; 80];
     rng.fill(&mut noise);
     match number % 6 {
-        0 => noise[..rng.usize(0..HEADER)].to_vec(),
+        0 => noise[..rng.usize(0..HEADER_BYTES)].to_vec(),
         1 => packet(own, 0, 1, &[0, 0]),
         2 => packet(own, u64::MAX, 2, &[0, 0, 0, 0]),
         // A length that reaches past the end, in the first message or in the second.

@@ -16,11 +16,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 fn sending(dir: &Path, change: impl FnOnce(&mut RepairSpec)) -> Egress {
+    sending_to(Vec::new(), dir, change)
+}
+
+fn sending_to(lines: Vec<LineSpec>, dir: &Path, change: impl FnOnce(&mut RepairSpec)) -> Egress {
     let mut repair = RepairSpec::new("127.0.0.1:0".parse().unwrap());
     repair.allow = vec!["127.0.0.1".parse().unwrap()];
     change(&mut repair);
     let send = SendSpec { repair: Some(repair), ..SendSpec::default() };
-    let spec = BridgeSpec { send: Some(send), ..BridgeSpec::new("t") };
+    let spec = BridgeSpec { lines, send: Some(send), ..BridgeSpec::new("t") };
     Egress::start(&spec, Subscriber::builder("t").dir(dir), EgressOptions::default()).unwrap()
 }
 
@@ -110,13 +114,8 @@ fn strangers_draw_no_byte_and_who_is_unproved_three_times_what_it_sent() {
     let mut publisher = builder.open().unwrap();
     let listener = client();
     let std::net::SocketAddr::V4(group) = listener.local_addr().unwrap() else { panic!("an IPv4 socket") };
-    let mut repair = RepairSpec::new("127.0.0.1:0".parse().unwrap());
-    repair.allow = vec!["127.0.0.1".parse().unwrap()];
-    let send = SendSpec { repair: Some(repair), ..SendSpec::default() };
     let line = LineSpec { group, interface: None, source: None };
-    let spec = BridgeSpec { send: Some(send), lines: vec![line], ..BridgeSpec::new("t") };
-    let channel = Subscriber::builder("t").dir(dir.path());
-    let egress = Egress::start(&spec, channel, EgressOptions::default()).unwrap();
+    let egress = sending_to(vec![line], dir.path(), |_| {});
     // More than the ring holds, so that the first are gone.
     publish(&mut publisher, 10_000);
     publisher.publish(b"short").unwrap();
