@@ -79,12 +79,17 @@ impl IdealWriter {
         let at = (self.next as usize & (self.shape.slots - 1)) * words;
         let slot = &self.cells[at..at + words];
         // As the product does: the line that readers poll comes last and in one burst.
-        let (inline, rest) = payload.split_at(payload.len().min(INLINE));
-        if !rest.is_empty() {
-            copy::store(&slot[LINE_WORDS..], rest);
-        }
-        copy::store(&slot[1..LINE_WORDS], inline);
-        slot[0].store(self.next, Ordering::Release);
+        let (line, rest) = slot.split_first_chunk::<LINE_WORDS>().expect("a slot is whole lines");
+        let [sequence, inline @ ..] = line;
+        let first = match payload.split_first_chunk::<INLINE>() {
+            Some((first, more)) => {
+                copy::store(rest, more);
+                first
+            }
+            None => payload,
+        };
+        copy::store_inline(inline, first);
+        sequence.store(self.next, Ordering::Release);
         self.next += 1;
     }
 }

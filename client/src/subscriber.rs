@@ -64,8 +64,10 @@ pub struct Subscriber {
     reader: Reader,
     clock: Clock,
     wait: Wait,
-    /// The sequence at the last empty poll of a wait, for [`Wait::Burst`].
-    caught_up_at: u64,
+    /// Whether a batch has found the end of what is published since the last wait.
+    has_caught_up: bool,
+    /// From where [`Wait::Burst`] counts: sequence and time.
+    burst_mark: (u64, u64),
     resume: Resume,
     /// The publisher's incarnation as last told.
     epoch: u64,
@@ -203,7 +205,7 @@ impl Subscriber {
     /// [`RecvError`].
     #[inline(always)]
     pub fn try_recv(&mut self) -> Result<Option<Event<'_>>, RecvError> {
-        let poll = self.reader.poll(self.buffer.as_mut_bytes());
+        let poll = self.reader.poll_with_scratch(self.buffer.as_mut_bytes());
         // The two common answers go straight to the caller, without a detour through memory.
         match poll {
             Poll::Empty if self.attachment.is_none() && !self.is_epoch_in_doubt => Ok(None),
@@ -257,6 +259,9 @@ impl Subscriber {
     /// ```
     #[inline(always)]
     pub fn recv_batch(&mut self, most: usize, mut each: impl FnMut(Event<'_>)) -> Result<usize, RecvError> {
+        if self.has_caught_up {
+            self.pause_after_burst();
+        }
         let mut handed = 0;
         while handed < most {
             handed += self.take_messages((most - handed).min(BATCH), &mut each);
@@ -265,7 +270,10 @@ impl Subscriber {
             }
             match self.try_recv()? {
                 Some(event) => each(event),
-                None => break,
+                None => {
+                    self.has_caught_up = matches!(self.wait, Wait::Burst);
+                    break;
+                }
             }
             handed += 1;
         }
@@ -377,7 +385,7 @@ impl Subscriber {
     /// page of code that no turn finds in the TLB.
     #[inline(always)]
     fn poll(&mut self) -> Result<Option<Outcome>, RecvError> {
-        match self.reader.poll(self.buffer.as_mut_bytes()) {
+        match self.reader.poll_with_scratch(self.buffer.as_mut_bytes()) {
             Poll::Empty if self.attachment.is_none() && !self.is_epoch_in_doubt => Ok(None),
             Poll::Message { length, sequence, tag, key, time } if self.generation == 0 => {
                 self.note_received(time);

@@ -16,8 +16,9 @@ pub enum Wait {
     Spin,
     /// As `Spin`, for the highest rate: who catches up with the publisher in the middle of a burst lets it get ahead for
     /// [`BURST_PAUSE`]. A line that is polled must be fetched back by the publisher for each message; a reader that
-    /// stays behind gets several from lines that are ready. A message that follows [`BURST`] others without a pause may
-    /// come that much later; until then, and whenever messages come one by one, nothing differs from `Spin`.
+    /// stays behind gets several from lines that are ready. A message that follows [`BURST`] others within
+    /// [`BURST_WITHIN`] may come that much later; until then, and whenever messages come more slowly, nothing differs from
+    /// `Spin`.
     Burst,
     /// Polls this many times, then gives the core away after each further poll.
     SpinThenYield(u32),
@@ -34,10 +35,12 @@ pub enum Wait {
     Park,
 }
 
-/// Messages received without an empty poll that [`Wait::Burst`] takes for a burst.
+/// Messages that [`Wait::Burst`] takes for a burst, if they come within [`BURST_WITHIN`].
 pub const BURST: u64 = 32;
-/// How long [`Wait::Burst`] lets the publisher get ahead.
-pub const BURST_PAUSE: Duration = Duration::from_micros(2);
+/// Time within which they come: at 4 million messages a second and more.
+pub const BURST_WITHIN: Duration = Duration::from_micros(8);
+/// How long [`Wait::Burst`] lets the publisher get ahead; never by more than half of the ring.
+pub const BURST_PAUSE: Duration = Duration::from_micros(8);
 
 /// Polls between two looks at the clock and at the segment's state while spinning.
 const SPINS_PER_LOOK: u32 = 256;

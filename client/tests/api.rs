@@ -6,6 +6,7 @@
 mod support;
 
 use shmcast::{ChannelError, Event, Mark, PublishError, RecvError, TooLarge, Wait};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use support::{SMALL, drain, is_silent, publisher, scratch, subscriber};
 
@@ -192,6 +193,7 @@ fn every_wait_strategy_keeps_its_deadline_and_sees_the_message() {
     let mut publisher = publisher(dir.path()).capacity(SMALL).open().unwrap();
     let waits = [
         Wait::Spin,
+        Wait::Burst,
         Wait::SpinThenYield(100),
         Wait::Yield,
         Wait::Backoff,
@@ -216,6 +218,39 @@ fn every_wait_strategy_keeps_its_deadline_and_sees_the_message() {
             assert_eq!(late.join().unwrap(), sequence, "{wait:?}");
         });
     }
+}
+
+#[test]
+fn who_waits_in_bursts_loses_nothing_in_the_smallest_ring() {
+    let dir = scratch();
+    let mut publisher = publisher(dir.path()).capacity(SMALL).open().unwrap();
+    let mut subscriber = subscriber(dir.path()).wait(Wait::Burst).open().unwrap();
+    let consumed = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for sequence in 1..=20_000u64 {
+                // Half of a ring of one line a message, as far ahead as a reader in a burst may let itself fall.
+                while sequence > consumed.load(Ordering::Acquire) + SMALL / 64 / 2 {
+                    std::thread::yield_now();
+                }
+                publisher.publish(&sequence.to_le_bytes()).unwrap();
+            }
+        });
+        let mut due = 1u64;
+        while due <= 20_000 {
+            let mut take = |event: Event<'_>| match event {
+                Event::Message(m) => {
+                    assert_eq!((m.sequence, m.payload), (due, &due.to_le_bytes()[..]));
+                    due += 1;
+                }
+                other => panic!("{other:?}"),
+            };
+            if subscriber.recv_batch(100, &mut take).unwrap() == 0 {
+                take(subscriber.recv().unwrap());
+            }
+            consumed.store(due - 1, Ordering::Release);
+        }
+    });
 }
 
 #[test]

@@ -66,7 +66,7 @@ impl Payloads {
     }
 
     /// Sequence and send time of a message of which every byte is right.
-    #[inline]
+    #[inline(always)]
     pub fn check(&self, payload: &[u8]) -> Option<(u64, u64)> {
         if payload.len() != self.size {
             return None;

@@ -234,7 +234,7 @@ impl SubscriberBuilder {
         }
         // One line more than the largest message, so that a length of 0 is no special case. Zeros come as pages yet to
         // be faulted in: touch those that messages of common sizes need.
-        let lines = header.geometry.max_message as usize / size_of::<Line>() + 1;
+        let lines = header.geometry.max_message as usize / size_of::<Line>() + 2;
         let mut buffer = <[Line]>::new_box_zeroed_with_elems(lines).expect("room for one message");
         buffer.iter_mut().take(TOUCHED_BYTES / size_of::<Line>()).for_each(|line| line.0[0] = 0xff);
         let generation = segment.header_word(GENERATION);
@@ -242,7 +242,8 @@ impl SubscriberBuilder {
             reader: segment.reader(place),
             clock: Clock::of_segment(header),
             wait: self.wait,
-            caught_up_at: place.sequence,
+            has_caught_up: false,
+            burst_mark: (place.sequence, 0),
             resume: self.resume,
             epoch,
             began_in,

@@ -4,7 +4,7 @@
 use super::{Outcome, Subscriber};
 use crate::message::RecvError;
 use crate::park::ALONE;
-use crate::wait::{BURST, BURST_PAUSE, Wait, Waiter, YIELDS_PER_LOOK};
+use crate::wait::{BURST, BURST_PAUSE, BURST_WITHIN, Wait, Waiter, YIELDS_PER_LOOK};
 use rustix::thread::sched_yield;
 use shmcast_layout::ring::reader::Poll;
 use std::time::{Duration, Instant};
@@ -27,6 +27,9 @@ impl Subscriber {
     #[inline(always)]
     pub(super) fn next(&mut self, deadline: Option<Instant>) -> Result<Option<Outcome>, RecvError> {
         let mut waiter = Waiter::new(self.wait);
+        if self.has_caught_up {
+            self.pause_after_burst();
+        }
         loop {
             if let Some(outcome) = self.poll()? {
                 return Ok(Some(outcome));
@@ -57,17 +60,25 @@ impl Subscriber {
         Ok(deadline.is_some_and(|deadline| Instant::now() >= deadline).then_some(None))
     }
 
-    /// Called at an empty poll: if it ended a burst, the publisher may get ahead now.
+    /// Called after an empty poll: if messages come in a burst, the publisher may get ahead now.
     #[inline(never)]
-    fn pause_after_burst(&mut self) {
+    pub(super) fn pause_after_burst(&mut self) {
+        self.has_caught_up = false;
         let next = self.next_sequence();
-        if next.wrapping_sub(self.caught_up_at) >= BURST {
-            let start = self.clock.now();
-            while self.clock.ns_between(start, self.clock.now()) < BURST_PAUSE.as_nanos() as u64 {
+        let (sequence, time) = self.burst_mark;
+        if next.wrapping_sub(sequence) < BURST {
+            return;
+        }
+        let start = self.clock.now();
+        let mut now = start;
+        if self.clock.ns_between(time, start) < BURST_WITHIN.as_nanos() as u64 {
+            let enough = BURST_PAUSE.as_nanos() as u64;
+            while self.clock.ns_between(start, now) < enough && !self.reader.is_far_behind() {
                 std::hint::spin_loop();
+                now = self.clock.now();
             }
         }
-        self.caught_up_at = next;
+        self.burst_mark = (next, now);
     }
 
     /// As [`next`](Self::next), for one who parks.

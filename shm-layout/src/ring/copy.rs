@@ -1,9 +1,9 @@
 //! Moving payload between private bytes and shared words.
 //!
 //! Payload words are relaxed atomics: they may be overwritten while they are read, and the reader's window check says
-//! afterwards whether they were. Short copies go word by word: stores of up to 64 bytes, whose source the caller has
-//! often just put together from small pieces, which a wide load would have to wait for, and loads of less than 32. Longer
-//! ones go through vector registers on x86-64, in inline assembly, because the compiler never merges atomics and a word
+//! afterwards whether they were. Stores of up to 64 bytes go word by word, because the caller has often just put their
+//! source together from small pieces, which a wide load would have to wait for. Longer ones, and loads of whole lines, go
+//! through vector registers on x86-64, in inline assembly, because the compiler never merges atomics and a word
 //! loop leaves most of the store bandwidth unused. The argument for that one exception: the assembly performs exactly the
 //! loads (or stores) of the word loop, in some order, each of the pieces the hardware makes at least as large as a byte;
 //! the protocol asks no more of payload than that each byte read was written at some time (the fences before and after
@@ -12,6 +12,9 @@
 //! interpreted builds keep the word loop.
 
 use crate::sync::{AtomicU64, Ordering};
+
+/// Payload words that share a line with their record's header.
+pub const INLINE_WORDS: usize = 6;
 
 /// Asks for the line of `word`, to be stored to soon. No promise and no effect but on time.
 #[inline(always)]
@@ -25,22 +28,41 @@ pub fn fetch_to_store(word: &AtomicU64) {
     let _ = word;
 }
 
+/// Asks for the line of `word`, to be loaded from soon. No promise and no effect but on time.
+#[inline(always)]
+pub fn fetch_to_load(word: &AtomicU64) {
+    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+    // SAFETY: a hint: it changes no byte of memory and no register.
+    unsafe {
+        std::arch::asm!("prefetcht0 [{}]", in(reg) word.as_ptr(), options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+    let _ = word;
+}
+
+/// Up to eight bytes as a word, the rest of it zeros. In pieces of fixed size: a copy of any other length is a call.
 #[inline(always)]
 fn load_piece(piece: &[u8]) -> u64 {
     let mut word = [0; 8];
-    word[..piece.len()].copy_from_slice(piece);
+    let mut at = 0;
+    for size in [8, 4, 2, 1] {
+        if piece.len() & size != 0 {
+            word[at..at + size].copy_from_slice(&piece[at..at + size]);
+            at += size;
+        }
+    }
     u64::from_ne_bytes(word)
 }
 
-/// Stores `bytes` into `words`, which must have room; the last word is padded with zeros.
-#[inline(always)]
+/// Stores `bytes` into `words`, which must have room. What follows them in the last word is undefined.
+///
+/// A call, because its branches would cost a short message more than the call costs a long one.
+#[inline(never)]
 pub fn store(words: &[AtomicU64], bytes: &[u8]) {
     let words = &words[..bytes.len().div_ceil(8)];
     #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
     if bytes.len() > 64 {
-        let wide = bytes.len() & !31;
-        wide::store(&words[..wide / 8], &bytes[..wide]);
-        return store_words(&words[wide / 8..], &bytes[wide..]);
+        return wide::store(words, bytes);
     }
     store_words(words, bytes);
 }
@@ -58,6 +80,23 @@ fn store_words(words: &[AtomicU64], bytes: &[u8]) {
     }
 }
 
+/// As [`store`], in place, for what shares a line with its header. Word by word: the caller has often just put the
+/// source together from small pieces, which a wide load would have to wait for.
+///
+/// # Panics
+/// When there are more bytes than room.
+#[inline(always)]
+pub fn store_inline<const WORDS: usize>(words: &[AtomicU64; WORDS], bytes: &[u8]) {
+    assert!(bytes.len() <= WORDS * 8);
+    for (i, word) in words.iter().enumerate() {
+        match bytes.get(8 * i..8 * i + 8) {
+            Some(piece) => word.store(load_piece(piece), Ordering::Relaxed),
+            None if bytes.len() > 8 * i => return word.store(load_piece(&bytes[8 * i..]), Ordering::Relaxed),
+            None => return,
+        }
+    }
+}
+
 /// Loads `bytes.len()` bytes from `words`, which must hold them.
 #[inline(always)]
 pub fn load(words: &[AtomicU64], bytes: &mut [u8]) {
@@ -69,6 +108,19 @@ pub fn load(words: &[AtomicU64], bytes: &mut [u8]) {
         wide::load(&words[..wide / 8], head);
         return load_words(&words[wide / 8..], tail);
     }
+    load_words(words, bytes);
+}
+
+/// Loads the payload words of a whole record, from behind its header to the end of its last line, whatever part of them
+/// the message takes: no branch depends on its length but the one of the loop over lines.
+///
+/// # Panics
+/// Unless there are [`INLINE_WORDS`] words and a number of whole lines, and exactly as many bytes.
+#[inline(always)]
+pub fn load_lines(words: &[AtomicU64], bytes: &mut [u8]) {
+    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+    wide::load_lines(words, bytes);
+    #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
     load_words(words, bytes);
 }
 
@@ -91,13 +143,17 @@ mod wide {
     use super::AtomicU64;
     use std::arch::{asm, is_x86_feature_detected};
 
-    /// Both lengths are the same multiple of 32 bytes, and not 0.
+    /// At least 32 bytes; the last 32 are stored at once, some of them a second time, rather than piece by piece.
     #[inline(always)]
     pub(super) fn store(words: &[AtomicU64], bytes: &[u8]) {
-        assert!(words.len() * 8 == bytes.len());
+        assert!(words.len() * 8 >= bytes.len() && bytes.len() >= 32);
+        let (from, to) = (bytes.as_ptr(), words.as_ptr() as *mut u8);
+        let last = bytes.len() - 32;
         // SAFETY: the assertion bounds both runs. The destination is shared words behind `UnsafeCell`, mapped writable by
         // the promise of `Cells::from_raw`.
-        unsafe { copy(bytes.as_ptr(), words.as_ptr() as *mut u8, bytes.len()) }
+        unsafe { copy(from, to, bytes.len() & !31) };
+        // SAFETY: as above; the run is the last 32 bytes of the same.
+        unsafe { copy(from.wrapping_add(last), to.wrapping_add(last), 32) };
     }
 
     /// Both lengths are the same multiple of 32 bytes, and not 0.
@@ -107,6 +163,54 @@ mod wide {
         // SAFETY: the assertion bounds both runs. The source is shared words mapped readable by the promise of
         // `Cells::from_raw`; the destination is ours alone.
         unsafe { copy(words.as_ptr().cast(), bytes.as_mut_ptr(), bytes.len()) }
+    }
+
+    /// Both are the payload part of a record: the rest of its first line, and whole lines. In pieces of 16 bytes, none of
+    /// which crosses a line where the destination begins with one; wider ones would, because a header stands before the
+    /// source.
+    #[inline(always)]
+    pub(super) fn load_lines(words: &[AtomicU64], bytes: &mut [u8]) {
+        assert!(words.len() * 8 == bytes.len() && words.len() % 8 == super::INLINE_WORDS);
+        let n = super::INLINE_WORDS as isize * 8 - bytes.len() as isize;
+        // SAFETY: the assertion bounds both runs: 48 bytes, and 64 in each turn of the loop. The source is shared words
+        // mapped readable by the promise of `Cells::from_raw`; the destination is ours alone. SSE2 is part of every
+        // x86-64, and `movups` needs no alignment.
+        unsafe {
+            asm!(
+                "movups {a}, [{from}]",
+                "movups {b}, [{from} + 16]",
+                "movups {c}, [{from} + 32]",
+                "movups [{to}], {a}",
+                "movups [{to} + 16], {b}",
+                "movups [{to} + 32], {c}",
+                "test {n}, {n}",
+                "jz 3f",
+                "lea {from}, [{from} + 48]",
+                "lea {to}, [{to} + 48]",
+                "sub {from}, {n}",
+                "sub {to}, {n}",
+                "2:",
+                "movups {a}, [{from} + {n}]",
+                "movups {b}, [{from} + {n} + 16]",
+                "movups {c}, [{from} + {n} + 32]",
+                "movups {d}, [{from} + {n} + 48]",
+                "movups [{to} + {n}], {a}",
+                "movups [{to} + {n} + 16], {b}",
+                "movups [{to} + {n} + 32], {c}",
+                "movups [{to} + {n} + 48], {d}",
+                "add {n}, 64",
+                "jnz 2b",
+                "3:",
+                from = inout(reg) words.as_ptr() => _,
+                to = inout(reg) bytes.as_mut_ptr() => _,
+                n = inout(reg) n => _,
+                a = out(xmm_reg) _,
+                b = out(xmm_reg) _,
+                c = out(xmm_reg) _,
+                d = out(xmm_reg) _,
+                options(nostack),
+            );
+        }
     }
 
     /// Copies `length` bytes, a multiple of 32 that is not 0, from first to last.
@@ -183,6 +287,41 @@ mod tests {
                 let untouched = cells[..1].iter().chain(&cells[end..]);
                 assert!(untouched.map(|w| w.load(Ordering::Relaxed)).all(|w| w == mark), "{length}");
             }
+        }
+    }
+    #[test]
+    fn whole_lines_survive_at_every_alignment_and_nothing_else_is_touched() {
+        for lines in 0..5 {
+            let count = INLINE_WORDS + lines * 8;
+            let cells = Cells::zeroed(64);
+            cells
+                .iter()
+                .enumerate()
+                .for_each(|(i, word)| word.store(i as u64 * 0x0101_0101, Ordering::Relaxed));
+            for align in 0..8 {
+                let mut out = vec![0xee; align + count * 8 + 16];
+                load_lines(&cells[2..2 + count], &mut out[align..align + count * 8]);
+                let (before, rest) = out.split_at(align);
+                let (copied, behind) = rest.split_at(count * 8);
+                let expected = (2..2 + count as u64).flat_map(|i| (i * 0x0101_0101).to_ne_bytes());
+                assert!(copied.iter().copied().eq(expected), "{lines} lines");
+                assert!(before.iter().chain(behind).all(|&byte| byte == 0xee), "{lines} lines");
+            }
+        }
+    }
+
+    #[test]
+    fn short_payloads_are_stored_in_place() {
+        let source: Vec<u8> = (1..=48).collect();
+        for length in 0..=48 {
+            let cells = Cells::zeroed(8);
+            let (line, _) = cells.split_first_chunk::<INLINE_WORDS>().unwrap();
+            store_inline(line, &source[..length]);
+            let mut out = vec![0; length];
+            load(&line[..length.div_ceil(8)], &mut out);
+            assert_eq!(out, source[..length]);
+            let words = line[length.div_ceil(8)..].iter().map(|word| word.load(Ordering::Relaxed));
+            assert!(words.into_iter().all(|word| word == 0), "{length}");
         }
     }
 }

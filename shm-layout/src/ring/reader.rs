@@ -7,13 +7,16 @@ use crate::layout::record::{Commit, Control, Flags, Meta};
 use crate::ring::cells::RingCells;
 use crate::ring::copy;
 use crate::ring::locate::{LocateError, Locator, Place};
-use crate::sync::{Ordering, fence};
+use crate::sync::{AtomicU64, Ordering, fence};
 
 /// Empty polls between two looks at frontier and state.
 #[cfg(not(loom))]
 const LOOK_EVERY: u32 = 64;
 #[cfg(loom)]
 const LOOK_EVERY: u32 = 1;
+
+/// Granules ahead of a batch's reader that are asked for before it gets there.
+const FETCH_AHEAD: u64 = 16;
 
 /// What one poll found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,7 +104,19 @@ impl Reader {
     /// lines for a longer one; the frontier's line once a chunk.
     #[inline(always)]
     pub fn poll(&mut self, out: &mut [u8]) -> Poll {
-        match look_at(&self.cells, &self.geometry, self.place(), out) {
+        self.poll_by::<false>(out)
+    }
+
+    /// As [`poll`](Self::poll), for a buffer that nobody looks at beyond the message: what follows it there may change, up
+    /// to 63 bytes. Saves the branches that depend on the length.
+    #[inline(always)]
+    pub fn poll_with_scratch(&mut self, out: &mut [u8]) -> Poll {
+        self.poll_by::<true>(out)
+    }
+
+    #[inline(always)]
+    fn poll_by<const SCRATCH: bool>(&mut self, out: &mut [u8]) -> Poll {
+        match look_at::<SCRATCH>(&self.cells, &self.geometry, self.place(), out) {
             Found::Nothing => self.empty(),
             Found::Message(Copied { length, sequence, tag, key, time }, after) => {
                 (self.position, self.sequence) = (after.position, after.sequence);
@@ -112,7 +127,7 @@ impl Reader {
     }
 
     /// Takes messages for as long as there are any that fit in `out`, up to `most` of them: copies each to the start of
-    /// `out` and hands it to `each` before the next. Returns how many there were; [`poll`](Self::poll) tells what it
+    /// `out`, where what follows it may change, and hands it to `each` before the next. Returns how many there were; [`poll`](Self::poll) tells what it
     /// was that ended them.
     ///
     /// Cost of a message: as of `poll`, less what it takes to leave and to come back.
@@ -120,8 +135,16 @@ impl Reader {
     pub fn take(&mut self, most: usize, out: &mut [u8], mut each: impl FnMut(Copied, &[u8])) -> usize {
         let (cells, geometry) = (&self.cells, self.geometry);
         let mut place = self.place();
+        let published = cells.header[LAZY_PUBLISHED].load(Ordering::Relaxed);
         for taken in 0..most {
-            let Found::Message(copied, after) = look_at(cells, &geometry, place, out) else { return taken };
+            // Whatever its size, a record is at least a granule: what lies so far ahead has been published.
+            if published.wrapping_sub(place.sequence) as i64 > FETCH_AHEAD as i64 {
+                let ahead = (place.position + FETCH_AHEAD * GRANULE) & (geometry.capacity - 1);
+                copy::fetch_to_load(&cells.data[(ahead / WORD) as usize]);
+            }
+            let Found::Message(copied, after) = look_at::<true>(cells, &geometry, place, out) else {
+                return taken;
+            };
             place = after;
             (self.position, self.sequence) = (after.position, after.sequence);
             each(copied, &out[..copied.length]);
@@ -311,6 +334,12 @@ impl Reader {
         published.saturating_add(1).saturating_sub(self.sequence)
     }
 
+    /// Whether the writer has announced half of the ring beyond this reader: high time to read on.
+    pub fn is_far_behind(&self) -> bool {
+        let frontier = self.cells.header[FRONTIER].load(Ordering::Relaxed);
+        frontier.wrapping_sub(self.position) > self.geometry.capacity / 2
+    }
+
     /// Epoch and state of the segment; `None` when another program wrote nonsense there.
     pub fn state(&self) -> Option<(u64, State)> {
         State::unpack(self.cells.header[STATE].load(Ordering::Relaxed))
@@ -327,10 +356,15 @@ enum Found {
     Other(Commit),
 }
 
-/// Copies the message at `place` to the start of `out`, if that is what there is. Takes the place and not the reader, so
-/// that a loop over messages keeps it in registers.
+/// Copies the message at `place` to the start of `out`, if that is what there is; with `SCRATCH`, what follows it there may
+/// change. Takes the place and not the reader, so that a loop over messages keeps it in registers.
 #[inline(always)]
-fn look_at(cells: &RingCells, geometry: &Geometry, place: Place, out: &mut [u8]) -> Found {
+fn look_at<const SCRATCH: bool>(
+    cells: &RingCells,
+    geometry: &Geometry,
+    place: Place,
+    out: &mut [u8],
+) -> Found {
     let Place { position, sequence } = place;
     let at = ((position & (geometry.capacity - 1)) / WORD) as usize;
     let commit = Commit::from_word(cells.data[at].load(Ordering::Relaxed));
@@ -340,22 +374,34 @@ fn look_at(cells: &RingCells, geometry: &Geometry, place: Place, out: &mut [u8])
     if !cfg!(mutant = "no_commit_fence") {
         fence(Ordering::Acquire); // SYNC POINT: commit
     }
-    let (length, bytes) = (commit.length() as usize, commit.record_bytes());
-    // A record that would cross the end of the ring is as little there as one that does not fit in `out`.
-    let record = cells.data.get(at..at + (bytes / WORD) as usize);
-    let payload = out.get_mut(..length);
-    let (Some(record), Some(payload)) = (record, payload) else { return Found::Other(commit) };
     if !commit.is_message(sequence) || commit.length() > geometry.max_message {
         return Found::Other(commit);
     }
+    let (length, bytes) = (commit.length() as usize, commit.record_bytes());
+    // A record that would cross the end of the ring is as little there as one that does not fit in `out`.
+    let Some(record) = cells.data.get(at..at + (bytes / WORD) as usize) else { return Found::Other(commit) };
     let meta = Meta::from_word(record[1].load(Ordering::Relaxed));
-    copy::load(&record[(RECORD_HEADER / WORD) as usize..], payload);
+    let payload = &record[(RECORD_HEADER / WORD) as usize..];
+    let whole = bytes as usize - RECORD_HEADER as usize;
+    if SCRATCH && whole <= out.len() {
+        copy::load_lines(payload, &mut out[..whole]);
+    } else if length <= out.len() {
+        load_exactly(payload, &mut out[..length]);
+    } else {
+        return Found::Other(commit);
+    }
     if !is_in_window(cells, geometry, position, bytes) {
         return Found::Other(commit);
     }
     let key = commit.flags().has(Flags::KEY);
     let after = Place { position: position + bytes, sequence: sequence.wrapping_add(1) };
     Found::Message(Copied { length, sequence, tag: meta.tag(), key, time: meta.time() }, after)
+}
+
+/// For those who mind what stands behind the message, or have no room there.
+#[inline(never)]
+fn load_exactly(payload: &[AtomicU64], out: &mut [u8]) {
+    copy::load(payload, out);
 }
 
 /// Whether nothing read since the commit word can have been overwritten, and the record ends where the writer may

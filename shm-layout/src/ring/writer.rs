@@ -159,7 +159,7 @@ impl Writer {
     /// [`TooLarge`]; nothing is published then.
     #[inline]
     pub fn publish(&mut self, payload: &[u8], tag: u16, key: bool, time: u64) -> Result<u64, TooLarge> {
-        self.publish_timed(payload, tag, key, || time)
+        self.record(payload, tag, key, || time)
     }
 
     /// As [`publish`](Self::publish), and reads the clock itself: for a small message at the last moment, while its
@@ -176,6 +176,20 @@ impl Writer {
         key: bool,
         now: impl Fn() -> u64,
     ) -> Result<u64, TooLarge> {
+        if payload.len() <= INLINE {
+            copy::fetch_to_store(&self.cells.data[self.word_at(self.tail)]);
+        }
+        self.record(payload, tag, key, now)
+    }
+
+    #[inline]
+    fn record(
+        &mut self,
+        payload: &[u8],
+        tag: u16,
+        key: bool,
+        now: impl Fn() -> u64,
+    ) -> Result<u64, TooLarge> {
         let length = payload.len() as u64;
         let max_message = self.geometry.max_message;
         if length > max_message {
@@ -185,20 +199,22 @@ impl Writer {
         let is_small = bytes <= SMALL;
         let early = if is_small { None } else { Some(now()) };
         let at = self.reserve(bytes);
-        let record = &self.cells.data[at..at + (bytes / WORD) as usize];
+        let (line, rest) = self.cells.data[at..].split_first_chunk::<LINE_WORDS>().expect("a whole line");
+        let [commit, meta, inline @ ..] = line;
         // The line that readers poll comes last and in one burst, so that they cannot take it away half way.
-        let (inline, rest) = payload.split_at(payload.len().min(INLINE));
-        if !rest.is_empty() {
-            copy::store(&record[LINE_WORDS..], rest);
-        } else {
-            copy::fetch_to_store(&record[0]);
-        }
+        let first = match payload.split_first_chunk::<INLINE>() {
+            Some((first, more)) => {
+                copy::store(rest, more);
+                first
+            }
+            None => payload,
+        };
         let time = early.unwrap_or_else(now);
-        record[1].store(Meta::new(tag, time).word(), Ordering::Relaxed);
-        copy::store(&record[2..LINE_WORDS], inline);
+        meta.store(Meta::new(tag, time).word(), Ordering::Relaxed);
+        copy::store_inline(inline, first);
         let sequence = self.next;
         let flags = if key { Flags::KEY } else { Flags::VALID };
-        record[0].store(Commit::new(sequence, flags, length).word(), COMMIT); // SYNC POINT: commit
+        commit.store(Commit::new(sequence, flags, length).word(), COMMIT); // SYNC POINT: commit
         self.tail += bytes;
         self.next = sequence + 1;
         self.bytes = self.bytes.wrapping_add(length);
@@ -289,6 +305,12 @@ impl Writer {
             }
         }
         self.committed();
+    }
+
+    /// The index of the word at a position.
+    #[inline]
+    fn word_at(&self, position: u64) -> usize {
+        ((position & (self.geometry.capacity - 1)) / WORD) as usize
     }
 
     /// Prepares `bytes` contiguous bytes at the tail and returns the index of their first word.
