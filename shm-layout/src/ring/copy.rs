@@ -57,7 +57,7 @@ fn load_piece(piece: &[u8]) -> u64 {
 /// Stores `bytes` into `words`, which must have room. What follows them in the last word is undefined.
 ///
 /// A call, because its branches would cost a short message more than the call costs a long one.
-#[inline(never)]
+#[inline(always)]
 pub fn store(words: &[AtomicU64], bytes: &[u8]) {
     let words = &words[..bytes.len().div_ceil(8)];
     #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
@@ -141,7 +141,7 @@ fn load_words(words: &[AtomicU64], bytes: &mut [u8]) {
 #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
 mod wide {
     use super::AtomicU64;
-    use std::arch::{asm, is_x86_feature_detected};
+    use std::arch::asm;
 
     /// At least 32 bytes; the last 32 are stored at once, some of them a second time, rather than piece by piece.
     #[inline(always)]
@@ -222,28 +222,6 @@ mod wide {
         assert!(length.is_multiple_of(32) && length > 0);
         let (from, to) = (from.wrapping_add(length), to.wrapping_add(length));
         let n = (length as isize).wrapping_neg();
-        if length > 64 && is_x86_feature_detected!("avx") {
-            // SAFETY: the caller promised both runs; the processor has just been asked; these moves need no alignment.
-            unsafe {
-                asm!(
-                    "2:",
-                    "vmovups ymm0, [{from} + {n}]",
-                    "vmovups [{to} + {n}], ymm0",
-                    "add {n}, 32",
-                    "jnz 2b",
-                    "vzeroupper", // or each SSE instruction to come waits for the upper halves on some processors
-                    from = in(reg) from,
-                    to = in(reg) to,
-                    n = inout(reg) n => _,
-                    out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
-                    out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
-                    out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
-                    out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
-                    options(nostack),
-                );
-            }
-            return;
-        }
         // SAFETY: the caller promised both runs; SSE2 is part of every x86-64; `movups` needs no alignment.
         unsafe {
             asm!(

@@ -417,6 +417,9 @@ impl Writer {
         self.cells.index[entry].store(place.position, INDEX); // SYNC POINT: index
     }
 
+    /// Rare, and kept out of the way of what is done for each message.
+    #[cold]
+    #[inline(never)]
     fn update_lazy(&mut self) {
         self.until_lazy = LAZY_EVERY;
         let header = &self.cells.header;
