@@ -64,7 +64,7 @@ pub struct Subscriber {
     reader: Reader,
     clock: Clock,
     wait: Wait,
-    /// Whether a batch has found the end of what is published since the last wait.
+    /// Whether the last batch took all there was; only with [`Wait::Burst`], which then may let the publisher get ahead.
     has_caught_up: bool,
     /// From where [`Wait::Burst`] counts: sequence and time.
     burst_mark: (u64, u64),
@@ -243,7 +243,8 @@ impl Subscriber {
         Ok(outcome.map(|outcome| outcome.into_event(buffer)))
     }
 
-    /// Hands up to `most` events that are there already to `each`, and returns how many there were. Never waits.
+    /// Hands up to `most` events that are there already to `each`, and returns how many there were. Never waits, but with
+    /// [`Wait::Burst`] may first let the publisher get ahead.
     ///
     /// # Errors
     /// [`RecvError`]; the events before it have been handed out.

@@ -4,8 +4,8 @@
 //! afterwards whether they were. Stores of up to 64 bytes go word by word, because the caller has often just put their
 //! source together from small pieces, which a wide load would have to wait for. Longer ones, and loads of whole lines, go
 //! through vector registers on x86-64, in inline assembly, because the compiler never merges atomics and a word
-//! loop leaves most of the store bandwidth unused. The argument for that one exception: the assembly performs exactly the
-//! loads (or stores) of the word loop, in some order, each of the pieces the hardware makes at least as large as a byte;
+//! loop leaves most of the store bandwidth unused. The argument for that one exception: the assembly performs the loads
+//! (or stores) of the word loop, in some order, some of them twice, each of the pieces the hardware makes at least a byte;
 //! the protocol asks no more of payload than that each byte read was written at some time (the fences before and after
 //! decide whether it was the right time), so tearing between words or inside them changes nothing. The compiler may
 //! assume nothing about the memory behind an assembly block, so no data race exists in its eyes. Model-checked and
@@ -55,8 +55,6 @@ fn load_piece(piece: &[u8]) -> u64 {
 }
 
 /// Stores `bytes` into `words`, which must have room. What follows them in the last word is undefined.
-///
-/// A call, because its branches would cost a short message more than the call costs a long one.
 #[inline(always)]
 pub fn store(words: &[AtomicU64], bytes: &[u8]) {
     let words = &words[..bytes.len().div_ceil(8)];

@@ -127,8 +127,8 @@ impl Reader {
     }
 
     /// Takes messages for as long as there are any that fit in `out`, up to `most` of them: copies each to the start of
-    /// `out`, where what follows it may change, and hands it to `each` before the next. Returns how many there were; [`poll`](Self::poll) tells what it
-    /// was that ended them.
+    /// `out`, where what follows it may change, and hands it to `each` before the next. Returns how many there were;
+    /// [`poll`](Self::poll) tells what it was that ended them.
     ///
     /// Cost of a message: as of `poll`, less what it takes to leave and to come back.
     #[inline(always)]
@@ -137,7 +137,8 @@ impl Reader {
         let mut place = self.place();
         let published = cells.header[LAZY_PUBLISHED].load(Ordering::Relaxed);
         for taken in 0..most {
-            // Whatever its size, a record is at least a granule: what lies so far ahead has been published.
+            // Whatever its size, a record is at least a granule: but for gaps, what lies so far ahead has been published,
+            // and is not taken away from the writer.
             if published.wrapping_sub(place.sequence) as i64 > FETCH_AHEAD as i64 {
                 let ahead = (place.position + FETCH_AHEAD * GRANULE) & (geometry.capacity - 1);
                 copy::fetch_to_load(&cells.data[(ahead / WORD) as usize]);
