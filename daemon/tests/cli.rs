@@ -71,7 +71,9 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 #[test]
 fn percentiles_of_no_messages() {
     let host = Host::new();
-    let recv = host.shmcast("bridge recv t --from 127.0.0.1:30001").spawn().unwrap();
+    // An address of this run's own, for the case that another runs at the same time.
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let recv = host.shmcast(&format!("bridge recv t --from 127.1.{high}.{low}:30001")).spawn().unwrap();
     wait_until("the channel", || host.run("stat t").status.success());
     interrupt(&recv);
     let (code, stderr) = end(recv);
@@ -366,6 +368,7 @@ fn interrupted_programs_end_cleanly() {
     let mut publisher = host.shmcast("pub t --capacity 64KiB --json").stdin(Stdio::piped()).spawn().unwrap();
     publisher.stdin.as_mut().unwrap().write_all(b"one\n").unwrap();
     let reader = host.shmcast("sub t --from oldest --wait-channel --summary").spawn().unwrap();
+    wait_until("the channel", || host.run("stat t").status.success());
     wait_until("the message", || host.json("stat t --json")["readers"][0]["received"] == 1);
     interrupt(&reader);
     let output = reader.wait_with_output().unwrap();

@@ -12,6 +12,7 @@ use crate::park::{self, LONGEST_NAP, Parking};
 use crate::publisher::TOUCHED_BYTES;
 use crate::wait::Wait;
 use shmcast_layout::control::Request;
+use shmcast_layout::layout::geometry::record_bytes;
 use shmcast_layout::layout::header::{GENERATION, Header, State};
 use shmcast_layout::mem::Preparation;
 use shmcast_layout::reader_page::ReaderPage;
@@ -232,9 +233,9 @@ impl SubscriberBuilder {
         if self.client.is_none() && matches!(segment.state(), Some((_, State::Superseded))) {
             return Err(self.directory.not_found(&self.name));
         }
-        // One line more than the largest message, so that a length of 0 is no special case. Zeros come as pages yet to
-        // be faulted in: touch those that messages of common sizes need.
-        let lines = header.geometry.max_message as usize / size_of::<Line>() + 2;
+        // As large as the largest record, whose lines are copied whole. Zeros come as pages yet to be faulted in: touch
+        // those that messages of common sizes need.
+        let lines = record_bytes(header.geometry.max_message) as usize / size_of::<Line>();
         let mut buffer = <[Line]>::new_box_zeroed_with_elems(lines).expect("room for one message");
         buffer.iter_mut().take(TOUCHED_BYTES / size_of::<Line>()).for_each(|line| line.0[0] = 0xff);
         let generation = segment.header_word(GENERATION);

@@ -68,6 +68,12 @@ impl Geometry {
         Ok(geometry)
     }
 
+    /// The index, among the words of the data ring, of the one at `position`.
+    #[inline(always)]
+    pub const fn word_at(&self, position: u64) -> usize {
+        ((position & (self.capacity - 1)) / WORD) as usize
+    }
+
     /// A ring too small for real use, so that a model checker reaches every state of it.
     #[cfg(loom)]
     pub(crate) fn tiny(granules: u64) -> Self {

@@ -168,11 +168,12 @@ mod wide {
     /// source.
     #[inline(always)]
     pub(super) fn load_lines(words: &[AtomicU64], bytes: &mut [u8]) {
-        assert!(words.len() * 8 == bytes.len() && words.len() % 8 == super::INLINE_WORDS);
-        let n = super::INLINE_WORDS as isize * 8 - bytes.len() as isize;
-        // SAFETY: the assertion bounds both runs: 48 bytes, and 64 in each turn of the loop. The source is shared words
-        // mapped readable by the promise of `Cells::from_raw`; the destination is ours alone. SSE2 is part of every
-        // x86-64, and `movups` needs no alignment.
+        const INLINE: usize = super::INLINE_WORDS * 8;
+        assert!(words.len() * 8 == bytes.len() && bytes.len() % 64 == INLINE);
+        let (from, to) = (words.as_ptr().cast::<u8>(), bytes.as_mut_ptr());
+        // SAFETY: the assertion bounds both runs, of at least 48 bytes. The source is shared words mapped readable by the
+        // promise of `Cells::from_raw`; the destination is ours alone. SSE2 is part of every x86-64, and `movups` needs no
+        // alignment.
         unsafe {
             asm!(
                 "movups {a}, [{from}]",
@@ -181,33 +182,17 @@ mod wide {
                 "movups [{to}], {a}",
                 "movups [{to} + 16], {b}",
                 "movups [{to} + 32], {c}",
-                "test {n}, {n}",
-                "jz 3f",
-                "lea {from}, [{from} + 48]",
-                "lea {to}, [{to} + 48]",
-                "sub {from}, {n}",
-                "sub {to}, {n}",
-                "2:",
-                "movups {a}, [{from} + {n}]",
-                "movups {b}, [{from} + {n} + 16]",
-                "movups {c}, [{from} + {n} + 32]",
-                "movups {d}, [{from} + {n} + 48]",
-                "movups [{to} + {n}], {a}",
-                "movups [{to} + {n} + 16], {b}",
-                "movups [{to} + {n} + 32], {c}",
-                "movups [{to} + {n} + 48], {d}",
-                "add {n}, 64",
-                "jnz 2b",
-                "3:",
-                from = inout(reg) words.as_ptr() => _,
-                to = inout(reg) bytes.as_mut_ptr() => _,
-                n = inout(reg) n => _,
+                from = in(reg) from,
+                to = in(reg) to,
                 a = out(xmm_reg) _,
                 b = out(xmm_reg) _,
                 c = out(xmm_reg) _,
-                d = out(xmm_reg) _,
-                options(nostack),
+                options(nostack, preserves_flags),
             );
+        }
+        if bytes.len() > INLINE {
+            // SAFETY: as above, for the rest of both runs: a multiple of 64 bytes that is not 0.
+            unsafe { copy(from.wrapping_add(INLINE), to.wrapping_add(INLINE), bytes.len() - INLINE) };
         }
     }
 

@@ -140,8 +140,8 @@ impl Reader {
             // Whatever its size, a record is at least a granule: but for gaps, what lies so far ahead has been published,
             // and is not taken away from the writer.
             if published.wrapping_sub(place.sequence) as i64 > FETCH_AHEAD as i64 {
-                let ahead = (place.position + FETCH_AHEAD * GRANULE) & (geometry.capacity - 1);
-                copy::fetch_to_load(&cells.data[(ahead / WORD) as usize]);
+                let ahead = place.position + FETCH_AHEAD * GRANULE;
+                copy::fetch_to_load(&cells.data[geometry.word_at(ahead)]);
             }
             let Found::Message(copied, after) = look_at::<true>(cells, &geometry, place, out) else {
                 return taken;
@@ -181,7 +181,7 @@ impl Reader {
     /// its own lines in the cache.
     #[inline(always)]
     pub fn rest_until_due(&self, most: u32, mut rest: impl FnMut()) -> bool {
-        let at = ((self.position & (self.geometry.capacity - 1)) / WORD) as usize;
+        let at = self.geometry.word_at(self.position);
         let word = &self.cells.data[at];
         (0..most).any(|_| {
             rest();
@@ -212,7 +212,7 @@ impl Reader {
             fence(Ordering::Acquire); // SYNC POINT: close
         }
         // What was committed before the segment was closed or given up still comes first.
-        let at = ((self.position & (self.geometry.capacity - 1)) / WORD) as usize;
+        let at = self.geometry.word_at(self.position);
         let commit = Commit::from_word(self.cells.data[at].load(Ordering::Relaxed));
         if commit.word() != 0 {
             return Poll::Empty;
@@ -367,7 +367,7 @@ fn look_at<const SCRATCH: bool>(
     out: &mut [u8],
 ) -> Found {
     let Place { position, sequence } = place;
-    let at = ((position & (geometry.capacity - 1)) / WORD) as usize;
+    let at = geometry.word_at(position);
     let commit = Commit::from_word(cells.data[at].load(Ordering::Relaxed));
     if commit.word() == 0 {
         return Found::Nothing;

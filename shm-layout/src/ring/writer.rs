@@ -177,7 +177,7 @@ impl Writer {
         now: impl Fn() -> u64,
     ) -> Result<u64, TooLarge> {
         if payload.len() <= INLINE {
-            copy::fetch_to_store(&self.cells.data[self.word_at(self.tail)]);
+            copy::fetch_to_store(&self.cells.data[self.geometry.word_at(self.tail)]);
         }
         self.record(payload, tag, key, now)
     }
@@ -307,29 +307,23 @@ impl Writer {
         self.committed();
     }
 
-    /// The index of the word at a position.
-    #[inline]
-    fn word_at(&self, position: u64) -> usize {
-        ((position & (self.geometry.capacity - 1)) / WORD) as usize
-    }
-
     /// Prepares `bytes` contiguous bytes at the tail and returns the index of their first word.
     #[inline]
     fn reserve(&mut self, bytes: u64) -> usize {
-        let mask = self.geometry.capacity - 1;
-        let to_end = self.geometry.capacity - (self.tail & mask);
+        let Geometry { capacity, .. } = self.geometry;
+        let to_end = capacity - (self.tail & (capacity - 1));
         if bytes > to_end {
             self.pad(to_end);
         }
         self.prepare(self.tail + bytes);
-        ((self.tail & mask) / WORD) as usize
+        self.geometry.word_at(self.tail)
     }
 
     /// Fills the rest of the ring, because records never cross its end.
     #[cold]
     fn pad(&mut self, to_end: u64) {
         self.prepare(self.tail + to_end);
-        let at = ((self.tail & (self.geometry.capacity - 1)) / WORD) as usize;
+        let at = self.geometry.word_at(self.tail);
         let commit = Commit::new(self.next, Flags::PAD, to_end - RECORD_HEADER);
         self.cells.data[at].store(commit.word(), COMMIT);
         self.tail += to_end;
@@ -389,10 +383,10 @@ impl Writer {
 
     #[inline]
     fn zero_until(&mut self, end: u64) {
-        let mask = self.geometry.capacity - 1;
+        let geometry = self.geometry;
         let mut clean = self.clean;
         while clean < end {
-            self.cells.data[((clean & mask) / WORD) as usize].store(0, Ordering::Relaxed);
+            self.cells.data[geometry.word_at(clean)].store(0, Ordering::Relaxed);
             clean += GRANULE;
         }
         self.clean = clean;
