@@ -34,18 +34,18 @@ fn play(task: &Task) -> Result<()> {
     let spec = task.spec();
     match (task, spec.contestant.transport_name()) {
         (Task::Publish(_), broadcast::NAME | broadcast::UNGATED) => {
-            publish::play(spec, broadcast::Sending::open(spec)?)
+            publish::play(spec, || broadcast::Sending::open(spec))
         }
         (Task::Receive(_, me), broadcast::NAME | broadcast::UNGATED) => {
-            receive::play(spec, *me, broadcast::Receiving::open(spec)?)
+            receive::play(spec, *me, || broadcast::Receiving::open(spec))
         }
         (_, slots::NAME) => slots::play(task),
-        (Task::Publish(_), iceoryx::NAME) => publish::play(spec, iceoryx::Sending::open(spec)?),
-        (Task::Receive(_, me), iceoryx::NAME) => receive::play(spec, *me, iceoryx::Receiving::open(spec)?),
+        (Task::Publish(_), iceoryx::NAME) => publish::play(spec, || iceoryx::Sending::open(spec)),
+        (Task::Receive(_, me), iceoryx::NAME) => receive::play(spec, *me, || iceoryx::Receiving::open(spec)),
         #[cfg(feature = "aeron")]
-        (Task::Publish(_), aeron::NAME) => publish::play(spec, aeron::Sending::open(spec)?),
+        (Task::Publish(_), aeron::NAME) => publish::play(spec, || aeron::Sending::open(spec)),
         #[cfg(feature = "aeron")]
-        (Task::Receive(_, me), aeron::NAME) => receive::play(spec, *me, aeron::Receiving::open(spec)?),
+        (Task::Receive(_, me), aeron::NAME) => receive::play(spec, *me, || aeron::Receiving::open(spec)),
         (_, other) => bail!("no peer {other} is built in; there are: {}", names()),
     }
 }

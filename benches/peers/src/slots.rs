@@ -32,8 +32,8 @@ pub(crate) fn play(task: &Task) -> Result<()> {
 
 fn play_sized<const N: usize>(task: &Task) -> Result<()> {
     match task {
-        Task::Publish(spec) => publish::play(spec, Sending::<N>::open(spec)?),
-        Task::Receive(spec, me) => receive::play(spec, *me, Receiving::<N>::open(spec)?),
+        Task::Publish(spec) => publish::play(spec, || Sending::<N>::open(spec)),
+        Task::Receive(spec, me) => receive::play(spec, *me, || Receiving::<N>::open(spec)),
     }
 }
 

@@ -7,10 +7,14 @@
 //! Bodies are made once, before the round: a generator that writes each payload afresh is slower than the rings it is
 //! to measure. Neighbouring messages always differ in every word, and 13 divides no number of slots that a ring has.
 
+use std::ops::Range;
+
 /// The smallest payload that carries number, stamp and proof.
 pub const MIN_SIZE: usize = 24;
 /// Different bodies.
 const BODIES: usize = 13;
+/// Bytes of a cache line.
+const LINE: usize = 64;
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 fn mix(sequence: u64, sent: u64) -> u64 {
@@ -31,10 +35,14 @@ fn is_same(a: &[u8], b: &[u8]) -> bool {
     a.chunks_exact(8).zip(b.chunks_exact(8)).all(|(a, b)| word(a) == word(b))
 }
 
-/// Ready-made messages of one size.
+/// Ready-made messages of one size, in one run of memory and each from the start of a cache line: where they lie must
+/// not depend on what else a program has on its heap, because a publisher of now and then waits for each page of it.
 #[derive(Debug)]
 pub struct Payloads {
-    messages: Vec<Vec<u8>>,
+    bytes: Vec<u8>,
+    /// Where the first message begins, and the distance to the next.
+    first: usize,
+    stride: usize,
     size: usize,
 }
 
@@ -45,20 +53,28 @@ impl Payloads {
     /// When the size is below [`MIN_SIZE`]: the program checks sizes first.
     pub fn new(size: usize) -> Self {
         assert!(size >= MIN_SIZE, "{size} B cannot carry number, stamp and proof");
+        let stride = size.next_multiple_of(LINE);
+        let mut bytes = vec![0; BODIES * stride + LINE];
+        let first = bytes.as_ptr().align_offset(LINE);
         let byte =
             |body: usize, i: usize| (i as u64 / 8 + 1).wrapping_mul(STEP).to_le_bytes()[i % 8] ^ body as u8;
-        let body = |body| (0..size).map(|i| byte(body, i)).collect();
-        Self { messages: (0..BODIES).map(body).collect(), size }
+        for (body, message) in bytes[first..].chunks_exact_mut(stride).take(BODIES).enumerate() {
+            message.iter_mut().enumerate().for_each(|(i, to)| *to = byte(body, i));
+        }
+        Self { bytes, first, stride, size }
     }
 
-    fn body(sequence: u64) -> usize {
-        (sequence % BODIES as u64) as usize
+    /// Where the message with the body for `sequence` is.
+    fn place(&self, sequence: u64) -> Range<usize> {
+        let at = self.first + (sequence % BODIES as u64) as usize * self.stride;
+        at..at + self.size
     }
 
     /// Message `sequence`, with its number and the time of its send.
     #[inline]
     pub fn stamped(&mut self, sequence: u64, sent: u64) -> &[u8] {
-        let message = &mut self.messages[Self::body(sequence)];
+        let place = self.place(sequence);
+        let message = &mut self.bytes[place];
         message[..8].copy_from_slice(&sequence.to_le_bytes());
         message[8..16].copy_from_slice(&sent.to_le_bytes());
         message[16..24].copy_from_slice(&mix(sequence, sent).to_le_bytes());
@@ -73,7 +89,7 @@ impl Payloads {
         }
         let (sequence, sent) = (word(&payload[..8]), word(&payload[8..16]));
         let right = word(&payload[16..24]) == mix(sequence, sent)
-            && is_same(&payload[24..], &self.messages[Self::body(sequence)][24..]);
+            && is_same(&payload[24..], &self.bytes[self.place(sequence)][24..]);
         right.then_some((sequence, sent))
     }
 }

@@ -49,11 +49,15 @@ pub trait Sender {
 /// How long before its time a sleeping publisher wakes to spin; covers the timer's own lateness.
 const WAKE_EARLY_NS: u64 = 60_000;
 
-/// Plays the role in this process: answers `ready`, waits for `go`, sends, reports, and lives on until `stop`.
+/// Opens the sending end and plays the role in this process: answers `ready`, waits for `go`, sends, reports, and lives on
+/// until `stop`. Never part of its caller, so that where the sending end lies on the stack, beside what [`run`] uses, does
+/// not depend on what else a program knows.
 ///
 /// # Errors
 /// What the transport or a pipe says.
-pub fn play(spec: &Spec, mut sender: impl Sender) -> Result<()> {
+#[inline(never)]
+pub fn play<S: Sender>(spec: &Spec, open: impl FnOnce() -> Result<S>) -> Result<()> {
+    let mut sender = open()?;
     bind(spec.publisher_cpu)?;
     // Without this the kernel may wake a sleeper 50 us late to save power.
     nix::sys::prctl::set_timerslack(1).context("set the timer slack")?;
@@ -72,6 +76,7 @@ pub fn play(spec: &Spec, mut sender: impl Sender) -> Result<()> {
     wait_for("stop")
 }
 
+#[inline(never)]
 fn run(spec: &Spec, sender: &mut impl Sender, clock: &Clock) -> Result<Published> {
     let mut gate = (spec.gated && sender.needs_gate())
         .then(|| Gate::open(&files::gate(spec), spec.receivers, spec.ring_messages()))

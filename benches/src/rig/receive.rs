@@ -107,11 +107,14 @@ impl Watch {
     }
 }
 
-/// Plays the role in this process: answers `ready`, receives, reports.
+/// Opens the receiving end and plays the role in this process: answers `ready`, receives, reports. Never part of its
+/// caller, for the reason that [`publish::play`](super::publish::play) gives.
 ///
 /// # Errors
 /// What the transport or a pipe says.
-pub fn play(spec: &Spec, me: usize, mut receiver: impl Receiver) -> Result<()> {
+#[inline(never)]
+pub fn play<R: Receiver>(spec: &Spec, me: usize, open: impl FnOnce() -> Result<R>) -> Result<()> {
+    let mut receiver = open()?;
     let cpus = &spec.receiver_cpus;
     bind((!cpus.is_empty()).then(|| cpus[me % cpus.len()]))?;
     let mut sink = Sink::new(spec, me, receiver.needs_gate())?;

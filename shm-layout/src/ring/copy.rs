@@ -1,15 +1,15 @@
 //! Moving payload between private bytes and shared words.
 //!
 //! Payload words are relaxed atomics: they may be overwritten while they are read, and the reader's window check says
-//! afterwards whether they were. Stores of up to 64 bytes go word by word, because the caller has often just put their
-//! source together from small pieces, which a wide load would have to wait for. Longer ones, and loads of whole lines, go
-//! through vector registers on x86-64, in inline assembly, because the compiler never merges atomics and a word
-//! loop leaves most of the store bandwidth unused. The argument for that one exception: the assembly performs the loads
-//! (or stores) of the word loop, in some order, some of them twice, each of the pieces the hardware makes at least a byte;
-//! the protocol asks no more of payload than that each byte read was written at some time (the fences before and after
-//! decide whether it was the right time), so tearing between words or inside them changes nothing. The compiler may
-//! assume nothing about the memory behind an assembly block, so no data race exists in its eyes. Model-checked and
-//! interpreted builds keep the word loop.
+//! afterwards whether they were. What shares a line with its header is stored word by word, because the caller has often
+//! just put it together from small pieces, which a wide load would have to wait for. The rest, and loads, go through
+//! vector registers on x86-64, in inline assembly, because the compiler never merges atomics and a word loop leaves most
+//! of the store bandwidth unused. The argument for that one exception: the assembly performs the loads (or stores) of the
+//! word loop, in some order, some of them twice, each of the pieces the hardware makes at least a byte; the protocol asks
+//! no more of payload than that each byte read was written at some time (the fences before and after decide whether it
+//! was the right time), so tearing between words or inside them changes nothing. The compiler may assume nothing about the
+//! memory behind an assembly block, so no data race exists in its eyes. Model-checked and interpreted builds keep the word
+//! loop.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -54,17 +54,21 @@ fn load_piece(piece: &[u8]) -> u64 {
     u64::from_ne_bytes(word)
 }
 
-/// Stores `bytes` into `words`, which must have room. What follows them in the last word is undefined.
+/// Stores `bytes` into `words`, but for the first `skip` of them: there may be stored some or none. What follows in the
+/// last word is undefined.
+///
+/// # Panics
+/// When the words have no room; unless `skip` is a multiple of 8, at least 32 and less than there are bytes.
 #[inline(always)]
-pub fn store(words: &[AtomicU64], bytes: &[u8]) {
-    let words = &words[..bytes.len().div_ceil(8)];
+pub fn store_from(words: &[AtomicU64], bytes: &[u8], skip: usize) {
+    assert!(skip.is_multiple_of(8) && skip >= 32 && skip < bytes.len());
     #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-    if bytes.len() > 64 {
-        return wide::store(words, bytes);
-    }
-    store_words(words, bytes);
+    wide::store_from(words, bytes, skip);
+    #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+    store_words(&words[skip / 8..bytes.len().div_ceil(8)], &bytes[skip..]);
 }
 
+#[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
 #[inline(always)]
 fn store_words(words: &[AtomicU64], bytes: &[u8]) {
     let pieces = bytes.chunks_exact(8);
@@ -78,8 +82,8 @@ fn store_words(words: &[AtomicU64], bytes: &[u8]) {
     }
 }
 
-/// As [`store`], in place, for what shares a line with its header. Word by word: the caller has often just put the
-/// source together from small pieces, which a wide load would have to wait for.
+/// Stores what shares a line with its header. Word by word: the caller has often just put the source together from small
+/// pieces, which a wide load would have to wait for.
 ///
 /// # Panics
 /// When there are more bytes than room.
@@ -98,15 +102,11 @@ pub fn store_inline<const WORDS: usize>(words: &[AtomicU64; WORDS], bytes: &[u8]
 /// Loads `bytes.len()` bytes from `words`, which must hold them.
 #[inline(always)]
 pub fn load(words: &[AtomicU64], bytes: &mut [u8]) {
-    let words = &words[..bytes.len().div_ceil(8)];
     #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
     if bytes.len() >= 32 {
-        let wide = bytes.len() & !31;
-        let (head, tail) = bytes.split_at_mut(wide);
-        wide::load(&words[..wide / 8], head);
-        return load_words(&words[wide / 8..], tail);
+        return wide::load(words, bytes);
     }
-    load_words(words, bytes);
+    load_words(&words[..bytes.len().div_ceil(8)], bytes);
 }
 
 /// Loads the payload words of a whole record, from behind its header to the end of its last line, whatever part of them
@@ -141,36 +141,30 @@ mod wide {
     use super::AtomicU64;
     use std::arch::asm;
 
-    /// At least 32 bytes; the last 32 are stored at once, some of them a second time, rather than piece by piece.
     #[inline(always)]
-    pub(super) fn store(words: &[AtomicU64], bytes: &[u8]) {
+    pub(super) fn store_from(words: &[AtomicU64], bytes: &[u8], skip: usize) {
         assert!(words.len() * 8 >= bytes.len() && bytes.len() >= 32);
-        let (from, to) = (bytes.as_ptr(), words.as_ptr() as *mut u8);
-        let last = bytes.len() - 32;
         // SAFETY: the assertion bounds both runs. The destination is shared words behind `UnsafeCell`, mapped writable by
         // the promise of `Cells::from_raw`.
-        unsafe { copy(from, to, bytes.len() & !31) };
-        // SAFETY: as above; the run is the last 32 bytes of the same.
-        unsafe { copy(from.wrapping_add(last), to.wrapping_add(last), 32) };
+        unsafe { copy(bytes.as_ptr(), words.as_ptr() as *mut u8, skip, bytes.len()) }
     }
 
-    /// Both lengths are the same multiple of 32 bytes, and not 0.
+    /// At least 32 bytes.
     #[inline(always)]
     pub(super) fn load(words: &[AtomicU64], bytes: &mut [u8]) {
-        assert!(words.len() * 8 == bytes.len());
+        assert!(words.len() * 8 >= bytes.len() && bytes.len() >= 32);
         // SAFETY: the assertion bounds both runs. The source is shared words mapped readable by the promise of
         // `Cells::from_raw`; the destination is ours alone.
-        unsafe { copy(words.as_ptr().cast(), bytes.as_mut_ptr(), bytes.len()) }
+        unsafe { copy(words.as_ptr().cast(), bytes.as_mut_ptr(), 0, bytes.len()) }
     }
 
-    /// Both are the payload part of a record: the rest of its first line, and whole lines. In pieces of 16 bytes, none of
-    /// which crosses a line where the destination begins with one; wider ones would, because a header stands before the
-    /// source.
+    /// Both are the payload part of a record: the rest of its first line, and whole lines. What most messages have comes
+    /// without a branch.
     #[inline(always)]
     pub(super) fn load_lines(words: &[AtomicU64], bytes: &mut [u8]) {
         const INLINE: usize = super::INLINE_WORDS * 8;
         assert!(words.len() * 8 == bytes.len() && bytes.len() % 64 == INLINE);
-        let (from, to) = (words.as_ptr().cast::<u8>(), bytes.as_mut_ptr());
+        let (from, to) = (words.as_ptr().cast(), bytes.as_mut_ptr());
         // SAFETY: the assertion bounds both runs, of at least 48 bytes. The source is shared words mapped readable by the
         // promise of `Cells::from_raw`; the destination is ours alone. SSE2 is part of every x86-64, and `movups` needs no
         // alignment.
@@ -191,33 +185,42 @@ mod wide {
             );
         }
         if bytes.len() > INLINE {
-            // SAFETY: as above, for the rest of both runs: a multiple of 64 bytes that is not 0.
-            unsafe { copy(from.wrapping_add(INLINE), to.wrapping_add(INLINE), bytes.len() - INLINE) };
+            // SAFETY: as above, for the rest of both runs.
+            unsafe { copy(from, to, INLINE, bytes.len()) };
         }
     }
 
-    /// Copies `length` bytes, a multiple of 32 that is not 0, from first to last.
+    /// Copies `length` bytes, at least 32, but for the first `skip`. In pieces of 16 bytes, none of which crosses a line
+    /// where the destination begins with one; wider ones would, because a header stands before the source. The last 32
+    /// bytes at once, some of them a second time or from those to skip, rather than piece by piece.
     ///
     /// # Safety
     /// So many bytes can be read at `from` and written at `to`, by this thread or as shared words, and do not overlap.
     #[inline(always)]
-    unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
-        assert!(length.is_multiple_of(32) && length > 0);
-        let (from, to) = (from.wrapping_add(length), to.wrapping_add(length));
-        let n = (length as isize).wrapping_neg();
-        // SAFETY: the caller promised both runs; SSE2 is part of every x86-64; `movups` needs no alignment.
+    unsafe fn copy(from: *const u8, to: *mut u8, skip: usize, length: usize) {
+        // SAFETY: the caller promised both runs, and no piece reaches beyond the last byte, because none begins after
+        // `last`; SSE2 is part of every x86-64; `movups` needs no alignment.
         unsafe {
             asm!(
+                "cmp {n}, {last}",
+                "jae 3f",
                 "2:",
                 "movups {a}, [{from} + {n}]",
                 "movups {b}, [{from} + {n} + 16]",
                 "movups [{to} + {n}], {a}",
                 "movups [{to} + {n} + 16], {b}",
                 "add {n}, 32",
-                "jnz 2b",
+                "cmp {n}, {last}",
+                "jb 2b",
+                "3:",
+                "movups {a}, [{from} + {last}]",
+                "movups {b}, [{from} + {last} + 16]",
+                "movups [{to} + {last}], {a}",
+                "movups [{to} + {last} + 16], {b}",
                 from = in(reg) from,
                 to = in(reg) to,
-                n = inout(reg) n => _,
+                last = in(reg) length - 32,
+                n = inout(reg) skip => _,
                 a = out(xmm_reg) _,
                 b = out(xmm_reg) _,
                 options(nostack),
@@ -231,25 +234,49 @@ mod tests {
     use super::*;
     use crate::ring::cells::Cells;
 
+    /// A byte that follows from its place, and is none of the marks below.
+    fn byte(i: usize) -> u8 {
+        (i * 7 + 1) as u8 & 0x7f
+    }
+
     #[test]
-    fn every_length_survives_at_every_alignment_and_nothing_else_is_touched() {
-        let source: Vec<u8> = (0..300u32).map(|i| (i * 7 + 1) as u8).collect();
+    fn every_length_is_loaded_at_every_alignment_and_nothing_else_is_touched() {
+        let cells = Cells::zeroed(64);
+        for (i, word) in cells.iter().enumerate() {
+            word.store(u64::from_ne_bytes(std::array::from_fn(|j| byte(8 * i + j))), Ordering::Relaxed);
+        }
         for length in 0..=260 {
             for align in 0..8 {
-                let cells = Cells::zeroed(64);
-                let mark = u64::MAX;
-                cells.iter().for_each(|w| w.store(mark, Ordering::Relaxed));
-                store(&cells[1..], &source[align..align + length]);
                 let mut out = vec![0xee; length + 16];
-                load(&cells[1..], &mut out[align..align + length]);
-                assert_eq!(&out[align..align + length], &source[align..align + length], "{length}");
-                assert!(out[..align].iter().chain(&out[align + length..]).all(|&b| b == 0xee));
-                let end = 1 + length.div_ceil(8);
-                let untouched = cells[..1].iter().chain(&cells[end..]);
-                assert!(untouched.map(|w| w.load(Ordering::Relaxed)).all(|w| w == mark), "{length}");
+                load(&cells[1..1 + length.div_ceil(8)], &mut out[align..align + length]);
+                let (before, rest) = out.split_at(align);
+                let (copied, behind) = rest.split_at(length);
+                assert!(copied.iter().copied().eq((8..8 + length).map(byte)), "{length}");
+                assert!(before.iter().chain(behind).all(|&byte| byte == 0xee), "{length}");
             }
         }
     }
+
+    #[test]
+    fn every_length_is_stored_at_every_alignment_and_nothing_else_is_touched() {
+        let source: Vec<u8> = (0..300).map(byte).collect();
+        for (skip, length, align) in (32..=56).step_by(8).flat_map(|skip| {
+            (skip + 1..=260).flat_map(move |length| (0..8).map(move |align| (skip, length, align)))
+        }) {
+            let cells = Cells::zeroed(64);
+            cells.iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
+            let bytes = &source[align..align + length];
+            store_from(&cells[1..1 + length.div_ceil(8)], bytes, skip);
+            let stored: Vec<u8> =
+                cells.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
+            let (skipped, rest) = stored[8..].split_at(skip);
+            assert_eq!(rest[..length - skip], bytes[skip..], "{length} from {skip}");
+            assert!(skipped.iter().zip(bytes).all(|(a, b)| a == b || *a == 0xff), "{length} from {skip}");
+            let behind = &stored[8 + length.next_multiple_of(8)..];
+            assert!(stored[..8].iter().chain(behind).all(|&byte| byte == 0xff), "{length} from {skip}");
+        }
+    }
+
     #[test]
     fn whole_lines_survive_at_every_alignment_and_nothing_else_is_touched() {
         for lines in 0..5 {

@@ -9,7 +9,7 @@ use crate::layout::header::{
     State, WRITER_PID,
 };
 use crate::layout::record::{Commit, Control, Flags, Meta, session_words};
-use crate::ring::cells::RingCells;
+use crate::ring::cells::{Cells, RingCells};
 use crate::ring::copy;
 use crate::ring::locate::{Found, LocateError, Locator, Place};
 use crate::sync::{Ordering, fence};
@@ -27,6 +27,7 @@ const MAX_EPOCH: u64 = u64::MAX >> 8;
 /// Records up to this size, in bytes, are followed by cleaning ahead. For larger ones it costs more than it hides: each of
 /// their lines would be fetched twice, for the zero and for the payload.
 const SMALL: u64 = 8 * GRANULE;
+const HEADER_WORDS: usize = (RECORD_HEADER / WORD) as usize;
 /// Payload bytes that share the first line with the record's header.
 const INLINE: usize = (GRANULE - RECORD_HEADER) as usize;
 
@@ -63,23 +64,33 @@ struct Tail {
 }
 
 /// Writes records into a ring.
+///
+/// The first two lines of it are all that most messages need, copies of the geometry's figures among them: who publishes
+/// now and then finds none of it in the caches, and waits for each.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct Writer {
-    cells: RingCells,
-    geometry: Geometry,
+    data: Cells,
     /// Where the next record goes.
     tail: u64,
     /// The sequence of the next message.
     next: u64,
     /// Commit words are zero from the tail up to here; never beyond the frontier.
     clean: u64,
+    max_message: u32,
+    until_lazy: u32,
+    // The second line.
+    index: Cells,
     /// What FRONTIER holds.
     frontier: u64,
-    epoch: u64,
-    until_lazy: u32,
-    last_key: u64,
     bytes: u64,
     last_time: u64,
+    capacity: u64,
+    // What is rarely asked for.
+    header: Cells,
+    geometry: Geometry,
+    epoch: u64,
+    last_key: u64,
 }
 
 impl Writer {
@@ -101,21 +112,26 @@ impl Writer {
             },
         };
         let tail = walk(&cells, geometry)?;
+        let RingCells { header, index, data } = cells;
         let mut writer = Self {
+            max_message: geometry.max_message as u32, // at most `MAX_MESSAGE`
+            capacity: geometry.capacity,
             geometry,
             tail: tail.place.position,
             next: tail.place.sequence,
             clean: 0,
-            frontier: cells.header[FRONTIER].load(Ordering::Relaxed),
+            frontier: header[FRONTIER].load(Ordering::Relaxed),
             epoch: old_epoch + 1,
             until_lazy: LAZY_EVERY,
             last_key: tail.last_key,
             bytes: tail.bytes,
             last_time: time,
-            cells,
+            header,
+            index,
+            data,
         };
-        writer.cells.header[STATE].store(State::Recovering.pack(writer.epoch), Ordering::Relaxed);
-        writer.cells.header[WRITER_PID].store(u64::from(pid), Ordering::Relaxed);
+        writer.header[STATE].store(State::Recovering.pack(writer.epoch), Ordering::Relaxed);
+        writer.header[WRITER_PID].store(u64::from(pid), Ordering::Relaxed);
         if let Some(gap) = tail.gap {
             // In the dead writer's order: the lazy line moves on before the entry that it names may be the tail's.
             writer.index_gap(gap, writer.next);
@@ -128,7 +144,7 @@ impl Writer {
             writer.control(Control::Epoch { epoch: writer.epoch }, time);
         }
         // Readers act on no state but those that end a segment; the others inform.
-        writer.cells.header[STATE].store(State::Active.pack(writer.epoch), Ordering::Relaxed);
+        writer.header[STATE].store(State::Active.pack(writer.epoch), Ordering::Relaxed);
         Ok(writer)
     }
 
@@ -137,7 +153,7 @@ impl Writer {
         let target = (self.tail + AHEAD).max(self.frontier).next_multiple_of(self.geometry.chunk);
         if !cfg!(mutant = "takeover_without_frontier") {
             self.frontier = target;
-            self.cells.header[FRONTIER].store(self.frontier, Ordering::Relaxed);
+            self.header[FRONTIER].store(self.frontier, Ordering::Relaxed);
             if !cfg!(mutant = "takeover_without_fence") {
                 fence(Ordering::Release); // SYNC POINT: window
             }
@@ -177,7 +193,7 @@ impl Writer {
         now: impl Fn() -> u64,
     ) -> Result<u64, TooLarge> {
         if payload.len() <= INLINE {
-            copy::fetch_to_store(&self.cells.data[self.geometry.word_at(self.tail)]);
+            copy::fetch_to_store(&self.data[self.word_at(self.tail)]);
         }
         self.record(payload, tag, key, now)
     }
@@ -190,8 +206,7 @@ impl Writer {
         key: bool,
         now: impl Fn() -> u64,
     ) -> Result<u64, TooLarge> {
-        let length = payload.len() as u64;
-        let max_message = self.geometry.max_message;
+        let (length, max_message) = (payload.len() as u64, u64::from(self.max_message));
         if length > max_message {
             return Err(TooLarge { length, max_message });
         }
@@ -199,12 +214,15 @@ impl Writer {
         let is_small = bytes <= SMALL;
         let early = if is_small { None } else { Some(now()) };
         let at = self.reserve(bytes);
-        let (line, rest) = self.cells.data[at..].split_first_chunk::<LINE_WORDS>().expect("a whole line");
+        let record = &self.data[at..at + (bytes / WORD) as usize];
+        let (line, _) = record.split_first_chunk::<LINE_WORDS>().expect("a whole line");
         let [commit, meta, inline @ ..] = line;
         // The line that readers poll comes last and in one burst, so that they cannot take it away half way.
-        let first = match payload.split_first_chunk::<INLINE>() {
-            Some((first, more)) => {
-                copy::store(rest, more);
+        let first = match payload.first_chunk::<INLINE>() {
+            Some(first) => {
+                if payload.len() > INLINE {
+                    copy::store_from(&record[HEADER_WORDS..], payload, INLINE);
+                }
                 first
             }
             None => payload,
@@ -243,18 +261,18 @@ impl Writer {
     pub fn session(&mut self, identity: [u8; 10], time: u64) {
         let [high, low] = session_words(identity);
         // Noted only once it was said: a successor of one that dies in between says it again.
-        self.cells.header[SESSION_REST].store(0, Ordering::Relaxed);
+        self.header[SESSION_REST].store(0, Ordering::Relaxed);
         self.control(Control::Session { high, low }, time);
-        self.cells.header[SESSION].store(high, Ordering::Relaxed);
-        self.cells.header[SESSION_REST].store(low | HAS_SESSION, Ordering::Relaxed);
+        self.header[SESSION].store(high, Ordering::Relaxed);
+        self.header[SESSION_REST].store(low | HAS_SESSION, Ordering::Relaxed);
     }
 
     /// Ends the stream: readers get everything published so far and then the end. Nothing may be published after it.
     pub fn close(&mut self, time: u64) {
         self.control(Control::End, time);
         self.update_lazy();
-        self.cells.header[WRITER_PID].store(0, Ordering::Relaxed);
-        self.cells.header[STATE].store(State::Closed.pack(self.epoch), CLOSED); // SYNC POINT: close
+        self.header[WRITER_PID].store(0, Ordering::Relaxed);
+        self.header[STATE].store(State::Closed.pack(self.epoch), CLOSED); // SYNC POINT: close
     }
 
     /// The sequence of the next message.
@@ -289,7 +307,7 @@ impl Writer {
             // itself, which is where a walk must start, whichever side of the gap the lazy line is on.
             self.update_lazy();
         }
-        let record = &self.cells.data[at..at + LINE_WORDS];
+        let record = &self.data[at..at + LINE_WORDS];
         record[1].store(Meta::new(0, time).word(), Ordering::Relaxed);
         for (word, value) in record[2..].iter().zip(control.words()) {
             word.store(value, Ordering::Relaxed);
@@ -307,41 +325,46 @@ impl Writer {
         self.committed();
     }
 
+    /// The index of the word at a position.
+    #[inline]
+    fn word_at(&self, position: u64) -> usize {
+        ((position & (self.capacity - 1)) / WORD) as usize
+    }
+
     /// Prepares `bytes` contiguous bytes at the tail and returns the index of their first word.
     #[inline]
     fn reserve(&mut self, bytes: u64) -> usize {
-        let Geometry { capacity, .. } = self.geometry;
-        let to_end = capacity - (self.tail & (capacity - 1));
+        let at = self.word_at(self.tail);
+        let is_whole = at + (bytes / WORD) as usize <= self.data.len();
+        // After small records both things that `prepare` does have been done ahead.
+        let is_ready = self.tail + bytes + GRANULE <= self.clean;
+        if is_whole && is_ready { at } else { self.make_room(bytes) }
+    }
+
+    #[inline(never)]
+    fn make_room(&mut self, bytes: u64) -> usize {
+        let to_end = self.capacity - (self.tail & (self.capacity - 1));
         if bytes > to_end {
             self.pad(to_end);
         }
         self.prepare(self.tail + bytes);
-        self.geometry.word_at(self.tail)
+        self.word_at(self.tail)
     }
 
     /// Fills the rest of the ring, because records never cross its end.
     #[cold]
     fn pad(&mut self, to_end: u64) {
         self.prepare(self.tail + to_end);
-        let at = self.geometry.word_at(self.tail);
+        let at = self.word_at(self.tail);
         let commit = Commit::new(self.next, Flags::PAD, to_end - RECORD_HEADER);
-        self.cells.data[at].store(commit.word(), COMMIT);
+        self.data[at].store(commit.word(), COMMIT);
         self.tail += to_end;
         self.committed();
     }
 
     /// Announces everything up to `end`, where the record to come will end, and makes sure that the commit word there is
-    /// zero. After small records both have been done ahead.
-    #[inline]
+    /// zero. The store of that zero comes first of all, so that its cache miss passes while the payload's do.
     fn prepare(&mut self, end: u64) {
-        if end + GRANULE > self.clean {
-            self.prepare_now(end);
-        }
-    }
-
-    /// The store of that zero comes first of all, so that its cache miss passes while the payload's do.
-    #[inline(never)]
-    fn prepare_now(&mut self, end: u64) {
         let need = end + GRANULE;
         // What lies inside the record gets payload: nobody looks for a commit word there.
         self.clean = self.clean.max(end);
@@ -375,7 +398,7 @@ impl Writer {
         if cfg!(mutant = "frontier_after_data") {
             return;
         }
-        self.cells.header[FRONTIER].store(frontier, Ordering::Relaxed);
+        self.header[FRONTIER].store(frontier, Ordering::Relaxed);
         if !cfg!(mutant = "no_frontier_fence") {
             fence(Ordering::Release); // SYNC POINT: window
         }
@@ -383,10 +406,9 @@ impl Writer {
 
     #[inline]
     fn zero_until(&mut self, end: u64) {
-        let geometry = self.geometry;
         let mut clean = self.clean;
         while clean < end {
-            self.cells.data[geometry.word_at(clean)].store(0, Ordering::Relaxed);
+            self.data[self.word_at(clean)].store(0, Ordering::Relaxed);
             clean += GRANULE;
         }
         self.clean = clean;
@@ -396,7 +418,7 @@ impl Writer {
     #[inline]
     fn committed(&mut self) {
         if cfg!(mutant = "frontier_after_data") {
-            self.cells.header[FRONTIER].store(self.frontier, Ordering::Relaxed);
+            self.header[FRONTIER].store(self.frontier, Ordering::Relaxed);
         }
         self.store_index(Place { position: self.tail, sequence: self.next });
         self.until_lazy -= 1;
@@ -407,8 +429,8 @@ impl Writer {
 
     #[inline]
     fn store_index(&self, place: Place) {
-        let entry = (place.sequence & (self.geometry.index_entries - 1)) as usize;
-        self.cells.index[entry].store(place.position, INDEX); // SYNC POINT: index
+        let entry = place.sequence as usize & (self.index.len() - 1);
+        self.index[entry].store(place.position, INDEX); // SYNC POINT: index
     }
 
     /// Rare, and kept out of the way of what is done for each message.
@@ -416,7 +438,7 @@ impl Writer {
     #[inline(never)]
     fn update_lazy(&mut self) {
         self.until_lazy = LAZY_EVERY;
-        let header = &self.cells.header;
+        let header = &self.header;
         header[LAZY_TIME].store(self.last_time, Ordering::Relaxed);
         header[LAZY_KEY].store(self.last_key, Ordering::Relaxed);
         header[LAZY_BYTES].store(self.bytes, Ordering::Relaxed);
