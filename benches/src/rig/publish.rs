@@ -50,7 +50,7 @@ pub trait Sender {
 const WAKE_EARLY_NS: u64 = 60_000;
 
 /// Opens the sending end and plays the role in this process: answers `ready`, waits for `go`, sends, reports, and lives on
-/// until `stop`. Never part of its caller, so that where the sending end lies on the stack, beside what [`run`] uses, does
+/// until `stop`. Never part of its caller, so that where the sending end lies on the stack, beside what `run` uses, does
 /// not depend on what else a program knows.
 ///
 /// # Errors
