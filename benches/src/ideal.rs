@@ -79,17 +79,8 @@ impl IdealWriter {
         let at = (self.next as usize & (self.shape.slots - 1)) * words;
         let slot = &self.cells[at..at + words];
         // As the product does: the line that readers poll comes last and in one burst.
-        let (line, _) = slot.split_first_chunk::<LINE_WORDS>().expect("a slot is whole lines");
-        let [sequence, inline @ ..] = line;
-        let first = match payload.first_chunk::<INLINE>() {
-            Some(first) => {
-                if payload.len() > INLINE {
-                    copy::store_from(&slot[1..], payload, INLINE);
-                }
-                first
-            }
-            None => payload,
-        };
+        let [sequence, inline @ ..] = slot.first_chunk::<LINE_WORDS>().expect("a slot is whole lines");
+        let first = copy::store_rest::<INLINE>(&slot[1..], payload);
         copy::store_inline(inline, first);
         sequence.store(self.next, Ordering::Release);
         self.next += 1;

@@ -65,6 +65,7 @@ impl Payloads {
     }
 
     /// Where the message with the body for `sequence` is.
+    #[inline]
     fn place(&self, sequence: u64) -> Range<usize> {
         let at = self.first + (sequence % BODIES as u64) as usize * self.stride;
         at..at + self.size

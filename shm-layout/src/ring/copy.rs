@@ -54,18 +54,22 @@ fn load_piece(piece: &[u8]) -> u64 {
     u64::from_ne_bytes(word)
 }
 
-/// Stores `bytes` into `words`, but for the first `skip` of them: there may be stored some or none. What follows in the
-/// last word is undefined.
+/// Stores what of a message does not share a line with its header, which are all but the first `INLINE` bytes, and returns
+/// what does. Of that there may be stored some or none. What follows in the last word is undefined.
 ///
 /// # Panics
-/// When the words have no room; unless `skip` is a multiple of 8, at least 32 and less than there are bytes.
+/// When the words have no room for all of it.
 #[inline(always)]
-pub fn store_from(words: &[AtomicU64], bytes: &[u8], skip: usize) {
-    assert!(skip.is_multiple_of(8) && skip >= 32 && skip < bytes.len());
-    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-    wide::store_from(words, bytes, skip);
-    #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
-    store_words(&words[skip / 8..bytes.len().div_ceil(8)], &bytes[skip..]);
+pub fn store_rest<'a, const INLINE: usize>(words: &[AtomicU64], bytes: &'a [u8]) -> &'a [u8] {
+    const { assert!(INLINE.is_multiple_of(8) && INLINE >= 32) };
+    let Some(first) = bytes.first_chunk::<INLINE>() else { return bytes };
+    if bytes.len() > INLINE {
+        #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+        wide::store_from(words, bytes, INLINE);
+        #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+        store_words(&words[INLINE / 8..bytes.len().div_ceil(8)], &bytes[INLINE..]);
+    }
+    first
 }
 
 #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
@@ -141,6 +145,7 @@ mod wide {
     use super::AtomicU64;
     use std::arch::asm;
 
+    /// At least 32 bytes.
     #[inline(always)]
     pub(super) fn store_from(words: &[AtomicU64], bytes: &[u8], skip: usize) {
         assert!(words.len() * 8 >= bytes.len() && bytes.len() >= 32);
@@ -259,21 +264,27 @@ mod tests {
 
     #[test]
     fn every_length_is_stored_at_every_alignment_and_nothing_else_is_touched() {
+        stores::<32>();
+        stores::<40>();
+        stores::<48>();
+        stores::<56>();
+    }
+
+    fn stores<const INLINE: usize>() {
         let source: Vec<u8> = (0..300).map(byte).collect();
-        for (skip, length, align) in (32..=56).step_by(8).flat_map(|skip| {
-            (skip + 1..=260).flat_map(move |length| (0..8).map(move |align| (skip, length, align)))
-        }) {
+        for (length, align) in (0..=260).flat_map(|length| (0..8).map(move |align| (length, align))) {
             let cells = Cells::zeroed(64);
             cells.iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
             let bytes = &source[align..align + length];
-            store_from(&cells[1..1 + length.div_ceil(8)], bytes, skip);
+            let first = store_rest::<INLINE>(&cells[1..1 + length.div_ceil(8)], bytes);
+            assert_eq!(first, &bytes[..length.min(INLINE)]);
             let stored: Vec<u8> =
                 cells.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
-            let (skipped, rest) = stored[8..].split_at(skip);
-            assert_eq!(rest[..length - skip], bytes[skip..], "{length} from {skip}");
-            assert!(skipped.iter().zip(bytes).all(|(a, b)| a == b || *a == 0xff), "{length} from {skip}");
+            let (inline, rest) = stored[8..].split_at(first.len());
+            assert_eq!(rest[..length - first.len()], bytes[first.len()..], "{length} from {INLINE}");
+            assert!(inline.iter().zip(bytes).all(|(a, b)| a == b || *a == 0xff), "{length} from {INLINE}");
             let behind = &stored[8 + length.next_multiple_of(8)..];
-            assert!(stored[..8].iter().chain(behind).all(|&byte| byte == 0xff), "{length} from {skip}");
+            assert!(stored[..8].iter().chain(behind).all(|&byte| byte == 0xff), "{length} from {INLINE}");
         }
     }
 

@@ -3,7 +3,9 @@
 //! Relies on the caller to hold the channel's writer lock: two writers on one ring are outside of the protocol.
 
 use crate::error::{Corrupt, TooLarge};
-use crate::layout::geometry::{AHEAD, GRANULE, Geometry, MAX_COUNT, RECORD_HEADER, WORD, record_bytes};
+use crate::layout::geometry::{
+    AHEAD, GRANULE, Geometry, MAX_COUNT, RECORD_HEADER, WORD, record_bytes, word_at,
+};
 use crate::layout::header::{
     FRONTIER, HAS_SESSION, LAZY_BYTES, LAZY_KEY, LAZY_PUBLISHED, LAZY_TIME, SESSION, SESSION_REST, STATE,
     State, WRITER_PID,
@@ -27,7 +29,6 @@ const MAX_EPOCH: u64 = u64::MAX >> 8;
 /// Records up to this size, in bytes, are followed by cleaning ahead. For larger ones it costs more than it hides: each of
 /// their lines would be fetched twice, for the zero and for the payload.
 const SMALL: u64 = 8 * GRANULE;
-const HEADER_WORDS: usize = (RECORD_HEADER / WORD) as usize;
 /// Payload bytes that share the first line with the record's header.
 const INLINE: usize = (GRANULE - RECORD_HEADER) as usize;
 
@@ -215,18 +216,10 @@ impl Writer {
         let early = if is_small { None } else { Some(now()) };
         let at = self.reserve(bytes);
         let record = &self.data[at..at + (bytes / WORD) as usize];
-        let (line, _) = record.split_first_chunk::<LINE_WORDS>().expect("a whole line");
+        let line = record.first_chunk::<LINE_WORDS>().expect("a whole line");
         let [commit, meta, inline @ ..] = line;
         // The line that readers poll comes last and in one burst, so that they cannot take it away half way.
-        let first = match payload.first_chunk::<INLINE>() {
-            Some(first) => {
-                if payload.len() > INLINE {
-                    copy::store_from(&record[HEADER_WORDS..], payload, INLINE);
-                }
-                first
-            }
-            None => payload,
-        };
+        let first = copy::store_rest::<INLINE>(&record[(RECORD_HEADER / WORD) as usize..], payload);
         let time = early.unwrap_or_else(now);
         meta.store(Meta::new(tag, time).word(), Ordering::Relaxed);
         copy::store_inline(inline, first);
@@ -328,7 +321,7 @@ impl Writer {
     /// The index of the word at a position.
     #[inline]
     fn word_at(&self, position: u64) -> usize {
-        ((position & (self.capacity - 1)) / WORD) as usize
+        word_at(position, self.capacity)
     }
 
     /// Prepares `bytes` contiguous bytes at the tail and returns the index of their first word.
@@ -341,6 +334,7 @@ impl Writer {
         if is_whole && is_ready { at } else { self.make_room(bytes) }
     }
 
+    /// As [`reserve`](Self::reserve), where something is left to be done for it, as mostly for records that are not small.
     #[inline(never)]
     fn make_room(&mut self, bytes: u64) -> usize {
         let to_end = self.capacity - (self.tail & (self.capacity - 1));
