@@ -9,17 +9,18 @@ use crate::clock::Clock;
 use crate::keeper::Attachment;
 use crate::message::{Event, Message, RecvError};
 use crate::park::Parking;
-use crate::wait::Wait;
+use crate::wait::{Wait, Waiter};
 use page::Page;
 use shmcast_layout::layout::header::{Header, State};
 use shmcast_layout::layout::record::{Control, session_identity};
 use shmcast_layout::mem::Step;
 use shmcast_layout::reader_page::ReaderPage;
 use shmcast_layout::ring::locate::{LocateError, Place};
-use shmcast_layout::ring::reader::{Copied, Poll, Reader};
+use shmcast_layout::ring::reader::{Copied, Glance, Poll, Reader};
 use shmcast_layout::segment::Segment;
 use std::fmt;
 use std::fs::File;
+use std::ops::ControlFlow;
 use std::time::Instant;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -60,12 +61,26 @@ pub enum Start {
 /// assert_eq!(subscriber.try_recv()?, None);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+// In the order in which they are needed: all that most messages ask for is in the second and third line, the first of
+// which the reader fills, and at the beginning of the fourth. See there.
+#[repr(C, align(64))]
 pub struct Subscriber {
     reader: Reader,
-    clock: Clock,
+    buffer: Box<[Line]>,
+    /// Which of a strict channel's segments this is; 0 for a channel that keeps one.
+    generation: u64,
+    /// Our place at the daemon's table, where a daemon owns the channel.
+    attachment: Option<Box<Attachment>>,
     wait: Wait,
+    /// Whether a lap may have hidden that another publisher took over.
+    is_epoch_in_doubt: bool,
     /// Whether the last batch took all there was; only with [`Wait::Burst`], which then may let the publisher get ahead.
     has_caught_up: bool,
+    record_latency: bool,
+    // The fourth line.
+    page: Option<Page>,
+    clock: Clock,
+    // What is rarely asked for.
     /// From where [`Wait::Burst`] counts: sequence and time.
     burst_mark: (u64, u64),
     resume: Resume,
@@ -73,20 +88,11 @@ pub struct Subscriber {
     epoch: u64,
     /// The incarnation at the time of the last start or seek: no news, whatever a lap hides.
     began_in: u64,
-    /// Whether a lap may have hidden that another publisher took over.
-    is_epoch_in_doubt: bool,
     /// The sequence to begin with, if it lies before all that is left of a segment that continues another: nothing in
     /// the ring tells of that loss.
     behind: Option<u64>,
-    buffer: Box<[Line]>,
-    page: Option<Page>,
-    record_latency: bool,
     segment: Segment,
     steps: Vec<Step>,
-    /// Our place at the daemon's table, where a daemon owns the channel.
-    attachment: Option<Attachment>,
-    /// Which of a strict channel's segments this is; 0 for a channel that keeps one.
-    generation: u64,
     /// Where the channel goes on, once everything here has been read.
     next_segment: Option<File>,
     /// What it takes to sleep and be woken, for one opened with [`Wait::Park`].
@@ -100,8 +106,7 @@ struct Line([u8; 64]);
 
 /// An event without its payload: what is known before the buffer is lent out.
 enum Outcome {
-    /// The message's length, and all of it but the payload.
-    Message(usize, Message<'static>),
+    Message(Copied),
     Other(Event<'static>),
 }
 
@@ -109,9 +114,7 @@ impl Outcome {
     #[inline]
     fn into_event(self, buffer: &[u8]) -> Event<'_> {
         match self {
-            Self::Message(length, message) => {
-                Event::Message(Message { payload: &buffer[..length], ..message })
-            }
+            Self::Message(copied) => Event::Message(message(copied, buffer)),
             Self::Other(event) => event,
         }
     }
@@ -193,8 +196,10 @@ impl Subscriber {
 
     #[inline(always)]
     fn recv_until(&mut self, deadline: Option<Instant>) -> Result<Option<Event<'_>>, RecvError> {
-        let outcome = self.next(deadline)?;
-        Ok(outcome.map(|outcome| self.lend(outcome)))
+        if self.has_caught_up {
+            self.pause_after_burst();
+        }
+        self.receive::<true>(deadline)
     }
 
     /// The next event if there is one. Never waits.
@@ -205,18 +210,7 @@ impl Subscriber {
     /// [`RecvError`].
     #[inline(always)]
     pub fn try_recv(&mut self) -> Result<Option<Event<'_>>, RecvError> {
-        let poll = self.reader.poll_with_scratch(self.buffer.as_mut_bytes());
-        // The two common answers go straight to the caller, without a detour through memory.
-        match poll {
-            Poll::Empty if self.attachment.is_none() && !self.is_epoch_in_doubt => Ok(None),
-            Poll::Message { length, sequence, tag, key, time } if self.generation == 0 => {
-                Ok(Some(self.receive(length, sequence, tag, key, time)))
-            }
-            poll => {
-                let outcome = self.take(poll, self.buffer.as_bytes().len())?;
-                Ok(outcome.map(|outcome| self.lend(outcome)))
-            }
-        }
+        self.receive::<false>(None)
     }
 
     /// As [`try_recv`](Self::try_recv), with the payload copied to the start of `buffer`: the only copy between the
@@ -290,12 +284,11 @@ impl Subscriber {
         }
         let Self { reader, buffer, page, clock, record_latency, .. } = self;
         let page = page.as_ref().map(|page| &page.page);
-        let taken = reader.take(most, buffer.as_mut_bytes(), |copied, payload| {
-            let Copied { sequence, tag, key, time, .. } = copied;
+        let taken = reader.take(most, buffer.as_mut_bytes(), |copied, buffer| {
             if *record_latency && let Some(page) = page {
-                note_latency(page, clock, time);
+                note_latency(page, clock, copied.time);
             }
-            each(Event::Message(Message { payload, sequence, tag, key, time }));
+            each(Event::Message(message(copied, buffer)));
         });
         if taken > 0
             && let Some(page) = page
@@ -379,52 +372,81 @@ impl Subscriber {
     /// Whether a daemon knows of this subscriber at the moment; `None` where the channel is a file. Data flows either
     /// way.
     pub fn is_registered(&self) -> Option<bool> {
-        self.attachment.as_ref().map(Attachment::is_connected)
+        self.attachment.as_deref().map(Attachment::is_connected)
     }
 
-    /// What a wait does again and again. The two common answers are given in place: among many readers each call is a
-    /// page of code that no turn finds in the TLB.
+    /// Polls for the next event, once or, if it `WAITS`, until there is one or the deadline has passed.
+    ///
+    /// One loop with one poll in it, all of it inline, where the two common answers are given in place: a message then goes
+    /// to the caller in registers and is never put together in memory, and a turn of one among many readers needs few
+    /// pages of code, each of which it finds in no TLB.
     #[inline(always)]
-    fn poll(&mut self) -> Result<Option<Outcome>, RecvError> {
-        match self.reader.poll_with_scratch(self.buffer.as_mut_bytes()) {
-            Poll::Empty if self.attachment.is_none() && !self.is_epoch_in_doubt => Ok(None),
-            Poll::Message { length, sequence, tag, key, time } if self.generation == 0 => {
-                self.note_received(time);
-                Ok(Some(Outcome::Message(length, Message { payload: &[], sequence, tag, key, time })))
+    fn receive<const WAITS: bool>(
+        &mut self,
+        deadline: Option<Instant>,
+    ) -> Result<Option<Event<'_>>, RecvError> {
+        let mut waiter = Waiter::default();
+        loop {
+            // Of a strict channel, a message may be void.
+            let is_strict = self.generation != 0;
+            let glance =
+                if is_strict { Glance::Other } else { self.reader.glance(self.buffer.as_mut_bytes()) };
+            let outcome = match glance {
+                Glance::Message(copied) => {
+                    self.note_received(copied.time);
+                    return Ok(Some(Event::Message(message(copied, self.buffer.as_bytes()))));
+                }
+                Glance::Nothing if self.is_all_in_the_ring() => None,
+                Glance::Nothing => self.take(Poll::Empty, 0)?,
+                Glance::Other => self.poll()?,
+            };
+            if let Some(outcome) = outcome {
+                return Ok(Some(self.lend(outcome)));
             }
-            poll => self.take(poll, self.buffer.as_bytes().len()),
+            if !WAITS {
+                return Ok(None);
+            }
+            if let ControlFlow::Break(end) = self.idle(&mut waiter, deadline)? {
+                return Ok(end.map(|outcome| self.lend(outcome)));
+            }
         }
     }
 
+    /// Whether nothing but a record can be news: there is no daemon that moves the channel elsewhere, and no takeover that a
+    /// lap may have hidden.
+    #[inline(always)]
+    fn is_all_in_the_ring(&self) -> bool {
+        self.attachment.is_none() && !self.is_epoch_in_doubt
+    }
+
+    /// As [`receive`](Self::receive) without a wait, for those in no hurry.
+    #[inline(never)]
+    fn poll(&mut self) -> Result<Option<Outcome>, RecvError> {
+        let poll = self.reader.poll(self.buffer.as_mut_bytes());
+        self.take(poll, self.buffer.as_bytes().len())
+    }
+
     /// Counts what a poll found and decides what the caller is told.
-    #[inline]
+    #[inline(never)]
     fn take(&mut self, poll: Poll, available: usize) -> Result<Option<Outcome>, RecvError> {
         match poll {
-            Poll::Empty if self.attachment.is_none() && !self.is_epoch_in_doubt => Ok(None),
+            Poll::Empty if self.is_all_in_the_ring() => Ok(None),
             _ if self.generation != 0 && self.behind.is_some() => self.begin(),
             Poll::Empty if self.is_epoch_in_doubt => match self.hidden_epoch() {
                 None => self.follow(),
                 told => Ok(told),
             },
             Poll::Empty => self.follow(),
-            Poll::Message { length, sequence, .. } if self.generation != 0 && self.is_void(sequence) => {
-                self.step_back(length, sequence);
+            Poll::Message(copied) if self.generation != 0 && self.is_void(copied.sequence) => {
+                self.step_back(copied);
                 self.follow()
             }
-            Poll::Message { length, sequence, tag, key, time } => {
-                self.note_received(time);
-                Ok(Some(Outcome::Message(length, Message { payload: &[], sequence, tag, key, time })))
+            Poll::Message(copied) => {
+                self.note_received(copied.time);
+                Ok(Some(Outcome::Message(copied)))
             }
             other => self.take_rare(other, available),
         }
-    }
-
-    /// Counts a message that a poll put into the buffer, and hands it out. Always inline, as the polls that lead here:
-    /// the event then travels in registers and is never put together in memory.
-    #[inline(always)]
-    fn receive(&mut self, length: usize, sequence: u64, tag: u16, key: bool, time: u64) -> Event<'_> {
-        self.note_received(time);
-        Event::Message(Message { payload: &self.buffer.as_bytes()[..length], sequence, tag, key, time })
     }
 
     /// Counts a message on the page.
@@ -444,7 +466,7 @@ impl Subscriber {
             return self.follow();
         }
         let event = match poll {
-            Poll::Empty | Poll::Message { .. } => return Ok(None),
+            Poll::Empty | Poll::Message(_) => return Ok(None),
             Poll::Control(control) => match control {
                 // Known from the segment's state already.
                 Control::Epoch { epoch } if epoch == self.epoch => return Ok(None),
@@ -482,8 +504,15 @@ impl Subscriber {
     }
 }
 
+/// A message whose payload begins the buffer.
+#[inline(always)]
+fn message(copied: Copied, buffer: &[u8]) -> Message<'_> {
+    let Copied { length, sequence, tag, key, time } = copied;
+    Message { payload: &buffer[..length], sequence, tag, key, time }
+}
+
 /// Counts the latency of a message of `time` that has just been received.
-#[inline]
+#[inline(never)]
 fn note_latency(page: &ReaderPage, clock: &Clock, time: u64) {
     let now = clock.now();
     page.heartbeat(now);

@@ -45,51 +45,53 @@ pub const BURST_PAUSE: Duration = Duration::from_micros(8);
 /// Polls between two looks at the clock and at the segment's state while spinning.
 const SPINS_PER_LOOK: u32 = 256;
 /// The same while yielding.
-pub(crate) const YIELDS_PER_LOOK: u32 = 16;
+const YIELDS_PER_LOOK: u32 = 16;
 
 /// The state of one wait.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Waiter {
-    wait: Wait,
     idle: u32,
     backoff: Backoff,
 }
 
 impl Waiter {
-    pub(crate) fn new(wait: Wait) -> Self {
-        Self { wait, idle: 0, backoff: Backoff::new() }
-    }
-
     /// Waits a little. True when it is time to look at what empty polls do not see: deadline, state, heartbeat.
     #[inline(always)]
-    pub(crate) fn idle(&mut self) -> bool {
+    pub(crate) fn idle(&mut self, wait: Wait) -> bool {
         self.idle = self.idle.wrapping_add(1);
         // Who polls most often needs neither a jump table nor a call.
-        if matches!(self.wait, Wait::Spin) {
+        if wait == Wait::Spin {
             return self.idle.is_multiple_of(SPINS_PER_LOOK);
         }
-        self.idle_otherwise()
+        idle_otherwise(wait, self.idle, &self.backoff)
     }
 
-    #[inline(never)]
-    fn idle_otherwise(&mut self) -> bool {
-        match self.wait {
-            Wait::Spin | Wait::Burst => return self.idle.is_multiple_of(SPINS_PER_LOOK),
-            Wait::SpinThenYield(spins) if self.idle <= spins => {
-                return self.idle.is_multiple_of(SPINS_PER_LOOK);
-            }
-            Wait::SpinThenYield(_) | Wait::Yield => sched_yield(),
-            Wait::Backoff if self.backoff.is_completed() => sched_yield(),
-            Wait::Backoff => self.backoff.snooze(),
-            Wait::Sleep(pause) => {
-                std::thread::sleep(pause);
-                return true;
-            }
-            // The pause is a nap, and begins after a look at what empty polls do not see.
-            Wait::Park => return true,
-        }
+    /// Gives the CPU away once. True as [`idle`](Self::idle) says it.
+    #[inline(always)]
+    pub(crate) fn give_way(&mut self) -> bool {
+        self.idle = self.idle.wrapping_add(1);
+        sched_yield();
         self.idle.is_multiple_of(YIELDS_PER_LOOK)
     }
+}
+
+/// Given the count and not its place, which then is a register for those who get along without this.
+#[inline(never)]
+fn idle_otherwise(wait: Wait, idle: u32, backoff: &Backoff) -> bool {
+    match wait {
+        Wait::Spin | Wait::Burst => return idle.is_multiple_of(SPINS_PER_LOOK),
+        Wait::SpinThenYield(spins) if idle <= spins => return idle.is_multiple_of(SPINS_PER_LOOK),
+        Wait::SpinThenYield(_) | Wait::Yield => sched_yield(),
+        Wait::Backoff if backoff.is_completed() => sched_yield(),
+        Wait::Backoff => backoff.snooze(),
+        Wait::Sleep(pause) => {
+            std::thread::sleep(pause);
+            return true;
+        }
+        // The pause is a nap, and begins after a look at what empty polls do not see.
+        Wait::Park => return true,
+    }
+    idle.is_multiple_of(YIELDS_PER_LOOK)
 }
 
 /// Runs the calling thread on this CPU only.

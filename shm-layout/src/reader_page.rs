@@ -9,7 +9,7 @@ use crate::layout::reader_page::{
 use crate::mem::Map;
 use crate::ring::cells::Cells;
 use crate::ring::locate::Place;
-use crate::sync::{Ordering, fence};
+use crate::sync::{AtomicU64, Ordering, fence};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -107,14 +107,19 @@ impl ReaderPage {
     }
 
     #[inline]
+    fn words(&self) -> &[AtomicU64; WORDS] {
+        self.cells.first_chunk().expect("a page was mapped")
+    }
+
+    #[inline]
     fn set(&self, word: usize, value: u64) {
-        self.cells[word].store(value, Ordering::Relaxed);
+        self.words()[word].store(value, Ordering::Relaxed);
     }
 
     /// Sole writer, so a load and a store make an increment.
     #[inline]
     fn add(&self, word: usize, value: u64) {
-        self.set(word, self.cells[word].load(Ordering::Relaxed).wrapping_add(value));
+        self.set(word, self.words()[word].load(Ordering::Relaxed).wrapping_add(value));
     }
 }
 

@@ -16,7 +16,7 @@ use shmcast_layout::layout::header::{
 };
 use shmcast_layout::layout::record::{Commit, Control, Flags};
 use shmcast_layout::ring::locate::{LocateError, Place};
-use shmcast_layout::ring::reader::{Poll, Reader, Resume};
+use shmcast_layout::ring::reader::{Copied, Poll, Reader, Resume};
 use shmcast_layout::ring::writer::TakeError;
 use shmcast_layout::segment::{Access, Segment};
 use std::fs::File;
@@ -115,7 +115,7 @@ fn drain(reader: &mut Reader, capacity: u64) -> usize {
     for _ in 0..POLLS {
         let before = reader.place();
         match reader.poll(&mut out) {
-            Poll::Message { length, sequence, .. } => {
+            Poll::Message(Copied { length, sequence, .. }) => {
                 assert!(length <= out.len() && sequence == before.sequence);
                 assert!(reader.place().position > before.position);
                 messages += 1;

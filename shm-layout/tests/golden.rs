@@ -11,7 +11,7 @@ use common::segment;
 use shmcast_layout::layout::geometry::HEADER_BYTES;
 use shmcast_layout::layout::record::{Commit, Control, Flags};
 use shmcast_layout::ring::locate::Place;
-use shmcast_layout::ring::reader::Poll;
+use shmcast_layout::ring::reader::{Copied, Poll};
 use shmcast_layout::segment::{Access, Segment};
 use std::fmt::Write;
 use std::fs::File;
@@ -200,14 +200,20 @@ fn the_listing_is_a_segment() {
     let mut expected: Vec<Poll> = Vec::new();
     for (i, (payload, tag, key, time)) in messages().into_iter().enumerate().skip(6) {
         let time = time & ((1 << 48) - 1);
-        expected.push(Poll::Message { length: payload.len(), sequence: i as u64 + 4, tag, key, time });
+        expected.push(Poll::Message(Copied {
+            length: payload.len(),
+            sequence: i as u64 + 4,
+            tag,
+            key,
+            time,
+        }));
     }
     expected.push(Poll::Control(Control::End));
     expected.push(Poll::Control(Control::Epoch { epoch: 2 }));
-    expected.push(Poll::Message { length: 5, sequence: 16, tag: 5, key: false, time: 3001 });
+    expected.push(Poll::Message(Copied { length: 5, sequence: 16, tag: 5, key: false, time: 3001 }));
     for expected in expected {
         assert_eq!(reader.poll(&mut out), expected);
-        if let Poll::Message { length, sequence: sequence @ 10..16, .. } = expected {
+        if let Poll::Message(Copied { length, sequence: sequence @ 10..16, .. }) = expected {
             assert_eq!(out[..length], messages()[sequence as usize - 4].0);
         }
     }

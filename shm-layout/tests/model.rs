@@ -13,7 +13,7 @@ use shmcast_layout::layout::geometry::{GRANULE, Geometry, record_bytes};
 use shmcast_layout::layout::header::FRONTIER;
 use shmcast_layout::layout::record::Control;
 use shmcast_layout::ring::locate::{LocateError, Place};
-use shmcast_layout::ring::reader::{Poll, Reader, Resume};
+use shmcast_layout::ring::reader::{Copied, Glance, Poll, Reader, Resume};
 use shmcast_layout::ring::writer::Writer;
 use shmcast_layout::segment::{Access, Segment};
 use std::fs::File;
@@ -291,9 +291,11 @@ impl Channel {
         let expected = self.records.get(follower.next).cloned();
         let lapped = self.segment.header_word(FRONTIER) - before.position > self.geometry.capacity;
         let is_scratch = before.sequence.is_multiple_of(2);
-        let found = match is_scratch {
-            true => follower.reader.poll_with_scratch(&mut out),
-            false => follower.reader.poll(&mut out),
+        let glance = if is_scratch { follower.reader.glance(&mut out) } else { Glance::Other };
+        let found = match glance {
+            Glance::Nothing => Poll::Empty,
+            Glance::Message(copied) => Poll::Message(copied),
+            Glance::Other => follower.reader.poll(&mut out),
         };
         match (found, expected) {
             (Poll::Lapped, _) => {
@@ -301,7 +303,7 @@ impl Channel {
                 self.resume(reader, policy);
                 return;
             }
-            (Poll::Message { length, sequence, tag, key, time }, Some(record)) => {
+            (Poll::Message(Copied { length, sequence, tag, key, time }), Some(record)) => {
                 assert!(!lapped);
                 assert_eq!(record.what, What::Message { length: length as u64, tag, key, time });
                 assert_eq!(sequence, record.at.sequence);
@@ -488,7 +490,7 @@ fn a_continued_ring_knows_where_it_began() {
     let mut reader = segment.reader(start);
     let mut out = [0; 64];
     assert_eq!(reader.poll(&mut out), Poll::Control(Control::Epoch { epoch: 4 }));
-    assert!(matches!(reader.poll(&mut out), Poll::Message { sequence: 5000, length: 5, .. }));
+    assert!(matches!(reader.poll(&mut out), Poll::Message(Copied { sequence: 5000, length: 5, .. })));
 }
 
 /// Whatever is no message that can be had stops who takes several at once, and is still there for the poll that follows.
@@ -529,7 +531,7 @@ fn several_taken_at_once_are_what_polls_would_have_found() {
     (0..60).for_each(|_| publish(1000));
     let before_the_pad = take(&mut reader, 60, &mut out);
     assert!((1..60).contains(&before_the_pad));
-    assert!(matches!(reader.poll(&mut out), Poll::Message { length: 1000, .. }));
+    assert!(matches!(reader.poll(&mut out), Poll::Message(Copied { length: 1000, .. })));
     assert_eq!(take(&mut reader, 60, &mut out), 59 - before_the_pad);
     (0..100).for_each(|_| publish(1000));
     assert_eq!(take(&mut reader, 100, &mut out), 0);

@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 use shmcast_layout::layout::header::{FRONTIER, State};
 use shmcast_layout::layout::record::Control;
 use shmcast_layout::ring::locate::Place;
-use shmcast_layout::ring::reader::{Poll, Reader};
+use shmcast_layout::ring::reader::{Copied, Poll, Reader};
 use shmcast_layout::ring::writer::Writer;
 use shmcast_layout::segment::{Access, Segment};
 use std::fs::File;
@@ -236,7 +236,7 @@ fn drain(reader: &mut Reader) -> Vec<Seen> {
     let mut out = [0; 8192];
     loop {
         match reader.poll(&mut out) {
-            Poll::Message { length, sequence, tag, time, key } => {
+            Poll::Message(Copied { length, sequence, tag, time, key }) => {
                 assert_eq!((tag, time, key), (9, sequence, false));
                 seen.push(Seen::Message(sequence, out[..length].to_vec()));
             }

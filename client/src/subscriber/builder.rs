@@ -187,8 +187,8 @@ impl SubscriberBuilder {
             subscriber.parking = Some(Parking::new(near, page.page.clone(), self.longest_nap));
             shown.push(far);
         }
-        subscriber.attachment =
-            Some(Attachment::new(client.socket().to_owned(), socket, request(true), shown));
+        let attachment = Attachment::new(client.socket().to_owned(), socket, request(true), shown);
+        subscriber.attachment = Some(Box::new(attachment));
         Ok(subscriber)
     }
 

@@ -9,7 +9,7 @@ use shmcast_layout::layout::header::{FIRST_SEQUENCE, GENERATION, State};
 use shmcast_layout::layout::record::Control;
 use shmcast_layout::mem::Preparation;
 use shmcast_layout::ring::locate::{LocateError, Place};
-use shmcast_layout::ring::reader::Poll;
+use shmcast_layout::ring::reader::{Copied, Poll};
 use shmcast_layout::segment::{Access, Segment};
 use std::sync::atomic::{Ordering, fence};
 
@@ -110,15 +110,15 @@ impl Subscriber {
                 self.is_void(next) && (self.is_void(next - 1) || !is_given_up)
             }
             Poll::Control(_) | Poll::TooSmall { .. } | Poll::Corrupt(_) => self.is_void(next),
-            Poll::Empty | Poll::Message { .. } | Poll::Superseded => false,
+            Poll::Empty | Poll::Message(_) | Poll::Superseded => false,
         }
     }
 
     /// Takes back the reading of a message that turned out to be void.
     #[cold]
-    pub(super) fn step_back(&mut self, length: usize, sequence: u64) {
-        let position = self.reader.place().position - record_bytes(length as u64);
-        self.reader.jump(Place { position, sequence });
+    pub(super) fn step_back(&mut self, copied: Copied) {
+        let position = self.reader.place().position - record_bytes(copied.length as u64);
+        self.reader.jump(Place { position, sequence: copied.sequence });
     }
 
     /// Called where nothing valid is left here: goes on in the next segment if the daemon has sent it.
@@ -130,7 +130,7 @@ impl Subscriber {
         if self.next_segment.is_some() {
             return self.go_on();
         }
-        self.next_segment = self.attachment.as_ref().and_then(Attachment::moved);
+        self.next_segment = self.attachment.as_deref().and_then(Attachment::moved);
         Ok(None)
     }
 

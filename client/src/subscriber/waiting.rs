@@ -4,9 +4,9 @@
 use super::{Outcome, Subscriber};
 use crate::message::RecvError;
 use crate::park::ALONE;
-use crate::wait::{BURST, BURST_PAUSE, BURST_WITHIN, Wait, Waiter, YIELDS_PER_LOOK};
-use rustix::thread::sched_yield;
+use crate::wait::{BURST, BURST_PAUSE, BURST_WITHIN, Wait, Waiter};
 use shmcast_layout::ring::reader::Poll;
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 /// What to do when there is nothing to receive.
@@ -22,42 +22,32 @@ enum Rest {
 }
 
 impl Subscriber {
-    /// The next event, or none before the deadline. One loop with one poll in it: a turn of one among many readers then
-    /// needs few pages of code, each of which it finds in no TLB.
+    /// Called after a poll that found nothing: waits a little, in the way that the caller chose. Ends the wait with an event
+    /// that polls do not see, or with none after the deadline.
     #[inline(always)]
-    pub(super) fn next(&mut self, deadline: Option<Instant>) -> Result<Option<Outcome>, RecvError> {
-        let mut waiter = Waiter::new(self.wait);
-        if self.has_caught_up {
-            self.pause_after_burst();
-        }
-        loop {
-            if let Some(outcome) = self.poll()? {
-                return Ok(Some(outcome));
+    pub(super) fn idle(
+        &mut self,
+        waiter: &mut Waiter,
+        deadline: Option<Instant>,
+    ) -> Result<ControlFlow<Option<Outcome>>, RecvError> {
+        let is_time_to_look = match self.wait {
+            Wait::Yield => !self.reader.rest_until_due(|| waiter.give_way()),
+            Wait::Park => return self.sleep_for(deadline).map(ControlFlow::Break),
+            wait => {
+                if wait == Wait::Burst {
+                    self.pause_after_burst();
+                }
+                waiter.idle(wait)
             }
-            if self.parking.is_some() {
-                return self.sleep_for(deadline);
-            }
-            if matches!(self.wait, Wait::Burst) {
-                self.pause_after_burst();
-            }
-            // Each yield is an inline system call: libc's would be another page of code and one of addresses.
-            let is_time_to_look = match self.wait {
-                Wait::Yield => !self.reader.rest_until_due(YIELDS_PER_LOOK, sched_yield),
-                _ => waiter.idle(),
-            };
-            if is_time_to_look && let Some(end) = self.look_up(deadline)? {
-                return Ok(end);
-            }
-        }
+        };
+        if is_time_to_look { self.look_up(deadline) } else { Ok(ControlFlow::Continue(())) }
     }
 
-    /// Whether the wait is over without a message: with an event that empty polls do not see, or with none in time.
     #[inline(never)]
-    fn look_up(&mut self, deadline: Option<Instant>) -> Result<Option<Option<Outcome>>, RecvError> {
-        if let Some(outcome) = self.look()? {
-            return Ok(Some(Some(outcome)));
-        }
-        Ok(deadline.is_some_and(|deadline| Instant::now() >= deadline).then_some(None))
+    fn look_up(&mut self, deadline: Option<Instant>) -> Result<ControlFlow<Option<Outcome>>, RecvError> {
+        let outcome = self.look()?;
+        let is_over = outcome.is_some() || deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        Ok(if is_over { ControlFlow::Break(outcome) } else { ControlFlow::Continue(()) })
     }
 
     /// Called after an empty poll: if messages come in a burst, the publisher may get ahead now.
@@ -81,7 +71,7 @@ impl Subscriber {
         self.burst_mark = (next, now);
     }
 
-    /// As [`next`](Self::next), for one who parks.
+    /// As [`idle`](Self::idle) until the wait is over, for one who parks.
     #[cold]
     fn sleep_for(&mut self, deadline: Option<Instant>) -> Result<Option<Outcome>, RecvError> {
         loop {

@@ -68,12 +68,6 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// As [`word_at`], in a ring of this capacity.
-    #[inline(always)]
-    pub const fn word_at(&self, position: u64) -> usize {
-        word_at(position, self.capacity)
-    }
-
     /// A ring too small for real use, so that a model checker reaches every state of it.
     #[cfg(loom)]
     pub(crate) fn tiny(granules: u64) -> Self {
@@ -124,12 +118,6 @@ impl Geometry {
         }
         Ok(())
     }
-}
-
-/// The index, among the words of a data ring of `capacity` bytes, of the one at `position`.
-#[inline(always)]
-pub const fn word_at(position: u64, capacity: u64) -> usize {
-    ((position & (capacity - 1)) / WORD) as usize
 }
 
 /// Bytes that a record with `payload` bytes takes in the ring: header and payload, rounded up to granules.

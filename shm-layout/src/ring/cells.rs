@@ -3,6 +3,7 @@
 //! This is the only door to shared memory. No `&[u8]` and no `&T` is ever formed over it; readers use relaxed loads
 //! of at most eight bytes, which the standard library documents as the operations allowed on read-only pages.
 
+use crate::layout::geometry::WORD;
 use crate::sync::AtomicU64;
 use std::any::Any;
 use std::fmt;
@@ -15,8 +16,9 @@ use std::sync::Arc;
 pub struct Cells {
     words: NonNull<AtomicU64>,
     len: usize,
-    /// Unmaps when the last holder goes; never looked at.
-    _owner: Arc<dyn Any + Send + Sync>,
+    /// Unmaps when the last holder goes; never looked at, and therefore one pointer and not two: whoever publishes or
+    /// receives has cells among the few lines that it needs for each message.
+    _owner: Arc<Box<dyn Any + Send + Sync>>,
 }
 
 // SAFETY: the words are atomics, which any thread may use, and the owner that keeps them mapped is Send and Sync.
@@ -34,18 +36,31 @@ impl Cells {
     pub(crate) unsafe fn from_raw(
         words: NonNull<AtomicU64>,
         len: usize,
-        owner: Arc<dyn Any + Send + Sync>,
+        owner: impl Any + Send + Sync,
     ) -> Self {
         debug_assert!(words.is_aligned());
-        Self { words, len, _owner: owner }
+        Self { words, len, _owner: Arc::new(Box::new(owner)) }
     }
 
     /// Zeroed words of this process's own, for models and tests.
     #[cfg(any(test, loom))]
     pub(crate) fn zeroed(len: usize) -> Self {
-        let owner: Arc<Vec<AtomicU64>> = Arc::new((0..len).map(|_| AtomicU64::new(0)).collect());
+        let owner: Vec<AtomicU64> = (0..len).map(|_| AtomicU64::new(0)).collect();
         let words = NonNull::from(owner.as_slice()).cast();
-        Self { words, len, _owner: owner }
+        Self { words, len, _owner: Arc::new(Box::new(owner)) }
+    }
+
+    /// The index of the word at `position`, in bytes since the ring began, of a ring that is all of these words; there is a
+    /// power of two of them.
+    #[inline(always)]
+    pub fn word_at(&self, position: u64) -> usize {
+        (position / WORD) as usize & (self.len - 1)
+    }
+
+    /// Bytes of all these words.
+    #[inline(always)]
+    pub fn bytes(&self) -> u64 {
+        self.len as u64 * WORD
     }
 }
 

@@ -4,16 +4,16 @@ use crate::error::Corrupt;
 use crate::layout::geometry::{GRANULE, Geometry, RECORD_HEADER, WORD};
 use crate::layout::header::{FRONTIER, LAZY_KEY, LAZY_PUBLISHED, STATE, State};
 use crate::layout::record::{Commit, Control, Flags, Meta};
-use crate::ring::cells::RingCells;
+use crate::ring::cells::{Cells, RingCells};
 use crate::ring::copy;
 use crate::ring::locate::{LocateError, Locator, Place};
 use crate::sync::{AtomicU64, Ordering, fence};
 
 /// Empty polls between two looks at frontier and state.
 #[cfg(not(loom))]
-const LOOK_EVERY: u32 = 64;
+const LOOK_EVERY: u8 = 64;
 #[cfg(loom)]
-const LOOK_EVERY: u32 = 1;
+const LOOK_EVERY: u8 = 1;
 
 /// Granules ahead of a batch's reader that are asked for before it gets there.
 const FETCH_AHEAD: u64 = 16;
@@ -24,18 +24,7 @@ pub enum Poll {
     /// Nothing new.
     Empty,
     /// A message; its payload is in the buffer.
-    Message {
-        /// Payload bytes.
-        length: usize,
-        /// Its sequence.
-        sequence: u64,
-        /// The publisher's own mark.
-        tag: u16,
-        /// Whether a reader may start afresh from it.
-        key: bool,
-        /// Publish time: low 48 bits of the segment's clock, in ticks.
-        time: u64,
-    },
+    Message(Copied),
     /// Something the stream says of itself, in order.
     Control(Control),
     /// The writer overtook this reader. Nothing was consumed: [`Reader::resume`] decides where to go on.
@@ -49,6 +38,18 @@ pub enum Poll {
     Superseded,
     /// Another program wrote to the segment. Nothing was consumed.
     Corrupt(Corrupt),
+}
+
+/// What one glance found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Glance {
+    /// Nothing new.
+    Nothing,
+    /// A message; its payload is in the buffer.
+    Message(Copied),
+    /// Nothing was consumed: there is more to look at than a glance does, or something else than a message.
+    /// [`Reader::poll`] tells.
+    Other,
 }
 
 /// A message that was copied out of the ring and verified.
@@ -79,13 +80,23 @@ pub enum Resume {
 }
 
 /// Reads records from a ring.
+///
+/// What each message needs is one line, the second, and the start of the next, to which the owner may add what it needs:
+/// one reader among many finds nothing of its own in the caches, and waits for each line.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Reader {
-    cells: RingCells,
+    // What is rarely asked for.
+    index: Cells,
     geometry: Geometry,
+    // The second line.
+    data: Cells,
+    header: Cells,
     position: u64,
     sequence: u64,
-    empties: u32,
+    // The third.
+    max_message: u32,
+    empties: u8,
     /// Whether the end of the current epoch's stream has been handed out.
     ended: bool,
 }
@@ -94,7 +105,9 @@ impl Reader {
     /// A reader that starts at `place`, which a [`Locator`] of the same ring found.
     pub fn new(cells: RingCells, geometry: Geometry, place: Place) -> Self {
         let Place { position, sequence } = place;
-        Self { cells, geometry, position, sequence, empties: 0, ended: false }
+        let RingCells { header, index, data } = cells;
+        let max_message = geometry.max_message as u32; // at most `MAX_MESSAGE`
+        Self { index, geometry, data, header, position, sequence, max_message, empties: 0, ended: false }
     }
 
     /// Looks for the next record and copies a message's payload to the start of `out`. Wait-free; no allocation, lock
@@ -104,28 +117,34 @@ impl Reader {
     /// lines for a longer one; the frontier's line once a chunk.
     #[inline(always)]
     pub fn poll(&mut self, out: &mut [u8]) -> Poll {
-        self.poll_by::<false>(out)
-    }
-
-    /// As [`poll`](Self::poll), for a buffer that nobody looks at beyond the message: what follows it there may change, up
-    /// to 63 bytes. Saves the branches that depend on the length.
-    #[inline(always)]
-    pub fn poll_with_scratch(&mut self, out: &mut [u8]) -> Poll {
-        self.poll_by::<true>(out)
-    }
-
-    #[inline(always)]
-    fn poll_by<const SCRATCH: bool>(&mut self, out: &mut [u8]) -> Poll {
-        match look_at::<SCRATCH>(&self.cells, &self.geometry, self.place(), out) {
+        match look_at::<false>(&self.data, &self.header, self.max_message, self.place(), out) {
             Found::Nothing => self.empty(),
-            Found::Message(Copied { length, sequence, tag, key, time }, after) => {
+            Found::Message(copied, after) => {
                 (self.position, self.sequence) = (after.position, after.sequence);
-                Poll::Message { length, sequence, tag, key, time }
+                Poll::Message(copied)
             }
             Found::Other(commit) => self.poll_other(commit, out),
         }
     }
 
+    /// As [`poll`](Self::poll), for a buffer that nobody looks at beyond the message, and with no answer to what is rare:
+    /// what follows the message in the buffer may change, up to 63 bytes. Saves the branches that depend on the length, and
+    /// code.
+    #[inline(always)]
+    pub fn glance(&mut self, out: &mut [u8]) -> Glance {
+        match look_at::<true>(&self.data, &self.header, self.max_message, self.place(), out) {
+            Found::Nothing if self.empties.wrapping_add(1).is_multiple_of(LOOK_EVERY) => Glance::Other,
+            Found::Nothing => {
+                self.empties = self.empties.wrapping_add(1);
+                Glance::Nothing
+            }
+            Found::Message(copied, after) => {
+                (self.position, self.sequence) = (after.position, after.sequence);
+                Glance::Message(copied)
+            }
+            Found::Other(_) => Glance::Other,
+        }
+    }
     /// Takes messages for as long as there are any that fit in `out`, up to `most` of them: copies each to the start of
     /// `out`, where what follows it may change, and hands it to `each` before the next. Returns how many there were;
     /// [`poll`](Self::poll) tells what it was that ended them.
@@ -133,17 +152,17 @@ impl Reader {
     /// Cost of a message: as of `poll`, less what it takes to leave and to come back.
     #[inline(always)]
     pub fn take(&mut self, most: usize, out: &mut [u8], mut each: impl FnMut(Copied, &[u8])) -> usize {
-        let (cells, geometry) = (&self.cells, self.geometry);
+        let (data, header, max_message) = (&self.data, &self.header, self.max_message);
         let mut place = self.place();
-        let published = cells.header[LAZY_PUBLISHED].load(Ordering::Relaxed);
+        let published = header[LAZY_PUBLISHED].load(Ordering::Relaxed);
         for taken in 0..most {
             // Whatever its size, a record is at least a granule: but for gaps, what lies so far ahead has been published,
             // and is not taken away from the writer.
             if published.wrapping_sub(place.sequence) as i64 > FETCH_AHEAD as i64 {
                 let ahead = place.position + FETCH_AHEAD * GRANULE;
-                copy::fetch_to_load(&cells.data[geometry.word_at(ahead)]);
+                copy::fetch_to_load(&data[data.word_at(ahead)]);
             }
-            let Found::Message(copied, after) = look_at::<true>(cells, &geometry, place, out) else {
+            let Found::Message(copied, after) = look_at::<true>(data, header, max_message, place, out) else {
                 return taken;
             };
             place = after;
@@ -174,24 +193,28 @@ impl Reader {
         }
     }
 
-    /// Rests while nothing is committed where the next record will stand, up to `most` times; false if there still is
-    /// nothing then. [`poll`](Self::poll) tells what is there.
+    /// Rests for as long as nothing is committed where the next record will stand, and until `rest` says that it is enough;
+    /// false if there still is nothing then. [`poll`](Self::poll) tells what is there.
     ///
     /// Touches one word of the ring and nothing else: a process that gets its CPU back among a hundred others finds none of
     /// its own lines in the cache.
     #[inline(always)]
-    pub fn rest_until_due(&self, most: u32, mut rest: impl FnMut()) -> bool {
-        let at = self.geometry.word_at(self.position);
-        let word = &self.cells.data[at];
-        (0..most).any(|_| {
-            rest();
-            word.load(Ordering::Relaxed) != 0
-        })
+    pub fn rest_until_due(&self, mut rest: impl FnMut() -> bool) -> bool {
+        let word = &self.data[self.data.word_at(self.position)];
+        loop {
+            let is_enough = rest();
+            if word.load(Ordering::Relaxed) != 0 {
+                return true;
+            }
+            if is_enough {
+                return false;
+            }
+        }
     }
 
     #[inline(always)]
     fn in_window(&self, bytes: u64) -> bool {
-        is_in_window(&self.cells, &self.geometry, self.position, bytes)
+        is_in_window(&self.data, &self.header, self.position, bytes)
     }
 
     #[inline(always)]
@@ -212,8 +235,8 @@ impl Reader {
             fence(Ordering::Acquire); // SYNC POINT: close
         }
         // What was committed before the segment was closed or given up still comes first.
-        let at = self.geometry.word_at(self.position);
-        let commit = Commit::from_word(self.cells.data[at].load(Ordering::Relaxed));
+        let at = self.data.word_at(self.position);
+        let commit = Commit::from_word(self.data[at].load(Ordering::Relaxed));
         if commit.word() != 0 {
             return Poll::Empty;
         }
@@ -236,7 +259,7 @@ impl Reader {
     #[cold]
     fn poll_control(&mut self, commit: Commit, at: usize, out: &mut [u8]) -> Poll {
         let is_pad = commit.flags().has(Flags::PAD);
-        let record = &self.cells.data[at..at + (GRANULE / WORD) as usize];
+        let record = &self.data[at..at + (GRANULE / WORD) as usize];
         let control = Control::from_words([2, 3, 4].map(|i: usize| record[i].load(Ordering::Relaxed)));
         if !self.in_window(commit.record_bytes()) {
             return self.outside(commit);
@@ -276,7 +299,7 @@ impl Reader {
     /// Outside of the window on the near side is a lap; beyond the frontier nothing can have been committed.
     #[cold]
     fn outside(&self, commit: Commit) -> Poll {
-        let frontier = self.cells.header[FRONTIER].load(Ordering::Relaxed);
+        let frontier = self.header[FRONTIER].load(Ordering::Relaxed);
         let ahead = frontier.wrapping_sub(self.position);
         if self.position <= frontier && ahead > self.geometry.capacity {
             Poll::Lapped
@@ -299,7 +322,7 @@ impl Reader {
         let place = match policy {
             Resume::Oldest => locator.oldest()?,
             Resume::Latest => locator.tail()?,
-            Resume::Key => match self.cells.header[LAZY_KEY].load(Ordering::Relaxed) {
+            Resume::Key => match self.header[LAZY_KEY].load(Ordering::Relaxed) {
                 key if key > self.sequence => locator.seek(key).or_else(|_| locator.oldest())?,
                 _ => locator.oldest()?,
             },
@@ -321,7 +344,8 @@ impl Reader {
 
     /// A locator over the same ring.
     pub fn locator(&self) -> Locator {
-        Locator::new(self.cells.clone(), self.geometry)
+        let (header, index, data) = (self.header.clone(), self.index.clone(), self.data.clone());
+        Locator::new(RingCells { header, index, data }, self.geometry)
     }
 
     /// Where the next record is expected.
@@ -331,19 +355,19 @@ impl Reader {
 
     /// Messages known to be published and not yet read; up to a few behind the truth.
     pub fn lag(&self) -> u64 {
-        let published = self.cells.header[LAZY_PUBLISHED].load(Ordering::Relaxed);
+        let published = self.header[LAZY_PUBLISHED].load(Ordering::Relaxed);
         published.saturating_add(1).saturating_sub(self.sequence)
     }
 
     /// Whether the writer has announced half of the ring beyond this reader: high time to read on.
     pub fn is_far_behind(&self) -> bool {
-        let frontier = self.cells.header[FRONTIER].load(Ordering::Relaxed);
+        let frontier = self.header[FRONTIER].load(Ordering::Relaxed);
         frontier.wrapping_sub(self.position) > self.geometry.capacity / 2
     }
 
     /// Epoch and state of the segment; `None` when another program wrote nonsense there.
     pub fn state(&self) -> Option<(u64, State)> {
-        State::unpack(self.cells.header[STATE].load(Ordering::Relaxed))
+        State::unpack(self.header[STATE].load(Ordering::Relaxed))
     }
 }
 
@@ -361,26 +385,27 @@ enum Found {
 /// change. Takes the place and not the reader, so that a loop over messages keeps it in registers.
 #[inline(always)]
 fn look_at<const SCRATCH: bool>(
-    cells: &RingCells,
-    geometry: &Geometry,
+    data: &Cells,
+    header: &Cells,
+    max_message: u32,
     place: Place,
     out: &mut [u8],
 ) -> Found {
     let Place { position, sequence } = place;
-    let at = geometry.word_at(position);
-    let commit = Commit::from_word(cells.data[at].load(Ordering::Relaxed));
+    let at = data.word_at(position);
+    let commit = Commit::from_word(data[at].load(Ordering::Relaxed));
     if commit.word() == 0 {
         return Found::Nothing;
     }
     if !cfg!(mutant = "no_commit_fence") {
         fence(Ordering::Acquire); // SYNC POINT: commit
     }
-    if !commit.is_message(sequence) || commit.length() > geometry.max_message {
+    if !commit.is_message(sequence) || commit.length() > u64::from(max_message) {
         return Found::Other(commit);
     }
     let (length, bytes) = (commit.length() as usize, commit.record_bytes());
     // A record that would cross the end of the ring is as little there as one that does not fit in `out`.
-    let Some(record) = cells.data.get(at..at + (bytes / WORD) as usize) else { return Found::Other(commit) };
+    let Some(record) = data.get(at..at + (bytes / WORD) as usize) else { return Found::Other(commit) };
     let meta = Meta::from_word(record[1].load(Ordering::Relaxed));
     let payload = &record[(RECORD_HEADER / WORD) as usize..];
     let whole = bytes as usize - RECORD_HEADER as usize;
@@ -391,7 +416,7 @@ fn look_at<const SCRATCH: bool>(
     } else {
         return Found::Other(commit);
     }
-    if !is_in_window(cells, geometry, position, bytes) {
+    if !is_in_window(data, header, position, bytes) {
         return Found::Other(commit);
     }
     let key = commit.flags().has(Flags::KEY);
@@ -408,13 +433,13 @@ fn load_exactly(payload: &[AtomicU64], out: &mut [u8]) {
 /// Whether nothing read since the commit word can have been overwritten, and the record ends where the writer may
 /// have written: `bytes <= frontier - position <= capacity`, in one comparison.
 #[inline(always)]
-fn is_in_window(cells: &RingCells, geometry: &Geometry, position: u64, bytes: u64) -> bool {
+fn is_in_window(data: &Cells, header: &Cells, position: u64, bytes: u64) -> bool {
     if cfg!(mutant = "no_window_check") {
         return true;
     }
     if !cfg!(mutant = "no_window_fence") {
         fence(Ordering::Acquire); // SYNC POINT: window
     }
-    let frontier = cells.header[FRONTIER].load(Ordering::Relaxed);
-    frontier.wrapping_sub(position).wrapping_sub(bytes) <= geometry.capacity - bytes
+    let frontier = header[FRONTIER].load(Ordering::Relaxed);
+    frontier.wrapping_sub(position).wrapping_sub(bytes) <= data.bytes() - bytes
 }

@@ -3,9 +3,7 @@
 //! Relies on the caller to hold the channel's writer lock: two writers on one ring are outside of the protocol.
 
 use crate::error::{Corrupt, TooLarge};
-use crate::layout::geometry::{
-    AHEAD, GRANULE, Geometry, MAX_COUNT, RECORD_HEADER, WORD, record_bytes, word_at,
-};
+use crate::layout::geometry::{AHEAD, GRANULE, Geometry, MAX_COUNT, RECORD_HEADER, WORD, record_bytes};
 use crate::layout::header::{
     FRONTIER, HAS_SESSION, LAZY_BYTES, LAZY_KEY, LAZY_PUBLISHED, LAZY_TIME, SESSION, SESSION_REST, STATE,
     State, WRITER_PID,
@@ -66,8 +64,8 @@ struct Tail {
 
 /// Writes records into a ring.
 ///
-/// The first two lines of it are all that most messages need, copies of the geometry's figures among them: who publishes
-/// now and then finds none of it in the caches, and waits for each.
+/// The first two lines of it are all that most messages need, a copy of one of the geometry's figures among them: who
+/// publishes now and then finds none of it in the caches, and waits for each.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Writer {
@@ -78,17 +76,16 @@ pub struct Writer {
     next: u64,
     /// Commit words are zero from the tail up to here; never beyond the frontier.
     clean: u64,
+    /// What FRONTIER holds.
+    frontier: u64,
     max_message: u32,
     until_lazy: u32,
     // The second line.
     index: Cells,
-    /// What FRONTIER holds.
-    frontier: u64,
+    header: Cells,
     bytes: u64,
     last_time: u64,
-    capacity: u64,
     // What is rarely asked for.
-    header: Cells,
     geometry: Geometry,
     epoch: u64,
     last_key: u64,
@@ -116,7 +113,6 @@ impl Writer {
         let RingCells { header, index, data } = cells;
         let mut writer = Self {
             max_message: geometry.max_message as u32, // at most `MAX_MESSAGE`
-            capacity: geometry.capacity,
             geometry,
             tail: tail.place.position,
             next: tail.place.sequence,
@@ -194,7 +190,7 @@ impl Writer {
         now: impl Fn() -> u64,
     ) -> Result<u64, TooLarge> {
         if payload.len() <= INLINE {
-            copy::fetch_to_store(&self.data[self.word_at(self.tail)]);
+            copy::fetch_to_store(&self.data[self.data.word_at(self.tail)]);
         }
         self.record(payload, tag, key, now)
     }
@@ -318,16 +314,10 @@ impl Writer {
         self.committed();
     }
 
-    /// The index of the word at a position.
-    #[inline]
-    fn word_at(&self, position: u64) -> usize {
-        word_at(position, self.capacity)
-    }
-
     /// Prepares `bytes` contiguous bytes at the tail and returns the index of their first word.
     #[inline]
     fn reserve(&mut self, bytes: u64) -> usize {
-        let at = self.word_at(self.tail);
+        let at = self.data.word_at(self.tail);
         let is_whole = at + (bytes / WORD) as usize <= self.data.len();
         // After small records both things that `prepare` does have been done ahead.
         let is_ready = self.tail + bytes + GRANULE <= self.clean;
@@ -337,19 +327,20 @@ impl Writer {
     /// As [`reserve`](Self::reserve), where something is left to be done for it, as mostly for records that are not small.
     #[inline(never)]
     fn make_room(&mut self, bytes: u64) -> usize {
-        let to_end = self.capacity - (self.tail & (self.capacity - 1));
+        let capacity = self.data.bytes();
+        let to_end = capacity - (self.tail & (capacity - 1));
         if bytes > to_end {
             self.pad(to_end);
         }
         self.prepare(self.tail + bytes);
-        self.word_at(self.tail)
+        self.data.word_at(self.tail)
     }
 
     /// Fills the rest of the ring, because records never cross its end.
     #[cold]
     fn pad(&mut self, to_end: u64) {
         self.prepare(self.tail + to_end);
-        let at = self.word_at(self.tail);
+        let at = self.data.word_at(self.tail);
         let commit = Commit::new(self.next, Flags::PAD, to_end - RECORD_HEADER);
         self.data[at].store(commit.word(), COMMIT);
         self.tail += to_end;
@@ -402,7 +393,7 @@ impl Writer {
     fn zero_until(&mut self, end: u64) {
         let mut clean = self.clean;
         while clean < end {
-            self.data[self.word_at(clean)].store(0, Ordering::Relaxed);
+            self.data[self.data.word_at(clean)].store(0, Ordering::Relaxed);
             clean += GRANULE;
         }
         self.clean = clean;

@@ -11,7 +11,7 @@ use crate::layout::header::SESSION_REST;
 use crate::layout::record::{Commit, Control, Flags};
 use crate::ring::cells::{Cells, RingCells};
 use crate::ring::locate::{LocateError, Locator, Place};
-use crate::ring::reader::{Poll, Reader, Resume};
+use crate::ring::reader::{Copied, Poll, Reader, Resume};
 use crate::ring::writer::Writer;
 use crate::sync::stopping::kill_after;
 use loom::thread::{self, JoinHandle};
@@ -377,7 +377,7 @@ fn read(mut reader: Reader, polls: usize, resume: Option<Resume>) -> Vec<Seen> {
         let poll = reader.poll(&mut out);
         let after = reader.place();
         seen.push(match poll {
-            Poll::Message { length, sequence, tag, time, key: false } => {
+            Poll::Message(Copied { length, sequence, tag, time, key: false }) => {
                 let payload = out[..length].to_vec();
                 Seen::Message { before, after, payload, tag, time, sequence }
             }
