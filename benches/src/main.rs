@@ -35,7 +35,7 @@ struct Args {
     /// Laps of interleaved rounds
     #[arg(long, global = true, default_value_t = 5, value_parser = count(1, 1000))]
     laps: usize,
-    /// Rounds played again because the machine was not quiet, at most
+    /// Rounds of a case (one size, one number of receivers) played again because the machine was not quiet, at most
     #[arg(long, global = true, default_value_t = 40)]
     retries: usize,
     /// The peers' program, whose path benches/peers/build.sh prints; all of its transports join, or only those that

@@ -22,7 +22,7 @@ pub struct Stage {
     pub dir: PathBuf,
     /// Laps that count.
     pub laps: usize,
-    /// Rounds played again at most, over all laps.
+    /// Rounds of a case played again at most, over all laps.
     pub retries: usize,
     /// Who plays, if not everybody.
     pub only: Vec<Contestant>,
@@ -219,8 +219,8 @@ pub fn play(stage: &Stage, cases: &[Case], answer: &mut Answer) -> Result<()> {
     if cases.iter().flat_map(|case| &case.specs).any(|spec| spec.window_ns > 0) {
         bar.enable_steady_tick(std::time::Duration::from_secs(1)); // a long round, in which nothing else would move
     }
-    let mut retries = stage.retries;
     for case in cases {
+        let mut retries = stage.retries;
         for lap in 0..stage.laps {
             // Each lap starts with another contestant, so that none always follows the same neighbour.
             for turn in 0..case.specs.len() {
