@@ -20,6 +20,7 @@ use shmcast_layout::ring::reader::{Copied, Glance, Poll, Reader};
 use shmcast_layout::segment::Segment;
 use std::fmt;
 use std::fs::File;
+use std::mem::offset_of;
 use std::ops::ControlFlow;
 use std::time::Instant;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -61,8 +62,8 @@ pub enum Start {
 /// assert_eq!(subscriber.try_recv()?, None);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-// In the order in which they are needed: all that most messages ask for is in the second and third line, the first of
-// which the reader fills, and at the beginning of the fourth. See there.
+// The fields stand as they are needed, for the reason that `Reader` gives: a message asks for its second line, for the third,
+// which begins with the end of the reader, and for the page.
 #[repr(C, align(64))]
 pub struct Subscriber {
     reader: Reader,
@@ -98,6 +99,8 @@ pub struct Subscriber {
     /// What it takes to sleep and be woken, for one opened with [`Wait::Park`].
     parking: Option<Parking>,
 }
+
+const _: () = assert!(offset_of!(Subscriber, page) == 3 * 64, "what a message needs fills the third line");
 
 /// Keeps payloads on a 64-byte boundary, so that fixed-layout messages can be read in place.
 #[derive(Debug, Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]

@@ -8,6 +8,7 @@ use crate::ring::cells::{Cells, RingCells};
 use crate::ring::copy;
 use crate::ring::locate::{LocateError, Locator, Place};
 use crate::sync::{AtomicU64, Ordering, fence};
+use std::mem::offset_of;
 
 /// Empty polls between two looks at frontier and state.
 #[cfg(not(loom))]
@@ -100,6 +101,9 @@ pub struct Reader {
     /// Whether the end of the current epoch's stream has been handed out.
     ended: bool,
 }
+
+const _: () =
+    assert!(offset_of!(Reader, data) == 64 && offset_of!(Reader, max_message) == 128, "whole lines");
 
 impl Reader {
     /// A reader that starts at `place`, which a [`Locator`] of the same ring found.

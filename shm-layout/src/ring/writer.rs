@@ -13,6 +13,7 @@ use crate::ring::cells::{Cells, RingCells};
 use crate::ring::copy;
 use crate::ring::locate::{Found, LocateError, Locator, Place};
 use crate::sync::{Ordering, fence};
+use std::mem::offset_of;
 use thiserror::Error;
 
 /// Records between two updates of the lazy line; joiners walk little farther than this. Fewer than index entries, so
@@ -90,6 +91,8 @@ pub struct Writer {
     epoch: u64,
     last_key: u64,
 }
+
+const _: () = assert!(offset_of!(Writer, geometry) == 128, "two lines before it");
 
 impl Writer {
     /// Takes a ring that the caller holds the writer lock of: a new one, one that was closed, or one whose writer died.
