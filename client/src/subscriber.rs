@@ -390,15 +390,13 @@ impl Subscriber {
     ) -> Result<Option<Event<'_>>, RecvError> {
         let mut waiter = Waiter::default();
         loop {
-            // Of a strict channel, a message may be void.
-            let is_strict = self.generation != 0;
-            let glance =
-                if is_strict { Glance::Other } else { self.reader.glance(self.buffer.as_mut_bytes()) };
-            let outcome = match glance {
-                Glance::Message(copied) => {
+            let outcome = match self.reader.glance(self.buffer.as_mut_bytes()) {
+                Glance::Message(copied) if self.generation == 0 => {
                     self.note_received(copied.time);
                     return Ok(Some(Event::Message(message(copied, self.buffer.as_bytes()))));
                 }
+                // Of a strict channel, it may be void.
+                Glance::Message(copied) => self.take(Poll::Message(copied), 0)?,
                 Glance::Nothing if self.is_all_in_the_ring() => None,
                 Glance::Nothing => self.take(Poll::Empty, 0)?,
                 Glance::Other => self.poll()?,

@@ -59,19 +59,15 @@ impl Waiter {
     #[inline(always)]
     pub(crate) fn idle(&mut self, wait: Wait) -> bool {
         self.idle = self.idle.wrapping_add(1);
-        // Who polls most often needs neither a jump table nor a call.
+        // Who polls most often, or as one of many, needs neither a jump table nor a call.
         if wait == Wait::Spin {
             return self.idle.is_multiple_of(SPINS_PER_LOOK);
         }
+        if wait == Wait::Yield {
+            sched_yield();
+            return self.idle.is_multiple_of(YIELDS_PER_LOOK);
+        }
         idle_otherwise(wait, self.idle, &self.backoff)
-    }
-
-    /// Gives the CPU away once. True as [`idle`](Self::idle) says it.
-    #[inline(always)]
-    pub(crate) fn give_way(&mut self) -> bool {
-        self.idle = self.idle.wrapping_add(1);
-        sched_yield();
-        self.idle.is_multiple_of(YIELDS_PER_LOOK)
     }
 }
 

@@ -98,14 +98,6 @@ fn take(sink: &mut Sink, payload: &[u8]) {
     sink.message(payload);
 }
 
-impl ShmReceiver {
-    /// As [`run`](Receiver::run), and notes when the CPU was away. Apart from it: code that does not run still takes pages.
-    #[inline(never)]
-    fn spin(&mut self, sink: &mut Sink) -> Result<()> {
-        poll_until_done(self, sink, spec::Wait::Spin)
-    }
-}
-
 impl Receiver for ShmReceiver {
     #[inline]
     fn poll(&mut self, sink: &mut Sink) -> Result<bool> {
@@ -118,7 +110,7 @@ impl Receiver for ShmReceiver {
 
     fn run(&mut self, sink: &mut Sink, wait: spec::Wait) -> Result<()> {
         if wait == spec::Wait::Spin {
-            return self.spin(sink);
+            return poll_until_done(self, sink, wait); // which notes when the CPU was away
         }
         let mut deadline = Instant::now();
         while !sink.is_done() {

@@ -31,7 +31,7 @@ impl Subscriber {
         deadline: Option<Instant>,
     ) -> Result<ControlFlow<Option<Outcome>>, RecvError> {
         let is_time_to_look = match self.wait {
-            Wait::Yield => !self.reader.rest_until_due(|| waiter.give_way()),
+            Wait::Yield => !self.reader.rest_until_due(|| waiter.idle(Wait::Yield)),
             Wait::Park => return self.sleep_for(deadline).map(ControlFlow::Break),
             wait => {
                 if wait == Wait::Burst {
@@ -43,6 +43,7 @@ impl Subscriber {
         if is_time_to_look { self.look_up(deadline) } else { Ok(ControlFlow::Continue(())) }
     }
 
+    /// Looks at what empty polls do not see: whether the wait is over with an event from there, or with none in time.
     #[inline(never)]
     fn look_up(&mut self, deadline: Option<Instant>) -> Result<ControlFlow<Option<Outcome>>, RecvError> {
         let outcome = self.look()?;

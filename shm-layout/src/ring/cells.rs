@@ -53,8 +53,14 @@ impl Cells {
     /// The index of the word at `position`, in bytes since the ring began, of a ring that is all of these words; there is a
     /// power of two of them.
     #[inline(always)]
-    pub fn word_at(&self, position: u64) -> usize {
+    pub fn index_at(&self, position: u64) -> usize {
         (position / WORD) as usize & (self.len - 1)
+    }
+
+    /// That word.
+    #[inline(always)]
+    pub fn word_at(&self, position: u64) -> &AtomicU64 {
+        &self[self.index_at(position)]
     }
 
     /// Bytes of all these words.

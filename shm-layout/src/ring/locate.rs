@@ -215,8 +215,7 @@ impl Locator {
     /// Whether a reader that waits at `position` would find something there now: a record, or that it was overtaken.
     /// For those who watch on behalf of sleepers; wakes one too many rather than one too few.
     pub fn is_ready(&self, position: u64) -> bool {
-        let at = self.cells.data.word_at(position & !(GRANULE - 1));
-        let commit = self.cells.data[at].load(Ordering::Relaxed);
+        let commit = self.cells.data.word_at(position & !(GRANULE - 1)).load(Ordering::Relaxed);
         let frontier = self.cells.header[FRONTIER].load(Ordering::Relaxed);
         commit != 0 || frontier.wrapping_sub(position) > self.geometry.capacity
     }

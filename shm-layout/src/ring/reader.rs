@@ -96,6 +96,7 @@ pub struct Reader {
     position: u64,
     sequence: u64,
     // The third.
+    /// As in the geometry, of which a message needs no more.
     max_message: u32,
     empties: u8,
     /// Whether the end of the current epoch's stream has been handed out.
@@ -137,7 +138,7 @@ impl Reader {
     #[inline(always)]
     pub fn glance(&mut self, out: &mut [u8]) -> Glance {
         match look_at::<true>(&self.data, &self.header, self.max_message, self.place(), out) {
-            Found::Nothing if self.empties.wrapping_add(1).is_multiple_of(LOOK_EVERY) => Glance::Other,
+            Found::Nothing if self.is_look_due() => Glance::Other,
             Found::Nothing => {
                 self.empties = self.empties.wrapping_add(1);
                 Glance::Nothing
@@ -149,6 +150,7 @@ impl Reader {
             Found::Other(_) => Glance::Other,
         }
     }
+
     /// Takes messages for as long as there are any that fit in `out`, up to `most` of them: copies each to the start of
     /// `out`, where what follows it may change, and hands it to `each` before the next. Returns how many there were;
     /// [`poll`](Self::poll) tells what it was that ended them.
@@ -164,7 +166,7 @@ impl Reader {
             // and is not taken away from the writer.
             if published.wrapping_sub(place.sequence) as i64 > FETCH_AHEAD as i64 {
                 let ahead = place.position + FETCH_AHEAD * GRANULE;
-                copy::fetch_to_load(&data[data.word_at(ahead)]);
+                copy::fetch_to_load(data.word_at(ahead));
             }
             let Found::Message(copied, after) = look_at::<true>(data, header, max_message, place, out) else {
                 return taken;
@@ -204,7 +206,7 @@ impl Reader {
     /// its own lines in the cache.
     #[inline(always)]
     pub fn rest_until_due(&self, mut rest: impl FnMut() -> bool) -> bool {
-        let word = &self.data[self.data.word_at(self.position)];
+        let word = self.data.word_at(self.position);
         loop {
             let is_enough = rest();
             if word.load(Ordering::Relaxed) != 0 {
@@ -223,8 +225,15 @@ impl Reader {
 
     #[inline(always)]
     fn empty(&mut self) -> Poll {
+        let is_look_due = self.is_look_due();
         self.empties = self.empties.wrapping_add(1);
-        if self.empties.is_multiple_of(LOOK_EVERY) { self.look() } else { Poll::Empty }
+        if is_look_due { self.look() } else { Poll::Empty }
+    }
+
+    /// Whether the next empty poll looks at more.
+    #[inline(always)]
+    fn is_look_due(&self) -> bool {
+        self.empties.wrapping_add(1).is_multiple_of(LOOK_EVERY)
     }
 
     /// Looks at what an empty poll does not: whether the writer has overtaken this reader, or left the segment.
@@ -239,8 +248,7 @@ impl Reader {
             fence(Ordering::Acquire); // SYNC POINT: close
         }
         // What was committed before the segment was closed or given up still comes first.
-        let at = self.data.word_at(self.position);
-        let commit = Commit::from_word(self.data[at].load(Ordering::Relaxed));
+        let commit = Commit::from_word(self.data.word_at(self.position).load(Ordering::Relaxed));
         if commit.word() != 0 {
             return Poll::Empty;
         }
@@ -396,7 +404,7 @@ fn look_at<const SCRATCH: bool>(
     out: &mut [u8],
 ) -> Found {
     let Place { position, sequence } = place;
-    let at = data.word_at(position);
+    let at = data.index_at(position);
     let commit = Commit::from_word(data[at].load(Ordering::Relaxed));
     if commit.word() == 0 {
         return Found::Nothing;

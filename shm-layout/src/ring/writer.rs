@@ -193,7 +193,7 @@ impl Writer {
         now: impl Fn() -> u64,
     ) -> Result<u64, TooLarge> {
         if payload.len() <= INLINE {
-            copy::fetch_to_store(&self.data[self.data.word_at(self.tail)]);
+            copy::fetch_to_store(self.data.word_at(self.tail));
         }
         self.record(payload, tag, key, now)
     }
@@ -320,7 +320,7 @@ impl Writer {
     /// Prepares `bytes` contiguous bytes at the tail and returns the index of their first word.
     #[inline]
     fn reserve(&mut self, bytes: u64) -> usize {
-        let at = self.data.word_at(self.tail);
+        let at = self.data.index_at(self.tail);
         let is_whole = at + (bytes / WORD) as usize <= self.data.len();
         // After small records both things that `prepare` does have been done ahead.
         let is_ready = self.tail + bytes + GRANULE <= self.clean;
@@ -336,16 +336,15 @@ impl Writer {
             self.pad(to_end);
         }
         self.prepare(self.tail + bytes);
-        self.data.word_at(self.tail)
+        self.data.index_at(self.tail)
     }
 
     /// Fills the rest of the ring, because records never cross its end.
     #[cold]
     fn pad(&mut self, to_end: u64) {
         self.prepare(self.tail + to_end);
-        let at = self.data.word_at(self.tail);
         let commit = Commit::new(self.next, Flags::PAD, to_end - RECORD_HEADER);
-        self.data[at].store(commit.word(), COMMIT);
+        self.data.word_at(self.tail).store(commit.word(), COMMIT);
         self.tail += to_end;
         self.committed();
     }
@@ -396,7 +395,7 @@ impl Writer {
     fn zero_until(&mut self, end: u64) {
         let mut clean = self.clean;
         while clean < end {
-            self.data[self.data.word_at(clean)].store(0, Ordering::Relaxed);
+            self.data.word_at(clean).store(0, Ordering::Relaxed);
             clean += GRANULE;
         }
         self.clean = clean;
