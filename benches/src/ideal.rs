@@ -10,7 +10,7 @@
 
 use shmcast_layout::mem::{Map, Preparation, prepare};
 use shmcast_layout::ring::cells::Cells;
-use shmcast_layout::ring::copy;
+use shmcast_layout::ring::copy::{self, Copier};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::Path;
@@ -51,6 +51,7 @@ impl Shape {
 pub struct IdealWriter {
     cells: Cells,
     shape: Shape,
+    copier: Copier,
     next: u64,
 }
 
@@ -65,7 +66,12 @@ impl IdealWriter {
         file.set_len(bytes)?;
         let map = Map::read_write(&file, bytes)?;
         let _ = prepare(&map, Preparation::FULL); // refused steps make it slower, not wrong
-        Ok(Self { cells: map.cells(0, shape.words() as u64), shape, next: 1 })
+        Ok(Self {
+            cells: map.cells(0, shape.words() as u64),
+            shape,
+            copier: Copier::of_this_processor(),
+            next: 1,
+        })
     }
 
     /// Publishes one message of exactly the shape's size.
@@ -80,7 +86,7 @@ impl IdealWriter {
         let slot = &self.cells[at..at + words];
         // As the product does: the line that readers poll comes last and in one burst.
         let [sequence, inline @ ..] = slot.first_chunk::<LINE_WORDS>().expect("a slot is whole lines");
-        let first = copy::store_rest::<INLINE>(&slot[1..], payload);
+        let first = self.copier.store_rest::<INLINE>(&slot[1..], payload);
         copy::store_inline(inline, first);
         sequence.store(self.next, Ordering::Release);
         self.next += 1;
@@ -92,6 +98,7 @@ impl IdealWriter {
 pub struct IdealReader {
     cells: Cells,
     shape: Shape,
+    copier: Copier,
     next: u64,
 }
 
@@ -103,7 +110,12 @@ impl IdealReader {
     pub fn open(path: &Path, shape: Shape) -> io::Result<Self> {
         let map = Map::read_only(&File::open(path)?, shape.words() as u64 * 8)?;
         let _ = prepare(&map, Preparation { prefault: true, ..Preparation::NONE });
-        Ok(Self { cells: map.cells(0, shape.words() as u64), shape, next: 1 })
+        Ok(Self {
+            cells: map.cells(0, shape.words() as u64),
+            shape,
+            copier: Copier::of_this_processor(),
+            next: 1,
+        })
     }
 
     /// Copies the next message to the start of `out`; false when there is none yet.
@@ -119,7 +131,7 @@ impl IdealReader {
             return false;
         }
         fence(Ordering::Acquire);
-        copy::load(&slot[1..], &mut out[..self.shape.size]);
+        self.copier.load(&slot[1..], &mut out[..self.shape.size]);
         self.next += 1;
         true
     }

@@ -287,8 +287,9 @@ impl Subscriber {
         }
         let Self { reader, buffer, page, clock, record_latency, .. } = self;
         let page = page.as_ref().map(|page| &page.page);
+        let latency_page = page.filter(|_| *record_latency);
         let taken = reader.take(most, buffer.as_mut_bytes(), |copied, buffer| {
-            if *record_latency && let Some(page) = page {
+            if let Some(page) = latency_page {
                 note_latency(page, clock, copied.time);
             }
             each(Event::Message(message(copied, buffer)));

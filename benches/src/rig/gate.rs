@@ -21,6 +21,7 @@ pub struct Gate {
     window: u64,
     /// The next sequence at which to look or to report.
     next: u64,
+    retries: u64,
 }
 
 impl Gate {
@@ -33,30 +34,36 @@ impl Gate {
         let words = (receivers * STRIDE) as u64;
         file.set_len(words * 8)?;
         let cells = Map::read_write(&file, words * 8)?.cells(0, words);
-        Ok(Self { cells, receivers, window: messages / 2, next: 1 })
+        Ok(Self { cells, receivers, window: messages / 2, next: 1, retries: 0 })
     }
 
     fn step(&self) -> u64 {
         (self.window / 8).max(1)
     }
 
-    /// Publisher: waits until `sequence` can be sent without overtaking anybody. Returns how often it had to look again.
+    /// Publisher: waits until `sequence` can be sent without overtaking anybody.
     #[inline]
-    pub fn wait(&mut self, sequence: u64) -> u64 {
-        if sequence < self.next { 0 } else { self.wait_slowly(sequence) }
+    pub fn wait(&mut self, sequence: u64) {
+        if sequence >= self.next {
+            self.wait_slowly(sequence);
+        }
+    }
+
+    /// How often the publisher had to look again.
+    pub fn retries(&self) -> u64 {
+        self.retries
     }
 
     #[cold]
-    fn wait_slowly(&mut self, sequence: u64) -> u64 {
-        let mut again = 0;
+    fn wait_slowly(&mut self, sequence: u64) {
         self.next = sequence + self.step();
         loop {
             let consumed = (0..self.receivers).map(|i| self.cells[i * STRIDE].load(Ordering::Acquire)).min();
             if self.next <= consumed.unwrap_or(u64::MAX).saturating_add(self.window) {
-                return again;
+                return;
             }
-            again += 1;
-            if again.is_multiple_of(1 << 14) {
+            self.retries += 1;
+            if self.retries.is_multiple_of(1 << 14) {
                 std::thread::yield_now(); // whom we wait for may be waiting for this CPU
             } else {
                 std::hint::spin_loop();
@@ -85,9 +92,13 @@ mod tests {
         let mut publisher = Gate::open(&path, 2, 64).unwrap();
         let mut receivers = [Gate::open(&path, 2, 64).unwrap(), Gate::open(&path, 2, 64).unwrap()];
         for sequence in 1..=28 {
-            assert_eq!(publisher.wait(sequence), 0);
+            publisher.wait(sequence);
         }
-        let waiting = std::thread::spawn(move || publisher.wait(40));
+        assert_eq!(publisher.retries(), 0);
+        let waiting = std::thread::spawn(move || {
+            publisher.wait(40);
+            publisher.retries()
+        });
         (1..=40).for_each(|s| receivers[0].pass(0, s));
         std::thread::sleep(std::time::Duration::from_millis(20));
         assert!(!waiting.is_finished());

@@ -13,8 +13,10 @@ use std::ops::Range;
 pub const MIN_SIZE: usize = 24;
 /// Different bodies.
 const BODIES: usize = 13;
+/// Number, stamp and proof.
+type Head = [[u8; 8]; 3];
 /// Bytes of a cache line.
-const LINE: usize = 64;
+pub(crate) const LINE: usize = 64;
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 fn mix(sequence: u64, sent: u64) -> u64 {
@@ -76,9 +78,9 @@ impl Payloads {
     pub fn stamped(&mut self, sequence: u64, sent: u64) -> &[u8] {
         let place = self.place(sequence);
         let message = &mut self.bytes[place];
-        message[..8].copy_from_slice(&sequence.to_le_bytes());
-        message[8..16].copy_from_slice(&sent.to_le_bytes());
-        message[16..24].copy_from_slice(&mix(sequence, sent).to_le_bytes());
+        let (words, _) = message.as_chunks_mut();
+        let head: &mut Head = words.first_chunk_mut().expect("no message is smaller");
+        *head = [sequence, sent, mix(sequence, sent)].map(u64::to_le_bytes);
         message
     }
 
@@ -88,9 +90,10 @@ impl Payloads {
         if payload.len() != self.size {
             return None;
         }
-        let (sequence, sent) = (word(&payload[..8]), word(&payload[8..16]));
-        let right = word(&payload[16..24]) == mix(sequence, sent)
-            && is_same(&payload[24..], &self.bytes[self.place(sequence)][24..]);
+        let head: &Head = payload.as_chunks().0.first_chunk()?;
+        let [sequence, sent, proof] = head.map(u64::from_le_bytes);
+        let right =
+            proof == mix(sequence, sent) && is_same(&payload[24..], &self.bytes[self.place(sequence)][24..]);
         right.then_some((sequence, sent))
     }
 }

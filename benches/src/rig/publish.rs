@@ -71,41 +71,49 @@ pub fn play<S: Sender>(spec: &Spec, open: impl FnOnce() -> Result<S>) -> Result<
     say("ready")?;
     wait_for("go")?;
     sender.begin()?;
-    let published = run(spec, &mut sender, &clock)?;
+    let published = if spec.interval_ns > 0 {
+        run::<true>(spec, &mut sender, &clock)?
+    } else {
+        run::<false>(spec, &mut sender, &clock)?
+    };
     say(&serde_json::to_string(&published)?)?;
     wait_for("stop")
 }
 
+/// Sends all messages; with `PACED`, each at its time, and times each. Back to back there is no code between two sends but
+/// what makes the message, or the generator would be slower than what it is to measure.
 #[inline(never)]
-fn run(spec: &Spec, sender: &mut impl Sender, clock: &Clock) -> Result<Published> {
+fn run<const PACED: bool>(spec: &Spec, sender: &mut impl Sender, clock: &Clock) -> Result<Published> {
     let mut gate = (spec.gated && sender.needs_gate())
         .then(|| Gate::open(&files::gate(spec), spec.receivers, spec.ring_messages()))
         .transpose()
         .context("open the gate")?;
-    let each = spec.interval_ns > 0;
     let kept = if spec.is_kept_each() { spec.messages as usize } else { 0 };
     let mut windows = Windows::of(spec);
     let (mut lateness, mut cost) = (Vec::with_capacity(kept), Vec::with_capacity(kept));
     let mut payloads = Payloads::new(spec.size);
     let mut pace = Pace::new(spec, clock);
     let (mut retries, mut first, mut before) = (0, 0, Usage::now());
-    for sequence in 1..=spec.total() {
-        if sequence == spec.warmup + 1 {
+    let (total, first_counted) = (spec.total(), spec.warmup + 1);
+    let mut sequence = 0;
+    while sequence < total {
+        sequence += 1;
+        if sequence == first_counted {
             before = Usage::now();
             pace.begin_counting();
             first = ticks();
         }
         if let Some(gate) = &mut gate {
-            retries += gate.wait(sequence);
+            gate.wait(sequence);
         }
-        let (intended, sent) = if each { (pace.wait(), ticks()) } else { (0, 0) };
+        let (intended, sent) = if PACED { (pace.wait(), ticks()) } else { (0, 0) };
         // In windows a message's lateness is not kept, so its stamp tells when it should have been sent.
-        let stamp = if windows.is_some() { intended } else { sent };
+        let stamp = if PACED && windows.is_some() { intended } else { sent };
         retries += sender.send(payloads.stamped(sequence, stamp), stamp)?;
-        if each && sequence > spec.warmup {
+        if PACED && sequence >= first_counted {
             let took_ns = clock.ns_between(sent, ticks_after_loads());
             if let Some(windows) = &mut windows {
-                windows.record(sequence - spec.warmup - 1, took_ns);
+                windows.record(sequence - first_counted, took_ns);
             } else {
                 cost.push(saturate(took_ns));
                 lateness.push(saturate(clock.ns_between(intended, sent)));
@@ -121,7 +129,7 @@ fn run(spec: &Spec, sender: &mut impl Sender, clock: &Clock) -> Result<Published
         messages: spec.messages,
         span: (first, last),
         clock_ns: clock_ns(clock),
-        retries,
+        retries: retries + gate.map_or(0, |gate| gate.retries()),
         hiccups: pace.hiccups,
         usage,
         notes: sender.notes(),

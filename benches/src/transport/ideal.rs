@@ -1,10 +1,12 @@
 //! The bare minimum as a transport: the lower bound of what any shared-memory ring can reach under this rig.
 
 use crate::ideal::{IdealReader, IdealWriter, Shape};
+use crate::rig::payload::LINE;
 use crate::rig::publish::Sender;
 use crate::rig::receive::{Receiver, Sink};
 use crate::rig::spec::Spec;
 use anyhow::{Context, Result};
+use std::ops::Range;
 
 fn shape(spec: &Spec) -> Shape {
     Shape::of_bytes(spec.size, spec.ring_bytes as usize)
@@ -25,7 +27,7 @@ impl IdealSender {
 }
 
 impl Sender for IdealSender {
-    #[inline]
+    #[inline(always)]
     fn send(&mut self, payload: &[u8], _: u64) -> Result<u64> {
         self.0.publish(payload);
         Ok(0)
@@ -36,7 +38,9 @@ impl Sender for IdealSender {
 #[derive(Debug)]
 pub struct IdealReceiver {
     reader: IdealReader,
+    /// One message's bytes, from the start of a cache line.
     buffer: Vec<u8>,
+    place: Range<usize>,
 }
 
 impl IdealReceiver {
@@ -46,16 +50,19 @@ impl IdealReceiver {
     /// What the system says.
     pub fn open(spec: &Spec) -> Result<Self> {
         let reader = IdealReader::open(&spec.dir.join("ring"), shape(spec)).context("open the ring")?;
-        Ok(Self { reader, buffer: vec![0; spec.size] })
+        let buffer = vec![0; LINE + spec.size];
+        let first = buffer.as_ptr().align_offset(LINE);
+        Ok(Self { reader, buffer, place: first..first + spec.size })
     }
 }
 
 impl Receiver for IdealReceiver {
     #[inline]
     fn poll(&mut self, sink: &mut Sink) -> Result<bool> {
-        let there = self.reader.poll(&mut self.buffer);
+        let message = &mut self.buffer[self.place.clone()];
+        let there = self.reader.poll(message);
         if there {
-            sink.message(&self.buffer);
+            sink.message(message);
         }
         Ok(there)
     }

@@ -30,7 +30,7 @@ impl ShmSender {
 }
 
 impl Sender for ShmSender {
-    #[inline]
+    #[inline(always)]
     fn send(&mut self, payload: &[u8], sent: u64) -> Result<u64> {
         // The rig has just read the clock, as it has for transports that carry no time.
         self.0.publish_at(payload, Mark::default(), sent)?;

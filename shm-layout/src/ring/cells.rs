@@ -4,18 +4,19 @@
 //! of at most eight bytes, which the standard library documents as the operations allowed on read-only pages.
 
 use crate::layout::geometry::WORD;
-use crate::sync::AtomicU64;
+use crate::sync::{AtomicU64, Ordering};
 use std::any::Any;
 use std::fmt;
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A run of shared 8-byte words and a share in whatever keeps them mapped.
+/// A run of shared 8-byte words, at least one, and a share in whatever keeps them mapped.
 #[derive(Clone)]
 pub struct Cells {
     words: NonNull<AtomicU64>,
-    len: usize,
+    /// The index of the last one, which also is the mask for indexes that wrap.
+    last: usize,
     /// Unmaps when the last holder goes; never looked at, and therefore one pointer and not two: whoever publishes or
     /// receives has cells among the few lines that it needs for each message.
     _owner: Arc<Box<dyn Any + Send + Sync>>,
@@ -32,6 +33,9 @@ impl Cells {
     /// # Safety
     /// `words` is aligned to eight bytes, and `len` words from it stay mapped readable for as long as `owner` lives.
     /// Whoever stores through the result holds a writable map.
+    ///
+    /// # Panics
+    /// When there is no word.
     #[cfg(not(loom))]
     pub(crate) unsafe fn from_raw(
         words: NonNull<AtomicU64>,
@@ -39,7 +43,8 @@ impl Cells {
         owner: impl Any + Send + Sync,
     ) -> Self {
         debug_assert!(words.is_aligned());
-        Self { words, len, _owner: Arc::new(Box::new(owner)) }
+        let last = len.checked_sub(1).expect("at least one word");
+        Self { words, last, _owner: Arc::new(Box::new(owner)) }
     }
 
     /// Zeroed words of this process's own, for models and tests.
@@ -47,26 +52,51 @@ impl Cells {
     pub(crate) fn zeroed(len: usize) -> Self {
         let owner: Vec<AtomicU64> = (0..len).map(|_| AtomicU64::new(0)).collect();
         let words = NonNull::from(owner.as_slice()).cast();
-        Self { words, len, _owner: Arc::new(Box::new(owner)) }
+        let last = len.checked_sub(1).expect("at least one word");
+        Self { words, last, _owner: Arc::new(Box::new(owner)) }
     }
 
-    /// The index of the word at `position`, in bytes since the ring began, of a ring that is all of these words; there is a
-    /// power of two of them.
+    /// Word number `number` of a ring that is all of these; there is a power of two of them.
     #[inline(always)]
-    pub fn index_at(&self, position: u64) -> usize {
-        (position / WORD) as usize & (self.len - 1)
+    pub fn wrapped(&self, number: u64) -> &AtomicU64 {
+        // SAFETY: whatever the number, what is left of it under the mask is at most the index of the last word.
+        let word = unsafe { self.words.add(number as usize & self.last) };
+        // SAFETY: as in `deref`.
+        unsafe { word.as_ref() }
     }
 
-    /// That word.
+    /// The word at `position`, in bytes since such a ring began.
     #[inline(always)]
     pub fn word_at(&self, position: u64) -> &AtomicU64 {
-        &self[self.index_at(position)]
+        self.wrapped(position / WORD)
+    }
+
+    /// The `bytes` from `position` on, a number of words; none if they cross the end of the ring.
+    #[inline(always)]
+    pub fn run_at(&self, position: u64, bytes: u64) -> Option<&[AtomicU64]> {
+        let at = (position / WORD) as usize & self.last;
+        self.get(at..at + (bytes / WORD) as usize)
+    }
+
+    /// Makes zero the words at `from`, `from + step` and so on, before `to`.
+    #[inline(always)]
+    pub fn zero_each(&self, from: u64, to: u64, step: u64) {
+        // A copy, which no store into the ring may change: it stays in registers.
+        let Self { words, last, .. } = *self;
+        let (mut number, end) = (from / WORD, to / WORD);
+        while number < end {
+            // SAFETY: as in `wrapped`.
+            let word = unsafe { words.add(number as usize & last) };
+            // SAFETY: as in `deref`.
+            unsafe { word.as_ref() }.store(0, Ordering::Relaxed);
+            number += step / WORD;
+        }
     }
 
     /// Bytes of all these words.
     #[inline(always)]
     pub fn bytes(&self) -> u64 {
-        self.len as u64 * WORD
+        (self.last as u64 + 1) * WORD
     }
 }
 
@@ -77,13 +107,13 @@ impl Deref for Cells {
     fn deref(&self) -> &[AtomicU64] {
         // SAFETY: `from_raw` was promised that these words are aligned and mapped while `_owner` lives, which is at
         // least as long as this borrow. Others may write them meanwhile: they are atomics.
-        unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.last + 1) }
     }
 }
 
 impl fmt::Debug for Cells {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Cells({} words)", self.len)
+        write!(f, "Cells({} words)", self.len())
     }
 }
 

@@ -12,6 +12,7 @@
 //! loop.
 
 use crate::sync::{AtomicU64, Ordering};
+use std::iter::zip;
 
 /// Payload words that share a line with their record's header.
 pub const INLINE_WORDS: usize = 6;
@@ -54,22 +55,63 @@ fn load_piece(piece: &[u8]) -> u64 {
     u64::from_ne_bytes(word)
 }
 
-/// Stores what of a message does not share a line with its header, which are all but the first `INLINE` bytes, and returns
-/// what does. Of that there may be stored some or none. What follows in the last word is undefined.
-///
-/// # Panics
-/// When the words have no room for all of it.
-#[inline(always)]
-pub fn store_rest<'a, const INLINE: usize>(words: &[AtomicU64], bytes: &'a [u8]) -> &'a [u8] {
-    const { assert!(INLINE.is_multiple_of(8) && INLINE >= 32) };
-    let Some(first) = bytes.first_chunk::<INLINE>() else { return bytes };
-    if bytes.len() > INLINE {
+/// Copies longer runs, in registers as wide as the processor has. Whoever copies keeps one, because to ask the processor
+/// each time would take a line and a page that many who wait for their turn do not find in their caches.
+#[derive(Debug, Clone, Copy)]
+pub struct Copier {
+    #[cfg_attr(not(all(target_arch = "x86_64", not(loom), not(miri))), expect(dead_code))]
+    has_avx: bool,
+}
+
+impl Copier {
+    /// The one for this processor.
+    pub fn of_this_processor() -> Self {
         #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-        wide::store_from(words, bytes, INLINE);
+        return Self { has_avx: std::arch::is_x86_feature_detected!("avx") };
         #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
-        store_words(&words[INLINE / 8..bytes.len().div_ceil(8)], &bytes[INLINE..]);
+        return Self { has_avx: false };
     }
-    first
+
+    /// Stores what of a message does not share a line with its header, which are all but the first `INLINE` bytes, and
+    /// returns what does. Of that there may be stored some or none. What follows in the last word is undefined.
+    ///
+    /// # Panics
+    /// When the words have no room for all of it.
+    #[inline(always)]
+    pub fn store_rest<'a, const INLINE: usize>(self, words: &[AtomicU64], bytes: &'a [u8]) -> &'a [u8] {
+        const { assert!(INLINE.is_multiple_of(8) && INLINE >= 32) };
+        let Some(first) = bytes.first_chunk::<INLINE>() else { return bytes };
+        if bytes.len() > INLINE {
+            #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+            self.store_from(words, bytes, INLINE);
+            #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+            store_words(&words[INLINE / 8..bytes.len().div_ceil(8)], &bytes[INLINE..]);
+        }
+        first
+    }
+
+    /// Loads `bytes.len()` bytes from `words`, which must hold them.
+    #[inline(always)]
+    pub fn load(self, words: &[AtomicU64], bytes: &mut [u8]) {
+        #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+        if bytes.len() >= 32 {
+            return self.load_long(words, bytes);
+        }
+        load_words(&words[..bytes.len().div_ceil(8)], bytes);
+    }
+
+    /// Loads the payload words of a whole record, from behind its header to the end of its last line, whatever part of them
+    /// the message takes: no branch depends on its length but those over lines.
+    ///
+    /// # Panics
+    /// Unless there are [`INLINE_WORDS`] words and a number of whole lines, and exactly as many bytes.
+    #[inline(always)]
+    pub fn load_lines(self, words: &[AtomicU64], bytes: &mut [u8]) {
+        #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+        self.load_whole(words, bytes);
+        #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+        load_words(words, bytes);
+    }
 }
 
 #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
@@ -94,6 +136,14 @@ fn store_words(words: &[AtomicU64], bytes: &[u8]) {
 #[inline(always)]
 pub fn store_inline<const WORDS: usize>(words: &[AtomicU64; WORDS], bytes: &[u8]) {
     assert!(bytes.len() <= WORDS * 8);
+    if let (pieces, []) = bytes.as_chunks::<8>()
+        && let Ok(pieces) = <&[_; WORDS]>::try_from(pieces)
+    {
+        for (word, &piece) in zip(words, pieces) {
+            word.store(u64::from_ne_bytes(piece), Ordering::Relaxed);
+        }
+        return;
+    }
     for (i, word) in words.iter().enumerate() {
         match bytes.get(8 * i..8 * i + 8) {
             Some(piece) => word.store(load_piece(piece), Ordering::Relaxed),
@@ -101,29 +151,6 @@ pub fn store_inline<const WORDS: usize>(words: &[AtomicU64; WORDS], bytes: &[u8]
             None => return,
         }
     }
-}
-
-/// Loads `bytes.len()` bytes from `words`, which must hold them.
-#[inline(always)]
-pub fn load(words: &[AtomicU64], bytes: &mut [u8]) {
-    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-    if bytes.len() >= 32 {
-        return wide::load(words, bytes);
-    }
-    load_words(&words[..bytes.len().div_ceil(8)], bytes);
-}
-
-/// Loads the payload words of a whole record, from behind its header to the end of its last line, whatever part of them
-/// the message takes: no branch depends on its length but the one of the loop over lines.
-///
-/// # Panics
-/// Unless there are [`INLINE_WORDS`] words and a number of whole lines, and exactly as many bytes.
-#[inline(always)]
-pub fn load_lines(words: &[AtomicU64], bytes: &mut [u8]) {
-    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-    wide::load_lines(words, bytes);
-    #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
-    load_words(words, bytes);
 }
 
 #[inline(always)]
@@ -142,67 +169,123 @@ fn load_words(words: &[AtomicU64], bytes: &mut [u8]) {
 
 #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
 mod wide {
-    use super::AtomicU64;
+    use super::{AtomicU64, Copier};
     use std::arch::asm;
 
-    /// At least 32 bytes.
-    #[inline(always)]
-    pub(super) fn store_from(words: &[AtomicU64], bytes: &[u8], skip: usize) {
-        assert!(words.len() * 8 >= bytes.len() && bytes.len() >= 32);
-        // SAFETY: the assertion bounds both runs. The destination is shared words behind `UnsafeCell`, mapped writable by
-        // the promise of `Cells::from_raw`.
-        unsafe { copy(bytes.as_ptr(), words.as_ptr() as *mut u8, skip, bytes.len()) }
-    }
-
-    /// At least 32 bytes.
-    #[inline(always)]
-    pub(super) fn load(words: &[AtomicU64], bytes: &mut [u8]) {
-        assert!(words.len() * 8 >= bytes.len() && bytes.len() >= 32);
-        // SAFETY: the assertion bounds both runs. The source is shared words mapped readable by the promise of
-        // `Cells::from_raw`; the destination is ours alone.
-        unsafe { copy(words.as_ptr().cast(), bytes.as_mut_ptr(), 0, bytes.len()) }
-    }
-
-    /// Both are the payload part of a record: the rest of its first line, and whole lines. What most messages have comes
-    /// without a branch.
-    #[inline(always)]
-    pub(super) fn load_lines(words: &[AtomicU64], bytes: &mut [u8]) {
-        const INLINE: usize = super::INLINE_WORDS * 8;
-        assert!(words.len() * 8 == bytes.len() && bytes.len() % 64 == INLINE);
-        let (from, to) = (words.as_ptr().cast(), bytes.as_mut_ptr());
-        // SAFETY: the assertion bounds both runs, of at least 48 bytes. The source is shared words mapped readable by the
-        // promise of `Cells::from_raw`; the destination is ours alone. SSE2 is part of every x86-64, and `movups` needs no
-        // alignment.
-        unsafe {
-            asm!(
-                "movups {a}, [{from}]",
-                "movups {b}, [{from} + 16]",
-                "movups {c}, [{from} + 32]",
-                "movups [{to}], {a}",
-                "movups [{to} + 16], {b}",
-                "movups [{to} + 32], {c}",
-                from = in(reg) from,
-                to = in(reg) to,
-                a = out(xmm_reg) _,
-                b = out(xmm_reg) _,
-                c = out(xmm_reg) _,
-                options(nostack, preserves_flags),
-            );
+    impl Copier {
+        /// At least 32 bytes.
+        #[inline(always)]
+        pub(super) fn store_from(self, words: &[AtomicU64], bytes: &[u8], skip: usize) {
+            assert!(words.len() * 8 >= bytes.len() && bytes.len() >= 32);
+            // SAFETY: the assertion bounds both runs. The destination is shared words behind `UnsafeCell`, mapped writable
+            // by the promise of `Cells::from_raw`.
+            unsafe { self.copy(bytes.as_ptr(), words.as_ptr() as *mut u8, skip, bytes.len()) }
         }
-        if bytes.len() > INLINE {
-            // SAFETY: as above, for the rest of both runs.
-            unsafe { copy(from, to, INLINE, bytes.len()) };
+
+        /// At least 32 bytes.
+        #[inline(always)]
+        pub(super) fn load_long(self, words: &[AtomicU64], bytes: &mut [u8]) {
+            assert!(words.len() * 8 >= bytes.len() && bytes.len() >= 32);
+            // SAFETY: the assertion bounds both runs. The source is shared words mapped readable by the promise of
+            // `Cells::from_raw`; the destination is ours alone.
+            unsafe { self.copy(words.as_ptr().cast(), bytes.as_mut_ptr(), 0, bytes.len()) }
+        }
+
+        /// Both are the payload part of a record: the rest of its first line, and whole lines. What most messages have
+        /// comes without a branch, and from where it is before the length is known.
+        #[inline(always)]
+        pub(super) fn load_whole(self, words: &[AtomicU64], bytes: &mut [u8]) {
+            const INLINE: usize = super::INLINE_WORDS * 8;
+            assert!(words.len() * 8 == bytes.len() && bytes.len() % 64 == INLINE);
+            let (from, to) = (words.as_ptr().cast(), bytes.as_mut_ptr());
+            // SAFETY: the assertion bounds both runs, of at least 48 bytes. The source is shared words mapped readable by
+            // the promise of `Cells::from_raw`; the destination is ours alone. SSE2 is part of every x86-64, and `movups`
+            // needs no alignment.
+            unsafe {
+                asm!(
+                    "movups {a}, [{from}]",
+                    "movups {b}, [{from} + 16]",
+                    "movups {c}, [{from} + 32]",
+                    "movups [{to}], {a}",
+                    "movups [{to} + 16], {b}",
+                    "movups [{to} + 32], {c}",
+                    from = in(reg) from,
+                    to = in(reg) to,
+                    a = out(xmm_reg) _,
+                    b = out(xmm_reg) _,
+                    c = out(xmm_reg) _,
+                    options(nostack, preserves_flags),
+                );
+            }
+            if bytes.len() > INLINE {
+                // SAFETY: as above, for the rest of both runs. From 32 on and not from 48, so that no piece crosses a line
+                // where it is stored, if `bytes` begins one.
+                unsafe { self.copy(from, to, 32, bytes.len()) };
+            }
+        }
+
+        /// Copies `length` bytes, at least 32, but for the first `skip`: 64 at a time where the processor can, then the
+        /// rest.
+        ///
+        /// # Safety
+        /// So many bytes can be read at `from` and written at `to`, by this thread or as shared words, and do not overlap.
+        #[inline(always)]
+        unsafe fn copy(self, from: *const u8, to: *mut u8, skip: usize, length: usize) {
+            let mut done = skip;
+            if self.has_avx && length - skip >= 64 {
+                // SAFETY: the caller promised both runs; there is AVX.
+                done = unsafe { copy_wide(from, to, skip, length) };
+            }
+            // SAFETY: the caller promised both runs.
+            unsafe { copy_rest(from, to, done, length) };
         }
     }
 
-    /// Copies `length` bytes, at least 32, but for the first `skip`. In pieces of 16 bytes, none of which crosses a line
-    /// where the destination begins with one; wider ones would, because a header stands before the source. The last 32
-    /// bytes at once, some of them a second time or from those to skip, rather than piece by piece.
+    /// Copies from `skip` on for as long as there are 64 bytes, and returns how far it came. In pieces of 32 bytes, none
+    /// of which crosses a line where it is stored if `to + skip` begins one.
     ///
     /// # Safety
-    /// So many bytes can be read at `from` and written at `to`, by this thread or as shared words, and do not overlap.
+    /// As for [`Copier::copy`], with 64 bytes left at least; the processor has AVX.
     #[inline(always)]
-    unsafe fn copy(from: *const u8, to: *mut u8, skip: usize, length: usize) {
+    unsafe fn copy_wide(from: *const u8, to: *mut u8, skip: usize, length: usize) -> usize {
+        let mut done = skip;
+        // SAFETY: the caller promised both runs, and no 64 bytes begin after `last`; `vmovups` needs no alignment.
+        unsafe {
+            asm!(
+                "2:",
+                "vmovups {a:y}, [{from} + {n}]",
+                "vmovups {b:y}, [{from} + {n} + 32]",
+                "vmovups [{to} + {n}], {a:y}",
+                "vmovups [{to} + {n} + 32], {b:y}",
+                "add {n}, 64",
+                "cmp {n}, {last}",
+                "jbe 2b",
+                from = in(reg) from,
+                to = in(reg) to,
+                last = in(reg) length - 64,
+                n = inout(reg) done,
+                a = out(xmm_reg) _,
+                b = out(xmm_reg) _,
+                options(nostack),
+            );
+        }
+        #[cfg(not(target_feature = "avx"))]
+        // SAFETY: there is AVX. It takes nothing from the compiler, which keeps values in the upper halves only where it was
+        // told that every processor has AVX, and then clears them itself; without this, what follows in the lower halves
+        // alone would wait for them on some processors.
+        unsafe {
+            asm!("vzeroupper", options(nomem, nostack, preserves_flags));
+        }
+        done
+    }
+
+    /// Copies what `skip` leaves of `length` bytes, at least 32, in pieces of 16. The last 32 bytes at once, some of them a
+    /// second time or from those to skip, rather than piece by piece.
+    ///
+    /// # Safety
+    /// As for [`Copier::copy`].
+    #[inline(always)]
+    unsafe fn copy_rest(from: *const u8, to: *mut u8, skip: usize, length: usize) {
         // SAFETY: the caller promised both runs, and no piece reaches beyond the last byte, because none begins after
         // `last`; SSE2 is part of every x86-64; `movups` needs no alignment.
         unsafe {
@@ -239,6 +322,11 @@ mod tests {
     use super::*;
     use crate::ring::cells::Cells;
 
+    /// Each that there is on some processor, as far as this one can.
+    fn copiers() -> [Copier; 2] {
+        [Copier { has_avx: false }, Copier::of_this_processor()]
+    }
+
     /// A byte that follows from its place, and is none of the marks below.
     fn byte(i: usize) -> u8 {
         (i * 7 + 1) as u8 & 0x7f
@@ -250,10 +338,10 @@ mod tests {
         for (i, word) in cells.iter().enumerate() {
             word.store(u64::from_ne_bytes(std::array::from_fn(|j| byte(8 * i + j))), Ordering::Relaxed);
         }
-        for length in 0..=260 {
+        for (copier, length) in copiers().into_iter().flat_map(|copier| (0..=260).map(move |n| (copier, n))) {
             for align in 0..8 {
                 let mut out = vec![0xee; length + 16];
-                load(&cells[1..1 + length.div_ceil(8)], &mut out[align..align + length]);
+                copier.load(&cells[1..1 + length.div_ceil(8)], &mut out[align..align + length]);
                 let (before, rest) = out.split_at(align);
                 let (copied, behind) = rest.split_at(length);
                 assert!(copied.iter().copied().eq((8..8 + length).map(byte)), "{length}");
@@ -264,19 +352,21 @@ mod tests {
 
     #[test]
     fn every_length_is_stored_at_every_alignment_and_nothing_else_is_touched() {
-        stores::<32>();
-        stores::<40>();
-        stores::<48>();
-        stores::<56>();
+        for copier in copiers() {
+            stores::<32>(copier);
+            stores::<40>(copier);
+            stores::<48>(copier);
+            stores::<56>(copier);
+        }
     }
 
-    fn stores<const INLINE: usize>() {
+    fn stores<const INLINE: usize>(copier: Copier) {
         let source: Vec<u8> = (0..300).map(byte).collect();
         for (length, align) in (0..=260).flat_map(|length| (0..8).map(move |align| (length, align))) {
             let cells = Cells::zeroed(64);
             cells.iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
             let bytes = &source[align..align + length];
-            let first = store_rest::<INLINE>(&cells[1..1 + length.div_ceil(8)], bytes);
+            let first = copier.store_rest::<INLINE>(&cells[1..1 + length.div_ceil(8)], bytes);
             assert_eq!(first, &bytes[..length.min(INLINE)]);
             let stored: Vec<u8> =
                 cells.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
@@ -290,7 +380,7 @@ mod tests {
 
     #[test]
     fn whole_lines_survive_at_every_alignment_and_nothing_else_is_touched() {
-        for lines in 0..5 {
+        for (copier, lines) in copiers().into_iter().flat_map(|copier| (0..5).map(move |n| (copier, n))) {
             let count = INLINE_WORDS + lines * 8;
             let cells = Cells::zeroed(64);
             cells
@@ -299,7 +389,7 @@ mod tests {
                 .for_each(|(i, word)| word.store(i as u64 * 0x0101_0101, Ordering::Relaxed));
             for align in 0..8 {
                 let mut out = vec![0xee; align + count * 8 + 16];
-                load_lines(&cells[2..2 + count], &mut out[align..align + count * 8]);
+                copier.load_lines(&cells[2..2 + count], &mut out[align..align + count * 8]);
                 let (before, rest) = out.split_at(align);
                 let (copied, behind) = rest.split_at(count * 8);
                 let expected = (2..2 + count as u64).flat_map(|i| (i * 0x0101_0101).to_ne_bytes());
@@ -317,7 +407,7 @@ mod tests {
             let (line, _) = cells.split_first_chunk::<INLINE_WORDS>().unwrap();
             store_inline(line, &source[..length]);
             let mut out = vec![0; length];
-            load(&line[..length.div_ceil(8)], &mut out);
+            load_words(&line[..length.div_ceil(8)], &mut out);
             assert_eq!(out, source[..length]);
             let words = line[length.div_ceil(8)..].iter().map(|word| word.load(Ordering::Relaxed));
             assert!(words.into_iter().all(|word| word == 0), "{length}");

@@ -5,7 +5,7 @@ use crate::layout::geometry::{GRANULE, Geometry, RECORD_HEADER, WORD};
 use crate::layout::header::{FRONTIER, LAZY_KEY, LAZY_PUBLISHED, STATE, State};
 use crate::layout::record::{Commit, Control, Flags, Meta};
 use crate::ring::cells::{Cells, RingCells};
-use crate::ring::copy;
+use crate::ring::copy::{self, Copier};
 use crate::ring::locate::{LocateError, Locator, Place};
 use crate::sync::{AtomicU64, Ordering, fence};
 use std::mem::offset_of;
@@ -98,6 +98,7 @@ pub struct Reader {
     // The third.
     /// As in the geometry, of which a message needs no more.
     max_message: u32,
+    copier: Copier,
     empties: u8,
     /// Whether the end of the current epoch's stream has been handed out.
     ended: bool,
@@ -112,7 +113,19 @@ impl Reader {
         let Place { position, sequence } = place;
         let RingCells { header, index, data } = cells;
         let max_message = geometry.max_message as u32; // at most `MAX_MESSAGE`
-        Self { index, geometry, data, header, position, sequence, max_message, empties: 0, ended: false }
+        let copier = Copier::of_this_processor();
+        Self {
+            index,
+            geometry,
+            data,
+            header,
+            position,
+            sequence,
+            max_message,
+            copier,
+            empties: 0,
+            ended: false,
+        }
     }
 
     /// Looks for the next record and copies a message's payload to the start of `out`. Wait-free; no allocation, lock
@@ -122,7 +135,7 @@ impl Reader {
     /// lines for a longer one; the frontier's line once a chunk.
     #[inline(always)]
     pub fn poll(&mut self, out: &mut [u8]) -> Poll {
-        match look_at::<false>(&self.data, &self.header, self.max_message, self.place(), out) {
+        match look_at::<false>(&self.data, &self.header, self.max_message, self.copier, self.place(), out) {
             Found::Nothing => self.empty(),
             Found::Message(copied, after) => {
                 (self.position, self.sequence) = (after.position, after.sequence);
@@ -137,7 +150,7 @@ impl Reader {
     /// code.
     #[inline(always)]
     pub fn glance(&mut self, out: &mut [u8]) -> Glance {
-        match look_at::<true>(&self.data, &self.header, self.max_message, self.place(), out) {
+        match look_at::<true>(&self.data, &self.header, self.max_message, self.copier, self.place(), out) {
             Found::Nothing if self.is_look_due() => Glance::Other,
             Found::Nothing => {
                 self.empties = self.empties.wrapping_add(1);
@@ -158,7 +171,7 @@ impl Reader {
     /// Cost of a message: as of `poll`, less what it takes to leave and to come back.
     #[inline(always)]
     pub fn take(&mut self, most: usize, out: &mut [u8], mut each: impl FnMut(Copied, &[u8])) -> usize {
-        let (data, header, max_message) = (&self.data, &self.header, self.max_message);
+        let (data, header, max_message, copier) = (&self.data, &self.header, self.max_message, self.copier);
         let mut place = self.place();
         let published = header[LAZY_PUBLISHED].load(Ordering::Relaxed);
         for taken in 0..most {
@@ -168,7 +181,9 @@ impl Reader {
                 let ahead = place.position + FETCH_AHEAD * GRANULE;
                 copy::fetch_to_load(data.word_at(ahead));
             }
-            let Found::Message(copied, after) = look_at::<true>(data, header, max_message, place, out) else {
+            let Found::Message(copied, after) =
+                look_at::<true>(data, header, max_message, copier, place, out)
+            else {
                 return taken;
             };
             place = after;
@@ -400,12 +415,12 @@ fn look_at<const SCRATCH: bool>(
     data: &Cells,
     header: &Cells,
     max_message: u32,
+    copier: Copier,
     place: Place,
     out: &mut [u8],
 ) -> Found {
     let Place { position, sequence } = place;
-    let at = data.index_at(position);
-    let commit = Commit::from_word(data[at].load(Ordering::Relaxed));
+    let commit = Commit::from_word(data.word_at(position).load(Ordering::Relaxed));
     if commit.word() == 0 {
         return Found::Nothing;
     }
@@ -417,14 +432,14 @@ fn look_at<const SCRATCH: bool>(
     }
     let (length, bytes) = (commit.length() as usize, commit.record_bytes());
     // A record that would cross the end of the ring is as little there as one that does not fit in `out`.
-    let Some(record) = data.get(at..at + (bytes / WORD) as usize) else { return Found::Other(commit) };
+    let Some(record) = data.run_at(position, bytes) else { return Found::Other(commit) };
     let meta = Meta::from_word(record[1].load(Ordering::Relaxed));
     let payload = &record[(RECORD_HEADER / WORD) as usize..];
     let whole = bytes as usize - RECORD_HEADER as usize;
     if SCRATCH && whole <= out.len() {
-        copy::load_lines(payload, &mut out[..whole]);
+        copier.load_lines(payload, &mut out[..whole]);
     } else if length <= out.len() {
-        load_exactly(payload, &mut out[..length]);
+        load_exactly(copier, payload, &mut out[..length]);
     } else {
         return Found::Other(commit);
     }
@@ -438,8 +453,8 @@ fn look_at<const SCRATCH: bool>(
 
 /// For those who mind what stands behind the message, or have no room there.
 #[inline(never)]
-fn load_exactly(payload: &[AtomicU64], out: &mut [u8]) {
-    copy::load(payload, out);
+fn load_exactly(copier: Copier, payload: &[AtomicU64], out: &mut [u8]) {
+    copier.load(payload, out);
 }
 
 /// Whether nothing read since the commit word can have been overwritten, and the record ends where the writer may

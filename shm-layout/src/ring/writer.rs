@@ -10,7 +10,7 @@ use crate::layout::header::{
 };
 use crate::layout::record::{Commit, Control, Flags, Meta, session_words};
 use crate::ring::cells::{Cells, RingCells};
-use crate::ring::copy;
+use crate::ring::copy::{self, Copier};
 use crate::ring::locate::{Found, LocateError, Locator, Place};
 use crate::sync::{Ordering, fence};
 use std::mem::offset_of;
@@ -19,9 +19,9 @@ use thiserror::Error;
 /// Records between two updates of the lazy line; joiners walk little farther than this. Fewer than index entries, so
 /// that no entry is reused while the lazy line names it.
 #[cfg(not(loom))]
-pub(crate) const LAZY_EVERY: u32 = 64;
+pub(crate) const LAZY_EVERY: u8 = 64;
 #[cfg(loom)]
-pub(crate) const LAZY_EVERY: u32 = 2;
+pub(crate) const LAZY_EVERY: u8 = 2;
 const LINE_WORDS: usize = (GRANULE / WORD) as usize;
 /// The state word has no room for more.
 const MAX_EPOCH: u64 = u64::MAX >> 8;
@@ -80,7 +80,8 @@ pub struct Writer {
     /// What FRONTIER holds.
     frontier: u64,
     max_message: u32,
-    until_lazy: u32,
+    until_lazy: u8,
+    copier: Copier,
     // The second line.
     index: Cells,
     header: Cells,
@@ -123,6 +124,7 @@ impl Writer {
             frontier: header[FRONTIER].load(Ordering::Relaxed),
             epoch: old_epoch + 1,
             until_lazy: LAZY_EVERY,
+            copier: Copier::of_this_processor(),
             last_key: tail.last_key,
             bytes: tail.bytes,
             last_time: time,
@@ -213,12 +215,18 @@ impl Writer {
         let bytes = record_bytes(length);
         let is_small = bytes <= SMALL;
         let early = if is_small { None } else { Some(now()) };
-        let at = self.reserve(bytes);
-        let record = &self.data[at..at + (bytes / WORD) as usize];
+        let record = match self.data.run_at(self.tail, bytes) {
+            // After small records both things that `prepare` does have been done ahead.
+            Some(record) if self.tail + bytes + GRANULE <= self.clean => record,
+            _ => {
+                self.make_room(bytes);
+                self.data.run_at(self.tail, bytes).expect("there is room now")
+            }
+        };
         let line = record.first_chunk::<LINE_WORDS>().expect("a whole line");
         let [commit, meta, inline @ ..] = line;
         // The line that readers poll comes last and in one burst, so that they cannot take it away half way.
-        let first = copy::store_rest::<INLINE>(&record[(RECORD_HEADER / WORD) as usize..], payload);
+        let first = self.copier.store_rest::<INLINE>(&record[(RECORD_HEADER / WORD) as usize..], payload);
         let time = early.unwrap_or_else(now);
         meta.store(Meta::new(tag, time).word(), Ordering::Relaxed);
         copy::store_inline(inline, first);
@@ -290,7 +298,7 @@ impl Writer {
     /// Writes a control record.
     #[cold]
     fn control(&mut self, control: Control, time: u64) {
-        let at = self.reserve(GRANULE);
+        self.make_room(GRANULE);
         let place = Place { position: self.tail, sequence: self.next };
         let next = control.next_sequence(self.next);
         let is_gap = next > self.next;
@@ -299,7 +307,7 @@ impl Writer {
             // itself, which is where a walk must start, whichever side of the gap the lazy line is on.
             self.update_lazy();
         }
-        let record = &self.data[at..at + LINE_WORDS];
+        let record = self.data.run_at(self.tail, GRANULE).expect("there is room now");
         record[1].store(Meta::new(0, time).word(), Ordering::Relaxed);
         for (word, value) in record[2..].iter().zip(control.words()) {
             word.store(value, Ordering::Relaxed);
@@ -317,31 +325,20 @@ impl Writer {
         self.committed();
     }
 
-    /// Prepares `bytes` contiguous bytes at the tail and returns the index of their first word.
-    #[inline]
-    fn reserve(&mut self, bytes: u64) -> usize {
-        let at = self.data.index_at(self.tail);
-        let is_whole = at + (bytes / WORD) as usize <= self.data.len();
-        // After small records both things that `prepare` does have been done ahead.
-        let is_ready = self.tail + bytes + GRANULE <= self.clean;
-        if is_whole && is_ready { at } else { self.make_room(bytes) }
-    }
-
-    /// As [`reserve`](Self::reserve), where something is left to be done for it, as mostly for records that are not small.
+    /// Prepares `bytes` contiguous bytes at the tail, mostly for records that are not small.
     #[inline(never)]
-    fn make_room(&mut self, bytes: u64) -> usize {
-        let capacity = self.data.bytes();
-        let to_end = capacity - (self.tail & (capacity - 1));
-        if bytes > to_end {
-            self.pad(to_end);
+    fn make_room(&mut self, bytes: u64) {
+        if self.data.run_at(self.tail, bytes).is_none() {
+            self.pad();
         }
         self.prepare(self.tail + bytes);
-        self.data.index_at(self.tail)
     }
 
     /// Fills the rest of the ring, because records never cross its end.
     #[cold]
-    fn pad(&mut self, to_end: u64) {
+    fn pad(&mut self) {
+        let capacity = self.data.bytes();
+        let to_end = capacity - (self.tail & (capacity - 1));
         self.prepare(self.tail + to_end);
         let commit = Commit::new(self.next, Flags::PAD, to_end - RECORD_HEADER);
         self.data.word_at(self.tail).store(commit.word(), COMMIT);
@@ -393,12 +390,10 @@ impl Writer {
 
     #[inline]
     fn zero_until(&mut self, end: u64) {
-        let mut clean = self.clean;
-        while clean < end {
-            self.data.word_at(clean).store(0, Ordering::Relaxed);
-            clean += GRANULE;
+        if self.clean < end {
+            self.data.zero_each(self.clean, end, GRANULE);
+            self.clean = end;
         }
-        self.clean = clean;
     }
 
     /// Notes where the next sequence will stand; every so often, tells joiners.
@@ -416,8 +411,7 @@ impl Writer {
 
     #[inline]
     fn store_index(&self, place: Place) {
-        let entry = place.sequence as usize & (self.index.len() - 1);
-        self.index[entry].store(place.position, INDEX); // SYNC POINT: index
+        self.index.wrapped(place.sequence).store(place.position, INDEX); // SYNC POINT: index
     }
 
     /// Rare, and kept out of the way of what is done for each message.
@@ -451,7 +445,7 @@ fn walk(cells: &RingCells, geometry: Geometry) -> Result<Tail, LocateError> {
     let mut steps = 0;
     while let Found::Record { commit, sequence, after } = locator.inspect(tail.place)? {
         // The lazy line follows at least every so many records, and each gap at once.
-        if steps > 2 * LAZY_EVERY || tail.gap.is_some() {
+        if steps > 2 * u32::from(LAZY_EVERY) || tail.gap.is_some() {
             return Err(Corrupt { position: tail.place.position, sequence, word: commit.word() }.into());
         }
         steps += 1;
