@@ -242,7 +242,7 @@ mod wide {
     }
 
     /// Copies from `skip` on for as long as there are 64 bytes, and returns how far it came. In pieces of 32 bytes, none
-    /// of which crosses a line where it is stored if `to + skip` begins one.
+    /// of which crosses a line where it is stored if `to + skip` begins one or the half of one.
     ///
     /// # Safety
     /// As for [`Copier::copy`], with 64 bytes left at least; the processor has AVX.

@@ -93,8 +93,8 @@ pub struct Reader {
     // The second line.
     data: Cells,
     header: Cells,
-    position: u64,
-    sequence: u64,
+    /// Of the next record.
+    place: Place,
     // The third.
     /// As in the geometry, of which a message needs no more.
     max_message: u32,
@@ -110,22 +110,10 @@ const _: () =
 impl Reader {
     /// A reader that starts at `place`, which a [`Locator`] of the same ring found.
     pub fn new(cells: RingCells, geometry: Geometry, place: Place) -> Self {
-        let Place { position, sequence } = place;
         let RingCells { header, index, data } = cells;
         let max_message = geometry.max_message as u32; // at most `MAX_MESSAGE`
         let copier = Copier::of_this_processor();
-        Self {
-            index,
-            geometry,
-            data,
-            header,
-            position,
-            sequence,
-            max_message,
-            copier,
-            empties: 0,
-            ended: false,
-        }
+        Self { index, geometry, data, header, place, max_message, copier, empties: 0, ended: false }
     }
 
     /// Looks for the next record and copies a message's payload to the start of `out`. Wait-free; no allocation, lock
@@ -135,10 +123,10 @@ impl Reader {
     /// lines for a longer one; the frontier's line once a chunk.
     #[inline(always)]
     pub fn poll(&mut self, out: &mut [u8]) -> Poll {
-        match look_at::<false>(&self.data, &self.header, self.max_message, self.copier, self.place(), out) {
+        match look_at::<false>(&self.data, &self.header, self.max_message, self.copier, self.place, out) {
             Found::Nothing => self.empty(),
             Found::Message(copied, after) => {
-                (self.position, self.sequence) = (after.position, after.sequence);
+                self.place = after;
                 Poll::Message(copied)
             }
             Found::Other(commit) => self.poll_other(commit, out),
@@ -150,14 +138,14 @@ impl Reader {
     /// code.
     #[inline(always)]
     pub fn glance(&mut self, out: &mut [u8]) -> Glance {
-        match look_at::<true>(&self.data, &self.header, self.max_message, self.copier, self.place(), out) {
+        match look_at::<true>(&self.data, &self.header, self.max_message, self.copier, self.place, out) {
             Found::Nothing if self.is_look_due() => Glance::Other,
             Found::Nothing => {
                 self.empties = self.empties.wrapping_add(1);
                 Glance::Nothing
             }
             Found::Message(copied, after) => {
-                (self.position, self.sequence) = (after.position, after.sequence);
+                self.place = after;
                 Glance::Message(copied)
             }
             Found::Other(_) => Glance::Other,
@@ -172,7 +160,7 @@ impl Reader {
     #[inline(always)]
     pub fn take(&mut self, most: usize, out: &mut [u8], mut each: impl FnMut(Copied, &[u8])) -> usize {
         let (data, header, max_message, copier) = (&self.data, &self.header, self.max_message, self.copier);
-        let mut place = self.place();
+        let mut place = self.place;
         let published = header[LAZY_PUBLISHED].load(Ordering::Relaxed);
         for taken in 0..most {
             // Whatever its size, a record is at least a granule: but for gaps, what lies so far ahead has been published,
@@ -187,7 +175,7 @@ impl Reader {
                 return taken;
             };
             place = after;
-            (self.position, self.sequence) = (after.position, after.sequence);
+            self.place = after;
             each(copied, &out[..copied.length]);
         }
         most
@@ -197,8 +185,8 @@ impl Reader {
     #[cold]
     fn poll_other(&mut self, commit: Commit, out: &mut [u8]) -> Poll {
         let Geometry { capacity, max_message, .. } = self.geometry;
-        let offset = self.position & (capacity - 1);
-        if !commit.is_plausible(self.sequence, capacity - offset, max_message) {
+        let offset = self.place.position & (capacity - 1);
+        if !commit.is_plausible(self.place.sequence, capacity - offset, max_message) {
             return self.implausible(commit);
         }
         if commit.flags().has(Flags::PAD) || commit.flags().has(Flags::CONTROL) {
@@ -221,7 +209,7 @@ impl Reader {
     /// its own lines in the cache.
     #[inline(always)]
     pub fn rest_until_due(&self, mut rest: impl FnMut() -> bool) -> bool {
-        let word = self.data.word_at(self.position);
+        let word = self.data.word_at(self.place.position);
         loop {
             let is_enough = rest();
             if word.load(Ordering::Relaxed) != 0 {
@@ -235,7 +223,7 @@ impl Reader {
 
     #[inline(always)]
     fn in_window(&self, bytes: u64) -> bool {
-        is_in_window(&self.data, &self.header, self.position, bytes)
+        is_in_window(&self.data, &self.header, self.place.position, bytes)
     }
 
     #[inline(always)]
@@ -263,7 +251,7 @@ impl Reader {
             fence(Ordering::Acquire); // SYNC POINT: close
         }
         // What was committed before the segment was closed or given up still comes first.
-        let commit = Commit::from_word(self.data.word_at(self.position).load(Ordering::Relaxed));
+        let commit = Commit::from_word(self.data.word_at(self.place.position).load(Ordering::Relaxed));
         if commit.word() != 0 {
             return Poll::Empty;
         }
@@ -294,15 +282,15 @@ impl Reader {
         let control = match control {
             _ if is_pad => None,
             Some(Control::Unknown { .. }) => None,
-            Some(Control::Gap { from, .. }) if from != self.sequence => return self.corrupt(commit),
+            Some(Control::Gap { from, .. }) if from != self.place.sequence => return self.corrupt(commit),
             Some(control) => Some(control),
             None => return self.corrupt(commit),
         };
-        self.position += commit.record_bytes();
+        self.place.position += commit.record_bytes();
         match control {
             Some(control) => {
                 self.ended = control == Control::End;
-                self.sequence = control.next_sequence(self.sequence);
+                self.place.sequence = control.next_sequence(self.place.sequence);
                 Poll::Control(control)
             }
             // A pad is followed by the record it made room for, at the ring's start. No writer pads a whole ring, so
@@ -327,8 +315,8 @@ impl Reader {
     #[cold]
     fn outside(&self, commit: Commit) -> Poll {
         let frontier = self.header[FRONTIER].load(Ordering::Relaxed);
-        let ahead = frontier.wrapping_sub(self.position);
-        if self.position <= frontier && ahead > self.geometry.capacity {
+        let ahead = frontier.wrapping_sub(self.place.position);
+        if self.place.position <= frontier && ahead > self.geometry.capacity {
             Poll::Lapped
         } else {
             self.corrupt(commit)
@@ -337,7 +325,8 @@ impl Reader {
 
     #[cold]
     fn corrupt(&self, commit: Commit) -> Poll {
-        Poll::Corrupt(Corrupt { position: self.position, sequence: self.sequence, word: commit.word() })
+        let Place { position, sequence } = self.place;
+        Poll::Corrupt(Corrupt { position, sequence, word: commit.word() })
     }
 
     /// Goes on at another place after a lap. Returns how many sequences were skipped, exactly.
@@ -350,22 +339,22 @@ impl Reader {
             Resume::Oldest => locator.oldest()?,
             Resume::Latest => locator.tail()?,
             Resume::Key => match self.header[LAZY_KEY].load(Ordering::Relaxed) {
-                key if key > self.sequence => locator.seek(key).or_else(|_| locator.oldest())?,
+                key if key > self.place.sequence => locator.seek(key).or_else(|_| locator.oldest())?,
                 _ => locator.oldest()?,
             },
         };
         // A search may have been overtaken by nothing at all: never go back and deliver twice.
-        if place.sequence < self.sequence {
+        if place.sequence < self.place.sequence {
             return Err(LocateError::Overrun);
         }
-        let missed = place.sequence - self.sequence;
+        let missed = place.sequence - self.place.sequence;
         self.jump(place);
         Ok(missed)
     }
 
     /// Moves to a place that a [`Locator`] of this ring found.
     pub fn jump(&mut self, place: Place) {
-        (self.position, self.sequence) = (place.position, place.sequence);
+        self.place = place;
         self.ended = false;
     }
 
@@ -377,19 +366,19 @@ impl Reader {
 
     /// Where the next record is expected.
     pub fn place(&self) -> Place {
-        Place { position: self.position, sequence: self.sequence }
+        self.place
     }
 
     /// Messages known to be published and not yet read; up to a few behind the truth.
     pub fn lag(&self) -> u64 {
         let published = self.header[LAZY_PUBLISHED].load(Ordering::Relaxed);
-        published.saturating_add(1).saturating_sub(self.sequence)
+        published.saturating_add(1).saturating_sub(self.place.sequence)
     }
 
     /// Whether the writer has announced half of the ring beyond this reader: high time to read on.
     pub fn is_far_behind(&self) -> bool {
         let frontier = self.header[FRONTIER].load(Ordering::Relaxed);
-        frontier.wrapping_sub(self.position) > self.geometry.capacity / 2
+        frontier.wrapping_sub(self.place.position) > self.geometry.capacity / 2
     }
 
     /// Epoch and state of the segment; `None` when another program wrote nonsense there.
