@@ -96,7 +96,7 @@ impl Sender for Sending {
         wait_until("the first subscriber", || self.publication.is_connected())
     }
 
-    #[inline]
+    #[inline(always)]
     fn send(&mut self, payload: &[u8], _: u64) -> Result<u64> {
         let mut again = 0;
         loop {

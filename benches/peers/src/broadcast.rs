@@ -50,7 +50,7 @@ impl Sending {
 }
 
 impl Sender for Sending {
-    #[inline]
+    #[inline(always)]
     fn send(&mut self, payload: &[u8], _: u64) -> Result<u64> {
         self.writer.publish(payload.len(), true, |frame| frame.copy_from_slice(payload));
         Ok(0)

@@ -73,7 +73,7 @@ impl Sender for Sending {
         self.publisher.update_connections().context("connect to the subscribers")
     }
 
-    #[inline]
+    #[inline(always)]
     fn send(&mut self, payload: &[u8], _: u64) -> Result<u64> {
         let sample = self.publisher.loan_slice_uninit(payload.len()).context("loan a sample")?;
         sample.write_from_slice(payload).send().context("send a sample")?;

@@ -61,7 +61,7 @@ impl<const N: usize> Sending<N> {
 }
 
 impl<const N: usize> Sender for Sending<N> {
-    #[inline]
+    #[inline(always)]
     fn send(&mut self, payload: &[u8], _: u64) -> Result<u64> {
         self.producer.push(payload.try_into().context("a message of another size than the slots")?);
         Ok(0)

@@ -57,13 +57,13 @@ impl Gate {
     #[cold]
     fn wait_slowly(&mut self, sequence: u64) {
         self.next = sequence + self.step();
-        loop {
+        for again in 1_u64.. {
             let consumed = (0..self.receivers).map(|i| self.cells[i * STRIDE].load(Ordering::Acquire)).min();
             if self.next <= consumed.unwrap_or(u64::MAX).saturating_add(self.window) {
                 return;
             }
             self.retries += 1;
-            if self.retries.is_multiple_of(1 << 14) {
+            if again.is_multiple_of(1 << 14) {
                 std::thread::yield_now(); // whom we wait for may be waiting for this CPU
             } else {
                 std::hint::spin_loop();

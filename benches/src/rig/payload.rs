@@ -9,14 +9,14 @@
 
 use std::ops::Range;
 
-/// The smallest payload that carries number, stamp and proof.
-pub const MIN_SIZE: usize = 24;
-/// Different bodies.
-const BODIES: usize = 13;
 /// Number, stamp and proof.
 type Head = [[u8; 8]; 3];
+/// The smallest payload that carries them.
+pub const MIN_SIZE: usize = size_of::<Head>();
+/// Different bodies.
+const BODIES: usize = 13;
 /// Bytes of a cache line.
-pub(crate) const LINE: usize = 64;
+const LINE: usize = 64;
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 fn mix(sequence: u64, sent: u64) -> u64 {
@@ -35,6 +35,13 @@ fn is_same(a: &[u8], b: &[u8]) -> bool {
         return a == b;
     }
     a.chunks_exact(8).zip(b.chunks_exact(8)).all(|(a, b)| word(a) == word(b))
+}
+
+/// So many zeros that begin a cache line, and where they do.
+pub(crate) fn zeros_from_a_line(bytes: usize) -> (Vec<u8>, usize) {
+    let zeros = vec![0; bytes + LINE];
+    let first = zeros.as_ptr().align_offset(LINE);
+    (zeros, first)
 }
 
 /// Ready-made messages of one size, in one run of memory and each from the start of a cache line: where they lie must
@@ -56,8 +63,7 @@ impl Payloads {
     pub fn new(size: usize) -> Self {
         assert!(size >= MIN_SIZE, "{size} B cannot carry number, stamp and proof");
         let stride = size.next_multiple_of(LINE);
-        let mut bytes = vec![0; BODIES * stride + LINE];
-        let first = bytes.as_ptr().align_offset(LINE);
+        let (mut bytes, first) = zeros_from_a_line(BODIES * stride);
         let byte =
             |body: usize, i: usize| (i as u64 / 8 + 1).wrapping_mul(STEP).to_le_bytes()[i % 8] ^ body as u8;
         for (body, message) in bytes[first..].chunks_exact_mut(stride).take(BODIES).enumerate() {
@@ -92,8 +98,8 @@ impl Payloads {
         }
         let head: &Head = payload.as_chunks().0.first_chunk()?;
         let [sequence, sent, proof] = head.map(u64::from_le_bytes);
-        let right =
-            proof == mix(sequence, sent) && is_same(&payload[24..], &self.bytes[self.place(sequence)][24..]);
+        let right = proof == mix(sequence, sent)
+            && is_same(&payload[MIN_SIZE..], &self.bytes[self.place(sequence)][MIN_SIZE..]);
         right.then_some((sequence, sent))
     }
 }

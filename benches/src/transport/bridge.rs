@@ -112,7 +112,7 @@ impl BridgeSender {
 }
 
 impl Sender for BridgeSender {
-    #[inline]
+    #[inline(always)]
     fn send(&mut self, payload: &[u8], _: u64) -> Result<u64> {
         self.publisher.publish(payload)?;
         if self.yields {
@@ -218,7 +218,7 @@ impl WireSender {
 }
 
 impl Sender for WireSender {
-    #[inline]
+    #[inline(always)]
     fn send(&mut self, payload: &[u8], _: u64) -> Result<u64> {
         self.0.send(payload).context("send")?;
         Ok(0)

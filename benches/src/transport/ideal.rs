@@ -1,7 +1,7 @@
 //! The bare minimum as a transport: the lower bound of what any shared-memory ring can reach under this rig.
 
 use crate::ideal::{IdealReader, IdealWriter, Shape};
-use crate::rig::payload::LINE;
+use crate::rig::payload::zeros_from_a_line;
 use crate::rig::publish::Sender;
 use crate::rig::receive::{Receiver, Sink};
 use crate::rig::spec::Spec;
@@ -50,8 +50,7 @@ impl IdealReceiver {
     /// What the system says.
     pub fn open(spec: &Spec) -> Result<Self> {
         let reader = IdealReader::open(&spec.dir.join("ring"), shape(spec)).context("open the ring")?;
-        let buffer = vec![0; LINE + spec.size];
-        let first = buffer.as_ptr().align_offset(LINE);
+        let (buffer, first) = zeros_from_a_line(spec.size);
         Ok(Self { reader, buffer, place: first..first + spec.size })
     }
 }

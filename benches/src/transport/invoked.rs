@@ -59,7 +59,7 @@ impl InvokedSender {
 }
 
 impl Sender for InvokedSender {
-    #[inline]
+    #[inline(always)]
     fn send(&mut self, payload: &[u8], sent: u64) -> Result<u64> {
         let retries = self.sender.send(payload, sent)?;
         anyhow::ensure!(self.invoker.invoke(), "the sending end of the bridge has ended");

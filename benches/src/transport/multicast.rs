@@ -54,7 +54,7 @@ impl MulticastSender {
 }
 
 impl Sender for MulticastSender {
-    #[inline]
+    #[inline(always)]
     fn send(&mut self, payload: &[u8], _: u64) -> Result<u64> {
         let mut again = 0;
         loop {

@@ -66,7 +66,7 @@ impl Sender for DatagramSender {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn send(&mut self, payload: &[u8], _: u64) -> Result<u64> {
         send_to_all(&self.sockets, payload)
     }
@@ -113,7 +113,7 @@ impl Sender for SeqpacketSender {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn send(&mut self, payload: &[u8], _: u64) -> Result<u64> {
         send_to_all(&self.sockets, payload)
     }
