@@ -70,4 +70,4 @@ pub use subscriber::{Resume, Start, Subscriber, SubscriberBuilder};
 pub use typed::DecodeError;
 #[cfg(feature = "serde")]
 pub use typed::EncodeError;
-pub use wait::{BURST, BURST_PAUSE, BURST_WITHIN, Wait, pin_current_thread};
+pub use wait::{BURST, BURST_CLOSE, BURST_PAUSE, BURST_WITHIN, Wait, pin_current_thread};

@@ -134,7 +134,7 @@ impl Publisher {
     /// assert!(matches!(subscriber.recv()?, Event::Message(m) if m.time == arrived & ((1 << 48) - 1)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[inline]
+    #[inline(always)]
     pub fn publish_at(&mut self, payload: &[u8], mark: Mark, time: u64) -> Result<u64, PublishError> {
         self.check_not_cut_off()?;
         Ok(self.writer.publish(payload, mark.tag, mark.key, time)?)

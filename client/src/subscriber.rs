@@ -75,7 +75,7 @@ pub struct Subscriber {
     wait: Wait,
     /// Whether a lap may have hidden that another publisher took over.
     is_epoch_in_doubt: bool,
-    /// Whether the last batch took all there was; only with [`Wait::Burst`], which then may let the publisher get ahead.
+    /// Whether the last batch came close to the publisher; only with [`Wait::Burst`], which then may let it get ahead.
     has_caught_up: bool,
     record_latency: bool,
     // The fourth line.
@@ -84,6 +84,8 @@ pub struct Subscriber {
     // What is rarely asked for.
     /// From where [`Wait::Burst`] counts: sequence and time.
     burst_mark: (u64, u64),
+    /// The last message that was there when [`Wait::Burst`] had last let the publisher get ahead.
+    burst_target: u64,
     resume: Resume,
     /// The publisher's incarnation as last told.
     epoch: u64,
@@ -264,6 +266,7 @@ impl Subscriber {
         while handed < most {
             handed += self.take_messages((most - handed).min(BATCH), &mut each);
             if handed == most {
+                self.has_caught_up = matches!(self.wait, Wait::Burst) && self.is_close_in_a_burst();
                 break;
             }
             match self.try_recv()? {

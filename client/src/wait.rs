@@ -14,11 +14,11 @@ use std::time::Duration;
 pub enum Wait {
     /// Polls without pause. Lowest latency, one core at 100 %; for at most as many readers as there are cores to give.
     Spin,
-    /// As `Spin`, for the highest rate: who catches up with the publisher in the middle of a burst lets it get ahead for
-    /// [`BURST_PAUSE`]. A line that is polled must be fetched back by the publisher for each message; a reader that
-    /// stays behind gets several from lines that are ready. A message that follows [`BURST`] others within
-    /// [`BURST_WITHIN`] may come that much later; until then, and whenever messages come more slowly, nothing differs from
-    /// `Spin`.
+    /// As `Spin`, for the highest rate: who catches up with the publisher in the middle of a burst, or with batches comes
+    /// within [`BURST_CLOSE`] messages of it, lets it get ahead for [`BURST_PAUSE`]. Lines near the publisher go back and
+    /// forth between both; a reader that stays behind gets several messages at once from lines that are ready. A message
+    /// that follows [`BURST`] others within [`BURST_WITHIN`] may come that much later; until then, and whenever messages come
+    /// more slowly, nothing differs from `Spin`.
     Burst,
     /// Polls this many times, then gives the core away after each further poll.
     SpinThenYield(u32),
@@ -39,6 +39,8 @@ pub enum Wait {
 pub const BURST: u64 = 32;
 /// Time within which they come: at 4 million messages a second and more.
 pub const BURST_WITHIN: Duration = Duration::from_micros(8);
+/// Messages behind the publisher that are close to it, for [`Wait::Burst`] and who takes batches.
+pub const BURST_CLOSE: u64 = 512;
 /// How long [`Wait::Burst`] lets the publisher get ahead; never by more than half of the ring.
 pub const BURST_PAUSE: Duration = Duration::from_micros(8);
 

@@ -102,8 +102,28 @@ fn look_around(segment: &Segment) -> usize {
     places.dedup();
     places
         .into_iter()
-        .map(|place| drain(&mut segment.reader(place), segment.header().geometry.capacity))
+        .map(|place| {
+            take_as_polled(segment, place);
+            drain(&mut segment.reader(place), segment.header().geometry.capacity)
+        })
         .sum()
+}
+
+/// Who takes several at once finds what polls find, and nothing else.
+fn take_as_polled(segment: &Segment, place: Place) {
+    let (mut taking, mut polling) = (segment.reader(place), segment.reader(place));
+    let (mut taken_into, mut polled_into) = (vec![0; 9000], vec![0; 9000]);
+    for _ in 0..POLLS {
+        let taken = taking.take(7, &mut taken_into, |copied, payload| {
+            assert_eq!(polling.poll(&mut polled_into), Poll::Message(copied));
+            assert_eq!(payload, &polled_into[..copied.length]);
+        });
+        assert_eq!(taking.place(), polling.place());
+        if taken == 0 {
+            return;
+        }
+    }
+    panic!("a reader of {ENTRIES} granules still takes records after {POLLS} times");
 }
 
 /// Reads until nothing comes any more, which must be soon.

@@ -22,6 +22,7 @@ const MUTANTS: &[(&str, &str)] = &[
     ("relaxed_lazy", "joined_at_the_tail"),
     ("relaxed_close", "the_end_comes_last"),
     ("no_commit_fence", "publish_and_read"),
+    ("no_run_fence", "taken_together"),
     ("no_window_fence", "lapped_while_copying"),
     ("no_window_check", "lapped_while_copying"),
     ("no_close_fence", "the_end_comes_last"),

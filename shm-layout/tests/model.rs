@@ -13,7 +13,7 @@ use shmcast_layout::layout::geometry::{GRANULE, Geometry, record_bytes};
 use shmcast_layout::layout::header::FRONTIER;
 use shmcast_layout::layout::record::Control;
 use shmcast_layout::ring::locate::{LocateError, Place};
-use shmcast_layout::ring::reader::{Copied, Glance, Poll, Reader, Resume};
+use shmcast_layout::ring::reader::{Copied, Glance, Poll, RUN, Reader, Resume};
 use shmcast_layout::ring::writer::Writer;
 use shmcast_layout::segment::{Access, Segment};
 use std::fs::File;
@@ -290,6 +290,22 @@ impl Channel {
         let before = follower.reader.place();
         let expected = self.records.get(follower.next).cloned();
         let lapped = self.segment.header_word(FRONTIER) - before.position > self.geometry.capacity;
+        if before.sequence % 4 == 3 {
+            let (records, next) = (&self.records, &mut follower.next);
+            let taken = follower.reader.take(40, &mut out, |copied, bytes| {
+                let Copied { length, sequence, tag, key, time } = copied;
+                assert_eq!(records[*next].what, What::Message { length: length as u64, tag, key, time });
+                assert_eq!(sequence, records[*next].at.sequence);
+                assert_eq!(bytes, payload(sequence, length as u64));
+                *next += 1;
+            });
+            if taken > 0 {
+                assert!(!lapped);
+                assert_eq!(follower.reader.place(), records[follower.next - 1].after);
+                return;
+            }
+            out.fill(0xee);
+        }
         let is_scratch = before.sequence.is_multiple_of(2);
         let glance = if is_scratch { follower.reader.glance(&mut out) } else { Glance::Other };
         let found = match glance {
@@ -499,7 +515,7 @@ fn several_taken_at_once_are_what_polls_would_have_found() {
     let (_file, segment) = segment();
     let mut writer = segment.writer(1, 0).unwrap();
     let mut reader = segment.reader(Place::START);
-    let mut out = [0; 1000];
+    let mut out = [0; 1100];
     let take = |reader: &mut Reader, most, out: &mut [u8]| {
         let mut next = reader.place().sequence;
         reader.take(most, out, |copied, bytes| {
@@ -536,4 +552,37 @@ fn several_taken_at_once_are_what_polls_would_have_found() {
     (0..100).for_each(|_| publish(1000));
     assert_eq!(take(&mut reader, 100, &mut out), 0);
     assert_eq!(reader.poll(&mut out), Poll::Lapped);
+}
+
+/// Small messages far behind the writer are copied together, of one size or of many, whatever the buffer and however few are
+/// asked for.
+#[test]
+fn what_is_copied_together_is_handed_out_one_by_one() {
+    let (_file, segment) = segment();
+    let mut writer = segment.writer(1, 0).unwrap();
+    for sizes in [[1, 48, 30, 0], [40; 4], [112; 4], [300, 0, 500, 48], [0, 496, 497, 900]] {
+        let start = Place { position: writer.position(), sequence: writer.next_sequence() };
+        (0..20).flat_map(|_| sizes).for_each(|length| {
+            let sequence = writer.next_sequence();
+            writer.publish(&payload(sequence, length), sequence as u16, sequence % 3 == 0, sequence).unwrap();
+        });
+        for (most, room) in [(1, 1100), (7, 2048), (64, RUN as usize), (64, 912), (1000, 4096)] {
+            let mut reader = segment.reader(start);
+            let (mut out, mut next) = (vec![0; room], start.sequence);
+            while next < writer.next_sequence() {
+                let taken = reader.take(most, &mut out, |copied, bytes| {
+                    let expected = (next, next as u16, next % 3 == 0, next);
+                    assert_eq!((copied.sequence, copied.tag, copied.key, copied.time), expected);
+                    assert_eq!(bytes, payload(next, copied.length as u64));
+                    next += 1;
+                });
+                if taken == 0 {
+                    // A pad where the ring ends is for a poll to pass.
+                    let found = reader.poll(&mut out);
+                    assert!(matches!(found, Poll::Message(copied) if copied.sequence == next), "{found:?}");
+                    next += 1;
+                }
+            }
+        }
+    }
 }

@@ -17,6 +17,7 @@ use shmcast_layout::layout::header::{GENERATION, Header, State};
 use shmcast_layout::mem::Preparation;
 use shmcast_layout::reader_page::ReaderPage;
 use shmcast_layout::ring::locate::Place;
+use shmcast_layout::ring::reader::RUN;
 use shmcast_layout::segment::{Access, Segment};
 use std::fs::OpenOptions;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -233,9 +234,9 @@ impl SubscriberBuilder {
         if self.client.is_none() && matches!(segment.state(), Some((_, State::Superseded))) {
             return Err(self.directory.not_found(&self.name));
         }
-        // As large as the largest record, whose lines are copied whole. Zeros come as pages yet to be faulted in: touch
+        // As large as the largest record, whose lines are copied whole, or as a run of small ones. Zeros come as pages yet to be faulted in: touch
         // those that messages of common sizes need.
-        let lines = record_bytes(header.geometry.max_message) as usize / size_of::<Line>();
+        let lines = record_bytes(header.geometry.max_message).max(RUN) as usize / size_of::<Line>();
         let mut buffer = <[Line]>::new_box_zeroed_with_elems(lines).expect("room for one message");
         buffer.iter_mut().take(TOUCHED_BYTES / size_of::<Line>()).for_each(|line| line.0[0] = 0xff);
         let generation = segment.header_word(GENERATION);
@@ -245,6 +246,7 @@ impl SubscriberBuilder {
             wait: self.wait,
             has_caught_up: false,
             burst_mark: (place.sequence, 0),
+            burst_target: 0,
             resume: self.resume,
             epoch,
             began_in,

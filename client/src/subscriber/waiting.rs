@@ -4,7 +4,7 @@
 use super::{Outcome, Subscriber};
 use crate::message::RecvError;
 use crate::park::ALONE;
-use crate::wait::{BURST, BURST_PAUSE, BURST_WITHIN, Wait, Waiter};
+use crate::wait::{BURST, BURST_CLOSE, BURST_PAUSE, BURST_WITHIN, Wait, Waiter};
 use shmcast_layout::ring::reader::Poll;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -51,7 +51,7 @@ impl Subscriber {
         Ok(if is_over { ControlFlow::Break(outcome) } else { ControlFlow::Continue(()) })
     }
 
-    /// Called after an empty poll: if messages come in a burst, the publisher may get ahead now.
+    /// Called close to the publisher: if messages come in a burst, it may get ahead now.
     #[inline(never)]
     pub(super) fn pause_after_burst(&mut self) {
         self.has_caught_up = false;
@@ -70,6 +70,14 @@ impl Subscriber {
             }
         }
         self.burst_mark = (next, now);
+        self.burst_target = self.reader.lag() + next;
+    }
+
+    /// Whether the publisher may get ahead before more is taken: it is close, and all has been taken that was there when it
+    /// last got ahead, so that no message waits for more than one pause.
+    #[inline]
+    pub(super) fn is_close_in_a_burst(&self) -> bool {
+        self.reader.lag() < BURST_CLOSE && self.next_sequence() >= self.burst_target
     }
 
     /// As [`idle`](Self::idle) until the wait is over, for one who parks.

@@ -112,6 +112,22 @@ impl Copier {
         #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
         load_words(words, bytes);
     }
+
+    /// As [`load_lines`](Self::load_lines), and asks meanwhile for as many lines from that of `ahead` on, to be loaded from
+    /// soon, where the processor is told so at no cost. They may lie anywhere.
+    ///
+    /// # Panics
+    /// As `load_lines`.
+    #[inline(always)]
+    pub fn load_lines_and_fetch(self, words: &[AtomicU64], bytes: &mut [u8], ahead: &AtomicU64) {
+        #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+        self.load_whole_and_fetch(words, bytes, ahead);
+        #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+        {
+            let _ = ahead;
+            load_words(words, bytes);
+        }
+    }
 }
 
 #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
@@ -144,6 +160,16 @@ pub fn store_inline<const WORDS: usize>(words: &[AtomicU64; WORDS], bytes: &[u8]
         }
         return;
     }
+    let (words, bytes) = match (words.split_first_chunk::<4>(), bytes.split_first_chunk::<32>()) {
+        (Some((words, others)), Some((bytes, rest))) => {
+            let (pieces, _) = bytes.as_chunks::<8>();
+            for (word, &piece) in zip(words, pieces) {
+                word.store(u64::from_ne_bytes(piece), Ordering::Relaxed);
+            }
+            (others, rest)
+        }
+        _ => (&words[..], bytes),
+    };
     for (i, word) in words.iter().enumerate() {
         match bytes.get(8 * i..8 * i + 8) {
             Some(piece) => word.store(load_piece(piece), Ordering::Relaxed),
@@ -172,6 +198,9 @@ mod wide {
     use super::{AtomicU64, Copier};
     use std::arch::asm;
 
+    /// Payload bytes that share a line with their record's header.
+    const INLINE: usize = super::INLINE_WORDS * 8;
+
     impl Copier {
         /// At least 32 bytes.
         #[inline(always)]
@@ -195,7 +224,6 @@ mod wide {
         /// comes without a branch, and from where it is before the length is known.
         #[inline(always)]
         pub(super) fn load_whole(self, words: &[AtomicU64], bytes: &mut [u8]) {
-            const INLINE: usize = super::INLINE_WORDS * 8;
             assert!(words.len() * 8 == bytes.len() && bytes.len() % 64 == INLINE);
             let (from, to) = (words.as_ptr().cast(), bytes.as_mut_ptr());
             // SAFETY: the assertion bounds both runs, of at least 48 bytes. The source is shared words mapped readable by
@@ -224,6 +252,22 @@ mod wide {
             }
         }
 
+        /// As `load_whole`, for many lines at once, where the first needs no haste.
+        #[inline(always)]
+        pub(super) fn load_whole_and_fetch(self, words: &[AtomicU64], bytes: &mut [u8], ahead: &AtomicU64) {
+            assert!(words.len() * 8 == bytes.len() && bytes.len() % 64 == INLINE);
+            let (from, to): (*const u8, _) = (words.as_ptr().cast(), bytes.as_mut_ptr());
+            let mut done = 32; // for the reason that `load_whole` gives; what is before comes last
+            if self.has_avx && bytes.len() > INLINE {
+                // SAFETY: as in `load_whole`; from 32 on there are 80 bytes or more, and there is AVX.
+                done = unsafe { copy_wide_and_fetch(from, to, done, bytes.len(), ahead.as_ptr().cast()) };
+            }
+            // SAFETY: as in `load_whole`.
+            unsafe { copy_rest(from, to, done, bytes.len()) };
+            // SAFETY: as in `load_whole`.
+            unsafe { copy_rest(from, to, 0, 32) };
+        }
+
         /// Copies `length` bytes, at least 32, but for the first `skip`: 64 at a time where the processor can, then the
         /// rest.
         ///
@@ -241,6 +285,31 @@ mod wide {
         }
     }
 
+    /// The loop of the two functions below, one of which asks for lines ahead.
+    macro_rules! copy_wide {
+        ($from:ident, $to:ident, $done:ident, $last:expr $(, $fetch:literal, $ahead:ident)?) => {
+            asm!(
+                "2:",
+                $($fetch,)?
+                "vmovups {a:y}, [{from} + {n}]",
+                "vmovups {b:y}, [{from} + {n} + 32]",
+                "vmovups [{to} + {n}], {a:y}",
+                "vmovups [{to} + {n} + 32], {b:y}",
+                "add {n}, 64",
+                "cmp {n}, {last}",
+                "jbe 2b",
+                from = in(reg) $from,
+                to = in(reg) $to,
+                last = in(reg) $last,
+                n = inout(reg) $done,
+                a = out(xmm_reg) _,
+                b = out(xmm_reg) _,
+                $($ahead = in(reg) $ahead,)?
+                options(nostack),
+            )
+        };
+    }
+
     /// Copies from `skip` on for as long as there are 64 bytes, and returns how far it came. In pieces of 32 bytes, none
     /// of which crosses a line where it is stored if `to + skip` begins one or the half of one.
     ///
@@ -249,34 +318,47 @@ mod wide {
     #[inline(always)]
     unsafe fn copy_wide(from: *const u8, to: *mut u8, skip: usize, length: usize) -> usize {
         let mut done = skip;
-        // SAFETY: the caller promised both runs, and no 64 bytes begin after `last`; `vmovups` needs no alignment.
-        unsafe {
-            asm!(
-                "2:",
-                "vmovups {a:y}, [{from} + {n}]",
-                "vmovups {b:y}, [{from} + {n} + 32]",
-                "vmovups [{to} + {n}], {a:y}",
-                "vmovups [{to} + {n} + 32], {b:y}",
-                "add {n}, 64",
-                "cmp {n}, {last}",
-                "jbe 2b",
-                from = in(reg) from,
-                to = in(reg) to,
-                last = in(reg) length - 64,
-                n = inout(reg) done,
-                a = out(xmm_reg) _,
-                b = out(xmm_reg) _,
-                options(nostack),
-            );
-        }
+        // SAFETY: the caller promised both runs, and no 64 bytes begin after the last; `vmovups` needs no alignment.
+        unsafe { copy_wide!(from, to, done, length - 64) };
+        // SAFETY: there is AVX.
+        unsafe { clear_upper_halves() };
+        done
+    }
+
+    /// As `copy_wide`, and asks for as many lines from `ahead + skip` on: one instruction a line, which does nothing where no
+    /// memory is.
+    ///
+    /// # Safety
+    /// As for `copy_wide`; `ahead` may be anything.
+    #[inline(always)]
+    unsafe fn copy_wide_and_fetch(
+        from: *const u8,
+        to: *mut u8,
+        skip: usize,
+        length: usize,
+        ahead: *const u8,
+    ) -> usize {
+        let mut done = skip;
+        // SAFETY: as in `copy_wide`; asking for a line changes no byte of memory and no register.
+        unsafe { copy_wide!(from, to, done, length - 64, "prefetcht0 [{ahead} + {n}]", ahead) };
+        // SAFETY: there is AVX.
+        unsafe { clear_upper_halves() };
+        done
+    }
+
+    /// Clears the upper halves of the wide registers. It takes nothing from the compiler, which keeps values there only where
+    /// it was told that every processor has AVX, and then clears them itself; without this, what follows in the lower halves
+    /// alone would wait for them on some processors.
+    ///
+    /// # Safety
+    /// The processor has AVX.
+    #[inline(always)]
+    unsafe fn clear_upper_halves() {
         #[cfg(not(target_feature = "avx"))]
-        // SAFETY: there is AVX. It takes nothing from the compiler, which keeps values in the upper halves only where it was
-        // told that every processor has AVX, and then clears them itself; without this, what follows in the lower halves
-        // alone would wait for them on some processors.
+        // SAFETY: the caller promised AVX, and the compiler keeps nothing there.
         unsafe {
             asm!("vzeroupper", options(nomem, nostack, preserves_flags));
         }
-        done
     }
 
     /// Copies what `skip` leaves of `length` bytes, at least 32, in pieces of 16. The last 32 bytes at once, some of them a
@@ -387,9 +469,13 @@ mod tests {
                 .iter()
                 .enumerate()
                 .for_each(|(i, word)| word.store(i as u64 * 0x0101_0101, Ordering::Relaxed));
-            for align in 0..8 {
+            for (align, fetches) in (0..8).flat_map(|align| [(align, false), (align, true)]) {
                 let mut out = vec![0xee; align + count * 8 + 16];
-                copier.load_lines(&cells[2..2 + count], &mut out[align..align + count * 8]);
+                let (words, bytes) = (&cells[2..2 + count], &mut out[align..align + count * 8]);
+                match fetches {
+                    true => copier.load_lines_and_fetch(words, bytes, &cells[0]),
+                    false => copier.load_lines(words, bytes),
+                }
                 let (before, rest) = out.split_at(align);
                 let (copied, behind) = rest.split_at(count * 8);
                 let expected = (2..2 + count as u64).flat_map(|i| (i * 0x0101_0101).to_ne_bytes());

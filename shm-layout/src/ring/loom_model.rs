@@ -8,6 +8,7 @@ mod story;
 use crate::layout::geometry::GRANULE;
 use crate::ring::locate::{Locator, Place};
 use crate::ring::reader::Resume;
+use loom::thread;
 use story::{Do, LONG, Story, Watch, explore};
 
 #[test]
@@ -62,6 +63,41 @@ fn lapped_while_copying() {
         story.acts(&[Do::Publish(LONG, 4), Do::Tick]);
         let reader = story.read_from(Place::START, 2, None);
         story.acts(&[Do::Tick, Do::Publish(LONG, 4)]);
+        story.check(reader);
+    });
+}
+
+/// Two records are known to be there from the lazy line alone, and copied together.
+#[test]
+fn taken_together() {
+    explore("taken_together", 2, || {
+        let mut story = Story::begin();
+        let reader = thread::spawn(story.taking(Place::START));
+        story.acts(&[Do::Publish(16, 0), Do::Publish(8, 0), Do::Tick]);
+        story.check(reader);
+    });
+}
+
+/// The second of them is overwritten last, and only the check of the window tells.
+#[test]
+fn lapped_while_taking_together() {
+    explore("lapped_while_taking_together", 2, || {
+        let mut story = Story::begin();
+        story.acts(&[Do::Publish(16, 0), Do::Publish(8, 0)]);
+        let reader = thread::spawn(story.taking(Place::START));
+        story.acts(&[Do::Tick, Do::Publish(16, 0), Do::Publish(16, 0)]);
+        story.check(reader);
+    });
+}
+
+/// The lazy line counts a gap's messages, of which there are no records.
+#[test]
+fn taken_together_around_a_gap() {
+    explore("taken_together_around_a_gap", 1, || {
+        let mut story = Story::begin();
+        story.act(Do::Publish(16, 0));
+        let reader = thread::spawn(story.taking(Place::START));
+        story.acts(&[Do::Gap { to: 5 }, Do::Publish(8, 0)]);
         story.check(reader);
     });
 }

@@ -16,8 +16,15 @@ const LOOK_EVERY: u8 = 64;
 #[cfg(loom)]
 const LOOK_EVERY: u8 = 1;
 
-/// Granules ahead of a batch's reader that are asked for before it gets there.
-const FETCH_AHEAD: u64 = 16;
+/// Bytes that are copied at once, of small records that are known to be there.
+pub const RUN: u64 = if cfg!(loom) { 2 } else { 16 } * GRANULE;
+/// The largest record that is copied so.
+const RUN_RECORD: u64 = if cfg!(loom) { 1 } else { 2 } * GRANULE;
+/// How far ahead of it a run's reader asks for lines, and who takes larger records one by one, if so much is known to be
+/// there.
+const FETCH_AHEAD: u64 = 64 * GRANULE;
+const FETCH_NEXT: u64 = 16 * GRANULE;
+const HEADER: usize = RECORD_HEADER as usize;
 
 /// What one poll found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -152,33 +159,94 @@ impl Reader {
         }
     }
 
-    /// Takes messages for as long as there are any that fit in `out`, up to `most` of them: copies each to the start of
-    /// `out`, where what follows it may change, and hands it to `each` before the next. Returns how many there were;
+    /// Takes messages for as long as there are any that fit in `out`, up to `most` of them: copies them into `out`, where
+    /// each begins a granule and what follows it may change, and hands each to `each`. Returns how many there were;
     /// [`poll`](Self::poll) tells what it was that ended them.
     ///
-    /// Cost of a message: as of `poll`, less what it takes to leave and to come back.
+    /// Small messages that the writer has left behind are copied many at once, if `out` has room for [`RUN`] bytes.
+    ///
+    /// Cost of a message: as of `poll`, less what it takes to leave and to come back; of one among many, the lines of its
+    /// record and a look at its header.
     #[inline(always)]
     pub fn take(&mut self, most: usize, out: &mut [u8], mut each: impl FnMut(Copied, &[u8])) -> usize {
-        let (data, header, max_message, copier) = (&self.data, &self.header, self.max_message, self.copier);
-        let mut place = self.place;
-        let published = header[LAZY_PUBLISHED].load(Ordering::Relaxed);
-        for taken in 0..most {
-            // Whatever its size, a record is at least a granule: but for gaps, what lies so far ahead has been published,
-            // and is not taken away from the writer.
-            if published.wrapping_sub(place.sequence) as i64 > FETCH_AHEAD as i64 {
-                let ahead = place.position + FETCH_AHEAD * GRANULE;
-                copy::fetch_to_load(data.word_at(ahead));
+        let published = self.header[LAZY_PUBLISHED].load(Ordering::Relaxed);
+        if !cfg!(mutant = "no_run_fence") {
+            fence(Ordering::Acquire); // SYNC POINT: lazy
+        }
+        let mut taken = 0;
+        let mut are_small = true;
+        while taken < most {
+            // Whatever its size, a record is at least a granule. A gap is one, too, and counts for many: what is copied from
+            // behind it is never looked at.
+            let granules = published.wrapping_add(1).wrapping_sub(self.place.sequence) as i64;
+            if are_small && granules >= (RUN / GRANULE) as i64 {
+                let is_far = granules >= ((FETCH_AHEAD + RUN) / GRANULE) as i64;
+                let in_run = self.take_run(most - taken, out, is_far, &mut each);
+                taken += in_run;
+                if in_run > 0 {
+                    continue;
+                }
+                are_small = false;
+            }
+            if granules > (FETCH_NEXT / GRANULE) as i64 {
+                copy::fetch_to_load(self.data.word_at(self.place.position + FETCH_NEXT));
             }
             let Found::Message(copied, after) =
-                look_at::<true>(data, header, max_message, copier, place, out)
+                look_at::<true>(&self.data, &self.header, self.max_message, self.copier, self.place, out)
             else {
-                return taken;
+                break;
             };
-            place = after;
             self.place = after;
+            taken += 1;
             each(copied, &out[..copied.length]);
         }
-        most
+        taken
+    }
+
+    /// As [`take`](Self::take), of small records that are copied together. The caller knows that there are [`RUN`] bytes of
+    /// records that were published before it looked, and whether there are [`FETCH_AHEAD`] more. None when the first is not
+    /// small, or no message, or when not all of them can be had.
+    #[inline(always)]
+    fn take_run(
+        &mut self,
+        most: usize,
+        out: &mut [u8],
+        is_far: bool,
+        mut each: impl FnMut(Copied, &[u8]),
+    ) -> usize {
+        let Self { max_message, copier, .. } = *self;
+        let Place { position, mut sequence } = self.place;
+        let Some(record) = self.data.run_at(position, RUN) else { return 0 };
+        let Some(([commit, meta], payload)) = record.split_first_chunk() else { return 0 };
+        let [mut commit, mut meta] = [commit, meta].map(|word| word.load(Ordering::Relaxed));
+        let bytes = Commit::from_word(commit).record_bytes();
+        if bytes > RUN_RECORD {
+            return 0;
+        }
+        // Records are often of one size: then this is a number of them.
+        let run = (RUN as u32 - RUN as u32 % bytes as u32) as usize;
+        let Some(out) = out.get_mut(..run - HEADER) else { return 0 };
+        let ahead = self.data.word_at(if is_far { position + FETCH_AHEAD } else { position });
+        copier.load_lines_and_fetch(&payload[..out.len() / WORD as usize], out, ahead);
+        if !is_in_window(&self.data, &self.header, position, run as u64) {
+            return 0;
+        }
+        let (first, end) = (sequence, sequence.wrapping_add(most as u64));
+        let mut at = 0;
+        while sequence != end {
+            let (found, start) = (Commit::from_word(commit), at);
+            at += found.record_bytes() as usize;
+            if !found.is_message(sequence) || found.length() > u64::from(max_message) || at > run {
+                break;
+            }
+            let (copied, after) = message(found, meta, Place { position: position + start as u64, sequence });
+            sequence = after.sequence;
+            self.place = after;
+            each(copied, &out[start..start + copied.length]);
+            let Some(header) = out.get(at - HEADER..at) else { break };
+            [commit, meta] = [0, 8].map(|i| u64::from_ne_bytes(header[i..i + 8].try_into().expect("a word")));
+        }
+        sequence.wrapping_sub(first) as usize
     }
 
     /// What is there is no message that can be had: says what it is.
@@ -422,9 +490,9 @@ fn look_at<const SCRATCH: bool>(
     let (length, bytes) = (commit.length() as usize, commit.record_bytes());
     // A record that would cross the end of the ring is as little there as one that does not fit in `out`.
     let Some(record) = data.run_at(position, bytes) else { return Found::Other(commit) };
-    let meta = Meta::from_word(record[1].load(Ordering::Relaxed));
-    let payload = &record[(RECORD_HEADER / WORD) as usize..];
-    let whole = bytes as usize - RECORD_HEADER as usize;
+    let meta = record[1].load(Ordering::Relaxed);
+    let payload = &record[HEADER / WORD as usize..];
+    let whole = bytes as usize - HEADER;
     if SCRATCH && whole <= out.len() {
         copier.load_lines(payload, &mut out[..whole]);
     } else if length <= out.len() {
@@ -435,9 +503,17 @@ fn look_at<const SCRATCH: bool>(
     if !is_in_window(data, header, position, bytes) {
         return Found::Other(commit);
     }
-    let key = commit.flags().has(Flags::KEY);
-    let after = Place { position: position + bytes, sequence: sequence.wrapping_add(1) };
-    Found::Message(Copied { length, sequence, tag: meta.tag(), key, time: meta.time() }, after)
+    let (copied, after) = message(commit, meta, place);
+    Found::Message(copied, after)
+}
+
+/// The message whose header this is, at `place`, and the place after it.
+#[inline(always)]
+fn message(commit: Commit, meta: u64, place: Place) -> (Copied, Place) {
+    let (Place { position, sequence }, meta) = (place, Meta::from_word(meta));
+    let (length, key) = (commit.length() as usize, commit.flags().has(Flags::KEY));
+    let after = Place { position: position + commit.record_bytes(), sequence: sequence.wrapping_add(1) };
+    (Copied { length, sequence, tag: meta.tag(), key, time: meta.time() }, after)
 }
 
 /// For those who mind what stands behind the message, or have no room there.

@@ -28,6 +28,10 @@ const MAX_EPOCH: u64 = u64::MAX >> 8;
 /// Records up to this size, in bytes, are followed by cleaning ahead. For larger ones it costs more than it hides: each of
 /// their lines would be fetched twice, for the zero and for the payload.
 const SMALL: u64 = 8 * GRANULE;
+/// Granules are cleaned ahead when so many bytes of them can be.
+const AT_ONCE: u64 = AHEAD / 4 / GRANULE * GRANULE;
+// A small record finds clean what it needs: itself, and the granule behind it.
+const _: () = assert!(cfg!(loom) || SMALL + GRANULE <= AHEAD - AT_ONCE);
 /// Payload bytes that share the first line with the record's header.
 const INLINE: usize = (GRANULE - RECORD_HEADER) as usize;
 
@@ -175,7 +179,7 @@ impl Writer {
     ///
     /// # Errors
     /// [`TooLarge`]; nothing is published then.
-    #[inline]
+    #[inline(always)]
     pub fn publish(&mut self, payload: &[u8], tag: u16, key: bool, time: u64) -> Result<u64, TooLarge> {
         self.record(payload, tag, key, || time)
     }
@@ -200,7 +204,7 @@ impl Writer {
         self.record(payload, tag, key, now)
     }
 
-    #[inline]
+    #[inline(always)]
     fn record(
         &mut self,
         payload: &[u8],
@@ -359,10 +363,12 @@ impl Writer {
     }
 
     /// Cleans what the next records will need. After the commit, because stores become visible in their order on x86-64:
-    /// before it, the readers would wait for these cache misses.
-    #[inline]
+    /// before it, the readers would wait for these cache misses. Several at a time, which is less code a message.
+    #[inline(always)]
     fn clean_ahead(&mut self) {
-        self.clean_until(self.tail + AHEAD);
+        if self.clean < self.tail + AHEAD - AT_ONCE {
+            self.clean_until(self.tail + AHEAD);
+        }
     }
 
     /// Announces everything up to `need` and zeroes the commit words before it that are not clean yet.

@@ -259,6 +259,12 @@ impl Story {
         Box::new(move || read(Reader::new(cells, geometry, place), polls, resume))
     }
 
+    /// What a reader will do that takes what there is at once, from `place` on.
+    pub(super) fn taking(&self, place: Place) -> Watch {
+        let (cells, geometry) = (self.cells.clone(), self.geometry);
+        Box::new(move || take(Reader::new(cells, geometry, place)))
+    }
+
     /// What a reader will do that finds its own place.
     pub(super) fn joining(
         &self,
@@ -394,5 +400,21 @@ fn read(mut reader: Reader, polls: usize, resume: Option<Resume>) -> Vec<Seen> {
             other => Seen::Refused(other),
         });
     }
+    seen
+}
+
+/// Takes what there is: what is published together, and after it message by message.
+fn take(mut reader: Reader) -> Vec<Seen> {
+    let mut seen = Vec::new();
+    let mut out = [0; 2 * GRANULE as usize];
+    let mut before = reader.place();
+    reader.take(GRANULES as usize, &mut out, |copied, payload| {
+        let Copied { length, sequence, tag, time, .. } = copied;
+        let position = before.position + record_bytes(length as u64);
+        let after = Place { position, sequence: before.sequence + 1 };
+        seen.push(Seen::Message { before, after, payload: payload.to_vec(), tag, time, sequence });
+        before = after;
+    });
+    assert_eq!(reader.place(), before, "the ring is broken: another place than that of the last message");
     seen
 }
