@@ -1,6 +1,6 @@
 //! `bcast`: a log of variable-length frames in a mapped file, overwritten without regard for readers. It has no flow
 //! control, so the rig's gate holds it back where nothing may be lost; under the name `bcast-ungated` it runs free and
-//! loses what its readers do not take in time.
+//! loses what its readers do not take in time. `bcast-bulk` is the same ring with its other way to receive.
 
 use anyhow::{Context, Result, bail};
 use bcast::{HEADER_SIZE, MappedReader, MappedWriter, MmapMutStorage, MmapStorage, StorageExt, error::Error};
@@ -13,6 +13,8 @@ use std::path::PathBuf;
 pub(crate) const NAME: &str = "bcast";
 /// Without it.
 pub(crate) const UNGATED: &str = "bcast-ungated";
+/// Behind the gate, by the crate's other way to receive: all that is there is copied at once, however much.
+pub(crate) const BULK: &str = "bcast-bulk";
 /// The release in Cargo.toml.
 pub(crate) const VERSION: &str = "1.0.0-rc.7";
 
@@ -25,7 +27,7 @@ fn path(spec: &Spec) -> PathBuf {
 }
 
 fn is_gated(spec: &Spec) -> bool {
-    spec.contestant.transport_name() == NAME
+    spec.contestant.transport_name() != UNGATED
 }
 
 /// The writer.
@@ -70,18 +72,38 @@ pub(crate) struct Receiving {
     reader: MappedReader,
     buffer: Vec<u8>,
     gated: bool,
+    takes_bulk: bool,
 }
 
 impl Receiving {
     pub(crate) fn open(spec: &Spec) -> Result<Self> {
         let storage = MmapStorage::attach(path(spec)).context("map and lock the ring")?;
-        Ok(Self { reader: storage.into_reader(), buffer: vec![0; spec.size], gated: is_gated(spec) })
+        let takes_bulk = spec.contestant.transport_name() == BULK;
+        let mut buffer = vec![1; if takes_bulk { spec.ring_bytes as usize } else { spec.size }];
+        buffer.fill(0); // touches every page now
+        Ok(Self { reader: storage.into_reader(), buffer, gated: is_gated(spec), takes_bulk })
+    }
+
+    fn poll_bulk(&mut self, sink: &mut Sink) -> Result<bool> {
+        let Some(bulk) = self.reader.read_bulk() else { return Ok(false) };
+        match bulk.and_then(|bulk| bulk.into_iter(&mut self.buffer)) {
+            Ok(messages) => messages.for_each(|message| sink.message(message.payload)),
+            Err(Error::Overrun(_)) => {
+                sink.lost(1); // it does not say how many
+                self.reader.reset();
+            }
+            Err(e) => bail!("{e}"),
+        }
+        Ok(true)
     }
 }
 
 impl Receiver for Receiving {
     #[inline]
     fn poll(&mut self, sink: &mut Sink) -> Result<bool> {
+        if self.takes_bulk {
+            return self.poll_bulk(sink);
+        }
         let Some(mut batch) = self.reader.read_batch() else { return Ok(false) };
         while let Some(message) = batch.receive_next(&mut self.buffer) {
             match message {

@@ -33,10 +33,10 @@ fn peers() -> Vec<Peer> {
 fn play(task: &Task) -> Result<()> {
     let spec = task.spec();
     match (task, spec.contestant.transport_name()) {
-        (Task::Publish(_), broadcast::NAME | broadcast::UNGATED) => {
+        (Task::Publish(_), broadcast::NAME | broadcast::UNGATED | broadcast::BULK) => {
             publish::play(spec, || broadcast::Sending::open(spec))
         }
-        (Task::Receive(_, me), broadcast::NAME | broadcast::UNGATED) => {
+        (Task::Receive(_, me), broadcast::NAME | broadcast::UNGATED | broadcast::BULK) => {
             receive::play(spec, *me, || broadcast::Receiving::open(spec))
         }
         (_, slots::NAME) => slots::play(task),
@@ -54,7 +54,7 @@ fn names() -> String {
     peers()
         .into_iter()
         .map(|peer| peer.name)
-        .chain([broadcast::UNGATED.into()])
+        .chain([broadcast::UNGATED.into(), broadcast::BULK.into()])
         .collect::<Vec<_>>()
         .join(", ")
 }
