@@ -234,8 +234,8 @@ impl SubscriberBuilder {
         if self.client.is_none() && matches!(segment.state(), Some((_, State::Superseded))) {
             return Err(self.directory.not_found(&self.name));
         }
-        // As large as the largest record, whose lines are copied whole, or as a run of small ones. Zeros come as pages yet to be faulted in: touch
-        // those that messages of common sizes need.
+        // As large as the largest record, whose lines are copied whole, or as a run of small ones. Zeros come as pages yet
+        // to be faulted in: touch those that messages of common sizes need.
         let lines = record_bytes(header.geometry.max_message).max(RUN) as usize / size_of::<Line>();
         let mut buffer = <[Line]>::new_box_zeroed_with_elems(lines).expect("room for one message");
         buffer.iter_mut().take(TOUCHED_BYTES / size_of::<Line>()).for_each(|line| line.0[0] = 0xff);

@@ -70,7 +70,7 @@ impl Subscriber {
             }
         }
         self.burst_mark = (next, now);
-        self.burst_target = self.reader.lag() + next;
+        self.burst_target = next.saturating_add(self.reader.lag());
     }
 
     /// Whether the publisher may get ahead before more is taken: it is close, and all has been taken that was there when it

@@ -76,16 +76,22 @@ impl Cells {
         self.get(at..at + (bytes / WORD) as usize)
     }
 
-    /// Makes zero the words at `from`, `from + step` and so on, before `to`.
+    /// Makes zero the words at `from`, `from + step` and so on, before `to`, which is a number of steps away.
     #[inline(always)]
     pub fn zero_each(&self, from: u64, to: u64, step: u64) {
-        // A copy, which no store into the ring may change: it stays in registers.
-        let Self { words, last, .. } = *self;
-        let (mut number, end) = (from / WORD, to / WORD);
-        while number < end {
-            // SAFETY: as in `wrapped`.
-            unsafe { masked(words, last, number) }.store(0, Ordering::Relaxed);
-            number += step / WORD;
+        let zero_first = |line: &[AtomicU64]| line[0].store(0, Ordering::Relaxed);
+        match self.run_at(from, to - from) {
+            Some(run) => run.chunks_exact((step / WORD) as usize).for_each(zero_first),
+            None => self.zero_across_the_end(from, to, step),
+        }
+    }
+
+    #[cold]
+    fn zero_across_the_end(&self, from: u64, to: u64, step: u64) {
+        let mut at = from;
+        while at < to {
+            self.word_at(at).store(0, Ordering::Relaxed);
+            at += step;
         }
     }
 

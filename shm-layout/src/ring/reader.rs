@@ -19,7 +19,7 @@ const LOOK_EVERY: u8 = 1;
 /// Bytes that are copied at once, of small records that are known to be there.
 pub const RUN: u64 = if cfg!(loom) { 2 } else { 16 } * GRANULE;
 /// The largest record that is copied so.
-const RUN_RECORD: u64 = if cfg!(loom) { 1 } else { 2 } * GRANULE;
+const RUN_RECORD: u64 = if cfg!(loom) { 1 } else { 8 } * GRANULE;
 /// How far ahead of it a run's reader asks for lines, and who takes larger records one by one, if so much is known to be
 /// there.
 const FETCH_AHEAD: u64 = 64 * GRANULE;
