@@ -76,7 +76,7 @@ pub struct Subscriber {
     /// Whether a lap may have hidden that another publisher took over.
     is_epoch_in_doubt: bool,
     /// Whether the last batch came close to the publisher; only with [`Wait::Burst`], which then may let it get ahead.
-    has_caught_up: bool,
+    came_close: bool,
     record_latency: bool,
     // The fourth line.
     page: Option<Page>,
@@ -84,7 +84,7 @@ pub struct Subscriber {
     // What is rarely asked for.
     /// From where [`Wait::Burst`] counts: sequence and time.
     burst_mark: (u64, u64),
-    /// The last message that was there when [`Wait::Burst`] had last let the publisher get ahead.
+    /// The sequence after the last message that was there when [`Wait::Burst`] had last let the publisher get ahead.
     burst_target: u64,
     resume: Resume,
     /// The publisher's incarnation as last told.
@@ -201,7 +201,7 @@ impl Subscriber {
 
     #[inline(always)]
     fn recv_until(&mut self, deadline: Option<Instant>) -> Result<Option<Event<'_>>, RecvError> {
-        if self.has_caught_up {
+        if self.came_close {
             self.pause_after_burst();
         }
         self.receive::<true>(deadline)
@@ -259,20 +259,20 @@ impl Subscriber {
     /// ```
     #[inline(always)]
     pub fn recv_batch(&mut self, most: usize, mut each: impl FnMut(Event<'_>)) -> Result<usize, RecvError> {
-        if self.has_caught_up {
+        if self.came_close {
             self.pause_after_burst();
         }
         let mut handed = 0;
         while handed < most {
             handed += self.take_messages((most - handed).min(BATCH), &mut each);
             if handed == most {
-                self.has_caught_up = matches!(self.wait, Wait::Burst) && self.is_close_in_a_burst();
+                self.came_close = matches!(self.wait, Wait::Burst) && self.is_close_in_a_burst();
                 break;
             }
             match self.try_recv()? {
                 Some(event) => each(event),
                 None => {
-                    self.has_caught_up = matches!(self.wait, Wait::Burst);
+                    self.came_close = matches!(self.wait, Wait::Burst);
                     break;
                 }
             }

@@ -244,7 +244,7 @@ impl SubscriberBuilder {
             reader: segment.reader(place),
             clock: Clock::of_segment(header),
             wait: self.wait,
-            has_caught_up: false,
+            came_close: false,
             burst_mark: (place.sequence, 0),
             burst_target: 0,
             resume: self.resume,

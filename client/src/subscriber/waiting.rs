@@ -54,7 +54,7 @@ impl Subscriber {
     /// Called close to the publisher: if messages come in a burst, it may get ahead now.
     #[inline(never)]
     pub(super) fn pause_after_burst(&mut self) {
-        self.has_caught_up = false;
+        self.came_close = false;
         let next = self.next_sequence();
         let (sequence, time) = self.burst_mark;
         if next.wrapping_sub(sequence) < BURST {

@@ -59,8 +59,10 @@ impl Cells {
     /// Word number `number` of a ring that is all of these; there is a power of two of them.
     #[inline(always)]
     pub fn wrapped(&self, number: u64) -> &AtomicU64 {
-        // SAFETY: these are the words of `self`, and borrowed with it.
-        unsafe { masked(self.words, self.last, number) }
+        // SAFETY: whatever the number, what is left of it under the mask is at most the index of the last word.
+        let word = unsafe { self.words.add(number as usize & self.last) };
+        // SAFETY: as in `deref`.
+        unsafe { word.as_ref() }
     }
 
     /// The word at `position`, in bytes since such a ring began.
@@ -100,18 +102,6 @@ impl Cells {
     pub fn bytes(&self) -> u64 {
         (self.last as u64 + 1) * WORD
     }
-}
-
-/// Word number `number`, modulo a power of two that is the number of words.
-///
-/// # Safety
-/// `words` and `last` are those of a [`Cells`], which the caller borrows for as long.
-#[inline(always)]
-unsafe fn masked<'a>(words: NonNull<AtomicU64>, last: usize, number: u64) -> &'a AtomicU64 {
-    // SAFETY: whatever the number, what is left of it under the mask is at most the index of the last word.
-    let word = unsafe { words.add(number as usize & last) };
-    // SAFETY: as in `deref`.
-    unsafe { word.as_ref() }
 }
 
 impl Deref for Cells {

@@ -95,7 +95,7 @@ impl Copier {
     pub fn load(self, words: &[AtomicU64], bytes: &mut [u8]) {
         #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
         if bytes.len() >= 32 {
-            return self.load_long(words, bytes);
+            return self.load_long(words, bytes, None);
         }
         load_words(&words[..bytes.len().div_ceil(8)], bytes);
     }
@@ -113,15 +113,16 @@ impl Copier {
         load_words(words, bytes);
     }
 
-    /// As [`load_lines`](Self::load_lines), and asks meanwhile for as many lines from that of `ahead` on, to be loaded from
-    /// soon, where the processor is told so at no cost. They may lie anywhere.
+    /// As [`load_lines`](Self::load_lines), of many lines, and asks meanwhile for as many from that of `ahead` on, to be
+    /// loaded from soon, where that costs next to nothing. They may lie anywhere.
     ///
     /// # Panics
     /// As `load_lines`.
     #[inline(always)]
     pub fn load_lines_and_fetch(self, words: &[AtomicU64], bytes: &mut [u8], ahead: &AtomicU64) {
+        assert!(words.len() * 8 == bytes.len() && bytes.len() % 64 == INLINE_WORDS * 8);
         #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-        self.load_whole_and_fetch(words, bytes, ahead);
+        self.load_long(words, bytes, Some(ahead));
         #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
         {
             let _ = ahead;
@@ -144,6 +145,13 @@ fn store_words(words: &[AtomicU64], bytes: &[u8]) {
     }
 }
 
+#[inline(always)]
+fn store_pieces<const WORDS: usize>(words: &[AtomicU64; WORDS], pieces: &[[u8; 8]; WORDS]) {
+    for (word, &piece) in zip(words, pieces) {
+        word.store(u64::from_ne_bytes(piece), Ordering::Relaxed);
+    }
+}
+
 /// Stores what shares a line with its header. Word by word: the caller has often just put the source together from small
 /// pieces, which a wide load would have to wait for.
 ///
@@ -152,24 +160,17 @@ fn store_words(words: &[AtomicU64], bytes: &[u8]) {
 #[inline(always)]
 pub fn store_inline<const WORDS: usize>(words: &[AtomicU64; WORDS], bytes: &[u8]) {
     assert!(bytes.len() <= WORDS * 8);
-    if let (pieces, []) = bytes.as_chunks::<8>()
-        && let Ok(pieces) = <&[_; WORDS]>::try_from(pieces)
+    let (pieces, rest) = bytes.as_chunks::<8>();
+    if rest.is_empty()
+        && let Ok(pieces) = pieces.try_into()
     {
-        for (word, &piece) in zip(words, pieces) {
-            word.store(u64::from_ne_bytes(piece), Ordering::Relaxed);
-        }
-        return;
+        return store_pieces(words, pieces);
     }
-    let (words, bytes) = match (words.split_first_chunk::<4>(), bytes.split_first_chunk::<32>()) {
-        (Some((words, others)), Some((bytes, rest))) => {
-            let (pieces, _) = bytes.as_chunks::<8>();
-            for (word, &piece) in zip(words, pieces) {
-                word.store(u64::from_ne_bytes(piece), Ordering::Relaxed);
-            }
-            (others, rest)
-        }
-        _ => (&words[..], bytes),
-    };
+    let (mut words, mut bytes) = (&words[..], bytes);
+    if let (Some((four, others)), Some(pieces)) = (words.split_first_chunk::<4>(), pieces.first_chunk()) {
+        store_pieces(four, pieces);
+        (words, bytes) = (others, &bytes[32..]);
+    }
     for (i, word) in words.iter().enumerate() {
         match bytes.get(8 * i..8 * i + 8) {
             Some(piece) => word.store(load_piece(piece), Ordering::Relaxed),
@@ -198,9 +199,6 @@ mod wide {
     use super::{AtomicU64, Copier};
     use std::arch::asm;
 
-    /// Payload bytes that share a line with their record's header.
-    const INLINE: usize = super::INLINE_WORDS * 8;
-
     impl Copier {
         /// At least 32 bytes.
         #[inline(always)]
@@ -208,22 +206,24 @@ mod wide {
             assert!(words.len() * 8 >= bytes.len() && bytes.len() >= 32);
             // SAFETY: the assertion bounds both runs. The destination is shared words behind `UnsafeCell`, mapped writable
             // by the promise of `Cells::from_raw`.
-            unsafe { self.copy(bytes.as_ptr(), words.as_ptr() as *mut u8, skip, bytes.len()) }
+            unsafe { self.copy(bytes.as_ptr(), words.as_ptr() as *mut u8, skip, bytes.len(), None) }
         }
 
-        /// At least 32 bytes.
+        /// At least 32 bytes. With `ahead`, asks for as many lines from there on, as far as pieces are wide.
         #[inline(always)]
-        pub(super) fn load_long(self, words: &[AtomicU64], bytes: &mut [u8]) {
+        pub(super) fn load_long(self, words: &[AtomicU64], bytes: &mut [u8], ahead: Option<&AtomicU64>) {
             assert!(words.len() * 8 >= bytes.len() && bytes.len() >= 32);
+            let ahead = ahead.map(|word| word.as_ptr().cast_const().cast());
             // SAFETY: the assertion bounds both runs. The source is shared words mapped readable by the promise of
             // `Cells::from_raw`; the destination is ours alone.
-            unsafe { self.copy(words.as_ptr().cast(), bytes.as_mut_ptr(), 0, bytes.len()) }
+            unsafe { self.copy(words.as_ptr().cast(), bytes.as_mut_ptr(), 0, bytes.len(), ahead) }
         }
 
         /// Both are the payload part of a record: the rest of its first line, and whole lines. What most messages have
         /// comes without a branch, and from where it is before the length is known.
         #[inline(always)]
         pub(super) fn load_whole(self, words: &[AtomicU64], bytes: &mut [u8]) {
+            const INLINE: usize = super::INLINE_WORDS * 8;
             assert!(words.len() * 8 == bytes.len() && bytes.len() % 64 == INLINE);
             let (from, to) = (words.as_ptr().cast(), bytes.as_mut_ptr());
             // SAFETY: the assertion bounds both runs, of at least 48 bytes. The source is shared words mapped readable by
@@ -248,44 +248,36 @@ mod wide {
             if bytes.len() > INLINE {
                 // SAFETY: as above, for the rest of both runs. From 32 on and not from 48, so that no piece crosses a line
                 // where it is stored, if `bytes` begins one.
-                unsafe { self.copy(from, to, 32, bytes.len()) };
+                unsafe { self.copy(from, to, 32, bytes.len(), None) };
             }
-        }
-
-        /// As `load_whole`, for many lines at once, where the first needs no haste.
-        #[inline(always)]
-        pub(super) fn load_whole_and_fetch(self, words: &[AtomicU64], bytes: &mut [u8], ahead: &AtomicU64) {
-            assert!(words.len() * 8 == bytes.len() && bytes.len() % 64 == INLINE);
-            let (from, to): (*const u8, _) = (words.as_ptr().cast(), bytes.as_mut_ptr());
-            let mut done = 32; // for the reason that `load_whole` gives; what is before comes last
-            if self.has_avx && bytes.len() > INLINE {
-                // SAFETY: as in `load_whole`; from 32 on there are 80 bytes or more, and there is AVX.
-                done = unsafe { copy_wide_and_fetch(from, to, done, bytes.len(), ahead.as_ptr().cast()) };
-            }
-            // SAFETY: as in `load_whole`.
-            unsafe { copy_rest(from, to, done, bytes.len()) };
-            // SAFETY: as in `load_whole`.
-            unsafe { copy_rest(from, to, 0, 32) };
         }
 
         /// Copies `length` bytes, at least 32, but for the first `skip`: 64 at a time where the processor can, then the
-        /// rest.
+        /// rest. With `ahead`, asks for a line with each 64 bytes, as far from there as they are from `from`.
         ///
         /// # Safety
         /// So many bytes can be read at `from` and written at `to`, by this thread or as shared words, and do not overlap.
+        /// `ahead` may be anything.
         #[inline(always)]
-        unsafe fn copy(self, from: *const u8, to: *mut u8, skip: usize, length: usize) {
+        unsafe fn copy(
+            self,
+            from: *const u8,
+            to: *mut u8,
+            skip: usize,
+            length: usize,
+            ahead: Option<*const u8>,
+        ) {
             let mut done = skip;
             if self.has_avx && length - skip >= 64 {
                 // SAFETY: the caller promised both runs; there is AVX.
-                done = unsafe { copy_wide(from, to, skip, length) };
+                done = unsafe { copy_wide(from, to, skip, length, ahead) };
             }
             // SAFETY: the caller promised both runs.
             unsafe { copy_rest(from, to, done, length) };
         }
     }
 
-    /// The loop of the two functions below, one of which asks for lines ahead.
+    /// The loop of `copy_wide`, which asks for lines or does not.
     macro_rules! copy_wide {
         ($from:ident, $to:ident, $done:ident, $last:expr $(, $fetch:literal, $ahead:ident)?) => {
             asm!(
@@ -316,49 +308,30 @@ mod wide {
     /// # Safety
     /// As for [`Copier::copy`], with 64 bytes left at least; the processor has AVX.
     #[inline(always)]
-    unsafe fn copy_wide(from: *const u8, to: *mut u8, skip: usize, length: usize) -> usize {
-        let mut done = skip;
-        // SAFETY: the caller promised both runs, and no 64 bytes begin after the last; `vmovups` needs no alignment.
-        unsafe { copy_wide!(from, to, done, length - 64) };
-        // SAFETY: there is AVX.
-        unsafe { clear_upper_halves() };
-        done
-    }
-
-    /// As `copy_wide`, and asks for as many lines from `ahead + skip` on: one instruction a line, which does nothing where no
-    /// memory is.
-    ///
-    /// # Safety
-    /// As for `copy_wide`; `ahead` may be anything.
-    #[inline(always)]
-    unsafe fn copy_wide_and_fetch(
+    unsafe fn copy_wide(
         from: *const u8,
         to: *mut u8,
         skip: usize,
         length: usize,
-        ahead: *const u8,
+        ahead: Option<*const u8>,
     ) -> usize {
         let mut done = skip;
-        // SAFETY: as in `copy_wide`; asking for a line changes no byte of memory and no register.
-        unsafe { copy_wide!(from, to, done, length - 64, "prefetcht0 [{ahead} + {n}]", ahead) };
-        // SAFETY: there is AVX.
-        unsafe { clear_upper_halves() };
-        done
-    }
-
-    /// Clears the upper halves of the wide registers. It takes nothing from the compiler, which keeps values there only where
-    /// it was told that every processor has AVX, and then clears them itself; without this, what follows in the lower halves
-    /// alone would wait for them on some processors.
-    ///
-    /// # Safety
-    /// The processor has AVX.
-    #[inline(always)]
-    unsafe fn clear_upper_halves() {
+        match ahead {
+            // SAFETY: the caller promised both runs, and no 64 bytes begin after the last; `vmovups` needs no alignment.
+            None => unsafe { copy_wide!(from, to, done, length - 64) },
+            // SAFETY: as above; asking for a line changes no byte of memory, and does nothing where no memory is.
+            Some(ahead) => unsafe {
+                copy_wide!(from, to, done, length - 64, "prefetcht0 [{ahead} + {n}]", ahead)
+            },
+        }
         #[cfg(not(target_feature = "avx"))]
-        // SAFETY: the caller promised AVX, and the compiler keeps nothing there.
+        // SAFETY: there is AVX. It takes nothing from the compiler, which keeps values in the upper halves only where it was
+        // told that every processor has AVX, and then clears them itself; without this, what follows in the lower halves
+        // alone would wait for them on some processors.
         unsafe {
             asm!("vzeroupper", options(nomem, nostack, preserves_flags));
         }
+        done
     }
 
     /// Copies what `skip` leaves of `length` bytes, at least 32, in pieces of 16. The last 32 bytes at once, some of them a

@@ -8,7 +8,6 @@ mod story;
 use crate::layout::geometry::GRANULE;
 use crate::ring::locate::{Locator, Place};
 use crate::ring::reader::Resume;
-use loom::thread;
 use story::{Do, LONG, Story, Watch, explore};
 
 #[test]
@@ -72,7 +71,7 @@ fn lapped_while_copying() {
 fn taken_together() {
     explore("taken_together", 2, || {
         let mut story = Story::begin();
-        let reader = thread::spawn(story.taking(Place::START));
+        let reader = story.take_from(Place::START);
         story.acts(&[Do::Publish(16, 0), Do::Publish(8, 0), Do::Tick]);
         story.check(reader);
     });
@@ -84,7 +83,7 @@ fn lapped_while_taking_together() {
     explore("lapped_while_taking_together", 2, || {
         let mut story = Story::begin();
         story.acts(&[Do::Publish(16, 0), Do::Publish(8, 0)]);
-        let reader = thread::spawn(story.taking(Place::START));
+        let reader = story.take_from(Place::START);
         story.acts(&[Do::Tick, Do::Publish(16, 0), Do::Publish(16, 0)]);
         story.check(reader);
     });
@@ -96,7 +95,7 @@ fn taken_together_around_a_gap() {
     explore("taken_together_around_a_gap", 1, || {
         let mut story = Story::begin();
         story.act(Do::Publish(16, 0));
-        let reader = thread::spawn(story.taking(Place::START));
+        let reader = story.take_from(Place::START);
         story.acts(&[Do::Gap { to: 5 }, Do::Publish(8, 0)]);
         story.check(reader);
     });

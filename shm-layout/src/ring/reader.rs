@@ -20,9 +20,9 @@ const LOOK_EVERY: u8 = 1;
 pub const RUN: u64 = if cfg!(loom) { 2 } else { 16 } * GRANULE;
 /// The largest record that is copied so.
 const RUN_RECORD: u64 = if cfg!(loom) { 1 } else { 8 } * GRANULE;
-/// How far ahead of it a run's reader asks for lines, and who takes larger records one by one, if so much is known to be
-/// there.
+/// How far ahead of a run lines are asked for, if so much is known to be there.
 const FETCH_AHEAD: u64 = 64 * GRANULE;
+/// The same ahead of records that are taken one by one.
 const FETCH_NEXT: u64 = 16 * GRANULE;
 const HEADER: usize = RECORD_HEADER as usize;
 
@@ -236,7 +236,7 @@ impl Reader {
         while sequence != end {
             let (found, start) = (Commit::from_word(commit), at);
             at += found.record_bytes() as usize;
-            if !found.is_message(sequence) || found.length() > u64::from(max_message) || at > run {
+            if !is_due(found, sequence, max_message) || at > run {
                 break;
             }
             let (copied, after) = message(found, meta, Place { position: position + start as u64, sequence });
@@ -484,7 +484,7 @@ fn look_at<const SCRATCH: bool>(
     if !cfg!(mutant = "no_commit_fence") {
         fence(Ordering::Acquire); // SYNC POINT: commit
     }
-    if !commit.is_message(sequence) || commit.length() > u64::from(max_message) {
+    if !is_due(commit, sequence, max_message) {
         return Found::Other(commit);
     }
     let (length, bytes) = (commit.length() as usize, commit.record_bytes());
@@ -505,6 +505,12 @@ fn look_at<const SCRATCH: bool>(
     }
     let (copied, after) = message(commit, meta, place);
     Found::Message(copied, after)
+}
+
+/// Whether this is the message with `sequence`, and none that is too long.
+#[inline(always)]
+fn is_due(commit: Commit, sequence: u64, max_message: u32) -> bool {
+    commit.is_message(sequence) && commit.length() <= u64::from(max_message)
 }
 
 /// The message whose header this is, at `place`, and the place after it.

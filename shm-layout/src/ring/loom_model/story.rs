@@ -259,12 +259,6 @@ impl Story {
         Box::new(move || read(Reader::new(cells, geometry, place), polls, resume))
     }
 
-    /// What a reader will do that takes what there is at once, from `place` on.
-    pub(super) fn taking(&self, place: Place) -> Watch {
-        let (cells, geometry) = (self.cells.clone(), self.geometry);
-        Box::new(move || take(Reader::new(cells, geometry, place)))
-    }
-
     /// What a reader will do that finds its own place.
     pub(super) fn joining(
         &self,
@@ -290,6 +284,12 @@ impl Story {
         resume: Option<Resume>,
     ) -> JoinHandle<Vec<Seen>> {
         thread::spawn(self.reading(place, polls, resume))
+    }
+
+    /// Lets a reader take what there is at once, from `place` on.
+    pub(super) fn take_from(&self, place: Place) -> JoinHandle<Vec<Seen>> {
+        let (cells, geometry) = (self.cells.clone(), self.geometry);
+        thread::spawn(move || take(Reader::new(cells, geometry, place)))
     }
 
     pub(super) fn join(
