@@ -68,11 +68,11 @@ pub enum Start {
 pub struct Subscriber {
     reader: Reader,
     buffer: Box<[Line]>,
-    /// Which of a strict channel's segments this is; 0 for a channel that keeps one.
-    generation: u64,
     /// Our place at the daemon's table, where a daemon owns the channel.
     attachment: Option<Box<Attachment>>,
     wait: Wait,
+    /// Whether the channel is strict: it has a segment for each publisher, and messages may be void.
+    is_strict: bool,
     /// Whether a lap may have hidden that another publisher took over.
     is_epoch_in_doubt: bool,
     /// Whether the last batch came close to the publisher; only with [`Wait::Burst`], which then may let it get ahead.
@@ -95,6 +95,8 @@ pub struct Subscriber {
     /// the ring tells of that loss.
     behind: Option<u64>,
     segment: Segment,
+    /// Which of a strict channel's segments this is; 0 for a channel that keeps one.
+    generation: u64,
     steps: Vec<Step>,
     /// Where the channel goes on, once everything here has been read.
     next_segment: Option<File>,
@@ -285,7 +287,7 @@ impl Subscriber {
     /// be void.
     #[inline(always)]
     fn take_messages(&mut self, most: usize, mut each: impl FnMut(Event<'_>)) -> usize {
-        if self.generation != 0 {
+        if self.is_strict {
             return 0;
         }
         let Self { reader, buffer, page, clock, record_latency, .. } = self;
@@ -395,7 +397,7 @@ impl Subscriber {
         let mut waiter = Waiter::default();
         loop {
             let outcome = match self.reader.glance(self.buffer.as_mut_bytes()) {
-                Glance::Message(copied) if self.generation == 0 => {
+                Glance::Message(copied) if !self.is_strict => {
                     self.note_received(copied.time);
                     return Ok(Some(Event::Message(message(copied, self.buffer.as_bytes()))));
                 }
@@ -436,13 +438,13 @@ impl Subscriber {
     fn take(&mut self, poll: Poll, available: usize) -> Result<Option<Outcome>, RecvError> {
         match poll {
             Poll::Empty if self.is_all_in_the_ring() => Ok(None),
-            _ if self.generation != 0 && self.behind.is_some() => self.begin(),
+            _ if self.is_strict && self.behind.is_some() => self.begin(),
             Poll::Empty if self.is_epoch_in_doubt => match self.hidden_epoch() {
                 None => self.follow(),
                 told => Ok(told),
             },
             Poll::Empty => self.follow(),
-            Poll::Message(copied) if self.generation != 0 && self.is_void(copied.sequence) => {
+            Poll::Message(copied) if self.is_strict && self.is_void(copied.sequence) => {
                 self.step_back(copied);
                 self.follow()
             }
@@ -467,7 +469,7 @@ impl Subscriber {
 
     #[cold]
     fn take_rare(&mut self, poll: Poll, available: usize) -> Result<Option<Outcome>, RecvError> {
-        if self.generation != 0 && self.is_void_news(&poll) {
+        if self.is_strict && self.is_void_news(&poll) {
             return self.follow();
         }
         let event = match poll {

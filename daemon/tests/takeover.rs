@@ -137,7 +137,7 @@ fn has_hung_up(place: &OwnedFd) -> bool {
 }
 
 /// Checks everything it receives until the last message, and reports: missed, wrong, and for each epoch in the messages
-/// itself, the first and the last sequence.
+/// itself, the first and the last sequence. Tells of each epoch that it comes to.
 fn receive(client: &Client, dir: &Path, kind: &str, name: &str) {
     let builder = Subscriber::builder("ticks").client(client).start(Start::Oldest);
     let mut subscriber = builder.wait(Wait::Sleep(Duration::from_millis(1))).open().unwrap();
@@ -166,7 +166,10 @@ fn receive(client: &Client, dir: &Path, kind: &str, name: &str) {
                 expected = message.sequence + 1;
                 match spans.last_mut() {
                     Some([epoch, _, last]) if *epoch == words[0] => *last = words[1],
-                    _ => spans.push([words[0], words[1], words[1]]),
+                    _ => {
+                        spans.push([words[0], words[1], words[1]]);
+                        tell(dir, &format!("came-to.{name}"), &words[..1]);
+                    }
                 }
                 if message.tag == LAST {
                     let words = [missed, wrong].into_iter().chain(spans.into_iter().flatten());
@@ -315,6 +318,12 @@ fn nothing_that_a_stopped_publisher_writes_late_reaches_anybody() {
             // Its last word is as void as what it wrote before.
             tell(dir, &format!("{}.close", round - 1), &[]);
             wait_for("the old publisher to close", || told(dir, &format!("closed.{}", round - 1)));
+        }
+        // Who is late by two segments finds the third, and has missed the second.
+        for kind in READERS {
+            let came_to =
+                || told(dir, &format!("came-to.{kind}")).filter(|epoch| epoch[0] == firsts[round][0]);
+            wait_for("a reader to follow", came_to);
         }
         publisher = next;
     }

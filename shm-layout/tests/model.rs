@@ -515,7 +515,7 @@ fn several_taken_at_once_are_what_polls_would_have_found() {
     let (_file, segment) = segment();
     let mut writer = segment.writer(1, 0).unwrap();
     let mut reader = segment.reader(Place::START);
-    let mut out = [0; 1100];
+    let mut out = [0; 2200];
     let take = |reader: &mut Reader, most, out: &mut [u8]| {
         let mut next = reader.place().sequence;
         reader.take(most, out, |copied, bytes| {
@@ -566,7 +566,7 @@ fn what_is_copied_together_is_handed_out_one_by_one() {
             let sequence = writer.next_sequence();
             writer.publish(&payload(sequence, length), sequence as u16, sequence % 3 == 0, sequence).unwrap();
         });
-        for (most, room) in [(1, 1100), (7, 2048), (64, RUN as usize), (64, 912), (1000, 4096)] {
+        for (most, room) in [(1, 2200), (7, 4096), (64, RUN as usize), (64, 1904), (1000, 1100)] {
             let mut reader = segment.reader(start);
             let (mut out, mut next) = (vec![0; room], start.sequence);
             while next < writer.next_sequence() {

@@ -49,6 +49,11 @@ impl Gate {
         }
     }
 
+    /// The next sequence at which either end has something to do.
+    pub fn due(&self) -> u64 {
+        self.next
+    }
+
     /// How often the publisher had to look again.
     pub fn retries(&self) -> u64 {
         self.retries
@@ -69,6 +74,12 @@ impl Gate {
                 std::hint::spin_loop();
             }
         }
+    }
+
+    /// Up to where receiver number `me` has said that it has everything.
+    #[cfg(test)]
+    pub fn passed(&self, me: usize) -> u64 {
+        self.cells[me * STRIDE].load(Ordering::Acquire)
     }
 
     /// Receiver number `me`: has everything up to `sequence`.

@@ -98,14 +98,20 @@ fn run<const PACED: bool>(spec: &Spec, sender: &mut impl Sender, clock: &Clock) 
     let mut pace = Pace::new(spec, clock);
     let (mut retries, mut first, mut before) = (0, 0, Usage::now());
     let first_counted = spec.warmup + 1;
+    // The next message before which there is more to do than to send it.
+    let mut pause = 1;
     for sequence in 1..spec.total() + 1 {
-        if sequence == first_counted {
-            before = Usage::now();
-            pace.begin_counting();
-            first = ticks();
-        }
-        if let Some(gate) = &mut gate {
-            gate.wait(sequence);
+        if sequence >= pause {
+            if sequence == first_counted {
+                before = Usage::now();
+                pace.begin_counting();
+                first = ticks();
+            }
+            pause = if sequence < first_counted { first_counted } else { u64::MAX };
+            if let Some(gate) = &mut gate {
+                gate.wait(sequence);
+                pause = pause.min(gate.due());
+            }
         }
         let (intended, sent) = if PACED { (pace.wait(), ticks()) } else { (0, 0) };
         // In windows a message's lateness is not kept, so its stamp tells when it should have been sent.

@@ -153,6 +153,10 @@ pub struct Sink {
     times_each: bool,
     /// The sequence that is due.
     next: u64,
+    /// Messages in order from `plain_from` on and before `plain_until` need nothing but a look at every byte; how many there
+    /// were is counted afterwards.
+    plain_from: u64,
+    plain_until: u64,
     /// One-way latency of each message that counts, at its place; 0 for one that has not come.
     one_way: Vec<u32>,
     windows: Option<Windows>,
@@ -179,6 +183,8 @@ impl Sink {
             payloads: Payloads::new(spec.size),
             times_each: spec.interval_ns > 0,
             next: 1,
+            plain_from: 1,
+            plain_until: 0,
             one_way,
             windows: Windows::of(spec),
             is_visitor,
@@ -204,6 +210,13 @@ impl Sink {
             self.received.corrupt += 1;
             return;
         };
+        if sequence == self.next && sequence < self.plain_until {
+            self.next += 1;
+            return;
+        }
+        if self.plain_until > 0 {
+            self.count_plain();
+        }
         if self.is_visitor && self.received.delivered == 0 {
             self.next = sequence; // its stay begins
             self.received.reported_lost = 0;
@@ -224,6 +237,36 @@ impl Sink {
         if let Some(gate) = &mut self.gate {
             gate.pass(self.me, sequence);
         }
+        if !self.times_each {
+            self.plan_plain();
+        }
+    }
+
+    /// Says up to where messages need no more than a look at them: until something is to be noted, or the gate passed.
+    #[inline(never)]
+    fn plan_plain(&mut self) {
+        if self.is_visitor || self.windows.is_some() || !self.one_way.is_empty() {
+            return;
+        }
+        let (warmup, total) = (self.spec.warmup, self.spec.total());
+        let noted = if self.next <= warmup {
+            warmup
+        } else if self.next == warmup + 1 {
+            0
+        } else {
+            total
+        };
+        let gate = self.gate.as_ref().map_or(u64::MAX, Gate::due);
+        (self.plain_from, self.plain_until) = (self.next, noted.min(gate));
+    }
+
+    /// Counts the messages that came in order since the last one that needed more.
+    #[inline(never)]
+    fn count_plain(&mut self) {
+        if self.plain_from > self.spec.warmup {
+            self.received.delivered += self.next - self.plain_from;
+        }
+        self.plain_from = self.next;
     }
 
     #[inline(always)]
@@ -289,6 +332,7 @@ impl Sink {
     }
 
     fn finish(mut self) -> Result<Received> {
+        self.count_plain();
         if let Some(before) = self.before {
             self.received.usage = Usage::now().since(&before);
         }
@@ -350,5 +394,43 @@ impl Idle {
             Wait::Block | Wait::Tokio | Wait::Park => return true,
         }
         self.idle.is_multiple_of(256)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::questions::one_to_one;
+    use crate::rig::spec::Contestant;
+
+    #[test]
+    fn what_comes_out_of_order_is_counted_between_what_does_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let spec = Spec {
+            warmup: 10,
+            messages: 1000,
+            interval_ns: 0,
+            ring_bytes: 16 << 10,
+            gated: true,
+            dir: dir.path().to_owned(),
+            ..one_to_one(Contestant::new("t", Wait::Spin), 32)
+        };
+        let mut sink = Sink::new(&spec, 0, true).unwrap();
+        let mut payloads = Payloads::new(spec.size);
+        let lost = [5, 11, 300, 301, 777];
+        for sequence in (1..=spec.total()).filter(|sequence| !lost.contains(sequence)) {
+            sink.message(payloads.stamped(sequence, 0));
+            if sequence == 500 {
+                sink.message(payloads.stamped(400, 0));
+                sink.message(&[0; 32]);
+            }
+        }
+        assert!(sink.is_done());
+        let gate = Gate::open(&files::gate(&spec), 1, spec.ring_messages()).unwrap();
+        assert!(gate.passed(0) > spec.total() - spec.ring_messages(), "the publisher may send the last one");
+        let received = sink.finish().unwrap();
+        assert_eq!((received.delivered, received.lost), (1000 - 4, 4), "one of the five was warm-up");
+        assert_eq!((received.duplicated, received.out_of_order, received.corrupt), (1, 0, 1));
+        assert!(received.span.0 > 0 && received.span.1 > received.span.0);
     }
 }

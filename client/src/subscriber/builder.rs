@@ -258,6 +258,7 @@ impl SubscriberBuilder {
             segment,
             steps,
             attachment: None,
+            is_strict: generation != 0,
             generation,
             next_segment: None,
             parking: None,

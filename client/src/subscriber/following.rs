@@ -71,7 +71,7 @@ impl Subscriber {
     pub(super) fn skip(&mut self) -> Result<Option<Outcome>, RecvError> {
         let before = self.reader.place();
         let missed = self.reader.resume(self.resume)?;
-        if self.generation != 0 && self.is_void(self.next_sequence()) {
+        if self.is_strict && self.is_void(self.next_sequence()) {
             // Cut off meanwhile: what was found are void messages, which must not count as missed.
             self.reader.jump(before);
             return self.follow();
@@ -151,7 +151,7 @@ impl Subscriber {
         }
         let place = seek(&segment, expected)?;
         self.reader = segment.reader(place.unwrap_or(Place { position: 0, sequence: expected }));
-        self.generation = generation;
+        (self.generation, self.is_strict) = (generation, generation != 0);
         self.segment = segment;
         self.behind = place.is_none().then_some(expected);
         if self.behind.is_some() {

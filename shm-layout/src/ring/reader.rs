@@ -17,13 +17,15 @@ const LOOK_EVERY: u8 = 64;
 const LOOK_EVERY: u8 = 1;
 
 /// Bytes that are copied at once, of small records that are known to be there.
-pub const RUN: u64 = if cfg!(loom) { 2 } else { 16 } * GRANULE;
+pub const RUN: u64 = if cfg!(loom) { 2 } else { 32 } * GRANULE;
 /// The largest record that is copied so.
 const RUN_RECORD: u64 = if cfg!(loom) { 1 } else { 8 } * GRANULE;
 /// How far ahead of a run lines are asked for, if so much is known to be there.
 const FETCH_AHEAD: u64 = 64 * GRANULE;
 /// The same ahead of records that are taken one by one.
 const FETCH_NEXT: u64 = 16 * GRANULE;
+/// Who knows of so few messages to come asks again what has been published.
+const KNOWN: i64 = if cfg!(loom) { 0 } else { (2 * (FETCH_AHEAD + RUN) / GRANULE) as i64 };
 const HEADER: usize = RECORD_HEADER as usize;
 
 /// What one poll found.
@@ -109,6 +111,8 @@ pub struct Reader {
     empties: u8,
     /// Whether the end of the current epoch's stream has been handed out.
     ended: bool,
+    /// How many messages the lazy line was last seen to count; it never counts fewer.
+    published: u64,
 }
 
 const _: () =
@@ -120,7 +124,18 @@ impl Reader {
         let RingCells { header, index, data } = cells;
         let max_message = geometry.max_message as u32; // at most `MAX_MESSAGE`
         let copier = Copier::of_this_processor();
-        Self { index, geometry, data, header, place, max_message, copier, empties: 0, ended: false }
+        Self {
+            index,
+            geometry,
+            data,
+            header,
+            place,
+            max_message,
+            copier,
+            empties: 0,
+            ended: false,
+            published: 0,
+        }
     }
 
     /// Looks for the next record and copies a message's payload to the start of `out`. Wait-free; no allocation, lock
@@ -169,10 +184,14 @@ impl Reader {
     /// record and a look at its header.
     #[inline(always)]
     pub fn take(&mut self, most: usize, out: &mut [u8], mut each: impl FnMut(Copied, &[u8])) -> usize {
-        let published = self.header[LAZY_PUBLISHED].load(Ordering::Relaxed);
-        if !cfg!(mutant = "no_run_fence") {
-            fence(Ordering::Acquire); // SYNC POINT: lazy
+        // The writer waits for that line when it next stores to it, so that nobody looks at it more often than he must.
+        if self.published.wrapping_sub(self.place.sequence) as i64 <= KNOWN {
+            self.published = self.header[LAZY_PUBLISHED].load(Ordering::Relaxed);
+            if !cfg!(mutant = "no_run_fence") {
+                fence(Ordering::Acquire); // SYNC POINT: lazy
+            }
         }
+        let published = self.published;
         let mut taken = 0;
         let mut are_small = true;
         while taken < most {
