@@ -84,13 +84,14 @@ echo "\$ seq $messages | shmcast pub ticks --rate 20000/s --wait-readers $reader
 seq "$messages" >"$scratch/input"
 shmcast pub ticks --input "$scratch/input" --rate 20000/s --wait-readers "$readers" --json >"$scratch/publisher" &
 publisher=$!
+are_there() { shmcast ls | grep -Eq "ticks +active .* $readers +"; }
 for ((i = 0; i < 600; i++)); do
-    [ "$(shmcast stat ticks --json | tr -d ' \n' | grep -o '"state":"active"')" = "" ] || break
+    ! are_there || break
     sleep 0.1
 done
 
 show shmcast ls
-shmcast ls | grep -Eq "ticks +active .* $readers +" || fail "not all $readers readers are there"
+are_there || fail "not all $readers readers are there"
 echo
 echo "\$ shmcast stat ticks | head -n 24"
 shmcast stat ticks >"$scratch/stat"
