@@ -71,7 +71,8 @@ pub struct Subscriber {
     /// Our place at the daemon's table, where a daemon owns the channel.
     attachment: Option<Box<Attachment>>,
     wait: Wait,
-    /// Whether the channel is strict: it has a segment for each publisher, and messages may be void.
+    /// Whether the channel is strict: it has a segment for each publisher, and messages may be void. All that a message asks of
+    /// `generation`, which this line has no room for.
     is_strict: bool,
     /// Whether a lap may have hidden that another publisher took over.
     is_epoch_in_doubt: bool,

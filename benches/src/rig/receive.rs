@@ -14,7 +14,9 @@ use crossbeam_utils::Backoff;
 use rustix::thread::sched_yield;
 use shmcast::Clock;
 use shmcast_layout::counter::{ticks, ticks_after_loads};
+use std::cmp::Ordering::{Equal, Greater, Less};
 use std::io::{BufRead, Write};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -153,10 +155,8 @@ pub struct Sink {
     times_each: bool,
     /// The sequence that is due.
     next: u64,
-    /// Messages in order from `plain_from` on and before `plain_until` need nothing but a look at every byte; how many there
-    /// were is counted afterwards.
-    plain_from: u64,
-    plain_until: u64,
+    /// Messages in order that need nothing but a look at every byte; how many there were is counted afterwards.
+    plain: Range<u64>,
     /// One-way latency of each message that counts, at its place; 0 for one that has not come.
     one_way: Vec<u32>,
     windows: Option<Windows>,
@@ -183,8 +183,7 @@ impl Sink {
             payloads: Payloads::new(spec.size),
             times_each: spec.interval_ns > 0,
             next: 1,
-            plain_from: 1,
-            plain_until: 0,
+            plain: 0..0,
             one_way,
             windows: Windows::of(spec),
             is_visitor,
@@ -210,13 +209,11 @@ impl Sink {
             self.received.corrupt += 1;
             return;
         };
-        if sequence == self.next && sequence < self.plain_until {
+        if sequence == self.next && sequence < self.plain.end {
             self.next += 1;
             return;
         }
-        if self.plain_until > 0 {
-            self.count_plain();
-        }
+        self.count_plain();
         if self.is_visitor && self.received.delivered == 0 {
             self.next = sequence; // its stay begins
             self.received.reported_lost = 0;
@@ -249,24 +246,25 @@ impl Sink {
             return;
         }
         let (warmup, total) = (self.spec.warmup, self.spec.total());
-        let noted = if self.next <= warmup {
-            warmup
-        } else if self.next == warmup + 1 {
-            0
-        } else {
-            total
+        let noted = match self.next.cmp(&(warmup + 1)) {
+            Less => warmup,
+            Equal => 0, // the first that counts
+            Greater => total,
         };
         let gate = self.gate.as_ref().map_or(u64::MAX, Gate::due);
-        (self.plain_from, self.plain_until) = (self.next, noted.min(gate));
+        self.plain = self.next..noted.min(gate);
     }
 
     /// Counts the messages that came in order since the last one that needed more.
-    #[inline(never)]
+    #[inline(always)]
     fn count_plain(&mut self) {
-        if self.plain_from > self.spec.warmup {
-            self.received.delivered += self.next - self.plain_from;
+        if self.plain.is_empty() {
+            return;
         }
-        self.plain_from = self.next;
+        if self.plain.start > self.spec.warmup {
+            self.received.delivered += self.next - self.plain.start;
+        }
+        self.plain.start = self.next;
     }
 
     #[inline(always)]
@@ -432,5 +430,20 @@ mod tests {
         assert_eq!((received.delivered, received.lost), (1000 - 4, 4), "one of the five was warm-up");
         assert_eq!((received.duplicated, received.out_of_order, received.corrupt), (1, 0, 1));
         assert!(received.span.0 > 0 && received.span.1 > received.span.0);
+    }
+
+    #[test]
+    fn each_message_that_is_timed_counts_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let contestant = Contestant::new("t", Wait::Spin);
+        let paced = Spec { messages: 100, interval_ns: 1000, ..one_to_one(contestant, 32) };
+        let spec = Spec { dir: dir.path().to_owned(), ..paced };
+        let mut sink = Sink::new(&spec, 0, true).unwrap();
+        let mut payloads = Payloads::new(spec.size);
+        for sequence in (1..=100).filter(|sequence| sequence % 40 != 7) {
+            sink.message(payloads.stamped(sequence, 0));
+        }
+        let received = sink.finish().unwrap();
+        assert_eq!((received.delivered, received.lost), (97, 3));
     }
 }

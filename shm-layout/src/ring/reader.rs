@@ -25,7 +25,7 @@ const FETCH_AHEAD: u64 = 64 * GRANULE;
 /// The same ahead of records that are taken one by one.
 const FETCH_NEXT: u64 = 16 * GRANULE;
 /// Who knows of so few messages to come asks again what has been published.
-const KNOWN: i64 = if cfg!(loom) { 0 } else { (2 * (FETCH_AHEAD + RUN) / GRANULE) as i64 };
+const KNOWN: i64 = if cfg!(loom) { 1 } else { (2 * (FETCH_AHEAD + RUN) / GRANULE) as i64 };
 const HEADER: usize = RECORD_HEADER as usize;
 
 /// What one poll found.
@@ -185,19 +185,18 @@ impl Reader {
     #[inline(always)]
     pub fn take(&mut self, most: usize, out: &mut [u8], mut each: impl FnMut(Copied, &[u8])) -> usize {
         // The writer waits for that line when it next stores to it, so that nobody looks at it more often than he must.
-        if self.published.wrapping_sub(self.place.sequence) as i64 <= KNOWN {
+        if self.known() <= KNOWN {
             self.published = self.header[LAZY_PUBLISHED].load(Ordering::Relaxed);
             if !cfg!(mutant = "no_run_fence") {
                 fence(Ordering::Acquire); // SYNC POINT: lazy
             }
         }
-        let published = self.published;
         let mut taken = 0;
         let mut are_small = true;
         while taken < most {
             // Whatever its size, a record is at least a granule. A gap is one, too, and counts for many: what is copied from
             // behind it is never looked at.
-            let granules = published.wrapping_add(1).wrapping_sub(self.place.sequence) as i64;
+            let granules = self.known();
             if are_small && granules >= (RUN / GRANULE) as i64 {
                 let is_far = granules >= ((FETCH_AHEAD + RUN) / GRANULE) as i64;
                 let in_run = self.take_run(most - taken, out, is_far, &mut each);
@@ -220,6 +219,13 @@ impl Reader {
             each(copied, &out[..copied.length]);
         }
         taken
+    }
+
+    /// How many messages from the next on are known to have been published, those of gaps among them; none or fewer when the last
+    /// look at the lazy line was too long ago.
+    #[inline(always)]
+    fn known(&self) -> i64 {
+        self.published.wrapping_add(1).wrapping_sub(self.place.sequence) as i64
     }
 
     /// As [`take`](Self::take), of small records that are copied together. The caller knows that there are [`RUN`] bytes of
