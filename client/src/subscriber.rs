@@ -248,6 +248,8 @@ impl Subscriber {
     /// Hands up to `most` events that are there already to `each`, and returns how many there were. Never waits, but with
     /// [`Wait::Burst`] may first let the publisher get ahead.
     ///
+    /// After a panic in `each` that was caught, messages handed out before it may come again.
+    ///
     /// # Errors
     /// [`RecvError`]; the events before it have been handed out.
     ///

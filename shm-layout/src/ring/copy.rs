@@ -1,8 +1,8 @@
 //! Moving payload between private bytes and shared words.
 //!
 //! Payload words are relaxed atomics: they may be overwritten while they are read, and the reader's window check says
-//! afterwards whether they were. What shares a line with its header is stored word by word, because the caller has often
-//! just put it together from small pieces, which a wide load would have to wait for. The rest, and loads, go through
+//! afterwards whether they were. On the writer's side, what shares a line with its header is loaded word by word, because the
+//! caller has often just put it together from small pieces, which a wide load would have to wait for. All else goes through
 //! vector registers on x86-64, in inline assembly, because the compiler never merges atomics and a word loop leaves most
 //! of the store bandwidth unused. The argument for that one exception: the assembly performs the loads (or stores) of the
 //! word loop, in some order, some of them twice, each of the pieces the hardware makes at least a byte; the protocol asks
@@ -147,13 +147,22 @@ fn store_words(words: &[AtomicU64], bytes: &[u8]) {
 
 #[inline(always)]
 fn store_pieces<const WORDS: usize>(words: &[AtomicU64; WORDS], pieces: &[[u8; 8]; WORDS]) {
-    for (word, &piece) in zip(words, pieces) {
-        word.store(u64::from_ne_bytes(piece), Ordering::Relaxed);
-    }
+    const { assert!(WORDS.is_multiple_of(2)) };
+    let (pairs, of_pieces) = (words.as_chunks().0, pieces.as_chunks().0);
+    zip(pairs, of_pieces).for_each(|(pair, pieces)| store_pair(pair, pieces));
 }
 
-/// Stores what shares a line with its header. Word by word: the caller has often just put the source together from small
-/// pieces, which a wide load would have to wait for.
+#[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+use wide::store_pair;
+
+#[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+#[inline(always)]
+fn store_pair(words: &[AtomicU64; 2], pieces: &[[u8; 8]; 2]) {
+    zip(words, pieces).for_each(|(word, piece)| word.store(u64::from_ne_bytes(*piece), Ordering::Relaxed));
+}
+
+/// Stores what shares a line with its header. It is loaded word by word: the caller has often just put the source together
+/// from small pieces, which a wide load would have to wait for.
 ///
 /// # Panics
 /// When there are more bytes than room.
@@ -198,6 +207,24 @@ fn load_words(words: &[AtomicU64], bytes: &mut [u8]) {
 mod wide {
     use super::{AtomicU64, Copier};
     use std::arch::asm;
+
+    /// Stores two words at once that are loaded one by one: half the stores, of which a processor does few at a time.
+    #[inline(always)]
+    pub(super) fn store_pair(words: &[AtomicU64; 2], pieces: &[[u8; 8]; 2]) {
+        // SAFETY: both are 16 bytes; the destination is shared words behind `UnsafeCell`, mapped writable by the promise of
+        // `Cells::from_raw`. SSE2 is part of every x86-64, and `movups` needs no alignment.
+        unsafe {
+            asm!(
+                "movq {a}, [{from}]",
+                "movhps {a}, [{from} + 8]",
+                "movups [{to}], {a}",
+                from = in(reg) pieces.as_ptr(),
+                to = in(reg) words.as_ptr(),
+                a = out(xmm_reg) _,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
 
     impl Copier {
         /// At least 32 bytes.

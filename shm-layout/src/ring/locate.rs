@@ -20,7 +20,7 @@ const ATTEMPTS: usize = 100;
 #[cfg(loom)]
 const ATTEMPTS: usize = 1;
 /// Records that a walk to the tail may pass before it asks for a newer hint: some more than there are between two.
-const TAIL_STEPS: u64 = 4 * LAZY_EVERY as u64;
+const TAIL_STEPS: u64 = 4 * LAZY_EVERY;
 
 /// A record boundary and the sequence that is due there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

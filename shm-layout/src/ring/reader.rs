@@ -178,7 +178,8 @@ impl Reader {
     /// each begins a granule and what follows it may change, and hands each to `each`. Returns how many there were;
     /// [`poll`](Self::poll) tells what it was that ended them.
     ///
-    /// Small messages that the writer has left behind are copied many at once, if `out` has room for [`RUN`] bytes.
+    /// Small messages that the writer has left behind are copied many at once, if `out` has room for [`RUN`] bytes. Of these,
+    /// whoever panics in `each` and goes on gets those again that came before.
     ///
     /// Cost of a message: as of `poll`, less what it takes to leave and to come back; of one among many, the lines of its
     /// record and a look at its header.
@@ -259,18 +260,18 @@ impl Reader {
         let (first, end) = (sequence, sequence.wrapping_add(most as u64));
         let mut at = 0;
         while sequence != end {
-            let (found, start) = (Commit::from_word(commit), at);
-            at += found.record_bytes() as usize;
-            if !is_due(found, sequence, max_message) || at > run {
+            let found = Commit::from_word(commit);
+            let next = at + found.record_bytes() as usize;
+            if !is_due(found, sequence, max_message) || next > run {
                 break;
             }
-            let (copied, after) = message(found, meta, Place { position: position + start as u64, sequence });
-            sequence = after.sequence;
-            self.place = after;
-            each(copied, &out[start..start + copied.length]);
+            let (copied, after) = message(found, meta, Place { position: position + at as u64, sequence });
+            each(copied, &out[at..at + copied.length]);
+            (at, sequence) = (next, after.sequence);
             let Some(header) = out.get(at - HEADER..at) else { break };
             [commit, meta] = [0, 8].map(|i| u64::from_ne_bytes(header[i..i + 8].try_into().expect("a word")));
         }
+        self.place = Place { position: position + at as u64, sequence };
         sequence.wrapping_sub(first) as usize
     }
 

@@ -16,12 +16,9 @@ use crate::sync::{Ordering, fence};
 use std::mem::offset_of;
 use thiserror::Error;
 
-/// Records between two updates of the lazy line; joiners walk little farther than this. Fewer than index entries, so
-/// that no entry is reused while the lazy line names it.
-#[cfg(not(loom))]
-pub(crate) const LAZY_EVERY: u8 = 64;
-#[cfg(loom)]
-pub(crate) const LAZY_EVERY: u8 = 2;
+/// Messages between two updates of the lazy line; joiners walk little farther than this, for at most a pad stands before
+/// each. Fewer than index entries, so that no entry is reused while the lazy line names it.
+pub(crate) const LAZY_EVERY: u64 = if cfg!(loom) { 2 } else { 64 };
 const LINE_WORDS: usize = (GRANULE / WORD) as usize;
 /// The state word has no room for more.
 const MAX_EPOCH: u64 = u64::MAX >> 8;
@@ -84,17 +81,15 @@ pub struct Writer {
     /// What FRONTIER holds.
     frontier: u64,
     max_message: u32,
-    until_lazy: u8,
     copier: Copier,
     // The second line.
     index: Cells,
     header: Cells,
     bytes: u64,
-    last_time: u64,
+    last_key: u64,
     // What is rarely asked for.
     geometry: Geometry,
     epoch: u64,
-    last_key: u64,
 }
 
 const _: () = assert!(offset_of!(Writer, geometry) == 128, "two lines before it");
@@ -127,11 +122,9 @@ impl Writer {
             clean: 0,
             frontier: header[FRONTIER].load(Ordering::Relaxed),
             epoch: old_epoch + 1,
-            until_lazy: LAZY_EVERY,
             copier: Copier::of_this_processor(),
             last_key: tail.last_key,
             bytes: tail.bytes,
-            last_time: time,
             header,
             index,
             data,
@@ -141,10 +134,10 @@ impl Writer {
         if let Some(gap) = tail.gap {
             // In the dead writer's order: the lazy line moves on before the entry that it names may be the tail's.
             writer.index_gap(gap, writer.next);
-            writer.update_lazy();
+            writer.update_lazy(time);
         }
         writer.store_index(tail.place);
-        writer.update_lazy();
+        writer.update_lazy(time);
         writer.repair();
         if old_epoch > 0 {
             writer.control(Control::Epoch { epoch: writer.epoch }, time);
@@ -240,13 +233,14 @@ impl Writer {
         self.tail += bytes;
         self.next = sequence + 1;
         self.bytes = self.bytes.wrapping_add(length);
-        self.last_time = time;
         if key {
-            // Readers that lost their place look for it in the lazy line.
             self.last_key = sequence;
-            self.until_lazy = 1;
         }
         self.committed();
+        // Readers that lost their place look for key messages in the lazy line.
+        if key || self.next.is_multiple_of(LAZY_EVERY) {
+            self.update_lazy(time);
+        }
         if is_small {
             self.clean_ahead();
         }
@@ -274,7 +268,6 @@ impl Writer {
     /// Ends the stream: readers get everything published so far and then the end. Nothing may be published after it.
     pub fn close(&mut self, time: u64) {
         self.control(Control::End, time);
-        self.update_lazy();
         self.header[WRITER_PID].store(0, Ordering::Relaxed);
         self.header[STATE].store(State::Closed.pack(self.epoch), CLOSED); // SYNC POINT: close
     }
@@ -309,7 +302,7 @@ impl Writer {
         if is_gap {
             // A gap may reuse any entry of the index, also the one that the lazy line names; then it names the gap
             // itself, which is where a walk must start, whichever side of the gap the lazy line is on.
-            self.update_lazy();
+            self.update_lazy(time);
         }
         let record = self.data.run_at(self.tail, GRANULE).expect("there is room now");
         record[1].store(Meta::new(0, time).word(), Ordering::Relaxed);
@@ -319,14 +312,14 @@ impl Writer {
         record[0].store(Commit::new(self.next, Flags::CONTROL, Control::BYTES).word(), COMMIT); // SYNC POINT: commit
         self.tail += GRANULE;
         self.next = next;
-        self.last_time = time;
         if is_gap {
             self.index_gap(place, next);
             if !cfg!(mutant = "lazy_after_gap_entry") {
-                self.update_lazy();
+                self.update_lazy(time);
             }
         }
         self.committed();
+        self.update_lazy(time);
     }
 
     /// Prepares `bytes` contiguous bytes at the tail, mostly for records that are not small.
@@ -382,7 +375,7 @@ impl Writer {
 
     #[cold]
     fn advance_frontier(&mut self, need: u64) {
-        self.update_lazy();
+        self.count_for_joiners();
         let frontier = need.next_multiple_of(self.geometry.chunk);
         self.frontier = frontier;
         if cfg!(mutant = "frontier_after_data") {
@@ -402,17 +395,13 @@ impl Writer {
         }
     }
 
-    /// Notes where the next sequence will stand; every so often, tells joiners.
+    /// Notes where the next sequence will stand.
     #[inline]
-    fn committed(&mut self) {
+    fn committed(&self) {
         if cfg!(mutant = "frontier_after_data") {
             self.header[FRONTIER].store(self.frontier, Ordering::Relaxed);
         }
         self.store_index(Place { position: self.tail, sequence: self.next });
-        self.until_lazy -= 1;
-        if self.until_lazy == 0 {
-            self.update_lazy();
-        }
     }
 
     #[inline]
@@ -420,13 +409,18 @@ impl Writer {
         self.index.wrapped(place.sequence).store(place.position, INDEX); // SYNC POINT: index
     }
 
-    /// Rare, and kept out of the way of what is done for each message.
+    /// Tells joiners how far the stream has come. Rare, and kept out of the way of what is done for each message.
     #[cold]
     #[inline(never)]
-    fn update_lazy(&mut self) {
-        self.until_lazy = LAZY_EVERY;
+    fn update_lazy(&self, time: u64) {
+        self.header[LAZY_TIME].store(time, Ordering::Relaxed);
+        self.count_for_joiners();
+    }
+
+    /// The lazy line but for the time.
+    #[inline]
+    fn count_for_joiners(&self) {
         let header = &self.header;
-        header[LAZY_TIME].store(self.last_time, Ordering::Relaxed);
         header[LAZY_KEY].store(self.last_key, Ordering::Relaxed);
         header[LAZY_BYTES].store(self.bytes, Ordering::Relaxed);
         header[LAZY_PUBLISHED].store(self.next - 1, LAZY); // SYNC POINT: lazy
@@ -450,8 +444,8 @@ fn walk(cells: &RingCells, geometry: Geometry) -> Result<Tail, LocateError> {
         Tail { place: locator.hint()?, gap: None, last_key: lazy(LAZY_KEY), bytes: lazy(LAZY_BYTES) };
     let mut steps = 0;
     while let Found::Record { commit, sequence, after } = locator.inspect(tail.place)? {
-        // The lazy line follows at least every so many records, and each gap at once.
-        if steps > 2 * u32::from(LAZY_EVERY) || tail.gap.is_some() {
+        // The lazy line follows at least every so many messages, and each gap at once.
+        if steps > 2 * LAZY_EVERY || tail.gap.is_some() {
             return Err(Corrupt { position: tail.place.position, sequence, word: commit.word() }.into());
         }
         steps += 1;
