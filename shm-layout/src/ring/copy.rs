@@ -147,9 +147,9 @@ fn store_words(words: &[AtomicU64], bytes: &[u8]) {
 
 #[inline(always)]
 fn store_pieces<const WORDS: usize>(words: &[AtomicU64; WORDS], pieces: &[[u8; 8]; WORDS]) {
-    const { assert!(WORDS.is_multiple_of(2)) };
-    let (pairs, of_pieces) = (words.as_chunks().0, pieces.as_chunks().0);
+    let ((pairs, word), (of_pieces, piece)) = (words.as_chunks(), pieces.as_chunks());
     zip(pairs, of_pieces).for_each(|(pair, pieces)| store_pair(pair, pieces));
+    zip(word, piece).for_each(|(word, piece)| word.store(u64::from_ne_bytes(*piece), Ordering::Relaxed));
 }
 
 #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
