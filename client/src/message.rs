@@ -7,7 +7,7 @@ use thiserror::Error;
 /// A message, copied out of the ring and verified: nothing can change it any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// Its bytes. In a subscriber's own buffer they start on a 64-byte boundary.
+    /// Its bytes. In a subscriber's own buffer they start on a 16-byte boundary.
     pub payload: &'a [u8],
     /// Its number in the channel, from 1; the same on every host.
     pub sequence: u64,

@@ -9,8 +9,10 @@ use crate::clock::Clock;
 use crate::keeper::Attachment;
 use crate::message::{Event, Message, RecvError};
 use crate::park::Parking;
+use crate::publisher::TOUCHED_BYTES;
 use crate::wait::{Wait, Waiter};
 use page::Page;
+use shmcast_layout::layout::geometry::RECORD_HEADER;
 use shmcast_layout::layout::header::{Header, State};
 use shmcast_layout::layout::record::{Control, session_identity};
 use shmcast_layout::mem::Step;
@@ -23,7 +25,7 @@ use std::fs::File;
 use std::mem::offset_of;
 use std::ops::ControlFlow;
 use std::time::Instant;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 pub use builder::SubscriberBuilder;
 pub use shmcast_layout::ring::reader::Resume;
@@ -67,7 +69,7 @@ pub enum Start {
 #[repr(C, align(64))]
 pub struct Subscriber {
     reader: Reader,
-    buffer: Box<[Line]>,
+    buffer: Buffer,
     /// Our place at the daemon's table, where a daemon owns the channel.
     attachment: Option<Box<Attachment>>,
     wait: Wait,
@@ -107,10 +109,40 @@ pub struct Subscriber {
 
 const _: () = assert!(offset_of!(Subscriber, page) == 3 * 64, "what a message needs fills the third line");
 
-/// Keeps payloads on a 64-byte boundary, so that fixed-layout messages can be read in place.
+/// Where records are copied to: their payloads begin 16 bytes behind the start of a line, so that messages of fixed layout can
+/// be read in place.
+#[derive(Debug)]
+struct Buffer(Box<[Line]>);
+
 #[derive(Debug, Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(64))]
 struct Line([u8; 64]);
+
+impl Buffer {
+    /// Room for one record of so many bytes.
+    fn for_record(bytes: u64) -> Self {
+        let lines = bytes as usize / size_of::<Line>();
+        let mut lines = <[Line]>::new_box_zeroed_with_elems(lines).expect("room for one message");
+        // Zeros come as pages yet to be faulted in: touch those that messages of common sizes need.
+        lines.iter_mut().take(TOUCHED_BYTES / size_of::<Line>()).for_each(|line| line.0[0] = 0xff);
+        Self(lines)
+    }
+
+    #[inline]
+    fn payload(&self) -> &[u8] {
+        &self.0.as_bytes()[RECORD_HEADER as usize..]
+    }
+
+    #[inline]
+    fn payload_mut(&mut self) -> &mut [u8] {
+        &mut self.records()[RECORD_HEADER as usize..]
+    }
+
+    #[inline]
+    fn records(&mut self) -> &mut [u8] {
+        self.0.as_mut_bytes()
+    }
+}
 
 /// An event without its payload: what is known before the buffer is lent out.
 enum Outcome {
@@ -296,11 +328,11 @@ impl Subscriber {
         let Self { reader, buffer, page, clock, record_latency, .. } = self;
         let page = page.as_ref().map(|page| &page.page);
         let latency_page = page.filter(|_| *record_latency);
-        let taken = reader.take(most, buffer.as_mut_bytes(), |copied, buffer| {
+        let taken = reader.take(most, buffer.records(), |copied, payload| {
             if let Some(page) = latency_page {
                 note_latency(page, clock, copied.time);
             }
-            each(Event::Message(message(copied, buffer)));
+            each(Event::Message(message(copied, payload)));
         });
         if taken > 0
             && let Some(page) = page
@@ -399,10 +431,10 @@ impl Subscriber {
     ) -> Result<Option<Event<'_>>, RecvError> {
         let mut waiter = Waiter::default();
         loop {
-            let outcome = match self.reader.glance(self.buffer.as_mut_bytes()) {
+            let outcome = match self.reader.glance(self.buffer.records()) {
                 Glance::Message(copied) if !self.is_strict => {
                     self.note_received(copied.time);
-                    return Ok(Some(Event::Message(message(copied, self.buffer.as_bytes()))));
+                    return Ok(Some(Event::Message(message(copied, self.buffer.payload()))));
                 }
                 // Of a strict channel, it may be void.
                 Glance::Message(copied) => self.take(Poll::Message(copied), 0)?,
@@ -432,8 +464,8 @@ impl Subscriber {
     /// As [`receive`](Self::receive) without a wait, for those in no hurry.
     #[inline(never)]
     fn poll(&mut self) -> Result<Option<Outcome>, RecvError> {
-        let poll = self.reader.poll(self.buffer.as_mut_bytes());
-        self.take(poll, self.buffer.as_bytes().len())
+        let poll = self.reader.poll(self.buffer.payload_mut());
+        self.take(poll, self.buffer.payload().len())
     }
 
     /// Counts what a poll found and decides what the caller is told.
@@ -510,7 +542,7 @@ impl Subscriber {
     }
 
     fn lend(&self, outcome: Outcome) -> Event<'_> {
-        outcome.into_event(self.buffer.as_bytes())
+        outcome.into_event(self.buffer.payload())
     }
 }
 

@@ -23,7 +23,10 @@ pub enum DecodeError {
         wanted: usize,
     },
     /// The payload is not aligned for the type: it was received into a buffer that is not.
-    #[error("message {sequence} is not aligned for its type: receive into the subscriber's own buffer")]
+    #[error(
+        "message {sequence} is not aligned for its type: receive into the subscriber's own buffer, where messages start on \
+         16 bytes, or into one that is aligned for it"
+    )]
     Alignment {
         /// The message.
         sequence: u64,

@@ -9,7 +9,7 @@ mod common;
 
 use common::{header, segment};
 use proptest::prelude::*;
-use shmcast_layout::layout::geometry::{GRANULE, Geometry, record_bytes};
+use shmcast_layout::layout::geometry::{Geometry, RECORD_HEADER, record_bytes};
 use shmcast_layout::layout::header::FRONTIER;
 use shmcast_layout::layout::record::Control;
 use shmcast_layout::ring::locate::{LocateError, Place};
@@ -306,12 +306,15 @@ impl Channel {
             }
             out.fill(0xee);
         }
-        let is_scratch = before.sequence.is_multiple_of(2);
-        let glance = if is_scratch { follower.reader.glance(&mut out) } else { Glance::Other };
-        let found = match glance {
-            Glance::Nothing => Poll::Empty,
-            Glance::Message(copied) => Poll::Message(copied),
-            Glance::Other => follower.reader.poll(&mut out),
+        let is_glance = before.sequence.is_multiple_of(2);
+        let glance = if is_glance { follower.reader.glance(&mut out) } else { Glance::Other };
+        // Where the payload is, and to where something else may be.
+        let (found, at, end) = match glance {
+            Glance::Nothing => (Poll::Empty, 0, 0),
+            Glance::Message(copied) => {
+                (Poll::Message(copied), RECORD_HEADER as usize, record_bytes(copied.length as u64) as usize)
+            }
+            Glance::Other => (follower.reader.poll(&mut out), 0, 0),
         };
         match (found, expected) {
             (Poll::Lapped, _) => {
@@ -323,9 +326,8 @@ impl Channel {
                 assert!(!lapped);
                 assert_eq!(record.what, What::Message { length: length as u64, tag, key, time });
                 assert_eq!(sequence, record.at.sequence);
-                assert_eq!(out[..length], payload(sequence, length as u64));
-                let untouched = length + if is_scratch { GRANULE as usize - 1 } else { 0 };
-                assert!(out.iter().skip(untouched).all(|byte| *byte == 0xee), "wrote beyond the message");
+                assert_eq!(out[at..at + length], payload(sequence, length as u64));
+                assert!(out[end.max(length)..].iter().all(|byte| *byte == 0xee), "wrote beyond the message");
             }
             (Poll::Control(control), Some(record)) => {
                 assert!(!lapped);
@@ -537,9 +539,9 @@ fn several_taken_at_once_are_what_polls_would_have_found() {
     (0..50).for_each(|i| publish(20 * i));
     assert_eq!(take(&mut reader, 0, &mut out), 0);
     assert_eq!(take(&mut reader, 30, &mut out), 30);
-    assert_eq!(take(&mut reader, 30, &mut out[..799]), 10, "the next has 800 B");
-    assert_eq!(reader.poll(&mut out[..799]), Poll::TooSmall { needed: 800 });
-    assert_eq!(take(&mut reader, 30, &mut out), 9, "then comes the gap");
+    assert_eq!(take(&mut reader, 30, &mut out[..831]), 8, "the next has 760 B, its record 832");
+    assert_eq!(reader.poll(&mut out[..759]), Poll::TooSmall { needed: 760 });
+    assert_eq!(take(&mut reader, 30, &mut out), 11, "then comes the gap");
     assert_eq!(reader.poll(&mut out), Poll::Control(Control::Gap { from: 50, to: 59 }));
     assert_eq!(take(&mut reader, 30, &mut out), 0);
     assert_eq!(reader.poll(&mut out), Poll::Empty);

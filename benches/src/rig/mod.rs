@@ -11,7 +11,7 @@
 //! | [`carrier`] | the bridge's processes in a round |
 //! | [`gate`] | holds a publisher back for its slowest receiver, for transports that would lose |
 //! | [`round`] | starts the processes, lets them go together, collects |
-//! | `player` | a process, from its start to its end |
+//! | `player`, `program` | a process, from its start to its end, and the copy of a program that it runs |
 //! | [`probe`] | how far apart the CPUs are, and who else used them |
 //! | [`machine`] | the sheet that goes with every figure |
 //! | [`stats`] | histograms, percentiles, medians of rounds |
@@ -25,6 +25,7 @@ pub mod payload;
 pub mod plan;
 mod player;
 pub mod probe;
+mod program;
 pub mod publish;
 pub mod receive;
 pub mod round;

@@ -30,7 +30,7 @@ impl Player {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .with_context(|| format!("start {}", program.display()))?;
+            .with_context(|| format!("start {name}"))?;
         let (lines, windows) = hear(child.stdout.take().expect("it was piped"));
         Ok(Self { child, lines, windows, name })
     }

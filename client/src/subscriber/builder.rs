@@ -2,14 +2,13 @@
 
 use super::following::seek;
 use super::page::{Page, show_page};
-use super::{Line, Resume, Start, Subscriber};
+use super::{Buffer, Resume, Start, Subscriber};
 use crate::clock::Clock;
 use crate::connect::{Client, Conversation};
 use crate::directory::{Directory, is_absent, open_plain};
 use crate::error::ChannelError;
 use crate::keeper::Attachment;
 use crate::park::{self, LONGEST_NAP, Parking};
-use crate::publisher::TOUCHED_BYTES;
 use crate::wait::Wait;
 use shmcast_layout::control::Request;
 use shmcast_layout::layout::geometry::record_bytes;
@@ -23,7 +22,6 @@ use std::fs::OpenOptions;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use zerocopy::FromZeros;
 
 /// How to subscribe to a channel.
 #[derive(Debug, Clone)]
@@ -234,11 +232,8 @@ impl SubscriberBuilder {
         if self.client.is_none() && matches!(segment.state(), Some((_, State::Superseded))) {
             return Err(self.directory.not_found(&self.name));
         }
-        // As large as the largest record, whose lines are copied whole, or as a run of small ones. Zeros come as pages yet
-        // to be faulted in: touch those that messages of common sizes need.
-        let lines = record_bytes(header.geometry.max_message).max(RUN) as usize / size_of::<Line>();
-        let mut buffer = <[Line]>::new_box_zeroed_with_elems(lines).expect("room for one message");
-        buffer.iter_mut().take(TOUCHED_BYTES / size_of::<Line>()).for_each(|line| line.0[0] = 0xff);
+        // As large as the largest record, whose lines are copied whole, or as a run of small ones.
+        let buffer = Buffer::for_record(record_bytes(header.geometry.max_message).max(RUN));
         let generation = segment.header_word(GENERATION);
         Ok(Subscriber {
             reader: segment.reader(place),

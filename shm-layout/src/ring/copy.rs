@@ -95,13 +95,14 @@ impl Copier {
     pub fn load(self, words: &[AtomicU64], bytes: &mut [u8]) {
         #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
         if bytes.len() >= 32 {
-            return self.load_long(words, bytes, None);
+            return self.load_long(words, bytes);
         }
         load_words(&words[..bytes.len().div_ceil(8)], bytes);
     }
 
     /// Loads the payload words of a whole record, from behind its header to the end of its last line, whatever part of them
-    /// the message takes: no branch depends on its length but those over lines.
+    /// the message takes: no branch depends on its length but those over lines. Fastest if `bytes` lie in their lines as the
+    /// words do, 16 bytes behind the start of one: then no piece crosses a line, neither there nor here.
     ///
     /// # Panics
     /// Unless there are [`INLINE_WORDS`] words and a number of whole lines, and exactly as many bytes.
@@ -113,16 +114,16 @@ impl Copier {
         load_words(words, bytes);
     }
 
-    /// As [`load_lines`](Self::load_lines), of many lines, and asks meanwhile for as many from that of `ahead` on, to be
-    /// loaded from soon, where that costs next to nothing. They may lie anywhere.
+    /// Loads whole records, headers and all, and asks meanwhile for as many lines from that of `ahead` on, to be loaded from
+    /// soon, where that costs next to nothing. They may lie anywhere.
     ///
     /// # Panics
-    /// As `load_lines`.
+    /// Unless there are whole lines of words, one at least, and exactly as many bytes.
     #[inline(always)]
-    pub fn load_lines_and_fetch(self, words: &[AtomicU64], bytes: &mut [u8], ahead: &AtomicU64) {
-        assert!(words.len() * 8 == bytes.len() && bytes.len() % 64 == INLINE_WORDS * 8);
+    pub fn load_records_and_fetch(self, words: &[AtomicU64], bytes: &mut [u8], ahead: &AtomicU64) {
+        assert!(words.len() * 8 == bytes.len() && bytes.len().is_multiple_of(64) && !bytes.is_empty());
         #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-        self.load_long(words, bytes, Some(ahead));
+        self.load_run(words, bytes, ahead);
         #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
         {
             let _ = ahead;
@@ -233,17 +234,16 @@ mod wide {
             assert!(words.len() * 8 >= bytes.len() && bytes.len() >= 32);
             // SAFETY: the assertion bounds both runs. The destination is shared words behind `UnsafeCell`, mapped writable
             // by the promise of `Cells::from_raw`.
-            unsafe { self.copy(bytes.as_ptr(), words.as_ptr() as *mut u8, skip, bytes.len(), None) }
+            unsafe { self.copy(bytes.as_ptr(), words.as_ptr() as *mut u8, skip, bytes.len()) }
         }
 
-        /// At least 32 bytes. With `ahead`, asks for as many lines from there on, as far as pieces are wide.
+        /// At least 32 bytes.
         #[inline(always)]
-        pub(super) fn load_long(self, words: &[AtomicU64], bytes: &mut [u8], ahead: Option<&AtomicU64>) {
+        pub(super) fn load_long(self, words: &[AtomicU64], bytes: &mut [u8]) {
             assert!(words.len() * 8 >= bytes.len() && bytes.len() >= 32);
-            let ahead = ahead.map(|word| word.as_ptr().cast_const().cast());
             // SAFETY: the assertion bounds both runs. The source is shared words mapped readable by the promise of
             // `Cells::from_raw`; the destination is ours alone.
-            unsafe { self.copy(words.as_ptr().cast(), bytes.as_mut_ptr(), 0, bytes.len(), ahead) }
+            unsafe { self.copy(words.as_ptr().cast(), bytes.as_mut_ptr(), 0, bytes.len()) }
         }
 
         /// Both are the payload part of a record: the rest of its first line, and whole lines. What most messages have
@@ -273,20 +273,30 @@ mod wide {
                 );
             }
             if bytes.len() > INLINE {
-                // SAFETY: as above, for the rest of both runs. From 32 on and not from 48, so that no piece crosses a line
-                // where it is stored, if `bytes` begins one.
-                unsafe { self.copy(from, to, 32, bytes.len(), None) };
+                // SAFETY: as above, for the rest of both runs.
+                unsafe { self.copy_lines(from, to, INLINE, bytes.len(), None) };
             }
         }
 
-        /// Copies `length` bytes, at least 32, but for the first `skip`: 64 at a time where the processor can, then the
-        /// rest. With `ahead`, asks for a line with each 64 bytes, as far from there as they are from `from`.
+        /// Both are whole lines.
+        #[inline(always)]
+        pub(super) fn load_run(self, words: &[AtomicU64], bytes: &mut [u8], ahead: &AtomicU64) {
+            assert!(words.len() * 8 == bytes.len() && bytes.len() >= 64);
+            let ahead = ahead.as_ptr().cast_const().cast();
+            // SAFETY: the assertion bounds both runs. The source is shared words mapped readable by the promise of
+            // `Cells::from_raw`; the destination is ours alone.
+            unsafe {
+                self.copy_lines(words.as_ptr().cast(), bytes.as_mut_ptr(), 0, bytes.len(), Some(ahead))
+            };
+        }
+
+        /// Copies `length` bytes but for the first `skip`, which leaves whole lines, one at least. With `ahead`, asks for a
+        /// line with each, as far from there as they are from `from`.
         ///
         /// # Safety
-        /// So many bytes can be read at `from` and written at `to`, by this thread or as shared words, and do not overlap.
-        /// `ahead` may be anything.
+        /// As for `copy`. `ahead` may be anything.
         #[inline(always)]
-        unsafe fn copy(
+        unsafe fn copy_lines(
             self,
             from: *const u8,
             to: *mut u8,
@@ -294,10 +304,26 @@ mod wide {
             length: usize,
             ahead: Option<*const u8>,
         ) {
+            if self.has_avx {
+                // SAFETY: the caller promised both runs; there is AVX.
+                unsafe { copy_wide(from, to, skip, length, ahead) };
+            } else {
+                // SAFETY: the caller promised both runs.
+                unsafe { copy_rest(from, to, skip, length) };
+            }
+        }
+
+        /// Copies `length` bytes, at least 32, but for the first `skip`: 64 at a time where the processor can, then the
+        /// rest.
+        ///
+        /// # Safety
+        /// So many bytes can be read at `from` and written at `to`, by this thread or as shared words, and do not overlap.
+        #[inline(always)]
+        unsafe fn copy(self, from: *const u8, to: *mut u8, skip: usize, length: usize) {
             let mut done = skip;
             if self.has_avx && length - skip >= 64 {
                 // SAFETY: the caller promised both runs; there is AVX.
-                done = unsafe { copy_wide(from, to, skip, length, ahead) };
+                done = unsafe { copy_wide(from, to, skip, length, None) };
             }
             // SAFETY: the caller promised both runs.
             unsafe { copy_rest(from, to, done, length) };
@@ -330,10 +356,11 @@ mod wide {
     }
 
     /// Copies from `skip` on for as long as there are 64 bytes, and returns how far it came. In pieces of 32 bytes, none
-    /// of which crosses a line where it is stored if `to + skip` begins one or the half of one.
+    /// of which crosses a line where it is stored if `to + skip` begins one, nor where it is loaded if `from + skip` does. With
+    /// `ahead`, asks for a line with each 64 bytes, as far from there as they are from `from`.
     ///
     /// # Safety
-    /// As for [`Copier::copy`], with 64 bytes left at least; the processor has AVX.
+    /// As for [`Copier::copy`], with 64 bytes left at least; the processor has AVX. `ahead` may be anything.
     #[inline(always)]
     unsafe fn copy_wide(
         from: *const u8,
@@ -463,24 +490,28 @@ mod tests {
     #[test]
     fn whole_lines_survive_at_every_alignment_and_nothing_else_is_touched() {
         for (copier, lines) in copiers().into_iter().flat_map(|copier| (0..5).map(move |n| (copier, n))) {
-            let count = INLINE_WORDS + lines * 8;
-            let cells = Cells::zeroed(64);
-            cells
-                .iter()
-                .enumerate()
-                .for_each(|(i, word)| word.store(i as u64 * 0x0101_0101, Ordering::Relaxed));
-            for (align, fetches) in (0..8).flat_map(|align| [(align, false), (align, true)]) {
-                let mut out = vec![0xee; align + count * 8 + 16];
-                let (words, bytes) = (&cells[2..2 + count], &mut out[align..align + count * 8]);
-                match fetches {
-                    true => copier.load_lines_and_fetch(words, bytes, &cells[0]),
-                    false => copier.load_lines(words, bytes),
+            let payloads = (2, INLINE_WORDS + lines * 8);
+            let records = (lines > 0).then_some((0, lines * 8));
+            for (from, count) in [payloads].into_iter().chain(records) {
+                let cells = Cells::zeroed(64);
+                let word = |i: usize| i as u64 * 0x0101_0101;
+                cells.iter().enumerate().for_each(|(i, cell)| cell.store(word(i), Ordering::Relaxed));
+                for align in 0..8 {
+                    let mut out = vec![0xee; align + count * 8 + 16];
+                    let (words, bytes) = (&cells[from..from + count], &mut out[align..align + count * 8]);
+                    match from {
+                        0 => copier.load_records_and_fetch(words, bytes, &cells[0]),
+                        _ => copier.load_lines(words, bytes),
+                    }
+                    let (before, rest) = out.split_at(align);
+                    let (copied, behind) = rest.split_at(count * 8);
+                    let expected = (from..from + count).flat_map(|i| word(i).to_ne_bytes());
+                    assert!(copied.iter().copied().eq(expected), "{lines} lines from {from}");
+                    assert!(
+                        before.iter().chain(behind).all(|&byte| byte == 0xee),
+                        "{lines} lines from {from}"
+                    );
                 }
-                let (before, rest) = out.split_at(align);
-                let (copied, behind) = rest.split_at(count * 8);
-                let expected = (2..2 + count as u64).flat_map(|i| (i * 0x0101_0101).to_ne_bytes());
-                assert!(copied.iter().copied().eq(expected), "{lines} lines");
-                assert!(before.iter().chain(behind).all(|&byte| byte == 0xee), "{lines} lines");
             }
         }
     }

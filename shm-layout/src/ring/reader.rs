@@ -155,9 +155,10 @@ impl Reader {
         }
     }
 
-    /// As [`poll`](Self::poll), for a buffer that nobody looks at beyond the message, and with no answer to what is rare:
-    /// what follows the message in the buffer may change, up to 63 bytes. Saves the branches that depend on the length, and
-    /// code.
+    /// As [`poll`](Self::poll), for a buffer of whole records, and with no answer to what is rare: the payload goes to where
+    /// it stands in its record, 16 bytes behind the start of `out`, and what surrounds it in the buffer may change, up to the
+    /// record's last line. Saves the branches that depend on the length, and code; no piece that is copied crosses a line, if
+    /// `out` begins one. Says [`Glance::Other`] of a record that does not fit.
     #[inline(always)]
     pub fn glance(&mut self, out: &mut [u8]) -> Glance {
         match look_at::<true>(&self.data, &self.header, self.max_message, self.copier, self.place, out) {
@@ -174,9 +175,9 @@ impl Reader {
         }
     }
 
-    /// Takes messages for as long as there are any that fit in `out`, up to `most` of them: copies them into `out`, where
-    /// each begins a granule and what follows it may change, and hands each to `each`. Returns how many there were;
-    /// [`poll`](Self::poll) tells what it was that ended them.
+    /// Takes messages for as long as there are any whose records fit in `out`, up to `most` of them: copies them there, where
+    /// what surrounds them may change, and hands each to `each`. Returns how many there were; [`poll`](Self::poll) tells what
+    /// it was that ended them.
     ///
     /// Small messages that the writer has left behind are copied many at once, if `out` has room for [`RUN`] bytes. Of these,
     /// whoever panics in `each` and goes on gets those again that came before.
@@ -217,7 +218,7 @@ impl Reader {
             };
             self.place = after;
             taken += 1;
-            each(copied, &out[..copied.length]);
+            each(copied, &out[HEADER..HEADER + copied.length]);
         }
         taken
     }
@@ -243,33 +244,33 @@ impl Reader {
         let Self { max_message, copier, .. } = *self;
         let Place { position, mut sequence } = self.place;
         let Some(record) = self.data.run_at(position, RUN) else { return 0 };
-        let Some(([commit, meta], payload)) = record.split_first_chunk() else { return 0 };
-        let [mut commit, mut meta] = [commit, meta].map(|word| word.load(Ordering::Relaxed));
-        let bytes = Commit::from_word(commit).record_bytes();
+        let bytes = Commit::from_word(record[0].load(Ordering::Relaxed)).record_bytes();
         if bytes > RUN_RECORD {
             return 0;
         }
         // Records are often of one size: then this is a number of them.
         let run = (RUN as u32 - RUN as u32 % bytes as u32) as usize;
-        let Some(out) = out.get_mut(..run - HEADER) else { return 0 };
+        let Some(out) = out.get_mut(..run) else { return 0 };
         let ahead = self.data.word_at(if is_far { position + FETCH_AHEAD } else { position });
-        copier.load_lines_and_fetch(&payload[..out.len() / WORD as usize], out, ahead);
+        copier.load_records_and_fetch(&record[..run / WORD as usize], out, ahead);
         if !is_in_window(&self.data, &self.header, position, run as u64) {
             return 0;
         }
         let (first, end) = (sequence, sequence.wrapping_add(most as u64));
         let mut at = 0;
         while sequence != end {
-            let found = Commit::from_word(commit);
-            let next = at + found.record_bytes() as usize;
-            if !is_due(found, sequence, max_message) || next > run {
+            let Some(header) = out.get(at..at + HEADER) else { break };
+            let [commit, meta] =
+                [0, 8].map(|i| u64::from_ne_bytes(header[i..i + 8].try_into().expect("a word")));
+            let commit = Commit::from_word(commit);
+            let next = at + commit.record_bytes() as usize;
+            if !is_due(commit, sequence, max_message) || next > run {
                 break;
             }
-            let (copied, after) = message(found, meta, Place { position: position + at as u64, sequence });
-            each(copied, &out[at..at + copied.length]);
+            let (copied, after) = message(commit, meta, Place { position: position + at as u64, sequence });
+            let payload = at + HEADER;
+            each(copied, &out[payload..payload + copied.length]);
             (at, sequence) = (next, after.sequence);
-            let Some(header) = out.get(at - HEADER..at) else { break };
-            [commit, meta] = [0, 8].map(|i| u64::from_ne_bytes(header[i..i + 8].try_into().expect("a word")));
         }
         self.place = Place { position: position + at as u64, sequence };
         sequence.wrapping_sub(first) as usize
@@ -494,7 +495,7 @@ enum Found {
 /// Copies the message at `place` to the start of `out`, if that is what there is; with `SCRATCH`, what follows it there may
 /// change. Takes the place and not the reader, so that a loop over messages keeps it in registers.
 #[inline(always)]
-fn look_at<const SCRATCH: bool>(
+fn look_at<const WHOLE: bool>(
     data: &Cells,
     header: &Cells,
     max_message: u32,
@@ -518,13 +519,12 @@ fn look_at<const SCRATCH: bool>(
     let Some(record) = data.run_at(position, bytes) else { return Found::Other(commit) };
     let meta = record[1].load(Ordering::Relaxed);
     let payload = &record[HEADER / WORD as usize..];
-    let whole = bytes as usize - HEADER;
-    if SCRATCH && whole <= out.len() {
-        copier.load_lines(payload, &mut out[..whole]);
-    } else if length <= out.len() {
-        load_exactly(copier, payload, &mut out[..length]);
+    let to = if WHOLE { HEADER..bytes as usize } else { 0..length };
+    let Some(out) = out.get_mut(to) else { return Found::Other(commit) };
+    if WHOLE {
+        copier.load_lines(payload, out);
     } else {
-        return Found::Other(commit);
+        load_exactly(copier, payload, out);
     }
     if !is_in_window(data, header, position, bytes) {
         return Found::Other(commit);
