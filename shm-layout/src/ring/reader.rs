@@ -492,8 +492,8 @@ enum Found {
     Other(Commit),
 }
 
-/// Copies the message at `place` to the start of `out`, if that is what there is; with `SCRATCH`, what follows it there may
-/// change. Takes the place and not the reader, so that a loop over messages keeps it in registers.
+/// Copies the message at `place` to the start of `out`, if that is what there is; with `WHOLE`, to where it stands in its
+/// record, to the end of the last line. Takes the place and not the reader, so that a loop over messages keeps it in registers.
 #[inline(always)]
 fn look_at<const WHOLE: bool>(
     data: &Cells,
