@@ -73,8 +73,8 @@ pub struct Subscriber {
     /// Our place at the daemon's table, where a daemon owns the channel.
     attachment: Option<Box<Attachment>>,
     wait: Wait,
-    /// Whether the channel is strict: it has a segment for each publisher, and messages may be void. All that a message asks of
-    /// `generation`, which this line has no room for.
+    /// Whether the channel is strict: it has a segment for each publisher, and messages may be void. All that a message asks
+    /// of `generation`, which this line has no room for.
     is_strict: bool,
     /// Whether a lap may have hidden that another publisher took over.
     is_epoch_in_doubt: bool,
@@ -109,8 +109,8 @@ pub struct Subscriber {
 
 const _: () = assert!(offset_of!(Subscriber, page) == 3 * 64, "what a message needs fills the third line");
 
-/// Where records are copied to: their payloads begin 16 bytes behind the start of a line, so that messages of fixed layout can
-/// be read in place.
+/// Where records are copied to: their payloads begin 16 bytes behind the start of a line, so that messages of fixed layout
+/// can be read in place.
 #[derive(Debug)]
 struct Buffer(Box<[Line]>);
 

@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 
 /// A copy of a program, which is gone when this is dropped and none of its processes lives.
 #[derive(Debug)]
-pub(super) struct Copy(File);
+pub(super) struct Program(File);
 
-impl Copy {
+impl Program {
     /// Copies `program`.
-    pub(super) fn of(program: &Path) -> Result<Self> {
+    pub(super) fn copied(program: &Path) -> Result<Self> {
         let copy = || -> io::Result<File> {
             let mut copy = File::from(memfd_create("player", MemfdFlags::CLOEXEC)?);
             io::copy(&mut File::open(program)?, &mut copy)?;

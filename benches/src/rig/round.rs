@@ -6,7 +6,7 @@
 use crate::rig::carrier::{Carried, Carrier};
 use crate::rig::player::{Daemon, Player};
 use crate::rig::probe::{Load, Quiet, resident_kib};
-use crate::rig::program::Copy;
+use crate::rig::program::Program;
 use crate::rig::spec::{Published, Received, Spec, Task};
 use crate::rig::stats::{Distribution, histogram};
 use crate::rig::visitors::{self, Visits};
@@ -134,8 +134,8 @@ pub fn run(program: &Path, spec: &Spec) -> Result<Outcome> {
         + Duration::from_micros(spec.total() * spec.receivers as u64 * 5);
     let deadline = Instant::now() + patience;
     let daemon = Daemon::of(spec)?;
-    let copy = Copy::of(program)?;
-    let program = &copy.path();
+    let program = Program::copied(program)?;
+    let program = &program.path();
     let mut publisher = Player::start(program, &Task::Publish(spec.clone()), "the publisher".into())?;
     publisher.expect_ready(deadline)?;
     let mut carrier = Carrier::of(spec)?;

@@ -29,18 +29,6 @@ pub fn fetch_to_store(word: &AtomicU64) {
     let _ = word;
 }
 
-/// Asks for the line of `word`, to be loaded from soon. No promise and no effect but on time.
-#[inline(always)]
-pub fn fetch_to_load(word: &AtomicU64) {
-    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-    // SAFETY: a hint: it changes no byte of memory and no register.
-    unsafe {
-        std::arch::asm!("prefetcht0 [{}]", in(reg) word.as_ptr(), options(nostack, preserves_flags, readonly));
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
-    let _ = word;
-}
-
 /// Up to eight bytes as a word, the rest of it zeros. In pieces of fixed size: a copy of any other length is a call.
 #[inline(always)]
 fn load_piece(piece: &[u8]) -> u64 {
@@ -114,21 +102,17 @@ impl Copier {
         load_words(words, bytes);
     }
 
-    /// Loads whole records, headers and all, and asks meanwhile for as many lines from that of `ahead` on, to be loaded from
-    /// soon, where that costs next to nothing. They may lie anywhere.
+    /// Loads whole records, headers and all.
     ///
     /// # Panics
     /// Unless there are whole lines of words, one at least, and exactly as many bytes.
     #[inline(always)]
-    pub fn load_records_and_fetch(self, words: &[AtomicU64], bytes: &mut [u8], ahead: &AtomicU64) {
+    pub fn load_records(self, words: &[AtomicU64], bytes: &mut [u8]) {
         assert!(words.len() * 8 == bytes.len() && bytes.len().is_multiple_of(64) && !bytes.is_empty());
         #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-        self.load_run(words, bytes, ahead);
+        self.load_run(words, bytes);
         #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
-        {
-            let _ = ahead;
-            load_words(words, bytes);
-        }
+        load_words(words, bytes);
     }
 }
 
@@ -150,7 +134,12 @@ fn store_words(words: &[AtomicU64], bytes: &[u8]) {
 fn store_pieces<const WORDS: usize>(words: &[AtomicU64; WORDS], pieces: &[[u8; 8]; WORDS]) {
     let ((pairs, word), (of_pieces, piece)) = (words.as_chunks(), pieces.as_chunks());
     zip(pairs, of_pieces).for_each(|(pair, pieces)| store_pair(pair, pieces));
-    zip(word, piece).for_each(|(word, piece)| word.store(u64::from_ne_bytes(*piece), Ordering::Relaxed));
+    zip(word, piece).for_each(store_piece);
+}
+
+#[inline(always)]
+fn store_piece((word, piece): (&AtomicU64, &[u8; 8])) {
+    word.store(u64::from_ne_bytes(*piece), Ordering::Relaxed);
 }
 
 #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
@@ -159,7 +148,7 @@ use wide::store_pair;
 #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
 #[inline(always)]
 fn store_pair(words: &[AtomicU64; 2], pieces: &[[u8; 8]; 2]) {
-    zip(words, pieces).for_each(|(word, piece)| word.store(u64::from_ne_bytes(*piece), Ordering::Relaxed));
+    zip(words, pieces).for_each(store_piece);
 }
 
 /// Stores what shares a line with its header. It is loaded word by word: the caller has often just put the source together
@@ -274,39 +263,28 @@ mod wide {
             }
             if bytes.len() > INLINE {
                 // SAFETY: as above, for the rest of both runs.
-                unsafe { self.copy_lines(from, to, INLINE, bytes.len(), None) };
+                unsafe { self.copy_lines(from, to, INLINE, bytes.len()) };
             }
         }
 
         /// Both are whole lines.
         #[inline(always)]
-        pub(super) fn load_run(self, words: &[AtomicU64], bytes: &mut [u8], ahead: &AtomicU64) {
+        pub(super) fn load_run(self, words: &[AtomicU64], bytes: &mut [u8]) {
             assert!(words.len() * 8 == bytes.len() && bytes.len() >= 64);
-            let ahead = ahead.as_ptr().cast_const().cast();
             // SAFETY: the assertion bounds both runs. The source is shared words mapped readable by the promise of
             // `Cells::from_raw`; the destination is ours alone.
-            unsafe {
-                self.copy_lines(words.as_ptr().cast(), bytes.as_mut_ptr(), 0, bytes.len(), Some(ahead))
-            };
+            unsafe { self.copy_lines(words.as_ptr().cast(), bytes.as_mut_ptr(), 0, bytes.len()) };
         }
 
-        /// Copies `length` bytes but for the first `skip`, which leaves whole lines, one at least. With `ahead`, asks for a
-        /// line with each, as far from there as they are from `from`.
+        /// Copies `length` bytes but for the first `skip`, which leaves whole lines, one at least.
         ///
         /// # Safety
-        /// As for `copy`. `ahead` may be anything.
+        /// As for `copy`.
         #[inline(always)]
-        unsafe fn copy_lines(
-            self,
-            from: *const u8,
-            to: *mut u8,
-            skip: usize,
-            length: usize,
-            ahead: Option<*const u8>,
-        ) {
+        unsafe fn copy_lines(self, from: *const u8, to: *mut u8, skip: usize, length: usize) {
             if self.has_avx {
                 // SAFETY: the caller promised both runs; there is AVX.
-                unsafe { copy_wide(from, to, skip, length, ahead) };
+                unsafe { copy_wide(from, to, skip, length) };
             } else {
                 // SAFETY: the caller promised both runs.
                 unsafe { copy_rest(from, to, skip, length) };
@@ -323,60 +301,66 @@ mod wide {
             let mut done = skip;
             if self.has_avx && length - skip >= 64 {
                 // SAFETY: the caller promised both runs; there is AVX.
-                done = unsafe { copy_wide(from, to, skip, length, None) };
+                done = unsafe { copy_wide(from, to, skip, length) };
             }
             // SAFETY: the caller promised both runs.
             unsafe { copy_rest(from, to, done, length) };
         }
     }
 
-    /// The loop of `copy_wide`, which asks for lines or does not.
-    macro_rules! copy_wide {
-        ($from:ident, $to:ident, $done:ident, $last:expr $(, $fetch:literal, $ahead:ident)?) => {
-            asm!(
-                "2:",
-                $($fetch,)?
-                "vmovups {a:y}, [{from} + {n}]",
-                "vmovups {b:y}, [{from} + {n} + 32]",
-                "vmovups [{to} + {n}], {a:y}",
-                "vmovups [{to} + {n} + 32], {b:y}",
-                "add {n}, 64",
-                "cmp {n}, {last}",
-                "jbe 2b",
-                from = in(reg) $from,
-                to = in(reg) $to,
-                last = in(reg) $last,
-                n = inout(reg) $done,
-                a = out(xmm_reg) _,
-                b = out(xmm_reg) _,
-                $($ahead = in(reg) $ahead,)?
-                options(nostack),
-            )
-        };
-    }
-
     /// Copies from `skip` on for as long as there are 64 bytes, and returns how far it came. In pieces of 32 bytes, none
-    /// of which crosses a line where it is stored if `to + skip` begins one, nor where it is loaded if `from + skip` does. With
-    /// `ahead`, asks for a line with each 64 bytes, as far from there as they are from `from`.
+    /// of which crosses a line where it is stored if `to + skip` begins one, nor where it is loaded if `from + skip` does.
     ///
     /// # Safety
-    /// As for [`Copier::copy`], with 64 bytes left at least; the processor has AVX. `ahead` may be anything.
+    /// As for [`Copier::copy`], with 64 bytes left at least; the processor has AVX.
     #[inline(always)]
-    unsafe fn copy_wide(
-        from: *const u8,
-        to: *mut u8,
-        skip: usize,
-        length: usize,
-        ahead: Option<*const u8>,
-    ) -> usize {
+    unsafe fn copy_wide(from: *const u8, to: *mut u8, skip: usize, length: usize) -> usize {
         let mut done = skip;
-        match ahead {
-            // SAFETY: the caller promised both runs, and no 64 bytes begin after the last; `vmovups` needs no alignment.
-            None => unsafe { copy_wide!(from, to, done, length - 64) },
-            // SAFETY: as above; asking for a line changes no byte of memory, and does nothing where no memory is.
-            Some(ahead) => unsafe {
-                copy_wide!(from, to, done, length - 64, "prefetcht0 [{ahead} + {n}]", ahead)
-            },
+        if length - done >= 128 {
+            // SAFETY: the caller promised both runs, and no 128 bytes begin after the last; `vmovups` needs no alignment.
+            unsafe {
+                asm!(
+                    "2:",
+                    "vmovups {a:y}, [{from} + {n}]",
+                    "vmovups {b:y}, [{from} + {n} + 32]",
+                    "vmovups {c:y}, [{from} + {n} + 64]",
+                    "vmovups {d:y}, [{from} + {n} + 96]",
+                    "vmovups [{to} + {n}], {a:y}",
+                    "vmovups [{to} + {n} + 32], {b:y}",
+                    "vmovups [{to} + {n} + 64], {c:y}",
+                    "vmovups [{to} + {n} + 96], {d:y}",
+                    "add {n}, 128",
+                    "cmp {n}, {last}",
+                    "jbe 2b",
+                    from = in(reg) from,
+                    to = in(reg) to,
+                    last = in(reg) length - 128,
+                    n = inout(reg) done,
+                    a = out(xmm_reg) _,
+                    b = out(xmm_reg) _,
+                    c = out(xmm_reg) _,
+                    d = out(xmm_reg) _,
+                    options(nostack),
+                );
+            }
+        }
+        if length - done >= 64 {
+            // SAFETY: as above, for 64 bytes.
+            unsafe {
+                asm!(
+                    "vmovups {a:y}, [{from} + {n}]",
+                    "vmovups {b:y}, [{from} + {n} + 32]",
+                    "vmovups [{to} + {n}], {a:y}",
+                    "vmovups [{to} + {n} + 32], {b:y}",
+                    from = in(reg) from,
+                    to = in(reg) to,
+                    n = in(reg) done,
+                    a = out(xmm_reg) _,
+                    b = out(xmm_reg) _,
+                    options(nostack, preserves_flags),
+                );
+            }
+            done += 64;
         }
         #[cfg(not(target_feature = "avx"))]
         // SAFETY: there is AVX. It takes nothing from the compiler, which keeps values in the upper halves only where it was
@@ -500,7 +484,7 @@ mod tests {
                     let mut out = vec![0xee; align + count * 8 + 16];
                     let (words, bytes) = (&cells[from..from + count], &mut out[align..align + count * 8]);
                     match from {
-                        0 => copier.load_records_and_fetch(words, bytes, &cells[0]),
+                        0 => copier.load_records(words, bytes),
                         _ => copier.load_lines(words, bytes),
                     }
                     let (before, rest) = out.split_at(align);

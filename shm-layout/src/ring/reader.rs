@@ -5,7 +5,7 @@ use crate::layout::geometry::{GRANULE, Geometry, RECORD_HEADER, WORD};
 use crate::layout::header::{FRONTIER, LAZY_KEY, LAZY_PUBLISHED, STATE, State};
 use crate::layout::record::{Commit, Control, Flags, Meta};
 use crate::ring::cells::{Cells, RingCells};
-use crate::ring::copy::{self, Copier};
+use crate::ring::copy::Copier;
 use crate::ring::locate::{LocateError, Locator, Place};
 use crate::sync::{AtomicU64, Ordering, fence};
 use std::mem::offset_of;
@@ -20,12 +20,8 @@ const LOOK_EVERY: u8 = 1;
 pub const RUN: u64 = if cfg!(loom) { 2 } else { 32 } * GRANULE;
 /// The largest record that is copied so.
 const RUN_RECORD: u64 = if cfg!(loom) { 1 } else { 8 } * GRANULE;
-/// How far ahead of a run lines are asked for, if so much is known to be there.
-const FETCH_AHEAD: u64 = 64 * GRANULE;
-/// The same ahead of records that are taken one by one.
-const FETCH_NEXT: u64 = 16 * GRANULE;
 /// Who knows of so few messages to come asks again what has been published.
-const KNOWN: i64 = if cfg!(loom) { 1 } else { (2 * (FETCH_AHEAD + RUN) / GRANULE) as i64 };
+const KNOWN: i64 = if cfg!(loom) { 1 } else { 192 };
 const HEADER: usize = RECORD_HEADER as usize;
 
 /// What one poll found.
@@ -198,18 +194,13 @@ impl Reader {
         while taken < most {
             // Whatever its size, a record is at least a granule. A gap is one, too, and counts for many: what is copied from
             // behind it is never looked at.
-            let granules = self.known();
-            if are_small && granules >= (RUN / GRANULE) as i64 {
-                let is_far = granules >= ((FETCH_AHEAD + RUN) / GRANULE) as i64;
-                let in_run = self.take_run(most - taken, out, is_far, &mut each);
+            if are_small && self.known() >= (RUN / GRANULE) as i64 {
+                let in_run = self.take_run(most - taken, out, &mut each);
                 taken += in_run;
                 if in_run > 0 {
                     continue;
                 }
                 are_small = false;
-            }
-            if granules > (FETCH_NEXT / GRANULE) as i64 {
-                copy::fetch_to_load(self.data.word_at(self.place.position + FETCH_NEXT));
             }
             let Found::Message(copied, after) =
                 look_at::<true>(&self.data, &self.header, self.max_message, self.copier, self.place, out)
@@ -223,26 +214,20 @@ impl Reader {
         taken
     }
 
-    /// How many messages from the next on are known to have been published, those of gaps among them; none or fewer when the last
-    /// look at the lazy line was too long ago.
+    /// How many messages from the next on are known to have been published, those of gaps among them; none or fewer when the
+    /// last look at the lazy line was too long ago.
     #[inline(always)]
     fn known(&self) -> i64 {
         self.published.wrapping_add(1).wrapping_sub(self.place.sequence) as i64
     }
 
     /// As [`take`](Self::take), of small records that are copied together. The caller knows that there are [`RUN`] bytes of
-    /// records that were published before it looked, and whether there are [`FETCH_AHEAD`] more. None when the first is not
-    /// small, or no message, or when not all of them can be had.
+    /// records that were published before it looked. None when the first is not small, or no message, or when not all of
+    /// them can be had.
     #[inline(always)]
-    fn take_run(
-        &mut self,
-        most: usize,
-        out: &mut [u8],
-        is_far: bool,
-        mut each: impl FnMut(Copied, &[u8]),
-    ) -> usize {
-        let Self { max_message, copier, .. } = *self;
-        let Place { position, mut sequence } = self.place;
+    fn take_run(&mut self, most: usize, out: &mut [u8], mut each: impl FnMut(Copied, &[u8])) -> usize {
+        let Self { max_message, copier, mut place, .. } = *self;
+        let Place { position, sequence: first } = place;
         let Some(record) = self.data.run_at(position, RUN) else { return 0 };
         let bytes = Commit::from_word(record[0].load(Ordering::Relaxed)).record_bytes();
         if bytes > RUN_RECORD {
@@ -251,29 +236,26 @@ impl Reader {
         // Records are often of one size: then this is a number of them.
         let run = (RUN as u32 - RUN as u32 % bytes as u32) as usize;
         let Some(out) = out.get_mut(..run) else { return 0 };
-        let ahead = self.data.word_at(if is_far { position + FETCH_AHEAD } else { position });
-        copier.load_records_and_fetch(&record[..run / WORD as usize], out, ahead);
+        copier.load_records(&record[..run / WORD as usize], out);
         if !is_in_window(&self.data, &self.header, position, run as u64) {
             return 0;
         }
-        let (first, end) = (sequence, sequence.wrapping_add(most as u64));
-        let mut at = 0;
-        while sequence != end {
-            let Some(header) = out.get(at..at + HEADER) else { break };
+        let mut rest = &*out;
+        while place.sequence != first.wrapping_add(most as u64) {
+            let Some(header) = rest.first_chunk::<HEADER>() else { break };
             let [commit, meta] =
                 [0, 8].map(|i| u64::from_ne_bytes(header[i..i + 8].try_into().expect("a word")));
             let commit = Commit::from_word(commit);
-            let next = at + commit.record_bytes() as usize;
-            if !is_due(commit, sequence, max_message) || next > run {
+            if !is_due(commit, place.sequence, max_message) {
                 break;
             }
-            let (copied, after) = message(commit, meta, Place { position: position + at as u64, sequence });
-            let payload = at + HEADER;
-            each(copied, &out[payload..payload + copied.length]);
-            (at, sequence) = (next, after.sequence);
+            let Some((record, others)) = rest.split_at_checked(commit.record_bytes() as usize) else { break };
+            let (copied, after) = message(commit, meta, place);
+            each(copied, &record[HEADER..HEADER + copied.length]);
+            (rest, place) = (others, after);
         }
-        self.place = Place { position: position + at as u64, sequence };
-        sequence.wrapping_sub(first) as usize
+        self.place = place;
+        place.sequence.wrapping_sub(first) as usize
     }
 
     /// What is there is no message that can be had: says what it is.
@@ -493,7 +475,8 @@ enum Found {
 }
 
 /// Copies the message at `place` to the start of `out`, if that is what there is; with `WHOLE`, to where it stands in its
-/// record, to the end of the last line. Takes the place and not the reader, so that a loop over messages keeps it in registers.
+/// record, to the end of the last line. Takes the place and not the reader, so that a loop over messages keeps it in
+/// registers.
 #[inline(always)]
 fn look_at<const WHOLE: bool>(
     data: &Cells,
