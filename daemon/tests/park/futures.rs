@@ -23,7 +23,7 @@ fn a_future_dropped_half_way_takes_a_message_with_it() {
     let publishing = thread::spawn(move || {
         let mut dice = Dice(99);
         for message in 0..2000u64 {
-            // At times not before one more was dropped, however long that takes.
+            // At times not before one more was dropped, however long that takes: it is not left to chance that some are.
             let before = dropped_so_far.load(Ordering::Relaxed);
             while message % 100 == 50 && dropped_so_far.load(Ordering::Relaxed) == before {
                 thread::sleep(Duration::from_micros(100));
@@ -35,7 +35,7 @@ fn a_future_dropped_half_way_takes_a_message_with_it() {
     });
     let mut dice = Dice(3);
     let mut next = 1;
-    runtime().block_on(async {
+    let receiving = async {
         while next <= 2000 {
             let patience = Duration::from_micros(dice.roll() % 1500);
             tokio::select! {
@@ -53,8 +53,8 @@ fn a_future_dropped_half_way_takes_a_message_with_it() {
                 }
             }
         }
-    });
-    assert!(dropped.load(Ordering::Relaxed) >= 20, "not enough were dropped half-way: {dropped:?}");
+    };
+    runtime().block_on(async { tokio::time::timeout(PATIENCE, receiving).await }).expect("all messages come");
     let mut publisher = publishing.join().unwrap();
 
     // In another event loop, with the daemon gone, and with the next one.

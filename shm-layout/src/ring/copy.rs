@@ -291,7 +291,7 @@ mod wide {
             }
         }
 
-        /// Copies `length` bytes, at least 32, but for the first `skip`: 64 at a time where the processor can, then the
+        /// Copies `length` bytes, at least 32, but for the first `skip`: as `copy_wide` where the processor can, then the
         /// rest.
         ///
         /// # Safety
@@ -363,11 +363,18 @@ mod wide {
             done += 64;
         }
         #[cfg(not(target_feature = "avx"))]
-        // SAFETY: there is AVX. It takes nothing from the compiler, which keeps values in the upper halves only where it was
-        // told that every processor has AVX, and then clears them itself; without this, what follows in the lower halves
-        // alone would wait for them on some processors.
+        // SAFETY: there is AVX. It clears the upper halves, and the compiler is told that nothing outlives it in these
+        // registers: a caller that is built for AVX where this is not may keep values there. Without it, what follows in the
+        // lower halves alone would wait for the upper ones on some processors.
         unsafe {
-            asm!("vzeroupper", options(nomem, nostack, preserves_flags));
+            asm!(
+                "vzeroupper",
+                out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+                out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
+                out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+                out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+                options(nomem, nostack, preserves_flags)
+            );
         }
         done
     }
