@@ -4,7 +4,7 @@ use shmcast::Publisher;
 use std::time::Duration;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // A file in /dev/shm/shmcast, this user's alone. If there is one from earlier, its sequence goes on.
+    // Files in /dev/shm/shmcast-UID, this user's alone. If they are there from earlier, the sequence goes on.
     let mut prices = Publisher::builder("prices").capacity(1 << 20).open()?;
     for tick in 0..40 {
         let price = format!("bid {}", 10_000 + tick * 7 % 13);

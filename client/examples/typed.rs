@@ -29,20 +29,42 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mut publisher, mut quotes) = open("quotes")?;
     publisher.publish_pod(&Quote { instrument: 7, bid: 10_025, ask: 10_030 })?;
     publisher.close();
-    while let Event::Message(m) = quotes.recv()? {
-        let Quote { instrument, bid, ask } = m.pod::<Quote>()?;
-        println!("instrument {instrument}: {bid} to {ask}");
+    loop {
+        match quotes.recv()? {
+            Event::Message(m) => {
+                let Quote { instrument, bid, ask } = m.pod::<Quote>()?;
+                println!("instrument {instrument}: {bid} to {ask}");
+            }
+            Event::End => break,
+            other => report(other),
+        }
     }
 
     let (mut publisher, mut news) = open("news")?;
     publisher.publish_serde(&News::Halted { instrument: 7, reason: "volatility" })?;
     publisher.publish_serde(&News::Resumed { instrument: 7 })?;
     publisher.close();
-    while let Event::Message(m) = news.recv()? {
-        match m.decode()? {
-            News::Halted { instrument, reason } => println!("instrument {instrument}: halted, {reason}"),
-            News::Resumed { instrument } => println!("instrument {instrument}: resumed"),
+    loop {
+        match news.recv()? {
+            Event::Message(m) => match m.decode()? {
+                News::Halted { instrument, reason } => println!("instrument {instrument}: halted, {reason}"),
+                News::Resumed { instrument } => println!("instrument {instrument}: resumed"),
+            },
+            Event::End => break,
+            other => report(other),
         }
     }
     Ok(())
+}
+
+/// What a stream says besides messages. None of it ends the stream.
+fn report(event: Event<'_>) {
+    match event {
+        Event::Lapped(lapped) => println!("too slow: {} messages missed", lapped.missed),
+        Event::Gap { from, to } => println!("messages {from} to {to} never reached this host"),
+        Event::NewEpoch { epoch } => println!("publisher {epoch} took over"),
+        Event::NewSession { .. } => println!("the remote publisher began a new session"),
+        Event::Restarted => println!("sequences count from 1 again"),
+        other => println!("{other:?}"),
+    }
 }

@@ -13,7 +13,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Environment variable that names the daemon's socket.
 pub const SOCKET_VARIABLE: &str = "SHMCAST_SOCKET";
@@ -21,6 +21,8 @@ pub const SOCKET_VARIABLE: &str = "SHMCAST_SOCKET";
 pub const DEFAULT_SOCKET: &str = "/run/shmcast/control.sock";
 /// How long the daemon may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a daemon may make the memory of its channels, as long as it answers that it does.
+const STARTING: Duration = Duration::from_secs(60);
 
 /// A daemon that answers.
 ///
@@ -42,7 +44,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ChannelError::NoDaemon`] when nothing listens there, [`ChannelError::Silent`] when what listens does not answer
-    /// within five seconds, [`ChannelError::Refused`] for one of another version.
+    /// within five seconds or takes more than a minute to start, [`ChannelError::Refused`] for one of another version.
     pub fn connect() -> Result<Self, ChannelError> {
         Self::at(Self::default_socket())
     }
@@ -123,10 +125,27 @@ impl Client {
     /// # Errors
     /// [`ChannelError`] when the daemon is gone or refuses.
     pub fn events(&self) -> Result<Events, ChannelError> {
+        Ok(self.events_after(0)?.1)
+    }
+
+    /// Up to `last` of the events that have happened, the oldest first, and what happens from then on: between the two
+    /// nothing is missing and nothing is there twice. A daemon keeps some, and none across its restarts.
+    ///
+    /// # Errors
+    /// As [`events`](Self::events).
+    pub fn events_after(&self, last: u32) -> Result<(Vec<ControlEvent>, Events), ChannelError> {
         let mut conversation = Conversation::open(&self.socket)?;
-        conversation.ask(&Request::Events {}, &[])?;
+        conversation.send(&Request::Events { last }, &[])?;
+        let mut past = Vec::new();
+        loop {
+            match conversation.receive()?.0 {
+                Reply::Done {} => break,
+                Reply::Event(event) => past.push(event),
+                _ => return Err(self.confused("an answer to another question")),
+            }
+        }
         conversation.wait_for_up_to(Duration::from_millis(100))?;
-        Ok(Events { conversation })
+        Ok((past, Events { conversation }))
     }
 
     fn report(&self, request: &Request) -> Result<Vec<ChannelStatus>, ChannelError> {
@@ -202,10 +221,19 @@ impl Conversation {
         let buffer = vec![0; MAX_PACKET].into_boxed_slice();
         let mut conversation = Self { path: path.to_owned(), socket, buffer, patience: PATIENCE };
         conversation.wait_for_up_to(PATIENCE)?;
-        match conversation.ask(&Request::Hello { version: VERSION }, &[])?.0 {
-            Reply::Welcome { version: VERSION, .. } => Ok(conversation),
-            _ => {
-                Err(conversation.gone(io::Error::other("the daemon speaks another version of the protocol")))
+        let started = Instant::now();
+        loop {
+            match conversation.ask(&Request::Hello { version: VERSION }, &[])?.0 {
+                Reply::Welcome { version: VERSION, .. } => return Ok(conversation),
+                // It answers after a while: this is no busy loop.
+                Reply::Starting {} if started.elapsed() < STARTING => {}
+                Reply::Starting {} => {
+                    return Err(ChannelError::Silent { socket: path.to_owned(), patience: STARTING });
+                }
+                _ => {
+                    let what = "the daemon speaks another version of the protocol";
+                    return Err(conversation.gone(io::Error::other(what)));
+                }
             }
         }
     }
@@ -230,11 +258,17 @@ impl Conversation {
         &mut self,
         request: &Request,
         descriptors: &[BorrowedFd<'_>],
-    ) -> Result<[File; N], ChannelError> {
-        let (_, granted) = self.ask(request, descriptors)?;
-        <[File; N]>::try_from(granted).map_err(|other| {
+    ) -> Result<(Reply, [File; N]), ChannelError> {
+        let (reply, granted) = self.ask(request, descriptors)?;
+        let granted = <[File; N]>::try_from(granted).map_err(|other| {
             self.gone(io::Error::other(format!("{} descriptors instead of {N}", other.len())))
-        })
+        })?;
+        Ok((reply, granted))
+    }
+
+    /// The error for an answer that does not fit the question.
+    pub(crate) fn confused(&self, reply: &Reply) -> ChannelError {
+        self.gone(io::Error::other(format!("an answer that does not fit the question: {reply:?}")))
     }
 
     fn send(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {

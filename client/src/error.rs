@@ -2,7 +2,7 @@
 
 use crate::directory::is_absent;
 use shmcast_layout::control::Refusal;
-use shmcast_layout::error::{GeometryError, OpenError, TooLarge};
+use shmcast_layout::error::{GeometryError, OpenError, OutOfSequences, TooLarge, WriteError};
 use shmcast_layout::ring::locate::LocateError;
 use std::fmt;
 use std::io;
@@ -12,6 +12,7 @@ use thiserror::Error;
 
 /// Why a publisher or subscriber could not attach, or a channel could not be looked at or removed.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum ChannelError {
     /// Not a name that can be a channel's.
     #[error("channel name {name:?}: {why}")]
@@ -89,6 +90,34 @@ pub enum ChannelError {
         /// The channel.
         name: String,
     },
+    /// The directory of this name holds something that shmcast did not make. Nothing in it was changed.
+    #[error(
+        "{} is not a channel that can be used: {entry:?} in it {why}; nothing was changed: choose another name or \
+         directory, or move that away",
+        dir.display()
+    )]
+    NotAChannel {
+        /// The directory.
+        dir: PathBuf,
+        /// The entry, as a path below the directory.
+        entry: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// A directory or segment exists with another mode than the one asked for.
+    #[error(
+        "{} exists with mode {found:04o}, which does not fit {wanted:04o}: leave the mode out, change it with chmod, or \
+         remove the channel first",
+        path.display()
+    )]
+    Mode {
+        /// What exists: the channel's directory, its segment, or the directory that the channel lies in.
+        path: PathBuf,
+        /// Its mode.
+        found: u32,
+        /// The mode asked for.
+        wanted: u32,
+    },
     /// The directory belongs to somebody else.
     #[error("{} belongs to uid {owner}: set SHMCAST_DIR or give a directory of your own", dir.display())]
     ForeignDirectory {
@@ -98,7 +127,7 @@ pub enum ChannelError {
         owner: u32,
     },
     /// No daemon answers at the socket, or it went away, or it makes no sense.
-    #[error("daemon at {}: {source}: start shmcastd, or give --dir to use files", socket.display())]
+    #[error("daemon at {}: {source}: start shmcastd, or use channels in a directory", socket.display())]
     NoDaemon {
         /// Where it should listen.
         socket: PathBuf,
@@ -136,14 +165,6 @@ pub enum ChannelError {
         /// Where it lies.
         dir: PathBuf,
     },
-    /// A daemon's channel cannot begin at sequence 1 again.
-    #[error(
-        "channel {name:?} is a daemon's, and its sequences only go on: restart the daemon, or give --dir to use files"
-    )]
-    NotAnew {
-        /// The channel.
-        name: String,
-    },
     /// The operating system refused.
     #[error("{what} {}: {source}", path.display())]
     Os {
@@ -170,10 +191,14 @@ impl ChannelError {
 
 /// Why a message was not published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum PublishError {
     /// The payload exceeds the channel's largest message.
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
+    /// The channel counts no further: its sequences are used up, or a gap would use them up.
+    #[error(transparent)]
+    OutOfSequences(#[from] OutOfSequences),
     /// The daemon gave the channel to another publisher, because somebody told it to or while this one did not run.
     #[error(
         "the channel was taken from this publisher, and nobody receives what it publishes: end it, or open the \
@@ -182,8 +207,19 @@ pub enum PublishError {
     CutOff,
 }
 
+impl From<WriteError> for PublishError {
+    #[inline]
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::TooLarge(error) => Self::TooLarge(error),
+            WriteError::OutOfSequences(error) => Self::OutOfSequences(error),
+        }
+    }
+}
+
 /// Who holds a channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Holder {
     /// Its publisher; the process id it left in the lock file, and its command name if that process is visible.
     Publisher {

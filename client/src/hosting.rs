@@ -3,21 +3,26 @@
 //! All of it is anonymous memory of the hosting user's own, with its size sealed: nobody can truncate it under a map,
 //! and only the host (and root) can open it anew for writing. Readers get a read-only descriptor opened for them.
 
+mod generations;
+
 use crate::clock::Clock;
 use crate::directory::{ChannelDetail, check_name};
 use crate::error::ChannelError;
 use crate::lock;
 pub use crate::park::{Bell, ParkedReader, Sight};
 use crate::status::reader_status;
+pub use generations::{Cut, HostedCharter, boot_id};
+pub use shmcast_layout::charter::Entry;
 use shmcast_layout::control::{ChannelStatus, Process, ReaderStatus};
 use shmcast_layout::error::OpenError;
+pub use shmcast_layout::fault;
 use shmcast_layout::layout::geometry::Geometry;
-use shmcast_layout::layout::header::{GENERATION, Header, LAZY_BYTES};
+use shmcast_layout::layout::header::Header;
 use shmcast_layout::layout::reader_page::BYTES as PAGE_BYTES;
 pub use shmcast_layout::layout::reader_page::{BUCKETS, bucket_limit_ns};
 pub use shmcast_layout::layout::record::{session_identity, session_words};
 use shmcast_layout::mem::memfd;
-pub use shmcast_layout::mem::{Preparation, Step, datagrams, handoff};
+pub use shmcast_layout::mem::{Preparation, Step, datagrams, handoff, interfaces};
 use shmcast_layout::reader_page::{HostPage, ReaderStats};
 use shmcast_layout::ring::locate::Locator;
 use shmcast_layout::segment::{Access, Segment};
@@ -39,7 +44,7 @@ pub struct HostedSpec {
     pub labels: String,
     /// What to do to the memory first.
     pub preparation: Preparation,
-    /// Whether each publisher gets a segment of its own; see [`HostedSegment::succeed`].
+    /// Whether each publisher gets a generation of its own, so that nobody hears one that was cut off.
     pub is_strict: bool,
 }
 
@@ -88,19 +93,13 @@ pub struct HostedSegment {
 }
 
 impl HostedSegment {
-    /// Makes an empty segment.
+    /// Makes an empty segment, which belongs to no channel before a [`HostedCharter`] names it. `created_ns` is when the
+    /// channel's sequences began, if they did before now: bridges tell by it whether they have begun again. Takes time in
+    /// proportion to the capacity: up to seconds for gigabytes.
     ///
     /// # Errors
     /// [`ChannelError`] for a bad name or size, or when there is no memory.
-    pub fn create(spec: &HostedSpec) -> Result<Self, ChannelError> {
-        let made = Self::make(spec, None)?;
-        if spec.is_strict {
-            made.segment.continue_from(1, 0, 1, 0);
-        }
-        Ok(made)
-    }
-
-    fn make(spec: &HostedSpec, created_ns: Option<u64>) -> Result<Self, ChannelError> {
+    pub fn create(spec: &HostedSpec, created_ns: Option<u64>) -> Result<Self, ChannelError> {
         let mut header = spec.header()?;
         header.created_ns = created_ns.unwrap_or(header.created_ns);
         let os = |what| ChannelError::os(what, format!("memfd:{}", spec.name));
@@ -112,74 +111,51 @@ impl HostedSegment {
         Ok(Self { file, lock, segment, steps })
     }
 
-    /// Takes back a segment that this user made earlier: from the service manager's store, or from a program that was
-    /// attached to it when an earlier host died. `lock` is the file that publishers of it lock, or a path to it; without
-    /// one, the segment gets a new one. `expected` is the channel that it must belong to, if that is known.
+    /// Takes back the segment that the charter names, and its lock: from the service manager's store, or from a program that
+    /// was attached to it when an earlier host died.
     ///
     /// # Errors
-    /// [`ChannelError::Segment`] for anything that is not ours: nobody can slip us a segment of his own making.
-    pub fn adopt(expected: Option<&str>, file: &File, lock: Option<File>) -> Result<Self, ChannelError> {
-        let name = expected.unwrap_or("kept");
+    /// [`ChannelError::Segment`] for any other memory: nobody can pass off one channel's memory as another's.
+    pub fn adopt(name: &str, entry: &Entry, file: &File, lock: &File) -> Result<Self, ChannelError> {
         let os = |what| ChannelError::os(what, format!("memfd:{name}"));
         let foreign = |what| damaged(name, OpenError::Field { what });
-        let own = |file: &File| memfd::is_ours(file).map_err(os("look at"));
-        if !own(file)? {
-            return Err(foreign("the segment handed back is not of this user's making"));
+        if !memfd::is_own(file).map_err(os("look at"))?
+            || file_id(file).map_err(os("look at"))? != entry.segment
+        {
+            return Err(foreign("the segment handed back is not the one that the channel lives in"));
         }
+        let lock = adopt_lock(lock, entry)
+            .map_err(os("open the lock of"))?
+            .ok_or_else(|| foreign("the lock handed back is not the segment's"))?;
         let file = memfd::reopen_read_write(file).map_err(os("open"))?;
         // Sealed against writing after its publisher mapped it: reading is what is left, and enough.
         let segment = Segment::open(&file, Access::Write)
             .or_else(|_| Segment::open(&file, Access::Read))
             .map_err(|source| damaged(name, source))?;
-        let name = segment.header().channel.clone();
-        if expected.is_some_and(|expected| expected != name) {
-            return Err(foreign("the segment handed back belongs to another channel"));
-        }
-        let lock = match lock {
-            Some(lock) => adopt_lock(&lock, segment.header())
-                .map_err(os("open the lock of"))?
-                .ok_or_else(|| foreign("the lock handed back is not the segment's"))?,
-            None => new_lock(segment.header())?,
-        };
         Ok(Self { file, lock, segment, steps: Vec::new() })
     }
 
-    /// Makes the segment in which a strict channel goes on, whatever its old publisher still writes to this one.
-    ///
-    /// From a sequence that this finds, messages here are void: said first in the `pages` of the readers, whatever they
-    /// are doing, and then looked for once more, so that no message is void for one reader and valid for another. What
-    /// was committed before stays valid and readable. The readers are to be sent the new segment after this.
+    /// Whether the file is memory of this user's own making, whichever channel's. Everything else is a stranger's.
+    pub fn is_of_our_making(file: &File) -> bool {
+        memfd::is_ours(file).unwrap_or(false)
+    }
+
+    /// What a charter says of this segment, as the generation of this number.
     ///
     /// # Errors
-    /// [`ChannelError`] when there is no memory, or the ring is damaged.
-    pub fn succeed<'a>(
-        &self,
-        spec: &HostedSpec,
-        pages: impl Iterator<Item = &'a HostedPage> + Clone,
-    ) -> Result<Self, ChannelError> {
-        // First of all: without memory for it nothing may be void.
-        // As old as the channel: bridges tell by it whether its sequences have begun again.
-        let successor = Self::make(spec, Some(self.header().created_ns))?;
-        let generation = self.generation().max(1);
-        let cut = || {
-            let place = self.segment.locator().tail();
-            let next =
-                place.map_err(|source| ChannelError::Locate { name: spec.name.clone(), source })?.sequence;
-            pages.clone().for_each(|page| page.page.cut(generation, next));
-            Ok::<u64, ChannelError>(next)
-        };
-        cut()?;
-        let next = cut()?;
-        let epoch = self.segment.state().map_or(0, |(epoch, _)| epoch);
-        let bytes = self.segment.header_word(LAZY_BYTES);
-        successor.segment.continue_from(next, epoch, generation + 1, bytes);
-        if let Some(session) = self.segment.session() {
-            successor.segment.continue_session(session);
-        }
-        if self.segment.access() == Access::Write {
-            self.segment.supersede();
-        }
-        Ok(successor)
+    /// What `fstat` says.
+    fn entry(&self, generation: u64, is_strict: bool) -> io::Result<Entry> {
+        Ok(Entry {
+            generation,
+            segment: file_id(&self.file)?,
+            lock: file_id(&self.lock)?[1],
+            uuid: self.uuid(),
+            first: 1,
+            restarted: generation,
+            is_strict,
+            created_ns: self.header().created_ns,
+            ..Entry::default()
+        })
     }
 
     /// Tells readers that the channel does not go on in this segment. Its publisher must have gone.
@@ -226,22 +202,6 @@ impl HostedSegment {
         lock::is_locked(&self.lock)
     }
 
-    /// Takes over the lock of `other`, which is the same segment, if a publisher holds that and nobody ours: a service
-    /// manager may have kept the segment without it. Says whether it did.
-    pub fn take_lock(&mut self, other: Self) -> bool {
-        let is_held = |hosted: &Self| hosted.has_publisher().unwrap_or(false);
-        let is_wanted = other.uuid() == self.uuid() && is_held(&other) && !is_held(self);
-        if is_wanted {
-            self.lock = other.lock;
-        }
-        is_wanted
-    }
-
-    /// Which of a strict channel's segments this is, counted from 1; 0 for a channel that keeps one.
-    pub fn generation(&self) -> u64 {
-        self.segment.header_word(GENERATION)
-    }
-
     /// The segment's identity.
     pub fn uuid(&self) -> [u64; 2] {
         self.segment.header().uuid
@@ -257,10 +217,11 @@ impl HostedSegment {
         &self.steps
     }
 
-    /// Locks the memory again after [`adopt`](Self::adopt): a lock lasts as long as the map of the process that asked.
-    /// Huge pages stay as they are, since collapsing pages that are in use would make their users fault.
-    pub fn lock_again(&mut self) {
-        self.steps = self.segment.prepare(Preparation { lock: true, ..Preparation::NONE });
+    /// What locks the memory again after [`adopt`](Self::adopt): a lock lasts as long as the map of the process that asked.
+    /// Huge pages stay as they are, since collapsing pages that are in use would make their users fault. Takes time in
+    /// proportion to the capacity, in whatever thread calls it.
+    pub fn lock_again(&self) -> impl FnOnce() -> Vec<Step> + Send + use<> {
+        self.segment.preparer(Preparation { lock: true, ..Preparation::NONE })
     }
 
     /// The channel as it is now, without its publisher and readers, which the host knows.
@@ -349,15 +310,14 @@ fn new_lock(header: &Header) -> Result<File, ChannelError> {
     let name = &header.channel;
     let os = |what| ChannelError::os(what, format!("memfd:{name}.lock"));
     let lock = memfd::create(&format!("shmcast:{name}.lock")).map_err(os("create"))?;
-    lock.write_all_at(&identity(header), 0).map_err(os("write"))?;
+    lock.write_all_at(&identity(header.uuid), 0).map_err(os("write"))?;
     memfd::seal_content(&lock).map_err(os("seal"))?;
     Ok(lock)
 }
 
-/// The lock that somebody shows, opened; `None` if it is not the one that was made for this segment, so that nobody can
-/// have a lock of another channel taken for this one's.
-fn adopt_lock(shown: &File, header: &Header) -> io::Result<Option<File>> {
-    if !memfd::is_own(shown)? {
+/// The lock that somebody shows, opened; `None` if it is not the one that the charter names.
+fn adopt_lock(shown: &File, entry: &Entry) -> io::Result<Option<File>> {
+    if !memfd::is_own(shown)? || file_id(shown)?[1] != entry.lock {
         return Ok(None);
     }
     let lock = memfd::reopen_read_write(shown)?;
@@ -366,13 +326,20 @@ fn adopt_lock(shown: &File, header: &Header) -> io::Result<Option<File>> {
         && memfd::is_content_sealed(&lock)?
         && lock.metadata()?.len() == 16
         && lock.read_exact_at(&mut held, 0).is_ok()
-        && held == identity(header);
+        && held == identity(entry.uuid);
     Ok(is_the_one.then_some(lock))
 }
 
+/// Device and inode of a file, also of one that [`memfd::reopen_as_path`] opened.
+fn file_id(file: &File) -> io::Result<[u64; 2]> {
+    use std::os::unix::fs::MetadataExt;
+    let metadata = file.metadata()?;
+    Ok([metadata.dev(), metadata.ino()])
+}
+
 /// What a lock says it is of.
-fn identity(header: &Header) -> [u8; 16] {
-    (u128::from(header.uuid[0]) << 64 | u128::from(header.uuid[1])).to_be_bytes()
+fn identity([high, low]: [u64; 2]) -> [u8; 16] {
+    (u128::from(high) << 64 | u128::from(low)).to_be_bytes()
 }
 
 /// The header of a segment that is made now, with this host's best clock.
@@ -394,30 +361,5 @@ pub(crate) fn new_header(name: &str, geometry: Geometry, schema: (u64, String), 
         channel: name.to_owned(),
         schema: schema.1,
         labels,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_successor_is_as_old_as_its_channel_and_carries_its_remote_session() {
-        let spec = HostedSpec {
-            name: "t".into(),
-            capacity: 64 << 10,
-            max_message: None,
-            labels: String::new(),
-            preparation: Preparation::NONE,
-            is_strict: true,
-        };
-        let first = HostedSegment::create(&spec).unwrap();
-        assert_eq!(first.segment.session(), None);
-        let mut writer = first.segment.writer(1, 1).unwrap();
-        writer.session(*b"EQTY00000Z", 2);
-        let second = first.succeed(&spec, std::iter::empty()).unwrap();
-        assert_eq!(second.segment.session(), Some(*b"EQTY00000Z"));
-        assert_eq!(second.header().created_ns, first.header().created_ns);
-        assert_ne!(second.uuid(), first.uuid());
     }
 }

@@ -9,8 +9,11 @@ use crate::error::ChannelError;
 use crate::park;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::{Shutdown, shutdown};
-use shmcast_layout::control::{Refusal, Reply, Request, decode};
-use shmcast_layout::mem::handoff;
+use shmcast_layout::control::{Generation, Refusal, Reply, Request, decode};
+use shmcast_layout::fault;
+use shmcast_layout::mem::{Preparation, Step, handoff};
+use shmcast_layout::segment::{Access, Segment};
+use std::collections::VecDeque;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -18,6 +21,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+/// Segments that are kept for a reader that is late. One that is later than that is told what it missed.
+pub(crate) const MOST_WAITING: usize = 8;
 const FIRST_KNOCK: Duration = Duration::from_millis(20);
 const LAST_KNOCK: Duration = Duration::from_secs(1);
 
@@ -32,30 +37,57 @@ struct Shared {
     daemon: PathBuf,
     /// What to say to a daemon that does not know us.
     resume: Request,
+    /// What to do to the memory in which the channel goes on.
+    preparation: Preparation,
     /// What to show it: the segment and its lock; then a reader's page, and its bell if it parks.
-    descriptors: Mutex<Vec<File>>,
+    descriptors: Mutex<Vec<Arc<File>>>,
+    /// The channel's charter.
+    charter: Mutex<File>,
+    /// The process that attached. A child that it forks shares the socket, and must leave it alone.
+    pid: u32,
     socket: Mutex<Option<OwnedFd>>,
     connected: AtomicBool,
     left: AtomicBool,
     /// The channel has been given to another publisher.
     cut_off: AtomicBool,
-    /// The segment in which the channel goes on.
-    moved: Mutex<Option<File>>,
+    /// The segments in which the channel goes on, one after the other.
+    moved: Mutex<VecDeque<Successor>>,
     has_moved: AtomicBool,
+}
+
+/// A segment in which a channel goes on, by the daemon's word.
+#[derive(Debug)]
+pub(crate) struct Successor {
+    pub(crate) segment: Arc<File>,
+    /// The segment, mapped and made ready here, so that its reader goes on at once; `None` if that failed.
+    pub(crate) ready: Option<(Segment, Vec<Step>)>,
+    pub(crate) generation: Generation,
+    /// Another charter, if a daemon came that knew nothing of the one before.
+    pub(crate) charter: Option<File>,
 }
 
 impl Attachment {
     /// Hands an attached socket to the keeper.
-    pub(crate) fn new(daemon: PathBuf, socket: OwnedFd, resume: Request, descriptors: Vec<File>) -> Self {
+    pub(crate) fn new(
+        daemon: PathBuf,
+        socket: OwnedFd,
+        resume: Request,
+        preparation: Preparation,
+        charter: File,
+        descriptors: Vec<File>,
+    ) -> Self {
         let shared = Arc::new(Shared {
             daemon,
             resume,
-            descriptors: Mutex::new(descriptors),
+            preparation,
+            descriptors: Mutex::new(descriptors.into_iter().map(Arc::new).collect()),
+            charter: Mutex::new(charter),
+            pid: std::process::id(),
             socket: Mutex::new(Some(socket)),
             connected: AtomicBool::new(true),
             left: AtomicBool::new(false),
             cut_off: AtomicBool::new(false),
-            moved: Mutex::new(None),
+            moved: Mutex::new(VecDeque::new()),
             has_moved: AtomicBool::new(false),
         });
         keeper().adopt(shared.clone());
@@ -73,19 +105,25 @@ impl Attachment {
         self.shared.cut_off.load(Ordering::Relaxed)
     }
 
-    /// The segment in which the channel goes on, once. One load if there is none.
-    pub(crate) fn moved(&self) -> Option<File> {
+    /// The next segment in which the channel goes on, once. One load if there is none.
+    pub(crate) fn moved(&self) -> Option<Successor> {
         let moved = &self.shared.has_moved;
         // Asked by every reader that has nothing to read: a load as long as there is nothing.
-        if !moved.load(Ordering::Relaxed) || !moved.swap(false, Ordering::Acquire) {
+        if !moved.load(Ordering::Acquire) {
             return None;
         }
-        lock(&self.shared.moved).take()
+        let mut waiting = lock(&self.shared.moved);
+        let next = waiting.pop_front();
+        moved.store(!waiting.is_empty(), Ordering::Relaxed);
+        next
     }
 }
 
 impl Drop for Attachment {
     fn drop(&mut self) {
+        if self.shared.pid != std::process::id() {
+            return;
+        }
         self.shared.left.store(true, Ordering::Release);
         // The keeper may be polling the socket, which keeps it open: say goodbye aloud.
         if let Some(socket) = lock(&self.shared.socket).take() {
@@ -184,35 +222,55 @@ impl Shared {
     fn listen(&self, buffer: &mut [u8]) {
         let mut socket = lock(&self.socket);
         let Some(open) = socket.as_ref() else { return };
-        match handoff::receive(open, buffer) {
-            Ok(packet) if packet.length > 0 => match decode(&buffer[..packet.length]) {
-                Ok(Reply::Moved {}) => self.follow(packet.descriptors),
-                Ok(Reply::CutOff {}) => {
-                    *socket = None;
-                    self.connected.store(false, Ordering::Relaxed);
-                    self.give_up();
-                }
-                _ => {}
-            },
-            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
-            _ => {
-                *socket = None;
-                self.connected.store(false, Ordering::Relaxed);
-                self.rouse();
+        let packet = match handoff::receive(open, buffer) {
+            Ok(packet) if packet.length > 0 => Some(packet),
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return,
+            _ => None,
+        };
+        let reply = packet.as_ref().map(|packet| decode(&buffer[..packet.length]));
+        match (reply, packet) {
+            (Some(Ok(Reply::Moved(generation))), Some(packet)) if packet.descriptors.len() == 2 => {
+                // Mapping takes a while, and whoever drops the attachment meanwhile must not wait for it.
+                drop(socket);
+                return self.follow(generation, packet.descriptors, None);
             }
+            (Some(Ok(Reply::CutOff {})), _) => self.give_up(),
+            // Without room for its descriptors here: whoever attaches again is given them again.
+            (Some(Ok(Reply::Moved(_))) | None, _) => self.rouse(),
+            _ => return,
         }
+        *socket = None;
+        self.connected.store(false, Ordering::Relaxed);
     }
 
     /// Goes on in the segment that comes first in what the daemon sent, with its lock.
-    fn follow(&self, sent: Vec<File>) {
-        let mut sent = sent.into_iter();
+    fn follow(&self, generation: Generation, sent: Vec<File>, charter: Option<File>) {
+        let mut sent = sent.into_iter().map(Arc::new);
         let (Some(segment), Some(its_lock)) = (sent.next(), sent.next()) else { return };
-        if let Ok(shown) = segment.try_clone() {
-            lock(&self.descriptors)[..2].swap_with_slice(&mut [shown, its_lock]);
+        lock(&self.descriptors)[..2].clone_from_slice(&[segment.clone(), its_lock]);
+        let ready = Segment::open(&segment, Access::Read).ok().map(|segment| {
+            let steps = segment.prepare(self.preparation);
+            (segment, steps)
+        });
+        {
+            let mut waiting = lock(&self.moved);
+            if waiting.len() == MOST_WAITING || fault!("a_late_reader_is_led_to_the_last_segment") {
+                waiting.pop_front();
+            }
+            waiting.push_back(Successor { segment, ready, generation, charter });
+            self.has_moved.store(true, Ordering::Release);
         }
-        *lock(&self.moved) = Some(segment);
-        self.has_moved.store(true, Ordering::Release);
         self.rouse();
+    }
+
+    /// Remembers the channel's charter, and returns it if it is another than before.
+    fn note_charter(&self, charter: File) -> Option<File> {
+        let mut ours = lock(&self.charter);
+        if is_same(&charter, &ours) {
+            return None;
+        }
+        *ours = charter.try_clone().ok()?;
+        Some(charter)
     }
 
     /// The channel has gone on with another publisher: it will not have us back.
@@ -224,35 +282,40 @@ impl Shared {
     /// Has a parked reader look: its daemon's waker does not see what happened here.
     fn rouse(&self) {
         if let Some(bell) = lock(&self.descriptors).get(3) {
-            park::ring(bell);
+            park::ring(&**bell);
         }
     }
 
     /// Tries to attach again. Whatever goes wrong is tried again later: the data flows without it.
     fn knock(&self) {
         let Ok(mut conversation) = Conversation::open(&self.daemon) else { return };
-        let granted = {
-            let shown = lock(&self.descriptors);
-            let shown: Vec<BorrowedFd<'_>> = shown.iter().map(AsFd::as_fd).collect();
-            match conversation.ask(&self.resume, &shown) {
-                Ok((_, granted)) => granted,
-                Err(ChannelError::Refused { code: Refusal::Busy, .. }) => return self.give_up(),
-                Err(_) => return,
-            }
+        let answer = {
+            let shown = lock(&self.descriptors).clone();
+            let shown: Vec<BorrowedFd<'_>> = shown.iter().map(|file| file.as_fd()).collect();
+            conversation.ask(&self.resume, &shown)
+        };
+        let (reply, mut granted) = match answer {
+            Ok(answer) => answer,
+            Err(ChannelError::Refused { code: Refusal::Busy, .. }) => return self.give_up(),
+            Err(_) => return,
         };
         let Ok(attached) = conversation.into_socket() else { return };
-        let mut socket = lock(&self.socket);
-        if self.left.load(Ordering::Acquire) {
-            return;
-        }
-        if let Request::Subscribe { .. } = self.resume {
-            let is_same = granted.first().is_some_and(|file| is_same(file, &lock(&self.descriptors)[0]));
-            if !is_same {
-                self.follow(granted);
+        if let Reply::Subscribed(generation) = reply {
+            if granted.len() != 4 {
+                // No room for its descriptors here, at the moment.
+                return;
+            }
+            let charter = granted.pop().and_then(|charter| self.note_charter(charter));
+            let ours = lock(&self.descriptors)[0].clone();
+            if charter.is_some() || !granted.first().is_some_and(|segment| is_same(segment, &ours)) {
+                self.follow(generation, granted, charter);
             }
         }
-        *socket = Some(attached);
-        self.connected.store(true, Ordering::Relaxed);
+        let mut socket = lock(&self.socket);
+        if !self.left.load(Ordering::Acquire) {
+            *socket = Some(attached);
+            self.connected.store(true, Ordering::Relaxed);
+        }
     }
 }
 

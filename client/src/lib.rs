@@ -34,6 +34,8 @@
 //! * **Readers outnumbering cores** should use [`Wait::Yield`]; readers with a core each, [`Wait::Spin`]; readers that
 //!   may be some microseconds late and should cost nothing meanwhile, [`Wait::Park`] or, in an event loop,
 //!   `Subscriber::recv_async` (feature `tokio`).
+// A library has no terminal.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod clock;
 mod connect;
@@ -54,13 +56,15 @@ mod wait;
 pub use clock::Clock;
 pub use connect::{Client, DEFAULT_SOCKET, Events, SOCKET_VARIABLE};
 pub use directory::{
-    ChannelDetail, ChannelInfo, DEFAULT_DIR, DIR_VARIABLE, Directory, MAX_NAME, Publishing, ReaderInfo,
+    ChannelDetail, ChannelInfo, DIR_VARIABLE, Directory, MAX_NAME, Publishing, ReaderInfo, Removed,
+    SHARED_DIR,
 };
 pub use error::{ChannelError, Holder, PublishError};
 pub use message::{Event, Lapped, Message, RecvError};
 pub use publisher::{Claim, DEFAULT_CAPACITY, Mark, Publisher, PublisherBuilder};
 pub use shmcast_layout::control::{self, ChannelStatus, LatencyStatus, Process, ReaderStatus};
-pub use shmcast_layout::error::{Corrupt, OpenError, TooLarge};
+pub use shmcast_layout::error::{Corrupt, OpenError, OutOfSequences, TooLarge};
+pub use shmcast_layout::layout::geometry::MAX_SEQUENCE;
 pub use shmcast_layout::layout::header::{ClockKind, Header, State};
 pub use shmcast_layout::mem::{Preparation, Step};
 pub use shmcast_layout::reader_page::ReaderStats;

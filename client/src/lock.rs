@@ -3,6 +3,7 @@
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
+use shmcast_layout::fault;
 use std::fs::File;
 use std::io;
 
@@ -21,14 +22,49 @@ pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
 
 /// A lock that [`try_lock`] took. Dropping lets go of it at once, also for duplicates of the descriptor: those shown to
 /// a daemon, and those that a child process has between its fork and its exec.
+///
+/// A forked child has a copy of this and shares the lock. It belongs to the process that took it: dropping the copy only
+/// closes the child's descriptor.
 #[derive(Debug)]
-pub(crate) struct Held(pub(crate) File);
+pub(crate) struct Held {
+    pub(crate) file: File,
+    owner: Owner,
+}
+
+impl Held {
+    pub(crate) fn new(file: File) -> Self {
+        Self { file, owner: Owner::this_process() }
+    }
+
+    /// Whether this is the copy that a forked child has.
+    pub(crate) fn is_a_childs(&self) -> bool {
+        !self.owner.is_this_process()
+    }
+}
 
 impl Drop for Held {
     fn drop(&mut self) {
+        if self.is_a_childs() {
+            return;
+        }
         let lock = libc::flock { l_type: libc::F_UNLCK as _, ..whole_file() };
         // Cannot fail for a lock that is held; without it the lock goes with the last duplicate.
-        let _ = fcntl(&self.0, FcntlArg::F_OFD_SETLK(&lock));
+        let _ = fcntl(&self.file, FcntlArg::F_OFD_SETLK(&lock));
+    }
+}
+
+/// The process that made something which others see, and which must not be undone by a forked child's copy.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Owner(u32);
+
+impl Owner {
+    pub(crate) fn this_process() -> Self {
+        Self(std::process::id())
+    }
+
+    /// One system call.
+    pub(crate) fn is_this_process(self) -> bool {
+        self.0 == std::process::id() || fault!("children_act_for_their_parent")
     }
 }
 

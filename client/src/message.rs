@@ -21,6 +21,7 @@ pub struct Message<'a> {
 
 /// The next thing in a channel's stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Event<'a> {
     /// A message.
     Message(Message<'a>),
@@ -43,6 +44,9 @@ pub enum Event<'a> {
         /// The session's identity on the wire.
         session: [u8; 10],
     },
+    /// The channel began again: the next sequences count from 1. The daemon lost its memory, or it was told to begin anew, as
+    /// by a bridge whose source did. What was published before and is not received by now is over.
+    Restarted,
     /// The publisher closed the channel. Receiving again waits for the next publisher.
     End,
 }
@@ -58,6 +62,7 @@ pub struct Lapped {
 
 /// Why nothing more can be received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum RecvError {
     /// The buffer given is too small. Nothing was consumed: receive again into a larger one.
     #[error("the next message has {needed} B, the buffer {available} B: receive into a larger buffer")]
@@ -73,6 +78,12 @@ pub enum RecvError {
     /// A lapped reader found no place to go on from.
     #[error(transparent)]
     Locate(#[from] LocateError),
+    /// The channel goes on in a segment that this process cannot map. Nothing was consumed: receive again.
+    #[error(
+        "the channel goes on in memory that this process cannot map: free descriptors or address space, then receive \
+         again"
+    )]
+    Unmapped,
     /// The segment has been replaced by another.
     #[error("the channel has moved to a new segment: subscribe again")]
     Superseded,

@@ -1,28 +1,23 @@
 //! The publishing end of a channel.
 
-use crate::clock::Clock;
-use crate::connect::{Client, Conversation};
-use crate::directory::{ChannelFiles, Directory, is_absent, open_plain};
-use crate::error::{ChannelError, Holder, PublishError};
-use crate::hosting::new_header;
-use crate::keeper::Attachment;
-use crate::lock::{self, Held};
-use shmcast_layout::control::Request;
-use shmcast_layout::error::{OpenError, TooLarge};
-use shmcast_layout::layout::geometry::Geometry;
-use shmcast_layout::layout::header::{Header, State};
-use shmcast_layout::mem::{Preparation, Step};
-use shmcast_layout::ring::writer::{TakeError, Writer};
-use shmcast_layout::segment::{Access, Segment};
-use std::fmt;
-use std::fs::{self, File, OpenOptions, Permissions};
-use std::io;
-use std::ops::{Deref, DerefMut, Range};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+mod builder;
+mod files;
 
-/// Capacity of a new channel unless asked otherwise, in bytes.
-pub const DEFAULT_CAPACITY: u64 = 64 << 20;
+use crate::clock::Clock;
+use crate::error::PublishError;
+use crate::keeper::Attachment;
+use crate::lock::Held;
+use shmcast_layout::charter::Charter;
+use shmcast_layout::error::TooLarge;
+use shmcast_layout::layout::charter::Verdict;
+use shmcast_layout::layout::header::Header;
+use shmcast_layout::mem::Step;
+use shmcast_layout::ring::writer::Writer;
+use shmcast_layout::segment::Segment;
+use std::fmt;
+use std::ops::{Deref, DerefMut, Range};
+
+pub use builder::{DEFAULT_CAPACITY, PublisherBuilder};
 
 /// How much of a buffer for one message is touched before the first.
 pub(crate) const TOUCHED_BYTES: usize = 64 << 10;
@@ -35,6 +30,10 @@ pub(crate) const TOUCHED_BYTES: usize = 64 << 10;
 ///
 /// Dropping a publisher closes the channel, except while the thread panics: then readers see no end, and the next
 /// publisher takes over as after a crash.
+///
+/// After a `fork` the publisher belongs to the parent. The child must not use its copy; dropping it there, or ending the
+/// child, changes nothing. If the parent dies, the channel counts as in use until such children have dropped their
+/// copies, ended, or become another program. A program that puts itself into the background opens its publishers after that.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -55,9 +54,25 @@ pub struct Publisher {
     staging: Box<[u8]>,
     steps: Vec<Step>,
     /// Held until the writer is done; the kernel lets go of it if we die.
-    _lock: Held,
+    lock: Held,
     /// Our place at the daemon's table, where a daemon owns the channel.
-    attachment: Option<Attachment>,
+    hosted: Option<Hosted>,
+}
+
+/// A publisher's place at a daemon's table.
+struct Hosted {
+    attachment: Attachment,
+    charter: Charter,
+    /// The generation that it publishes in.
+    generation: u64,
+}
+
+impl Hosted {
+    #[inline]
+    fn is_cut_off(&self) -> bool {
+        let verdict = self.charter.verdict(self.generation);
+        matches!(verdict, Verdict::Cut { .. }) || self.attachment.is_cut_off()
+    }
 }
 
 /// What a publisher says about one message besides its payload.
@@ -72,18 +87,7 @@ pub struct Mark {
 impl Publisher {
     /// Begins to open channel `name` for publishing.
     pub fn builder(name: impl Into<String>) -> PublisherBuilder {
-        PublisherBuilder {
-            name: name.into(),
-            directory: Directory::default(),
-            client: None,
-            capacity: None,
-            max_message: None,
-            mode: 0o700,
-            preparation: Preparation::FULL,
-            schema: (0, String::new()),
-            labels: String::new(),
-            anew: false,
-        }
+        PublisherBuilder::new(name.into())
     }
 
     /// Publishes one message; returns its sequence.
@@ -178,7 +182,7 @@ impl Publisher {
     /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
     /// let mut claim = publisher.claim(100)?;
     /// claim[..5].copy_from_slice(b"hello");
-    /// claim.commit(5);
+    /// claim.commit(5)?;
     /// publisher.claim(100)?.abort();
     /// assert_eq!(publisher.next_sequence(), 2);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -192,14 +196,14 @@ impl Publisher {
         Ok(Claim { publisher: self, length, mark: Mark::default() })
     }
 
-    /// Whether a daemon has given the channel to another publisher, so that nobody receives what this one publishes: one
-    /// load of a word that changes once. Always false where the channel is a file.
+    /// Whether a daemon has given the channel to another publisher, so that nobody receives what this one publishes: two
+    /// loads of words that change once. Always false where the channel is a file.
     ///
-    /// Known moments after it happened. What was published in between has reached nobody, and the next publisher's
-    /// sequences go on where this one's were cut off.
+    /// A message that was being published at that moment may have reached nobody. The next publisher's sequences go on where
+    /// this one's were cut off.
     #[inline]
     pub fn is_cut_off(&self) -> bool {
-        self.attachment.as_ref().is_some_and(Attachment::is_cut_off)
+        self.hosted.as_ref().is_some_and(Hosted::is_cut_off)
     }
 
     #[inline]
@@ -214,13 +218,40 @@ impl Publisher {
     /// Tells readers that the messages from the next one up to `to` will never come; the next message published gets
     /// sequence `to + 1`. For those who carry a numbered stream from elsewhere into a channel. Does nothing when `to`
     /// lies behind.
-    pub fn gap(&mut self, to: u64) {
-        self.writer.gap(to, self.clock.now());
+    ///
+    /// # Errors
+    /// [`PublishError::OutOfSequences`] when `to` is [`MAX_SEQUENCE`](crate::MAX_SEQUENCE) or more, and
+    /// [`PublishError::CutOff`]; readers are told nothing then.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// publisher.gap(99)?;
+    /// assert_eq!(publisher.publish(b"the hundredth")?, 100);
+    /// assert!(publisher.gap(u64::MAX).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn gap(&mut self, to: u64) -> Result<(), PublishError> {
+        self.check_not_cut_off()?;
+        Ok(self.writer.gap(to, self.clock.now())?)
     }
 
     /// Tells readers that the remote publisher behind this channel began a new session.
-    pub fn session(&mut self, identity: [u8; 10]) {
+    ///
+    /// # Errors
+    /// [`PublishError::CutOff`]; readers are told nothing then.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// publisher.session(*b"SESSION-01")?;
+    /// assert_eq!(publisher.remote_session(), Some(*b"SESSION-01"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn session(&mut self, identity: [u8; 10]) -> Result<(), PublishError> {
+        self.check_not_cut_off()?;
         self.writer.session(identity, self.clock.now());
+        Ok(())
     }
 
     /// The remote session that this channel carries, by the last [`session`](Self::session) of this publisher or one
@@ -267,7 +298,7 @@ impl Publisher {
     /// Whether a daemon knows of this publisher at the moment; `None` where the channel is a file. Data flows either
     /// way.
     pub fn is_registered(&self) -> Option<bool> {
-        self.attachment.as_ref().map(Attachment::is_connected)
+        self.hosted.as_ref().map(|hosted| hosted.attachment.is_connected())
     }
 }
 
@@ -281,7 +312,7 @@ impl fmt::Debug for Publisher {
 
 impl Drop for Publisher {
     fn drop(&mut self) {
-        if !std::thread::panicking() {
+        if !self.lock.is_a_childs() && !std::thread::panicking() {
             self.writer.close(self.clock.now());
         }
     }
@@ -305,14 +336,17 @@ impl Claim<'_> {
 
     /// Publishes the first `length` bytes and returns the sequence.
     ///
+    /// # Errors
+    /// [`PublishError::CutOff`], if the channel was taken since the claim, and [`PublishError::OutOfSequences`]; nothing is
+    /// published then.
+    ///
     /// # Panics
     /// When `length` exceeds what was claimed.
-    pub fn commit(self, length: usize) -> u64 {
+    pub fn commit(self, length: usize) -> Result<u64, PublishError> {
         assert!(length <= self.length, "commit of {length} B exceeds the claim of {} B", self.length);
+        self.publisher.check_not_cut_off()?;
         let Publisher { writer, clock, staging, .. } = self.publisher;
-        writer
-            .publish(&staging[..length], self.mark.tag, self.mark.key, clock.now())
-            .expect("a claim is never larger than the largest message")
+        Ok(writer.publish(&staging[..length], self.mark.tag, self.mark.key, clock.now())?)
     }
 
     /// Publishes nothing. The same as dropping, said aloud.
@@ -330,254 +364,5 @@ impl Deref for Claim<'_> {
 impl DerefMut for Claim<'_> {
     fn deref_mut(&mut self) -> &mut [u8] {
         &mut self.publisher.staging[..self.length]
-    }
-}
-
-fn is_full(e: &io::Error) -> bool {
-    matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
-}
-
-/// How to open a channel for publishing.
-#[derive(Debug, Clone)]
-#[must_use]
-pub struct PublisherBuilder {
-    name: String,
-    directory: Directory,
-    client: Option<Client>,
-    capacity: Option<u64>,
-    max_message: Option<u64>,
-    mode: u32,
-    preparation: Preparation,
-    schema: (u64, String),
-    labels: String,
-    anew: bool,
-}
-
-impl PublisherBuilder {
-    /// Looks for the channel in the directory at `path` rather than in the default one.
-    pub fn dir(self, path: impl Into<PathBuf>) -> Self {
-        self.directory(&Directory::at(path))
-    }
-
-    /// Looks for the channel in `directory`.
-    pub fn directory(mut self, directory: &Directory) -> Self {
-        self.directory = directory.clone();
-        self.client = None;
-        self
-    }
-
-    /// Asks a daemon for the channel rather than a directory. The daemon has made it; capacity and the like are its.
-    pub fn client(mut self, client: &Client) -> Self {
-        self.client = Some(client.clone());
-        self
-    }
-
-    /// Bytes of the ring: a power of two from 64 KiB to 16 GiB; [`DEFAULT_CAPACITY`] for a new channel. An existing
-    /// channel must have this capacity; leave it out to take whatever it has.
-    pub fn capacity(mut self, bytes: u64) -> Self {
-        self.capacity = Some(bytes);
-        self
-    }
-
-    /// Largest payload in bytes: up to an eighth of the capacity and 16 MiB, which is the default.
-    pub fn max_message(mut self, bytes: u64) -> Self {
-        self.max_message = Some(bytes);
-        self
-    }
-
-    /// Mode of the directories that are made; files get its read bits. 0700 by default, so that the channel is this
-    /// user's alone; 0755 lets everybody read, and nobody else publish.
-    pub fn mode(mut self, mode: u32) -> Self {
-        self.mode = mode & 0o777 | 0o700;
-        self
-    }
-
-    /// What to do to the memory first: everything by default. What was refused is in
-    /// [`Publisher::preparation`] and stops nothing. For the quickest start, leave out
-    /// [`huge_pages`](Preparation::huge_pages), the slowest part.
-    pub fn prepare(mut self, preparation: Preparation) -> Self {
-        self.preparation = preparation;
-        self
-    }
-
-    /// Number and name of the message schema, for readers that ask for it. Only for a new channel.
-    pub fn schema(mut self, id: u64, name: impl Into<String>) -> Self {
-        self.schema = (id, name.into());
-        self
-    }
-
-    /// `key=value` lines of your own for tools to show. Only for a new channel.
-    pub fn labels(mut self, labels: impl Into<String>) -> Self {
-        self.labels = labels.into();
-        self
-    }
-
-    /// Gives up the segment that is there for a new one, in which sequences begin at 1 again: for a stream from elsewhere
-    /// that has begun again. Readers of the old one get [`RecvError::Superseded`](crate::RecvError::Superseded). Sizes,
-    /// schema and labels stay as they are unless given. Only for channels that are files.
-    pub fn anew(mut self) -> Self {
-        self.anew = true;
-        self
-    }
-
-    /// Opens the channel: makes it, or takes over the one that is there, in the next epoch and with the sequence going
-    /// on, whether its last publisher closed it or died. Readers that are attached stay so.
-    ///
-    /// Takes time in proportion to the capacity: about 0.6 ms a MiB for page faults, and another 2.5 ms for huge pages, of
-    /// which no new one is begun after a second. Beside real-time threads that leave the kernel no core this can be
-    /// longer; see [`prepare`](Self::prepare). The first in a process also measures the clock.
-    ///
-    /// # Errors
-    /// [`ChannelError::InUse`] with the holder while another publisher lives; [`ChannelError::Mismatch`],
-    /// [`ChannelError::Segment`] and the rest leave everything as it was.
-    pub fn open(self) -> Result<Publisher, ChannelError> {
-        if let Some(client) = self.client.clone() {
-            if self.anew {
-                return Err(ChannelError::NotAnew { name: self.name });
-            }
-            return self.attach(&client);
-        }
-        let files = self.directory.files(&self.name)?;
-        let wanted = Geometry::new(self.capacity.unwrap_or(DEFAULT_CAPACITY), self.max_message)?;
-        // Again if somebody removes the channel meanwhile.
-        let lock = loop {
-            self.directory.create(&files, self.mode)?;
-            if let Some(lock) = files.lock(&self.name)? {
-                break lock;
-            }
-        };
-        match open_plain(&files.segment, OpenOptions::new().read(true).write(true)) {
-            Ok(file) if self.anew => self.replace(&files, &file, lock),
-            Ok(file) => self.take_over(&files, &file, wanted, lock),
-            Err(e) if is_absent(&e) => self.make(&files, wanted, lock),
-            Err(e) => Err(ChannelError::os("open", &files.segment)(e)),
-        }
-    }
-
-    fn take_over(
-        self,
-        files: &ChannelFiles,
-        file: &File,
-        wanted: Geometry,
-        lock: Held,
-    ) -> Result<Publisher, ChannelError> {
-        let segment = Segment::open(file, Access::Write)
-            .map_err(|source| ChannelError::Segment { path: files.segment.clone(), source })?;
-        if matches!(segment.state(), Some((_, State::Superseded))) {
-            // Who removed the channel died before the files had gone.
-            return self.make(files, wanted, lock);
-        }
-        self.check(&segment)?;
-        files.make_readers(self.mode)?;
-        self.start(segment, lock)
-    }
-
-    fn replace(mut self, files: &ChannelFiles, file: &File, lock: Held) -> Result<Publisher, ChannelError> {
-        let old = Segment::open(file, Access::Write)
-            .map_err(|source| ChannelError::Segment { path: files.segment.clone(), source })?;
-        let Header { geometry, schema_id, schema, labels, .. } = old.header();
-        let capacity = self.capacity.unwrap_or(geometry.capacity);
-        let max_message =
-            self.max_message.or((capacity == geometry.capacity).then_some(geometry.max_message));
-        if self.schema.0 == 0 {
-            self.schema = (*schema_id, schema.clone());
-        }
-        if self.labels.is_empty() {
-            self.labels.clone_from(labels);
-        }
-        let publisher = self.make(files, Geometry::new(capacity, max_message)?, lock)?;
-        // Only now: whoever is told and attaches again must find the new one.
-        old.supersede();
-        Ok(publisher)
-    }
-
-    fn attach(self, client: &Client) -> Result<Publisher, ChannelError> {
-        let mut conversation = Conversation::open(client.socket())?;
-        let request = |resume| Request::Publish { channel: self.name.clone(), resume };
-        let [file, lock] = conversation.attach(&request(false), &[])?;
-        let memory = || format!("memfd:{}", self.name);
-        // Two may be granted a free channel at the same time: the lock says whose it is.
-        if !lock::try_lock(&lock).map_err(ChannelError::os("lock", memory()))? {
-            let holder = Holder::Publisher { pid: None, command: None };
-            return Err(ChannelError::InUse { name: self.name, holder });
-        }
-        let lock = Held(lock);
-        let segment = Segment::open(&file, Access::Write)
-            .map_err(|source| ChannelError::Segment { path: memory().into(), source })?;
-        self.check(&segment)?;
-        conversation.ask(&Request::Mapped {}, &[])?;
-        let resume = request(true);
-        let shown = vec![file, lock.0.try_clone().map_err(ChannelError::os("duplicate", memory()))?];
-        let mut publisher = self.start(segment, lock)?;
-        let socket = conversation.into_socket()?;
-        publisher.attachment = Some(Attachment::new(client.socket().to_owned(), socket, resume, shown));
-        Ok(publisher)
-    }
-
-    /// Whether an existing channel is what was asked for.
-    fn check(&self, segment: &Segment) -> Result<(), ChannelError> {
-        let found = segment.header().geometry;
-        let asked = [
-            ("capacity", found.capacity, self.capacity),
-            ("max_message", found.max_message, self.max_message),
-            ("schema", segment.header().schema_id, Some(self.schema.0).filter(|id| *id != 0)),
-        ];
-        for (what, found, wanted) in asked {
-            if let Some(wanted) = wanted.filter(|wanted| *wanted != found) {
-                return Err(ChannelError::Mismatch { name: self.name.clone(), what, found, wanted });
-            }
-        }
-        Ok(())
-    }
-
-    fn make(self, files: &ChannelFiles, geometry: Geometry, lock: Held) -> Result<Publisher, ChannelError> {
-        let unfinished = files.dir.join(".segment.new");
-        let segment = self.make_segment(files, &unfinished, geometry).inspect_err(|_| {
-            // Nobody can have attached to what has no segment. The lock is still ours.
-            if !self.anew {
-                let _ = files.discard();
-            }
-        })?;
-        let publisher = self.start(segment, lock)?;
-        fs::rename(&unfinished, &files.segment).map_err(ChannelError::os("name", &files.segment))?;
-        Ok(publisher)
-    }
-
-    fn make_segment(
-        &self,
-        files: &ChannelFiles,
-        path: &Path,
-        geometry: Geometry,
-    ) -> Result<Segment, ChannelError> {
-        let os = |what| ChannelError::os(what, path);
-        // Both may be left by one that died here.
-        let _ = (fs::remove_file(path), fs::remove_dir(&files.readers));
-        files.make_readers(self.mode)?;
-        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path);
-        let file = file.map_err(os("create"))?;
-        // Whatever the umask: readers that the mode lets in must be able to read.
-        file.set_permissions(Permissions::from_mode(0o600 | self.mode & 0o444))
-            .map_err(os("set the mode of"))?;
-        Segment::create(&file, new_header(&self.name, geometry, self.schema.clone(), self.labels.clone()))
-            .map_err(|source| match source {
-                OpenError::Os { source, .. } if is_full(&source) => {
-                    let (dir, bytes) = (self.directory.path().to_owned(), geometry.segment_bytes());
-                    ChannelError::NoRoom { name: self.name.clone(), dir, bytes }
-                }
-                source => ChannelError::Segment { path: path.to_owned(), source },
-            })
-    }
-
-    fn start(self, segment: Segment, lock: Held) -> Result<Publisher, ChannelError> {
-        let steps = segment.prepare(self.preparation);
-        let clock = Clock::of_segment(segment.header());
-        let writer = segment.writer(std::process::id(), clock.now()).map_err(|why| match why {
-            TakeError::Superseded => ChannelError::Superseded { name: self.name },
-            TakeError::Locate(source) => ChannelError::Locate { name: self.name, source },
-        })?;
-        let mut staging = vec![0; segment.header().geometry.max_message as usize].into_boxed_slice();
-        // Zeros come as pages yet to be faulted in: touch those that claims of common sizes need.
-        staging.iter_mut().take(TOUCHED_BYTES).for_each(|byte| *byte = 0xff);
-        Ok(Publisher { writer, clock, segment, staging, steps, _lock: lock, attachment: None })
     }
 }

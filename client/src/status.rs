@@ -19,7 +19,8 @@ impl ChannelInfo {
         let orphaned = self.publisher == Publishing::Nobody;
         let mut status = match &self.detail {
             Ok(detail) => detail.status(&self.name, orphaned),
-            Err(what) => damaged(&self.name, what),
+            Err(_) if self.is_private => unseen(&self.name, "private", None),
+            Err(what) => unseen(&self.name, "damaged", Some(what.clone())),
         };
         status.publisher = publisher;
         status.readers = self
@@ -74,16 +75,18 @@ impl ChannelDetail {
             oldest_sequence: self.oldest.as_ref().ok().map(|place| place.sequence),
             next_sequence: self.tail.as_ref().ok().map(|place| place.sequence),
             error,
+            generation: None,
             mode: None,
             readers: Vec::new(),
         }
     }
 }
 
-fn damaged(name: &str, what: &str) -> ChannelStatus {
+/// A channel of which nothing is known.
+fn unseen(name: &str, state: &str, error: Option<String>) -> ChannelStatus {
     ChannelStatus {
         channel: name.to_owned(),
-        state: "damaged".to_owned(),
+        state: state.to_owned(),
         publisher: None,
         epoch: 0,
         capacity_bytes: 0,
@@ -98,7 +101,8 @@ fn damaged(name: &str, what: &str) -> ChannelStatus {
         published_bytes: 0,
         oldest_sequence: None,
         next_sequence: None,
-        error: Some(what.to_owned()),
+        error,
+        generation: None,
         mode: None,
         readers: Vec::new(),
     }

@@ -2,26 +2,28 @@
 
 mod builder;
 mod following;
+mod hosted;
 mod page;
 mod waiting;
 
 use crate::clock::Clock;
-use crate::keeper::Attachment;
 use crate::message::{Event, Message, RecvError};
 use crate::park::Parking;
 use crate::publisher::TOUCHED_BYTES;
 use crate::wait::{Wait, Waiter};
+use hosted::Hosted;
 use page::Page;
-use shmcast_layout::layout::geometry::RECORD_HEADER;
+use shmcast_layout::fault;
+use shmcast_layout::layout::geometry::{RECORD_HEADER, record_bytes};
 use shmcast_layout::layout::header::{Header, State};
 use shmcast_layout::layout::record::{Control, session_identity};
 use shmcast_layout::mem::Step;
 use shmcast_layout::reader_page::ReaderPage;
 use shmcast_layout::ring::locate::{LocateError, Place};
-use shmcast_layout::ring::reader::{Copied, Glance, Poll, Reader};
+use shmcast_layout::ring::reader::{Copied, Glance, Poll, RUN, Reader};
 use shmcast_layout::segment::Segment;
 use std::fmt;
-use std::fs::File;
+use std::io;
 use std::mem::offset_of;
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -35,6 +37,7 @@ const BATCH: usize = 64;
 
 /// Where a subscriber begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Start {
     /// With the next message published.
     #[default]
@@ -49,6 +52,8 @@ pub enum Start {
 ///
 /// Reads through a map that the kernel lets nobody write through; neither the publisher nor other readers can notice
 /// it. Receiving makes no system call unless the wait strategy does, takes no lock and allocates nothing.
+///
+/// After a `fork` the subscriber belongs to the parent: dropping the child's copy changes nothing that tools see.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -71,13 +76,12 @@ pub struct Subscriber {
     reader: Reader,
     buffer: Buffer,
     /// Our place at the daemon's table, where a daemon owns the channel.
-    attachment: Option<Box<Attachment>>,
+    hosted: Option<Box<Hosted>>,
     wait: Wait,
-    /// Whether the channel is strict: it has a segment for each publisher, and messages may be void. All that a message asks
-    /// of `generation`, which this line has no room for.
+    /// Whether the channel is strict: each publisher has a generation of its own, and messages may be void. A copy of what
+    /// `hosted` says, in the line that each message asks for.
     is_strict: bool,
-    /// Whether a lap may have hidden that another publisher took over.
-    is_epoch_in_doubt: bool,
+    doubt: Doubt,
     /// Whether the last batch came close to the publisher; only with [`Wait::Burst`], which then may let it get ahead.
     came_close: bool,
     record_latency: bool,
@@ -98,16 +102,24 @@ pub struct Subscriber {
     /// the ring tells of that loss.
     behind: Option<u64>,
     segment: Segment,
-    /// Which of a strict channel's segments this is; 0 for a channel that keeps one.
-    generation: u64,
     steps: Vec<Step>,
-    /// Where the channel goes on, once everything here has been read.
-    next_segment: Option<File>,
+    /// Why there is no page though one was asked for.
+    page_refused: Option<io::Error>,
     /// What it takes to sleep and be woken, for one opened with [`Wait::Park`].
     parking: Option<Parking>,
 }
 
 const _: () = assert!(offset_of!(Subscriber, page) == 3 * 64, "what a message needs fills the third line");
+
+/// What is to be told before anything else is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Doubt {
+    None,
+    /// A lap may have hidden that another publisher took over.
+    Epoch,
+    /// The reader expects messages that are older than all that is left: `behind` says from where on.
+    Behind,
+}
 
 /// Where records are copied to: their payloads begin 16 bytes behind the start of a line, so that messages of fixed layout
 /// can be read in place.
@@ -119,13 +131,22 @@ struct Buffer(Box<[Line]>);
 struct Line([u8; 64]);
 
 impl Buffer {
-    /// Room for one record of so many bytes.
-    fn for_record(bytes: u64) -> Self {
-        let lines = bytes as usize / size_of::<Line>();
+    /// Bytes for the largest record, whose lines are copied whole, or for a run of small ones.
+    fn room_for(header: &Header) -> usize {
+        record_bytes(header.geometry.max_message).max(RUN) as usize
+    }
+
+    /// Room for so many bytes.
+    fn with_room(bytes: usize) -> Self {
+        let lines = bytes / size_of::<Line>();
         let mut lines = <[Line]>::new_box_zeroed_with_elems(lines).expect("room for one message");
         // Zeros come as pages yet to be faulted in: touch those that messages of common sizes need.
         lines.iter_mut().take(TOUCHED_BYTES / size_of::<Line>()).for_each(|line| line.0[0] = 0xff);
         Self(lines)
+    }
+
+    fn bytes(&self) -> usize {
+        size_of_val(&*self.0)
     }
 
     #[inline]
@@ -272,8 +293,14 @@ impl Subscriber {
     /// ```
     #[inline]
     pub fn try_recv_into<'a>(&mut self, buffer: &'a mut [u8]) -> Result<Option<Event<'a>>, RecvError> {
-        let poll = self.reader.poll(buffer);
-        let outcome = self.take(poll, buffer.len())?;
+        let outcome = loop {
+            let before = self.reader.place();
+            let poll = self.reader.poll(buffer);
+            let outcome = self.admit(before, poll, buffer.len())?;
+            if outcome.is_some() || self.reader.place() == before {
+                break outcome;
+            }
+        };
         Ok(outcome.map(|outcome| outcome.into_event(buffer)))
     }
 
@@ -357,9 +384,11 @@ impl Subscriber {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn seek(&mut self, sequence: u64) -> Result<(), LocateError> {
-        let place = self.reader.locator().seek(sequence)?;
-        self.reader.jump(place);
-        (self.behind, self.is_epoch_in_doubt) = (None, false);
+        if !self.seek_ahead(sequence)? {
+            let place = self.reader.locator().seek(sequence)?;
+            self.reader.jump(place);
+        }
+        (self.behind, self.doubt) = (None, Doubt::None);
         self.epoch = 0;
         self.began_in = self.reader.state().map_or(0, |(epoch, _)| epoch);
         Ok(())
@@ -413,10 +442,27 @@ impl Subscriber {
         &self.steps
     }
 
+    /// Why tools cannot see this subscriber, although it was asked to show them a [`page`](SubscriberBuilder::page): the
+    /// file system was full or read-only, or this user may not write there. `None` if it has its page, or wants none.
+    /// Messages are received either way; but `rm` does not spare the channel for such a reader.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// if let Some(why) = subscriber.page_refused() {
+    ///     eprintln!("tools do not see this reader: {why}");
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn page_refused(&self) -> Option<&io::Error> {
+        self.page_refused.as_ref()
+    }
+
     /// Whether a daemon knows of this subscriber at the moment; `None` where the channel is a file. Data flows either
     /// way.
     pub fn is_registered(&self) -> Option<bool> {
-        self.attachment.as_deref().map(Attachment::is_connected)
+        self.hosted.as_ref().map(|hosted| hosted.attachment.is_connected())
     }
 
     /// Polls for the next event, once or, if it `WAITS`, until there is one or the deadline has passed.
@@ -437,7 +483,7 @@ impl Subscriber {
                     return Ok(Some(Event::Message(message(copied, self.buffer.payload()))));
                 }
                 // Of a strict channel, it may be void.
-                Glance::Message(copied) => self.take(Poll::Message(copied), 0)?,
+                Glance::Message(copied) => self.admit_message(copied)?,
                 Glance::Nothing if self.is_all_in_the_ring() => None,
                 Glance::Nothing => self.take(Poll::Empty, 0)?,
                 Glance::Other => self.poll()?,
@@ -458,14 +504,44 @@ impl Subscriber {
     /// lap may have hidden.
     #[inline(always)]
     fn is_all_in_the_ring(&self) -> bool {
-        self.attachment.is_none() && !self.is_epoch_in_doubt
+        self.hosted.is_none() && self.doubt == Doubt::None
     }
 
-    /// As [`receive`](Self::receive) without a wait, for those in no hurry.
+    /// As [`receive`](Self::receive) without a wait, for those in no hurry. Goes on behind records that are no news.
     #[inline(never)]
     fn poll(&mut self) -> Result<Option<Outcome>, RecvError> {
-        let poll = self.reader.poll(self.buffer.payload_mut());
-        self.take(poll, self.buffer.payload().len())
+        loop {
+            let before = self.reader.place();
+            let poll = self.reader.poll(self.buffer.payload_mut());
+            let outcome = self.admit(before, poll, self.buffer.payload().len())?;
+            let is_news = outcome.is_some() || self.reader.place() == before;
+            if is_news || fault!("records_without_news_end_a_poll") {
+                return Ok(outcome);
+            }
+        }
+    }
+
+    /// As [`admit`](Self::admit), of a message that was just read.
+    #[inline(never)]
+    fn admit_message(&mut self, copied: Copied) -> Result<Option<Outcome>, RecvError> {
+        let position = self.reader.place().position - record_bytes(copied.length as u64);
+        let before = Place { position, sequence: copied.sequence };
+        self.admit(before, Poll::Message(copied), 0)
+    }
+
+    /// Takes what a poll found, unless the charter withholds it: then the reader is back at the place `before` the poll.
+    #[inline]
+    fn admit(&mut self, before: Place, poll: Poll, available: usize) -> Result<Option<Outcome>, RecvError> {
+        if self.is_strict && self.withholds(&poll) {
+            self.reader.jump(before);
+            return self.follow();
+        }
+        // A record that is no news: there may be more behind it, so that nothing is over yet.
+        let is_passed_over = poll == Poll::Empty && self.reader.place() != before;
+        if is_passed_over && self.doubt != Doubt::Behind {
+            return Ok(None);
+        }
+        self.take(poll, available)
     }
 
     /// Counts what a poll found and decides what the caller is told.
@@ -473,16 +549,12 @@ impl Subscriber {
     fn take(&mut self, poll: Poll, available: usize) -> Result<Option<Outcome>, RecvError> {
         match poll {
             Poll::Empty if self.is_all_in_the_ring() => Ok(None),
-            _ if self.is_strict && self.behind.is_some() => self.begin(),
-            Poll::Empty if self.is_epoch_in_doubt => match self.hidden_epoch() {
+            _ if self.doubt == Doubt::Behind => self.begin(),
+            Poll::Empty if self.doubt == Doubt::Epoch => match self.hidden_epoch() {
                 None => self.follow(),
                 told => Ok(told),
             },
             Poll::Empty => self.follow(),
-            Poll::Message(copied) if self.is_strict && self.is_void(copied.sequence) => {
-                self.step_back(copied);
-                self.follow()
-            }
             Poll::Message(copied) => {
                 self.note_received(copied.time);
                 Ok(Some(Outcome::Message(copied)))
@@ -504,16 +576,16 @@ impl Subscriber {
 
     #[cold]
     fn take_rare(&mut self, poll: Poll, available: usize) -> Result<Option<Outcome>, RecvError> {
-        if self.is_strict && self.is_void_news(&poll) {
-            return self.follow();
-        }
         let event = match poll {
             Poll::Empty | Poll::Message(_) => return Ok(None),
             Poll::Control(control) => match control {
                 // Known from the segment's state already.
                 Control::Epoch { epoch } if epoch == self.epoch => return Ok(None),
                 Control::Epoch { epoch } => {
-                    self.epoch = epoch;
+                    let told = std::mem::replace(&mut self.epoch, epoch);
+                    if told == 0 && fault!("a_new_epoch_needs_an_old_one") {
+                        return Ok(None);
+                    }
                     Event::NewEpoch { epoch }
                 }
                 Control::End => Event::End,
@@ -528,8 +600,11 @@ impl Subscriber {
             },
             Poll::Lapped => return self.skip(),
             Poll::TooSmall { needed } => return Err(RecvError::TooSmall { needed, available }),
-            Poll::Superseded if self.attachment.is_some() => return self.follow(),
+            // A claim of whoever can write to the segment: where there is a charter, that decides.
+            Poll::Superseded if self.hosted.is_some() => return self.follow(),
             Poll::Superseded => return Err(RecvError::Superseded),
+            // What lies behind it is counted where the channel goes on.
+            Poll::Corrupt(_) if self.is_over() => return self.follow(),
             Poll::Corrupt(corrupt) => return Err(corrupt.into()),
         };
         Ok(Some(Outcome::Other(event)))

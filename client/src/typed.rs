@@ -9,7 +9,17 @@ use thiserror::Error;
 
 /// Why a payload is not a value of the type asked for.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum DecodeError {
+    /// Bytes are left behind the value: the message is of another type.
+    #[cfg(feature = "serde")]
+    #[error("message {sequence} has {left} B behind the value: publisher and reader disagree on the schema")]
+    Trailing {
+        /// The message.
+        sequence: u64,
+        /// Bytes behind the value.
+        left: usize,
+    },
     /// The payload has another size than the type.
     #[error(
         "message {sequence} has {found} B, the type {wanted} B: publisher and reader disagree on the schema"
@@ -45,14 +55,18 @@ pub enum DecodeError {
 /// Why a value could not be published.
 #[cfg(feature = "serde")]
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum EncodeError {
     /// The value does not fit the channel's largest message.
-    #[error("the value does not fit a message of {max_message} B: raise --max-message or the capacity")]
+    #[error(
+        "the value does not fit a message of {max_message} B: make the channel with a larger max_message, or with a larger capacity"
+    )]
     TooLarge {
         /// The channel's largest message, in bytes.
         max_message: usize,
     },
-    /// The channel was taken from this publisher; see [`PublishError::CutOff`](crate::PublishError::CutOff).
+    /// The value fits, and the publisher still cannot publish it, such as after
+    /// [`PublishError::CutOff`](crate::PublishError::CutOff).
     #[error(transparent)]
     NotPublished(crate::PublishError),
     /// The value's own serializer failed.
@@ -184,7 +198,7 @@ mod with_serde {
                 }
                 Err(e) => return Err(EncodeError::Postcard(e)),
             };
-            Ok(claim.mark(mark).commit(length))
+            claim.mark(mark).commit(length).map_err(EncodeError::NotPublished)
         }
     }
 
@@ -192,10 +206,27 @@ mod with_serde {
         /// The payload as a serde value in the postcard format; may borrow from the payload.
         ///
         /// # Errors
-        /// [`DecodeError::Postcard`].
+        /// [`DecodeError::Postcard`], or [`DecodeError::Trailing`] when the value ends before the payload does.
         pub fn decode<T: Deserialize<'a>>(&self) -> Result<T, DecodeError> {
-            postcard::from_bytes(self.payload)
-                .map_err(|source| DecodeError::Postcard { sequence: self.sequence, source })
+            let sequence = self.sequence;
+            let decoded = postcard::take_from_bytes(self.payload);
+            match decoded.map_err(|source| DecodeError::Postcard { sequence, source })? {
+                (value, []) => Ok(value),
+                (_, rest) => Err(DecodeError::Trailing { sequence, left: rest.len() }),
+            }
         }
+    }
+}
+
+#[cfg(all(test, feature = "serde"))]
+mod tests {
+    use super::DecodeError;
+    use crate::Message;
+
+    #[test]
+    fn bytes_behind_a_value_are_no_part_of_it() {
+        let message = Message { payload: &[0; 24], sequence: 7, tag: 0, key: false, time: 0 };
+        let decoded = message.decode::<u8>();
+        assert!(matches!(decoded, Err(DecodeError::Trailing { sequence: 7, left: 23 })), "{decoded:?}");
     }
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 /// How [`Subscriber::recv`](crate::Subscriber::recv) waits. The publisher's cost is the same with each: it never
 /// learns that somebody waits, and wakes nobody.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Wait {
     /// Polls without pause. Lowest latency, one core at 100 %; for at most as many readers as there are cores to give.
     Spin,
@@ -53,6 +54,8 @@ const YIELDS_PER_LOOK: u32 = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Waiter {
     idle: u32,
+    /// How often something was there that then could not be had.
+    vain: u32,
     backoff: Backoff,
 }
 
@@ -71,6 +74,14 @@ impl Waiter {
         }
         idle_otherwise(wait, self.idle, &self.backoff)
     }
+
+    /// Notes that something is there. True when it was found there many times and could not be had: then it is time to look as
+    /// well.
+    #[inline(always)]
+    pub(crate) fn found(&mut self) -> bool {
+        self.vain = self.vain.wrapping_add(1);
+        self.vain.is_multiple_of(YIELDS_PER_LOOK) && !shmcast_layout::fault!("yielding_ignores_deadlines")
+    }
 }
 
 /// Given the count and not its place, which then is a register for those who get along without this.
@@ -82,12 +93,8 @@ fn idle_otherwise(wait: Wait, idle: u32, backoff: &Backoff) -> bool {
         Wait::SpinThenYield(_) | Wait::Yield => sched_yield(),
         Wait::Backoff if backoff.is_completed() => sched_yield(),
         Wait::Backoff => backoff.snooze(),
-        Wait::Sleep(pause) => {
-            std::thread::sleep(pause);
-            return true;
-        }
-        // The pause is a nap, and begins after a look at what empty polls do not see.
-        Wait::Park => return true,
+        // These pauses end by the deadline, which the subscriber knows.
+        Wait::Sleep(_) | Wait::Park => return true,
     }
     idle.is_multiple_of(YIELDS_PER_LOOK)
 }

@@ -109,7 +109,7 @@ fn publish_next(publisher: &mut Publisher, random: &mut Random) {
     let spare = if random.below(10) == 0 { publisher.max_message() - length } else { 0 };
     let mut claim = publisher.claim(length + spare).unwrap();
     fill(&mut claim[..length], sequence, epoch);
-    assert_eq!(claim.mark(mark(sequence)).commit(length), sequence);
+    assert_eq!(claim.mark(mark(sequence)).commit(length), Ok(sequence));
 }
 
 /// Checks every event of a stream against the one before.

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use support::{
-    SMALL, drain, is_root, process_under, publisher, role, role_dir, run, scratch, skip, subscriber,
+    SMALL, as_nobody, drain, process_under, publisher, role, role_dir, run, scratch, skip, subscriber,
 };
 
 const NOBODY: u32 = 65534;
@@ -33,7 +33,6 @@ fn play() {
         }
         "foreign reader" => foreign_reader(&dir),
         "locked memory" => locked_memory(&dir),
-        "default directory" => default_directory(),
         other => panic!("no such role: {other}"),
     }
 }
@@ -124,10 +123,12 @@ fn pages_of_dead_readers_are_swept_and_those_of_living_ones_stay() {
     let page = fs::read_dir(&readers).unwrap().next().unwrap().unwrap().path();
     assert_eq!(mode(&page), 0o644);
     // A file that nobody has locked is what a dead process leaves, whether it had shown its page or not.
-    for left in ["4194305-0", ".4194305-1"] {
+    for left in ["4194305-0000000000000000", ".4194305-0000000000000001"] {
         fs::copy(&page, readers.join(left)).unwrap();
     }
-    fs::write(readers.join(".4194305-2"), "").unwrap();
+    // Its maker died before it stored the magic.
+    fs::write(readers.join(".4194305-0000000000000002"), [0; 4096]).unwrap();
+    fs::write(readers.join(".4194305-0000000000000003"), "").unwrap();
     let seen = Directory::at(dir.path()).channel("t").unwrap().readers;
     assert_eq!(seen.iter().map(|r| r.stats.pid).collect::<Vec<_>>(), [u64::from(std::process::id())]);
     let mut left: Vec<_> = fs::read_dir(&readers).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -200,20 +201,6 @@ fn a_shared_channel_is_shared_whatever_the_umask() {
     }
 }
 
-/// Runs a role as another user, if that can be done here.
-fn as_nobody(name: &str, first: &[&str], role: &str, dir: &Path) {
-    let setpriv = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
-    if !is_root() {
-        return skip(name, "only root can start a process of another user");
-    }
-    let program = std::env::current_exe().unwrap();
-    let test = [&setpriv[1..], &["test", "-x", program.to_str().unwrap()]].concat();
-    if !support::works("setpriv", &test) {
-        return skip(name, "no setpriv here, or another user may not run this test program");
-    }
-    run(process_under(&[first, &setpriv].concat(), role, dir)).unwrap();
-}
-
 #[test]
 fn other_users_may_read_a_shared_channel_and_neither_publish_nor_remove_it() {
     let dir = scratch();
@@ -221,6 +208,7 @@ fn other_users_may_read_a_shared_channel_and_neither_publish_nor_remove_it() {
     let path = dir.path().join("shared");
     let mut shared = publisher(&path).capacity(SMALL).mode(0o755).open().unwrap();
     shared.publish(b"for all").unwrap();
+    let _mine = shmcast::Publisher::builder("mine").dir(&path).capacity(SMALL).open().unwrap();
     let _private = publisher(&dir.path().join("private")).capacity(SMALL).open().unwrap();
     let name = "other_users_may_read_a_shared_channel_and_neither_publish_nor_remove_it";
     as_nobody(name, &["sh", "-c", "umask 077; exec \"$0\" \"$@\""], "foreign reader", dir.path());
@@ -241,6 +229,10 @@ fn foreign_reader(dir: &Path) {
     assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
     let info = Directory::at(&shared).channel("t").unwrap();
     assert_eq!((info.publisher, info.readers.len()), (Publishing::Unknown, 1));
+    let listed = Directory::at(&shared).channels().unwrap();
+    let states = listed.iter().map(|channel| (channel.name.as_str(), channel.status().state));
+    assert_eq!(states.collect::<Vec<_>>(), [("mine", "private".to_owned()), ("t", "active".to_owned())]);
+    assert!(Directory::at(&shared).remove("mine").is_err_and(|e| denied(&e)));
     let refused = subscriber(&dir.join("private")).open().unwrap_err();
     assert!(denied(&refused), "{refused:?}");
 }
@@ -267,50 +259,6 @@ fn locked_memory(dir: &Path) {
     assert!(reader.preparation().iter().any(|step| step.name == "lock" && step.result.is_err()));
     publisher.publish(b"all the same").unwrap();
     assert_eq!(drain(&mut reader).len(), 1);
-}
-
-#[test]
-fn a_default_directory_of_somebody_elses_is_refused() {
-    let name = "a_default_directory_of_somebody_elses_is_refused";
-    if !support::works("unshare", &["-m", "mount", "-t", "tmpfs", "none", "/dev/shm"]) {
-        return skip(name, "a private /dev/shm needs root and unshare");
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let private = "mount -t tmpfs none /dev/shm && exec \"$0\" \"$@\"";
-    run(process_under(&["unshare", "-m", "sh", "-c", private], "default directory", dir.path())).unwrap();
-}
-
-/// In a mount namespace with a `/dev/shm` of its own.
-fn default_directory() {
-    let default = Directory::default();
-    assert_eq!(default.path(), Path::new(shmcast::DEFAULT_DIR));
-    assert_eq!(default.channels().unwrap().len(), 0);
-    let publish = |directory: &Directory| {
-        shmcast::Publisher::builder("t").directory(directory).capacity(SMALL).open().map(drop)
-    };
-    publish(&default).unwrap();
-    fs::remove_dir_all(default.path()).unwrap();
-
-    fs::create_dir(default.path()).unwrap();
-    std::os::unix::fs::chown(default.path(), Some(NOBODY), None).unwrap();
-    let refusals = [
-        publish(&default).unwrap_err(),
-        shmcast::Subscriber::builder("t").open().map(drop).unwrap_err(),
-        default.channels().map(drop).unwrap_err(),
-        default.remove("t").unwrap_err(),
-    ];
-    for refused in refusals {
-        assert!(matches!(refused, ChannelError::ForeignDirectory { owner: NOBODY, .. }), "{refused:?}");
-        assert!(refused.to_string().contains("SHMCAST_DIR"), "{refused}");
-    }
-    assert_eq!(fs::read_dir(default.path()).unwrap().count(), 0);
-    // A link is as good a trap as a directory.
-    fs::rename(default.path(), "/dev/shm/elsewhere").unwrap();
-    std::os::unix::fs::symlink("/dev/shm/elsewhere", default.path()).unwrap();
-    std::os::unix::fs::lchown(default.path(), Some(NOBODY), None).unwrap();
-    assert!(matches!(publish(&default), Err(ChannelError::ForeignDirectory { .. })));
-    // Named by the user, it is the user's choice.
-    publish(&Directory::at(shmcast::DEFAULT_DIR)).unwrap();
 }
 
 #[test]
@@ -360,7 +308,7 @@ fn opening_and_removing_at_once_never_leaves_half_a_channel() {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 match directory.remove("t") {
-                    Ok(()) => drop(removed.fetch_add(1, Ordering::Relaxed)),
+                    Ok(_) => drop(removed.fetch_add(1, Ordering::Relaxed)),
                     Err(ChannelError::InUse { .. } | ChannelError::NotFound { .. }) => {}
                     Err(e) => panic!("remover: {e} ({e:?})"),
                 }
@@ -396,7 +344,8 @@ fn opening_and_removing_at_once_never_leaves_half_a_channel() {
 fn what_is_no_channel_is_not_listed() {
     let dir = scratch();
     fs::write(dir.path().join("notes.txt"), "x").unwrap();
-    fs::create_dir(dir.path().join(".removed-0")).unwrap();
+    let dead = dir.path().join(".removed-0123456789abcdef");
+    fs::create_dir(&dead).unwrap();
     publisher(dir.path()).capacity(SMALL).open().unwrap();
     let directory = Directory::at(dir.path());
     let names: Vec<_> = directory.channels().unwrap().into_iter().map(|channel| channel.name).collect();
@@ -404,7 +353,7 @@ fn what_is_no_channel_is_not_listed() {
     assert!(matches!(directory.remove("notes.txt"), Err(ChannelError::NotFound { .. })));
     // The next removal finishes what a dead one began.
     directory.remove("t").unwrap();
-    assert!(!dir.path().join(".removed-0").exists() && dir.path().join("notes.txt").exists());
+    assert!(!dead.exists() && dir.path().join("notes.txt").exists());
 }
 
 #[test]

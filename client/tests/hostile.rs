@@ -6,7 +6,7 @@
 
 mod support;
 
-use shmcast::{ChannelError, Directory, OpenError, Publisher, Start};
+use shmcast::{ChannelError, Directory, OpenError, Preparation, Publisher, Start, Subscriber};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,7 @@ fn play() {
     let Some(role) = role() else { return skip("play", "started by other tests only") };
     match role.as_str() {
         "full file system" => full_file_system(&role_dir()),
+        "read-only file system" => read_only_file_system(&role_dir()),
         other => panic!("no such role: {other}"),
     }
 }
@@ -138,7 +139,12 @@ fn pipes_links_and_directories_in_place_of_a_segment_are_refused() {
         for refusal in neither_opens_nor_hangs(dir.path()) {
             assert!(!refusal.is_empty(), "{what}");
         }
-        Directory::at(dir.path()).remove("t").unwrap();
+        let refused = Directory::at(dir.path()).remove("t").unwrap_err();
+        assert!(
+            matches!(&refused, ChannelError::NotAChannel { entry, .. } if entry == "segment"),
+            "{refused:?}"
+        );
+        assert!(fs::symlink_metadata(&path).is_ok() && dir.path().join("t/lock").exists(), "{what}");
     }
     assert!(Path::new("/dev/zero").exists());
 }
@@ -151,13 +157,15 @@ fn what_others_plant_among_the_reader_pages_stops_nobody() {
     let readers = dir.path().join("t/readers");
     let victim = dir.path().join("victim");
     fs::write(&victim, "precious").unwrap();
-    nix::unistd::mkfifo(&readers.join("1-a"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-    std::os::unix::fs::symlink(&victim, readers.join("1-b")).unwrap();
-    fs::create_dir(readers.join("1-c")).unwrap();
+    // All under names that pages may have.
+    let planted = |last: char| readers.join(format!("1-000000000000000{last}"));
+    nix::unistd::mkfifo(&planted('a'), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    std::os::unix::fs::symlink(&victim, planted('b')).unwrap();
+    fs::create_dir(planted('c')).unwrap();
     // One that is locked, as by a living reader, and full of nonsense; and one that is cut short.
-    let locked = File::create(readers.join("1-d")).unwrap();
+    let locked = File::create(planted('d')).unwrap();
     locked.write_all_at(&[0xff; 4096], 0).unwrap();
-    let short = File::create(readers.join("1-e")).unwrap();
+    let short = File::create(planted('e')).unwrap();
     short.write_all_at(b"SHMREAD1", 0).unwrap();
     let _locks = [&locked, &short].map(hold);
 
@@ -167,8 +175,23 @@ fn what_others_plant_among_the_reader_pages_stops_nobody() {
     assert_eq!(directory.channel("t").unwrap().readers.len(), 1, "the real one");
     publisher.close();
     drop(reader);
+    let count = || fs::read_dir(&readers).unwrap().count();
+    // It keeps the channel from being removed, by name, until its owner has looked at it.
+    for last in ['a', 'b', 'c', 'd'] {
+        assert_eq!(count(), 5 - (u32::from(last) - u32::from('a')) as usize);
+        let refused = directory.remove("t").unwrap_err();
+        let ChannelError::NotAChannel { entry, .. } = &refused else { panic!("{refused:?}") };
+        assert_eq!(dir.path().join("t").join(entry), planted(last));
+        if last == 'c' { fs::remove_dir(planted(last)) } else { fs::remove_file(planted(last)) }.unwrap();
+    }
+    publisher_again(dir.path());
     directory.remove("t").unwrap();
     assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+}
+
+/// The channel can be taken over whatever readers leave among their pages.
+fn publisher_again(dir: &Path) {
+    publisher(dir).open().unwrap().close();
 }
 
 /// Locks a file as a reader does its page, in another open file description.
@@ -187,6 +210,50 @@ fn hold(file: &File) -> File {
 
 fn fd(file: &File) -> i32 {
     std::os::fd::AsRawFd::as_raw_fd(file)
+}
+
+#[test]
+fn a_read_only_file_system_keeps_nobody_from_reading() {
+    let name = "a_read_only_file_system_keeps_nobody_from_reading";
+    if !support::works("unshare", &["-m", "mount", "-t", "tmpfs", "none", "/mnt"]) {
+        return skip(name, "mounting a file system needs root and unshare");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mount = format!("mount -t tmpfs none {} && exec \"$0\" \"$@\"", dir.path().display());
+    run(process_under(&["unshare", "-m", "sh", "-c", &mount], "read-only file system", dir.path())).unwrap();
+}
+
+fn read_only_file_system(dir: &Path) {
+    channel(dir);
+    support::works("mount", &["-o", "remount,ro", dir.to_str().unwrap()]).then_some(()).unwrap();
+    let mut reader = subscriber(dir).start(Start::Oldest).open().unwrap();
+    assert_eq!(reader.page_refused().map(std::io::Error::kind), Some(std::io::ErrorKind::ReadOnlyFilesystem));
+    assert!(matches!(reader.recv().unwrap(), shmcast::Event::Message(m) if m.payload == b"one"));
+    assert_eq!(Directory::at(dir).channel("t").unwrap().readers, []);
+}
+
+#[test]
+fn a_sparse_segment_makes_its_readers_pay_for_it() {
+    let dir = scratch();
+    let path = channel(dir.path());
+    // Its header stands, and the rest of it is one hole: so a file of 16 GiB takes a page.
+    let big = Publisher::builder("big").dir(dir.path()).capacity(1 << 20).open().unwrap();
+    drop(big);
+    let file = File::options().write(true).open(dir.path().join("big/segment")).unwrap();
+    let length = file.metadata().unwrap().len();
+    file.set_len(4096).unwrap();
+    file.set_len(length).unwrap();
+    let memory = || std::os::unix::fs::MetadataExt::blocks(&file.metadata().unwrap()) * 512;
+    assert!(memory() <= 4096);
+    let reader = Subscriber::builder("big").dir(dir.path()).prepare(Preparation::FULL).open().unwrap();
+    assert!(memory() <= 16 * 4096, "{} B of {length} B", memory());
+    assert!(reader.preparation().iter().any(|step| step.result.is_err()), "{:?}", reader.preparation());
+    let whole = Subscriber::builder("t").dir(dir.path()).open().unwrap();
+    assert!(
+        whole.preparation().iter().all(|step| step.result.is_ok()),
+        "{path:?}: {:?}",
+        whole.preparation()
+    );
 }
 
 #[test]
@@ -217,10 +284,11 @@ fn full_file_system(dir: &Path) {
     let other = Publisher::builder("other").dir(dir).capacity(SMALL).open().unwrap_err();
     assert!(matches!(other, ChannelError::NoRoom { .. }), "{other:?}");
     assert!(!dir.join("other").exists());
-    let unseen = subscriber(dir).open().unwrap_err();
-    assert!(unseen.to_string().contains("No space left"), "{unseen}");
+    let unasked = subscriber(dir).page(false).open().unwrap();
+    assert!(unasked.page_refused().is_none());
+    let mut reader = subscriber(dir).start(Start::Oldest).open().unwrap();
+    assert!(reader.page_refused().is_some_and(|why| why.to_string().contains("No space left")));
     assert_eq!(fs::read_dir(dir.join("t/readers")).unwrap().count(), 0, "no half-made page");
-    let mut reader = subscriber(dir).page(false).start(Start::Oldest).open().unwrap();
     // Every page of the ring was reserved when it was made.
     for _ in 0..10_000u32 {
         small.publish(&[7; 1000]).unwrap();

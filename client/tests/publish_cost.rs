@@ -24,7 +24,7 @@ fn exercise(
         publisher.publish_with(&payload[..48], Mark { tag: 7, key: true }).expect("it fits");
         let mut claim = publisher.claim(length).expect("it fits");
         claim.fill(round as u8);
-        claim.commit(length / 2);
+        claim.commit(length / 2).unwrap();
         publisher.claim(100).expect("it fits").abort();
         publisher.publish_batch([&payload[..1], &payload[..2]]).expect("they fit");
         let refused = publisher.publish(&[0; 200_000]);
@@ -71,7 +71,7 @@ fn the_first_messages_touch_no_new_page() {
         let mut subscriber = subscriber(dir.path()).open().unwrap();
         let before = faults();
         for _ in 0..20 {
-            publisher.claim(payload.len()).unwrap().commit(payload.len() - 1);
+            publisher.claim(payload.len()).unwrap().commit(payload.len() - 1).unwrap();
             publisher.publish(&payload).unwrap();
             assert_eq!(subscriber.recv_batch(10, |_| ()).unwrap(), 2);
         }

@@ -316,10 +316,10 @@ fn gaps_and_sessions_of_a_remote_stream_are_told_in_order() {
     let dir = scratch();
     let mut publisher = publisher(dir.path()).capacity(SMALL).open().unwrap();
     let mut subscriber = subscriber(dir.path()).open().unwrap();
-    publisher.session(*b"SESSION-01");
+    publisher.session(*b"SESSION-01").unwrap();
     publish_up_to(&mut publisher, 2);
-    publisher.gap(5);
-    publisher.gap(4); // lies behind
+    publisher.gap(5).unwrap();
+    publisher.gap(4).unwrap(); // lies behind
     publish_up_to(&mut publisher, 7);
     assert_eq!(rare(&mut subscriber), Event::NewSession { session: *b"SESSION-01" });
     for expected in [1, 2] {
@@ -339,13 +339,13 @@ fn a_remote_session_is_known_to_the_next_publisher_until_the_channel_begins_anew
     let dir = scratch();
     let mut first = publisher(dir.path()).capacity(SMALL).max_message(1000).labels("a=b\n").open().unwrap();
     assert_eq!(first.remote_session(), None);
-    first.session(*b"SESSION-01");
+    first.session(*b"SESSION-01").unwrap();
     publish_up_to(&mut first, 3);
     let mut old = subscriber(dir.path()).start(Start::Oldest).open().unwrap();
     drop(first);
     let mut second = publisher(dir.path()).open().unwrap();
     assert_eq!((second.remote_session(), second.next_sequence()), (Some(*b"SESSION-01"), 4));
-    second.session(*b"SESSION\xff\xff\xff");
+    second.session(*b"SESSION\xff\xff\xff").unwrap();
     assert_eq!(old.remote_session(), Some(*b"SESSION\xff\xff\xff"));
     drop(second);
     let mut third = publisher(dir.path()).anew().open().unwrap();
@@ -372,7 +372,7 @@ fn a_gap_larger_than_the_index_hides_nothing_that_is_still_in_the_ring() {
     let dir = scratch();
     let mut publisher = publisher(dir.path()).capacity(SMALL).open().unwrap();
     publish_up_to(&mut publisher, 10);
-    publisher.gap(1_000_000);
+    publisher.gap(1_000_000).unwrap();
     publish_up_to(&mut publisher, 1_000_003);
     for (from, before, gap_from) in [(5, 6, 11), (500, 0, 11), (999_999, 0, 11), (11, 0, 11)] {
         let mut subscriber = subscriber(dir.path()).start(Start::Sequence(from)).open().unwrap();

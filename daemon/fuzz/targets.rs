@@ -4,14 +4,12 @@
 //! seeded random ones, on the stable compiler. A function that returns found nothing wrong.
 
 use shmcast::control::{Event, Reply, Request as SocketRequest, decode, encode};
-use shmcast_daemon::bridge::pcap::{Capture, Skipped};
-use shmcast_daemon::bridge::proto::control::{CONTROL_MAX_BYTES, Control, is_control};
-use shmcast_daemon::bridge::proto::gap::{GapConfig, GapPolicy};
-use shmcast_daemon::bridge::proto::receiver::{Delivery, Follow, Join, Origin, Receiver, ReceiverConfig};
-use shmcast_daemon::bridge::proto::session::Session;
-use shmcast_daemon::bridge::proto::wire::{
-    Body, Downstream, PacketWriter, Request, end_of_session, heartbeat,
-};
+use shmcast_bridge::pcap::{Capture, Skipped};
+use shmcast_bridge::proto::control::{CONTROL_MAX_BYTES, Control, is_control};
+use shmcast_bridge::proto::gap::{GapConfig, GapPolicy};
+use shmcast_bridge::proto::receiver::{Delivery, Follow, Join, Origin, Receiver, ReceiverConfig};
+use shmcast_bridge::proto::session::Session;
+use shmcast_bridge::proto::wire::{Body, Downstream, PacketWriter, Request, end_of_session, heartbeat};
 use shmcast_daemon::config::{Config, ConfigError};
 
 /// A packet that is taken is taken whole: written again, it is the same bytes.

@@ -121,8 +121,9 @@ fn config() -> String {
 /// All that a reader of another user can try with what the daemon hands it.
 fn intrude(socket: &Path) {
     let raw = Raw::greeted(socket);
-    let [segment, lock, page] = raw.subscribe("open");
+    let [segment, lock, page, charter] = raw.subscribe("open");
     cannot_be_changed(&segment);
+    cannot_be_changed(&charter);
     is_a_mere_path(&lock);
     // The page is the reader's own to write, and of fixed size.
     for result in [page.set_len(0), page.set_len(1 << 20)] {
@@ -146,7 +147,7 @@ fn intrude(socket: &Path) {
     // Coming back as what it is not.
     let shown = [&segment, &lock].map(std::os::fd::AsFd::as_fd);
     other.assert_refused(&publish("open", true), &shown, "denied");
-    other.assert_refused(&publish("shared", true), &shown, "bad-request");
+    other.assert_refused(&publish("shared", true), &shown, "busy");
     // The daemon's own descriptors.
     let daemon = std::env::var(DAEMON_PID).unwrap();
     for path in
@@ -284,7 +285,7 @@ fn park(socket: &Path, channel: &str) -> (Raw, File, UnixStream, UnixStream) {
     for end in [&near, &far] {
         end.set_nonblocking(true).unwrap();
     }
-    (raw, files.pop().unwrap(), near, far)
+    (raw, files.swap_remove(2), near, far)
 }
 
 /// All that a reader can do to wake or to starve others: reach for what is theirs, ring its own bells without end, claim to
@@ -320,7 +321,7 @@ fn disturb(socket: &Path) {
     let mut held = Vec::new();
     let refused = loop {
         let raw = Raw::connect(socket);
-        let asked = raw.send(json!({"request": "hello", "version": 1}).to_string().as_bytes(), &[]);
+        let asked = raw.send(json!({"request": "hello", "version": 2}).to_string().as_bytes(), &[]);
         let Some((answer, _)) = raw.receive().filter(|_| asked.is_ok()) else { continue };
         if answer["reply"] == "refused" {
             break answer;

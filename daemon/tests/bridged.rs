@@ -7,12 +7,17 @@
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use shmcast::{Client, Event, Start, Subscriber, Wait};
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+#[path = "daemon_support/unit.rs"]
+mod unit;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 static TURN: Mutex<()> = Mutex::new(());
@@ -42,6 +47,8 @@ fn ip(words: &str) -> Result<(), String> {
 struct Net {
     names: [String; 3],
     dir: tempfile::TempDir,
+    /// The unit that restricts the daemons, if one does.
+    unit: Option<PathBuf>,
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -50,7 +57,9 @@ impl Net {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let names = [0, 1, 2].map(|n| format!("shmcast-{}-{n}", std::process::id()));
         let dir = tempfile::Builder::new().prefix("shmcast-bridged-").tempdir_in("/dev/shm").unwrap();
-        let net = Self { names, dir, _turn: turn };
+        // A daemon may be another user.
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let net = Self { names, dir, unit: unit::asked(), _turn: turn };
         match net.wire() {
             Ok(()) => Some(net),
             Err(reason) => {
@@ -84,7 +93,7 @@ impl Net {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.names[host], program]);
         command
-            .env("SHMCAST_SOCKET", self.path(host, "sock"))
+            .env("SHMCAST_SOCKET", self.path(host, "run").join("control.sock"))
             .env_remove("SHMCAST_DIR")
             .env_remove("NOTIFY_SOCKET");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -99,7 +108,17 @@ impl Net {
     fn daemon(&self, host: usize, config: &str) -> Daemon<'_> {
         self.configure(host, config);
         let log = File::create(self.path(host, "log")).unwrap();
-        let mut command = self.command(host, env!("CARGO_BIN_EXE_shmcastd"));
+        let (program, runtime) = (env!("CARGO_BIN_EXE_shmcastd"), self.path(host, "run"));
+        fs::create_dir_all(&runtime).unwrap();
+        let mut command = match &self.unit {
+            Some(unit) => {
+                let words = unit::launcher(unit, &runtime);
+                let mut command = self.command(host, words[0].to_str().unwrap());
+                command.args(&words[1..]).arg(program).env("SHMCAST_SOCKET", unit::SOCKET);
+                command
+            }
+            None => self.command(host, program),
+        };
         let child =
             command.arg("--config").arg(self.path(host, "toml")).stdout(Stdio::null()).stderr(log).spawn();
         let daemon = Daemon { net: self, host, child: child.unwrap() };
@@ -345,8 +364,8 @@ fn a_reload_touches_only_what_has_changed() {
     a.wait_for_log("stopped");
 }
 
-/// A sender whose memory is gone counts from 1 again, in a session of its own: so does the channel here, and a reader
-/// that comes then finds the new messages under the sender's sequences.
+/// A sender whose memory is gone counts from 1 again, in a session of its own: so does the channel here. A reader that was
+/// attached before goes on in it, and so does a bridge that sends the channel on to the next host.
 #[test]
 fn a_session_that_counts_from_the_beginning_begins_the_channel_anew() {
     let Some(net) = Net::new("a_session_that_counts_from_the_beginning_begins_the_channel_anew") else {
@@ -354,12 +373,31 @@ fn a_session_that_counts_from_the_beginning_begins_the_channel_anew() {
     };
     let config = channel("ticks") + &sends("ticks", 0);
     let a = net.daemon(0, &config);
-    let follows =
-        receives("ticks", 1, "").replace("[bridge.receive]", "session = \"TICK\"\n[bridge.receive]");
-    let b = net.daemon(1, &(channel("ticks") + &follows));
+    let follows = |host| {
+        receives("ticks", host, "").replace("[bridge.receive]", "session = \"TICK\"\n[bridge.receive]")
+    };
+    let b = net.daemon(1, &(channel("ticks") + &follows(1) + &sends("ticks", 1)));
+    let c = net.daemon(2, &(channel("ticks") + &follows(2)));
+    let next_is = |next: u64| move |bridge: &Value| bridge["figures"]["receive"]["next_sequence"] == next;
     let first = b.wait_for_bridge("ticks-in", "hear the session", has_session);
+    c.wait_for_bridge("ticks-in", "hear the session", has_session);
+    let client = Client::at(net.path(1, "run").join("control.sock")).unwrap();
+    let builder = Subscriber::builder("ticks").client(&client).start(Start::Oldest);
+    let mut reader = builder.wait(Wait::Sleep(Duration::from_millis(1))).open().unwrap();
+    let mut heard = Vec::new();
+    let mut hear_until = |last: u64, heard: &mut Vec<u64>| {
+        while heard.last() != Some(&last) {
+            match reader.recv_deadline(Instant::now() + PATIENCE).unwrap().expect("the next") {
+                Event::Message(message) => heard.push(message.sequence),
+                Event::Restarted => heard.push(0),
+                _ => {}
+            }
+        }
+    };
     a.publish("ticks", 100);
-    b.wait_for_bridge("ticks-in", "have all", |bridge| bridge["figures"]["receive"]["next_sequence"] == 101);
+    b.wait_for_bridge("ticks-in", "have all", next_is(101));
+    c.wait_for_bridge("ticks-in", "have all", next_is(101));
+    hear_until(100, &mut heard);
     // Epochs count half seconds.
     std::thread::sleep(Duration::from_millis(600));
     drop(a);
@@ -367,10 +405,14 @@ fn a_session_that_counts_from_the_beginning_begins_the_channel_anew() {
     let is_next = |bridge: &Value| has_session(bridge) && bridge["session"] != first["session"];
     b.wait_for_bridge("ticks-in", "hear the next session", is_next);
     a.publish("ticks", 50);
-    b.wait_for_bridge("ticks-in", "begin anew", |bridge| bridge["figures"]["receive"]["next_sequence"] == 51);
+    b.wait_for_bridge("ticks-in", "begin anew", next_is(51));
+    c.wait_for_bridge("ticks-in", "begin anew behind it", next_is(51));
     let output = b.run("sub ticks --from 1 --count 50 --summary --json");
     assert_eq!(output.stdout, fs::read(net.path(0, "input")).unwrap());
-    assert!(b.log().contains("event=\"anew\""), "{}", b.log());
+    assert!(b.log().contains("event=\"restarted\""), "{}", b.log());
+    hear_until(50, &mut heard);
+    // A zero stands for the word that the channel began again.
+    assert_eq!(heard, (1..=100).chain(0..=50).collect::<Vec<u64>>());
 }
 
 /// The figures of both ends, by Prometheus's own judgement.

@@ -1,71 +1,14 @@
 //! The `shmcast` command as people and scripts meet it: real processes, real files, real exit codes.
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
+mod cli_support;
+
+use cli_support::{Host, end, interrupt, lines, text, wait_until};
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
-use tempfile::TempDir;
-
-/// A directory of channels of a test's own, and the command pointed at it.
-struct Host {
-    dir: TempDir,
-}
-
-impl Host {
-    fn new() -> Self {
-        Self { dir: tempfile::Builder::new().prefix("shmcast-test-").tempdir_in("/dev/shm").unwrap() }
-    }
-
-    fn shmcast(&self, arguments: &str) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_shmcast"));
-        command.args(arguments.split_whitespace()).env("SHMCAST_DIR", self.dir.path().join("channels"));
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
-    }
-
-    fn run(&self, arguments: &str) -> Output {
-        self.shmcast(arguments).output().unwrap()
-    }
-
-    /// Runs a verb that must succeed and takes its stdout for JSON.
-    fn json(&self, arguments: &str) -> Value {
-        let output = self.run(arguments);
-        assert!(output.status.success(), "{arguments}: {}", text(&output.stderr));
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{arguments}: {e}"))
-    }
-
-    fn file(&self, name: &str, content: &[u8]) -> PathBuf {
-        let path = self.dir.path().join(name);
-        fs::write(&path, content).unwrap();
-        path
-    }
-
-    fn subscribe_to(&self, arguments: &str, output: &Path) -> Child {
-        let mut command = self.shmcast(&format!("sub {arguments}"));
-        command.stdout(fs::File::create(output).unwrap()).spawn().unwrap()
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Ends with the child's stderr, so that a failed assertion says what the child said.
-fn end(child: Child) -> (i32, String) {
-    let output = child.wait_with_output().unwrap();
-    (output.status.code().unwrap_or(-1), text(&output.stderr))
-}
-
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !done() {
-        assert!(Instant::now() < deadline, "waited a minute for {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 
 /// A bridge that carried nothing has no latencies.
 #[test]
@@ -80,15 +23,6 @@ fn percentiles_of_no_messages() {
     assert_eq!((code, stderr.contains("0 repaired\n"), stderr.contains("p50")), (0, true, false), "{stderr}");
     let published = host.run("pub t");
     assert!(text(&published.stderr).contains("the next sequence is 1, "), "{published:?}");
-}
-
-/// Lines of many lengths, so that records of many sizes follow each other.
-fn lines(count: usize) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for i in 0..count {
-        writeln!(bytes, "{i} {}", "x".repeat(i * 7919 % 300)).unwrap();
-    }
-    bytes
 }
 
 #[test]
@@ -378,14 +312,9 @@ fn interrupted_programs_end_cleanly() {
     // Its input stays open, and silent.
     let input = publisher.stdin.take();
     interrupt(&publisher);
-    assert_eq!(publisher.wait_with_output().unwrap().status.code(), Some(0));
+    assert_eq!(publisher.wait_with_output().unwrap().status.code(), Some(130));
     drop(input);
     assert_eq!(host.json("stat t --json")["state"], "closed");
-}
-
-fn interrupt(child: &Child) {
-    let pid = nix::unistd::Pid::from_raw(child.id().try_into().unwrap());
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
 }
 
 #[test]

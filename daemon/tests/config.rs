@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 use shmcast::hosting::HostedSegment;
-use shmcast_daemon::bridge::spec::{BridgeSpec, ReceiveSpec, RepairSpec, SendSpec};
+use shmcast_bridge::spec::{BridgeSpec, ReceiveSpec, RepairSpec, SendSpec};
 use shmcast_daemon::config::{
     ChannelConfig, Config, ConfigError, DEFAULT_CONFIG, DaemonConfig, Host, LimitsConfig, Mode, Principal,
     Problem, WakerConfig,
@@ -211,6 +211,50 @@ fn one_mistake_does_not_hide_those_of_other_sections() {
 }
 
 #[test]
+fn one_mistake_does_not_hide_those_of_its_own_section() {
+    let text = r#"[limits]
+requests_per_second = "many"
+x = 1
+request_burst = 0
+[[channel]]
+name = "a"
+capacity = "64M"
+max_message = "4KiB"
+mode = "odd"
+subscribers = ["*", "nobody", "user:x", "grp:x"]
+labels = { 9 = "x" }
+[[channel]]
+mlok = true
+numa_node = 5000
+[[bridge]]
+channel = "a"
+wiat = "spin"
+payload_bytes = 1
+[bridge.send]
+ttl = 1000
+frm = "latest"
+[[bridge]]
+channel = "nope"
+payload_bytes = 2
+x = 1
+[bridge.receive]
+"#;
+    let found = problems(text);
+    let lines: Vec<usize> = found.iter().map(|problem| problem.position.line).collect();
+    // 12: name and capacity are missing; 22: its rules, which need no field that could not be read.
+    assert_eq!(
+        lines,
+        [2, 3, 4, 7, 9, 10, 10, 11, 12, 12, 13, 14, 17, 18, 20, 21, 22, 23, 24, 25],
+        "{found:#?}"
+    );
+    let shown = |at: usize, part: &str| assert!(found[at].to_string().contains(part), "{}", found[at]);
+    shown(3, "64MiB (67108864 B)");
+    shown(11, "numa_node = 5000");
+    shown(16, "nothing to listen to");
+    shown(17, "there is no [[channel]] \"nope\"");
+}
+
+#[test]
 fn broken_toml_and_broken_text_have_a_place_too() {
     let found = problems("[daemon]\nhttp = \n");
     assert_eq!(found[0].position.line, 2, "{found:?}");
@@ -303,7 +347,9 @@ fn no_field_is_missing_from_the_default_file() {
     let tables =
         ["[[bridge]]\nchannel = \"c\"\n[bridge.send]", "[[bridge]]\nchannel = \"c\"\n[bridge.receive]"];
     for section in sections.into_iter().chain(tables) {
-        let what = problems(&format!("{section}\nqqqqqqqqqqqqqqqq = 1\n")).remove(0).what;
+        let problems = problems(&format!("{section}\nqqqqqqqqqqqqqqqq = 1\n"));
+        let what =
+            problems.into_iter().map(|problem| problem.what).find(|what| what.contains("qqqq")).unwrap();
         let fields: Vec<&str> = what.split('`').skip(3).step_by(2).collect();
         assert!(fields.len() >= 3, "{what}");
         for field in fields {
@@ -327,7 +373,7 @@ fn what_a_file_says_is_what_the_segment_is_made_with() {
     assert_eq!(config.channels[0].mode, Mode::Strict);
     let spec = config.channels[0].spec();
     assert!(spec.is_strict && !spec.preparation.lock && !spec.preparation.huge_pages);
-    let hosted = HostedSegment::create(&spec).unwrap();
+    let hosted = HostedSegment::create(&spec, None).unwrap();
     let header = hosted.header();
     assert_eq!((header.channel.as_str(), header.labels.as_str()), ("ticks", "a=x=y\nb=2\n"));
     assert_eq!((header.geometry.capacity, header.geometry.max_message), (1 << 20, 1000));
@@ -342,6 +388,7 @@ fn host() -> Host {
         has_swap: false,
         cpus: "0-3".parse().ok(),
         numa_nodes: "0-1".parse().ok(),
+        interfaces: None,
         exists: |_| true,
     }
 }

@@ -29,6 +29,8 @@ struct Case {
     status: Status,
     /// Part of the words that the check must find.
     says: &'static str,
+    /// Part of the mend, where it matters.
+    mend: &'static str,
     files: &'static [(&'static str, &'static str)],
 }
 
@@ -39,13 +41,18 @@ const fn case(
     says: &'static str,
     files: &'static [(&'static str, &'static str)],
 ) -> Case {
-    Case { id, fear, cpus: None, status, says, files }
+    Case { id, fear, cpus: None, status, says, mend: "", files }
 }
 
 impl Case {
     /// The same for a user who named the CPUs.
     const fn on(self, cpus: &'static str) -> Self {
         Self { cpus: Some(cpus), ..self }
+    }
+
+    /// The same, with what the user should be told to do.
+    const fn mended_by(self, mend: &'static str) -> Self {
+        Self { mend, ..self }
     }
 }
 
@@ -93,6 +100,11 @@ fn a_verdict_that_is_wrong() {
         let mend_expected = matches!(found.status, Status::Fail | Status::Warn);
         if mend_expected != found.mend.is_some() && found.status != Status::Unknown {
             wrong.push(format!("{}: the mend is {:?}", case.id, found.mend));
+        }
+        let mend =
+            found.mend.as_ref().map_or(String::new(), |mend| format!("{} {}", mend.command, mend.persist));
+        if !mend.contains(case.mend) {
+            wrong.push(format!("{} ({}): {mend:?}, not {:?}", case.id, case.fear, case.mend));
         }
         if found.read.is_empty() {
             wrong.push(format!("{}: a verdict without evidence", case.id));

@@ -7,12 +7,13 @@
 
 use fastrand::Rng;
 use shmcast::control::{Event, Reply, Request as SocketRequest, VERSION, decode, encode};
-use shmcast_daemon::bridge::pcap::CaptureFile;
-use shmcast_daemon::bridge::proto::control::{CONTROL_MAX_BYTES, Control};
-use shmcast_daemon::bridge::proto::session::Session;
-use shmcast_daemon::bridge::proto::wire::{PacketWriter, Request, end_of_session, heartbeat};
+use shmcast_bridge::pcap::CaptureFile;
+use shmcast_bridge::proto::control::{CONTROL_MAX_BYTES, Control};
+use shmcast_bridge::proto::session::Session;
+use shmcast_bridge::proto::wire::{PacketWriter, Request, end_of_session, heartbeat};
 use shmcast_daemon::config::DEFAULT_CONFIG;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
 
 #[path = "../fuzz/targets.rs"]
 #[allow(unreachable_pub, reason = "public for the programs in fuzz_targets")]
@@ -22,9 +23,11 @@ fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).ok().map_or(default, |text| text.parse().expect("a number"))
 }
 
-/// Runs a target over damaged copies of `sound` and over plain noise.
+/// Runs a target over what libFuzzer bred or broke it with once, over damaged copies of `sound`, and over plain noise.
 fn fuzz(name: &str, runs: u64, sound: &[Vec<u8>], target: fn(&[u8])) {
     sound.iter().for_each(|input| target(input));
+    assert!(replay("corpus", name, target) > 0, "{name}: daemon/fuzz/corpus has nothing for it");
+    replay("regressions", name, target);
     let first_seed = number("SHMCAST_FUZZ_SEED", 0);
     for seed in first_seed..first_seed + number("SHMCAST_FUZZ_RUNS", runs) {
         let input = damaged(&mut Rng::with_seed(seed), sound);
@@ -36,6 +39,24 @@ fn fuzz(name: &str, runs: u64, sound: &[Vec<u8>], target: fn(&[u8])) {
             resume_unwind(panic);
         }
     }
+}
+
+/// Plays the files of `daemon/fuzz/FOLDER/NAME`; returns how many there are.
+fn replay(folder: &str, name: &str, target: fn(&[u8])) -> usize {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz").join(folder).join(name);
+    // The last regression of a target may be gone, and its folder with it.
+    let Ok(files) = std::fs::read_dir(&dir) else { return 0 };
+    let mut count = 0;
+    for file in files {
+        let path = file.unwrap().path();
+        let input = std::fs::read(&path).unwrap();
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| target(&input))) {
+            eprintln!("{name}: {}", path.display());
+            resume_unwind(panic);
+        }
+        count += 1;
+    }
+    count
 }
 
 fn damaged(rng: &mut Rng, sound: &[Vec<u8>]) -> Vec<u8> {
@@ -135,13 +156,13 @@ fn no_words_break_the_control_socket() {
     let channel = || "ticks".to_owned();
     let mut sound: Vec<Vec<u8>> = [
         SocketRequest::Hello { version: VERSION },
-        SocketRequest::Publish { channel: channel(), resume: true },
-        SocketRequest::Subscribe { channel: channel(), resume: false, park: true },
+        SocketRequest::Publish { channel: channel(), resume: true, anew: false },
+        SocketRequest::Subscribe { channel: channel(), resume: false, park: true, hidden: false },
     ]
     .iter()
     .map(encode)
     .collect();
-    sound.extend([Reply::Moved {}].iter().map(encode));
+    sound.extend([Reply::Publishing { generation: 1 }].iter().map(encode));
     sound.push(br#"{"reply":"refused","code":"denied","why":"because"}"#.to_vec());
     let event = br#"{"time_ns":1,"event":"attached","channel":"ticks","detail":""}"#.to_vec();
     assert!(decode::<Event>(&event).is_ok());

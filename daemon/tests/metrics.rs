@@ -340,10 +340,7 @@ fn a_port_that_is_taken_leaves_nothing_that_looks_like_a_crash() {
     assert_eq!(second.wait(), Some(1));
     let log = second.log();
     assert!(log.contains(&daemon.http.to_string()) && log.contains("daemon.http"), "{log}");
-    assert!(
-        !second.dir().join("control.running").exists(),
-        "its successor would wait for programs that there are not"
-    );
+    assert!(!second.marker().exists(), "its successor would wait for programs that there are not");
     // And with the port free, it starts at once.
     let http = daemon.http;
     drop(daemon);

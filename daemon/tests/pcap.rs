@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 use serde_json::Value;
-use shmcast_daemon::bridge::pcap::CaptureFile;
-use shmcast_daemon::bridge::proto::session::Session;
-use shmcast_daemon::bridge::proto::wire::{PacketWriter, end_of_session, heartbeat};
+use shmcast_bridge::pcap::CaptureFile;
+use shmcast_bridge::proto::session::Session;
+use shmcast_bridge::proto::wire::{PacketWriter, end_of_session, heartbeat};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Instant;

@@ -207,6 +207,32 @@ fn events_in_the_order_they_happen_and_through_a_restart() {
 }
 
 #[test]
+fn what_happened_before_somebody_asked_is_known_to_nobody() {
+    let daemon = Daemon::start(CONFIG);
+    let client = daemon.client();
+    let past = |arguments: &str| -> Vec<Value> {
+        let output = daemon.shmcast(&format!("events --json {arguments}")).output().expect("it runs");
+        assert!(output.status.success(), "{output:?}");
+        let lines = String::from_utf8(output.stdout).expect("text");
+        lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    };
+    Publisher::builder("ticks").client(&client).open().expect("it is free").close();
+    assert!(Subscriber::builder("nonesuch").client(&client).open().is_err());
+    let names = |past: &[Value]| -> Vec<String> {
+        past.iter().filter_map(|event| Some(event["event"].as_str()?.to_owned())).collect()
+    };
+    // The end of a connection is noticed a little later than the next one's refusal, or not.
+    wait_until("the publisher's end", || names(&past("--last 100")).contains(&"detached".to_owned()));
+    let all = past("--last 100");
+    let at = |name: &str| all.iter().position(|event| event["event"] == name).expect("it happened");
+    assert!(at("attached") < at("detached") && at("attached") < at("refused"), "{all:?}");
+    assert_eq!(past("--last 1"), all[all.len() - 1..]);
+    assert_eq!(past("--since 1h"), all);
+    assert_eq!(past("--since 1h --last 2"), all[all.len() - 2..]);
+    assert_eq!(daemon.shmcast("events --last 0").output().expect("it runs").status.code(), Some(2));
+}
+
+#[test]
 fn events_without_a_daemon() {
     let dir = tempfile::tempdir().expect("a directory");
     let output = Command::new(SHMCAST)
@@ -255,4 +281,35 @@ fn a_verb_without_a_manual_page_or_a_completion() {
         }
     }
     assert!(!dir.path().join("man1/shmcast-demo-reader.1").exists(), "hidden");
+}
+
+#[test]
+fn a_completion_that_offers_files_where_none_belong() {
+    let dir = tempfile::tempdir().expect("a directory");
+    fs::write(dir.path().join("a-file"), "").expect("a file");
+    let script = Command::new(SHMCAST).args(["completions", "bash"]).output().expect("it runs").stdout;
+    fs::write(dir.path().join("script"), script).expect("a file");
+    let complete = |verb: &str, option: &str| {
+        let line = format!("COMP_WORDS=(shmcast {verb} {option} '')");
+        let ask = format!(
+            "source ./script; {line}; COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _shmcast shmcast '' '{option}' || true; \
+             echo \"${{COMPREPLY[@]}}\""
+        );
+        let output = Command::new("bash").args(["-c", &ask]).current_dir(dir.path()).output().expect("bash");
+        String::from_utf8(output.stdout).expect("UTF-8").trim().to_owned()
+    };
+    for (verb, option, words) in [
+        ("sub", "--wait", "spin burst yield spin-yield backoff sleep: park"),
+        ("sub", "--from", "latest oldest"),
+        ("sub", "--resume", "oldest latest key"),
+        ("sub", "--count", ""),
+        ("pub", "--capacity", ""),
+        ("pub", "--rate", "max"),
+        ("bridge send", "--wait", "spin yield block"),
+        ("bridge recv", "--gap", "skip block"),
+        ("bridge recv", "--server", ""),
+        ("pub", "--input", "a-file script"),
+    ] {
+        assert_eq!(complete(verb, option), words, "shmcast {verb} {option}");
+    }
 }

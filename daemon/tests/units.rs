@@ -1,5 +1,6 @@
 //! The shipped units as systemd's own tools judge them. None needs systemd to run.
 
+use shmcast::hosting::handoff::MAX_KEPT;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -43,6 +44,15 @@ fn the_service_is_exposed_no_more_than_1_5() {
     };
     assert!(output.status.success(), "{}", said(&output));
     assert!(said(&output).contains("Overall exposure level"), "{}", said(&output));
+}
+
+#[test]
+fn the_daemon_takes_as_many_descriptors_as_the_unit_lets_systemd_keep() {
+    let service = fs::read_to_string(shipped("shmcastd.service")).unwrap();
+    let kept = service.lines().find_map(|line| line.strip_prefix("FileDescriptorStoreMax=")).unwrap();
+    assert_eq!(kept.parse(), Ok(MAX_KEPT));
+    let readme = fs::read_to_string(shipped("README.md")).unwrap();
+    assert!(readme.contains(&format!("`FileDescriptorStoreMax={MAX_KEPT}`")));
 }
 
 #[test]

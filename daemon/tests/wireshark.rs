@@ -3,13 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
-use shmcast_daemon::bridge::pcap::CaptureFile;
-use shmcast_daemon::bridge::proto::limit::AllowList;
-use shmcast_daemon::bridge::proto::receiver::{Delivery, Follow, Join, Origin, Receiver, ReceiverConfig};
-use shmcast_daemon::bridge::proto::replay::{Held, Replay, ReplayConfig, Reply};
-use shmcast_daemon::bridge::proto::sender::{Sender, SenderConfig};
-use shmcast_daemon::bridge::proto::session::Session;
-use shmcast_daemon::bridge::proto::wire::{Body, Downstream, MAX_DATAGRAM_BYTES, Request};
+use shmcast_bridge::pcap::CaptureFile;
+use shmcast_bridge::proto::limit::AllowList;
+use shmcast_bridge::proto::receiver::{Delivery, Follow, Join, Origin, Receiver, ReceiverConfig};
+use shmcast_bridge::proto::replay::{Held, Replay, ReplayConfig, Reply};
+use shmcast_bridge::proto::sender::{Sender, SenderConfig};
+use shmcast_bridge::proto::session::Session;
+use shmcast_bridge::proto::wire::{Body, Downstream, MAX_DATAGRAM_BYTES, Request};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;

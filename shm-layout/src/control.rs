@@ -8,20 +8,21 @@
 //! | request | descriptors with it | reply | descriptors with the reply |
 //! |---|---|---|---|
 //! | `hello` | | `welcome` | |
-//! | `publish` | resuming: segment, lock | `publishing` | segment (read-write), lock (read-write) |
+//! | `publish` | resuming: segment, lock | `publishing` | segment (read-write), lock (read-write), charter (read-only) |
 //! | `mapped` | | `done` | |
-//! | `subscribe` | resuming: segment, lock, page; then, parking: bell | `subscribed` | segment (read-only), lock (`O_PATH`), page |
+//! | `subscribe` | resuming: segment, lock, page; then, parking: bell | `subscribed` | segment (read-only), lock (`O_PATH`), page, charter (read-only) |
 //! | `list`, `stat` | | `channel` and `readers` for each, then `done` | |
 //! | `bridges` | | `bridge` for each, then `done` | |
-//! | `events` | | `done`, then `event` again and again | |
+//! | `events` | | `event` for each of the past that was asked for, `done`, then `event` again and again | |
 //! | `take-over` | | `done` | |
 //!
 //! A bell is one end of a stream socket pair that the reader made and keeps the other end of. What is sent through it has
 //! no meaning but "look": from the reader, that it is about to sleep; from the daemon, that there is something to read.
 //! A pair of each reader's own, so that nobody can take, stop or forge another's rings.
 //!
-//! A subscriber may get `moved`, with the new segment and its lock, at any time after it was subscribed; a publisher
-//! `cut-off`, when its channel was taken from it.
+//! A subscriber may get `moved`, with the new segment and its lock, at any time after it was subscribed. A publisher may get
+//! `cut-off`, when its channel was taken from it. Both come after the charter says so, and the charter decides
+//! ([`layout::charter`](crate::layout::charter)).
 //!
 //! The lock of a segment is a file that holds the segment's uuid, sealed, and that its publisher keeps locked. Readers
 //! carry it, without being able to lock it, for one purpose: the daemon that follows one that died learns from whoever
@@ -30,7 +31,7 @@
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of this protocol. Both sides must have the same.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// What a program asks for. Those that carry nothing have braces, without which unknown fields would be let pass.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,6 +48,8 @@ pub enum Request {
         channel: String,
         /// This program publishes already, and the daemon is new: the descriptors are what it holds.
         resume: bool,
+        /// The channel's sequences are to begin at 1 again.
+        anew: bool,
     },
     /// The publisher has mapped its segment and needs no further writable map of it.
     Mapped {},
@@ -58,6 +61,9 @@ pub enum Request {
         resume: bool,
         /// The reader sleeps between messages and wants to be woken through the bell sent with this.
         park: bool,
+        /// The reader is not to be shown to tools, nor counted: it reads on behalf of others.
+        #[serde(default)]
+        hidden: bool,
     },
     /// Report all channels that the asking user may read.
     List {},
@@ -68,13 +74,22 @@ pub enum Request {
     },
     /// Report all bridges whose channels the asking user may read.
     Bridges {},
-    /// Report what happens from now on.
-    Events {},
+    /// Report up to this many of the last events, and what happens from now on.
+    Events {
+        /// How many of the past, the oldest first; 0 may be left out. A daemon keeps some, and none across its restarts.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        last: u32,
+    },
     /// Take a strict channel away from a publisher that still lives, stopped perhaps.
     TakeOver {
         /// The channel.
         channel: String,
     },
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 /// What the daemon answers.
@@ -88,10 +103,15 @@ pub enum Reply {
         /// Grows with each start of the daemon.
         instance: u64,
     },
+    /// The daemon still makes the memory of its channels: greet again, at once. The greeting waits there.
+    Starting {},
     /// Attached as publisher.
-    Publishing {},
+    Publishing {
+        /// The generation that it publishes in.
+        generation: u64,
+    },
     /// Attached as reader.
-    Subscribed {},
+    Subscribed(Generation),
     /// Nothing more to say.
     Done {},
     /// Not granted.
@@ -111,16 +131,31 @@ pub enum Reply {
     /// A bridge.
     Bridge(Box<BridgeStatus>),
     /// The channel goes on in the segment that comes with this.
-    Moved {},
+    Moved(Generation),
     /// The channel was taken from this publisher: whatever it publishes from now on reaches nobody.
     CutOff {},
     /// Something happened.
     Event(Event),
 }
 
+/// One of the segments that a channel lives in, one after the other: what a reader must know of it by the daemon's word,
+/// since publishers can write to the segment itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Generation {
+    /// Its number, from 1.
+    pub generation: u64,
+    /// The first sequence in it.
+    pub first: u64,
+    /// The generation, this or an earlier one, in which sequences last began at 1.
+    pub restarted: u64,
+    /// Whether each publisher gets a generation of its own, so that messages may be void.
+    pub strict: bool,
+}
+
 /// Why the daemon refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Refusal {
     /// The two sides speak different versions.
     Version,
@@ -170,7 +205,8 @@ pub struct Process {
 pub struct ChannelStatus {
     /// Its name.
     pub channel: String,
-    /// `new`, `active`, `recovering`, `closed`, `orphaned` (its publisher died), `superseded` or `damaged`.
+    /// `new`, `active`, `recovering`, `closed`, `orphaned` (its publisher died), `superseded`, `damaged`, or `private` (files
+    /// that this user may not look into).
     pub state: String,
     /// Its publisher; `None` if there is none, or none that can be seen.
     pub publisher: Option<Process>,
@@ -203,6 +239,9 @@ pub struct ChannelStatus {
     /// What is wrong, if something is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Which of the channel's segments this is, where a daemon owns the channel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub generation: Option<u64>,
     /// `takeover` or `strict`, where a daemon owns the channel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
@@ -307,11 +346,14 @@ mod tests {
 
     #[test]
     fn requests_are_what_the_table_says_and_nothing_else() {
-        let packet = encode(&Request::Publish { channel: "ticks".into(), resume: false });
-        assert_eq!(packet, br#"{"request":"publish","channel":"ticks","resume":false}"#);
+        let packet = encode(&Request::Publish { channel: "ticks".into(), resume: false, anew: false });
+        assert_eq!(packet, br#"{"request":"publish","channel":"ticks","resume":false,"anew":false}"#);
         assert_eq!(decode::<Request>(br#"{"request":"list"}"#).unwrap(), Request::List {});
+        assert_eq!(encode(&Request::Events { last: 0 }), br#"{"request":"events"}"#);
+        let past = decode::<Request>(br#"{"request":"events","last":9}"#).unwrap();
+        assert_eq!(past, Request::Events { last: 9 });
         for bad in [
-            &br#"{"request":"publish","channel":"t","resume":false,"extra":1}"#[..],
+            &br#"{"request":"publish","channel":"t","resume":false,"anew":false,"extra":1}"#[..],
             br#"{"request":"list","channel":"t"}"#,
             br#"{"request":"mapped","channel":"t"}"#,
             br#"{"request":"events","since":1}"#,

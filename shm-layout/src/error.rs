@@ -1,11 +1,12 @@
 //! What can be wrong with a segment, said so that the reader of the message knows what to do next.
 
-use crate::layout::geometry::{MAX_CAPACITY, MIN_CAPACITY};
+use crate::layout::geometry::{MAX_CAPACITY, MAX_SEQUENCE, MIN_CAPACITY};
 use std::io;
 use thiserror::Error;
 
 /// A size out of its range.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum GeometryError {
     /// Not a power of two in range.
     #[error(
@@ -53,6 +54,7 @@ pub enum GeometryError {
 
 /// Why bytes are not a segment that this build can use.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// The file is shorter than a header page, or shorter than its header says.
     #[error("truncated: {found} B, but {needed} B are needed; remove the channel and publish again")]
@@ -112,7 +114,7 @@ pub enum OpenError {
 /// A record that no writer of ours can have left in the window it stands in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
-    "corrupt record at position {position}: word {word:#018x} where sequence {sequence} was due; another program wrote to the segment"
+    "corrupt record at position {position}: word {word:#018x} where sequence {sequence} was due; another program wrote to the segment: remove the channel, or begin it anew"
 )]
 pub struct Corrupt {
     /// Where it stands.
@@ -126,11 +128,32 @@ pub struct Corrupt {
 /// A payload larger than the channel was made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
-    "message of {length} B exceeds the channel's maximum of {max_message} B: raise --max-message or the capacity when creating it"
+    "message of {length} B exceeds the channel's maximum of {max_message} B: make the channel with a larger maximum or capacity"
 )]
 pub struct TooLarge {
     /// Bytes asked for.
     pub length: u64,
     /// The channel's maximum.
     pub max_message: u64,
+}
+
+/// A sequence that no channel counts to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error(
+    "sequence {sequence} is out of reach, since a channel counts to {MAX_SEQUENCE}: remove the channel or begin it anew"
+)]
+pub struct OutOfSequences {
+    /// The sequence that was to be skipped, or that the message would have got.
+    pub sequence: u64,
+}
+
+/// Why a message was not published. Nothing was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum WriteError {
+    /// The payload is too large.
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
+    /// The channel has used its sequences up.
+    #[error(transparent)]
+    OutOfSequences(#[from] OutOfSequences),
 }

@@ -8,7 +8,8 @@
 //! | [`layout`] | the bytes | touch memory, call the system |
 //! | [`ring`] | the protocol | map, open, log, ask the time |
 //! | [`mem`] | maps, prefault, locks, huge pages | know about rings |
-//! | [`segment`], [`reader_page`] | a mapped file that lends the protocol its cells | |
+//! | [`segment`], [`reader_page`], [`charter`] | a mapped file that lends the protocol its cells | |
+//! | [`fault`](mod@fault) | mended faults, for a build that tests the tests | be chosen in an ordinary build |
 #![deny(unsafe_op_in_unsafe_fn)]
 
 #[cfg(not(target_endian = "little"))]
@@ -16,7 +17,9 @@ compile_error!(
     "segments are little-endian and payload words are not swapped: big-endian machines cannot share them"
 );
 
+pub mod charter;
 pub mod error;
+pub mod fault;
 pub mod layout;
 pub mod ring;
 pub mod sync;

@@ -4,9 +4,9 @@ use crate::error::OpenError;
 use crate::layout::geometry::GRANULE;
 use crate::layout::reader_page::{
     ASLEEP, BUCKETS, BYTES, HEARTBEAT, HISTOGRAM, LAPPED, MAGIC, MISSED, PID, POSITION, RECEIVED, SEGMENT,
-    SEQUENCE, STARTED_AT, VERSION, WORDS, bucket, bucket_limit_ns, cut, cut_sequence, cut_word,
+    SEQUENCE, STARTED_AT, VERSION, WORDS, bucket, bucket_limit_ns,
 };
-use crate::mem::Map;
+use crate::mem::{Map, reserve};
 use crate::ring::cells::Cells;
 use crate::ring::locate::Place;
 use crate::sync::{AtomicU64, Ordering, fence};
@@ -27,8 +27,7 @@ impl ReaderPage {
     /// [`OpenError::Os`] when the file cannot be sized or mapped.
     pub fn create(file: &File, pid: u32, uuid: [u64; 2], start: Place) -> Result<Self, OpenError> {
         let os = |what| move |source| OpenError::Os { what, source };
-        nix::fcntl::posix_fallocate(file, 0, BYTES as i64)
-            .map_err(|e| os("reserve memory for the reader page")(e.into()))?;
+        reserve(file, BYTES).map_err(os("reserve memory for the reader page"))?;
         let map = Map::read_write(file, BYTES).map_err(os("map the reader page"))?;
         let page = Self { cells: map.cells(0, WORDS as u64) };
         page.set(1, VERSION);
@@ -79,18 +78,6 @@ impl ReaderPage {
         self.set(HEARTBEAT, time);
     }
 
-    /// Whether the daemon has declared message `sequence` of the segment of `generation` void. To be asked after the
-    /// message was read. Cost: one line of this subscriber's own, and a full fence: only strict channels ask.
-    ///
-    /// The daemon stores the cut, fences, and then looks for the tail once more: a message that it did not see there was
-    /// committed after the cut, so that whoever reads that message and then fences sees the cut.
-    #[inline]
-    pub fn is_void(&self, generation: u64, sequence: u64) -> bool {
-        fence(Ordering::SeqCst);
-        let word = self.cells[cut_word(generation)].load(Ordering::Relaxed);
-        cut_sequence(generation, word).is_some_and(|cut| sequence >= cut)
-    }
-
     /// Says that this subscriber sleeps until something stands at `position`; `nap` tells one sleep from the next. It is
     /// to look at the ring once more after this, to ring for the daemon's waker, and only then to sleep.
     ///
@@ -123,7 +110,7 @@ impl ReaderPage {
     }
 }
 
-/// The daemon's end of a page that it made itself, so that its size is sealed.
+/// The daemon's end of a page that it made itself, so that its size is sealed. It writes nothing here.
 #[derive(Debug, Clone)]
 pub struct HostPage {
     cells: Cells,
@@ -136,13 +123,6 @@ impl HostPage {
     /// What `mmap` says.
     pub fn open(file: &File) -> io::Result<Self> {
         Ok(Self { cells: Map::read_write(file, BYTES)?.cells(0, WORDS as u64) })
-    }
-
-    /// Declares messages of `generation` void from `sequence` on; see [`ReaderPage::is_void`].
-    pub fn cut(&self, generation: u64, sequence: u64) {
-        let (word, cut) = cut(generation, sequence);
-        self.cells[word].store(cut, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
     }
 
     /// The subscriber's word on its sleep, 0 while it is awake: a claim. The position it waits for is all but the low

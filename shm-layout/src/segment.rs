@@ -3,20 +3,19 @@
 //! Where the file comes from (a directory, a daemon's descriptor) and who may write it is the caller's affair.
 
 use crate::error::OpenError;
-use crate::layout::geometry::{HEADER_BYTES, MAX_COUNT, WORD};
+use crate::layout::geometry::{HEADER_BYTES, MAX_SEQUENCE, WORD};
 use crate::layout::header::{
-    FIRST_SEQUENCE, GENERATION, HAS_SESSION, HEADER_WORDS, Header, LAZY_BYTES, LAZY_PUBLISHED, MAGIC,
-    SESSION, SESSION_REST, STATE, State,
+    FIRST_SEQUENCE, HAS_SESSION, HEADER_WORDS, Header, LAZY_BYTES, LAZY_PUBLISHED, MAGIC, SESSION,
+    SESSION_REST, STATE, State,
 };
 use crate::layout::record::{session_identity, session_words};
-use crate::mem::{Map, Preparation, Step, prepare};
+use crate::mem::{Map, Preparation, Step, prepare, reserve};
 use crate::ring::cells::RingCells;
 use crate::ring::locate::{Locator, Place};
 use crate::ring::reader::Reader;
 use crate::ring::writer::{TakeError, Writer};
 use crate::sync::Ordering;
 use std::fs::File;
-use std::io;
 
 /// How a segment is mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,19 +138,17 @@ impl Segment {
     }
 
     /// Makes a new segment, which nobody has seen yet, continue a channel: its first message will be `next`, and its
-    /// first writer the successor of `epoch`, if there was one. `generation` counts the channel's segments, and `bytes`
-    /// the payload published in those before.
+    /// first writer the successor of `epoch`, if there was one. `bytes` is the payload published in the segments before.
     ///
     /// # Panics
     /// When the segment was mapped for reading, has had a writer, or `next` is 0 or beyond
-    /// [`MAX_COUNT`].
-    pub fn continue_from(&self, next: u64, epoch: u64, generation: u64, bytes: u64) {
+    /// [`MAX_SEQUENCE`].
+    pub fn continue_from(&self, next: u64, epoch: u64, bytes: u64) {
         let is_new = self.access == Access::Write && self.header_word(STATE) == 0;
         assert!(is_new, "only a new segment can continue another");
-        assert!((1..=MAX_COUNT).contains(&next));
+        assert!((1..=MAX_SEQUENCE).contains(&next));
         // The index holds zeros, and zero is the right position for any first sequence.
         self.cells.header[FIRST_SEQUENCE].store(next, Ordering::Relaxed);
-        self.cells.header[GENERATION].store(generation, Ordering::Relaxed);
         self.cells.header[LAZY_PUBLISHED].store(next - 1, Ordering::Relaxed);
         self.cells.header[LAZY_BYTES].store(bytes, Ordering::Relaxed);
         if epoch > 0 {
@@ -169,6 +166,12 @@ impl Segment {
         let [high, low] = session_words(session);
         self.cells.header[SESSION].store(high, Ordering::Relaxed);
         self.cells.header[SESSION_REST].store(low | HAS_SESSION, Ordering::Relaxed);
+    }
+
+    /// As [`prepare`](Self::prepare), later or in another thread: it holds the map and not the segment.
+    pub fn preparer(&self, wanted: Preparation) -> impl FnOnce() -> Vec<Step> + Send + use<> {
+        let map = self.map.clone();
+        move || prepare(&map, wanted)
     }
 
     /// How it is mapped.
@@ -194,10 +197,4 @@ fn lend(map: &Map, header: &Header) -> RingCells {
         index: map.cells(HEADER_BYTES, g.index_entries),
         data: map.cells(g.data_offset, g.capacity / WORD),
     }
-}
-
-fn reserve(file: &File, bytes: u64) -> io::Result<()> {
-    let length = i64::try_from(bytes).map_err(io::Error::other)?;
-    nix::fcntl::posix_fallocate(file, 0, length)?;
-    Ok(())
 }

@@ -9,8 +9,8 @@ mod common;
 
 use common::{Watchdog, forge_checksum, segment, set_word, word};
 use proptest::prelude::*;
-use shmcast_layout::error::OpenError;
-use shmcast_layout::layout::geometry::{Geometry, HEADER_BYTES, MAX_COUNT};
+use shmcast_layout::error::{OpenError, WriteError};
+use shmcast_layout::layout::geometry::{Geometry, HEADER_BYTES, MAX_COUNT, MAX_SEQUENCE};
 use shmcast_layout::layout::header::{
     FRONTIER, LAZY_BYTES, LAZY_KEY, LAZY_PUBLISHED, LAZY_TIME, MAGIC, STATE, State,
 };
@@ -69,13 +69,17 @@ fn exercise(file: &File) -> usize {
         let before = writer.next_sequence();
         for length in [0, 1, 48, 49, 1000, max_message] {
             if length <= max_message {
-                writer.publish(&vec![7; length as usize], 3, length == 1, 4).expect("it fits");
+                match writer.publish(&vec![7; length as usize], 3, length == 1, 4) {
+                    Ok(_) => {}
+                    Err(WriteError::OutOfSequences(_)) => assert!(writer.next_sequence() > MAX_SEQUENCE - 64),
+                    Err(other) => panic!("{other}"),
+                }
             }
         }
         assert!(writer.publish(&vec![7; max_message as usize + 1], 3, false, 4).is_err());
-        assert!(writer.next_sequence() > before);
-        writer.gap(writer.next_sequence() + 5, 5);
-        writer.gap(u64::MAX, 5);
+        assert!(writer.next_sequence() > before || before > MAX_SEQUENCE - 64);
+        let _ = writer.gap(writer.next_sequence() + 5, 5);
+        assert!(writer.gap(u64::MAX, 5).is_err());
         writer.session(*b"0123456789", 6);
         writer.close(7);
         drop(writer);
@@ -89,6 +93,10 @@ fn exercise(file: &File) -> usize {
 
 fn look_around(segment: &Segment) -> usize {
     let locator = segment.locator();
+    match locator.tail_bound() {
+        Ok(bound) => assert!((1..=MAX_SEQUENCE).contains(&bound.next_sequence())),
+        Err(corrupt) => assert!(!corrupt.to_string().is_empty()),
+    }
     let mut places = vec![Place::START];
     places.extend(locator.tail());
     places.extend(locator.oldest());
@@ -184,7 +192,7 @@ fn lived_in() -> File {
     for i in 0..300u64 {
         writer.publish(&vec![i as u8; (i * 37 % 900) as usize], i as u16, i % 50 == 0, i).unwrap();
         if i % 70 == 69 {
-            writer.gap(writer.next_sequence() + i, i);
+            writer.gap(writer.next_sequence() + i, i).unwrap();
             writer.session([9; 10], i);
         }
     }
@@ -322,7 +330,7 @@ fn refused(damage: impl FnOnce(&File)) -> TakeError {
 
 #[test]
 fn a_count_beyond_all_sequences_is_not_gone_on_from() {
-    for count in [MAX_COUNT, MAX_COUNT + 1, u64::MAX] {
+    for count in [MAX_SEQUENCE, MAX_COUNT, MAX_COUNT + 1, u64::MAX] {
         let damage = |file: &File| {
             set_word(file, LAZY_PUBLISHED as u64, count);
             // Nothing stands where the forged count leads.
@@ -449,11 +457,12 @@ fn scribbled_over_while_reading() {
         });
         for _ in 0..300 {
             let locator = segment.locator();
+            let _ = locator.tail_bound();
             for place in [locator.tail(), locator.oldest(), locator.seek(100)] {
                 let place = match place {
                     Ok(place) => place,
-                    Err(LocateError::NotYet { .. } | LocateError::TooOld { .. }) => Place::START,
-                    Err(LocateError::Overrun | LocateError::Corrupt(_)) => continue,
+                    Err(LocateError::Corrupt(_)) => continue,
+                    Err(_) => Place::START,
                 };
                 let mut reader = segment.reader(place);
                 let mut out = [0; 4000];

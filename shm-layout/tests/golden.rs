@@ -53,7 +53,7 @@ fn write() -> File {
     let mut writer = segment.writer(1234, 1000).unwrap();
     for (i, (payload, tag, key, time)) in messages().into_iter().enumerate() {
         if i == 3 {
-            writer.gap(writer.next_sequence() + 2, 1500);
+            writer.gap(writer.next_sequence() + 2, 1500).unwrap();
             writer.session(*b"SESSION-42", 1501);
         }
         writer.publish(&payload, tag, key, time).unwrap();

@@ -201,7 +201,7 @@ impl Channel {
             (Event::Gap(missing), Some(writer)) => {
                 let from = writer.next_sequence();
                 let to = from + missing - 1;
-                writer.gap(to, time);
+                writer.gap(to, time).unwrap();
                 self.note(What::Control(Control::Gap { from, to }));
             }
             (Event::Session(identity), Some(writer)) => {
@@ -372,13 +372,13 @@ impl Channel {
         let lapped = self.is_lapped(self.readers[reader].reader.place().position);
         let follower = &mut self.readers[reader];
         match follower.reader.look() {
-            // A look does not look at records.
-            Poll::Empty => assert!(!at_tail || !self.closed || follower.ended),
-            Poll::Lapped => {
+            None => assert!(!at_tail),
+            Some(Poll::Empty) => assert!(at_tail && (!self.closed || follower.ended)),
+            Some(Poll::Lapped) => {
                 assert!(lapped);
                 self.resume(reader, Resume::Oldest);
             }
-            Poll::Control(Control::End) => {
+            Some(Poll::Control(Control::End)) => {
                 assert!(at_tail && self.closed && !follower.ended);
                 follower.ended = true;
             }
@@ -494,7 +494,7 @@ fn a_second_end_is_not_lost_on_a_lapped_reader() {
 fn a_continued_ring_knows_where_it_began() {
     let file = tempfile::tempfile().unwrap();
     let segment = Segment::create(&file, header(64 << 10, None)).unwrap();
-    segment.continue_from(5000, 3, 0, 0);
+    segment.continue_from(5000, 3, 0);
     let mut writer = segment.writer(1, 0).unwrap();
     assert_eq!((writer.epoch(), writer.next_sequence()), (4, 5000));
     writer.publish(b"first", 0, false, 1).unwrap();
@@ -530,7 +530,7 @@ fn several_taken_at_once_are_what_polls_would_have_found() {
     let mut publish = |length: u64| {
         let sequence = writer.next_sequence();
         if sequence == 50 {
-            writer.gap(59, 0);
+            writer.gap(59, 0).unwrap();
             return;
         }
         let (tag, key) = (sequence as u16, sequence.is_multiple_of(7));

@@ -160,7 +160,7 @@ fn play() {
             let next = writer.next_sequence();
             match act {
                 Act::Publish(_) => drop(writer.publish(&message, 9, false, next)),
-                Act::Gap(count) => writer.gap(next + count - 1, 0),
+                Act::Gap(count) => drop(writer.gap(next + count - 1, 0)),
                 Act::Session => writer.session(*b"identity10", 0),
                 Act::Close => writer.close(0),
                 Act::Take => unreachable!("above"),

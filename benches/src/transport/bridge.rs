@@ -184,7 +184,8 @@ fn hand(event: Event<'_>, to_ring: bool, sink: &mut Sink) {
         Event::Message(message) => sink.message(message.payload),
         Event::Lapped(lapped) => sink.lost(lapped.missed),
         Event::Gap { from, to } => sink.lost(to - from + 1),
-        Event::NewEpoch { .. } | Event::NewSession { .. } | Event::End => {}
+        Event::NewEpoch { .. } | Event::NewSession { .. } | Event::Restarted | Event::End => {}
+        other => panic!("a round does not know what {other:?} means for its figures"),
     }
 }
 

@@ -14,9 +14,9 @@ use crate::transport::bridge::{
 use crate::transport::shm::CHANNEL;
 use anyhow::{Context, Result};
 use shmcast::{Publisher, Subscriber};
-use shmcast_daemon::bridge::egress::{EgressInvoker, EgressOptions};
-use shmcast_daemon::bridge::ingress::{IngressInvoker, IngressOptions};
-use shmcast_daemon::bridge::spec::{BridgeSpec, LineSpec, ReceiveSpec, RepairSpec, SendSpec, StartAt};
+use shmcast_bridge::egress::{EgressInvoker, EgressOptions};
+use shmcast_bridge::ingress::{IngressInvoker, IngressOptions};
+use shmcast_bridge::spec::{BridgeSpec, LineSpec, ReceiveSpec, RepairSpec, SendSpec, StartAt};
 use std::net::SocketAddrV4;
 
 /// What both ends are told.

@@ -88,7 +88,12 @@ fn hand(event: Event<'_>, sink: &mut Sink) {
     match event {
         Event::Message(message) => sink.message(message.payload),
         Event::Lapped(lapped) => sink.lost(lapped.missed),
-        Event::Gap { .. } | Event::NewEpoch { .. } | Event::NewSession { .. } | Event::End => {}
+        Event::Gap { .. }
+        | Event::NewEpoch { .. }
+        | Event::NewSession { .. }
+        | Event::Restarted
+        | Event::End => {}
+        other => panic!("a round does not know what {other:?} means for its figures"),
     }
 }
 

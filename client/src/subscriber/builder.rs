@@ -1,24 +1,25 @@
 //! Attaching: from a channel's name to a reader at its place.
 
 use super::following::seek;
-use super::page::{Page, show_page};
-use super::{Buffer, Resume, Start, Subscriber};
+use super::hosted::Hosted;
+use super::page::{NoPage, Page, show_page};
+use super::{Buffer, Doubt, Resume, Start, Subscriber};
 use crate::clock::Clock;
 use crate::connect::{Client, Conversation};
-use crate::directory::{Directory, is_absent, open_plain};
+use crate::directory::Directory;
 use crate::error::ChannelError;
 use crate::keeper::Attachment;
 use crate::park::{self, LONGEST_NAP, Parking};
 use crate::wait::Wait;
-use shmcast_layout::control::Request;
-use shmcast_layout::layout::geometry::record_bytes;
-use shmcast_layout::layout::header::{GENERATION, Header, State};
+use rustix::fs::OFlags;
+use shmcast_layout::charter::Charter;
+use shmcast_layout::control::{Reply, Request};
+use shmcast_layout::layout::header::{Header, State};
 use shmcast_layout::mem::Preparation;
 use shmcast_layout::reader_page::ReaderPage;
 use shmcast_layout::ring::locate::Place;
-use shmcast_layout::ring::reader::RUN;
 use shmcast_layout::segment::{Access, Segment};
-use std::fs::OpenOptions;
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -111,7 +112,11 @@ impl SubscriberBuilder {
     }
 
     /// Whether tools can see this subscriber, its lag and its losses: yes by default. Costs a few stores a message to
-    /// a line of its own, and a 4 KiB file. Without it, `--wait-readers` does not count it and `rm` does not spare it.
+    /// a line of its own, and a 4 KiB file. Without it, tools that wait for readers do not count it, and a removal of the
+    /// channel does not spare it.
+    ///
+    /// Where the file system is full or read-only, or this user may not write there, the subscriber goes on without a page:
+    /// see [`Subscriber::page_refused`].
     pub fn page(mut self, page: bool) -> Self {
         self.page = page;
         self
@@ -164,7 +169,12 @@ impl SubscriberBuilder {
     fn attach_by(&self, client: &Client) -> Result<Subscriber, ChannelError> {
         let mut conversation = Conversation::open(client.socket())?;
         let parks = self.wait == Wait::Park;
-        let request = |resume| Request::Subscribe { channel: self.name.clone(), resume, park: parks };
+        let request = |resume| Request::Subscribe {
+            channel: self.name.clone(),
+            resume,
+            park: parks,
+            hidden: !self.page,
+        };
         let path = PathBuf::from(format!("memfd:{}", self.name));
         let bell = if parks {
             Some(park::bell().map_err(ChannelError::os("make a bell for", &path))?)
@@ -172,8 +182,10 @@ impl SubscriberBuilder {
             None
         };
         let shown: Vec<BorrowedFd<'_>> = bell.iter().map(|(_, far)| far.as_fd()).collect();
-        let [file, lock, page_file] = conversation.attach(&request(false), &shown)?;
+        let (reply, [file, lock, page_file, charter_file]) = conversation.attach(&request(false), &shown)?;
+        let Reply::Subscribed(generation) = reply else { return Err(conversation.confused(&reply)) };
         let damaged = |source| ChannelError::Segment { path: path.clone(), source };
+        let charter = Charter::open(&charter_file).map_err(damaged)?;
         let segment = Segment::open(&file, Access::Read).map_err(damaged)?;
         let mut subscriber = self.read(segment, |header, place| {
             let page =
@@ -186,30 +198,39 @@ impl SubscriberBuilder {
             subscriber.parking = Some(Parking::new(near, page.page.clone(), self.longest_nap));
             shown.push(far);
         }
-        let attachment = Attachment::new(client.socket().to_owned(), socket, request(true), shown);
-        subscriber.attachment = Some(Box::new(attachment));
+        let daemon = client.socket().to_owned();
+        let attachment =
+            Attachment::new(daemon, socket, request(true), self.preparation, charter_file, shown);
+        subscriber.is_strict = generation.strict;
+        subscriber.hosted = Some(Box::new(Hosted { attachment, charter, generation, next: VecDeque::new() }));
         Ok(subscriber)
     }
 
     fn attach_to_file(&self) -> Result<Subscriber, ChannelError> {
+        let not_found = || self.directory.not_found(&self.name);
         let files = self.directory.files(&self.name)?;
         if self.wait == Wait::Park {
             let (name, dir) = (self.name.clone(), self.directory.path().to_owned());
             return Err(ChannelError::NoWaker { name, dir });
         }
-        let file = match open_plain(&files.segment, OpenOptions::new().read(true)) {
-            Ok(file) => file,
-            Err(e) if is_absent(&e) => return Err(self.directory.not_found(&self.name)),
-            Err(e) => return Err(ChannelError::os("open", &files.segment)(e)),
-        };
+        let files = files.ok_or_else(not_found)?;
+        let file = files.segment(OFlags::RDONLY)?.ok_or_else(not_found)?;
         let segment = Segment::open(&file, Access::Read)
-            .map_err(|source| ChannelError::Segment { path: files.segment.clone(), source })?;
-        self.read(segment, |header, place| match self.page.then(|| show_page(&files, header, place)) {
-            None => Ok(None),
-            Some(Ok(page)) => Ok(Some(page)),
-            Some(Err(e)) if e.is_absent() => Err(self.directory.not_found(&self.name)),
-            Some(Err(e)) => Err(e),
-        })
+            .map_err(|source| ChannelError::Segment { path: files.segment_path(), source })?;
+        let mut refused = None;
+        let mut subscriber =
+            self.read(segment, |header, place| match self.page.then(|| show_page(&files, header, place)) {
+                None => Ok(None),
+                Some(Ok(page)) => Ok(Some(page)),
+                Some(Err(NoPage::Failed(e))) if e.is_absent() => Err(not_found()),
+                Some(Err(NoPage::Failed(e))) => Err(e),
+                Some(Err(NoPage::Refused(why))) => {
+                    refused = Some(why);
+                    Ok(None)
+                }
+            })?;
+        subscriber.page_refused = refused;
+        Ok(subscriber)
     }
 
     pub(super) fn read(
@@ -232,9 +253,7 @@ impl SubscriberBuilder {
         if self.client.is_none() && matches!(segment.state(), Some((_, State::Superseded))) {
             return Err(self.directory.not_found(&self.name));
         }
-        // As large as the largest record, whose lines are copied whole, or as a run of small ones.
-        let buffer = Buffer::for_record(record_bytes(header.geometry.max_message).max(RUN));
-        let generation = segment.header_word(GENERATION);
+        let buffer = Buffer::with_room(Buffer::room_for(header));
         Ok(Subscriber {
             reader: segment.reader(place),
             clock: Clock::of_segment(header),
@@ -245,17 +264,16 @@ impl SubscriberBuilder {
             resume: self.resume,
             epoch,
             began_in,
-            is_epoch_in_doubt: false,
-            behind: behind.filter(|_| generation != 0),
+            doubt: if behind.is_some() { Doubt::Behind } else { Doubt::None },
+            behind,
             buffer,
             page,
+            page_refused: None,
             record_latency: self.record_latency,
             segment,
             steps,
-            attachment: None,
-            is_strict: generation != 0,
-            generation,
-            next_segment: None,
+            hosted: None,
+            is_strict: false,
             parking: None,
         })
     }
@@ -268,7 +286,6 @@ impl SubscriberBuilder {
             Start::Oldest => locator.oldest().map(|place| (place, None)),
             Start::Sequence(sequence) => {
                 let sequence = sequence.max(1);
-                // In a channel's only segment, position 0 was overwritten with it: the first poll finds that out.
                 let gone = (Place { position: 0, sequence }, Some(sequence));
                 seek(segment, sequence).map(|place| place.map_or(gone, |place| (place, None)))
             }

@@ -1,15 +1,16 @@
 //! Laps, takeovers and changes of segment: where a subscriber goes on when the stream does not simply go on, and what of
 //! it is void.
 
-use super::{Outcome, Subscriber};
-use crate::keeper::Attachment;
+use super::{Buffer, Doubt, Outcome, Subscriber};
+use crate::clock::Clock;
 use crate::message::{Event, Lapped, RecvError};
-use shmcast_layout::layout::geometry::{GRANULE, record_bytes};
-use shmcast_layout::layout::header::{FIRST_SEQUENCE, GENERATION, State};
+use shmcast_layout::charter::Charter;
+use shmcast_layout::fault;
+use shmcast_layout::layout::charter::Verdict;
+use shmcast_layout::layout::header::State;
 use shmcast_layout::layout::record::Control;
-use shmcast_layout::mem::Preparation;
 use shmcast_layout::ring::locate::{LocateError, Place};
-use shmcast_layout::ring::reader::{Copied, Poll};
+use shmcast_layout::ring::reader::Poll;
 use shmcast_layout::segment::{Access, Segment};
 use std::sync::atomic::{Ordering, fence};
 
@@ -21,7 +22,7 @@ impl Subscriber {
         if epoch <= self.epoch {
             return None;
         }
-        if self.has_more() {
+        if self.has_more() || self.is_withheld() {
             return None;
         }
         self.tell_epoch(epoch)
@@ -32,11 +33,11 @@ impl Subscriber {
     #[cold]
     pub(super) fn hidden_epoch(&mut self) -> Option<Outcome> {
         let state = self.reader.state();
-        if self.has_more() {
+        if self.has_more() || self.is_withheld() {
             return None;
         }
         // Records from here on are read in their places.
-        self.is_epoch_in_doubt = false;
+        self.doubt = Doubt::None;
         let (epoch, State::Active) = state? else { return None };
         if epoch <= self.epoch.max(self.began_in) {
             return None;
@@ -70,96 +71,144 @@ impl Subscriber {
     #[cold]
     pub(super) fn skip(&mut self) -> Result<Option<Outcome>, RecvError> {
         let before = self.reader.place();
-        let missed = self.reader.resume(self.resume)?;
-        if self.is_strict && self.is_void(self.next_sequence()) {
-            // Cut off meanwhile: what was found are void messages, which must not count as missed.
+        let resumed = self.reader.resume(self.resume);
+        // What a publisher that was cut off wrote must not count as missed. If nothing valid is left here, what was is counted
+        // where the channel goes on.
+        let nothing_left = match self.verdict_on_read() {
+            Verdict::Open => false,
+            Verdict::Closing => true,
+            Verdict::Cut { below, .. } => resumed.is_err() || self.next_sequence() >= below,
+        };
+        if nothing_left {
             self.reader.jump(before);
             return self.follow();
         }
+        let missed = resumed?;
         // Looked at after the jump: whatever record it skipped, the state was set before that was committed.
         fence(Ordering::Acquire);
         let known = self.epoch.max(self.began_in);
-        self.is_epoch_in_doubt = self.reader.state().is_some_and(|(epoch, _)| epoch > known);
-        self.behind = None;
+        let is_in_doubt = self.reader.state().is_some_and(|(epoch, _)| epoch > known);
+        (self.doubt, self.behind) = (if is_in_doubt { Doubt::Epoch } else { Doubt::None }, None);
         self.count(|page, place| page.lapped(missed, place));
         Ok(Some(Outcome::Other(Event::Lapped(Lapped { missed, resumed_at: self.next_sequence() }))))
     }
 
+    /// What the charter says of what was read before this call; a channel that is a file is always open.
     #[inline]
-    pub(super) fn is_void(&self, sequence: u64) -> bool {
-        self.page.as_ref().is_some_and(|page| page.page.is_void(self.generation, sequence))
+    fn verdict_on_read(&self) -> Verdict {
+        self.hosted.as_ref().map_or(Verdict::Open, |hosted| hosted.verdict_on_read())
     }
 
-    /// Whether anything but a message comes from a publisher that was cut off. Where the cut is, everything valid has
-    /// been read, so that nothing found there can matter.
-    #[cold]
-    pub(super) fn is_void_news(&mut self, poll: &Poll) -> bool {
-        let next = self.next_sequence();
-        match poll {
-            // Its void messages may overrun us: they count for nothing.
-            Poll::Lapped => self.is_void(u64::MAX),
-            Poll::Control(Control::Gap { from, .. }) if self.is_void(*from) => {
-                let position = self.reader.place().position - GRANULE;
-                self.reader.jump(Place { position, sequence: *from });
-                true
-            }
-            // An end right at the cut is valid if it came before the segment was given up; a later one has put its own
-            // state in place of that.
-            Poll::Control(Control::End) => {
-                let is_given_up = matches!(self.reader.state(), Some((_, State::Superseded)));
-                self.is_void(next) && (self.is_void(next - 1) || !is_given_up)
-            }
-            Poll::Control(_) | Poll::TooSmall { .. } | Poll::Corrupt(_) => self.is_void(next),
-            Poll::Empty | Poll::Message(_) | Poll::Superseded => false,
+    /// Whether nothing of a strict channel may be handed out, since its publisher was or is about to be cut off.
+    fn is_withheld(&self) -> bool {
+        self.is_strict && self.verdict_on_read() != Verdict::Open
+    }
+
+    /// Whether this generation is over.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.verdict_on_read(), Verdict::Cut { .. })
+    }
+
+    /// Whether what was just read of a strict channel may not be handed out, or not yet.
+    #[inline]
+    pub(super) fn withholds(&self, poll: &Poll) -> bool {
+        if fault!("void_messages_are_handed_out") {
+            return false;
         }
-    }
-
-    /// Takes back the reading of a message that turned out to be void.
-    #[cold]
-    pub(super) fn step_back(&mut self, copied: Copied) {
-        let position = self.reader.place().position - record_bytes(copied.length as u64);
-        self.reader.jump(Place { position, sequence: copied.sequence });
+        match (self.verdict_on_read(), poll) {
+            (Verdict::Open, _) | (_, Poll::Empty | Poll::Lapped | Poll::Superseded) => false,
+            (Verdict::Closing, _) => true,
+            (Verdict::Cut { below, .. }, Poll::Message(copied)) => copied.sequence >= below,
+            (Verdict::Cut { below, .. }, Poll::Control(Control::Gap { from, .. })) => *from >= below,
+            // The charter says whether an end right at the cut was there before it.
+            (Verdict::Cut { below, ended }, Poll::Control(Control::End)) => {
+                let next = self.next_sequence();
+                next > below || next == below && !ended
+            }
+            (Verdict::Cut { below, .. }, Poll::Control(_) | Poll::TooSmall { .. } | Poll::Corrupt(_)) => {
+                self.next_sequence() >= below
+            }
+        }
     }
 
     /// Called where nothing valid is left here: goes on in the next segment if the daemon has sent it.
     ///
-    /// The daemon sends it after the last word on what is void, so the segment must have been here *before* the poll
-    /// that found nothing: the first call only takes it, and has everything looked at once more.
+    /// The daemon sends it after the charter has said that this generation is over. So the segment must have been here
+    /// *before* the poll that found nothing: the first call only takes it, and has everything looked at once more.
     #[inline]
     pub(super) fn follow(&mut self) -> Result<Option<Outcome>, RecvError> {
-        if self.next_segment.is_some() {
-            return self.go_on();
-        }
-        self.next_segment = self.attachment.as_deref().and_then(Attachment::moved);
-        Ok(None)
+        let Some(hosted) = &mut self.hosted else { return Ok(None) };
+        let was_here = !hosted.next.is_empty();
+        if hosted.look_ahead() && was_here && hosted.may_go_on() { self.go_on() } else { Ok(None) }
+    }
+
+    /// Goes on in a later segment if that is where message `sequence` is; says whether it is there now.
+    ///
+    /// # Errors
+    /// The sequence is to be looked for in a later segment, and is not to be had there. The reader stays where it is.
+    pub(super) fn seek_ahead(&mut self, sequence: u64) -> Result<bool, LocateError> {
+        let Some(hosted) = &mut self.hosted else { return Ok(false) };
+        let Some(found) = hosted.find_ahead(sequence) else { return Ok(false) };
+        let (before, place) = found?;
+        hosted.next.drain(..before);
+        // The segment is mapped and its charter is ours: nothing is left that could fail.
+        let _ = self.go_on();
+        self.reader.jump(place);
+        Ok(true)
     }
 
     #[cold]
     fn go_on(&mut self) -> Result<Option<Outcome>, RecvError> {
-        let Some(file) = self.next_segment.take() else { return Ok(None) };
-        let segment = Segment::open(&file, Access::Read).map_err(|_| RecvError::Superseded)?;
-        let generation = segment.header_word(GENERATION);
-        if generation < self.generation {
-            // From a daemon that has not yet been shown the newest one.
+        // A loss that it was led over on the way here and that was not told yet is told there.
+        let untold = self.behind.filter(|_| !fault!("losses_are_forgotten_on_the_way"));
+        let expected = untold.unwrap_or_else(|| self.next_sequence());
+        let Some(hosted) = &mut self.hosted else { return Ok(None) };
+        let Some(next) = hosted.next.front_mut() else { return Ok(None) };
+        if next.charter.is_none() && next.generation.generation <= hosted.generation.generation {
+            // From a daemon that had not been shown the newest one yet.
+            hosted.next.pop_front();
             return Ok(None);
         }
-        self.steps = segment.prepare(Preparation { prefault: true, ..Preparation::NONE });
-        let mut expected = self.next_sequence();
-        if generation > self.generation {
-            // Who joined behind void messages expects more than there is.
-            expected = expected.min(segment.header_word(FIRST_SEQUENCE).max(1));
+        // All that can fail: until it is done, this reader stays as it is.
+        let charter =
+            next.charter.as_ref().map(Charter::open).transpose().map_err(|_| RecvError::Unmapped)?;
+        let (segment, steps) = match next.ready.take() {
+            Some(ready) => ready,
+            None => {
+                let segment = Segment::open(&next.segment, Access::Read).map_err(|_| RecvError::Unmapped)?;
+                (segment, Vec::new())
+            }
+        };
+        let generation = next.generation;
+        let is_restart = charter.is_some() || generation.restarted > hosted.generation.generation;
+        // Who joined behind void messages expects more than there is.
+        let expected = if is_restart { 1 } else { expected.min(generation.first) };
+        hosted.charter = charter.unwrap_or_else(|| hosted.charter.clone());
+        hosted.generation = generation;
+        hosted.next.pop_front();
+        self.begin_in(segment, generation.first);
+        (self.is_strict, self.steps) = (generation.strict, steps);
+        self.behind = (expected < generation.first).then_some(expected);
+        self.doubt = if self.behind.is_some() { Doubt::Behind } else { Doubt::None };
+        if is_restart {
+            (self.epoch, self.began_in) = (0, 0);
+            return Ok(Some(Outcome::Other(Event::Restarted)));
         }
-        let place = seek(&segment, expected)?;
-        self.reader = segment.reader(place.unwrap_or(Place { position: 0, sequence: expected }));
-        (self.generation, self.is_strict) = (generation, generation != 0);
+        // The next poll tells of a loss, or reads the record of the next publisher.
+        Ok(None)
+    }
+
+    /// Reads `segment` from its beginning on.
+    fn begin_in(&mut self, segment: Segment, first: u64) {
+        let header = segment.header();
+        let room = Buffer::room_for(header);
+        if room > self.buffer.bytes() && !fault!("the_buffer_stays_as_it_was") {
+            self.buffer = Buffer::with_room(room);
+        }
+        self.clock = Clock::of_segment(header);
+        self.reader = segment.reader(Place { position: 0, sequence: first });
+        (self.burst_mark, self.burst_target) = ((first, 0), 0);
         self.segment = segment;
-        self.behind = place.is_none().then_some(expected);
-        if self.behind.is_some() {
-            return self.begin();
-        }
-        // The place lies behind the record that says so.
-        let successor = self.reader.state().filter(|(epoch, _)| *epoch > self.epoch);
-        Ok(successor.and_then(|(epoch, _)| self.tell_epoch(epoch)))
     }
 }
 

@@ -1,49 +1,91 @@
 //! The page that a subscriber shows to tools: made, locked and named so that it is there exactly as long as its reader.
 
-use crate::directory::{ChannelFiles, unique};
+use crate::directory::{ChannelFiles, Folder, unique};
 use crate::error::ChannelError;
-use crate::lock;
+use crate::lock::{self, Owner};
+use shmcast_layout::error::OpenError;
+use shmcast_layout::fault;
 use shmcast_layout::layout::header::Header;
 use shmcast_layout::reader_page::ReaderPage;
 use shmcast_layout::ring::locate::Place;
-use std::fs::{self, File, OpenOptions, Permissions};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::PathBuf;
+use std::fs::{File, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
 
 /// This subscriber's page, shown to tools under a name for as long as it lives.
 #[derive(Debug)]
 pub(super) struct Page {
     pub(super) page: ReaderPage,
-    /// Where it is shown, and the lock that says that this reader lives. A daemon's page needs neither.
-    pub(super) shown: Option<(PathBuf, File)>,
+    /// Where it is shown, until this is dropped. A daemon's page is not.
+    #[expect(dead_code, reason = "it is there to be dropped")]
+    pub(super) shown: Option<Box<Shown>>,
 }
 
-impl Drop for Page {
+/// A page in a directory.
+#[derive(Debug)]
+pub(super) struct Shown {
+    pages: Folder,
+    name: String,
+    /// Its lock says that this reader lives.
+    _locked: File,
+    /// A forked child's copy leaves the page to its parent.
+    owner: Owner,
+}
+
+impl Drop for Shown {
     fn drop(&mut self) {
-        // A page that cannot be removed is swept by the next who lists the readers: its lock is gone.
-        if let Some((path, _)) = &self.shown {
-            let _ = fs::remove_file(path);
+        if self.owner.is_this_process() {
+            // A page that cannot be removed is swept by the next who lists the readers: its lock is gone.
+            let _ = self.pages.unlink(&self.name);
         }
     }
 }
 
+/// Why a subscriber has no page.
+pub(super) enum NoPage {
+    /// The file system has no room or lets this user write nothing: messages can be received all the same.
+    Refused(io::Error),
+    Failed(ChannelError),
+}
+
+impl From<ChannelError> for NoPage {
+    fn from(e: ChannelError) -> Self {
+        match e {
+            ChannelError::Os { source, .. }
+            | ChannelError::Segment { source: OpenError::Os { source, .. }, .. }
+                if is_refusal(&source) && !fault!("a_page_is_required") =>
+            {
+                Self::Refused(source)
+            }
+            other => Self::Failed(other),
+        }
+    }
+}
+
+fn is_refusal(e: &io::Error) -> bool {
+    use io::ErrorKind::{PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(e.kind(), PermissionDenied | QuotaExceeded | ReadOnlyFilesystem | StorageFull)
+}
+
 /// Makes a page under a hidden name, locks it, and only then shows it: a page without a lock is a dead one.
-pub(super) fn show_page(files: &ChannelFiles, header: &Header, place: Place) -> Result<Page, ChannelError> {
+pub(super) fn show_page(files: &ChannelFiles, header: &Header, place: Place) -> Result<Page, NoPage> {
     let pid = std::process::id();
+    let pages = files.readers()?;
     let name = format!("{pid}-{}", unique());
-    let (hidden, path) = (files.readers.join(format!(".{name}")), files.readers.join(name));
-    let os = |what| ChannelError::os(what, &hidden);
-    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&hidden);
-    let file = file.map_err(os("create the reader page"))?;
+    let hidden = format!(".{name}");
+    let path = pages.path_of(&hidden);
+    let os = |what| ChannelError::os(what, &path);
+    let file = pages.create(&hidden, 0o600).map_err(os("create the reader page"))?;
     let show = || {
         lock::try_lock(&file).map_err(os("lock the reader page"))?;
         // Whatever the umask: a page that the channel's owner cannot read would not keep the channel from removal.
         file.set_permissions(Permissions::from_mode(0o644)).map_err(os("set the mode of"))?;
         let page = ReaderPage::create(&file, pid, header.uuid, place)
-            .map_err(|source| ChannelError::Segment { path: hidden.clone(), source })?;
-        fs::rename(&hidden, &path).map_err(os("show the reader page"))?;
+            .map_err(|source| ChannelError::Segment { path: path.clone(), source })?;
+        pages.rename(&hidden, &name).map_err(os("show the reader page"))?;
         Ok(page)
     };
-    let page = show().inspect_err(|_: &ChannelError| drop(fs::remove_file(&hidden)))?;
-    Ok(Page { page, shown: Some((path, file)) })
+    let page = show().inspect_err(|_: &ChannelError| drop(pages.unlink(&hidden)))?;
+    let owner = Owner::this_process();
+    Ok(Page { page, shown: Some(Box::new(Shown { pages, name, _locked: file, owner })) })
 }

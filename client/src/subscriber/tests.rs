@@ -5,6 +5,7 @@ use crate::hosting::new_header;
 use crate::message::Lapped;
 use shmcast_layout::layout::geometry::Geometry;
 use shmcast_layout::mem::{Preparation, memfd};
+use std::time::Duration;
 
 const CAPACITY: u64 = 64 << 10;
 
@@ -14,7 +15,7 @@ fn continued() -> Segment {
     let file = memfd::create("continued").unwrap();
     let header = new_header("t", geometry, (0, String::new()), String::new());
     let segment = Segment::create(&file, header).unwrap();
-    segment.continue_from(101, 1, 2, 5000);
+    segment.continue_from(101, 1, 5000);
     segment
 }
 
@@ -63,6 +64,39 @@ fn a_start_before_a_continued_segment_is_a_loss_and_no_damage() {
             due += 1;
         }
         assert_eq!(due, last + 1);
+    }
+}
+
+/// Each turn finds a record that cannot be had, as a void one of a strict channel cannot.
+#[test]
+fn every_wait_keeps_its_deadline_before_a_record_that_cannot_be_had() {
+    let long = Duration::from_secs(3600);
+    for wait in [
+        Wait::Spin,
+        Wait::Burst,
+        Wait::SpinThenYield(10),
+        Wait::Yield,
+        Wait::Backoff,
+        Wait::Sleep(Duration::from_micros(100)),
+        Wait::Sleep(long),
+    ] {
+        let segment = continued();
+        let mut writer = segment.writer(1, 0).unwrap();
+        let mut subscriber = subscribe(segment, Start::Latest);
+        subscriber.wait = wait;
+        writer.publish(b"x", 0, false, 0).unwrap();
+        let start = Instant::now();
+        let deadline = start + Duration::from_millis(20);
+        let mut waiter = Waiter::default();
+        loop {
+            match subscriber.idle(&mut waiter, Some(deadline)).unwrap() {
+                ControlFlow::Continue(()) => {}
+                ControlFlow::Break(None) => break,
+                ControlFlow::Break(Some(_)) => panic!("{wait:?}: nothing was received"),
+            }
+            assert!(start.elapsed() < Duration::from_secs(20), "{wait:?} ignores its deadline");
+        }
+        assert!(Instant::now() >= deadline, "{wait:?} gives up too soon");
     }
 }
 

@@ -21,6 +21,11 @@ enum Rest {
     Nap,
 }
 
+/// Until a deadline; for ever without one.
+fn time_left(deadline: Option<Instant>) -> Duration {
+    deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()))
+}
+
 impl Subscriber {
     /// Called after a poll that found nothing: waits a little, in the way that the caller chose. Ends the wait with an event
     /// that polls do not see, or with none after the deadline.
@@ -31,7 +36,11 @@ impl Subscriber {
         deadline: Option<Instant>,
     ) -> Result<ControlFlow<Option<Outcome>>, RecvError> {
         let is_time_to_look = match self.wait {
-            Wait::Yield => !self.reader.rest_until_due(|| waiter.idle(Wait::Yield)),
+            Wait::Yield => !self.reader.rest_until_due(|| waiter.idle(Wait::Yield)) || waiter.found(),
+            Wait::Sleep(pause) => {
+                std::thread::sleep(pause.min(time_left(deadline)));
+                true
+            }
             Wait::Park => return self.sleep_for(deadline).map(ControlFlow::Break),
             wait => {
                 if wait == Wait::Burst {
@@ -87,11 +96,10 @@ impl Subscriber {
             if let Some(outcome) = self.poll()? {
                 return Ok(Some(outcome));
             }
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
+            let limit = time_left(deadline);
+            if limit.is_zero() {
                 return self.look();
             }
-            let limit = left.unwrap_or(Duration::MAX);
             match self.rest()? {
                 Rest::Found(outcome) => return Ok(Some(outcome)),
                 Rest::None => {}
@@ -125,7 +133,7 @@ impl Subscriber {
         if let Some(outcome) = self.look()? {
             return Ok(Rest::Found(outcome));
         }
-        if self.next_segment.is_some() {
+        if self.is_leaving() {
             return Ok(Rest::None);
         }
         let (position, is_watched) = (self.position(), self.is_registered() == Some(true));
@@ -133,7 +141,7 @@ impl Subscriber {
         parking.lie_down(position);
         let found = self.poll();
         let parking = self.parking.as_ref().expect("looked at above");
-        if found.as_ref().is_ok_and(Option::is_none) && self.next_segment.is_none() {
+        if found.as_ref().is_ok_and(Option::is_none) && !self.is_leaving() {
             parking.ring();
             return Ok(Rest::Nap);
         }
@@ -141,13 +149,20 @@ impl Subscriber {
         Ok(found?.map_or(Rest::None, Rest::Found))
     }
 
+    /// Whether the next poll goes on in another segment.
+    fn is_leaving(&self) -> bool {
+        self.hosted.as_ref().is_some_and(|hosted| hosted.may_go_on())
+    }
+
     /// Looks at what empty polls do not see.
     fn look(&mut self) -> Result<Option<Outcome>, RecvError> {
         if let Some(page) = &self.page {
             page.page.heartbeat(self.clock.now());
         }
-        let poll = self.reader.look();
-        if let Some(outcome) = self.take(poll, 0)? {
+        let before = self.reader.place();
+        // Something is there: the next poll takes it.
+        let Some(poll) = self.reader.look() else { return Ok(None) };
+        if let Some(outcome) = self.admit(before, poll, 0)? {
             return Ok(Some(outcome));
         }
         if poll != Poll::Empty {

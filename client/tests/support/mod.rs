@@ -48,8 +48,9 @@ pub(crate) fn rare(subscriber: &mut Subscriber) -> Event<'static> {
         Event::Gap { from, to } => Event::Gap { from, to },
         Event::NewEpoch { epoch } => Event::NewEpoch { epoch },
         Event::NewSession { session } => Event::NewSession { session },
+        Event::Restarted => Event::Restarted,
         Event::End => Event::End,
-        Event::Message(m) => panic!("message {} where something rare was due", m.sequence),
+        other => panic!("{other:?} where something rare was due"),
     }
 }
 
@@ -113,6 +114,20 @@ pub(crate) fn run(mut command: Command) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("{}\n{}", output.status, String::from_utf8_lossy(&output.stderr)))
+}
+
+/// Runs a role as another user, if that can be done here.
+pub(crate) fn as_nobody(name: &str, first: &[&str], role: &str, dir: &Path) {
+    let setpriv = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    if !is_root() {
+        return skip(name, "only root can start a process of another user");
+    }
+    let program = std::env::current_exe().expect("this program's own path");
+    let test = [&setpriv[1..], &["test", "-x", program.to_str().expect("a path in UTF-8")]].concat();
+    if !works("setpriv", &test) {
+        return skip(name, "no setpriv here, or another user may not run this test program");
+    }
+    run(process_under(&[first, &setpriv].concat(), role, dir)).unwrap_or_else(|e| panic!("{role}: {e}"));
 }
 
 /// Whether a command exists and ends well.

@@ -1,12 +1,12 @@
 //! `shmcast check`: a daemon's configuration file, before the daemon meets it.
 
 use super::figures::{size, table};
-use super::print_json;
-use crate::bridge::spec::BridgeSpec;
+use super::say::{note, print, print_json};
 use crate::config::{Config, ConfigError, Problem, Warning};
 use anyhow::Result;
 use comfy_table::{ContentArrangement, Table};
 use serde_json::json;
+use shmcast_bridge::spec::BridgeSpec;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -16,7 +16,9 @@ Examples:
   shmcastd --print-default-config | shmcast check -
 
 Errors keep a configuration from loading: exit code 1. Warnings are legal, and will be regretted: exit code 0.
-Memory, CPUs, limits, users and groups are those of this machine and this shell.";
+Memory, CPUs, interfaces, limits, users and groups are those of this machine and this shell: of
+a file for another host, some warnings mean nothing. A bridge whose interface is not there does
+not start.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
@@ -42,9 +44,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             if args.json {
                 print_json(&json!({"file": origin, "valid": false, "errors": problems, "warnings": []}))?;
             } else {
-                println!("{}", error_table(&problems).trim_fmt());
+                print(error_table(&problems).trim_fmt())?;
             }
-            eprintln!("shmcast: {origin}: {}; the daemon refuses this file", count(problems.len(), "error"));
+            note!("{origin}: {}; the daemon refuses this file", count(problems.len(), "error"));
             Ok(ExitCode::FAILURE)
         }
         Err(unreadable) => Err(unreadable.into()),
@@ -65,14 +67,14 @@ fn report_valid(args: &Args, config: &Config) -> Result<()> {
         return Ok(());
     }
     if !warnings.is_empty() {
-        println!("{}", warning_table(&warnings).trim_fmt());
+        print(warning_table(&warnings).trim_fmt())?;
     }
     let mut channels = count(config.channels.len(), "channel");
     if !config.bridges.is_empty() {
         channels += &format!(", {}", count(config.bridges.len(), "bridge"));
     }
-    eprintln!(
-        "shmcast: {}: valid, {channels}, {} of memory, {}",
+    note!(
+        "{}: valid, {channels}, {} of memory, {}",
         args.file.display(),
         size(memory),
         count(warnings.len(), "warning")

@@ -40,10 +40,13 @@ pub(super) fn command() -> clap::Command {
 
 /// Runs the daemon with the command line this process was given.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli: Cli = match super::parse() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
     if cli.print_default_config {
-        print!("{DEFAULT_CONFIG}");
-        return ExitCode::SUCCESS;
+        let printed = super::say::print(DEFAULT_CONFIG);
+        return printed.map_or_else(|e| ExitCode::from(super::end(&e)), |()| ExitCode::SUCCESS);
     }
     log();
     match run(&Options { config_path: cli.config, socket: cli.socket }) {
@@ -65,7 +68,9 @@ fn log() {
         registry.with(journal).init();
         return;
     }
-    let text = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    // A log that cannot be written is no reason to end: without the second call, the library would say so on stderr too,
+    // and panic when that fails.
+    let text = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).log_internal_errors(false);
     // Colours are for people; a file gets none.
     registry.with(text.with_ansi(std::io::stderr().is_terminal())).init();
 }

@@ -1,6 +1,6 @@
 //! `shmcast doctor`: shows what the checks of this host found. The judging is in [`crate::doctor`].
 
-use std::{fmt::Write as _, io::IsTerminal, io::Write as _, path::PathBuf, process::ExitCode};
+use std::{fmt::Write as _, io::IsTerminal, path::PathBuf, process::ExitCode};
 
 use clap::builder::PossibleValuesParser;
 use comfy_table::{Attribute, Cell, Color, ColumnConstraint, ContentArrangement, Table, Width, presets};
@@ -59,14 +59,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let host = Host::new(Root::at(&args.root)?, args.cpu.clone())?;
     let report = doctor::examine(&host, &args.only);
     let text = if args.json {
-        serde_json::to_string_pretty(&report)? + "\n"
+        serde_json::to_string_pretty(&report)?
     } else if std::io::stdout().is_terminal() {
         let detailed = args.verbose || !args.only.is_empty();
         for_eyes(&report, args.worst_first, detailed, columns(), is_colour_wanted())
     } else {
         for_pipes(&report, args.worst_first)
     };
-    std::io::stdout().write_all(text.as_bytes())?;
+    super::say::print(text)?;
     Ok(if report.count.fail > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 

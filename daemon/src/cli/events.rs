@@ -1,26 +1,38 @@
-//! `shmcast events`: what happens on the daemon's channels, as it happens.
+//! `shmcast events`: what happens on the daemon's channels, as it happens, and what has happened.
 
 use super::ls::who;
-use super::{Host, HostArg, print_json, stop_flag, stopped};
+use super::say::{note, print, print_json};
+use super::stop::Stop;
+use super::units::parse_duration;
+use super::{Host, HostArg};
 use anyhow::{Result, bail};
 use shmcast::control::Event;
 use shmcast::{ChannelError, Client, Events};
-use std::io::Write;
 use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const EXAMPLE: &str = "\
 Examples:
   shmcast events --follow
-  shmcast events --follow --json | jq 'select(.event == \"refused\")'";
+  shmcast events --last 20
+  shmcast events --since 10m --json | jq -r .event | sort | uniq -c
+  shmcast events --follow --json | jq 'select(.event == \"refused\")'
+
+Exit codes: 0 success, 1 error, 2 wrong usage. Ctrl-C and SIGTERM end --follow with 0; without it
+the code is 130 or 143 if no event came.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct Args {
     #[command(flatten)]
     host: HostArg,
-    /// Go on until interrupted, through restarts of the daemon; without it, end after the next event
+    /// Begin with this many of the last events; the daemon keeps those since its start, 1024 unless configured otherwise
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    last: Option<u32>,
+    /// Begin with the events of this long ago
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    since: Option<Duration>,
+    /// Go on until interrupted, through restarts of the daemon; without it, end after the past, or else after the next event
     #[arg(long, short)]
     follow: bool,
     /// Print as JSON, one line an event
@@ -32,37 +44,62 @@ pub(super) struct Args {
 const PAUSE: Duration = Duration::from_millis(200);
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let stop = stop_flag()?;
+    let stop = Stop::listen()?;
     let host = args.host.host()?;
     let Host::Daemon(client) = host else {
         bail!("{host} has no events: only a daemon tells them; start shmcastd, or set SHMCAST_SOCKET");
     };
-    let mut events = client.events()?;
-    while !stopped(&stop) {
+    let asks_for_past = args.last.is_some() || args.since.is_some();
+    let last = args.last.unwrap_or(if args.since.is_some() { u32::MAX } else { 0 });
+    let (past, mut events) = client.events_after(last)?;
+    let first_ns = args.since.map_or(0, |since| now_ns().saturating_sub(since.as_nanos() as u64));
+    // Of a daemon that is back, only what is new is shown.
+    let mut shown_ns = now_ns();
+    for event in past.iter().filter(|event| event.time_ns >= first_ns) {
+        show(event, args.json)?;
+        shown_ns = event.time_ns;
+    }
+    if asks_for_past && !args.follow {
+        return Ok(ExitCode::SUCCESS);
+    }
+    while !stop.is_set() {
         match events.next_event() {
             Ok(None) => {}
             Ok(Some(event)) => {
-                print(&event, args.json)?;
+                show(&event, args.json)?;
+                shown_ns = event.time_ns;
                 if !args.follow {
-                    break;
+                    return Ok(ExitCode::SUCCESS);
                 }
             }
             Err(e @ ChannelError::NoDaemon { .. }) if args.follow => {
-                eprintln!("shmcast: {e}; waiting for it to come back");
-                let Some(back) = wait_for(&client, &stop) else { break };
-                eprintln!("shmcast: it is back; what happened meanwhile is not known");
+                note!("{e}; waiting for it to come back");
+                let Some((past, back)) = wait_for(&client, &stop) else { break };
+                note!("it is back; what happened without it is not known");
+                let known_ns = shown_ns;
+                for event in past.iter().filter(|event| event.time_ns > known_ns) {
+                    show(event, args.json)?;
+                    shown_ns = event.time_ns;
+                }
                 events = back;
             }
             Err(e) => return Err(e.into()),
         }
     }
+    if !args.follow {
+        return Err(stop.interrupted("INTERRUPTED: no event came").into());
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The events of the next daemon, or `None` when we are told to stop.
-fn wait_for(client: &Client, stop: &AtomicBool) -> Option<Events> {
-    while !stopped(stop) {
-        if let Ok(events) = client.events() {
+fn now_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
+}
+
+/// The events of the next daemon since its start, or `None` when we are told to stop.
+fn wait_for(client: &Client, stop: &Stop) -> Option<(Vec<Event>, Events)> {
+    while !stop.is_set() {
+        if let Ok(events) = client.events_after(u32::MAX) {
             return Some(events);
         }
         std::thread::sleep(PAUSE);
@@ -70,12 +107,11 @@ fn wait_for(client: &Client, stop: &AtomicBool) -> Option<Events> {
     None
 }
 
-fn print(event: &Event, json: bool) -> Result<()> {
+fn show(event: &Event, json: bool) -> Result<()> {
     if json {
         return print_json(event);
     }
-    writeln!(std::io::stdout().lock(), "{}", line(event))?;
-    Ok(())
+    print(line(event))
 }
 
 /// Time, event, channel, role, process and detail, as far as there are any.

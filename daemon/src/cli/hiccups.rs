@@ -4,7 +4,7 @@
 use std::{
     collections::BTreeMap,
     fmt::Write as _,
-    io::{IsTerminal, Write as _},
+    io::IsTerminal,
     os::fd::AsFd,
     path::PathBuf,
     process::ExitCode,
@@ -23,6 +23,7 @@ use nix::{
 use serde::Serialize;
 
 use super::figures::{Ns, table};
+use super::say;
 use super::units::parse_duration;
 use crate::{
     cpu_list::CpuList,
@@ -120,8 +121,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let interrupt =
         SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC).context("cannot watch for Ctrl-C")?;
     let outcome = args.measure(&cpus, &interrupt)?;
-    let text = if args.json { serde_json::to_string_pretty(&outcome)? + "\n" } else { for_eyes(&outcome) };
-    std::io::stdout().write_all(text.as_bytes())?;
+    let text = if args.json { serde_json::to_string_pretty(&outcome)? } else { for_eyes(&outcome) };
+    say::print(text)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -147,7 +148,7 @@ impl Args {
             let now = begun.elapsed();
             let stalls = recorder.drain();
             if lines {
-                eprintln!("{}", interval_line(now, now - last, &stalls));
+                say::line(interval_line(now, now - last, &stalls));
             }
             if let Some(log) = &mut log {
                 log.write(last, now - last, &stalls)?;

@@ -1,7 +1,8 @@
 //! `shmcast ls`: all channels, a line each.
 
+use super::HostArg;
 use super::figures::{grouped, size, table};
-use super::{HostArg, print_json};
+use super::say::{note, print, print_json};
 use anyhow::Result;
 use shmcast::Process;
 use std::process::ExitCode;
@@ -24,7 +25,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if channels.is_empty() {
-        eprintln!("shmcast: no channels in {host}: publish one with `shmcast pub NAME --dir DIR`");
+        note!("no channels in {host}: publish one with `shmcast pub NAME --dir DIR`");
         return Ok(ExitCode::SUCCESS);
     }
     let mut rows =
@@ -44,9 +45,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             sequence(channel.next_sequence),
         ]);
     }
-    println!("{}", rows.trim_fmt());
+    print(rows.trim_fmt())?;
     for (channel, what) in channels.iter().filter_map(|c| Some((&c.channel, c.error.as_ref()?))) {
-        eprintln!("shmcast: channel {channel:?} is damaged: {what}");
+        note!("channel {channel:?} is damaged: {what}");
     }
     Ok(ExitCode::SUCCESS)
 }

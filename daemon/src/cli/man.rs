@@ -1,9 +1,10 @@
 //! `shmcast man` and `shmcast completions`: what a package installs beside the programs, made from their own command
 //! lines so that neither can be out of date.
 
+use super::say::{self, note};
 use super::{Cli, daemon};
 use anyhow::{Context, Result};
-use clap::CommandFactory;
+use clap::{CommandFactory, ValueHint};
 use clap_complete::Shell;
 use std::fs;
 use std::path::PathBuf;
@@ -45,9 +46,9 @@ pub(super) fn manuals(args: &ManArgs) -> Result<ExitCode> {
         }
     }
     if args.json {
-        super::print_json(&serde_json::json!({ "written": written }))?;
+        say::print_json(&serde_json::json!({ "written": written }))?;
     } else {
-        eprintln!("shmcast: {} manual pages in {}", written.len(), args.dir.display());
+        note!("{} manual pages in {}", written.len(), args.dir.display());
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -78,7 +79,16 @@ fn visible(command: &clap::Command, name: &'static str) -> clap::Command {
     for argument in command.get_arguments() {
         visible = visible.arg(argument.clone());
     }
-    visible.version(env!("CARGO_PKG_VERSION")).subcommands(verbs)
+    without_files(visible.version(env!("CARGO_PKG_VERSION")).subcommands(verbs))
+}
+
+/// Values that are neither words nor paths are for the user to type: a shell that offers files for them misleads.
+fn without_files(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|argument| {
+        let is_free = argument.get_action().takes_values() && argument.get_value_hint() == ValueHint::Unknown;
+        if is_free { argument.value_hint(ValueHint::Other) } else { argument }
+    });
+    command.mut_subcommands(without_files)
 }
 
 /// Prints a completion script.
@@ -91,6 +101,6 @@ pub(super) fn completions(args: &CompletionsArgs) -> Result<ExitCode> {
     let mut command = visible(&command, name);
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, name, &mut script);
-    std::io::Write::write_all(&mut std::io::stdout(), &script)?;
+    say::print(String::from_utf8_lossy(&script))?;
     Ok(ExitCode::SUCCESS)
 }

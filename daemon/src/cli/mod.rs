@@ -1,19 +1,19 @@
 //! The command line: verbs, their common options, and exit codes.
 //!
-//! Data goes to stdout, everything said about it to stderr. Exit code 0 is success, 1 an error, 2 wrong usage, 3 that
-//! messages were missed.
+//! Data goes to stdout, everything said about it to stderr (`say`). Exit code 0 is success, 1 an error, 2 wrong usage, 3
+//! that messages were missed, 130 and 143 that a signal came before the work was done (`stop`).
 
-use anyhow::{Error, Result};
+use anyhow::{Context, Error, Result, bail};
 use clap::{Parser, Subcommand};
+use say::note;
 use shmcast::{
     ChannelError, ChannelInfo, ChannelStatus, Client, DIR_VARIABLE, Directory, Publisher, PublisherBuilder,
     SOCKET_VARIABLE, Subscriber, SubscriberBuilder,
 };
+use std::ffi::CStr;
 use std::fmt;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 mod bridge;
 mod check;
@@ -28,21 +28,28 @@ mod ls;
 mod man;
 mod publish;
 mod rm;
+mod say;
 mod stat;
+mod stop;
 mod subscribe;
 mod takeover;
 mod top;
 mod units;
 
+/// Exit code of an error.
+const FAILED: u8 = 1;
+/// Exit code of a command line that makes no sense.
+const WRONG_USAGE: u8 = 2;
 /// Exit code when messages were missed.
 const MISSED: u8 = 3;
 
 /// One publisher, a hundred local readers, one cache line a message.
 #[derive(Debug, Parser)]
 #[command(name = "shmcast", version, arg_required_else_help = true, max_term_width = 110)]
-#[command(
-    after_help = "Example: shmcast demo --readers 50\n\nExit codes: 0 success, 1 error, 2 wrong usage, 3 messages were missed."
-)]
+#[command(after_help = "Example: shmcast demo --readers 50\n\n\
+    Exit codes: 0 success, 1 error, 2 wrong usage, 3 messages were missed; 130 (Ctrl-C) or 143\n\
+    (SIGTERM) if it came before the work was done. Verbs without an end of their own are ended by\n\
+    Ctrl-C: it is no failure of theirs. If the reader of a pipe leaves, the command ends with 0.")]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
@@ -86,7 +93,7 @@ enum Verb {
 #[derive(Debug, Clone, clap::Args)]
 struct HostArg {
     /// Use the channels in this directory [default: $SHMCAST_DIR; else the daemon's, if one answers; else
-    /// /dev/shm/shmcast]
+    /// /dev/shm/shmcast, if root has made it and lets you in; else /dev/shm/shmcast-UID, your own]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
@@ -116,15 +123,21 @@ impl HostArg {
         }
     }
 
-    /// As [`host`](Self::host), but a channel given as a path says by itself where it is.
+    /// As [`host`](Self::host), for a verb that is about one channel. A channel is a name: a path, which would lead out of
+    /// the directory of channels, is refused.
     fn host_of(&self, channel: &str) -> Result<(Host, String)> {
-        match (&self.dir, channel.rsplit_once('/')) {
-            (None, Some((dir, name))) => {
-                let dir = if dir.is_empty() { "/" } else { dir };
-                Ok((Host::Directory(Directory::at(dir)), name.to_owned()))
+        if channel.contains('/') {
+            let (dir, name) = channel.trim_end_matches('/').rsplit_once('/').unwrap_or((".", channel));
+            let (dir, name) = (if dir.is_empty() { "/" } else { dir }, name.trim_end_matches('/'));
+            if shmcast::hosting::fault!("paths_lead_out_of_the_directory") {
+                return Ok((Host::Directory(Directory::at(dir)), name.to_owned()));
             }
-            _ => Ok((self.host()?, channel.to_owned())),
+            bail!(
+                "channel {channel:?}: a channel is a name, not a path: give the directory with --dir DIR and the \
+                 channel's name, here `--dir {dir} {name}`"
+            );
         }
+        Ok((self.host()?, channel.to_owned()))
     }
 }
 
@@ -169,7 +182,11 @@ impl fmt::Display for Host {
 
 /// Runs the command line this process was given.
 pub fn main() -> ExitCode {
-    let result = match Cli::parse().verb {
+    let cli: Cli = match parse() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    let result = match cli.verb {
         Verb::Demo(args) => demo::run(&args),
         Verb::Pub(args) => publish::run(&args),
         Verb::Sub(args) => subscribe::run(&args),
@@ -187,15 +204,31 @@ pub fn main() -> ExitCode {
         Verb::Completions(args) => man::completions(&args),
         Verb::DemoReader(args) => demo::reader::run(&args),
     };
-    result.unwrap_or_else(|error| {
-        // Whoever reads our output has left: that is his decision, not an error.
-        let pipe_closed = error.chain().filter_map(|e| e.downcast_ref::<std::io::Error>());
-        if pipe_closed.into_iter().any(|e| e.kind() == std::io::ErrorKind::BrokenPipe) {
-            return ExitCode::SUCCESS;
+    result.unwrap_or_else(|error| ExitCode::from(end(&error)))
+}
+
+/// The command line of this process. `--help` and `--version` are data; what is wrong with the usage is not.
+fn parse<P: Parser>() -> Result<P, ExitCode> {
+    P::try_parse().map_err(|usage| {
+        if usage.use_stderr() {
+            // Coloured on a terminal; nobody is left to tell if it cannot be written.
+            let _ = usage.print();
+            return ExitCode::from(WRONG_USAGE);
         }
-        eprintln!("shmcast: {}", describe(&error));
-        ExitCode::FAILURE
+        match usage.print().map_err(say::unwritable) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(e) => ExitCode::from(end(&e.into())),
+        }
     })
+}
+
+/// Says why a verb failed; returns the exit code.
+fn end(error: &Error) -> u8 {
+    if say::has_reader_left(error) {
+        return 0;
+    }
+    note!("{}", describe(error));
+    error.downcast_ref().map_or(FAILED, stop::Interrupted::exit_code)
 }
 
 /// An error and its causes in one line.
@@ -210,25 +243,11 @@ fn describe(error: &Error) -> String {
     text
 }
 
-/// Becomes true at the first Ctrl-C or SIGTERM; a second one ends the process at once.
-fn stop_flag() -> Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register_conditional_default(signal, stop.clone())?;
-        signal_hook::flag::register(signal, stop.clone())?;
+/// Has tools show this process under a name of the user's, and pins this thread to a CPU, as far as asked for.
+fn name_and_pin(name: Option<&CStr>, cpu: Option<usize>) -> Result<()> {
+    name.map_or(Ok(()), nix::sys::prctl::set_name)?;
+    match cpu {
+        Some(cpu) => shmcast::pin_current_thread(cpu).with_context(|| format!("pin to --cpu {cpu}")),
+        None => Ok(()),
     }
-    Ok(stop)
-}
-
-fn stopped(stop: &AtomicBool) -> bool {
-    stop.load(Ordering::Relaxed)
-}
-
-/// Prints a value as one line of JSON.
-fn print_json(value: &impl serde::Serialize) -> Result<()> {
-    use std::io::Write;
-    let mut out = std::io::stdout().lock();
-    serde_json::to_writer(&mut out, value).map_err(std::io::Error::from)?;
-    writeln!(out)?;
-    Ok(())
 }

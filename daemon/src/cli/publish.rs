@@ -5,30 +5,39 @@ mod pace;
 
 use super::figures::{grouped, size};
 use super::framing::{InputFraming, read_message};
-use super::units::{parse_cpu, parse_size};
-use super::{Host, HostArg, print_json, stop_flag, stopped};
-use crate::bridge::pcap::Capture;
+use super::say::{note, print_json};
+use super::stop::Stop;
+use super::units::{parse_cpu, parse_mode, parse_name, parse_size, words};
+use super::{Host, HostArg};
 use anyhow::{Context, Result, bail};
 use capture::{CaptureArgs, Played};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pace::{Pace, Rate};
 use serde_json::json;
 use shmcast::Publisher;
+use shmcast::hosting::fault;
+use shmcast_bridge::pcap::Capture;
+use std::ffi::CString;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 const EXAMPLE: &str = "\
 Examples:
   seq 1 1000000 | shmcast pub ticks --wait-readers 1
   shmcast pub itch --input 12302019.NASDAQ_ITCH50 --framing u16be --rate 1000000/s
-  shmcast pub itch --pcap morning.pcap --unwrap --port 26400 --speed 10";
+  shmcast pub itch --pcap morning.pcap --unwrap --port 26400 --speed 10
+
+Exit codes: 0 all was published, 1 error, 2 wrong usage; 130 (Ctrl-C) or 143 (SIGTERM) if it came
+before the end: the last line says how many messages were published, and up to which sequence.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
@@ -43,6 +52,10 @@ pub(super) struct Args {
     /// Largest message [default: an eighth of the capacity, at most 16MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     max_message: Option<u64>,
+    /// Mode of a new channel: 700, yours alone; 750, your group reads; 755, all users read [default: 700]. One that is
+    /// there must have it
+    #[arg(long, value_name = "MODE", value_parser = words(&["700", "750", "755"], parse_mode), hide_possible_values = true)]
+    mode: Option<u32>,
     /// File to publish, or - for stdin
     #[arg(long, value_name = "FILE", default_value = "-")]
     input: PathBuf,
@@ -50,7 +63,7 @@ pub(super) struct Args {
     #[arg(long, value_enum, default_value = "lines")]
     framing: InputFraming,
     /// Messages a second, as 5000/s, or max
-    #[arg(long, default_value = "max")]
+    #[arg(long, default_value = "max", value_parser = words(&["max"], Rate::from_str), hide_possible_values = true)]
     rate: Rate,
     #[command(flatten)]
     capture: CaptureArgs,
@@ -63,18 +76,19 @@ pub(super) struct Args {
     /// Pin the publisher to this CPU
     #[arg(long, value_name = "N", value_parser = parse_cpu)]
     cpu: Option<usize>,
+    /// Name of this process in tools, in place of shmcast: 1 to 15 bytes
+    #[arg(long, value_parser = parse_name)]
+    name: Option<CString>,
     /// Print the summary as JSON on stdout
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let stop = stop_flag()?;
+    let stop = Stop::listen()?;
     // Before the channel exists: a wrong file name should leave nothing behind.
     let source = Source::open(args, &stop)?;
-    if let Some(cpu) = args.cpu {
-        shmcast::pin_current_thread(cpu).with_context(|| format!("pin to --cpu {cpu}"))?;
-    }
+    super::name_and_pin(args.name.as_deref(), args.cpu)?;
 
     let (host, channel) = args.host.host_of(&args.channel)?;
     let mut builder = host.publisher(&channel);
@@ -84,21 +98,24 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(max_message) = args.max_message {
         builder = builder.max_message(max_message);
     }
+    if let Some(mode) = args.mode {
+        if let Host::Daemon(_) = host {
+            bail!("{host} says who may read its channels: leave --mode out, or give --dir to use files");
+        }
+        builder = builder.mode(mode);
+    }
     let mut publisher = builder.open()?;
     let memory: Vec<String> = publisher.preparation().iter().map(ToString::to_string).collect();
     for step in publisher.preparation().iter().filter(|step| step.result.is_err()) {
-        eprintln!("shmcast: memory: {step}");
+        note!("memory: {step}");
     }
     wait_for_readers(args.wait_readers, &host, &channel, &stop)?;
 
     let first_sequence = publisher.next_sequence();
     let started = Instant::now();
     let progress = progress();
-    let (published, bytes, played) = match source {
-        Source::Input(input) => {
-            let (published, bytes) = publish_input(args, input, &mut publisher, &stop, &progress)?;
-            (published, bytes, None)
-        }
+    let done = match source {
+        Source::Input(input) => publish_input(args, input, &mut publisher, &stop, &progress)?,
         Source::Capture(path, capture) => {
             publish_capture(args, path, capture, &mut publisher, &stop, &progress)?
         }
@@ -108,31 +125,48 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let (epoch, next_sequence) = (publisher.epoch(), publisher.next_sequence());
     publisher.close();
 
+    let seconds = elapsed.as_secs_f64();
     if args.json {
         print_json(&json!({
-            "channel": args.channel, "epoch": epoch, "published": published, "bytes": bytes,
-            "first_sequence": first_sequence, "next_sequence": next_sequence, "seconds": elapsed.as_secs_f64(),
-            "memory": memory, "capture": played.map(|played| played.json()),
+            "channel": args.channel, "epoch": epoch, "published": done.published, "bytes": done.bytes,
+            "interrupted": !done.is_complete, "first_sequence": first_sequence, "next_sequence": next_sequence,
+            "seconds": seconds, "memory": memory, "capture": done.played.as_ref().map(Played::json),
         }))?;
-    } else {
-        let rate = (published as f64 / elapsed.as_secs_f64().max(1e-9)) as u64;
-        let sequences = match published {
-            0 => format!("the next sequence is {next_sequence}"),
-            _ => format!("sequences {first_sequence} to {}", next_sequence - 1),
-        };
-        eprintln!(
-            "shmcast: {}: published {} messages, {} of payload, in {:.3} s ({}/s), {sequences}, epoch {epoch}",
-            args.channel,
-            grouped(published),
-            size(bytes),
-            elapsed.as_secs_f64(),
-            grouped(rate),
-        );
-        if let Some(played) = played {
-            played.print();
-        }
+    } else if let Some(played) = &done.played {
+        played.print();
+    }
+    let said = done.describe(&args.channel, seconds, first_sequence..next_sequence, epoch);
+    match done.is_complete {
+        true if args.json => {}
+        true => note!("{said}"),
+        false => return Err(stop.interrupted(said).into()),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The messages that were published, and whether they were all.
+struct Done {
+    published: u64,
+    bytes: u64,
+    is_complete: bool,
+    played: Option<Played>,
+}
+
+impl Done {
+    fn describe(&self, channel: &str, seconds: f64, sequences: Range<u64>, epoch: u64) -> String {
+        let Range { start, end } = sequences;
+        let sequences = match self.published {
+            0 => format!("the next sequence is {end}"),
+            _ => format!("sequences {start} to {}", end - 1),
+        };
+        format!(
+            "{channel}: {}published {} messages, {} of payload, in {seconds:.3} s ({}/s), {sequences}, epoch {epoch}",
+            if self.is_complete { "" } else { "INTERRUPTED: " },
+            grouped(self.published),
+            size(self.bytes),
+            grouped((self.published as f64 / seconds.max(1e-9)) as u64),
+        )
+    }
 }
 
 /// Where messages come from.
@@ -142,7 +176,7 @@ enum Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    fn open(args: &'a Args, stop: &'a AtomicBool) -> Result<Self> {
+    fn open(args: &'a Args, stop: &'a Stop) -> Result<Self> {
         match args.capture.file() {
             Some(path) => Ok(Self::Capture(path, args.capture.open(path)?)),
             None if from_stdin(args) && args.repeat != 1 => {
@@ -157,7 +191,7 @@ fn from_stdin(args: &Args) -> bool {
     args.input.as_os_str() == "-"
 }
 
-fn open_input<'a>(args: &Args, stop: &'a AtomicBool) -> Result<BufReader<Interruptible<'a>>> {
+fn open_input<'a>(args: &Args, stop: &'a Stop) -> Result<BufReader<Interruptible<'a>>> {
     let file = if from_stdin(args) {
         File::from(io::stdin().as_fd().try_clone_to_owned()?)
     } else {
@@ -166,35 +200,45 @@ fn open_input<'a>(args: &Args, stop: &'a AtomicBool) -> Result<BufReader<Interru
     Ok(BufReader::with_capacity(1 << 20, Interruptible { file, stop }))
 }
 
-/// Publishes the input as often as asked for; says how many messages and bytes that were.
+/// Publishes the input as often as asked for.
 fn publish_input(
     args: &Args,
     first_input: BufReader<Interruptible<'_>>,
     publisher: &mut Publisher,
-    stop: &AtomicBool,
+    stop: &Stop,
     progress: &ProgressBar,
-) -> Result<(u64, u64)> {
+) -> Result<Done> {
     let (mut published, mut bytes) = (0, 0);
     let pace = Pace::new(stop);
     let mut input = Some(first_input);
     let mut message = Vec::new();
-    'input: for _ in 0..args.repeat {
-        let mut input = input.take().map_or_else(|| open_input(args, stop), Ok)?;
-        while !stopped(stop) {
-            if !read_message(args.framing, &mut input, &mut message)? {
-                continue 'input;
-            }
-            pace.wait_turn(args.rate, published);
-            publisher.publish(&message)?;
-            bytes += message.len() as u64;
-            published += 1;
-            if published % 4096 == 0 {
-                progress.set_position(published);
+    let is_complete = 'all: {
+        for _ in 0..args.repeat {
+            let mut input = input.take().map_or_else(|| open_input(args, stop), Ok)?;
+            loop {
+                let is_there = match read_message(args.framing, &mut input, &mut message) {
+                    // The input was cut off, and may have been so within a message.
+                    Err(_) if stop.is_set() => break 'all false,
+                    read => read?,
+                };
+                if !is_there {
+                    break;
+                }
+                pace.wait_turn(args.rate, published);
+                if stop.is_set() {
+                    break 'all false;
+                }
+                publisher.publish(&message)?;
+                bytes += message.len() as u64;
+                published += 1;
+                if published % 4096 == 0 {
+                    progress.set_position(published);
+                }
             }
         }
-        break;
-    }
-    Ok((published, bytes))
+        true
+    };
+    Ok(Done { published, bytes, is_complete, played: None })
 }
 
 /// Plays the capture as often as asked for; what became of it is the first time's.
@@ -203,33 +247,37 @@ fn publish_capture(
     path: &Path,
     first: Capture<'_>,
     publisher: &mut Publisher,
-    stop: &AtomicBool,
+    stop: &Stop,
     progress: &ProgressBar,
-) -> Result<(u64, u64, Option<Played>)> {
+) -> Result<Done> {
     let played = args.capture.play(path, first, publisher, stop, progress)?;
-    let (mut published, mut bytes) = (played.published, played.bytes);
+    let (mut published, mut bytes, mut is_complete) = (played.published, played.bytes, played.is_complete);
     for _ in 1..args.repeat {
-        if stopped(stop) {
+        if !is_complete {
             break;
         }
         let again = args.capture.play(path, args.capture.open(path)?, publisher, stop, progress)?;
         published += again.published;
         bytes += again.bytes;
+        is_complete = again.is_complete;
     }
-    Ok((published, bytes, Some(played)))
+    Ok(Done { published, bytes, is_complete, played: Some(played) })
 }
 
-/// Input that ends when the program is told to stop, also while there is nothing to read.
+/// Input whose next read fails when the program is told to stop, also while there is nothing to read.
 struct Interruptible<'a> {
     file: File,
-    stop: &'a AtomicBool,
+    stop: &'a Stop,
 }
 
 impl Read for Interruptible<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
-            if stopped(self.stop) {
-                return Ok(0);
+            if self.stop.is_set() {
+                if fault!("cut_line_is_published") {
+                    return Ok(0);
+                }
+                return Err(io::Error::other(self.stop.interrupted("interrupted")));
             }
             let mut input = [PollFd::new(self.file.as_fd(), PollFlags::POLLIN)];
             match poll(&mut input, PollTimeout::from(100u8)) {
@@ -244,12 +292,17 @@ impl Read for Interruptible<'_> {
 
 /// A line on a terminal, nothing elsewhere.
 fn progress() -> ProgressBar {
-    let style = ProgressStyle::with_template("{spinner} published {human_pos} ({per_sec}) {elapsed}")
-        .expect("the template is ours");
+    let rate = |state: &ProgressState, out: &mut dyn fmt::Write| {
+        // Of a line that is shown to people, and a screen that may have gone.
+        let _ = write!(out, "{}/s", grouped(state.per_sec() as u64));
+    };
+    let style = ProgressStyle::with_template("{spinner} published {human_pos} ({rate}) {elapsed}")
+        .expect("the template is ours")
+        .with_key("rate", rate);
     ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()).with_style(style)
 }
 
-fn wait_for_readers(wanted: usize, host: &Host, channel: &str, stop: &AtomicBool) -> Result<()> {
+fn wait_for_readers(wanted: usize, host: &Host, channel: &str, stop: &Stop) -> Result<()> {
     if wanted == 0 {
         return Ok(());
     }
@@ -264,9 +317,12 @@ fn wait_for_readers(wanted: usize, host: &Host, channel: &str, stop: &AtomicBool
             bar.finish_and_clear();
             return Ok(());
         }
-        if stopped(stop) {
+        if stop.is_set() {
             bar.finish_and_clear();
-            bail!("interrupted with {attached} of {wanted} readers attached; nothing was published");
+            let said = format!(
+                "{channel}: INTERRUPTED with {attached} of {wanted} readers attached, published nothing"
+            );
+            return Err(stop.interrupted(said).into());
         }
         std::thread::sleep(Duration::from_millis(20));
     }

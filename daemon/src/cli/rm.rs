@@ -1,12 +1,17 @@
 //! `shmcast rm`: a channel's files, once nobody uses them.
 
-use super::{Host, HostArg, print_json};
+use super::figures::size;
+use super::say::{note, print_json};
+use super::{Host, HostArg};
 use anyhow::{Result, bail};
 use serde_json::json;
 use std::process::ExitCode;
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: shmcast rm ticks")]
+#[command(
+    after_help = "Removes a channel's own files only. A directory that holds anything else is refused, and left as it is.\n\n\
+                  Example: shmcast rm ticks"
+)]
 pub(super) struct Args {
     /// Name of the channel
     channel: String,
@@ -24,7 +29,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             "{host} owns its channels: take {channel} out of its configuration and reload it, or give --dir"
         );
     };
-    match directory.remove(&channel) {
+    let removed = match directory.remove(&channel) {
         Err(e) if e.is_unknown_channel() => {
             bail!(
                 "no channel {channel:?} in {}: `shmcast ls` shows those there are",
@@ -32,11 +37,13 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             )
         }
         removed => removed?,
-    }
+    };
     if args.json {
-        print_json(&json!({"removed": args.channel, "dir": directory.path()}))?;
+        let (files, bytes) = (&removed.files, removed.bytes);
+        print_json(&json!({"removed": channel, "dir": directory.path(), "files": files, "bytes": bytes}))?;
     } else {
-        eprintln!("shmcast: removed {} from {}", args.channel, directory.path().display());
+        let (dir, files) = (directory.path().display(), removed.files.join(", "));
+        note!("removed {channel} from {dir}: {files}; {} of memory", size(removed.bytes));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,8 +1,10 @@
 //! `shmcast stat`: one channel and its readers, once or every second.
 
+use super::HostArg;
 use super::figures::{Ns, grouped, size, table};
 use super::ls::who;
-use super::{HostArg, print_json, stop_flag, stopped};
+use super::say::{print, print_json};
+use super::stop::Stop;
 use anyhow::Result;
 use shmcast::{ChannelStatus, ReaderStatus};
 use std::io::IsTerminal;
@@ -10,7 +12,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: shmcast stat ticks --watch")]
+#[command(
+    after_help = "Example: shmcast stat ticks --watch\n\nCtrl-C and SIGTERM end --watch with exit code 0."
+)]
 pub(super) struct Args {
     /// Name of the channel
     channel: String,
@@ -25,28 +29,26 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let stop = stop_flag()?;
+    let stop = Stop::listen()?;
     let (host, name) = args.host.host_of(&args.channel)?;
     let clear = args.watch && std::io::stdout().is_terminal() && !args.json;
     let mut before: Option<(Instant, ChannelStatus)> = None;
     loop {
         let channel = host.channel(&name)?;
         let now = Instant::now();
-        if clear {
-            print!("\x1b[H\x1b[2J");
-        }
         if args.json {
             print_json(&channel)?;
         } else {
             let rate = before.as_ref().and_then(|(then, earlier)| rate(earlier, &channel, now - *then));
-            print_table(&channel, rate);
+            let clear = if clear { "\x1b[H\x1b[2J" } else { "" };
+            print(format_args!("{clear}{}", describe(&channel, rate)))?;
         }
         if !args.watch {
             return Ok(ExitCode::SUCCESS);
         }
         before = Some((now, channel));
         while now.elapsed() < Duration::from_secs(1) {
-            if stopped(&stop) {
+            if stop.is_set() {
                 return Ok(ExitCode::SUCCESS);
             }
             std::thread::sleep(Duration::from_millis(50));
@@ -60,7 +62,7 @@ fn rate(earlier: &ChannelStatus, later: &ChannelStatus, between: Duration) -> Op
     Some((published as f64 / between.as_secs_f64()) as u64)
 }
 
-fn print_table(channel: &ChannelStatus, rate: Option<u64>) {
+fn describe(channel: &ChannelStatus, rate: Option<u64>) -> String {
     let mut facts = table(["CHANNEL", &channel.channel], 2);
     let mut fact = |name: &str, value: Option<String>| {
         if let Some(value) = value {
@@ -84,17 +86,17 @@ fn print_table(channel: &ChannelStatus, rate: Option<u64>) {
     for label in channel.labels.lines() {
         fact("label", Some(label.to_owned()));
     }
-    println!("{}", facts.trim_fmt());
     let count = channel.readers.len();
-    println!("\n{count} reader{}", if count == 1 { "" } else { "s" });
+    let mut text = format!("{}\n\n{count} reader{}", facts.trim_fmt(), if count == 1 { "" } else { "s" });
     if count == 0 {
-        return;
+        return text;
     }
     let mut rows = table(["PID", "COMMAND", "LAG", "RECEIVED", "LAPPED", "MISSED", "P50", "P99", "MAX"], 2);
     for reader in &channel.readers {
         rows.add_row(reader_row(reader));
     }
-    println!("{}", rows.trim_fmt());
+    text += &format!("\n{}", rows.trim_fmt());
+    text
 }
 
 fn reader_row(reader: &ReaderStatus) -> [String; 9] {

@@ -2,16 +2,18 @@
 
 use super::figures::{Ns, grouped};
 use super::framing::{OutputFraming, write_message};
-use super::units::parse_cpu;
-use super::{Host, HostArg, MISSED, stop_flag, stopped};
-use anyhow::{Context, Result, bail};
+use super::say::{self, Out, note};
+use super::stop::Stop;
+use super::units::{parse_cpu, parse_name, words};
+use super::{Host, HostArg, MISSED};
+use anyhow::{Result, bail};
 use hdrhistogram::Histogram;
 use serde_json::json;
 use shmcast::{Event, Message, Resume, Start, State, Subscriber, SubscriberBuilder, Wait};
-use std::io::{self, BufWriter, Write};
+use std::ffi::CString;
+use std::io::Write;
 use std::process::ExitCode;
 use std::str::FromStr;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 const EXAMPLE: &str = "\
@@ -19,7 +21,8 @@ Examples:
   shmcast sub ticks --from oldest
   shmcast sub ticks --wait spin --cpu 3 --framing none --summary --wait-channel
 
-Exit codes: 0 nothing missed, 3 messages were missed, 1 error, 2 wrong usage.";
+Exit codes: 0 nothing missed, 3 messages were missed, 1 error, 2 wrong usage. Ctrl-C and SIGTERM
+end it as the end of the stream does; only if --count was not reached the code is 130 or 143.";
 
 /// How often an idle subscriber looks up from the ring.
 const IDLE_LOOK: Duration = Duration::from_millis(100);
@@ -32,17 +35,20 @@ pub(super) struct Args {
     #[command(flatten)]
     host: HostArg,
     /// Where to begin: latest, oldest, or a sequence
-    #[arg(long, default_value = "latest", value_parser = parse_start)]
+    #[arg(long, default_value = "latest", value_parser = words(&["latest", "oldest"], parse_start), hide_possible_values = true)]
     from: Start,
     /// How to wait: spin, burst, yield, spin-yield, backoff, sleep:MICROSECONDS, or park (a daemon's channel only)
-    #[arg(long, default_value = "yield", value_parser = parse_wait)]
+    #[arg(long, default_value = "yield", value_parser = words(WAITS, parse_wait), hide_possible_values = true)]
     wait: Wait,
     /// Where to go on after having been lapped: oldest, latest or key
-    #[arg(long, default_value = "oldest", value_parser = parse_resume)]
+    #[arg(long, default_value = "oldest", value_parser = words(&["oldest", "latest", "key"], parse_resume), hide_possible_values = true)]
     resume: Resume,
     /// Pin to this CPU
     #[arg(long, value_name = "N", value_parser = parse_cpu)]
     cpu: Option<usize>,
+    /// Name of this process in tools, in place of shmcast: 1 to 15 bytes
+    #[arg(long, value_parser = parse_name)]
+    name: Option<CString>,
     /// End after this many messages
     #[arg(long, value_name = "N")]
     count: Option<u64>,
@@ -59,6 +65,8 @@ pub(super) struct Args {
     #[arg(long, requires = "summary")]
     json: bool,
 }
+
+const WAITS: &[&str] = &["spin", "burst", "yield", "spin-yield", "backoff", "sleep:", "park"];
 
 fn parse_start(text: &str) -> Result<Start, String> {
     match text {
@@ -96,24 +104,28 @@ fn parse_resume(text: &str) -> Result<Resume, String> {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let stop = stop_flag()?;
-    if let Some(cpu) = args.cpu {
-        shmcast::pin_current_thread(cpu).with_context(|| format!("pin to --cpu {cpu}"))?;
-    }
+    let stop = Stop::listen()?;
+    super::name_and_pin(args.name.as_deref(), args.cpu)?;
     let (host, channel) = args.host.host_of(&args.channel)?;
     let builder =
         host.subscriber(&channel).start(args.from).wait(args.wait).resume(args.resume).record_latency(true);
-    let Some(mut subscriber) = attach(args, builder, &stop)? else { return Ok(ExitCode::SUCCESS) };
+    let Some(mut subscriber) = attach(args, builder, &stop)? else { return ended(args, &stop, 0, 0) };
+
+    if let Some(why) = subscriber.page_refused() {
+        note!(
+            "{channel}: no reader page ({why}): received all the same; tools and `rm` do not see this reader"
+        );
+    }
 
     let mut tally = Tally::new(subscriber.next_sequence());
-    let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+    let mut out = Out::stdout()?;
     // Whoever waits for a publisher does not mean the end of the one before.
-    let mut skip_end = args.wait_channel
-        && args.from == Start::Latest
-        && matches!(subscriber.publisher_state(), Some((_, State::Closed)));
+    let was_closed =
+        args.from == Start::Latest && matches!(subscriber.publisher_state(), Some((_, State::Closed)));
+    let mut skip_end = args.wait_channel && was_closed;
     let clock = subscriber.clock();
     let mut watch = PublisherWatch::new(&host, &channel);
-    while args.count.is_none_or(|count| tally.received < count) && !stopped(&stop) {
+    while args.count.is_none_or(|count| tally.received < count) && !stop.is_set() {
         let mut event = subscriber.try_recv()?;
         if event.is_none() {
             // Nothing is waiting: show what was received before waiting for more.
@@ -128,6 +140,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             let latency_ns = clock.ns_since(message.time);
             tally.message(&message, latency_ns);
             write_message(args.framing, &mut out, &message, latency_ns)?;
+            out.end_message()?;
             skip_end = false;
             continue;
         }
@@ -139,25 +152,52 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         tally.event(&event);
         report(args, &event, &mut out)?;
         if event == Event::End {
+            if was_closed && tally.received == 0 {
+                tell_closed(&host, &channel);
+            }
             break;
         }
     }
     out.flush()?;
     tally.print(args, subscriber.next_sequence());
-    Ok(if tally.missed > 0 { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
+    ended(args, &stop, tally.received, tally.missed)
+}
+
+/// The exit code of a subscriber that came to an end.
+fn ended(args: &Args, stop: &Stop, received: u64, missed: u64) -> Result<ExitCode> {
+    match args.count.filter(|&count| received < count && stop.is_set()) {
+        _ if missed > 0 => Ok(ExitCode::from(MISSED)),
+        Some(count) => {
+            let (received, count) = (grouped(received), grouped(count));
+            let said = format!("{}: INTERRUPTED: received {received} of {count} messages", args.channel);
+            Err(stop.interrupted(said).into())
+        }
+        None => Ok(ExitCode::SUCCESS),
+    }
 }
 
 /// Attaches, waiting for the channel if asked; `None` when interrupted meanwhile.
-fn attach(args: &Args, builder: SubscriberBuilder, stop: &AtomicBool) -> Result<Option<Subscriber>> {
+fn attach(args: &Args, builder: SubscriberBuilder, stop: &Stop) -> Result<Option<Subscriber>> {
     let patience = if args.wait_channel { IDLE_LOOK } else { Duration::ZERO };
     loop {
         match builder.clone().wait_for_channel(patience).open() {
             Ok(subscriber) => return Ok(Some(subscriber)),
-            Err(e) if e.is_unknown_channel() && args.wait_channel && !stopped(stop) => {}
+            Err(e) if e.is_unknown_channel() && args.wait_channel && !stop.is_set() => {}
             Err(e) if e.is_unknown_channel() && args.wait_channel => return Ok(None),
             Err(e) if e.is_unknown_channel() => bail!("{e} (--wait-channel)"),
             Err(e) => return Err(e.into()),
         }
+    }
+}
+
+/// Says what a closed channel holds to a user who asked for what comes next, and to whom nothing comes.
+fn tell_closed(host: &Host, channel: &str) {
+    let Ok(status) = host.channel(channel) else { return };
+    match (status.oldest_sequence, status.next_sequence) {
+        (Some(oldest), Some(next)) if oldest < next => {
+            note!("{channel}: closed; {} messages are there: --from oldest", grouped(next - oldest));
+        }
+        _ => note!("{channel}: closed and holds no message: --wait-channel waits for its next publisher"),
     }
 }
 
@@ -171,8 +211,10 @@ fn report(args: &Args, event: &Event<'_>, out: &mut impl Write) -> Result<()> {
             Event::NewSession { session } => {
                 json!({"event": "session", "session": String::from_utf8_lossy(&session)})
             }
+            Event::Restarted => json!({"event": "restarted"}),
             Event::End => json!({"event": "end"}),
             Event::Message(_) => return Ok(()),
+            ref other => json!({"event": "other", "detail": format!("{other:?}")}),
         };
         writeln!(out, "{line}")?;
         return Ok(());
@@ -181,19 +223,21 @@ fn report(args: &Args, event: &Event<'_>, out: &mut impl Write) -> Result<()> {
     match *event {
         Event::Lapped(l) => {
             let (missed, resumed_at) = (grouped(l.missed), l.resumed_at);
-            eprintln!("shmcast: {channel}: lapped: missed {missed} messages, going on at {resumed_at}");
+            note!("{channel}: lapped: missed {missed} messages, going on at {resumed_at}");
         }
         Event::Gap { from, to } => {
             let missing = grouped(to - from + 1);
-            eprintln!("shmcast: {channel}: gap: {missing} messages ({from} to {to}) never reached this host");
+            note!("{channel}: gap: {missing} messages ({from} to {to}) never reached this host");
         }
         Event::NewEpoch { epoch } => {
-            eprintln!("shmcast: {channel}: a new publisher took over (epoch {epoch})")
+            note!("{channel}: a new publisher took over (epoch {epoch})")
         }
         Event::NewSession { session } => {
-            eprintln!("shmcast: {channel}: new session {:?}", String::from_utf8_lossy(&session));
+            note!("{channel}: new session {:?}", String::from_utf8_lossy(&session));
         }
+        Event::Restarted => note!("{channel}: the channel began again: sequences count from 1"),
         Event::End | Event::Message(_) => {}
+        ref other => note!("{channel}: {other:?}"),
     }
     Ok(())
 }
@@ -237,7 +281,7 @@ impl Tally {
         if !args.summary {
             if self.missed > 0 {
                 let (missed, received) = (grouped(self.missed), grouped(self.received));
-                eprintln!("shmcast: {}: MISSED {missed} messages, received {received}", args.channel);
+                note!("{}: MISSED {missed} messages, received {received}", args.channel);
             }
             return;
         }
@@ -257,13 +301,13 @@ impl Tally {
                 "lapped": self.lapped, "started_at": self.started_at, "first_sequence": self.first,
                 "next_sequence": next_sequence, "latency_ns": latency,
             });
-            eprintln!("{summary}");
+            say::line(summary);
             return;
         }
         let figures: Vec<String> = latency.iter().map(|(name, ns)| format!("{name} {}", Ns(*ns))).collect();
         let figures = if h.is_empty() { "none".to_owned() } else { figures.join(", ") };
-        eprintln!(
-            "shmcast: {}: received {}, missed {}, lapped {} times; latency {figures}",
+        note!(
+            "{}: received {}, missed {}, lapped {} times; latency {figures}",
             args.channel,
             grouped(self.received),
             grouped(self.missed),
@@ -304,7 +348,7 @@ impl<'a> PublisherWatch<'a> {
         let Ok(status) = self.host.channel(self.channel) else { return };
         if status.state == "orphaned" {
             self.told = true;
-            eprintln!("shmcast: {}: the publisher died without closing; waiting for the next", self.channel);
+            note!("{}: the publisher died without closing; waiting for the next", self.channel);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `shmcast takeover`: takes a strict channel away from a publisher that lives and does not answer.
 
-use super::{Host, HostArg, print_json};
+use super::say::{note, print_json};
+use super::{Host, HostArg};
 use anyhow::{Result, bail};
 use serde_json::json;
 use std::process::ExitCode;
@@ -37,7 +38,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         print_json(&json!({ "channel": name, "taken_from": from }))?;
     } else {
         let from = from.as_ref().map_or("nobody".to_owned(), super::ls::who);
-        eprintln!("shmcast: channel {name}: taken from {from}, free for the next publisher");
+        note!("channel {name}: taken from {from}, free for the next publisher");
     }
     Ok(ExitCode::SUCCESS)
 }

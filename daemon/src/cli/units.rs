@@ -1,8 +1,52 @@
 //! Options' values as a person writes them, and what to write instead of one that cannot be used.
 
 use bytesize::ByteSize;
+use clap::builder::{PossibleValue, TypedValueParser};
+use std::ffi::{CString, OsStr};
 use std::net::SocketAddrV4;
 use std::time::Duration;
+
+/// Reads a value, some of whose forms are words that a shell can complete.
+#[derive(Clone)]
+pub(super) struct Words<T, E> {
+    words: &'static [&'static str],
+    read: fn(&str) -> Result<T, E>,
+}
+
+pub(super) const fn words<T, E>(
+    words: &'static [&'static str],
+    read: fn(&str) -> Result<T, E>,
+) -> Words<T, E> {
+    Words { words, read }
+}
+
+impl<T, E> TypedValueParser for Words<T, E>
+where
+    T: Clone + Send + Sync + 'static,
+    E: Into<Box<dyn std::error::Error + Send + Sync>> + Clone + 'static,
+{
+    type Value = T;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<T, clap::Error> {
+        self.read.parse_ref(command, argument, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(self.words.iter().copied().map(PossibleValue::new)))
+    }
+}
+
+/// Reads the name that tools show for this process, of 1 to 15 bytes: more the kernel does not keep.
+pub(super) fn parse_name(text: &str) -> Result<CString, String> {
+    let name = CString::new(text).ok().filter(|_| (1..=15).contains(&text.len()));
+    name.filter(|_| !text.contains(char::is_control))
+        .ok_or_else(|| format!("{text:?} is no name for a process: write 1 to 15 bytes, as in feed-a"))
+}
 
 /// Reads `500ms`, `10s`, `1.5m` or `8h`.
 pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
@@ -24,11 +68,20 @@ pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
 
 /// Reads `1400`, `64KiB` or `1.5GB` as bytes, at least one.
 pub(super) fn parse_size(text: &str) -> Result<u64, String> {
+    crate::config::refuse_half_unit(text)?;
     match text.parse::<ByteSize>().map(|size| size.as_u64()) {
         Ok(0) => Err("nothing fits into 0 B: give at least one byte, or leave it out".to_owned()),
         Ok(bytes) => Ok(bytes),
         Err(_) => Err(format!("{text:?} is no size: write bytes, as in 1400, or a unit too, as in 64KiB")),
     }
+}
+
+/// Reads the mode of a directory that its owner can use: `700`, `0750` or `755`.
+pub(super) fn parse_mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| mode & !0o777 == 0 && mode & 0o700 == 0o700);
+    mode.ok_or_else(|| {
+        format!("{text:?} is no mode of a directory of yours: write 700 (yours alone), 750 (your group reads) or 755 (all read)")
+    })
 }
 
 /// Reads an IPv4 address with its port.
@@ -59,6 +112,22 @@ mod tests {
         assert_eq!(parse_size("64KiB"), Ok(64 << 10));
         for wrong in ["0", "0KiB", "0.1", "lots", "", "-1", "1XB"] {
             assert!(parse_size(wrong).is_err(), "{wrong}");
+        }
+        for (wrong, hint) in [
+            ("64M", "write 64MiB (67108864 B) or 64MB (64000000 B)"),
+            ("1.5 g", "write 1.5GiB (1610612736 B) or 1.5GB (1500000000 B)"),
+            ("M", "no size"),
+        ] {
+            let said = parse_size(wrong).expect_err(wrong);
+            assert!(said.contains(hint), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_mode_that_locks_its_owner_out_or_is_no_mode() {
+        assert_eq!(["700", "0750", "755"].map(parse_mode), [0o700, 0o750, 0o755].map(Ok));
+        for wrong in ["", "0", "rwx", "800", "644", "1777", "-755", "0o755"] {
+            assert!(parse_mode(wrong).is_err(), "{wrong}");
         }
     }
 

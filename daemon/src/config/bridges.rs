@@ -5,8 +5,8 @@
 use super::host::Host;
 use super::rules::Broken;
 use super::{ChannelConfig, Config, fields};
-use crate::bridge::proto::wire::{HEADER_BYTES, LENGTH_BYTES};
-use crate::bridge::spec::{BridgeSpec, Direction, WaitMode};
+use shmcast_bridge::proto::wire::{HEADER_BYTES, LENGTH_BYTES};
+use shmcast_bridge::spec::{BridgeSpec, Direction, WaitMode};
 use std::net::SocketAddrV4;
 
 /// UDP payload that an Ethernet frame of 1500 bytes takes.
@@ -27,22 +27,27 @@ pub(super) fn own(bridge: &BridgeSpec) -> Broken {
     problems.map(|(field, what)| (path(field), format!("{field}: {what}"))).collect()
 }
 
-/// What is wrong with a bridge in view of `channels` and of the bridges `before` it.
+/// What is wrong with a bridge in view of the `names` of all channels, of `channels` as far as they can be read, of the bridges `before` it, and of the names of the channels that any
+/// bridge receives.
 pub(super) fn together(
     bridge: &BridgeSpec,
+    names: &[String],
     channels: &[ChannelConfig],
     before: &[BridgeSpec],
+    received: &[String],
 ) -> Vec<(&'static str, String)> {
     let mut broken = Broken::new();
-    let Some(channel) = channels.iter().find(|channel| channel.name == bridge.channel) else {
-        let names: Vec<&str> = channels.iter().map(|channel| channel.name.as_str()).collect();
+    if !names.contains(&bridge.channel) {
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let hint = match names.is_empty() {
             true => ": add a [[channel]] of this name".to_owned(),
             false => fields::hint(&bridge.channel, &names),
         };
         return vec![("channel", format!("channel: there is no [[channel]] {:?}{hint}", bridge.channel))];
-    };
-    if let Some(Direction::Send(_)) = bridge.direction() {
+    }
+    // One that could not be read has its own mistakes told.
+    let channel = channels.iter().find(|channel| channel.name == bridge.channel);
+    if let (Some(Direction::Send(_)), Some(channel)) = (bridge.direction(), channel) {
         broken.extend(too_long(bridge, channel));
     }
     for other in before {
@@ -57,8 +62,9 @@ pub(super) fn together(
             let what = format!("bind: {bind} is bridge {title:?}'s already: choose another port");
             broken.push(("send.repair.bind", what));
         }
-        if other.channel == bridge.channel {
-            broken.extend(on_one_channel(bridge, other));
+        match other.channel == bridge.channel {
+            true => broken.extend(on_one_channel(bridge, other)),
+            false => broken.extend(one_tag(bridge, other, received)),
         }
     }
     broken
@@ -86,6 +92,28 @@ fn on_one_channel(bridge: &BridgeSpec, other: &BridgeSpec) -> Option<(&'static s
         "line: a loop: {channel:?} would go back to {to}, where it comes from (bridge {title:?}): send it elsewhere"
     );
     Some(("line", what))
+}
+
+/// Two channels whose sessions begin alike: a receiver that follows a sender by its tag could not tell them apart. Tags that both
+/// were written on purpose are refused only where the packets meet.
+fn one_tag(bridge: &BridgeSpec, other: &BridgeSpec, received: &[String]) -> Option<(&'static str, String)> {
+    // What is received goes on under the session that it came with.
+    let relays = |bridge: &BridgeSpec| bridge.session.is_none() && received.contains(&bridge.channel);
+    let names_it =
+        |bridge: &BridgeSpec| matches!(bridge.direction(), Some(Direction::Send(_))) && !relays(bridge);
+    let meet = bridge.lines.iter().any(|line| other.lines.iter().any(|to| line.group == to.group));
+    let on_purpose = bridge.session.is_some() && other.session.is_some();
+    if !names_it(bridge) || !names_it(other) || bridge.tag() != other.tag() || (on_purpose && !meet) {
+        return None;
+    }
+    let what = format!(
+        "session: bridges {:?} and {:?} would both send sessions that begin with {:?}, and receivers could not tell them \
+         apart: give one of them another session of 1 to 4 characters",
+        other.title(),
+        bridge.title(),
+        bridge.tag()
+    );
+    Some((if bridge.session.is_some() { "session" } else { "channel" }, what))
 }
 
 fn repair_address(bridge: &BridgeSpec) -> Option<SocketAddrV4> {
@@ -119,6 +147,7 @@ impl Config {
                 |field, what: String, instead: &str| found.push((index, field, what, instead.to_owned()));
             let channel = self.channels.iter().find(|channel| channel.name == bridge.channel);
             warn_of_thread(bridge, &self.bridges[..index], host, &mut warn);
+            warn_of_interfaces(bridge, host, &mut warn);
             if bridge.payload_bytes > ETHERNET_PAYLOAD_BYTES {
                 let what = format!(
                     "{} B exceed the {ETHERNET_PAYLOAD_BYTES} of an Ethernet frame: where the network takes no jumbo \
@@ -196,6 +225,21 @@ impl Config {
                 ),
             };
             warn("bridge.line", what, "a port of its own for each channel");
+        }
+    }
+}
+
+/// The daemon that reads this may be another host's, so it is no error; on this host the bridge would not start.
+fn warn_of_interfaces(bridge: &BridgeSpec, host: &Host, warn: &mut impl FnMut(&'static str, String, &str)) {
+    let Some(found) = &host.interfaces else { return };
+    for interface in bridge.lines.iter().filter_map(|line| line.interface.as_ref()) {
+        if !found.iter().any(|(name, address)| name == interface || address.to_string() == *interface) {
+            let what = format!(
+                "no interface {interface:?} with an IPv4 address on this host: the bridge will not start here"
+            );
+            let there: Vec<String> =
+                found.iter().map(|(name, address)| format!("{name} ({address})")).collect();
+            warn("bridge.line", what, &format!("one of {}", there.join(", ")));
         }
     }
 }

@@ -9,9 +9,10 @@ use std::str::FromStr;
 /// Whom a channel's access list names.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Principal {
-    /// `user:NAME`: a user by name, looked up when a program attaches. One that does not exist matches nobody.
+    /// `user:NAME`: the user whom the user database calls so. A program's user is looked up when it connects, once a minute at
+    /// most. A name that does not exist matches nobody.
     User(String),
-    /// `group:NAME`: a group's members, looked up in the same way.
+    /// `group:NAME`: users in the group of this name, looked up in the same way.
     Group(String),
     /// `uid:N`: a user by number, whether or not it has a name.
     Uid(u32),
@@ -76,6 +77,26 @@ impl<'de> Deserialize<'de> for Principal {
     }
 }
 
+/// Refuses `64M` and the like, which some programs read as 64 MiB and others as 64 MB.
+///
+/// # Errors
+/// Both sizes that may have been meant.
+pub(crate) fn refuse_half_unit(text: &str) -> Result<(), String> {
+    let text = text.trim();
+    let Some(number) = text.strip_suffix(|last: char| "kKmMgGtT".contains(last)).map(str::trim) else {
+        return Ok(());
+    };
+    let unit = text[text.len() - 1..].to_ascii_uppercase();
+    let [binary, decimal] = ["iB", "B"].map(|rest| format!("{number}{unit}{rest}"));
+    match (binary.parse::<ByteSize>(), decimal.parse::<ByteSize>()) {
+        (Ok(ByteSize(larger)), Ok(ByteSize(smaller))) => {
+            Err(format!("{text:?} has two meanings: write {binary} ({larger} B) or {decimal} ({smaller} B)"))
+        }
+        // It is no size at all, which its reader says.
+        _ => Ok(()),
+    }
+}
+
 /// A size: `"64MiB"`, or a number of bytes.
 struct Size;
 
@@ -87,6 +108,7 @@ impl Visitor<'_> for Size {
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<u64, E> {
+        refuse_half_unit(text).map_err(E::custom)?;
         let size: ByteSize = text.trim().parse().map_err(|_| {
             E::custom(format!(
                 "{text:?} is no size: write a number and a unit, as in \"64KiB\", \"64MiB\" or \"1GiB\""

@@ -6,7 +6,9 @@ use super::Principal;
 use crate::cpu_list::CpuList;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::{Group, Uid, User};
+use shmcast::hosting::interfaces;
 use std::fs;
+use std::net::{Ipv4Addr, UdpSocket};
 
 /// `CAP_IPC_LOCK`: who has it may lock any amount of memory.
 const CAP_IPC_LOCK: u32 = 14;
@@ -24,6 +26,8 @@ pub struct Host {
     pub cpus: Option<CpuList>,
     /// NUMA nodes that are online, which the kernel lists like CPUs.
     pub numa_nodes: Option<CpuList>,
+    /// Network interfaces with an IPv4 address.
+    pub interfaces: Option<Vec<(String, Ipv4Addr)>>,
     /// Whether there is such a user or group.
     pub exists: fn(&Principal) -> bool,
 }
@@ -43,6 +47,7 @@ impl Host {
             has_swap: kib("SwapTotal:").is_some_and(|kib| kib > 0),
             cpus: read_list("/sys/devices/system/cpu/online"),
             numa_nodes: read_list("/sys/devices/system/node/online"),
+            interfaces: UdpSocket::bind("127.0.0.1:0").and_then(|any| interfaces::ipv4_addresses(&any)).ok(),
             exists,
         }
     }

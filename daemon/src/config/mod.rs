@@ -4,9 +4,9 @@
 //! list never becomes an open channel. What is legal but unwise is a [`Warning`]. Nothing here opens a socket or makes
 //! a channel; the rules for sizes, names and labels are the client library's own.
 
-use crate::bridge::spec::BridgeSpec;
 use serde::Deserialize;
 use shmcast::hosting::{HostedSpec, Preparation};
+use shmcast_bridge::spec::BridgeSpec;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
@@ -24,6 +24,7 @@ mod source;
 mod warnings;
 
 pub use fields::Principal;
+pub(crate) use fields::refuse_half_unit;
 pub use host::Host;
 pub use source::{Position, Positions, Problem};
 pub use warnings::Warning;
@@ -79,11 +80,14 @@ impl Default for DaemonConfig {
 pub struct LimitsConfig {
     /// Connections that one uid may have open, 1 to 65536. Each attachment is one.
     pub connections_per_uid: u32,
-    /// Requests a second that one uid may make in the long run, 1 to 1 000 000.
+    /// Requests a second that one uid may make in the long run, 1 to 1 000 000, and as many connections. A connection's
+    /// greeting is no request, and neither is coming back after a crash of the daemon.
     pub requests_per_second: u32,
-    /// Requests that one uid may make at once after a quiet time, 1 to 1 000 000.
+    /// Requests that one uid may make at once after a quiet time, 1 to 1 000 000. Connections: this many, or
+    /// `connections_per_uid` if that is more.
     pub request_burst: u32,
-    /// Events kept for a program that follows them and is slow, 1 to 65536; the oldest are dropped.
+    /// Events kept for programs that ask for the past, and for one that follows and is slow, 1 to 65536; the oldest are
+    /// dropped.
     pub events_queue: u32,
 }
 
@@ -270,8 +274,8 @@ impl Config {
     /// Understands the text of a file. `origin` is what errors call it.
     ///
     /// # Errors
-    /// [`ConfigError::Invalid`] with everything that was found wrong: the first mistake of each section, and all that
-    /// makes no sense together.
+    /// [`ConfigError::Invalid`] with everything that was found wrong, and all that makes no sense together. Of a section or
+    /// table with many mistakes, the first 20.
     pub fn parse(text: &str, origin: &str) -> Result<Self, ConfigError> {
         let (config, problems) = read::read(text);
         if problems.is_empty() {

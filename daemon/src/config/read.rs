@@ -3,19 +3,23 @@
 use super::rules::Broken;
 use super::source::{Positions, Problem, Source};
 use super::{ChannelConfig, Config, bridges, fields, rules};
-use crate::bridge::spec::BridgeSpec;
 use serde::de::DeserializeOwned;
+use shmcast_bridge::spec::BridgeSpec;
 use std::collections::HashMap;
 use std::ops::Range;
 use toml::Spanned;
-use toml::de::{DeTable, DeValue, ValueDeserializer};
+use toml::de::{DeArray, DeTable, DeValue, ValueDeserializer};
 
 const SECTIONS: [&str; 5] = ["daemon", "limits", "waker", "channel", "bridge"];
 
 /// Reads a text; what is wrong with it comes in the order of the file. With problems the configuration is of no use.
 pub(super) fn read(text: &str) -> (Config, Vec<Problem>) {
-    let mut reader =
-        Reader { source: Source::new(text), positions: Positions::default(), problems: Vec::new() };
+    let mut reader = Reader {
+        source: Source::new(text),
+        positions: Positions::default(),
+        problems: Vec::new(),
+        channels: Vec::new(),
+    };
     let config = match DeTable::parse(text) {
         Ok(root) => reader.read(root.into_inner()),
         Err(e) => {
@@ -29,10 +33,90 @@ pub(super) fn read(text: &str) -> (Config, Vec<Problem>) {
     (config, reader.problems)
 }
 
+/// Facts about a kind of table that are needed to judge one of which a part cannot be read.
+struct Kind {
+    /// Fields that must be there, with a value that makes no rule complain of another field.
+    required: &'static [(&'static str, &'static str)],
+    /// Fields whose rules look at other fields: not applied when something was left out.
+    depend_on_others: &'static [&'static str],
+}
+
+/// Mistakes told of one table: a file may be megabytes of them, and each costs another look at the table.
+const TRIES: usize = 20;
+
+const SECTION: Kind = Kind { required: &[], depend_on_others: &["http", "shortest_us"] };
+const CHANNEL: Kind = Kind { required: &[("name", "x"), ("capacity", "16GiB")], depend_on_others: &[] };
+const BRIDGE: Kind =
+    Kind { required: &[("channel", "x")], depend_on_others: &["name", "channel", "line", "session"] };
+
+/// The fields of a table that could not be read. Unknown ones do not count: nothing depends on them.
+#[derive(Default)]
+struct LeftOut {
+    fields: Vec<String>,
+}
+
+impl LeftOut {
+    /// Removes what stands at `at`. False if nothing does, so that trying again would lead nowhere.
+    fn take_out(
+        &mut self,
+        why: &str,
+        field: Option<String>,
+        at: usize,
+        value: &mut Spanned<DeValue<'_>>,
+    ) -> bool {
+        if !why.starts_with("unknown field") {
+            self.fields.extend(field);
+        }
+        remove_at(value.get_mut(), at)
+    }
+
+    /// Gives a required field a value, so that the rest can be read. False for a field that is not known as required.
+    fn put_in(&mut self, field: &str, kind: &Kind, value: &mut Spanned<DeValue<'_>>) -> bool {
+        let Some((name, text)) = kind.required.iter().find(|(name, _)| *name == field) else { return false };
+        let DeValue::Table(table) = value.get_mut() else { return false };
+        self.fields.push((*name).to_owned());
+        let text = DeValue::String((*text).into());
+        table.insert(Spanned::new(0..0, (*name).into()), Spanned::new(0..0, text)).is_none()
+    }
+}
+
+/// The name in "missing field `name`".
+fn missing_field(message: &str) -> Option<&str> {
+    message.strip_prefix("missing field `")?.strip_suffix('`')
+}
+
+/// Removes the innermost entry or element that stands at `at`, by its key or by its value.
+fn remove_at(value: &mut DeValue<'_>, at: usize) -> bool {
+    match value {
+        DeValue::Table(table) => {
+            let before = table.len();
+            table.iter_mut().any(|(_, value)| remove_at(value.get_mut(), at)) || {
+                let kept = std::mem::take(table).into_iter();
+                let stands_elsewhere = |span: Range<usize>| !span.contains(&at);
+                *table = kept
+                    .filter(|(key, value)| stands_elsewhere(key.span()) && stands_elsewhere(value.span()))
+                    .collect();
+                table.len() < before
+            }
+        }
+        DeValue::Array(array) => {
+            let before = array.len();
+            array.iter_mut().any(|element| remove_at(element.get_mut(), at)) || {
+                let kept = std::mem::replace(array, DeArray::new()).into_iter();
+                *array = kept.filter(|element| !element.span().contains(&at)).collect();
+                array.len() < before
+            }
+        }
+        _ => false,
+    }
+}
+
 struct Reader<'a> {
     source: Source<'a>,
     positions: Positions,
     problems: Vec<Problem>,
+    /// The names of all channels, also of those that could not be read.
+    channels: Vec<String>,
 }
 
 impl Reader<'_> {
@@ -69,7 +153,7 @@ impl Reader<'_> {
         value: Spanned<DeValue<'_>>,
         rules: impl Fn(&T) -> Vec<(&'static str, String)>,
     ) {
-        if let Some(read) = self.table(name, &format!("[{name}]"), value, rules) {
+        if let Some(read) = self.table(name, &format!("[{name}]"), &SECTION, value, rules) {
             *section = read;
         }
     }
@@ -91,7 +175,14 @@ impl Reader<'_> {
                 let what = format!("there is one of this name at line {first}: rename one of them");
                 self.report(Some(place), &title, what);
             }
-            channels.extend(self.table(&format!("channel.{index}"), &title, element, rules::channel));
+            self.channels.extend(name.map(str::to_owned));
+            channels.extend(self.table(
+                &format!("channel.{index}"),
+                &title,
+                &CHANNEL,
+                element,
+                rules::channel,
+            ));
         }
         channels
     }
@@ -102,27 +193,35 @@ impl Reader<'_> {
             self.report(Some(span), "", "bridges are lists: write [[bridge]], not [bridge]".to_owned());
             return Vec::new();
         };
+        let channel = |element: &Spanned<DeValue<'_>>| {
+            let name = element.get_ref().get("receive").and(element.get_ref().get("channel"))?;
+            name.get_ref().as_str().map(str::to_owned)
+        };
+        let received: Vec<String> = elements.iter().filter_map(channel).collect();
+        let names = self.channels.clone();
         let mut bridges: Vec<BridgeSpec> = Vec::new();
         for (index, element) in elements.into_iter().enumerate() {
             let text = |field| element.get_ref().get(field).and_then(|name| name.get_ref().as_str());
             let title = text("name").or_else(|| text("channel"));
             let title = title.map_or_else(|| "[[bridge]]".to_owned(), |title| format!("bridge {title:?}"));
             let rules = |bridge: &BridgeSpec| -> Broken {
-                let among = bridges::together(bridge, channels, &bridges);
+                let among = bridges::together(bridge, &names, channels, &bridges, &received);
                 bridges::own(bridge).into_iter().chain(among).collect()
             };
-            let read = self.table(&format!("bridge.{index}"), &title, element, rules);
+            let read = self.table(&format!("bridge.{index}"), &title, &BRIDGE, element, rules);
             bridges.extend(read);
         }
         bridges
     }
 
-    /// Reads one table and applies its rules.
+    /// Reads one table and applies its rules. A field that cannot be read is reported and left out, so that it does not hide
+    /// the other mistakes; the result is `None` then.
     fn table<T: DeserializeOwned>(
         &mut self,
         path: &str,
         title: &str,
-        value: Spanned<DeValue<'_>>,
+        kind: &Kind,
+        mut value: Spanned<DeValue<'_>>,
         rules: impl Fn(&T) -> Vec<(&'static str, String)>,
     ) -> Option<T> {
         let span = value.span();
@@ -134,25 +233,41 @@ impl Reader<'_> {
             self.report(Some(span), title, what);
             return None;
         }
-        match T::deserialize(ValueDeserializer::from(value)) {
-            Ok(read) => {
-                for (field, what) in rules(&read) {
-                    let position = self.positions.find(&format!("{path}.{field}"));
-                    let position = position.unwrap_or_else(|| self.source.position(span.start));
-                    self.problems.push(Problem { position, section: title.to_owned(), what });
+        let mut left_out = LeftOut::default();
+        let mut tries = 0;
+        let read = loop {
+            tries += 1;
+            match T::deserialize(ValueDeserializer::from(value.clone())) {
+                Ok(read) => break read,
+                Err(e) => {
+                    let at = e.span().unwrap_or(span.clone());
+                    let field = self.source.field_at(path, at.start).map(str::to_owned);
+                    let missing = missing_field(e.message());
+                    if missing.is_none_or(|missing| !left_out.fields.iter().any(|field| field == missing)) {
+                        let what = fields::explain(e.message());
+                        let field = field.as_ref().map_or(String::new(), |field| format!("{field}: "));
+                        self.report(Some(at.clone()), title, format!("{field}{what}"));
+                    }
+                    let goes_on = match missing {
+                        Some(missing) => left_out.put_in(missing, kind, &mut value),
+                        None => left_out.take_out(e.message(), field, at.start, &mut value),
+                    };
+                    if !goes_on || tries == TRIES {
+                        return None;
+                    }
                 }
-                Some(read)
             }
-            Err(e) => {
-                let at = e.span().unwrap_or(span);
-                let mut what = fields::explain(e.message());
-                if let Some(field) = self.source.field_at(path, at.start) {
-                    what = format!("{field}: {what}");
-                }
-                self.report(Some(at), title, what);
-                None
+        };
+        for (field, what) in rules(&read) {
+            let first = field.split('.').next().unwrap_or(field);
+            let is_certain = left_out.fields.is_empty() || !kind.depend_on_others.contains(&first);
+            if is_certain && !left_out.fields.iter().any(|field| field == first) {
+                let position = self.positions.find(&format!("{path}.{field}"));
+                let position = position.unwrap_or_else(|| self.source.position(span.start));
+                self.problems.push(Problem { position, section: title.to_owned(), what });
             }
         }
+        left_out.fields.is_empty().then_some(read)
     }
 
     /// Notes a mistake; one without a place is the end's.

@@ -125,8 +125,8 @@ impl Config {
                 format!("{}: a terminal that shows all channels is cut off", limits.requests_per_second);
             list.section("limits.requests_per_second", what, "200");
         }
-        // Attaching takes a greeting, a request and a confirmation.
-        if limits.request_burst < 3 * limits.connections_per_uid.min(101) {
+        // Attaching takes a request and a confirmation.
+        if limits.request_burst < 2 * limits.connections_per_uid.min(101) {
             let what =
                 format!("{}: 100 readers that one user starts at once are cut off", limits.request_burst);
             list.section("limits.request_burst", what, "400");

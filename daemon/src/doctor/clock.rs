@@ -11,13 +11,13 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "clocksource",
         area: Area::Clock,
-        why: "Time stamps from anything but the CPU's own counter cost a system call or a slow device read each.",
+        why: "Where the kernel distrusts the CPU's counter, each time it tells costs a system call or a slow device read.",
         examine: clocksource,
     },
     Check {
         id: "invariant-tsc",
         area: Area::Clock,
-        why: "A counter that changes pace or stops in sleep makes latencies measured with it wrong.",
+        why: "A counter that may change pace is not used: messages are stamped by CLOCK_MONOTONIC, at two to three times the cost.",
         examine: invariant_tsc,
     },
     Check {

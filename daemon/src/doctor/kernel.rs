@@ -12,7 +12,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "kernel-version",
         area: Area::Kernel,
-        why: "Sealed rings need 5.1 (F_SEAL_FUTURE_WRITE), and naming a peer without a race needs 6.5 (SO_PEERPIDFD).",
+        why: "A daemon's rings need 5.1 (sealed against writing), touching pages ahead needs 5.14, and huge pages need 6.1.",
         examine: kernel_version,
     },
     Check {
@@ -72,8 +72,9 @@ fn kernel_version(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
         "the package stays installed",
     );
     Ok(match (major, minor) {
-        (6, 5..) | (7.., _) => Verdict::pass(format!("{major}.{minor}")),
-        (5, 1..) | (6, _) => Verdict::warn(format!("{major}.{minor} lacks SO_PEERPIDFD"), mend),
+        (6, 1..) | (7.., _) => Verdict::pass(format!("{major}.{minor}")),
+        (5, 14..) | (6, _) => Verdict::warn(format!("{major}.{minor} lacks MADV_COLLAPSE"), mend),
+        (5, 1..) => Verdict::warn(format!("{major}.{minor} lacks MADV_POPULATE_WRITE"), mend),
         _ => Verdict::fail(format!("{major}.{minor} lacks F_SEAL_FUTURE_WRITE"), mend),
     })
 }

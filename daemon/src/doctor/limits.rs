@@ -15,7 +15,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "memlock",
         area: Area::Limits,
-        why: "A ring that may not be locked in memory may be paged out, and a channel with mlock is refused.",
+        why: "A ring is locked into memory as far as this allows; what is not locked may be swapped out, if there is swap.",
         examine: memlock,
     },
     Check {
@@ -81,8 +81,8 @@ fn limit_mend(item: &str, unit: &str, value: &str) -> Mend {
     )
 }
 
-/// One channel of the common size.
-const ONE_RING_KIB: u64 = 64 << 10;
+/// Memory of a channel of the common size.
+const ONE_RING_KIB: u64 = 74 << 10;
 /// A dozen of them.
 const MANY_RINGS_KIB: u64 = 1 << 20;
 
@@ -101,8 +101,8 @@ fn memlock(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
         ..limit_mend("memlock", "LimitMEMLOCK", "unlimited")
     };
     Ok(match limit_bytes / 1024 {
-        ..ONE_RING_KIB => Verdict::fail(limit, mend),
-        ONE_RING_KIB..MANY_RINGS_KIB => Verdict::warn(limit, mend),
+        ..ONE_RING_KIB => Verdict::warn(format!("{limit}: rings are not locked"), mend),
+        ONE_RING_KIB..MANY_RINGS_KIB => Verdict::warn(format!("{limit}: some rings are not locked"), mend),
         _ => Verdict::pass(limit),
     })
 }
@@ -135,10 +135,18 @@ fn cpu_count(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     const PATH: &str = "/proc/self/status";
     let text = p.field(PATH, "Cpus_allowed_list")?;
     let allowed: CpuList = text.parse().map_err(|_| malformed(PATH, &text, "a list of CPUs"))?;
-    let mend = Mend::new(
-        "taskset -cp 0-$(($(nproc --all)-1)) $$",
-        "a host or a CPU set with more CPUs (systemd: AllowedCPUs=)",
-    );
+    let online = p.online()?;
+    let mend = match online.minus(&allowed).is_empty() {
+        // All there are: what is left is to share them well.
+        true => Mend::new(
+            "lscpu",
+            "a host or guest with more CPUs; until then readers that share: sub --wait yield",
+        ),
+        false => Mend::new(
+            format!("taskset -cp {online} $$"),
+            "a CPU set with more CPUs (systemd: CPUAffinity=, AllowedCPUs=; docker: --cpuset-cpus)",
+        ),
+    };
     match allowed.count() {
         0 => Err(malformed(PATH, &text, "a list of CPUs")),
         1 => Ok(Verdict::fail(format!("CPU {allowed} only: publisher and reader take turns"), mend)),

@@ -48,7 +48,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "dirty-writeback",
         area: Area::Memory,
-        why: "Gigabytes of dirty pages are written in one burst, and a journal or log writer is blocked behind it.",
+        why: "Gigabytes of dirty pages are written in one burst, and whoever writes a capture or a log is blocked behind it.",
         examine: dirty_writeback,
     },
     Check {

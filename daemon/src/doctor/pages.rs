@@ -12,31 +12,25 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "thp",
         area: Area::Memory,
-        why: "With always, khugepaged gathers small pages into huge ones and stops whoever uses them meanwhile.",
+        why: "With always, khugepaged gathers a program's own pages into huge ones and stops it meanwhile. Rings do not need it.",
         examine: thp,
     },
     Check {
         id: "thp-defrag",
         area: Area::Memory,
-        why: "With always, any page fault may stop to compact memory until a huge page is free.",
+        why: "With always, any page fault of a program's own memory may stop to compact until a huge page is free.",
         examine: thp_defrag,
     },
     Check {
         id: "thp-shmem",
         area: Area::Memory,
-        why: "A ring held in a memfd has 4 KiB pages, and a TLB miss every 4 KiB, unless huge ones are allowed here.",
+        why: "A ring has its pages collapsed to 2 MiB when it is made; on 4 KiB pages each new page costs a TLB miss.",
         examine: thp_shmem,
-    },
-    Check {
-        id: "hugepages",
-        area: Area::Memory,
-        why: "A channel that asks for huge pages is refused when none is reserved.",
-        examine: hugepages,
     },
     Check {
         id: "dev-shm",
         area: Area::Memory,
-        why: "A ring that outgrows /dev/shm kills its writer with SIGBUS, and containers grant only 64 MiB.",
+        why: "A ring held in a file takes its memory here at once, and is refused where it does not fit. A daemon's rings do not count.",
         examine: dev_shm,
     },
 ];
@@ -69,33 +63,32 @@ fn thp_defrag(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     }
 }
 
+/// The first version that collapses pages when a program asks for it, whatever the settings say but `deny`.
+const COLLAPSES_SINCE: (u32, u32) = (6, 1);
+
 fn thp_shmem(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     let path = format!("{THP_DIR}/shmem_enabled");
-    match p.choice(&path, '[', ']')?.as_str() {
-        choice @ ("advise" | "within_size" | "always" | "force") => Ok(Verdict::pass(choice)),
-        choice @ ("never" | "deny") => Ok(Verdict::warn(
-            format!("{choice}: rings have 4 KiB pages only"),
-            Mend::sysfs(&path, "within_size"),
+    let choice = p.choice(&path, '[', ']')?;
+    let can_collapse = p.kernel()? >= COLLAPSES_SINCE;
+    match (choice.as_str(), can_collapse) {
+        ("deny", _) => Ok(Verdict::warn(
+            "deny: rings have 4 KiB pages, whatever they ask for",
+            Mend::sysfs(&path, "never"),
         )),
-        other => Err(malformed(&path, other, "a way to use huge pages")),
+        ("always" | "within_size" | "force", _) => Ok(Verdict::pass(choice)),
+        ("never" | "advise", true) => {
+            Ok(Verdict::pass(format!("{choice}: rings collapse their pages themselves")))
+        }
+        ("never" | "advise", false) => {
+            let says = format!("{choice}: rings have 4 KiB pages, as this kernel lacks MADV_COLLAPSE");
+            Ok(Verdict::warn(says, Mend::sysfs(&path, "within_size")))
+        }
+        (other, _) => Err(malformed(&path, other, "a way to use huge pages")),
     }
 }
 
-fn hugepages(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
-    let total = p.meminfo("HugePages_Total")?;
-    let free = p.meminfo("HugePages_Free")?;
-    let size_kib = p.meminfo("Hugepagesize")?;
-    // 64 of them hold a channel of 64 MiB twice over at the usual 2 MiB.
-    let mend = Mend::sysctl("vm.nr_hugepages", total + 64);
-    Ok(match (total, free) {
-        (0, _) => Verdict::warn(format!("none of {} reserved", kib(size_kib)), mend),
-        (_, 0) => Verdict::warn(format!("all {total} of {} are in use", kib(size_kib)), mend),
-        _ => Verdict::pass(format!("{free} of {total} of {} free", kib(size_kib))),
-    })
-}
-
-/// A container gets 64 MiB unless told otherwise, which one channel of the common size fills.
-const CONTAINER_KIB: u64 = 65 << 10;
+/// Memory of a channel of the common size. A container gets 64 MiB unless told otherwise.
+const ONE_RING_KIB: u64 = 74 << 10;
 /// A handful of channels.
 const ROOMY_KIB: u64 = 512 << 10;
 
@@ -146,8 +139,8 @@ fn dev_shm(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
         "/etc/fstab: tmpfs /dev/shm tmpfs nosuid,nodev,size=50% 0 0 (docker: --shm-size)",
     );
     Ok(match size_kib {
-        ..CONTAINER_KIB => Verdict::fail(kib(size_kib), mend),
-        CONTAINER_KIB..ROOMY_KIB => Verdict::warn(kib(size_kib), mend),
+        ..ONE_RING_KIB => Verdict::fail(kib(size_kib), mend),
+        ONE_RING_KIB..ROOMY_KIB => Verdict::warn(kib(size_kib), mend),
         _ => Verdict::pass(kib(size_kib)),
     })
 }

@@ -2,10 +2,10 @@
 //! server and reason.
 
 use super::text::Text;
-use crate::bridge::proto::counters::Histogram;
-use crate::bridge::spec::BridgeSpec;
-use crate::bridge::status::{LineStatus, ReceiveCounters, RepairCounters, SendCounters, ServerStatus};
 use crate::server::bridges::{BridgeFigures, Counted};
+use shmcast_bridge::proto::counters::Histogram;
+use shmcast_bridge::spec::BridgeSpec;
+use shmcast_bridge::status::{LineStatus, ReceiveCounters, RepairCounters, SendCounters, ServerStatus};
 
 /// Where buckets end, as exponents of two in nanoseconds: 256 ns to 17 s.
 const EXPONENTS: [u32; 19] = [8, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 24, 26, 28, 30, 34];

@@ -64,13 +64,11 @@ pub struct ReaderFigures {
 impl Snapshot {
     /// Looks now. Reads a page of 4 KiB for each reader: some milliseconds with hundreds of them.
     pub fn take(shared: &Shared, hiccups: Arc<Hiccups>) -> Self {
-        let registry = shared.registry();
-        let (measured, refusals) = (registry.measure(), registry.refusals().clone());
-        drop(registry);
+        let measured = shared.registry().measure();
         Self {
             channels: measured.into_iter().map(ChannelFigures::of).collect(),
             bridges: shared.bridges.figures(),
-            refusals,
+            refusals: shared.events.refusals(),
             started: SystemTime::now()
                 .checked_sub(shared.started.elapsed())
                 .unwrap_or(SystemTime::UNIX_EPOCH),

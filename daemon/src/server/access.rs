@@ -1,12 +1,156 @@
-//! Who is asking, by the kernel's word, and whether a channel's lists name him.
+//! Identities: which user a program runs as, by the kernel's word, which names the user database gives that user, and whether a
+//! channel's lists contain one of them.
+//!
+//! The user database may be a server on the network. It is asked on threads of its own, for a limited time, once a minute for
+//! each user at most; comparing a program with a list asks nobody.
 
 use crate::config::Principal;
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
 use shmcast::Process;
+use shmcast::hosting::fault;
 use shmcast::hosting::handoff::Peer;
+use std::collections::HashMap;
 use std::ffi::CString;
-use std::fmt;
-use std::fs;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use std::{fmt, fs, io};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::timeout;
+
+/// How long a program waits for its names. After that it counts as a user without names.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long an answer of the user database is believed.
+const FRESH: Duration = Duration::from_secs(60);
+/// How long a failure of the user database stands before it is asked again.
+const FAILED_FOR: Duration = Duration::from_secs(5);
+/// Look-ups at a time. One that hangs keeps its thread.
+const LOOK_UPS: usize = 4;
+/// Users whose names are kept.
+const MAX_USERS: usize = 4096;
+
+/// The names that the user database gives a user.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Names {
+    /// The user's name; `None` for a number without one. Of several names of one number, the first in the database.
+    pub user: Option<String>,
+    /// The groups: the effective one, and those that the database gives the user.
+    pub groups: Vec<String>,
+}
+
+/// Asks the user database for the names of user `uid` whose effective group is `gid`. May take any time.
+type LookUp = fn(uid: u32, gid: u32) -> io::Result<Names>;
+
+/// What the user database said: `None` when it failed.
+type Answer = Option<Arc<Names>>;
+
+/// The names of the users who have connected of late.
+#[derive(Debug)]
+pub struct Access {
+    /// The user that this daemon runs as.
+    daemon_uid: u32,
+    look_up: LookUp,
+    turns: Arc<Semaphore>,
+    users: Mutex<HashMap<(u32, u32), Asked>>,
+}
+
+/// A question to the user database, and its answer once there is one.
+#[derive(Debug)]
+struct Asked {
+    at: Instant,
+    answer: watch::Receiver<Option<Answer>>,
+}
+
+impl Asked {
+    /// Whether this is good enough for another program of the user: still under way, or answered a short while ago.
+    fn is_fresh(&self) -> bool {
+        match &*self.answer.borrow() {
+            None => self.answer.has_changed().is_ok(),
+            Some(None) => self.at.elapsed() < FAILED_FOR,
+            Some(Some(_)) => self.at.elapsed() < FRESH,
+        }
+    }
+}
+
+impl Access {
+    /// No user is known yet.
+    pub fn new(daemon_uid: u32) -> Self {
+        Self::with(daemon_uid, look_up)
+    }
+
+    fn with(daemon_uid: u32, look_up: LookUp) -> Self {
+        Self { daemon_uid, look_up, turns: Arc::new(Semaphore::new(LOOK_UPS)), users: Mutex::default() }
+    }
+
+    /// Whether `uid` may use all channels, whatever its names.
+    pub fn is_privileged(&self, uid: u32) -> bool {
+        uid == 0 || uid == self.daemon_uid
+    }
+
+    /// Finds out who `peer` is. Waits up to two seconds for the user database, and never for users whose names decide nothing.
+    /// Must be called on the event loop's runtime.
+    pub async fn identify(&self, peer: Peer) -> Identity {
+        let names = match self.is_privileged(peer.uid) {
+            true => Some(Arc::default()),
+            false => self.names(peer.uid, peer.gid).await,
+        };
+        let command = fs::read_to_string(format!("/proc/{}/comm", peer.pid)).ok();
+        let command = command.map(|name| name.trim().to_owned());
+        Identity { pid: peer.pid, uid: peer.uid, gid: peer.gid, names, command }
+    }
+
+    async fn names(&self, uid: u32, gid: u32) -> Answer {
+        if fault!("names_are_looked_up_on_the_loop") {
+            return (self.look_up)(uid, gid).ok().map(Arc::new);
+        }
+        let mut answer = {
+            let mut users = self.users();
+            users.retain(|_, asked| asked.is_fresh());
+            if users.len() >= MAX_USERS && !users.contains_key(&(uid, gid)) {
+                return None;
+            }
+            users.entry((uid, gid)).or_insert_with(|| self.ask(uid, gid)).answer.clone()
+        };
+        let answered = timeout(PATIENCE, answer.wait_for(Option::is_some)).await;
+        answered.ok()?.ok()?.clone().flatten()
+    }
+
+    /// Has a thread ask the user database.
+    fn ask(&self, uid: u32, gid: u32) -> Asked {
+        let (tell, answer) = watch::channel(None);
+        let (turns, look_up) = (Arc::clone(&self.turns), self.look_up);
+        tokio::spawn(async move {
+            let Ok(turn) = turns.acquire_owned().await else { return };
+            let found = tokio::task::spawn_blocking(move || {
+                let _turn = turn;
+                look_up(uid, gid)
+            });
+            let found = found.await.map_err(io::Error::other).and_then(|found| found);
+            let _ = tell.send(Some(found.ok().map(Arc::new)));
+        });
+        Asked { at: Instant::now(), answer }
+    }
+
+    fn users(&self) -> MutexGuard<'_, HashMap<(u32, u32), Asked>> {
+        self.users.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn look_up(uid: u32, gid: u32) -> io::Result<Names> {
+    let mut groups = vec![gid];
+    let user = User::from_uid(Uid::from_raw(uid))?.map(|user| user.name);
+    if let Some(name) = user.as_ref().and_then(|name| CString::new(name.as_str()).ok()) {
+        let listed = getgrouplist(&name, Gid::from_raw(gid))?;
+        groups.extend(listed.into_iter().map(Gid::as_raw));
+    }
+    groups.sort_unstable();
+    groups.dedup();
+    let mut names = Names { user, groups: Vec::new() };
+    for gid in groups {
+        // A number without a name is in no list.
+        names.groups.extend(Group::from_gid(Gid::from_raw(gid))?.map(|group| group.name));
+    }
+    Ok(names)
+}
 
 /// A program at the other end of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,39 +159,24 @@ pub struct Identity {
     pub pid: u32,
     /// Effective user.
     pub uid: u32,
-    /// Its groups: the effective one, and those that the user database gives the user.
-    pub groups: Vec<u32>,
+    /// Effective group.
+    pub gid: u32,
+    /// The user's names; `None` when the name service did not answer.
+    pub names: Option<Arc<Names>>,
     /// Command name, as it was when it connected.
     pub command: Option<String>,
 }
 
 impl Identity {
-    /// Looks up what the kernel's word implies. Reads the user database: not for every packet.
-    pub fn of(peer: Peer) -> Self {
-        let mut groups = vec![peer.gid];
-        if let Ok(Some(user)) = User::from_uid(Uid::from_raw(peer.uid))
-            && let Ok(name) = CString::new(user.name)
-            && let Ok(listed) = getgrouplist(&name, Gid::from_raw(peer.gid))
-        {
-            groups.extend(listed.into_iter().map(Gid::as_raw));
-        }
-        let command = fs::read_to_string(format!("/proc/{}/comm", peer.pid)).ok();
-        let command = command.map(|name| name.trim().to_owned());
-        Self { pid: peer.pid, uid: peer.uid, groups, command }
-    }
-
-    /// Whether one of `principals` is this program's user. Root and the daemon's own user always are.
+    /// Whether one of `principals` is this program's user. Root and the daemon's own user always are. Asks nobody.
     pub fn is_named_by(&self, principals: &[Principal], daemon_uid: u32) -> bool {
         let named = |principal: &Principal| match principal {
             Principal::Anyone => true,
             Principal::Uid(uid) => *uid == self.uid,
-            // A name that does not exist (yet) matches nobody.
             Principal::User(name) => {
-                matches!(User::from_name(name), Ok(Some(user)) if user.uid.as_raw() == self.uid)
+                self.names.as_ref().is_some_and(|names| names.user.as_ref() == Some(name))
             }
-            Principal::Group(name) => {
-                matches!(Group::from_name(name), Ok(Some(group)) if self.groups.contains(&group.gid.as_raw()))
-            }
+            Principal::Group(name) => self.names.as_ref().is_some_and(|names| names.groups.contains(name)),
         };
         self.uid == 0 || self.uid == daemon_uid || principals.iter().any(named)
     }
@@ -57,33 +186,123 @@ impl Identity {
         let pid = Some(self.pid).filter(|pid| *pid != 0);
         Process { pid, uid: Some(self.uid), command: self.command.clone() }
     }
+
+    /// What the kernel said of it.
+    pub fn peer(&self) -> Peer {
+        Peer { pid: self.pid, uid: self.uid, gid: self.gid }
+    }
 }
 
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (pid {}, uid {})", self.command.as_deref().unwrap_or("?"), self.pid, self.uid)
+        let command = self.command.as_deref().unwrap_or("?");
+        write!(f, "{command} (pid {}, uid {})", self.pid, self.uid)?;
+        match self.names {
+            Some(_) => Ok(()),
+            None => f.write_str(", whose names the name service does not tell,"),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
-    fn somebody(uid: u32, groups: &[u32]) -> Identity {
-        Identity { pid: 1, uid, groups: groups.to_vec(), command: None }
+    fn peer(uid: u32) -> Peer {
+        Peer { pid: std::process::id(), uid, gid: uid }
+    }
+
+    fn somebody(uid: u32, user: Option<&str>, groups: &[&str]) -> Identity {
+        let groups = groups.iter().map(|&name| name.to_owned()).collect();
+        let names = Some(Arc::new(Names { user: user.map(str::to_owned), groups }));
+        Identity { pid: 1, uid, gid: uid, names, command: None }
     }
 
     #[test]
     fn lists_name_users_and_groups_and_nobody_else() {
-        let nobody = somebody(65534, &[65534]);
+        let nobody = somebody(65534, Some("nobody"), &["nogroup"]);
         assert!(!nobody.is_named_by(&[], 1000));
         assert!(nobody.is_named_by(&[Principal::Anyone], 1000));
         assert!(nobody.is_named_by(&[Principal::Uid(65534)], 1000));
         assert!(nobody.is_named_by(&[Principal::User("nobody".into())], 1000));
         assert!(!nobody.is_named_by(&[Principal::User("root".into()), Principal::Uid(1)], 1000));
-        assert!(!nobody.is_named_by(&[Principal::User("no such user".into())], 1000));
+        assert!(!nobody.is_named_by(&[Principal::User("nogroup".into())], 1000));
         assert!(!nobody.is_named_by(&[Principal::Group("root".into())], 1000));
-        assert!(somebody(7, &[0]).is_named_by(&[Principal::Group("root".into())], 1000));
-        assert!(somebody(0, &[]).is_named_by(&[], 1000) && somebody(1000, &[]).is_named_by(&[], 1000));
+        assert!(nobody.is_named_by(&[Principal::Group("nogroup".into())], 1000));
+        assert!(!somebody(7, None, &[]).is_named_by(&[Principal::User(String::new())], 1000));
+        assert!(
+            somebody(0, None, &[]).is_named_by(&[], 1000) && somebody(1000, None, &[]).is_named_by(&[], 1000)
+        );
+    }
+
+    #[test]
+    fn a_user_whose_names_are_not_known_is_named_by_number_alone() {
+        let unknown = Identity { names: None, ..somebody(7, None, &[]) };
+        assert!(unknown.is_named_by(&[Principal::Uid(7)], 1000));
+        assert!(
+            !unknown.is_named_by(&[Principal::User("root".into()), Principal::Group("root".into())], 1000)
+        );
+        assert!(unknown.to_string().contains("name service"), "{unknown}");
+    }
+
+    #[test]
+    fn this_machines_user_database_names_root() {
+        let names = look_up(0, 0).unwrap();
+        assert_eq!(names.user.as_deref(), Some("root"));
+        assert!(names.groups.contains(&"root".to_owned()), "{names:?}");
+        assert_eq!(look_up(u32::MAX - 7, u32::MAX - 7).unwrap(), Names::default());
+    }
+
+    #[tokio::test]
+    async fn a_user_is_asked_for_once_a_minute_however_many_connect() {
+        static ASKED: AtomicUsize = AtomicUsize::new(0);
+        let access = Access::with(1000, |_, _| {
+            ASKED.fetch_add(1, Ordering::Relaxed);
+            Ok(Names { user: Some("alice".into()), groups: vec!["traders".into()] })
+        });
+        let (one, other) = tokio::join!(access.identify(peer(7)), access.identify(peer(7)));
+        assert_eq!(one, other);
+        assert!(one.is_named_by(&[Principal::Group("traders".into())], 1000));
+        assert!(access.identify(peer(7)).await.names.is_some());
+        assert_eq!(ASKED.load(Ordering::Relaxed), 1);
+        // Whose names decide nothing is not asked for.
+        access.identify(peer(0)).await;
+        access.identify(peer(1000)).await;
+        assert_eq!(ASKED.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_name_service_that_hangs_is_given_few_threads_and_little_time() {
+        static ASKED: AtomicUsize = AtomicUsize::new(0);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let started = Instant::now();
+        runtime.block_on(async {
+            let access = Access::with(1000, |_, _| {
+                ASKED.fetch_add(1, Ordering::Relaxed);
+                std::thread::sleep(Duration::from_secs(600));
+                Ok(Names::default())
+            });
+            let twenty = (1..=20).map(|uid| {
+                let access = &access;
+                async move { access.identify(peer(uid)).await }
+            });
+            let mut all: Vec<_> = twenty.map(Box::pin).collect();
+            // Somebody who needs no name is answered meanwhile.
+            let mut at_once = std::pin::pin!(access.identify(peer(0)));
+            let found = std::future::poll_fn(|context| {
+                for one in &mut all {
+                    assert!(one.as_mut().poll(context).is_pending());
+                }
+                at_once.as_mut().poll(context)
+            });
+            assert_eq!(found.await.uid, 0);
+            for one in all {
+                assert_eq!(one.await.names, None);
+            }
+        });
+        runtime.shutdown_background();
+        assert_eq!(ASKED.load(Ordering::Relaxed), LOOK_UPS);
+        assert!(started.elapsed() < Duration::from_secs(60), "they waited one after the other");
     }
 }

@@ -6,13 +6,13 @@
 mod carried;
 
 use super::Shared;
-use crate::bridge::egress::{Egress, EgressOptions};
-use crate::bridge::ingress::{Ingress, IngressOptions};
-use crate::bridge::origins::Origins;
-use crate::bridge::spec::{BridgeSpec, Direction};
 pub use carried::{BridgeFigures, Counted};
 use carried::{Carried, Carrier, State};
-use shmcast::{ChannelError, Client, Publisher, Subscriber};
+use shmcast::{Client, Publisher, Subscriber};
+use shmcast_bridge::egress::{Egress, EgressOptions};
+use shmcast_bridge::ingress::{Ingress, IngressOptions};
+use shmcast_bridge::origins::Origins;
+use shmcast_bridge::spec::{BridgeSpec, Direction};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -144,12 +144,11 @@ impl Work {
 
     fn look(&mut self) {
         self.leaving.retain(|(_, carrier)| !carrier.is_finished());
-        let mut anew = Vec::new();
         let mut due = Vec::new();
         {
             let mut carried = self.shared.bridges.carried();
             for (name, bridge) in carried.iter_mut() {
-                self.note(name, bridge, &mut anew);
+                self.note(name, bridge);
             }
             let now = Instant::now();
             // Those that send go on with the session of what is received, once there is one.
@@ -167,14 +166,9 @@ impl Work {
                         bridge.state = State::Waiting;
                         bridge.why = Some(format!("for the session that bridge {source:?} is to receive"));
                     }
-                    _ if bridge.try_at <= now => due.push(bridge.spec_now()),
+                    _ if bridge.try_at <= now => due.push(bridge.spec.clone()),
                     _ => {}
                 }
-            }
-        }
-        for channel in anew {
-            if let Err(e) = self.shared.registry().begin_anew(&channel) {
-                tracing::error!(channel, "cannot begin anew: {e:#}");
             }
         }
         for spec in due {
@@ -183,7 +177,7 @@ impl Work {
     }
 
     /// Tells what has changed about a bridge since the last look.
-    fn note(&self, name: &str, bridge: &mut Carried, anew: &mut Vec<String>) {
+    fn note(&self, name: &str, bridge: &mut Carried) {
         let Some(carrier) = bridge.carrier.as_ref().filter(|_| bridge.state == State::Running) else {
             return;
         };
@@ -199,13 +193,7 @@ impl Work {
         if carrier.is_finished() {
             let why = carrier.life().error().unwrap_or_else(|| "it ended by itself".to_owned());
             events.tell("bridge-failed", channel, None, None, &format!("{name:?}: {why}"));
-            let needs_anew = ChannelError::NotAnew { name: bridge.spec.channel.clone() }.to_string() == why;
             bridge.fail(why);
-            if needs_anew {
-                // A new session that counts from the beginning again: the channel does so too.
-                (bridge.try_at, bridge.is_anew) = (Instant::now(), true);
-                anew.push(bridge.spec.channel.clone());
-            }
         }
     }
 

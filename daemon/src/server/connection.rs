@@ -2,14 +2,19 @@
 //!
 //! Whatever a client does wrong (garbage, silence, floods, surplus descriptors, never reading) ends its own connection
 //! and nothing else: every wait has a limit, and no answer is larger than a packet.
+//!
+//! Users take turns. Of all programs of one user, one is served at a time, and after each packet that it is sent the others
+//! run. So a user waits for one packet of each other user, however much those ask for.
 
 use super::Shared;
 use super::access::Identity;
 use super::bridges::BridgeFigures;
-use super::registry::{ConnectionId, Notice, Refused};
+use super::limits::Crowded;
+use super::registry::{ConnectionId, Grant, Guest, MemoryRequest, Notice, Refused, Registry};
 use shmcast::MAX_NAME;
 use shmcast::control::{Event, Refusal, Reply, Request, VERSION, decode, encode};
-use shmcast::hosting::handoff::{self, MAX_PACKET, Packet};
+use shmcast::hosting::fault;
+use shmcast::hosting::handoff::{self, MAX_PACKET, Packet, Peer};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,10 +24,14 @@ use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::yield_now;
 use tokio::time::timeout;
 
 /// How long a client may take to greet, and to read what it asked for.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a client waits for the answer to its greeting while the daemon starts. Then it is told so, and greets again.
+const STARTING: Duration = Duration::from_secs(2);
 /// Readers reported in one packet.
 const READERS_A_PACKET: usize = 64;
 
@@ -50,34 +59,57 @@ struct Connection<'a> {
     id: ConnectionId,
     who: Identity,
     socket: UnixDatagram,
+    /// The turn of this program's user.
+    turn: Arc<Semaphore>,
+    /// Held while this program is served. Let go of whenever the program makes us wait.
+    served: Option<OwnedSemaphorePermit>,
+    /// Packets that came with the connection: the greeting and what follows it.
+    prepaid: u32,
     has_greeted: bool,
     is_attached: bool,
     follows: Option<Receiver<Event>>,
     notices: (UnboundedSender<Notice>, UnboundedReceiver<Notice>),
 }
 
-/// Serves a connection to its end.
-pub(super) async fn serve(shared: Arc<Shared>, socket: OwnedFd, id: ConnectionId) {
-    let Ok(who) = handoff::peer(&socket).map(Identity::of) else { return };
-    let uid = who.uid;
-    if !shared.limits().connect(uid, Instant::now()) {
-        let refused = Refused::new(
-            Refusal::Limit,
+/// Lets a connection in and has it served, unless its user has too many or makes them too often. Costs three system calls.
+pub(super) fn admit(shared: &Arc<Shared>, socket: OwnedFd, id: ConnectionId) {
+    let Ok(peer) = handoff::peer(&socket) else { return };
+    let uid = peer.uid;
+    let crowded = match shared.limits().connect(uid, Instant::now()) {
+        Ok(turn) => {
+            tokio::spawn(serve(shared.clone(), socket, id, peer, turn));
+            return;
+        }
+        Err(crowded) => crowded,
+    };
+    let why = match crowded {
+        Crowded::Open => {
             format!(
                 "uid {uid} has too many connections open: close some, or raise limits.connections_per_uid"
-            ),
-        );
-        shared.registry().refused(&refused, Some(&who), None);
-        // A fresh socket has room for one packet.
-        let _ = handoff::send(&socket, &encode(&to_reply(&refused)), &[]);
-        return;
-    }
+            )
+        }
+        Crowded::Often => {
+            format!("uid {uid} connects too often: wait a second, or raise limits.requests_per_second")
+        }
+    };
+    let refused = Refused::new(Refusal::Limit, why);
+    let who = Identity { pid: peer.pid, uid, gid: peer.gid, names: None, command: None };
+    shared.events.refused(refused.code, &who, None, &refused.why);
+    // A fresh socket has room for one packet.
+    let _ = handoff::send(&socket, &encode(&to_reply(&refused)), &[]);
+}
+
+/// Serves a connection to its end.
+async fn serve(shared: Arc<Shared>, socket: OwnedFd, id: ConnectionId, peer: Peer, turn: Arc<Semaphore>) {
     if let Ok(socket) = watch(socket) {
         let connection = Connection {
             shared: &shared,
             id,
-            who,
+            who: identify(&shared, peer).await,
             socket,
+            turn,
+            served: None,
+            prepaid: 2,
             has_greeted: false,
             is_attached: false,
             follows: None,
@@ -85,8 +117,19 @@ pub(super) async fn serve(shared: Arc<Shared>, socket: OwnedFd, id: ConnectionId
         };
         connection.run().await;
     }
-    shared.registry().detach(id);
-    shared.limits().disconnect(uid, Instant::now());
+    if shared.opened.get().is_some() {
+        shared.registry().detach(id);
+    }
+    shared.limits().disconnect(peer.uid);
+}
+
+async fn identify(shared: &Shared, peer: Peer) -> Identity {
+    let who = shared.access.identify(peer).await;
+    if who.names.is_none() {
+        let what = "it does not answer, or fails: lists name this user by uid: alone until it does";
+        shared.events.tell("name-service", None, None, Some(&who), what);
+    }
+    who
 }
 
 impl Connection<'_> {
@@ -101,8 +144,8 @@ impl Connection<'_> {
             End::HangUp => {}
             End::CutOff => tracing::debug!(pid = self.who.pid, uid = self.who.uid, "cut off"),
             End::Broken(e) => {
-                let refused = Refused::new(Refusal::BadRequest, format!("{} is cut off: {e}", self.who));
-                self.shared.registry().refused(&refused, Some(&self.who), None);
+                let why = format!("{} is cut off: {e}", self.who);
+                self.shared.events.refused(Refusal::BadRequest, &self.who, None, &why);
             }
         }
     }
@@ -122,7 +165,10 @@ impl Connection<'_> {
                 let descriptors: Vec<BorrowedFd<'_>> = notice.descriptors.iter().map(AsFd::as_fd).collect();
                 self.send(&notice.reply, &descriptors).await
             }
-            event = next_event(&mut self.follows) => self.send(&Reply::Event(event), &[]).await,
+            event = next_event(&mut self.follows) => match self.shared.events.concerns(&self.who, event) {
+                Some(event) => self.send(&Reply::Event(event), &[]).await,
+                None => Ok(()),
+            },
         }
     }
 
@@ -131,9 +177,10 @@ impl Connection<'_> {
         if length == 0 && descriptors.is_empty() {
             return Err(End::HangUp);
         }
-        if !self.shared.limits().request(self.who.uid, Instant::now()) {
-            let why = "too many requests: ask less often, or raise limits.requests_per_second";
-            return Err(self.cut_off(Refused::new(Refusal::Limit, why)).await);
+        let is_prepaid = self.prepaid > 0;
+        self.prepaid = self.prepaid.saturating_sub(1);
+        if !is_prepaid {
+            self.pay().await?;
         }
         if truncated {
             let why = "a request larger than 64 KiB or with more than 4 descriptors";
@@ -146,7 +193,38 @@ impl Connection<'_> {
                 return Err(self.cut_off(Refused::new(Refusal::BadRequest, why)).await);
             }
         };
-        self.answer(request, descriptors).await
+        // The connection itself was paid for. Those who come back are let in at once, as many as may be connected.
+        let is_free = is_prepaid
+            && match request {
+                Request::Hello { .. } => !self.has_greeted,
+                Request::Publish { resume, .. } | Request::Subscribe { resume, .. } => resume,
+                _ => false,
+            };
+        if is_prepaid && (!is_free || fault!("those_who_come_back_pay")) {
+            self.pay().await?;
+        }
+        if self.who.names.is_none() {
+            self.who = identify(self.shared, self.who.peer()).await;
+        }
+        self.wait_for_turn().await;
+        let end = self.answer(request, descriptors).await;
+        self.served = None;
+        yield_now().await;
+        end
+    }
+
+    /// Counts a request.
+    async fn pay(&mut self) -> Result<(), End> {
+        if self.shared.limits().request(self.who.uid, Instant::now()) {
+            return Ok(());
+        }
+        let why = "too many requests: ask less often, or raise limits.requests_per_second";
+        Err(self.cut_off(Refused::new(Refusal::Limit, why)).await)
+    }
+
+    async fn wait_for_turn(&mut self) {
+        // It is never closed.
+        self.served = Arc::clone(&self.turn).acquire_owned().await.ok();
     }
 
     async fn answer(&mut self, request: Request, mut descriptors: Vec<File>) -> Result<(), End> {
@@ -163,6 +241,9 @@ impl Connection<'_> {
             return Err(self.cut_off(Refused::new(Refusal::BadRequest, why)).await);
         }
         match request {
+            Request::Hello { version: VERSION } if !self.is_open().await => {
+                self.send(&Reply::Starting {}, &[]).await
+            }
             Request::Hello { version: VERSION } => {
                 self.has_greeted = true;
                 let instance = self.shared.instance;
@@ -173,22 +254,15 @@ impl Connection<'_> {
                     format!("this daemon speaks version {VERSION}, not {version}: use the same release");
                 Err(self.cut_off(Refused::new(Refusal::Version, why)).await)
             }
-            Request::Publish { channel, resume } => {
-                let resumed = <[File; 2]>::try_from(descriptors).ok();
-                self.attach(&channel, Reply::Publishing {}, resume, |this| {
-                    let notices = this.notices.0.clone();
-                    this.shared.registry().publish(this.id, &this.who, &channel, resumed, notices)
-                })
-                .await
+            Request::Publish { channel, resume, anew } => {
+                self.attach(&channel, resume, &descriptors, |registry, guest| registry.publish(guest, anew))
+                    .await
             }
-            Request::Subscribe { channel, resume, park } => {
-                let bell = if park { descriptors.pop() } else { None };
-                let resumed = <[File; 3]>::try_from(descriptors).ok();
-                self.attach(&channel, Reply::Subscribed {}, resume, |this| {
-                    let notices = this.notices.0.clone();
-                    this.shared.registry().subscribe(this.id, &this.who, &channel, resumed, bell, notices)
-                })
-                .await
+            Request::Subscribe { channel, resume, park, hidden } => {
+                let mut bell = if park { descriptors.pop() } else { None };
+                let grant =
+                    |registry: &mut Registry, guest: &Guest<'_>| registry.subscribe(guest, hidden, &mut bell);
+                self.attach(&channel, resume, &descriptors, grant).await
             }
             Request::Mapped {} => {
                 self.shared.registry().mapped(self.id);
@@ -206,43 +280,108 @@ impl Connection<'_> {
                 }
                 self.send(&Reply::Done {}, &[]).await
             }
-            Request::Events {} => {
-                self.follows = Some(self.shared.events.follow());
-                self.send(&Reply::Done {}, &[]).await
-            }
-            Request::TakeOver { channel } => {
-                let taken = self.shared.registry().take_over(&self.who, &channel);
-                match taken {
-                    Ok(()) => self.send(&Reply::Done {}, &[]).await,
-                    Err(refused) => self.refuse(refused, Some(&channel)).await,
-                }
+            Request::Events { last } => self.follow(last as usize).await,
+            Request::TakeOver { channel } => match self.take_over(&channel).await {
+                Ok(()) => self.send(&Reply::Done {}, &[]).await,
+                Err(refused) => self.refuse(refused, Some(&channel)).await,
+            },
+        }
+    }
+
+    /// Lets those come first who were attached to a daemon that crashed.
+    async fn wait_for_those_who_come_back(&mut self) {
+        self.served = None;
+        let mut admits = self.shared.admits_newcomers.subscribe();
+        // The sender lives as long as what all connections share.
+        let _ = admits.wait_for(|admits| *admits).await;
+        self.wait_for_turn().await;
+    }
+
+    /// Has memory made that a channel needs to go on.
+    async fn wait_for_memory(&mut self, channel: &str, request: MemoryRequest) -> Result<(), Refused> {
+        self.served = None;
+        let made = self.shared.make_memory(channel, request).await;
+        self.wait_for_turn().await;
+        made
+    }
+
+    async fn take_over(&mut self, channel: &str) -> Result<(), Refused> {
+        // Programs that are yet to come back may hold the memory that is taken over.
+        if !fault!("takeovers_come_first") {
+            self.wait_for_those_who_come_back().await;
+        }
+        loop {
+            let needed = self.shared.registry().take_over(&self.who, channel)?;
+            match needed {
+                None => return Ok(()),
+                Some(request) => self.wait_for_memory(channel, request).await?,
             }
         }
+    }
+
+    /// Waits until the memory of all channels is made, but for less time than a client waits for an answer.
+    async fn is_open(&mut self) -> bool {
+        if self.shared.opened.get().is_some() {
+            return true;
+        }
+        self.served = None;
+        let mut is_open = self.shared.is_open.subscribe();
+        let opened = is_open.wait_for(|is_open| *is_open);
+        let patience = if fault!("silent_while_starting") { PATIENCE * 1000 } else { STARTING };
+        timeout(patience, opened).await.is_ok_and(|opened| opened.is_ok())
     }
 
     async fn attach(
         &mut self,
         channel: &str,
-        granted: Reply,
         is_back: bool,
-        grant: impl FnOnce(&mut Self) -> Result<Vec<File>, Refused>,
+        shown: &[File],
+        mut grant: impl FnMut(&mut Registry, &Guest<'_>) -> Result<Grant, Refused>,
     ) -> Result<(), End> {
         if self.is_attached {
             let why = "one attachment a connection: open another";
             return Err(self.cut_off(Refused::new(Refusal::BadRequest, why)).await);
         }
         if !is_back {
-            // After a crash, those who were attached come first.
-            tokio::time::sleep_until(self.shared.open_from.into()).await;
+            self.wait_for_those_who_come_back().await;
         }
-        match grant(self) {
-            Ok(files) => {
-                self.is_attached = true;
-                let descriptors: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
-                self.send(&granted, &descriptors).await
+        loop {
+            let guest = Guest {
+                id: self.id,
+                who: &self.who,
+                channel,
+                shown,
+                notices: &self.notices.0,
+                has_waited: *self.shared.admits_newcomers.borrow(),
+            };
+            let granted = grant(&mut self.shared.registry(), &guest);
+            let made = match granted {
+                Ok(Grant::Granted { reply, descriptors }) => {
+                    self.is_attached = true;
+                    let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+                    return self.send(&reply, &descriptors).await;
+                }
+                Ok(Grant::NotYet) => {
+                    self.wait_for_those_who_come_back().await;
+                    continue;
+                }
+                Ok(Grant::NeedsMemory(request)) => self.wait_for_memory(channel, *request).await,
+                Err(refused) => Err(refused),
+            };
+            if let Err(refused) = made {
+                return self.refuse(refused, Some(channel)).await;
             }
-            Err(refused) => self.refuse(refused, Some(channel)).await,
         }
+    }
+
+    /// Tells what has happened, and from then on what happens.
+    async fn follow(&mut self, last: usize) -> Result<(), End> {
+        let (past, follows) = self.shared.events.follow(&self.who, last);
+        self.follows = Some(follows);
+        for event in past {
+            self.send(&Reply::Event(event), &[]).await?;
+        }
+        self.send(&Reply::Done {}, &[]).await
     }
 
     async fn report(&mut self, only: Option<&str>) -> Result<(), End> {
@@ -265,7 +404,7 @@ impl Connection<'_> {
     async fn refuse(&mut self, refused: Refused, channel: Option<&str>) -> Result<(), End> {
         // No channel has a longer name: it is the client's invention, and not for logs.
         let channel = channel.filter(|name| name.len() <= MAX_NAME);
-        self.shared.registry().refused(&refused, Some(&self.who), channel);
+        self.shared.events.refused(refused.code, &self.who, channel, &refused.why);
         self.send(&to_reply(&refused), &[]).await
     }
 
@@ -277,16 +416,34 @@ impl Connection<'_> {
         }
     }
 
-    async fn send(&self, reply: &Reply, descriptors: &[BorrowedFd<'_>]) -> Result<(), End> {
+    async fn send(&mut self, reply: &Reply, descriptors: &[BorrowedFd<'_>]) -> Result<(), End> {
         let packet = encode(reply);
+        match handoff::send(&self.socket, &packet, descriptors) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            sent => {
+                sent?;
+                // Others run between two packets of a long answer.
+                yield_now().await;
+                return Ok(());
+            }
+        }
+        // A program that does not read keeps no other of its user waiting.
+        let is_served = self.served.take().is_some();
         let write =
             self.socket.async_io(Interest::WRITABLE, || handoff::send(&self.socket, &packet, descriptors));
         match timeout(PATIENCE, write).await {
-            Ok(sent) => Ok(sent?),
+            Ok(sent) => sent?,
             Err(_) => {
-                Err(End::Broken(io::Error::new(io::ErrorKind::TimedOut, "it does not read its answers")))
+                return Err(End::Broken(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "it does not read its answers",
+                )));
             }
         }
+        if is_served {
+            self.wait_for_turn().await;
+        }
+        Ok(())
     }
 }
 

@@ -1,10 +1,15 @@
-//! How much one user may have open and ask for, so that a client gone wild harms only itself.
+//! How much one user may have open and ask for, so that a client gone wild harms only its own user.
+//!
+//! Counted by user, not by process: a user can have any number of processes. What a connection costs is taken when it is accepted,
+//! before anything else is done for it.
 
 use crate::config::LimitsConfig;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Instant;
+use tokio::sync::Semaphore;
 
-/// What each user uses. Users with nothing open and a full bucket are forgotten.
+/// What each user uses. Users with nothing open and full buckets are forgotten.
 #[derive(Debug)]
 pub struct Limits {
     config: LimitsConfig,
@@ -14,9 +19,54 @@ pub struct Limits {
 #[derive(Debug)]
 struct Usage {
     connections: u32,
-    /// Requests that may be made at once; refilled over time.
+    arrivals: Bucket,
+    requests: Bucket,
+    turn: Arc<Semaphore>,
+}
+
+/// Why a connection is not let in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Crowded {
+    /// The user has too many open.
+    Open,
+    /// The user connects too often.
+    Often,
+}
+
+/// What may be taken at once, and flows in again over time.
+#[derive(Debug, Clone, Copy)]
+pub struct Bucket {
     tokens: f64,
-    refilled: Instant,
+    filled: Instant,
+}
+
+impl Bucket {
+    /// A full one.
+    pub fn full(burst: f64, now: Instant) -> Self {
+        Self { tokens: burst, filled: now }
+    }
+
+    /// Takes one if there is one. `rate` flow in a second, up to `burst`.
+    pub fn take(&mut self, rate: f64, burst: f64, now: Instant) -> bool {
+        self.fill(rate, burst, now);
+        let granted = self.tokens >= 1.0;
+        if granted {
+            self.tokens -= 1.0;
+        }
+        granted
+    }
+
+    /// Whether nothing is missing.
+    pub fn is_full(&mut self, rate: f64, burst: f64, now: Instant) -> bool {
+        self.fill(rate, burst, now);
+        self.tokens >= burst
+    }
+
+    fn fill(&mut self, rate: f64, burst: f64, now: Instant) {
+        let elapsed = now.saturating_duration_since(self.filled).as_secs_f64();
+        self.tokens = (self.tokens + elapsed * rate).min(burst);
+        self.filled = now;
+    }
 }
 
 impl Limits {
@@ -30,48 +80,63 @@ impl Limits {
         self.config = config;
     }
 
-    /// Counts a connection; false when the user has too many.
-    pub fn connect(&mut self, uid: u32, now: Instant) -> bool {
-        let burst = f64::from(self.config.request_burst);
-        let usage = self.users.entry(uid).or_insert(Usage { connections: 0, tokens: burst, refilled: now });
+    /// Counts a connection, and gives the user's turn: whoever holds its permit is the one program of this user that is served.
+    ///
+    /// # Errors
+    /// [`Crowded`]; nothing is counted then but the attempt.
+    pub fn connect(&mut self, uid: u32, now: Instant) -> Result<Arc<Semaphore>, Crowded> {
+        let (rate, burst, arrivals) = (self.rate(), self.request_burst(), self.arrival_burst());
+        let usage = self.users.entry(uid).or_insert_with(|| Usage {
+            connections: 0,
+            arrivals: Bucket::full(arrivals, now),
+            requests: Bucket::full(burst, now),
+            turn: Arc::new(Semaphore::new(1)),
+        });
         if usage.connections >= self.config.connections_per_uid {
-            return false;
+            return Err(Crowded::Open);
+        }
+        if !usage.arrivals.take(rate, arrivals, now) {
+            return Err(Crowded::Often);
         }
         usage.connections += 1;
-        true
+        Ok(usage.turn.clone())
     }
 
     /// Forgets a connection that was counted.
-    pub fn disconnect(&mut self, uid: u32, now: Instant) {
-        self.refill(uid, now);
-        let burst = f64::from(self.config.request_burst);
+    pub fn disconnect(&mut self, uid: u32) {
         if let Some(usage) = self.users.get_mut(&uid) {
             usage.connections = usage.connections.saturating_sub(1);
-            if usage.connections == 0 && usage.tokens >= burst {
-                self.users.remove(&uid);
-            }
         }
     }
 
     /// Counts a request; false when the user asks too often.
     pub fn request(&mut self, uid: u32, now: Instant) -> bool {
-        self.refill(uid, now);
-        let Some(usage) = self.users.get_mut(&uid) else { return false };
-        let granted = usage.tokens >= 1.0;
-        if granted {
-            usage.tokens -= 1.0;
-        }
-        granted
+        let (rate, burst) = (self.rate(), self.request_burst());
+        self.users.get_mut(&uid).is_some_and(|usage| usage.requests.take(rate, burst, now))
     }
 
-    fn refill(&mut self, uid: u32, now: Instant) {
-        let (rate, burst) =
-            (f64::from(self.config.requests_per_second), f64::from(self.config.request_burst));
-        if let Some(usage) = self.users.get_mut(&uid) {
-            let elapsed = now.saturating_duration_since(usage.refilled).as_secs_f64();
-            usage.tokens = (usage.tokens + elapsed * rate).min(burst);
-            usage.refilled = now;
-        }
+    /// Forgets users who have nothing open and are owed nothing. To be called now and then.
+    pub fn tidy(&mut self, now: Instant) {
+        let (rate, burst, arrivals) = (self.rate(), self.request_burst(), self.arrival_burst());
+        self.users.retain(|_, usage| {
+            let is_owed =
+                !usage.requests.is_full(rate, burst, now) || !usage.arrivals.is_full(rate, arrivals, now);
+            usage.connections > 0 || is_owed
+        });
+    }
+
+    /// Requests a second, and as many connections.
+    fn rate(&self) -> f64 {
+        f64::from(self.config.requests_per_second)
+    }
+
+    fn request_burst(&self) -> f64 {
+        f64::from(self.config.request_burst)
+    }
+
+    /// All programs of a user may come back at once.
+    fn arrival_burst(&self) -> f64 {
+        f64::from(self.config.request_burst.max(self.config.connections_per_uid))
     }
 }
 
@@ -80,27 +145,53 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    #[test]
-    fn one_user_gone_wild_leaves_the_others_alone() {
-        let config = LimitsConfig {
+    fn limits() -> Limits {
+        Limits::new(LimitsConfig {
             connections_per_uid: 2,
             requests_per_second: 10,
             request_burst: 3,
             ..LimitsConfig::default()
-        };
-        let mut limits = Limits::new(config);
+        })
+    }
+
+    #[test]
+    fn one_user_gone_wild_leaves_the_others_alone() {
+        let mut limits = limits();
         let start = Instant::now();
-        assert!(limits.connect(1, start) && limits.connect(1, start) && limits.connect(2, start));
-        assert!(!limits.connect(1, start), "a third connection");
+        assert!(limits.connect(1, start).is_ok() && limits.connect(1, start).is_ok());
+        assert!(limits.connect(2, start).is_ok());
+        assert_eq!(limits.connect(1, start).unwrap_err(), Crowded::Open, "a third connection");
         let granted = (0..10).filter(|_| limits.request(1, start)).count();
         assert_eq!(granted, 3);
         assert!(limits.request(2, start), "the other user is not touched");
         assert_eq!((0..10).filter(|_| limits.request(1, start + Duration::from_millis(200))).count(), 2);
-        limits.disconnect(1, start);
-        assert!(limits.connect(1, start));
+        limits.disconnect(1);
+        assert!(limits.connect(1, start).is_ok());
+        limits.tidy(start);
+        assert_eq!(limits.users.len(), 2, "who is there is not forgotten");
         for uid in [1, 1, 2] {
-            limits.disconnect(uid, start + Duration::from_secs(60));
+            limits.disconnect(uid);
         }
+        limits.tidy(start);
+        assert!(limits.users.contains_key(&1), "coming and going fills no bucket");
+        limits.tidy(start + Duration::from_secs(60));
         assert!(limits.users.is_empty(), "users who left are forgotten");
+    }
+
+    #[test]
+    fn coming_and_going_costs_as_much_as_asking() {
+        let mut limits = limits();
+        let start = Instant::now();
+        let mut come_and_go = |times: usize, now| {
+            let let_in = (0..times).filter(|_| {
+                let let_in = limits.connect(1, now);
+                assert!(let_in.is_ok() || matches!(let_in, Err(Crowded::Often)));
+                let_in.is_ok().then(|| limits.disconnect(1)).is_some()
+            });
+            let_in.count()
+        };
+        assert_eq!(come_and_go(10, start), 3);
+        assert_eq!(come_and_go(10, start + Duration::from_millis(500)), 3);
+        assert_eq!(come_and_go(10, start + Duration::from_millis(600)), 1);
     }
 }

@@ -1,45 +1,73 @@
 //! The daemon: owns channels, decides who may attach, watches, and is never on the data path.
 //!
-//! One thread runs it all; nothing here is fast and nothing needs to be. It may die at any time: programs that are
-//! attached go on, and register again with the next one.
+//! It may die at any time: programs that are attached go on, and register again with the next one. These threads run here:
+//!
+//! | thread | does | waits for |
+//! |---|---|---|
+//! | event loop (the main thread) | signals, the control socket and all connections, metrics over HTTP, the watchdog | sockets, timers |
+//! | a few for work that may wait | the memory of the channels at the start, look-ups in the user database, warnings of a configuration, ending the bridges | the system, the network |
+//! | `shmcast-waker` | rings for parked readers (`waker`); starts with the first of them | their bells, short pauses |
+//! | `bridges` | starts, watches and ends the bridges (`bridges`) | orders, 50 ms |
+//! | one or two a bridge | messages and repairs between hosts (`crate::bridge`) | rings, sockets |
+//!
+//! Whatever the event loop does is short: nothing on it waits for a disk, a name service or another thread.
 
 use crate::config::Config;
 use anyhow::{Context, Result};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use shmcast::hosting::handoff;
+use sd_notify::NotifyState;
+use shmcast::hosting::fault;
+use shmcast::hosting::handoff::{self, Inherited, MAX_INHERITED};
 use std::fs;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::io::Interest;
+use tokio::net::UnixDatagram;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, timeout};
 
 pub mod access;
 pub mod bridges;
+pub mod charters;
 mod connection;
 pub mod events;
 pub mod limits;
+pub mod lines;
+mod listen;
 pub mod registry;
 pub mod store;
 pub mod waker;
 
+use access::Access;
 use bridges::{Bridges, Supervisor};
+use charters::Charters;
 use events::Events;
 use limits::Limits;
-use registry::Registry;
-use store::Store;
+use registry::{Changes, MemoryRequest, Refused, Registry};
+use shmcast::control::Refusal;
+use store::{Kept, Store};
 use waker::Waker;
 
-/// How long programs that were attached to a daemon that crashed have to come back before others are let in.
-const GRACE: Duration = Duration::from_secs(2);
+/// How long programs that were attached to a daemon that crashed have to come back before others are let in: two seconds in
+/// which this daemon runs. Time in which it was itself stopped, or its host, is nobody's time to come back.
+const GRACE: [Duration; 20] = [Duration::from_millis(100); 20];
+/// How long the service manager is to wait once more while memory is made.
+const GOES_ON: Duration = Duration::from_secs(60);
 
 /// What all connections share.
 #[derive(Debug)]
 pub struct Shared {
-    registry: Mutex<Registry>,
+    /// Set once the memory of all channels is made.
+    opened: OnceLock<Mutex<Registry>>,
+    is_open: watch::Sender<bool>,
+    /// Whether programs that were not attached before are let in.
+    admits_newcomers: watch::Sender<bool>,
+    memory_turn: tokio::sync::Mutex<()>,
     limits: Mutex<Limits>,
+    access: Access,
     /// Where events are told.
     pub events: Events,
     /// The bridges to other hosts.
@@ -48,18 +76,38 @@ pub struct Shared {
     pub instance: u64,
     /// When this daemon started.
     pub started: Instant,
-    open_from: Instant,
 }
 
 impl Shared {
     /// The channels.
+    ///
+    /// # Panics
+    /// Before the memory of all channels is made. Nobody is greeted before that.
     pub fn registry(&self) -> MutexGuard<'_, Registry> {
         // Its methods leave it whole wherever they may panic.
-        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+        let registry =
+            self.opened.get().expect("nobody is greeted before the memory of all channels is made");
+        registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Greets from now on.
+    fn open(&self, registry: Registry) {
+        let _ = self.opened.set(Mutex::new(registry));
+        self.is_open.send_replace(true);
     }
 
     fn limits(&self) -> MutexGuard<'_, Limits> {
         self.limits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes memory for a channel's next generation beside the event loop, one at a time, and hands it to the registry.
+    async fn make_memory(&self, channel: &str, request: MemoryRequest) -> Result<(), Refused> {
+        let _turn = self.memory_turn.lock().await;
+        let made = tokio::task::spawn_blocking(move || request.make()).await;
+        let gone = |e| Refused::new(Refusal::Failed, format!("make the next segment: {e}"));
+        let made = made.map_err(gone)??;
+        self.registry().stock(channel, made);
+        Ok(())
     }
 }
 
@@ -80,11 +128,12 @@ pub fn run(options: &Options) -> Result<()> {
     let config = load(options)?;
     let inherited = handoff::inherited();
     raise_descriptor_limit();
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("start the event loop")?
-        .block_on(serve(options, config, inherited))
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the event loop")?;
+    let ended = runtime.block_on(serve(options, config, inherited));
+    // A look-up that hangs holds nobody up.
+    runtime.shutdown_background();
+    ended
 }
 
 fn load(options: &Options) -> Result<Config> {
@@ -94,89 +143,162 @@ fn load(options: &Options) -> Result<Config> {
     }
 }
 
-async fn serve(options: &Options, mut config: Config, inherited: Vec<(String, OwnedFd)>) -> Result<()> {
-    let (segments, rest) = store::sort(inherited);
+async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> Result<()> {
     let path = options.socket.clone().or_else(|| config.daemon.socket.clone()).unwrap_or_else(default_socket);
     let marker = path.with_extension("running");
-    // Its predecessor ended without a word, and nobody kept its segments: those who hold them come first.
+    let (segments, sockets) = sort(inherited);
+    // Its predecessor ended without a word, and nobody kept its segments: programs that hold them come first.
     let crashed = marker.exists() && segments.is_empty();
     let kept = segments.len();
-    let (sockets, others): (Vec<_>, Vec<_>) = rest.into_iter().partition(|(_, fd)| handoff::is_listener(fd));
-    for (name, _) in others {
-        tracing::error!(name, "the service manager passed neither a segment nor a listening socket");
-    }
-    let listener = match sockets.into_iter().next() {
-        Some((_, listener)) => listener,
-        None => listen(&path, config.daemon.socket_mode)?,
+    let (listener, _place) = match sockets.into_iter().next() {
+        Some(listener) => (listener, None),
+        None => listen::listen(&path, config.daemon.socket_mode).map(|(made, place)| (made, Some(place)))?,
     };
+    let (mut hang_up, mut terminate, mut interrupt) =
+        (signal(SignalKind::hangup())?, signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
 
-    let events = Events::new(config.limits.events_queue as usize);
     let uid = nix::unistd::geteuid().as_raw();
+    let events = Events::new(config.limits.events_queue as usize, uid);
+    events.admit(&config);
     let waker = Waker::new(config.waker.clone()).context("make the waker's door")?;
-    let mut registry = Registry::new(events.clone(), Store::of_service_manager(), waker, uid);
-    registry.apply(&config, segments)?;
-    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let now = Instant::now();
-    let shared = Arc::new(Shared {
-        registry: Mutex::new(registry),
-        limits: Mutex::new(Limits::new(config.limits.clone())),
-        events,
-        bridges: Bridges::default(),
-        instance: since_1970.as_nanos() as u64,
-        started: now,
-        open_from: if crashed { now + GRACE } else { now },
-    });
+    let charters = Charters::at(&path.with_extension("charters"))?;
+    let registry = Registry::new(charters, events.clone(), Store::of_service_manager(), waker, uid);
+    let shared = share(&config, events, uid);
+    let listener = connection::watch(listener).context("watch the control socket")?;
+    let own = listener.local_addr().ok().and_then(|address| address.as_pathname().map(Path::to_owned));
+    let accepting = tokio::spawn(accept(listener, shared.clone()));
+    spawn_watchdog();
+    spawn_housekeeping(shared.clone());
+    let registry = tokio::select! {
+        made = make(registry, config.clone(), segments) => made?,
+        _ = terminate.recv() => return Ok(()),
+        _ = interrupt.recv() => return Ok(()),
+    };
+    // What serves metrics runs when this next waits, which is after the channels are there.
     if let Some(address) = config.daemon.http {
         crate::metrics::spawn(address, shared.clone()).await?;
     }
-    // After all that can fail: who has not served anybody leaves nobody to be waited for.
-    if let Err(e) = fs::write(&marker, std::process::id().to_string()) {
-        tracing::warn!("cannot write {}: {e}; after a crash, newcomers are not held back", marker.display());
-    }
+    // After all that can fail: a daemon that has served nobody leaves nobody to be waited for.
+    mark(&marker);
+    shared.open(registry);
+    admit_newcomers(shared.clone(), if crashed { &GRACE } else { &[] });
     warn(&config);
-    spawn_watchdog();
-
-    let (mut hang_up, mut terminate, mut interrupt) =
-        (signal(SignalKind::hangup())?, signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let listener = connection::watch(listener).context("watch the control socket")?;
     let shown = path.display().to_string();
-    let own = listener.local_addr().ok().and_then(|address| address.as_pathname().map(Path::to_owned));
     let supervisor =
         Supervisor::start(shared.clone(), own.unwrap_or(path)).context("start the bridges' thread")?;
     supervisor.carry(config.bridges.clone());
-    sd_notify::notify(&[sd_notify::NotifyState::Ready])?;
+    sd_notify::notify(&[NotifyState::Ready])?;
     tracing::info!(socket = %shown, channels = config.channels.len(), kept, crashed, "ready");
-    let mut next_id = 0;
     loop {
         tokio::select! {
-            connection = listener.async_io(Interest::READABLE, || handoff::accept(&listener)) => match connection {
-                Ok(socket) => {
-                    next_id += 1;
-                    tokio::spawn(connection::serve(shared.clone(), socket, next_id));
-                }
-                Err(e) => {
-                    tracing::error!("cannot accept a connection: {e}");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
+            _ = hang_up.recv() => tokio::select! {
+                () = reload(options, &shared, &supervisor, &mut config) => {}
+                // Not after the memory of whatever was added.
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
             },
-            _ = hang_up.recv() => reload(options, &shared, &supervisor, &mut config),
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
         }
     }
-    sd_notify::notify(&[sd_notify::NotifyState::Stopping])?;
+    accepting.abort();
+    stop(&shared, supervisor, &marker).await
+}
+
+/// Lets newcomers in after these pauses.
+fn admit_newcomers(shared: Arc<Shared>, pauses: &'static [Duration]) {
+    tokio::spawn(async move {
+        for pause in pauses {
+            tokio::time::sleep(*pause).await;
+        }
+        shared.admits_newcomers.send_replace(true);
+    });
+}
+
+/// Leaves word for the next daemon that this one has not stopped in order.
+fn mark(marker: &Path) {
+    if let Err(e) = fs::write(marker, std::process::id().to_string()) {
+        tracing::warn!("cannot write {}: {e}; after a crash, newcomers are not held back", marker.display());
+    }
+}
+
+/// Ends the bridges, and says whether the next daemon has anybody to wait for.
+async fn stop(shared: &Shared, supervisor: Supervisor, marker: &Path) -> Result<()> {
+    sd_notify::notify(&[NotifyState::Stopping])?;
     // Their clients' conversations are with this very loop: it goes on meanwhile.
     tokio::task::spawn_blocking(move || supervisor.stop()).await.context("stop the bridges")?;
     connection::settle().await;
-    // Where nobody is attached, the next one has nobody to wait for.
-    if !shared.registry().is_in_use() {
-        let _ = fs::remove_file(&marker);
+    // Programs that had no time to come back are waited for by the next daemon.
+    let is_too_early = !*shared.admits_newcomers.borrow() && !fault!("a_short_life_forgets_a_crash");
+    if !shared.registry().is_needed() && !is_too_early {
+        let _ = fs::remove_file(marker);
     }
     tracing::info!("stopped");
     Ok(())
 }
 
-fn reload(options: &Options, shared: &Shared, supervisor: &Supervisor, config: &mut Config) {
+/// Sorts what the service manager passed into segments and listening sockets.
+fn sort(inherited: Inherited) -> (Vec<Kept>, Vec<OwnedFd>) {
+    for name in &inherited.beyond {
+        tracing::error!(
+            name,
+            "the service manager passed more than {MAX_INHERITED} descriptors: this one is not used"
+        );
+    }
+    let (segments, rest) = store::sort(inherited.descriptors);
+    let (sockets, others): (Vec<_>, Vec<_>) = rest.into_iter().partition(|(_, fd)| handoff::is_listener(fd));
+    for (name, _) in others {
+        tracing::error!(name, "the service manager passed neither a segment nor a listening socket");
+    }
+    (segments, sockets.into_iter().map(|(_, socket)| socket).collect())
+}
+
+fn share(config: &Config, events: Events, uid: u32) -> Arc<Shared> {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Arc::new(Shared {
+        opened: OnceLock::new(),
+        is_open: watch::Sender::new(false),
+        admits_newcomers: watch::Sender::new(false),
+        memory_turn: tokio::sync::Mutex::new(()),
+        limits: Mutex::new(Limits::new(config.limits.clone())),
+        access: Access::new(uid),
+        events,
+        bridges: Bridges::default(),
+        instance: since_1970.as_nanos() as u64,
+        started: Instant::now(),
+    })
+}
+
+/// Makes the memory of all channels beside the event loop, which greets nobody yet but says so. It takes seconds for each GiB on a
+/// busy machine, and the service manager is told that it goes on.
+async fn make(mut registry: Registry, config: Config, segments: Vec<Kept>) -> Result<Registry> {
+    let making = tokio::task::spawn_blocking(move || registry.start(&config, &segments).map(|()| registry));
+    tokio::pin!(making);
+    loop {
+        if let Ok(made) = timeout(GOES_ON / 3, &mut making).await {
+            return made.context("make the memory of the channels")?;
+        }
+        let _ = sd_notify::notify(&[NotifyState::ExtendTimeoutUsec(GOES_ON.as_micros() as u32)]);
+    }
+}
+
+/// Takes in connections for ever.
+async fn accept(listener: UnixDatagram, shared: Arc<Shared>) {
+    for id in 1.. {
+        let socket = loop {
+            match listener.async_io(Interest::READABLE, || handoff::accept(&listener)).await {
+                Ok(socket) => break socket,
+                Err(e) => {
+                    tracing::error!("cannot accept a connection: {e}");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        };
+        connection::admit(&shared, socket, id);
+    }
+}
+
+async fn reload(options: &Options, shared: &Shared, supervisor: &Supervisor, config: &mut Config) {
     let wanted = match load(options) {
         Ok(wanted) => wanted,
         Err(e) => {
@@ -190,12 +312,11 @@ fn reload(options: &Options, shared: &Shared, supervisor: &Supervisor, config: &
             return;
         }
     };
-    let changes = shared.registry().apply(&wanted, Vec::new());
-    shared.limits().reload(wanted.limits.clone());
-    match changes {
+    match apply(shared, &wanted).await {
         Ok(changes) => {
+            shared.limits().reload(wanted.limits.clone());
             let detail = format!(
-                "added {:?}, removed {:?}, kept as made {:?}",
+                "added {:?}, removed {:?}, kept as made until the next publisher {:?}",
                 changes.added, changes.removed, changes.kept
             );
             shared.events.tell("reloaded", None, None, None, &detail);
@@ -203,34 +324,24 @@ fn reload(options: &Options, shared: &Shared, supervisor: &Supervisor, config: &
             supervisor.carry(wanted.bridges.clone());
             *config = wanted;
         }
-        Err(e) => shared.events.tell("reload-refused", None, None, None, &format!("half way: {e:#}")),
+        Err(e) => {
+            let detail = format!("the old configuration stays: {e:#}");
+            shared.events.tell("reload-refused", None, None, None, &detail);
+        }
     }
+}
+
+/// Makes what a configuration needs beside the event loop, then takes it over whole.
+async fn apply(shared: &Shared, wanted: &Config) -> Result<Changes> {
+    let (config, present) = (wanted.clone(), shared.registry().names());
+    let made = tokio::task::spawn_blocking(move || Registry::make_missing(&config, &present)).await??;
+    shared.events.admit(wanted);
+    shared.registry().apply(wanted, made)
 }
 
 /// Where an ordinary user's daemon listens, and where the system's does.
 fn default_socket() -> PathBuf {
     shmcast::Client::default_socket()
-}
-
-/// Listens at `path`; a socket that nobody answers is a leftover and is replaced.
-fn listen(path: &Path, mode: u32) -> Result<OwnedFd> {
-    if let Some(dir) = path.parent() {
-        fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
-    }
-    if path.exists() {
-        match handoff::connect(path) {
-            Ok(_) => {
-                anyhow::bail!("a daemon listens at {} already: stop it, or give --socket", path.display())
-            }
-            Err(_) => {
-                fs::remove_file(path).with_context(|| format!("remove the leftover {}", path.display()))?
-            }
-        }
-    }
-    let listener = handoff::listen(path).with_context(|| format!("listen at {}", path.display()))?;
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))
-        .with_context(|| format!("set the mode of {}", path.display()))?;
-    Ok(listener)
 }
 
 /// A hundred readers hold a descriptor or two each here.
@@ -240,11 +351,28 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Says what will be regretted, by this process's own limits: service managers clamp those without a word.
+/// Says what will be regretted, by this process's own limits: service managers clamp those without a word. Looks users up, so
+/// it has a thread of its own.
 fn warn(config: &Config) {
-    for warning in config.warnings() {
-        tracing::warn!("configuration: {warning}");
-    }
+    let config = config.clone();
+    tokio::task::spawn_blocking(move || {
+        for warning in config.warnings() {
+            tracing::warn!("configuration: {warning}");
+        }
+    });
+}
+
+/// Sums up what the log left out, and forgets users who have left, once a second.
+fn spawn_housekeeping(shared: Arc<Shared>) {
+    tokio::spawn(async move {
+        let mut tick = tokio::time::interval(Duration::from_secs(1));
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            shared.events.sum_up();
+            shared.limits().tidy(Instant::now());
+        }
+    });
 }
 
 /// Tells the service manager that the loop turns, if it wants to know.
@@ -254,7 +382,7 @@ fn spawn_watchdog() {
             let mut tick = tokio::time::interval(limit / 3);
             loop {
                 tick.tick().await;
-                let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
+                let _ = sd_notify::notify(&[NotifyState::Watchdog]);
             }
         });
     }

@@ -4,17 +4,20 @@
 //! whether a publisher lives; what stands here about it is for people to read.
 
 mod channel;
+mod reload;
 
 use super::access::Identity;
+use super::charters::Charters;
 use super::events::Events;
 use super::store::Store;
 use super::waker::Waker;
-use crate::config::{ChannelConfig, Config, Mode};
-use channel::{Attached, Channel, Reader, Role, warn_of_refused_steps};
+use crate::config::Mode;
+use channel::{Attached, Channel, Reader, Told};
+pub use reload::{Changes, Made};
 use shmcast::control::{Refusal, Reply};
-use shmcast::hosting::{HostedPage, HostedSegment};
+use shmcast::hosting::{Cut, HostedPage, HostedSegment, HostedSpec, fault};
 use shmcast::{ChannelStatus, Process, ReaderStats};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fs::File;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -50,16 +53,71 @@ impl Refused {
     }
 }
 
+/// A program that asks to attach.
+#[derive(Debug, Clone, Copy)]
+pub struct Guest<'a> {
+    /// Its connection.
+    pub id: ConnectionId,
+    /// Who it is, by the kernel's word.
+    pub who: &'a Identity,
+    /// The channel that it asks for.
+    pub channel: &'a str,
+    /// What it holds, if it was attached to an earlier daemon: segment and lock, then a reader's page.
+    pub shown: &'a [File],
+    /// How it is told what it did not ask for.
+    pub notices: &'a UnboundedSender<Notice>,
+    /// Whether those who were attached to a daemon that crashed have had their time to come back.
+    pub has_waited: bool,
+}
+
+/// The answer to one who may attach.
+#[derive(Debug)]
+pub enum Grant {
+    /// Attached.
+    Granted {
+        /// What to say.
+        reply: Reply,
+        /// What to hand over with it.
+        descriptors: Vec<File>,
+    },
+    /// Make this memory, [`stock`](Registry::stock) it, and ask again: making it takes too long for the event loop.
+    NeedsMemory(Box<MemoryRequest>),
+    /// Ask again when those who were attached to a daemon that crashed have had their time to come back.
+    NotYet,
+}
+
+/// Memory to be made for a channel's next generation.
+#[derive(Debug, Clone)]
+pub struct MemoryRequest {
+    /// What it is made with.
+    pub spec: HostedSpec,
+    /// When the channel's sequences began; now if `None`.
+    pub created_ns: Option<u64>,
+}
+
+impl MemoryRequest {
+    /// Makes it. Takes time in proportion to the capacity.
+    ///
+    /// # Errors
+    /// [`Refused`] when there is no such memory to be had.
+    pub fn make(&self) -> Result<HostedSegment, Refused> {
+        let made = HostedSegment::create(&self.spec, self.created_ns);
+        made.map_err(|e| Refused::new(Refusal::Failed, format!("make the next segment: {e}")))
+    }
+}
+
 /// All channels of this daemon.
 #[derive(Debug)]
 pub struct Registry {
     channels: BTreeMap<String, Channel>,
+    /// Channels that are no longer configured, for as long as programs are attached to them.
+    retired: BTreeMap<String, Channel>,
+    charters: Charters,
     events: Events,
     store: Store,
     waker: Waker,
     /// The user that this daemon runs as, who may use all channels.
     uid: u32,
-    refusals: HashMap<Refusal, u64>,
     /// Channels that a bridge receives, with its name: nobody else publishes on them.
     received: BTreeMap<String, String>,
 }
@@ -73,200 +131,108 @@ pub struct Measured {
     pub readers: Vec<(Process, ReaderStats)>,
 }
 
-/// What a reload changed.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Changes {
-    /// Channels that were made.
-    pub added: Vec<String>,
-    /// Channels that were given up.
-    pub removed: Vec<String>,
-    /// Channels that keep their segment although the file asks for another size or mode, because they are in use or
-    /// hold messages.
-    pub kept: Vec<String>,
-}
-
 impl Registry {
     /// No channels yet.
-    pub fn new(events: Events, store: Store, waker: Waker, uid: u32) -> Self {
-        let (channels, received) = (BTreeMap::new(), BTreeMap::new());
-        Self { channels, events, store, waker, uid, refusals: HashMap::new(), received }
+    pub fn new(charters: Charters, events: Events, store: Store, waker: Waker, uid: u32) -> Self {
+        let (channels, retired, received) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { channels, retired, charters, events, store, waker, uid, received }
     }
 
-    /// Makes the channels that `config` names and that are not there yet, gives up those that it no longer names, and
-    /// takes over changed access lists. Live channels stay as they are.
+    /// Grants the publisher's end: segment, lock and charter. The lock decides between two who were granted it at once. With
+    /// `anew`, the channel's sequences begin at 1 again.
     ///
     /// # Errors
-    /// The first channel that could not be made; those before it stay.
-    pub fn apply(&mut self, config: &Config, mut inherited: Vec<HostedSegment>) -> anyhow::Result<Changes> {
-        self.waker.reload(config.waker.clone());
-        let received = config.bridges.iter().filter(|bridge| bridge.receive.is_some());
-        self.received = received.map(|bridge| (bridge.channel.clone(), bridge.title().to_owned())).collect();
-        let mut changes = Changes::default();
-        let gone: Vec<String> = self
-            .channels
-            .keys()
-            .filter(|name| !config.channels.iter().any(|c| c.name == **name))
-            .cloned()
-            .collect();
-        for name in gone {
-            self.give_up(&name);
-            changes.removed.push(name);
-        }
-        for wanted in &config.channels {
-            match self.channels.get_mut(&wanted.name) {
-                Some(channel) => {
-                    if channel.config.spec().capacity != wanted.spec().capacity
-                        || channel.config.mode != wanted.mode
-                    {
-                        changes.kept.push(wanted.name.clone());
-                    }
-                    channel.config = ChannelConfig { mode: channel.config.mode, ..wanted.clone() };
-                }
-                None => {
-                    let kept = inherited.iter().position(|hosted| hosted.header().channel == wanted.name);
-                    let hosted = match kept {
-                        Some(at) => {
-                            let mut hosted = inherited.swap_remove(at);
-                            if wanted.mlock {
-                                hosted.lock_again();
-                            }
-                            hosted
-                        }
-                        None => {
-                            let hosted = HostedSegment::create(&wanted.spec())?;
-                            self.store.keep(&hosted);
-                            changes.added.push(wanted.name.clone());
-                            hosted
-                        }
-                    };
-                    warn_of_refused_steps(&wanted.name, &hosted);
-                    self.channels.insert(wanted.name.clone(), Channel::new(wanted.clone(), hosted));
-                }
-            }
-        }
-        for hosted in inherited {
-            tracing::warn!(
-                channel = hosted.header().channel,
-                "kept from before, but no longer configured: given up"
-            );
-            self.store.forget(&hosted);
-        }
-        Ok(changes)
-    }
-
-    fn give_up(&mut self, name: &str) {
-        let Some(channel) = self.channels.remove(name) else { return };
-        self.store.forget(&channel.hosted);
-        // Programs that are attached keep the memory; nobody new finds it.
-        self.events.tell("removed", Some(name), None, None, "no longer configured");
-    }
-
-    /// Gives a channel whose publisher has gone a new segment, whose sequences begin at 1. Readers of the old one are told
-    /// that it is over.
-    ///
-    /// # Errors
-    /// When there is no memory for it; the channel stays as it was.
-    pub fn begin_anew(&mut self, name: &str) -> anyhow::Result<()> {
-        let Some(channel) = self.channels.get_mut(name) else { return Ok(()) };
-        let hosted = HostedSegment::create(&channel.config.spec())?;
-        self.store.keep(&hosted);
-        self.store.forget(&channel.hosted);
-        let old = std::mem::replace(&mut channel.hosted, hosted);
-        old.supersede();
-        channel.is_granted = false;
-        self.events.tell("anew", Some(name), None, None, "its sequences begin again");
-        Ok(())
-    }
-
-    /// Grants the publisher's end: segment and lock. The lock decides between two who were granted it at once.
-    ///
-    /// # Errors
-    /// [`Refused`]; also told as an event.
-    pub fn publish(
-        &mut self,
-        id: ConnectionId,
-        who: &Identity,
-        name: &str,
-        resumed: Option<[File; 2]>,
-        notices: UnboundedSender<Notice>,
-    ) -> Result<Vec<File>, Refused> {
-        let uid = self.uid;
-        let channel = self.channels.get_mut(name).ok_or_else(|| unknown(name))?;
-        if !who.is_named_by(&channel.config.publishers, uid) {
+    /// [`Refused`].
+    pub fn publish(&mut self, guest: &Guest<'_>, anew: bool) -> Result<Grant, Refused> {
+        let Guest { id, who, channel: name, shown, notices, .. } = *guest;
+        let Self { channels, store, waker, events, received, uid, .. } = self;
+        let channel = channels.get_mut(name).ok_or_else(|| unknown(name))?;
+        if !who.is_named_by(&channel.config.publishers, *uid) {
             let why = format!("{who} may not publish on {name:?}: add it to the channel's publishers");
             return Err(Refused::new(Refusal::Denied, why));
         }
-        if let Some(bridge) = self.received.get(name).filter(|_| who.pid != std::process::id()) {
+        if let Some(bridge) = received.get(name).filter(|_| who.pid != std::process::id()) {
             let why = format!(
                 "channel {name:?} comes from another host by bridge {bridge:?}, its only publisher: publish there"
             );
             return Err(Refused::new(Refusal::Busy, why));
         }
-        let is_back = resumed.is_some();
-        match resumed {
-            Some([segment, lock]) => {
-                channel.adopt(name, [segment, lock], Role::Publisher, &mut self.store, &self.waker)?
+        let mut told = Told { name, store, waker, events };
+        if let [segment, lock] = shown {
+            if !channel.recognizes([segment, lock], &mut told)? {
+                let why = format!("channel {name:?} has gone on without this publisher: start it again");
+                return Err(Refused::new(Refusal::Busy, why));
             }
-            None => {
-                let held = channel.hosted.has_publisher().map_err(failed("look at the writer lock"))?;
-                if held {
-                    let holder = match &channel.publisher {
-                        Some(holder) => format!("publisher {}", holder.who),
-                        None => "a publisher that has not registered yet".to_owned(),
-                    };
-                    let why = format!("channel {name:?} is in use by {holder}: stop it first");
-                    return Err(Refused::new(Refusal::Busy, why));
-                }
-                if channel.config.mode == Mode::Strict && channel.is_granted {
-                    channel.succeed(name, &mut self.store, &self.waker, &self.events)?;
-                }
-                channel.is_brought_back = false;
-            }
+        } else if let Some(request) = channel.make_way(anew, &mut told)? {
+            return Ok(Grant::NeedsMemory(Box::new(request)));
         }
-        let granted = channel.hosted.for_publisher().map_err(failed("open the segment"))?;
-        channel.publisher = Some(Attached { id, who: who.clone(), notices });
-        channel.is_granted = true;
-        self.events.tell(attached(is_back), Some(name), Some("publisher"), Some(who), "");
-        Ok(granted.into())
+        let [segment, lock] = channel.hosted().for_publisher().map_err(failed("open the segment"))?;
+        let charter = channel.charter.for_program().map_err(failed("open the charter"))?;
+        channel.charter.grant();
+        channel.publisher = Some(Attached { id, who: who.clone(), notices: notices.clone() });
+        events.tell(attached(!shown.is_empty()), Some(name), Some("publisher"), Some(who), "");
+        let generation = channel.generation().generation;
+        Ok(Grant::Granted {
+            reply: Reply::Publishing { generation },
+            descriptors: vec![segment, lock, charter],
+        })
     }
 
-    /// Grants a reader's end: segment and page. With a bell, the reader is woken when there is something to read.
+    /// Grants a reader's end: segment, lock, page and charter. With a bell, which is taken, the reader is woken when there is
+    /// something to read. A hidden one is not shown to tools.
     ///
     /// # Errors
-    /// [`Refused`]; also told as an event.
+    /// [`Refused`].
     pub fn subscribe(
         &mut self,
-        id: ConnectionId,
-        who: &Identity,
-        name: &str,
-        resumed: Option<[File; 3]>,
-        bell: Option<File>,
-        notices: UnboundedSender<Notice>,
-    ) -> Result<Vec<File>, Refused> {
-        let uid = self.uid;
-        let channel = self.channels.get_mut(name).ok_or_else(|| unknown(name))?;
-        if !channel.may_read(who, uid) {
+        guest: &Guest<'_>,
+        is_hidden: bool,
+        bell: &mut Option<File>,
+    ) -> Result<Grant, Refused> {
+        let Guest { id, who, channel: name, shown, notices, has_waited } = *guest;
+        let Self { channels, store, waker, events, uid, .. } = self;
+        let channel = channels.get_mut(name).ok_or_else(|| unknown(name))?;
+        if !channel.may_read(who, *uid) {
             let why = format!("{who} may not read {name:?}: add it to the channel's subscribers");
             return Err(Refused::new(Refusal::Denied, why));
         }
-        let is_back = resumed.is_some();
-        let page = match resumed {
-            Some([segment, lock, page]) => {
-                channel.adopt(name, [segment, lock], Role::Reader, &mut self.store, &self.waker)?;
-                HostedPage::adopt(&page).map_err(|e| Refused::new(Refusal::BadRequest, e.to_string()))?
+        let mut told = Told { name, store, waker, events };
+        let page = match shown {
+            [segment, lock, page] => {
+                // One that shows older memory is led on, like everybody who comes, to what is current.
+                channel.recognizes([segment, lock], &mut told)?;
+                HostedPage::adopt(page).map_err(|e| Refused::new(Refusal::BadRequest, e.to_string()))?
             }
-            None => HostedPage::create().map_err(failed("make a reader page"))?,
+            _ => HostedPage::create().map_err(failed("make a reader page"))?,
         };
-        let [segment, lock] = channel.hosted.for_reader().map_err(failed("open the segment"))?;
-        let granted = vec![segment, lock, page.for_reader().map_err(failed("open the reader page"))?];
-        if let Some(bell) = bell {
-            let parked = page.park(&channel.hosted, bell);
-            let parked = parked.map_err(|e| Refused::new(Refusal::BadRequest, e.to_string()))?;
-            self.waker.park(id, parked).map_err(failed("start the waker"))?;
+        if channel.is_lost() {
+            if !has_waited {
+                return Ok(Grant::NotYet);
+            }
+            if let Some(request) = channel.go_on(channel.cut_of_lost(), &mut told)? {
+                return Ok(Grant::NeedsMemory(Box::new(request)));
+            }
         }
-        channel.readers.insert(id, Reader { who: who.clone(), page, notices });
-        self.events.tell(attached(is_back), Some(name), Some("reader"), Some(who), "");
-        Ok(granted)
+        let [segment, lock] = channel.hosted().for_reader().map_err(failed("open the segment"))?;
+        let mut descriptors = vec![segment, lock];
+        descriptors.push(page.for_reader().map_err(failed("open the reader page"))?);
+        descriptors.push(channel.charter.for_program().map_err(failed("open the charter"))?);
+        if let Some(bell) = bell.take() {
+            let parked = page.park(channel.hosted(), bell);
+            let parked = parked.map_err(|e| Refused::new(Refusal::BadRequest, e.to_string()))?;
+            waker.park(id, parked).map_err(failed("start the waker"))?;
+        }
+        let is_hidden = is_hidden && !fault!("every_reader_is_shown");
+        channel.readers.insert(id, Reader { who: who.clone(), page, is_hidden, notices: notices.clone() });
+        events.tell(attached(!shown.is_empty()), Some(name), Some("reader"), Some(who), "");
+        Ok(Grant::Granted { reply: Reply::Subscribed(channel.generation()), descriptors })
+    }
+
+    /// Takes memory that was made as [`Grant::NeedsMemory`] asked.
+    pub fn stock(&mut self, name: &str, memory: HostedSegment) {
+        if let Some(channel) = self.channels.get_mut(name) {
+            channel.stock(memory);
+        }
     }
 
     /// The publisher on this connection has mapped its segment: on a strict channel nobody can from now on.
@@ -274,50 +240,53 @@ impl Registry {
         for (name, channel) in &self.channels {
             let is_its = channel.publisher.as_ref().is_some_and(|publisher| publisher.id == id);
             if is_its
-                && channel.config.mode == Mode::Strict
-                && let Err(e) = channel.hosted.seal()
+                && channel.entry().is_strict
+                && let Err(e) = channel.hosted().seal()
             {
                 tracing::error!(channel = name, "cannot seal the segment against later maps: {e}");
             }
         }
     }
 
-    /// Takes a strict channel away from its publisher, living or not.
+    /// Takes a strict channel away from its publisher, living or not. The memory that this needs is made first, and returned
+    /// as a request if that has not been done.
     ///
     /// # Errors
-    /// [`Refused`] for a channel that is not strict, or by one who may not publish on it.
-    pub fn take_over(&mut self, who: &Identity, name: &str) -> Result<(), Refused> {
-        let uid = self.uid;
-        let channel = self.channels.get_mut(name).ok_or_else(|| unknown(name))?;
-        if !who.is_named_by(&channel.config.publishers, uid) {
+    /// [`Refused`] for a channel that is not strict, or by one who may not publish on it; nothing has changed then.
+    pub fn take_over(&mut self, who: &Identity, name: &str) -> Result<Option<MemoryRequest>, Refused> {
+        let Self { channels, store, waker, events, uid, .. } = self;
+        let channel = channels.get_mut(name).ok_or_else(|| unknown(name))?;
+        if !who.is_named_by(&channel.config.publishers, *uid) {
             return Err(Refused::new(Refusal::Denied, format!("{who} may not publish on {name:?}")));
         }
-        if channel.config.mode != Mode::Strict {
-            let why =
-                format!("channel {name:?} is not strict: stop its publisher instead, or make it strict");
-            return Err(Refused::new(Refusal::BadRequest, why));
+        if !channel.entry().is_strict {
+            let why = match channel.config.mode {
+                Mode::Strict => "becomes strict with its next publisher: stop this one",
+                Mode::Takeover => "is not strict: stop its publisher instead, or make it strict",
+            };
+            return Err(Refused::new(Refusal::BadRequest, format!("channel {name:?} {why}")));
         }
-        channel.succeed(name, &mut self.store, &self.waker, &self.events)?;
-        channel.is_brought_back = false;
-        let from = channel.publisher.take();
+        let cut = if channel.is_lost() { channel.cut_of_lost() } else { Cut::Tail };
+        if let Some(request) = channel.go_on(cut, &mut Told { name, store, waker, events })? {
+            return Ok(Some(request));
+        }
+        let from = channel.cut_off();
         let detail = from.as_ref().map_or(String::new(), |from| format!("taken from {}", from.who));
-        self.events.tell("taken-over", Some(name), Some("publisher"), Some(who), &detail);
-        if let Some(Attached { who: from, notices, .. }) = from {
-            // One that is stopped finds it when it goes on; one that has hung up needs no word.
-            let _ = notices.send(Notice { reply: Reply::CutOff {}, descriptors: Vec::new() });
+        events.tell("taken-over", Some(name), Some("publisher"), Some(who), &detail);
+        if let Some(Attached { who: from, .. }) = from {
             let detail =
                 format!("the channel was taken over by {who}; nobody receives what it still publishes");
-            self.events.tell("cut-off", Some(name), Some("publisher"), Some(&from), &detail);
+            events.tell("cut-off", Some(name), Some("publisher"), Some(&from), &detail);
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Forgets whatever the connection was attached to.
     pub fn detach(&mut self, id: ConnectionId) {
         self.waker.forget(id);
-        for (name, channel) in &mut self.channels {
+        for (name, channel) in self.channels.iter_mut().chain(&mut self.retired) {
             if let Some(Attached { who, .. }) = channel.publisher.take_if(|publisher| publisher.id == id) {
-                let orphaned = matches!(channel.hosted.status().state.as_str(), "orphaned");
+                let orphaned = matches!(channel.hosted().status().state.as_str(), "orphaned");
                 let detail = if orphaned { "died without closing the channel" } else { "" };
                 self.events.tell("detached", Some(name), Some("publisher"), Some(&who), detail);
             }
@@ -325,6 +294,7 @@ impl Registry {
                 self.events.tell("detached", Some(name), Some("reader"), Some(&reader.who), "");
             }
         }
+        self.retired.retain(|_, channel| channel.is_in_use());
     }
 
     /// Reports the channels that `who` may read, or only the one named.
@@ -350,7 +320,7 @@ impl Registry {
     /// All channels with the pages of their readers, for metrics.
     pub fn measure(&self) -> Vec<Measured> {
         let pages = |channel: &Channel| {
-            let readers = channel.readers.values();
+            let readers = channel.shown();
             readers.filter_map(|reader| Some((reader.who.process(), reader.page.stats()?))).collect()
         };
         self.channels
@@ -359,20 +329,14 @@ impl Registry {
             .collect()
     }
 
-    /// Counts and tells a refusal.
-    pub fn refused(&mut self, refused: &Refused, who: Option<&Identity>, channel: Option<&str>) {
-        *self.refusals.entry(refused.code).or_default() += 1;
-        self.events.tell("refused", channel, None, who, &refused.why);
-    }
-
-    /// Whether any program is attached to any channel.
-    pub fn is_in_use(&self) -> bool {
-        self.channels.values().any(|c| c.publisher.is_some() || !c.readers.is_empty())
-    }
-
-    /// How often each reason was given.
-    pub fn refusals(&self) -> &HashMap<Refusal, u64> {
-        &self.refusals
+    /// Whether a program may want to find its channel as it is: because it is attached, or holds memory that it has not brought
+    /// back yet.
+    pub fn is_needed(&self) -> bool {
+        let holds_messages = |channel: &Channel| channel.is_lost() && channel.entry().is_granted;
+        let is_needed = |channel: &Channel| {
+            channel.is_in_use() || holds_messages(channel) && !fault!("late_comers_are_forgotten")
+        };
+        self.channels.values().any(is_needed)
     }
 }
 

@@ -7,6 +7,7 @@ use sd_notify::NotifyState;
 use shmcast::hosting::HostedSegment;
 use std::collections::HashMap;
 use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 const SEGMENT: &str = "segment-";
@@ -25,37 +26,54 @@ impl Store {
     }
 
     /// Keeps a segment and its lock.
-    pub fn keep(&mut self, hosted: &HostedSegment) {
-        for (file, name) in hosted.files().into_iter().zip(names(hosted)) {
+    ///
+    /// # Errors
+    /// When the service manager cannot be told: neither is kept then.
+    pub fn keep(&mut self, hosted: &HostedSegment) -> io::Result<()> {
+        for (file, kind) in hosted.files().into_iter().zip([SEGMENT, LOCK]) {
+            let name = format!("{kind}{}", id(hosted));
             let state = [NotifyState::FdStore, NotifyState::FdName(&name)];
-            if let Err(e) = sd_notify::notify_with_fds(&state, &[file.as_fd()]) {
-                tracing::error!(
-                    channel = hosted.header().channel,
-                    "the service manager does not keep it: {e}"
-                );
-            }
+            sd_notify::notify_with_fds(&state, &[file.as_fd()]).inspect_err(|_| self.forget(hosted))?;
         }
+        Ok(())
     }
 
     /// Keeps a segment and its lock no longer.
     pub fn forget(&mut self, hosted: &HostedSegment) {
-        for name in names(hosted) {
+        self.forget_id(&id(hosted));
+    }
+
+    /// Keeps what came back under this identity no longer.
+    pub fn forget_id(&mut self, id: &str) {
+        for kind in [SEGMENT, LOCK] {
+            let name = format!("{kind}{id}");
             let state = [NotifyState::FdStoreRemove, NotifyState::FdName(&name)];
             if let Err(e) = sd_notify::notify(&state) {
-                tracing::error!(channel = hosted.header().channel, "the service manager keeps it: {e}");
+                tracing::error!(name, "the service manager keeps it: {e}");
             }
         }
     }
 }
 
+/// A segment and its lock that came back from the service manager. Which channel lives in it, if any, the charters say.
+#[derive(Debug)]
+pub struct Kept {
+    /// The identity that it was kept under.
+    pub id: String,
+    /// The segment.
+    pub segment: File,
+    /// Its lock.
+    pub lock: File,
+}
+
 /// Names in the store may hold no colons and at most 255 characters: the segment's identity serves both.
-fn names(hosted: &HostedSegment) -> [String; 2] {
+fn id(hosted: &HostedSegment) -> String {
     let [high, low] = hosted.uuid();
-    [SEGMENT, LOCK].map(|kind| format!("{kind}{high:016x}{low:016x}"))
+    format!("{high:016x}{low:016x}")
 }
 
 /// Sorts what the service manager passed into the segments that it kept and the rest, such as sockets.
-pub fn sort(inherited: Vec<(String, OwnedFd)>) -> (Vec<HostedSegment>, Vec<(String, OwnedFd)>) {
+pub fn sort(inherited: Vec<(String, OwnedFd)>) -> (Vec<Kept>, Vec<(String, OwnedFd)>) {
     let (mut segments, mut locks, mut rest) = (Vec::new(), HashMap::new(), Vec::new());
     for (name, descriptor) in inherited {
         if let Some(id) = name.strip_prefix(SEGMENT) {
@@ -66,9 +84,12 @@ pub fn sort(inherited: Vec<(String, OwnedFd)>) -> (Vec<HostedSegment>, Vec<(Stri
             rest.push((name, descriptor));
         }
     }
-    let adopt = |(id, file): (String, File)| {
-        let adopted = HostedSegment::adopt(None, &file, locks.remove(&id));
-        adopted.inspect_err(|e| tracing::error!(segment = id, "kept, but not usable: {e}")).ok()
+    let with_lock = |(id, segment): (String, File)| {
+        let lock = locks.remove(&id);
+        if lock.is_none() {
+            tracing::error!(segment = id, "kept, but without its lock: not usable");
+        }
+        Some(Kept { lock: lock?, id, segment })
     };
-    (segments.into_iter().filter_map(adopt).collect(), rest)
+    (segments.into_iter().filter_map(with_lock).collect(), rest)
 }

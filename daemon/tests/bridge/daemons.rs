@@ -12,15 +12,15 @@ use std::time::Instant;
 const GROUP: &str = "239.77.0.1:30001";
 /// What the relay hands on to, and where it takes requests.
 const RELAYED: (&str, &str) = ("239.77.0.9:30009", "10.77.0.2:30002");
-const SERVER: &str = "10.77.0.1:30002";
+pub const SERVER: &str = "10.77.0.1:30002";
 
-fn channel() -> String {
+pub fn channel() -> String {
     format!(
         "[[channel]]\nname = \"t\"\ncapacity = {CAPACITY}\nmax_message = {LONGEST}\nmlock = false\nhugepages = false\n"
     )
 }
 
-fn sends() -> String {
+pub fn sends() -> String {
     format!(
         "{}[[bridge]]\nchannel = \"t\"\nline = [{{ group = \"{GROUP}\", interface = \"va0\" }}]\n\
          [bridge.send]\nlinger_ms = 2000\n\
@@ -38,7 +38,7 @@ fn receives(group: &str, server: &str) -> String {
 }
 
 /// What the bridge of a host's daemon says of itself.
-fn bridge(hosts: &Hosts, host: Host) -> Value {
+pub fn bridge(hosts: &Hosts, host: Host) -> Value {
     // A daemon limits how often it is asked.
     std::thread::sleep(std::time::Duration::from_millis(50));
     let program = env!("CARGO_BIN_EXE_shmcast");
@@ -48,26 +48,32 @@ fn bridge(hosts: &Hosts, host: Host) -> Value {
 }
 
 /// Starts a host's daemon and waits until its bridge carries a session.
-fn daemon(hosts: &Hosts, host: Host, config: &str) -> Running {
+pub fn daemon(hosts: &Hosts, host: Host, config: &str) -> Running {
     let daemon = hosts.daemon(host, config);
     wait_for("the bridge's session", || bridge(hosts, host)["session"].is_string().then_some(()));
     daemon
 }
 
 fn everything_arrives_at_loss_of(test: &str, per_mille: u32) {
-    let Some(hosts) = Hosts::with_daemons(test, 1) else { return };
+    if let Some(hosts) = Hosts::with_daemons(test, 1) {
+        everything_arrives(test, &hosts, per_mille);
+    }
+}
+
+/// Ten readers on B have everything that is published on A, through a relay that loses packets.
+pub fn everything_arrives(test: &str, hosts: &Hosts, per_mille: u32) {
     let (last, seed) = (messages(), number("SHMCAST_BRIDGE_SEED", 7));
     eprintln!("{test}: {last} messages, seed {seed}");
-    let _a = daemon(&hosts, Host::A, &sends());
+    let _a = daemon(hosts, Host::A, &sends());
     let words = format!("{seed} {per_mille} {GROUP} {} vb0 {} {SERVER}", RELAYED.0, RELAYED.1);
     let relay = hosts.role(Host::B, "relay", &words);
     relay.wait_for_log("ready");
-    let _b = daemon(&hosts, Host::B, &receives(RELAYED.0, RELAYED.1));
-    let readers = readers(&hosts, 10, last);
+    let _b = daemon(hosts, Host::B, &receives(RELAYED.0, RELAYED.1));
+    let readers = readers(hosts, 10, last);
     hosts.role(Host::A, "publish", &format!("{last} {}", rate())).end_well();
     assert_all_have_all(readers, last);
     let at_b = wait_for("the last figures", || {
-        let at_b = bridge(&hosts, Host::B);
+        let at_b = bridge(hosts, Host::B);
         let published = at_b.pointer("/figures/receive/messages_published").and_then(Value::as_u64);
         (published == Some(last)).then_some(at_b)
     });

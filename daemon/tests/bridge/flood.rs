@@ -3,9 +3,9 @@
 
 use serde_json::json;
 use shmcast::hosting::datagrams::{self, BATCH};
-use shmcast_daemon::bridge::proto::wire::HEADER_BYTES;
-use shmcast_daemon::bridge::socket::open_sender;
-use shmcast_daemon::bridge::spec::LineSpec;
+use shmcast_bridge::proto::wire::HEADER_BYTES;
+use shmcast_bridge::socket::open_sender;
+use shmcast_bridge::spec::LineSpec;
 
 /// `COUNT GROUP-OR-HOST INTERFACE SESSION`, with `_` for spaces in the session.
 pub fn run(words: &[&str]) {

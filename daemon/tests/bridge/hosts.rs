@@ -4,11 +4,14 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use super::unit;
 
 /// How long anything here may take that is only a matter of time.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -57,6 +60,8 @@ pub struct Hosts {
     pub dir: tempfile::TempDir,
     /// Whether a daemon owns a host's channels.
     daemons: bool,
+    /// The unit that restricts the daemons, if one does.
+    unit: Option<PathBuf>,
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -68,7 +73,9 @@ impl Hosts {
         let id = format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let names = [format!("shmcast-a-{id}"), format!("shmcast-b-{id}")];
         let dir = tempfile::Builder::new().prefix("shmcast-bridge-").tempdir_in("/dev/shm").unwrap();
-        let hosts = Self { names, dir, daemons: false, _turn: turn };
+        // A daemon may be another user.
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let hosts = Self { names, dir, daemons: false, unit: unit::asked(), _turn: turn };
         match hosts.wire(wires) {
             Ok(()) => Some(hosts),
             Err(reason) => {
@@ -82,6 +89,13 @@ impl Hosts {
     pub fn with_daemons(test: &str, wires: usize) -> Option<Self> {
         let mut hosts = Self::new(test, wires)?;
         hosts.daemons = true;
+        Some(hosts)
+    }
+
+    /// As `with_daemons`, and the daemons run as `unit` says.
+    pub fn under(test: &str, wires: usize, unit: PathBuf) -> Option<Self> {
+        let mut hosts = Self::with_daemons(test, wires)?;
+        hosts.unit = Some(unit);
         Some(hosts)
     }
 
@@ -127,15 +141,30 @@ impl Hosts {
         command
     }
 
+    /// The directory in which a host's daemon makes its socket.
+    fn runtime(&self, host: Host) -> PathBuf {
+        self.channels(host).with_extension("run")
+    }
+
     fn socket(&self, host: Host) -> PathBuf {
-        self.channels(host).with_extension("sock")
+        self.runtime(host).join("control.sock")
     }
 
     /// Starts a host's daemon and waits until it answers.
     pub fn daemon(&self, host: Host, config: &str) -> Running {
         let path = self.channels(host).with_extension("toml");
         fs::write(&path, config).unwrap();
-        let mut command = self.command_in(host, Path::new(env!("CARGO_BIN_EXE_shmcastd")));
+        let (program, runtime) = (env!("CARGO_BIN_EXE_shmcastd"), self.runtime(host));
+        fs::create_dir_all(&runtime).unwrap();
+        let mut command = match &self.unit {
+            Some(unit) => {
+                let words = unit::launcher(unit, &runtime);
+                let mut command = self.command_in(host, Path::new(&words[0]));
+                command.args(&words[1..]).arg(program).env("SHMCAST_SOCKET", unit::SOCKET);
+                command
+            }
+            None => self.command_in(host, Path::new(program)),
+        };
         command.arg("--config").arg(path);
         let daemon = self.start(command, format!("the daemon of host {host:?}"));
         wait_for("the daemon's answer", || shmcast::Client::at(self.socket(host)).ok());

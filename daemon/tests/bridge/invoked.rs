@@ -3,10 +3,10 @@
 use super::hosts::{turn, wait_for};
 use super::roles::{LONGEST, make_channel, write_message};
 use shmcast::{Event, Publisher, Start, Subscriber};
-use shmcast_daemon::bridge::egress::{EgressInvoker, EgressOptions};
-use shmcast_daemon::bridge::ingress::{IngressInvoker, IngressOptions};
-use shmcast_daemon::bridge::spec::{BridgeSpec, LineSpec, ReceiveSpec, RepairSpec, SendSpec, StartAt};
-use shmcast_daemon::bridge::status::Phase;
+use shmcast_bridge::egress::{EgressInvoker, EgressOptions};
+use shmcast_bridge::ingress::{IngressInvoker, IngressOptions};
+use shmcast_bridge::spec::{BridgeSpec, LineSpec, ReceiveSpec, RepairSpec, SendSpec, StartAt};
+use shmcast_bridge::status::Phase;
 use std::net::UdpSocket;
 
 const MESSAGES: u64 = 1_000;

@@ -15,6 +15,9 @@ mod relay;
 mod roles;
 mod sessions;
 mod tail;
+mod under_unit;
+#[path = "../daemon_support/unit.rs"]
+mod unit;
 
 #[test]
 #[ignore = "a role that the tests here start processes for"]

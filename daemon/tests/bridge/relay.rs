@@ -2,8 +2,8 @@
 //! losing some of each from a seed.
 
 use shmcast::hosting::datagrams;
-use shmcast_daemon::bridge::socket::{Refusals, Tuning, open_line, open_sender, open_unicast, wait_for_any};
-use shmcast_daemon::bridge::spec::LineSpec;
+use shmcast_bridge::socket::{Refusals, Tuning, open_line, open_sender, open_unicast, wait_for_any};
+use shmcast_bridge::spec::LineSpec;
 use std::net::SocketAddrV4;
 use std::os::fd::AsFd;
 use std::time::Duration;

@@ -120,6 +120,7 @@ fn read(last: u64) {
             Event::NewEpoch { .. } => epochs += 1,
             Event::NewSession { session } => sessions.push(String::from_utf8_lossy(&session).into_owned()),
             Event::End => break,
+            other => panic!("{other:?} at {next}"),
         }
     }
     println!(

@@ -2,9 +2,9 @@
 
 use super::hosts::{turn, wait_for};
 use shmcast::{Event, Publisher, RecvError, Start, Subscriber};
-use shmcast_daemon::bridge::egress::{Egress, EgressOptions};
-use shmcast_daemon::bridge::ingress::{Ingress, IngressOptions};
-use shmcast_daemon::bridge::spec::{BridgeSpec, LineSpec, ReceiveSpec, SendSpec};
+use shmcast_bridge::egress::{Egress, EgressOptions};
+use shmcast_bridge::ingress::{Ingress, IngressOptions};
+use shmcast_bridge::spec::{BridgeSpec, LineSpec, ReceiveSpec, SendSpec};
 use std::net::UdpSocket;
 use std::path::Path;
 use std::time::{Duration, Instant};

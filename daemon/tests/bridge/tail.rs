@@ -2,10 +2,10 @@
 
 use super::hosts::{number, turn, wait_for};
 use shmcast::{Publisher, Subscriber};
-use shmcast_daemon::bridge::egress::{Egress, EgressOptions};
-use shmcast_daemon::bridge::ingress::{Ingress, IngressOptions};
-use shmcast_daemon::bridge::proto::wire::{Body, Downstream};
-use shmcast_daemon::bridge::spec::{BridgeSpec, LineSpec, ReceiveSpec, RepairSpec, SendSpec};
+use shmcast_bridge::egress::{Egress, EgressOptions};
+use shmcast_bridge::ingress::{Ingress, IngressOptions};
+use shmcast_bridge::proto::wire::{Body, Downstream};
+use shmcast_bridge::spec::{BridgeSpec, LineSpec, ReceiveSpec, RepairSpec, SendSpec};
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -75,7 +75,7 @@ fn a_lost_tail_is_noticed_by_heartbeats_and_mended() {
         at(90),
         at(100),
         noticed.len(),
-        serde_json::to_string(&shmcast_daemon::bridge::status::Latency::from(&ingress.recovery())).unwrap(),
+        serde_json::to_string(&shmcast_bridge::status::Latency::from(&ingress.recovery())).unwrap(),
     );
     assert_eq!(noticed.len() as u64, rounds);
     let counters = ingress.counters();

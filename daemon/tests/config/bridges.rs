@@ -2,8 +2,8 @@
 //! will be regretted.
 
 use super::host;
-use shmcast_daemon::bridge::spec::WaitMode;
-use shmcast_daemon::config::{Config, ConfigError, Warning};
+use shmcast_bridge::spec::WaitMode;
+use shmcast_daemon::config::{Config, ConfigError, Host, Warning};
 use std::process::Command;
 
 const CHANNELS: &str = "\
@@ -57,6 +57,41 @@ fn warns(bridges: &str, field: &str, line: usize, part: &str) {
     };
     assert_eq!((*of, *at), (field, Some(FIRST + line)), "{what}");
     assert!(what.contains(part), "{what}");
+}
+
+#[test]
+fn two_channels_whose_sessions_begin_alike_are_not_told_apart() {
+    let with = |first: &str, second: &str, port: u16, more: &str| {
+        let channel =
+            |name| format!("[[channel]]\nname = \"{name}\"\ncapacity = \"1MiB\"\nmax_message = 1378\n");
+        let bridge = |name, port, more| {
+            let line = format!("line = [{{ group = \"239.1.2.3:{port}\" }}]");
+            format!("[[bridge]]\nchannel = \"{name}\"\n{line}\n{more}\n[bridge.send]\n")
+        };
+        let channels = channel("ticks-eu") + &channel("ticks-us");
+        let bridges = bridge("ticks-eu", 30001, first) + &bridge("ticks-us", port, second);
+        match Config::parse(&(channels + &bridges + more), "test.toml") {
+            Err(ConfigError::Invalid { problems, .. }) => problems.iter().map(ToString::to_string).collect(),
+            Ok(_) => Vec::<String>::new(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let two = |first, second, port| with(first, second, port, "");
+    let said = "bridges \"ticks-eu\" and \"ticks-us\" would both send sessions that begin with \"TICK\"";
+    let refused = |problems: Vec<String>| {
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(problems[0].contains(said) && problems[0].contains("another session"), "{problems:?}");
+    };
+    // Both by default; one by default, on lines of their own; both on purpose, where the packets meet.
+    refused(two("", "", 30002));
+    refused(two("session = \"TICK\"", "", 30002));
+    refused(two("session = \"TICK\"", "session = \"TICK\"", 30001));
+    let none: [String; 0] = [];
+    assert_eq!(two("session = \"TICK\"", "session = \"TICK\"", 30002), none);
+    assert_eq!(two("session = \"TKEU\"", "", 30001), none);
+    // What is received goes on under the session that it came with.
+    let receive = "[[bridge]]\nname = \"from\"\nchannel = \"ticks-us\"\nline = [{ group = \"239.9.9.9:9\" }]\n[bridge.receive]\n";
+    assert_eq!(with("", "", 30002, receive), none);
 }
 
 #[test]
@@ -162,6 +197,33 @@ fn threads_that_will_be_late_are_warned_of() {
     warns(&send("cpu = 4"), "bridge.cpu", 3, "CPU 4 is not online");
     let one = send("wait = \"spin\"\ncpu = 1") + &receive("cpu = 1");
     warns(&one, "bridge.cpu", 11, "CPU 1 is bridge \"ticks\"'s too");
+}
+
+#[test]
+fn an_interface_of_another_host_is_warned_of() {
+    let host = Host {
+        interfaces: Some(vec![("eth0".into(), [10, 0, 0, 1].into()), ("lo".into(), [127, 0, 0, 1].into())]),
+        ..host()
+    };
+    let bridge = |interface: &str| {
+        let line = format!("line = [{{ group = \"239.1.2.3:30001\", interface = \"{interface}\" }}]");
+        send("").replace("line = [{ group = \"239.1.2.3:30001\" }]", &line)
+    };
+    let warnings = |interface: &str| {
+        let text = format!("{CHANNELS}{}", bridge(interface));
+        let config = Config::parse(&text, "test.toml").unwrap_or_else(|e| panic!("{e}"));
+        let of_lines = |warning: &Warning| warning.field == "bridge.line";
+        config.warnings_on(&host).into_iter().filter(of_lines).collect::<Vec<_>>()
+    };
+    for known in ["eth0", "10.0.0.1", "lo"] {
+        assert_eq!(warnings(known), [], "{known}");
+    }
+    for unknown in ["eth9", "10.0.0.2"] {
+        let [warning] = &warnings(unknown)[..] else { panic!("{:?}", warnings(unknown)) };
+        assert_eq!((warning.field, warning.line), ("bridge.line", Some(FIRST + 2)));
+        assert!(warning.what.contains(unknown) && warning.what.contains("this host"), "{}", warning.what);
+        assert!(warning.instead.contains("eth0 (10.0.0.1)"), "{}", warning.instead);
+    }
 }
 
 #[test]

@@ -103,7 +103,7 @@ fn limits_and_pauses_out_of_proportion_are_warned_of() {
     for (section, field, value, what) in [
         ("limits", "connections_per_uid", "100", "cannot run a publisher and 100 readers"),
         ("limits", "requests_per_second", "9", "is cut off"),
-        ("limits", "request_burst", "302", "100 readers that one user starts at once are cut off"),
+        ("limits", "request_burst", "201", "100 readers that one user starts at once are cut off"),
         ("limits", "events_queue", "15", "misses some"),
         ("waker", "shortest_us", "4", "takes a core"),
         ("waker", "longest_us", "10001", "sleep this long"),

@@ -21,6 +21,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+pub(crate) mod unit;
+
 /// How long anything here may take that is only a matter of time.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const ROLE: &str = "SHMCAST_TEST_ROLE";
@@ -65,6 +67,8 @@ pub(crate) const FOR_ALL: &str = "publishers = [\"*\"]\nsubscribers = [\"*\"]";
 /// `shmcastd` as a process.
 pub(crate) struct Daemon {
     dir: tempfile::TempDir,
+    /// The unit that restricts it, if one does.
+    unit: Option<PathBuf>,
     child: Child,
 }
 
@@ -75,12 +79,23 @@ impl Daemon {
         daemon
     }
 
+    /// Starts one that a unit restricts.
+    pub(crate) fn start_under(unit: PathBuf, config: &str) -> Self {
+        let daemon = Self::spawn_under(Some(unit), memory_dir(), config);
+        daemon.client();
+        daemon
+    }
+
     /// Starts one and does not wait for it.
     pub(crate) fn spawn(dir: tempfile::TempDir, config: &str) -> Self {
+        Self::spawn_under(unit::asked(), dir, config)
+    }
+
+    fn spawn_under(unit: Option<PathBuf>, dir: tempfile::TempDir, config: &str) -> Self {
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         fs::write(dir.path().join("shmcast.toml"), config).unwrap();
-        let child = spawn(dir.path());
-        Self { dir, child }
+        let child = spawn(unit.as_deref(), dir.path());
+        Self { dir, unit, child }
     }
 
     /// The exit code of one that was to end by itself.
@@ -93,7 +108,12 @@ impl Daemon {
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
-        self.dir.path().join("control.sock")
+        runtime(self.dir.path()).join("control.sock")
+    }
+
+    /// The file that says that this daemon has not stopped in an orderly way.
+    pub(crate) fn marker(&self) -> PathBuf {
+        self.socket().with_extension("running")
     }
 
     pub(crate) fn pid(&self) -> Pid {
@@ -144,7 +164,7 @@ impl Daemon {
 
     /// Starts the next, in the place of one that has ended.
     pub(crate) fn restart(&mut self) {
-        self.child = spawn(self.dir.path());
+        self.child = spawn(self.unit.as_deref(), self.dir.path());
         self.client();
     }
 
@@ -183,11 +203,27 @@ impl Drop for Daemon {
     }
 }
 
-fn spawn(dir: &Path) -> Child {
+/// The directory in which the daemon of `dir` makes its socket.
+fn runtime(dir: &Path) -> PathBuf {
+    dir.join("run")
+}
+
+fn spawn(unit: Option<&Path>, dir: &Path) -> Child {
     let log = File::options().create(true).append(true).open(dir.join("log")).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_shmcastd"));
-    command.arg("--config").arg(dir.join("shmcast.toml")).arg("--socket").arg(dir.join("control.sock"));
-    command.env_remove("NOTIFY_SOCKET").stdin(Stdio::null()).stderr(log).spawn().unwrap()
+    let (program, runtime) = (Path::new(env!("CARGO_BIN_EXE_shmcastd")), runtime(dir));
+    fs::create_dir_all(&runtime).unwrap();
+    let (mut command, socket) = match unit {
+        Some(unit) => (unit::command(unit, &runtime, program), unit::SOCKET.into()),
+        None => (Command::new(program), runtime.join("control.sock")),
+    };
+    command.arg("--config").arg(dir.join("shmcast.toml")).arg("--socket").arg(socket);
+    command
+        .env_remove("NOTIFY_SOCKET")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .unwrap()
 }
 
 /// A publisher to be, which leaves its memory as it finds it: locking pages may take a loaded machine half a minute.
@@ -272,7 +308,7 @@ impl Raw {
     /// Connects and greets.
     pub(crate) fn greeted(socket: &Path) -> Self {
         let raw = Self::connect(socket);
-        assert_eq!(raw.ask(&json!({"request": "hello", "version": 1}), &[])["reply"], "welcome");
+        assert_eq!(raw.ask(&json!({"request": "hello", "version": 2}), &[])["reply"], "welcome");
         raw
     }
 
@@ -331,8 +367,8 @@ impl Raw {
         answer["why"].as_str().unwrap().to_owned()
     }
 
-    /// Attaches as a reader: segment, lock and page.
-    pub(crate) fn subscribe(&self, channel: &str) -> [File; 3] {
+    /// Attaches as a reader: segment, lock, page and charter.
+    pub(crate) fn subscribe(&self, channel: &str) -> [File; 4] {
         let (answer, files) = self.ask_for_files(&subscribe(channel, false), &[]);
         assert_eq!(answer["reply"], "subscribed", "{answer}");
         files.try_into().unwrap()
@@ -344,7 +380,7 @@ pub(crate) fn subscribe(channel: &str, resume: bool) -> Value {
 }
 
 pub(crate) fn publish(channel: &str, resume: bool) -> Value {
-    json!({"request": "publish", "channel": channel, "resume": resume})
+    json!({"request": "publish", "channel": channel, "resume": resume, "anew": false})
 }
 
 pub(crate) fn fds(files: &[File]) -> Vec<BorrowedFd<'_>> {

@@ -100,10 +100,24 @@ pub(super) const CASES: &[Case] = &[
     ),
     case(
         "kernel-version",
-        "6.1 passes",
-        Warn,
-        "SO_PEERPIDFD",
+        "6.1 lacks what rings use",
+        Pass,
+        "6.1",
         &[("/proc/sys/kernel/osrelease", "6.1.0-18-amd64")],
+    ),
+    case(
+        "kernel-version",
+        "small pages pass",
+        Warn,
+        "6.0 lacks MADV_COLLAPSE",
+        &[("/proc/sys/kernel/osrelease", "6.0.19")],
+    ),
+    case(
+        "kernel-version",
+        "first touches that fault pass",
+        Warn,
+        "5.10 lacks MADV_POPULATE_WRITE",
+        &[("/proc/sys/kernel/osrelease", "5.10.0-28-amd64")],
     ),
     case(
         "kernel-version",

@@ -176,47 +176,68 @@ pub(super) const CASES: &[Case] = &[
     ),
     case(
         "thp-shmem",
-        "advise is refused",
+        "the default is taken for small pages, though rings collapse theirs",
         Pass,
-        "advise",
-        &[(
-            "/sys/kernel/mm/transparent_hugepage/shmem_enabled",
-            "always within_size [advise] never deny force",
-        )],
+        "never: rings collapse their pages",
+        &[
+            ("/proc/sys/kernel/osrelease", "6.12.0"),
+            (
+                "/sys/kernel/mm/transparent_hugepage/shmem_enabled",
+                "always within_size advise [never] deny force",
+            ),
+        ],
     ),
     case(
         "thp-shmem",
-        "never passes",
+        "a refusal to all passes",
         Warn,
-        "never",
-        &[(
-            "/sys/kernel/mm/transparent_hugepage/shmem_enabled",
-            "always within_size advise [never] deny force",
-        )],
+        "deny: rings have 4 KiB pages",
+        &[
+            ("/proc/sys/kernel/osrelease", "6.12.0"),
+            (
+                "/sys/kernel/mm/transparent_hugepage/shmem_enabled",
+                "always within_size advise never [deny] force",
+            ),
+        ],
     ),
     case(
-        "hugepages",
-        "free pages are refused",
+        "thp-shmem",
+        "a kernel that collapses nothing passes",
+        Warn,
+        "4 KiB pages, as this kernel",
+        &[
+            ("/proc/sys/kernel/osrelease", "6.0.1"),
+            (
+                "/sys/kernel/mm/transparent_hugepage/shmem_enabled",
+                "always within_size advise [never] deny force",
+            ),
+        ],
+    ),
+    case(
+        "thp-shmem",
+        "advice that rings do not give is taken for huge pages",
+        Warn,
+        "4 KiB pages, as this kernel",
+        &[
+            ("/proc/sys/kernel/osrelease", "6.0.1"),
+            (
+                "/sys/kernel/mm/transparent_hugepage/shmem_enabled",
+                "always within_size [advise] never deny force",
+            ),
+        ],
+    ),
+    case(
+        "thp-shmem",
+        "huge pages at the first touch are refused",
         Pass,
-        "3 of 8",
-        &[(
-            "/proc/meminfo",
-            "HugePages_Total:       8\nHugePages_Free:        3\nHugepagesize:       2048 kB\n",
-        )],
-    ),
-    case(
-        "hugepages",
-        "none reserved passes",
-        Warn,
-        "none of 2 MiB",
-        &[("/proc/meminfo", "HugePages_Total: 0\nHugePages_Free: 0\nHugepagesize: 2048 kB\n")],
-    ),
-    case(
-        "hugepages",
-        "none left passes",
-        Warn,
-        "all 8",
-        &[("/proc/meminfo", "HugePages_Total: 8\nHugePages_Free: 0\nHugepagesize: 2048 kB\n")],
+        "within_size",
+        &[
+            ("/proc/sys/kernel/osrelease", "6.0.1"),
+            (
+                "/sys/kernel/mm/transparent_hugepage/shmem_enabled",
+                "always [within_size] advise never deny force",
+            ),
+        ],
     ),
     case("dev-shm", "a roomy one is refused", Pass, "1.0 GiB", &[("/proc/self/mountinfo", SHM)]),
     case(

@@ -28,8 +28,8 @@ impl Hostile {
     fn attach(socket: &Path) -> Self {
         let (bell, far) = UnixStream::pair().unwrap();
         let (control, reply, mut granted) = ask_to_park(socket, &[far.as_fd()]);
-        assert_eq!(reply, Reply::Subscribed {});
-        Self { _control: control, page: granted.pop().unwrap(), bell, far }
+        assert!(matches!(reply, Reply::Subscribed(_)), "{reply:?}");
+        Self { _control: control, page: granted.swap_remove(2), bell, far }
     }
 
     fn say(&self, word: u64) {
@@ -46,8 +46,10 @@ fn ask_to_park(socket: &Path, descriptors: &[BorrowedFd<'_>]) -> (OwnedFd, Reply
         (decode::<Reply>(&buffer[..packet.length]).unwrap(), packet.descriptors)
     };
     ask(&Request::Hello { version: VERSION }, &[]);
-    let (reply, granted) =
-        ask(&Request::Subscribe { channel: "t".into(), resume: false, park: true }, descriptors);
+    let (reply, granted) = ask(
+        &Request::Subscribe { channel: "t".into(), resume: false, park: true, hidden: false },
+        descriptors,
+    );
     (control, reply, granted)
 }
 

@@ -8,6 +8,7 @@
 mod daemon_support;
 mod manager;
 mod package;
+mod same_rights;
 mod traffic;
 
 use daemon_support::{Daemon, number};
@@ -106,4 +107,26 @@ fn a_daemon_that_hangs_is_replaced_and_costs_nobody_a_message() {
         // Nothing but the watchdog ends it then.
         manager.signal("SIGSTOP");
     });
+}
+
+/// Which interfaces there are is asked of the kernel by a way that the unit's filters must leave open.
+#[test]
+fn a_bridge_that_names_an_interface_runs_under_the_shipped_unit() {
+    let test = "a_bridge_that_names_an_interface_runs_under_the_shipped_unit";
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let bridge = "[[bridge]]\nchannel = \"t\"\nline = [{ group = \"239.7.7.1:30001\", interface = \"lo\" }]\n[bridge.send]\n";
+    let manager =
+        match Manager::boot(&format!("{}{bridge}", daemon_support::channel("t", "max_message = 1378")), "") {
+            Ok(manager) => manager,
+            Err(reason) => return eprintln!("SKIPPED {test}: {reason}"),
+        };
+    manager.must("start", "shmcastd.service");
+    let settled = daemon_support::wait_for("the bridge to start or to fail", || {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_shmcast"));
+        command.args(["bridge", "status", "--json"]).env("SHMCAST_SOCKET", manager.socket());
+        let status: serde_json::Value = serde_json::from_slice(&command.output().unwrap().stdout).ok()?;
+        let bridge = status["bridges"][0].clone();
+        (bridge["session"].is_string() || bridge["state"] == "failed").then_some(bridge)
+    });
+    assert!(settled["session"].is_string(), "{settled}\n{}", manager.log());
 }

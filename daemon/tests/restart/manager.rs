@@ -22,7 +22,8 @@ mount -t proc proc /proc
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir /run/kept
 mount --bind "$1" /run/kept
-for dir in /tmp /var/tmp; do
+# In /dev/shm, RemoveIPC= takes away what the unit's user has, whichever tests run as the same user out there.
+for dir in /tmp /var/tmp /dev/shm; do
     mount -t tmpfs -o mode=1777 tmpfs $dir
 done
 mkdir -p "$1"

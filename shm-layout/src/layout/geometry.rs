@@ -21,9 +21,12 @@ pub const MAX_CAPACITY: u64 = 16 << 30;
 pub const MAX_MESSAGE: u64 = 16 << 20;
 /// Bytes of a huge page on x86-64 and, with 4 KiB pages, on aarch64.
 pub const HUGE_PAGE: u64 = 2 << 20;
-/// Positions and sequences stay below this, so that sums of them and sizes cannot overflow. At 1 GB a second a ring
-/// gets there in 146 years; whatever claims more is damage.
+/// Positions stay below this, so that sums of them and sizes cannot overflow. At 1 GB a second a ring gets there in 146
+/// years; whatever claims more is damage.
 pub const MAX_COUNT: u64 = 1 << 62;
+/// Sequences stay below this, that of the next message at most reaches it: 48 bits hold a sequence wherever one is packed
+/// into a word. A channel that publishes a million messages a second gets there in 8 years; whatever claims more is damage.
+pub const MAX_SEQUENCE: u64 = (1 << 48) - 1;
 /// How far ahead of the tail the writer zeroes commit words once a record is committed, in bytes.
 ///
 /// Far enough that the cache misses of these stores are over before the granule is needed and that readers' prefetchers

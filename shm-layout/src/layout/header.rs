@@ -10,7 +10,6 @@
 //!       6  max message                   51         payload bytes published
 //!       7  data offset                   64..512    channel, schema, labels: each u64 length, then bytes
 //!       8  uuid (two words)               56         first sequence of the ring, 0 for 1
-//!                                       57         generation of the segment, 0 if it is the channel's only one
 //!                                       58, 59     session of the remote stream that a bridge carries, 0 if none
 //!      10  channel id
 //!      11  created, ns since 1970
@@ -49,9 +48,6 @@ pub const LAZY_BYTES: usize = 51;
 /// Word index of the first sequence that this ring can hold, 0 standing for 1: a segment that continues another's
 /// channel begins where that one ended. Written before the segment is shown to anybody.
 pub const FIRST_SEQUENCE: usize = 56;
-/// Word index of the generation: which of a strict channel's segments this is, from 1; 0 for a channel that keeps one
-/// segment. Written before the segment is shown to anybody.
-pub const GENERATION: usize = 57;
 /// Word index of the remote session that this ring carries: its first eight bytes. For a bridge that comes back; readers
 /// learn of sessions from the stream.
 pub const SESSION: usize = 58;

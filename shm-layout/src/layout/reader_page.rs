@@ -7,12 +7,7 @@
 //!      3  sequence it started from     11  times lapped
 //!      4  segment uuid (two words)     12  messages missed
 //! ```
-//! Where a daemon made the page, it writes one word of it, in a line of its own:
-//! ```text
-//! word 24..32  cuts: low 16 bits of a generation, then 48 bits of the first sequence that is void in its segment; the
-//!              cut of generation g is in word 24 + g mod 8
-//! ```
-//! Written otherwise by that subscriber alone, with relaxed stores; the publisher never reads it. Whoever reads it treats each
+//! Written by that subscriber alone, with relaxed stores; the publisher never reads it. Whoever reads it treats each
 //! word as a claim: a false one can mislead an operator and nobody else.
 
 use super::geometry::WORD;
@@ -39,12 +34,6 @@ pub const LAPPED: usize = 11;
 pub const MISSED: usize = 12;
 /// Word of the clock, in ticks, when it last looked at the ring.
 pub const HEARTBEAT: usize = 16;
-/// First of the words of the cuts: from a cut's sequence on, messages in the segment of its generation are void, because
-/// the next segment has taken its place from there.
-pub const CUTS: usize = 24;
-/// How many cuts there is room for; a reader that is further behind than that has been told to move on long ago.
-pub const CUT_SLOTS: u64 = 8;
-const CUT_SEQUENCE_BITS: u32 = 48;
 /// Word in which a parked subscriber says that it sleeps: the position it waits for, which is a multiple of 64, plus an
 /// odd number below 64 that changes with each sleep; 0 while it is awake.
 pub const ASLEEP: usize = 17;
@@ -59,30 +48,6 @@ pub const WORDS: usize = HISTOGRAM + BUCKETS;
 pub const BYTES: u64 = WORDS as u64 * WORD;
 
 const SUB_BITS: u32 = 4;
-
-/// The word that says that messages of `generation` are void from `sequence` on, and its place.
-pub const fn cut(generation: u64, sequence: u64) -> (usize, u64) {
-    (cut_word(generation), generation << CUT_SEQUENCE_BITS | sequence)
-}
-
-/// Where the cut of a generation stands.
-#[inline]
-pub const fn cut_word(generation: u64) -> usize {
-    CUTS + (generation % CUT_SLOTS) as usize
-}
-
-/// The first void sequence of `generation`, if the word found at its place says so. A later generation's cut there means
-/// that so many followed that this one's was overwritten: then nothing of it can be told from void.
-#[inline]
-pub const fn cut_sequence(generation: u64, word: u64) -> Option<u64> {
-    let later = (word >> CUT_SEQUENCE_BITS).wrapping_sub(generation) & 0xffff;
-    match later {
-        _ if word == 0 => None,
-        0 => Some(word & ((1 << CUT_SEQUENCE_BITS) - 1)),
-        1..0x8000 => Some(0),
-        _ => None,
-    }
-}
 
 /// The bucket of a latency in nanoseconds: exact below 32, then 16 buckets an octave, so 6.25 % wide; the last bucket
 /// begins at 4 s and has no end.
@@ -111,17 +76,6 @@ const _: () = assert!(BYTES == 4096, "one page");
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_cut_speaks_of_its_own_generation_and_of_none_after_it() {
-        let (at, word) = cut(5, 1_000_000);
-        assert_eq!((at, cut_sequence(5, word)), (cut_word(5), Some(1_000_000)));
-        assert_eq!(cut_word(13), at, "eight slots");
-        assert_eq!(cut_sequence(13, word), None);
-        let (_, later) = cut(13, 2_000_000);
-        assert_eq!(cut_sequence(5, later), Some(0), "overwritten: all of it is in doubt");
-        assert_eq!(cut_sequence(5, 0), None);
-    }
 
     #[test]
     fn buckets_cover_every_latency_without_hole_or_overlap() {

@@ -10,7 +10,7 @@
 //! a timestamp is exact for a day and more (2^48 ticks at 3 GHz are 26 hours) however slowly a channel moves; a
 //! 32-bit delta would wrap after 1.4 s of silence.
 
-use super::geometry::{GRANULE, MAX_COUNT, RECORD_HEADER, record_bytes};
+use super::geometry::{GRANULE, MAX_SEQUENCE, RECORD_HEADER, record_bytes};
 
 /// Bits of the publish time kept in a record.
 pub const TIME_BITS: u32 = 48;
@@ -202,12 +202,12 @@ impl Control {
         }
     }
 
-    /// Takes payload words apart; `None` for a gap that is none.
+    /// Takes payload words apart; `None` for a gap that is none, or leaves no sequence after it.
     pub const fn from_words(words: [u64; 3]) -> Option<Self> {
         match words {
             [1, epoch, _] => Some(Self::Epoch { epoch }),
             [2, _, _] => Some(Self::End),
-            [3, from, to] if from <= to && to < MAX_COUNT => Some(Self::Gap { from, to }),
+            [3, from, to] if from <= to && to < MAX_SEQUENCE => Some(Self::Gap { from, to }),
             [3, _, _] => None,
             [4, high, low] => Some(Self::Session { high, low }),
             [kind, _, _] => Some(Self::Unknown { kind }),
@@ -285,7 +285,10 @@ mod tests {
             assert_eq!(Control::from_words(c.words()), Some(c));
         }
         assert_eq!(Control::from_words([3, 4, 3]), None, "gap ends before it starts");
-        assert_eq!(Control::from_words([3, 4, u64::MAX]), None, "no sequence would be left after it");
+        for to in [MAX_SEQUENCE, (1 << 62) - 1, u64::MAX] {
+            assert_eq!(Control::from_words([3, 4, to]), None, "no sequence would be left after {to}");
+        }
+        assert!(Control::from_words([3, 4, MAX_SEQUENCE - 1]).is_some());
         assert_eq!((gap.next_sequence(4), session.next_sequence(4)), (10, 4));
     }
 }

@@ -18,6 +18,10 @@ use std::path::Path;
 pub const MAX_DESCRIPTORS: usize = 4;
 /// Largest packet in bytes.
 pub const MAX_PACKET: usize = 64 << 10;
+/// Most descriptors that a service manager keeps for the daemon: `FileDescriptorStoreMax=` of the shipped unit.
+pub const MAX_KEPT: usize = 8192;
+/// Most descriptors that [`inherited`] takes: those kept, and the sockets that the service manager listens at.
+pub const MAX_INHERITED: usize = MAX_KEPT + 64;
 
 /// Who is at the other end of a socket, by the kernel's word at the time it connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +53,16 @@ pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     let socket = socket(SocketFlags::CLOEXEC)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket)
+}
+
+/// Whether somebody listens at `path`. Never waits, unlike [`connect`].
+///
+/// # Errors
+/// What `connect` says: `ConnectionRefused` when nobody does, `WouldBlock` when somebody does and is too busy, `EPROTOTYPE` for
+/// a socket of another kind.
+pub fn try_connect(path: &Path) -> io::Result<()> {
+    let socket = socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+    Ok(rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?)
 }
 
 /// Listens at `path`, which must not exist.
@@ -139,20 +153,31 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Packet> {
     Ok(Packet { length: received.bytes, descriptors, truncated })
 }
 
+/// What a service manager passed to this process.
+#[derive(Debug, Default)]
+pub struct Inherited {
+    /// The descriptors with their names.
+    pub descriptors: Vec<(String, OwnedFd)>,
+    /// Names of the descriptors beyond [`MAX_INHERITED`]. They stay open and unused.
+    pub beyond: Vec<String>,
+}
+
 /// Descriptors that the service manager passed to this process (`LISTEN_FDS`), with their names (`LISTEN_FDNAMES`).
 /// To be called once, early: a second call returns nothing.
-pub fn inherited() -> Vec<(String, OwnedFd)> {
+pub fn inherited() -> Inherited {
     use std::sync::atomic::{AtomicBool, Ordering};
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let variable = |name: &str| std::env::var(name).ok();
     let for_us = variable("LISTEN_PID").and_then(|pid| pid.parse().ok()) == Some(std::process::id());
-    let count: i32 = variable("LISTEN_FDS").and_then(|count| count.parse().ok()).unwrap_or(0);
+    let count: usize = variable("LISTEN_FDS").and_then(|count| count.parse().ok()).unwrap_or(0);
     if !for_us || TAKEN.swap(true, Ordering::Relaxed) {
-        return Vec::new();
+        return Inherited::default();
     }
     let names = variable("LISTEN_FDNAMES").unwrap_or_default();
     let mut names = names.split(':').map(str::to_owned);
-    (3..3 + count.clamp(0, 4096))
+    let taken = count.min(if crate::fault!("half_of_the_store_is_dropped") { 4096 } else { MAX_INHERITED });
+    let descriptors = (3_i32..)
+        .take(taken)
         .filter_map(|raw| {
             let name = names.next().unwrap_or_default();
             // SAFETY: `borrowed` lives for this check alone; asking for flags of a number that is no open descriptor
@@ -163,7 +188,9 @@ pub fn inherited() -> Vec<(String, OwnedFd)> {
             // the flag above makes sure that it is taken only once.
             Some((name, unsafe { OwnedFd::from_raw_fd(raw) }))
         })
-        .collect()
+        .collect();
+    // Bounded by the names that there are: the count is a mere number.
+    Inherited { descriptors, beyond: names.take(count - taken).collect() }
 }
 
 #[cfg(test)]

@@ -8,20 +8,29 @@ use crate::sync::AtomicU64;
 use memmap2::{MmapOptions, MmapRaw};
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 pub mod datagrams;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod forked;
 pub mod handoff;
+pub mod interfaces;
 pub mod memfd;
 mod prepare;
+mod reserve;
 pub use prepare::{Preparation, Step, prepare};
+pub use reserve::reserve;
 
 /// A shared map of the first bytes of a file.
 #[derive(Debug, Clone)]
 pub struct Map {
     map: Arc<MmapRaw>,
     writable: bool,
+    /// Whether the file had less memory than is mapped: touching the rest makes it.
+    has_holes: bool,
 }
 
 impl Map {
@@ -32,7 +41,8 @@ impl Map {
     pub fn read_only(file: &File, bytes: u64) -> io::Result<Self> {
         let length = length(bytes)?;
         let map = aligned(length, || MmapOptions::new().len(length).map_raw_read_only(file))?;
-        Ok(Self { map: Arc::new(map), writable: false })
+        let has_holes = file.metadata()?.blocks().saturating_mul(512) < bytes;
+        Ok(Self { map: Arc::new(map), writable: false, has_holes })
     }
 
     /// Maps `bytes` of `file` for reading and writing.
@@ -42,7 +52,7 @@ impl Map {
     pub fn read_write(file: &File, bytes: u64) -> io::Result<Self> {
         let length = length(bytes)?;
         let map = aligned(length, || MmapOptions::new().len(length).map_raw(file))?;
-        Ok(Self { map: Arc::new(map), writable: true })
+        Ok(Self { map: Arc::new(map), writable: true, has_holes: false })
     }
 
     /// Lends the words from byte `offset` on. Storing through cells of a read-only map kills the process.

@@ -2,6 +2,7 @@
 //! each refusal is reported with its reason and stops nothing.
 
 use super::Map;
+use crate::fault;
 use crate::layout::geometry::HUGE_PAGE;
 use memmap2::Advice;
 use nix::libc;
@@ -47,7 +48,7 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.result, self.name) {
             (Ok(()), name) => write!(f, "{name}: yes"),
-            (Err(e), "lock") => {
+            (Err(e), "lock") if e.raw_os_error().is_some() => {
                 write!(
                     f,
                     "lock: refused ({e}); pages may be swapped: raise the limit with `ulimit -l` or LimitMEMLOCK="
@@ -68,17 +69,25 @@ pub fn prepare(map: &Map, wanted: Preparation) -> Vec<Step> {
         steps.push(Step { name: "NUMA node", result: prefer(map, node) });
     }
     // Huge pages come after the pages exist, since collapsing fills holes at a higher cost than populating.
+    // In a file system in memory, touching a hole makes a page, for a reader too: only the file's maker may fill it. Locking
+    // touches every page as well.
+    let holes = map.has_holes && !fault!("readers_fill_holes");
+    let unless_holes = |step: &dyn Fn() -> io::Result<()>| if holes { Err(full_of_holes()) } else { step() };
     if wanted.prefault {
         let advice = if map.writable { Advice::PopulateWrite } else { Advice::PopulateRead };
-        steps.push(Step { name: "prefault", result: map.map.advise(advice) });
+        steps.push(Step { name: "prefault", result: unless_holes(&|| map.map.advise(advice)) });
     }
     if wanted.huge_pages && map.writable {
         steps.push(Step { name: "huge pages", result: collapse(map) });
     }
     if wanted.lock {
-        steps.push(Step { name: "lock", result: map.map.lock() });
+        steps.push(Step { name: "lock", result: unless_holes(&|| map.map.lock()) });
     }
     steps
+}
+
+fn full_of_holes() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "parts of the file have no memory yet")
 }
 
 /// Asks for pages of `node`; of others' once it has no more.
@@ -182,6 +191,33 @@ mod tests {
                 "{own}"
             );
         }
+    }
+
+    /// Bytes of memory that a file takes.
+    fn memory(file: &fs::File) -> u64 {
+        std::os::unix::fs::MetadataExt::blocks(&file.metadata().unwrap()) * 512
+    }
+
+    #[test]
+    fn a_reader_makes_the_pages_that_a_file_says_it_has() {
+        let file = memfd::create("sparse").unwrap();
+        file.set_len(64 << 20).unwrap();
+        let map = Map::read_only(&file, 64 << 20).unwrap();
+        let steps = prepare(&map, Preparation::FULL);
+        assert_eq!(memory(&file), 0, "of a file that is one hole");
+        assert!(steps.iter().all(|step| step.result.is_err()), "{steps:?}");
+        assert_eq!(
+            steps[0].to_string(),
+            "prefault: refused (parts of the file have no memory yet); first touches will fault"
+        );
+        // One hole is enough.
+        nix::fcntl::posix_fallocate(&file, 0, (64 << 20) - 4096).unwrap();
+        prepare(&Map::read_only(&file, 64 << 20).unwrap(), Preparation::FULL);
+        assert_eq!(memory(&file), (64 << 20) - 4096);
+        // A file that has what it says is prepared, whether it was written or only reserved.
+        nix::fcntl::posix_fallocate(&file, 0, 64 << 20).unwrap();
+        let steps = prepare(&Map::read_only(&file, 64 << 20).unwrap(), Preparation::FULL);
+        assert!(steps[0].result.is_ok(), "{steps:?}");
     }
 
     #[test]

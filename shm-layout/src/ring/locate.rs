@@ -6,21 +6,27 @@
 //! and the frontier, and every loop is bounded.
 
 use crate::error::Corrupt;
-use crate::layout::geometry::{GRANULE, Geometry, MAX_COUNT, WORD};
+use crate::layout::geometry::{GRANULE, Geometry, MAX_COUNT, MAX_SEQUENCE, WORD};
 use crate::layout::header::{FIRST_SEQUENCE, FRONTIER, LAZY_PUBLISHED};
 use crate::layout::record::{Commit, Control, Flags};
 use crate::ring::cells::RingCells;
 use crate::ring::writer::LAZY_EVERY;
 use crate::sync::{Ordering, fence};
+use std::cmp::Ordering::{Equal, Greater, Less};
 use thiserror::Error;
 
-/// How often a search starts again because the writer overran it, before it gives up.
+pub use super::bound::TailBound;
+
+/// How often a search starts again because the writer overran it, before it settles for a place that was overwritten.
 #[cfg(not(loom))]
 const ATTEMPTS: usize = 100;
 #[cfg(loom)]
 const ATTEMPTS: usize = 1;
-/// Records that a walk to the tail may pass before it asks for a newer hint: some more than there are between two.
-const TAIL_STEPS: u64 = 4 * LAZY_EVERY;
+/// Records that a walk to the tail passes at most: some more than there can be between a hint and the tail of its time.
+pub(crate) const TAIL_STEPS: u64 = 4 * LAZY_EVERY;
+
+/// A lazy line that has moved by less has not passed over all numbers of the low half of a sequence.
+const LOW_HALF: u64 = 1 << 31;
 
 /// A record boundary and the sequence that is due there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +44,7 @@ impl Place {
 
 /// Why a place could not be found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum LocateError {
     /// The message has been overwritten.
     #[error("sequence {sequence} is no longer in the ring: the oldest is {oldest}")]
@@ -55,12 +62,24 @@ pub enum LocateError {
         /// The sequence of the next message.
         next: u64,
     },
-    /// The writer overran the search each time: it laps the ring faster than a few records can be looked at.
-    #[error("the publisher overruns the ring faster than it can be searched: raise the capacity")]
-    Overrun,
     /// Something else wrote to the segment.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
+}
+
+/// Why a search has to begin again, or cannot succeed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Miss {
+    /// The writer was faster: what was looked at is, or may be, another record by now.
+    Overrun,
+    /// Something else wrote to the segment.
+    Corrupt(Corrupt),
+}
+
+impl From<Corrupt> for Miss {
+    fn from(corrupt: Corrupt) -> Self {
+        Self::Corrupt(corrupt)
+    }
 }
 
 /// What stands at a place.
@@ -75,7 +94,7 @@ pub(crate) enum Found {
 /// Looks into a ring without moving any reader.
 #[derive(Debug, Clone)]
 pub struct Locator {
-    cells: RingCells,
+    pub(super) cells: RingCells,
     geometry: Geometry,
 }
 
@@ -85,27 +104,70 @@ impl Locator {
         Self { cells, geometry }
     }
 
-    /// The place where the next message will stand.
+    /// A place behind everything that was published before this call: where the next message will stand, or, while a
+    /// publisher is at work, where one stands that came during the call.
+    ///
+    /// If the publisher overwrites each such place at once, it is one that was overwritten: a reader that begins there is told
+    /// that it was lapped, and how many messages it missed since.
     ///
     /// # Errors
-    /// [`LocateError::Overrun`] or [`LocateError::Corrupt`].
+    /// [`LocateError::Corrupt`].
     pub fn tail(&self) -> Result<Place, LocateError> {
-        self.retry(|| Ok(self.walk(self.hint()?, u64::MAX, TAIL_STEPS)?.0))
+        if crate::fault!("searches_give_up_before_fast_publishers") {
+            let found = self.retry(|_| Ok(self.walk(self.hint()?, u64::MAX, TAIL_STEPS)?.0))?;
+            return found.ok_or(Corrupt { position: 0, sequence: 0, word: 0 }.into());
+        }
+        match self.retry(|_| self.tail_now())? {
+            Some(place) => Ok(place),
+            None => self.overwritten(),
+        }
+    }
+
+    fn tail_now(&self) -> Result<Place, Miss> {
+        let mut place = self.hint()?;
+        for _ in 0..=TAIL_STEPS {
+            match self.inspect(place)? {
+                Found::Record { after, .. } => place = after,
+                Found::Nothing => break,
+            }
+        }
+        Ok(place)
+    }
+
+    /// A place that the writer has overwritten, and the sequence that was next not long ago.
+    fn overwritten(&self) -> Result<Place, LocateError> {
+        let frontier = self.cells.header[FRONTIER].load(Ordering::Relaxed);
+        fence(Ordering::Acquire); // SYNC POINT: window
+        let published = self.cells.header[LAZY_PUBLISHED].load(Ordering::Relaxed);
+        if frontier > MAX_COUNT || published >= MAX_SEQUENCE {
+            return Err(Corrupt { position: frontier, sequence: 0, word: published }.into());
+        }
+        let behind = frontier.checked_sub(self.geometry.capacity + GRANULE).map(|p| p & !(GRANULE - 1));
+        // A ring of which nothing has been overwritten yet can be read from its start.
+        Ok(behind.map_or(self.start(), |position| Place { position, sequence: published + 1 }))
     }
 
     /// The oldest place that the writer will not overwrite before its next chunk. The index reaches back as many
     /// sequences as it has entries; where gaps use them up, older messages that are still in the ring are not found.
     ///
+    /// A publisher that overwrites the place before it has been looked at is given twice the room at each further try. If
+    /// no place lasts, the answer is that of [`tail`](Self::tail).
+    ///
     /// # Errors
-    /// [`LocateError::Overrun`] or [`LocateError::Corrupt`].
+    /// [`LocateError::Corrupt`].
     pub fn oldest(&self) -> Result<Place, LocateError> {
-        self.retry(|| self.oldest_now())
+        match self.retry(|attempt| self.oldest_now(attempt))? {
+            Some(place) => Ok(place),
+            None => self.tail(),
+        }
     }
 
-    fn oldest_now(&self) -> Result<Place, LocateError> {
+    fn oldest_now(&self, attempt: usize) -> Result<Place, Miss> {
+        let Geometry { capacity, chunk, .. } = self.geometry;
         let newest = self.verify(self.hint()?)?;
         let frontier = self.cells.header[FRONTIER].load(Ordering::Relaxed);
-        let safe = frontier.saturating_add(self.geometry.chunk).saturating_sub(self.geometry.capacity);
+        let room = (chunk << attempt.min(6)).min(capacity / 2);
+        let safe = frontier.saturating_add(room).saturating_sub(capacity);
         if safe == 0 {
             return self.verify(self.start());
         }
@@ -131,52 +193,62 @@ impl Locator {
     /// messages that gaps have put beyond the index's reach: these cost a walk, where there is one.
     ///
     /// # Errors
-    /// [`LocateError::TooOld`] with the oldest left, [`LocateError::NotYet`], [`LocateError::Overrun`] or
-    /// [`LocateError::Corrupt`].
+    /// [`LocateError::TooOld`] with the oldest left, [`LocateError::NotYet`], or [`LocateError::Corrupt`].
     pub fn seek(&self, sequence: u64) -> Result<Place, LocateError> {
-        self.retry(|| {
-            let newest = self.verify(self.hint()?)?;
-            if sequence >= newest.sequence {
-                return match self.walk(newest, sequence, TAIL_STEPS)? {
-                    (Place { sequence: next, .. }, Found::Nothing) if next < sequence => {
-                        Err(LocateError::NotYet { sequence, next })
-                    }
-                    (place, _) => Ok(place),
-                };
-            }
-            let position = self.indexed(sequence);
-            // Entries of sequences before the ring's first were never written.
-            let in_index =
-                newest.sequence - sequence < self.geometry.index_entries && sequence >= self.start().sequence;
-            if in_index && position < newest.position {
-                match self.verify(Place { position, sequence }) {
-                    Err(LocateError::Overrun) => {}
-                    other => return other,
+        if let Some(sought) = self.retry(|attempt| self.seek_now(sequence, attempt))? {
+            return sought;
+        }
+        // Nothing lasts long enough to be looked at.
+        let tail = self.tail()?;
+        match sequence.cmp(&tail.sequence) {
+            Less => Err(LocateError::TooOld { sequence, oldest: tail.sequence }),
+            Equal => Ok(tail),
+            Greater => Err(LocateError::NotYet { sequence, next: tail.sequence }),
+        }
+    }
+
+    fn seek_now(&self, sequence: u64, attempt: usize) -> Result<Result<Place, LocateError>, Miss> {
+        let newest = self.verify(self.hint()?)?;
+        if sequence >= newest.sequence {
+            return Ok(match self.walk(newest, sequence, TAIL_STEPS)? {
+                (Place { sequence: next, .. }, Found::Nothing) if next < sequence => {
+                    Err(LocateError::NotYet { sequence, next })
                 }
+                (place, _) => Ok(place),
+            });
+        }
+        let position = self.indexed(sequence);
+        // Entries of sequences before the ring's first were never written.
+        let in_index =
+            newest.sequence - sequence < self.geometry.index_entries && sequence >= self.start().sequence;
+        if in_index && position < newest.position {
+            match self.verify(Place { position, sequence }) {
+                Err(Miss::Overrun) => {}
+                other => return Ok(Ok(other?)),
             }
-            let start = self.verify(self.start()).or_else(|_| self.oldest_now())?;
-            if sequence >= start.sequence
-                && let Ok((place, _)) = self.walk(start, sequence, self.geometry.index_entries)
-            {
-                return Ok(place);
-            }
-            Err(LocateError::TooOld { sequence, oldest: start.sequence })
-        })
+        }
+        let start = self.verify(self.start()).or_else(|_| self.oldest_now(attempt))?;
+        if sequence >= start.sequence
+            && let Ok((place, _)) = self.walk(start, sequence, self.geometry.index_entries)
+        {
+            return Ok(Ok(place));
+        }
+        Ok(Err(LocateError::TooOld { sequence, oldest: start.sequence }))
     }
 
     /// Where the ring began.
-    fn start(&self) -> Place {
+    pub(super) fn start(&self) -> Place {
         let first = self.cells.header[FIRST_SEQUENCE].load(Ordering::Relaxed);
-        Place { position: 0, sequence: first.clamp(1, MAX_COUNT) }
+        Place { position: 0, sequence: first.clamp(1, MAX_SEQUENCE) }
     }
 
     /// A recent place at or before the tail.
-    pub(crate) fn hint(&self) -> Result<Place, LocateError> {
+    pub(crate) fn hint(&self) -> Result<Place, Miss> {
         let published = self.cells.header[LAZY_PUBLISHED].load(Ordering::Relaxed);
         if !cfg!(mutant = "no_lazy_fence") {
             fence(Ordering::Acquire); // SYNC POINT: lazy
         }
-        if published >= MAX_COUNT {
+        if !(self.start().sequence - 1..MAX_SEQUENCE).contains(&published) {
             return Err(Corrupt { position: 0, sequence: 0, word: published }.into());
         }
         let sequence = published + 1;
@@ -184,23 +256,31 @@ impl Locator {
         if !cfg!(mutant = "no_index_fence") {
             fence(Ordering::Acquire); // SYNC POINT: index
         }
+        let place = Place { position, sequence };
         // The writer reuses no entry before the lazy line has moved on from it.
-        let moved = self.cells.header[LAZY_PUBLISHED].load(Ordering::Relaxed) != published;
-        if moved && !cfg!(mutant = "no_lazy_recheck") {
-            return Err(LocateError::Overrun);
+        let ahead = self.cells.header[LAZY_PUBLISHED].load(Ordering::Relaxed).wrapping_sub(published);
+        match ahead {
+            0 => Ok(place),
+            _ if cfg!(mutant = "no_lazy_recheck") => Ok(place),
+            // The entry may be that of a later sequence by now: then the record that it leads to has another number, in
+            // the low half already. A publisher of key messages moves the line on with each.
+            1..LOW_HALF => match self.inspect(place) {
+                Ok(Found::Record { .. }) => Ok(place),
+                _ => Err(Miss::Overrun),
+            },
+            _ => Err(Miss::Overrun),
         }
-        Ok(Place { position, sequence })
     }
 
     /// What the index says of a sequence. It holds for those that the lazy line counts and for the next one; the
     /// entries of all others may be reused, and then name positions not before the one of the next.
-    fn indexed(&self, sequence: u64) -> u64 {
+    pub(super) fn indexed(&self, sequence: u64) -> u64 {
         let entry = (sequence & (self.geometry.index_entries - 1)) as usize;
         self.cells.index[entry].load(Ordering::Relaxed) & !(GRANULE - 1)
     }
 
     /// Accepts a place if the record there has its sequence, or is a gap that covers it or ends right before it.
-    fn verify(&self, place: Place) -> Result<Place, LocateError> {
+    fn verify(&self, place: Place) -> Result<Place, Miss> {
         Ok(match self.inspect(place)? {
             Found::Nothing => place,
             Found::Record { sequence, after, .. }
@@ -221,23 +301,18 @@ impl Locator {
     }
 
     /// Goes on from a place to the record that carries or covers `sequence`, or to the tail.
-    pub(crate) fn walk(
-        &self,
-        mut place: Place,
-        sequence: u64,
-        steps: u64,
-    ) -> Result<(Place, Found), LocateError> {
+    pub(crate) fn walk(&self, mut place: Place, sequence: u64, steps: u64) -> Result<(Place, Found), Miss> {
         for _ in 0..=steps {
             match self.inspect(place)? {
                 Found::Record { after, .. } if after.sequence <= sequence => place = after,
                 found => return Ok((place, found)),
             }
         }
-        Err(LocateError::Overrun)
+        Err(Miss::Overrun)
     }
 
     /// Reads the header of the record at a place, and a control record's body.
-    pub(crate) fn inspect(&self, place: Place) -> Result<Found, LocateError> {
+    pub(crate) fn inspect(&self, place: Place) -> Result<Found, Miss> {
         let Geometry { capacity, max_message, .. } = self.geometry;
         let offset = place.position & (capacity - 1);
         let record = &self.cells.data[(offset / WORD) as usize..][..(GRANULE / WORD) as usize];
@@ -255,12 +330,12 @@ impl Locator {
         }
         let frontier = self.cells.header[FRONTIER].load(Ordering::Relaxed);
         let Place { position, sequence } = place;
-        let corrupt = LocateError::Corrupt(Corrupt { position, sequence, word: commit.word() });
+        let corrupt = Miss::Corrupt(Corrupt { position, sequence, word: commit.word() });
         if position > frontier || frontier > MAX_COUNT {
             return Err(corrupt);
         }
         if frontier - position > capacity && !cfg!(mutant = "no_walk_window_check") {
-            return Err(LocateError::Overrun);
+            return Err(Miss::Overrun);
         }
         if commit.word() == 0 {
             return Ok(Found::Nothing);
@@ -283,13 +358,15 @@ impl Locator {
         Ok(Found::Record { commit, sequence, after: Place { position: end, sequence: next } })
     }
 
-    fn retry<T>(&self, mut search: impl FnMut() -> Result<T, LocateError>) -> Result<T, LocateError> {
-        for _ in 0..ATTEMPTS {
-            match search() {
-                Err(LocateError::Overrun) => std::hint::spin_loop(),
-                other => return other,
+    /// Searches until the writer did not overrun the search; `None` if it always did.
+    fn retry<T>(&self, mut search: impl FnMut(usize) -> Result<T, Miss>) -> Result<Option<T>, Corrupt> {
+        for attempt in 0..ATTEMPTS {
+            match search(attempt) {
+                Ok(found) => return Ok(Some(found)),
+                Err(Miss::Corrupt(corrupt)) => return Err(corrupt),
+                Err(Miss::Overrun) => std::hint::spin_loop(),
             }
         }
-        Err(LocateError::Overrun)
+        Ok(None)
     }
 }

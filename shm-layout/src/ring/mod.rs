@@ -50,6 +50,7 @@
 //! Each of these orderings can be broken alone by `--cfg mutant="..."`; the model in `loom_model.rs` must notice every
 //! one (`shm-layout/tests/loom.rs`).
 
+pub mod bound;
 pub mod cells;
 pub mod copy;
 pub mod locate;

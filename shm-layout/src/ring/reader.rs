@@ -75,6 +75,7 @@ pub struct Copied {
 
 /// Where a reader that lost its place goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Resume {
     /// At the oldest message that will not be overwritten at once: loses least, and is soonest lapped again.
     #[default]
@@ -142,7 +143,7 @@ impl Reader {
     #[inline(always)]
     pub fn poll(&mut self, out: &mut [u8]) -> Poll {
         match look_at::<false>(&self.data, &self.header, self.max_message, self.copier, self.place, out) {
-            Found::Nothing => self.empty(),
+            Found::Nothing => self.empty().unwrap_or_else(|| self.poll_again(out)),
             Found::Message(copied, after) => {
                 self.place = after;
                 Poll::Message(copied)
@@ -304,10 +305,10 @@ impl Reader {
     }
 
     #[inline(always)]
-    fn empty(&mut self) -> Poll {
+    fn empty(&mut self) -> Option<Poll> {
         let is_look_due = self.is_look_due();
         self.empties = self.empties.wrapping_add(1);
-        if is_look_due { self.look() } else { Poll::Empty }
+        if is_look_due { self.look() } else { Some(Poll::Empty) }
     }
 
     /// Whether the next empty poll looks at more.
@@ -316,12 +317,13 @@ impl Reader {
         self.empties.wrapping_add(1).is_multiple_of(LOOK_EVERY)
     }
 
-    /// Looks at what an empty poll does not: whether the writer has overtaken this reader, or left the segment.
+    /// Looks at what an empty poll does not: whether the writer has overtaken this reader, or left the segment. `None` if
+    /// something has been committed where the next record stands: [`poll`](Self::poll) tells what.
     /// Every so many empty polls this happens by itself; call it before a long sleep.
     #[cold]
-    pub fn look(&mut self) -> Poll {
+    pub fn look(&mut self) -> Option<Poll> {
         if cfg!(mutant = "window_before_close") && !self.in_window(0) {
-            return self.outside(Commit::from_word(0));
+            return Some(self.outside(Commit::from_word(0)));
         }
         let state = self.state().map(|(_, state)| state);
         if !cfg!(mutant = "no_close_fence") {
@@ -330,14 +332,14 @@ impl Reader {
         // What was committed before the segment was closed or given up still comes first.
         let commit = Commit::from_word(self.data.word_at(self.place.position).load(Ordering::Relaxed));
         if commit.word() != 0 {
-            return Poll::Empty;
+            return crate::fault!("what_is_there_is_nothing").then_some(Poll::Empty);
         }
         // The window comes last: the zero may be one that cleans a later lap, and then there is more to say than that
         // the stream ended.
         if !cfg!(mutant = "window_before_close") && !self.in_window(0) {
-            return self.outside(commit);
+            return Some(self.outside(commit));
         }
-        match state {
+        Some(match state {
             Some(State::Superseded) => Poll::Superseded,
             // Only for one who joined or resumed behind the end record; all others read it in the stream.
             Some(State::Closed) if !self.ended => {
@@ -345,7 +347,7 @@ impl Reader {
                 Poll::Control(Control::End)
             }
             _ => Poll::Empty,
-        }
+        })
     }
 
     #[cold]
@@ -377,7 +379,7 @@ impl Reader {
         }
     }
 
-    /// What a pad made room for.
+    /// What a pad made room for, or what came while a poll found nothing.
     #[cold]
     fn poll_again(&mut self, out: &mut [u8]) -> Poll {
         self.poll(out)
@@ -420,11 +422,9 @@ impl Reader {
                 _ => locator.oldest()?,
             },
         };
-        // A search may have been overtaken by nothing at all: never go back and deliver twice.
-        if place.sequence < self.place.sequence {
-            return Err(LocateError::Overrun);
-        }
-        let missed = place.sequence - self.place.sequence;
+        // A search that settled for a place that was overwritten may name one behind this reader's, which is no better. Never
+        // go back and deliver twice: the reader stays, and is still lapped.
+        let Some(missed) = place.sequence.checked_sub(self.place.sequence) else { return Ok(0) };
         self.jump(place);
         Ok(missed)
     }

@@ -2,8 +2,8 @@
 //!
 //! Relies on the caller to hold the channel's writer lock: two writers on one ring are outside of the protocol.
 
-use crate::error::{Corrupt, TooLarge};
-use crate::layout::geometry::{AHEAD, GRANULE, Geometry, MAX_COUNT, RECORD_HEADER, WORD, record_bytes};
+use crate::error::{Corrupt, OutOfSequences, TooLarge, WriteError};
+use crate::layout::geometry::{AHEAD, GRANULE, Geometry, MAX_SEQUENCE, RECORD_HEADER, WORD, record_bytes};
 use crate::layout::header::{
     FRONTIER, HAS_SESSION, LAZY_BYTES, LAZY_KEY, LAZY_PUBLISHED, LAZY_TIME, SESSION, SESSION_REST, STATE,
     State, WRITER_PID,
@@ -11,7 +11,7 @@ use crate::layout::header::{
 use crate::layout::record::{Commit, Control, Flags, Meta, session_words};
 use crate::ring::cells::{Cells, RingCells};
 use crate::ring::copy::{self, Copier};
-use crate::ring::locate::{Found, LocateError, Locator, Place};
+use crate::ring::locate::{Found, LocateError, Locator, Miss, Place};
 use crate::sync::{Ordering, fence};
 use std::mem::offset_of;
 use thiserror::Error;
@@ -49,6 +49,16 @@ pub enum TakeError {
     Locate(#[from] LocateError),
 }
 
+impl From<Miss> for TakeError {
+    fn from(miss: Miss) -> Self {
+        match miss {
+            Miss::Corrupt(corrupt) => corrupt.into(),
+            // Nobody else writes: a place that lies outside of the ring is no writer's doing.
+            Miss::Overrun => Corrupt { position: 0, sequence: 0, word: 0 }.into(),
+        }
+    }
+}
+
 impl From<Corrupt> for TakeError {
     fn from(corrupt: Corrupt) -> Self {
         Self::Locate(corrupt.into())
@@ -80,7 +90,8 @@ pub struct Writer {
     clean: u64,
     /// What FRONTIER holds.
     frontier: u64,
-    max_message: u32,
+    /// Payloads are shorter than this: by one than the largest message, or 0 once no sequence is left.
+    limit: u32,
     copier: Copier,
     // The second line.
     index: Cells,
@@ -115,7 +126,7 @@ impl Writer {
         let tail = walk(&cells, geometry)?;
         let RingCells { header, index, data } = cells;
         let mut writer = Self {
-            max_message: geometry.max_message as u32, // at most `MAX_MESSAGE`
+            limit: geometry.max_message as u32 + 1, // at most `MAX_MESSAGE` and 1
             geometry,
             tail: tail.place.position,
             next: tail.place.sequence,
@@ -171,9 +182,9 @@ impl Writer {
     /// index entry; once a chunk one store that every reader will fetch.
     ///
     /// # Errors
-    /// [`TooLarge`]; nothing is published then.
+    /// [`WriteError`]; nothing is published then.
     #[inline(always)]
-    pub fn publish(&mut self, payload: &[u8], tag: u16, key: bool, time: u64) -> Result<u64, TooLarge> {
+    pub fn publish(&mut self, payload: &[u8], tag: u16, key: bool, time: u64) -> Result<u64, WriteError> {
         self.record(payload, tag, key, || time)
     }
 
@@ -182,7 +193,7 @@ impl Writer {
     /// that the age of a message includes all of its copying.
     ///
     /// # Errors
-    /// [`TooLarge`]; nothing is published then.
+    /// [`WriteError`]; nothing is published then.
     #[inline]
     pub fn publish_timed(
         &mut self,
@@ -190,7 +201,7 @@ impl Writer {
         tag: u16,
         key: bool,
         now: impl Fn() -> u64,
-    ) -> Result<u64, TooLarge> {
+    ) -> Result<u64, WriteError> {
         if payload.len() <= INLINE {
             copy::fetch_to_store(self.data.word_at(self.tail));
         }
@@ -204,10 +215,10 @@ impl Writer {
         tag: u16,
         key: bool,
         now: impl Fn() -> u64,
-    ) -> Result<u64, TooLarge> {
-        let (length, max_message) = (payload.len() as u64, u64::from(self.max_message));
-        if length > max_message {
-            return Err(TooLarge { length, max_message });
+    ) -> Result<u64, WriteError> {
+        let length = payload.len() as u64;
+        if length >= u64::from(self.limit) {
+            return Err(self.refusal(length));
         }
         let bytes = record_bytes(length);
         let is_small = bytes <= SMALL;
@@ -247,12 +258,28 @@ impl Writer {
         Ok(sequence)
     }
 
+    /// Why a payload of so many bytes cannot be published.
+    #[cold]
+    fn refusal(&self, length: u64) -> WriteError {
+        match self.limit {
+            0 => OutOfSequences { sequence: self.next }.into(),
+            _ => TooLarge { length, max_message: self.geometry.max_message }.into(),
+        }
+    }
+
     /// Says in the stream that messages up to `to` will never come; the next message has sequence `to + 1`.
     /// Does nothing when `to` lies behind.
-    pub fn gap(&mut self, to: u64, time: u64) {
-        if (self.next..MAX_COUNT).contains(&to) {
+    ///
+    /// # Errors
+    /// [`OutOfSequences`] when `to` is [`MAX_SEQUENCE`] or more; nothing is said then.
+    pub fn gap(&mut self, to: u64, time: u64) -> Result<(), OutOfSequences> {
+        if to >= MAX_SEQUENCE && !crate::fault!("gaps_to_any_sequence") {
+            return Err(OutOfSequences { sequence: to });
+        }
+        if to >= self.next {
             self.control(Control::Gap { from: self.next, to }, time);
         }
+        Ok(())
     }
 
     /// Says in the stream that the remote publisher began a new session, whose identity is ten bytes long.
@@ -412,7 +439,11 @@ impl Writer {
     /// Tells joiners how far the stream has come. Rare, and kept out of the way of what is done for each message.
     #[cold]
     #[inline(never)]
-    fn update_lazy(&self, time: u64) {
+    fn update_lazy(&mut self, time: u64) {
+        // The update after this one comes before the sequences are used up.
+        if self.next > MAX_SEQUENCE - LAZY_EVERY {
+            self.limit = 0;
+        }
         self.header[LAZY_TIME].store(time, Ordering::Relaxed);
         self.count_for_joiners();
     }
@@ -436,12 +467,16 @@ impl Writer {
     }
 }
 
-/// Finds the tail of a ring that nobody writes to, from the lazy line on.
-fn walk(cells: &RingCells, geometry: Geometry) -> Result<Tail, LocateError> {
+/// Finds the tail of a ring that nobody writes to, from the lazy line on, which a record must confirm: the sequences would
+/// jump to where a forged one says.
+fn walk(cells: &RingCells, geometry: Geometry) -> Result<Tail, TakeError> {
     let lazy = |word: usize| cells.header[word].load(Ordering::Relaxed);
     let locator = Locator::new(cells.clone(), geometry);
-    let mut tail =
-        Tail { place: locator.hint()?, gap: None, last_key: lazy(LAZY_KEY), bytes: lazy(LAZY_BYTES) };
+    let hint = locator.hint()?;
+    if matches!(locator.inspect(hint)?, Found::Nothing) && !crate::fault!("any_count_is_gone_on_from") {
+        locator.confirm(hint)?;
+    }
+    let mut tail = Tail { place: hint, gap: None, last_key: lazy(LAZY_KEY), bytes: lazy(LAZY_BYTES) };
     let mut steps = 0;
     while let Found::Record { commit, sequence, after } = locator.inspect(tail.place)? {
         // The lazy line follows at least every so many messages, and each gap at once.

@@ -6,6 +6,7 @@ use shmcast_layout::layout::header::{ClockKind, HEADER_WORDS, Header};
 use shmcast_layout::segment::Segment;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -48,6 +49,15 @@ pub(crate) fn forge_checksum(file: &File) {
     file.read_exact_at(&mut page, 0).unwrap();
     let crc = crc32c::crc32c_append(crc32c::crc32c(&page[8..15 * 8]), &page[64 * 8..HEADER_WORDS * 8]);
     set_word(file, 15, u64::from(crc));
+}
+
+/// Tells threads to end, also when the test fails before it can.
+pub(crate) struct EndOnDrop<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Aborts the test binary when it is still alive after two minutes: a hang is a failure with a name.

@@ -4,18 +4,20 @@ mod recv;
 mod send;
 mod status;
 
+use super::MISSED;
 use super::figures::grouped;
-use super::units::parse_cpu;
-use super::{MISSED, stop_flag, stopped};
-use crate::bridge::pcap::CaptureFile;
-use crate::bridge::proto::control::CONTROL_MAX_BYTES;
-use crate::bridge::proto::wire::MAX_DATAGRAM_BYTES;
-use crate::bridge::spec::{LineSpec, WaitMode};
-use crate::bridge::status::Life;
+use super::say::note;
+use super::stop::{Interrupted, Stop};
+use super::units::{parse_cpu, words};
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
+use shmcast_bridge::pcap::CaptureFile;
+use shmcast_bridge::proto::control::CONTROL_MAX_BYTES;
+use shmcast_bridge::proto::wire::MAX_DATAGRAM_BYTES;
+use shmcast_bridge::spec::{LineSpec, WaitMode};
+use shmcast_bridge::status::Life;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -64,11 +66,12 @@ struct Common {
     #[arg(long, value_name = "NAME")]
     session: Option<String>,
     /// Largest datagram in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = crate::bridge::proto::DEFAULT_PAYLOAD_BYTES as u16,
+    #[arg(long, value_name = "BYTES", default_value_t = shmcast_bridge::proto::DEFAULT_PAYLOAD_BYTES as u16,
           value_parser = clap::value_parser!(u16).range(CONTROL_MAX_BYTES as i64..=MAX_DATAGRAM_BYTES as i64))]
     payload: u16,
     /// What the bridge's thread does while there is nothing to do: spin, yield or block
-    #[arg(long, default_value = "block", value_parser = parse_word::<WaitMode>)]
+    #[arg(long, default_value = "block", value_parser = words(&["spin", "yield", "block"], parse_word::<WaitMode>),
+          hide_possible_values = true)]
     wait: WaitMode,
     /// Pin the bridge's thread to this CPU
     #[arg(long, value_name = "N", value_parser = parse_cpu)]
@@ -90,6 +93,12 @@ fn parse_word<T: for<'de> Deserialize<'de>>(text: &str) -> Result<T, serde::de::
 }
 
 impl Common {
+    /// The end of a bridge that was to run until its session's end, and has met a signal first.
+    fn interrupted(&self, channel: &str, stop: &Stop) -> Option<Interrupted> {
+        let is_early = self.until_end && stop.is_set();
+        is_early.then(|| stop.interrupted(format!("{channel}: INTERRUPTED before the session's end")))
+    }
+
     fn capture(&self) -> Result<Option<CaptureFile>> {
         let Some(path) = &self.pcap else { return Ok(None) };
         Ok(Some(CaptureFile::create(path, self.payload_bytes())?))
@@ -128,22 +137,24 @@ fn finish(capture: Option<CaptureFile>) -> Result<()> {
     let captured = file.finish().context("write the capture --pcap")?;
     if captured.dropped > 0 {
         let (packets, dropped) = (grouped(captured.packets), grouped(captured.dropped));
-        eprintln!("shmcast: capture: {packets} packets written, {dropped} left out: the disk was too slow");
+        note!("capture: {packets} packets written, {dropped} left out: the disk was too slow");
     }
     Ok(())
 }
 
-/// How the command ends: as the bridge did, and by whether messages were missed.
-fn outcome(channel: &str, life: &Life, missed: u64) -> Result<ExitCode> {
-    match life.error() {
-        Some(error) => bail!("{channel}: {error}"),
-        None if missed > 0 => Ok(ExitCode::from(MISSED)),
-        None => Ok(ExitCode::SUCCESS),
+/// How the command ends: as the bridge did, by whether messages were missed, and by whether a signal came before the end
+/// that was asked for.
+fn outcome(channel: &str, life: &Life, missed: u64, interrupted: Option<Interrupted>) -> Result<ExitCode> {
+    match (life.error(), interrupted) {
+        (Some(error), _) => bail!("{channel}: {error}"),
+        (None, _) if missed > 0 => Ok(ExitCode::from(MISSED)),
+        (None, Some(interrupted)) => Err(interrupted.into()),
+        (None, None) => Ok(ExitCode::SUCCESS),
     }
 }
 
 fn tell_refusals(channel: &str, life: &Life) {
-    life.refusals().iter().for_each(|refusal| eprintln!("shmcast: {channel}: {refusal}"));
+    life.refusals().iter().for_each(|refusal| note!("{channel}: {refusal}"));
 }
 
 /// A line on a terminal, nothing elsewhere.
@@ -162,7 +173,7 @@ impl Alarm {
         if now > self.told {
             let more = now - self.told;
             self.told = now;
-            progress.suspend(|| eprintln!("{}", text(more)));
+            progress.suspend(|| note!("{}", text(more)));
         }
     }
 }

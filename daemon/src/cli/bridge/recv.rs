@@ -1,16 +1,17 @@
 //! `shmcast bridge recv`: a channel from another host, published here under the same sequences.
 
-use super::{Alarm, Common, LOOK, finish, outcome, parse_word, progress, stop_flag, stopped, tell_refusals};
-use crate::bridge::ingress::{Ingress, IngressOptions};
-use crate::bridge::proto::wire::{HEADER_BYTES, LENGTH_BYTES};
-use crate::bridge::spec::{BridgeSpec, GapMode, ReceiveSpec};
-use crate::bridge::status::{Latency, Phase};
+use super::{Alarm, Common, LOOK, Stop, finish, outcome, parse_word, progress, tell_refusals};
 use crate::cli::figures::{Ns, grouped};
-use crate::cli::units::{parse_address, parse_duration, parse_size};
-use crate::cli::{Host, HostArg, print_json};
+use crate::cli::say::{note, print_json};
+use crate::cli::units::{parse_address, parse_duration, parse_size, words};
+use crate::cli::{Host, HostArg};
 use anyhow::Result;
 use serde_json::json;
 use shmcast::{DEFAULT_CAPACITY, PublisherBuilder};
+use shmcast_bridge::ingress::{Ingress, IngressOptions};
+use shmcast_bridge::proto::wire::{HEADER_BYTES, LENGTH_BYTES};
+use shmcast_bridge::spec::{BridgeSpec, GapMode, ReceiveSpec};
+use shmcast_bridge::status::{Latency, Phase};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -22,7 +23,8 @@ Examples:
   shmcast bridge recv ticks --server 10.0.0.1:30002 --unicast
   shmcast bridge recv itch --from 233.54.12.111:26477 --no-lease --server 206.200.1.1:18001   # another make's feed
 
-Exit codes: 0 success, 3 messages were missed, 1 error, 2 wrong usage.";
+Exit codes: 0 success, 3 messages were missed, 1 error, 2 wrong usage. Ctrl-C and SIGTERM are the
+ordinary end, 0 or 3; with --until-end the code is 130 or 143 if the session has not ended.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
@@ -47,7 +49,8 @@ pub(super) struct Args {
     #[arg(long, conflicts_with = "unicast")]
     no_lease: bool,
     /// What happens to messages that no server has: skip tells readers which, block waits for them
-    #[arg(long, default_value = "skip", value_parser = parse_word::<GapMode>)]
+    #[arg(long, default_value = "skip", value_parser = words(&["skip", "block"], parse_word::<GapMode>),
+          hide_possible_values = true)]
     gap: GapMode,
     /// With --gap skip: how long to ask in vain before messages are given up: of servers that say nothing, or never this
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "5s")]
@@ -112,7 +115,7 @@ impl Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let stop = stop_flag()?;
+    let stop = Stop::listen()?;
     let (host, channel) = args.host.host_of(&args.channel)?;
     let spec = args.spec(channel)?;
     let capture = args.common.capture()?;
@@ -124,15 +127,21 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let progress = progress();
     let (mut missing, mut dropped) = (Alarm { told: 0 }, Alarm { told: 0 });
     let mut session = None;
+    let mut interrupted = None;
     while !ingress.is_finished() {
         std::thread::sleep(LOOK);
-        if stopped(&stop) || (args.common.until_end && ingress.life().phase() == Phase::Ending) {
+        if args.common.until_end && ingress.life().phase() == Phase::Ending {
+            ingress.stop();
+        } else if stop.is_set() {
+            if ingress.life().phase() == Phase::Running {
+                interrupted = args.common.interrupted(channel, &stop);
+            }
             ingress.stop();
         }
         let counters = ingress.counters();
         if let Some(now) = ingress.life().session().filter(|now| session != Some(*now)) {
             session = Some(now);
-            progress.suspend(|| eprintln!("shmcast: {channel}: receiving session {now}"));
+            progress.suspend(|| note!("{channel}: receiving session {now}"));
         }
         progress.set_message(format!(
             "published {} messages, {} repaired, {} missing now, {} for ever",
@@ -143,12 +152,12 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         ));
         progress.tick();
         missing.look(&progress, counters.messages_missing, |more| {
-            format!("shmcast: {channel}: {} messages never reached this host", grouped(more))
+            format!("{channel}: {} messages never reached this host", grouped(more))
         });
         let drops = counters.lines.iter().map(|line| line.kernel_drops).sum();
         dropped.look(&progress, drops, |more| {
             format!(
-                "shmcast: {channel}: the kernel dropped {} datagrams: raise --buffer, or give the bridge a CPU",
+                "{channel}: the kernel dropped {} datagrams: raise --buffer, or give the bridge a CPU",
                 grouped(more)
             )
         });
@@ -157,7 +166,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     progress.finish_and_clear();
     finish(capture)?;
     report(args, &ingress)?;
-    outcome(channel, ingress.life(), ingress.counters().messages_missing)
+    outcome(channel, ingress.life(), ingress.counters().messages_missing, interrupted)
 }
 
 fn report(args: &Args, ingress: &Ingress) -> Result<()> {
@@ -175,8 +184,8 @@ fn report(args: &Args, ingress: &Ingress) -> Result<()> {
             "receive_to_ring": to_ring,
         }));
     }
-    eprintln!(
-        "shmcast: {}: published {} messages up to sequence {}, {} missing; {} repaired{}{}",
+    note!(
+        "{}: published {} messages up to sequence {}, {} missing; {} repaired{}{}",
         args.channel,
         grouped(counters.messages_published),
         counters.next_sequence.saturating_sub(1),

@@ -1,20 +1,20 @@
 //! `shmcast bridge send`: a local channel to other hosts.
 
-use super::{Alarm, Common, LOOK, finish, outcome, parse_word, progress, stop_flag, stopped, tell_refusals};
-use crate::bridge::BridgeError;
-use crate::bridge::egress::{Egress, EgressOptions};
-use crate::bridge::proto::limit::Network;
-use crate::bridge::spec::{BridgeSpec, RepairSpec, SendSpec, StartAt};
-use crate::bridge::status::Phase;
+use super::{Alarm, Common, LOOK, Stop, finish, outcome, parse_word, progress, tell_refusals};
+use crate::cli::HostArg;
 use crate::cli::figures::{grouped, size};
-use crate::cli::units::{parse_address, parse_duration};
-use crate::cli::{HostArg, print_json};
+use crate::cli::say::{note, print_json};
+use crate::cli::units::{parse_address, parse_duration, words};
 use anyhow::{Result, bail};
 use serde_json::json;
 use shmcast::SubscriberBuilder;
+use shmcast_bridge::BridgeError;
+use shmcast_bridge::egress::{Egress, EgressOptions};
+use shmcast_bridge::proto::limit::Network;
+use shmcast_bridge::spec::{BridgeSpec, RepairSpec, SendSpec, StartAt};
+use shmcast_bridge::status::Phase;
 use std::net::SocketAddrV4;
 use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 const EXAMPLE: &str = "\
@@ -27,7 +27,9 @@ Examples:
 The channel's max_message must fit a packet: make it with `shmcast pub --max-message 1378`.
 The first Ctrl-C ends the session and serves repairs for --linger; the second ends the program.
 
-Exit codes: 0 success, 3 messages were overwritten before they were sent, 1 error, 2 wrong usage.";
+Exit codes: 0 success, 3 messages were overwritten before they were sent, 1 error, 2 wrong usage.
+Ctrl-C and SIGTERM are the ordinary end, 0 or 3; with --until-end the code is 130 or 143 if the
+channel has not ended.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
@@ -46,7 +48,8 @@ pub(super) struct Args {
     #[arg(long)]
     loopback: bool,
     /// Begin with the latest or the oldest message in the ring
-    #[arg(long, default_value = "latest", value_parser = parse_word::<StartAt>)]
+    #[arg(long, default_value = "latest", value_parser = words(&["latest", "oldest"], parse_word::<StartAt>),
+          hide_possible_values = true)]
     from: StartAt,
     /// Serve repairs and unicast leases at this address
     #[arg(long, value_name = "IP:PORT", value_parser = parse_address, requires = "allow")]
@@ -103,7 +106,7 @@ impl Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let stop = stop_flag()?;
+    let stop = Stop::listen()?;
     let (host, channel) = args.host.host_of(&args.channel)?;
     let spec = args.spec(channel)?;
     let capture = args.common.capture()?;
@@ -115,13 +118,17 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let channel = &args.channel;
     tell_refusals(channel, egress.life());
     if let Some(session) = egress.life().session() {
-        eprintln!("shmcast: {channel}: sending session {session}");
+        note!("{channel}: sending session {session}");
     }
     let progress = progress();
     let mut missed = Alarm { told: 0 };
+    let mut interrupted = None;
     while !egress.is_finished() {
         std::thread::sleep(LOOK);
-        if stopped(&stop) {
+        if stop.is_set() {
+            if egress.life().phase() == Phase::Running {
+                interrupted = args.common.interrupted(channel, &stop);
+            }
             egress.end();
         }
         let counters = egress.counters();
@@ -134,17 +141,14 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         ));
         progress.tick();
         missed.look(&progress, counters.messages_missed, |more| {
-            format!(
-                "shmcast: {channel}: overtaken by the publisher: {} messages were not sent",
-                grouped(more)
-            )
+            format!("{channel}: overtaken by the publisher: {} messages were not sent", grouped(more))
         });
     }
     egress.join();
     progress.finish_and_clear();
     finish(capture)?;
     report(args, &egress)?;
-    outcome(channel, egress.life(), egress.counters().messages_missed)
+    outcome(channel, egress.life(), egress.counters().messages_missed, interrupted)
 }
 
 /// Starts, waiting for the channel if asked; `None` when interrupted meanwhile.
@@ -152,8 +156,8 @@ fn start(
     args: &Args,
     spec: &BridgeSpec,
     subscriber: &SubscriberBuilder,
-    tap: impl Fn() -> Option<crate::bridge::pcap::Tap>,
-    stop: &AtomicBool,
+    tap: impl Fn() -> Option<shmcast_bridge::pcap::Tap>,
+    stop: &Stop,
 ) -> Result<Option<Egress>> {
     loop {
         let options = EgressOptions {
@@ -166,7 +170,7 @@ fn start(
                 if !args.wait_channel {
                     bail!("{e} (--wait-channel)");
                 }
-                if stopped(stop) {
+                if stop.is_set() {
                     return Ok(None);
                 }
                 std::thread::sleep(LOOK);
@@ -188,8 +192,8 @@ fn report(args: &Args, egress: &Egress) -> Result<()> {
             "repair": args.repair.map(|_| repair),
         }));
     }
-    eprintln!(
-        "shmcast: {}: sent {} messages in {} packets ({}), {} repaired; up to sequence {}, {} missed",
+    note!(
+        "{}: sent {} messages in {} packets ({}), {} repaired; up to sequence {}, {} missed",
         args.channel,
         grouped(counters.messages),
         grouped(counters.packets),

@@ -1,7 +1,7 @@
 //! `shmcast bridge status`: what a daemon's bridges are doing.
 
 use crate::cli::figures::{Ns, grouped, table};
-use crate::cli::print_json;
+use crate::cli::say::{note, print, print_json};
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 use shmcast::Client;
@@ -41,7 +41,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if bridges.is_empty() {
-        eprintln!("shmcast: the daemon has no bridges: add a [[bridge]] to its configuration and reload");
+        note!("the daemon has no bridges: add a [[bridge]] to its configuration and reload");
         return Ok(ExitCode::SUCCESS);
     }
     let columns = [
@@ -60,12 +60,12 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     for bridge in &bridges {
         rows.add_row(row(bridge));
     }
-    println!("{}", rows.trim_fmt());
+    print(rows.trim_fmt())?;
     for bridge in &bridges {
         if let Some(why) = &bridge.why {
-            eprintln!("shmcast: bridge {}: {} {why}", bridge.bridge, bridge.state);
+            note!("bridge {}: {} {why}", bridge.bridge, bridge.state);
         }
-        bridge.refusals.iter().for_each(|refusal| eprintln!("shmcast: bridge {}: {refusal}", bridge.bridge));
+        bridge.refusals.iter().for_each(|refusal| note!("bridge {}: {refusal}", bridge.bridge));
     }
     Ok(ExitCode::SUCCESS)
 }

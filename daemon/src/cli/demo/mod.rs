@@ -6,13 +6,13 @@
 //! until the *last* reader has it.
 
 use super::figures::{Ns, Percentiles, grouped, table};
-use super::{print_json, stop_flag, stopped};
+use super::say::{print, print_json};
+use super::stop::Stop;
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use shmcast::{Clock, Publisher, Wait};
 use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 mod machine;
@@ -28,7 +28,10 @@ Examples:
   shmcast demo
   shmcast demo --readers 100 --messages 10000 --json
 
-Latency is measured from just before the publisher sends to just after the slowest reader has the bytes.";
+Latency is measured from just before the publisher sends to just after the slowest reader has the bytes.
+
+Exit codes: 0 success, 1 error or loss, 2 wrong usage; 130 (Ctrl-C) or 143 (SIGTERM) if it came
+before the end.";
 
 /// Bytes of a demo message that carry the time it was sent and its number.
 const STAMP: usize = 16;
@@ -101,14 +104,14 @@ struct Report {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let stop = stop_flag()?;
+    let stop = Stop::listen()?;
     let machine = Machine::read();
     let shm = over_shared_memory(args, machine.cpus, &stop)?;
     let mut transports = vec![Transport::Ran(shm)];
     if !args.no_multicast {
         transports.push(match over_multicast(args, &stop) {
             Ok(figures) => Transport::Ran(figures),
-            Err(_) if stopped(&stop) => bail!("interrupted"),
+            Err(e) if stop.is_set() => return Err(e),
             Err(e) => Transport::CouldNot(Unavailable { name: "multicast", error: format!("{e:#}") }),
         });
     }
@@ -122,7 +125,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if args.json {
         print_json(&report)?;
     } else {
-        print_report(&report);
+        print(for_eyes(&report))?;
     }
     if lost > 0 {
         bail!("shared memory lost {lost} messages: readers were overtaken; raise --interval-us");
@@ -130,7 +133,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn over_shared_memory(args: &Args, cpus: usize, stop: &AtomicBool) -> Result<Figures> {
+fn over_shared_memory(args: &Args, cpus: usize, stop: &Stop) -> Result<Figures> {
     let place =
         if std::path::Path::new("/dev/shm").is_dir() { "/dev/shm".into() } else { std::env::temp_dir() };
     let dir = tempfile::Builder::new().prefix("shmcast-demo-").tempdir_in(place)?;
@@ -149,7 +152,7 @@ fn over_shared_memory(args: &Args, cpus: usize, stop: &AtomicBool) -> Result<Fig
     figures("shm", args, publish_ticks, pool)
 }
 
-fn over_multicast(args: &Args, stop: &AtomicBool) -> Result<Figures> {
+fn over_multicast(args: &Args, stop: &Stop) -> Result<Figures> {
     let group = Group::choose();
     let sender = group.sender().context("open a multicast sender on lo")?;
     let pool = Pool::start(args.readers, args.messages, &Source::Multicast(group), stop)?;
@@ -164,7 +167,7 @@ fn over_multicast(args: &Args, stop: &AtomicBool) -> Result<Figures> {
 fn publish(
     args: &Args,
     what: &'static str,
-    stop: &AtomicBool,
+    stop: &Stop,
     mut send: impl FnMut(&[u8]) -> Result<()>,
 ) -> Result<Vec<u64>> {
     let clock = Clock::of_this_host();
@@ -187,9 +190,9 @@ fn publish(
         took.push(clock.now().saturating_sub(before));
         if number.is_multiple_of(64) {
             bar.set_position(number);
-            if stopped(stop) {
-                bail!("interrupted");
-            }
+        }
+        if stop.is_set() {
+            return Err(stop.interrupted("INTERRUPTED: nothing is shown of a demo that did not end").into());
         }
     }
     bar.finish_and_clear();
@@ -225,13 +228,11 @@ fn ratio(transports: &[Transport]) -> Option<Ratio> {
     })
 }
 
-fn print_report(report: &Report) {
+fn for_eyes(report: &Report) -> String {
     let Report { machine, readers, size, interval_us, .. } = report;
-    println!("{machine}");
-    println!(
-        "{readers} reader{}, {size} B, one message each {interval_us} us\n",
-        if *readers == 1 { "" } else { "s" }
-    );
+    let plural = if *readers == 1 { "" } else { "s" };
+    let mut text =
+        format!("{machine}\n{readers} reader{plural}, {size} B, one message each {interval_us} us\n\n");
     let header = ["", "", "p50", "p99", "p99.9", "max", "published", "delivered", "lost"];
     let mut rows = table(header, 2);
     for transport in &report.transports {
@@ -246,10 +247,10 @@ fn print_report(report: &Report) {
         row.extend(Percentiles::cells(f.last_reader_ns));
         rows.add_row(row);
     }
-    println!("{}", rows.trim_fmt());
+    text += &rows.trim_fmt();
     for transport in &report.transports {
         if let Transport::CouldNot(u) = transport {
-            println!("\n{} could not run here: {}", u.name, u.error);
+            text += &format!("\n\n{} could not run here: {}", u.name, u.error);
         }
     }
     if let Some(ratio) = &report.ratio {
@@ -257,19 +258,20 @@ fn print_report(report: &Report) {
             sooner if sooner >= 1.0 => (sooner, "sooner"),
             later => (1.0 / later, "later"),
         };
-        println!(
-            "\nBy the medians, publishing is {:.0} times cheaper and the last reader is served {times:.1} times {when}.",
+        text += &format!(
+            "\n\nBy the medians, publishing is {:.0} times cheaper and the last reader is served {times:.1} times {when}.",
             ratio.publish_p50
         );
     }
     if *readers as usize >= machine.cpus {
         let cpus = machine.cpus;
-        println!(
-            "{readers} readers share {cpus} CPUs here, so the last one waits for the scheduler to reach it; with a core\n\
+        text += &format!(
+            "\n{readers} readers share {cpus} CPUs here, so the last one waits for the scheduler to reach it; with a core\n\
              each it waits for one cache line. Longest wait seen: {}.",
             Ns(longest(report))
         );
     }
+    text
 }
 
 fn longest(report: &Report) -> u64 {

@@ -5,7 +5,7 @@
 
 use super::STAMP;
 use super::multicast::Group;
-use crate::cli::stopped;
+use crate::cli::stop::Stop;
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use nix::sys::prctl::set_pdeathsig;
@@ -14,7 +14,6 @@ use shmcast::{Clock, Event, Subscriber, Wait};
 use std::io::{ErrorKind, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 const READY: u8 = b'!';
@@ -52,7 +51,7 @@ pub(super) struct Pool {
 
 impl Pool {
     /// Starts the readers and waits until each is ready for the first message.
-    pub(super) fn start(readers: u32, messages: u64, source: &Source, stop: &AtomicBool) -> Result<Self> {
+    pub(super) fn start(readers: u32, messages: u64, source: &Source, stop: &Stop) -> Result<Self> {
         let program = std::env::current_exe().context("find this program to start readers from")?;
         let mut pool = Self { readers: Vec::new(), messages: messages as usize };
         let style =
@@ -79,8 +78,8 @@ impl Pool {
             if stdout.read(&mut ready)? != 1 || ready[0] != READY {
                 bail!("a reader ended before it was ready; its error is above");
             }
-            if stopped(stop) {
-                bail!("interrupted");
+            if stop.is_set() {
+                return Err(stop.interrupted("INTERRUPTED: the readers were not ready yet").into());
             }
             bar.inc(1);
         }

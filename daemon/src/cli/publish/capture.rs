@@ -4,24 +4,26 @@
 //! bridge uses, so that copies, disorder and losses of the captured lines end as they would have ended then.
 
 use super::pace::{Pace, Speed};
-use crate::bridge::pcap::{Capture, CaptureCounters, Datagram, Skipped};
-use crate::bridge::proto::MILLISECOND_NS;
-use crate::bridge::proto::control::is_control;
-use crate::bridge::proto::gap::{GapConfig, GapPolicy};
-use crate::bridge::proto::receiver::{
-    DEFAULT_SILENCE_NS, Delivery, Follow, Origin, Receiver, ReceiverConfig,
-};
-use crate::bridge::proto::session::Session;
-use crate::bridge::proto::wire::Malformed;
 use crate::cli::figures::grouped;
-use crate::cli::stopped;
+use crate::cli::say::note;
+use crate::cli::stop::Stop;
+use crate::cli::units::words;
 use anyhow::{Context, Result, bail};
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use shmcast::Publisher;
+use shmcast_bridge::pcap::{Capture, CaptureCounters, Datagram, Skipped};
+use shmcast_bridge::proto::MILLISECOND_NS;
+use shmcast_bridge::proto::control::is_control;
+use shmcast_bridge::proto::gap::{GapConfig, GapPolicy};
+use shmcast_bridge::proto::receiver::{
+    DEFAULT_SILENCE_NS, Delivery, Follow, Origin, Receiver, ReceiverConfig,
+};
+use shmcast_bridge::proto::session::Session;
+use shmcast_bridge::proto::wire::Malformed;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::str::FromStr;
 
 /// How far apart the copies of a message may have been captured: lines differ, and repairs take a round trip.
 const HOLD_NS: u64 = 10 * MILLISECOND_NS;
@@ -32,7 +34,8 @@ pub(super) struct CaptureArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["input", "framing", "rate"])]
     pcap: Option<PathBuf>,
     /// How fast to play the capture: 1 as it was recorded, 10 ten times as fast, or max
-    #[arg(long, value_name = "SPEED", requires = "pcap", default_value = "1")]
+    #[arg(long, value_name = "SPEED", requires = "pcap", default_value = "1", value_parser = words(&["max"], Speed::from_str),
+          hide_possible_values = true)]
     speed: Speed,
     /// Publish the single MoldUDP64 messages, in order, each once, with gaps where some are missing
     #[arg(long, requires = "pcap")]
@@ -48,6 +51,8 @@ pub(super) struct Played {
     pub(super) published: u64,
     /// Bytes of their payload.
     pub(super) bytes: u64,
+    /// Whether the whole file was played, and no signal came first.
+    pub(super) is_complete: bool,
     counters: CaptureCounters,
     unwrapped: Option<Unwrapper>,
     path: PathBuf,
@@ -71,7 +76,7 @@ impl CaptureArgs {
         path: &Path,
         mut capture: Capture<'_>,
         publisher: &mut Publisher,
-        stop: &AtomicBool,
+        stop: &Stop,
         progress: &ProgressBar,
     ) -> Result<Played> {
         let place = || format!("--pcap {}", path.display());
@@ -79,11 +84,12 @@ impl CaptureArgs {
         let mut unwrapped = self.unwrap.then(Unwrapper::new);
         let pace = Pace::new(stop);
         let mut first_ns = None;
-        let (mut published, mut bytes) = (0, 0);
+        let (mut published, mut bytes, mut is_complete) = (0, 0, true);
         while let Some(datagram) = capture.read().with_context(place)? {
             let begun_ns = *first_ns.get_or_insert(datagram.time_ns);
             pace.wait_recorded(self.speed, datagram.time_ns.saturating_sub(begun_ns));
-            if stopped(stop) {
+            if stop.is_set() {
+                is_complete = false;
                 break;
             }
             match &mut unwrapped {
@@ -100,9 +106,15 @@ impl CaptureArgs {
             unwrapper.finish(publisher).with_context(place)?;
             (published, bytes) = (unwrapper.receiver.counters().messages_delivered, unwrapper.bytes);
         }
-        let played =
-            Played { published, bytes, counters: *capture.counters(), unwrapped, path: path.to_owned() };
-        if played.counters.datagrams == 0 && !stopped(stop) {
+        let played = Played {
+            published,
+            bytes,
+            is_complete,
+            counters: *capture.counters(),
+            unwrapped,
+            path: path.to_owned(),
+        };
+        if played.counters.datagrams == 0 && is_complete {
             bail!("{}: no UDP datagram to publish: {}", place(), played.packets());
         }
         Ok(played)
@@ -126,9 +138,9 @@ impl Played {
 
     /// Tells people.
     pub(super) fn print(&self) {
-        eprintln!("shmcast: {}: {}", self.path.display(), self.packets());
+        note!("{}: {}", self.path.display(), self.packets());
         if let Some(unwrapper) = &self.unwrapped {
-            eprintln!("shmcast: {}: {}", self.path.display(), unwrapper.describe());
+            note!("{}: {}", self.path.display(), unwrapper.describe());
         }
     }
 
@@ -207,9 +219,11 @@ impl Unwrapper {
         let mut sink = |delivery: Delivery<'_>| match delivery {
             Delivery::NewSession { session, next, .. } => {
                 sessions.push(session);
-                publisher.session(*session.as_bytes());
+                let told = publisher.session(*session.as_bytes());
                 // What went before the capture is a gap, so that sequences are the feed's own.
-                publisher.gap(next - 1);
+                if let Err(e) = told.and_then(|()| publisher.gap(next - 1)) {
+                    failed.get_or_insert((next, e));
+                }
                 *shift = publisher.next_sequence().wrapping_sub(next);
             }
             Delivery::Message { sequence, data } => match publisher.publish(data) {
@@ -217,8 +231,9 @@ impl Unwrapper {
                 Err(e) => _ = failed.get_or_insert((sequence, e)),
             },
             Delivery::Gap { to, .. } => {
-                publisher.gap((to - 1).wrapping_add(*shift));
-                // A feed may count further than a channel can.
+                if let Err(e) = publisher.gap((to - 1).wrapping_add(*shift)) {
+                    failed.get_or_insert((to, e));
+                }
                 *shift = publisher.next_sequence().wrapping_sub(to);
             }
             Delivery::End { .. } => {}

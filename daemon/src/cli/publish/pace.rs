@@ -1,8 +1,7 @@
 //! When the next message is due: at a rate of its own, or as it was recorded.
 
-use crate::cli::stopped;
+use crate::cli::stop::Stop;
 use std::str::FromStr;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// Messages a second.
@@ -53,12 +52,12 @@ fn positive(number: &str) -> Option<f64> {
 /// Keeps to a schedule that does not shift when one message is late.
 pub(super) struct Pace<'a> {
     started: Instant,
-    stop: &'a AtomicBool,
+    stop: &'a Stop,
 }
 
 impl<'a> Pace<'a> {
     /// The schedule begins now; `stop` ends every wait.
-    pub(super) fn new(stop: &'a AtomicBool) -> Self {
+    pub(super) fn new(stop: &'a Stop) -> Self {
         Self { started: Instant::now(), stop }
     }
 
@@ -82,7 +81,7 @@ impl<'a> Pace<'a> {
         loop {
             match after.saturating_sub(self.started.elapsed()) {
                 Duration::ZERO => return,
-                _ if stopped(self.stop) => return,
+                _ if self.stop.is_set() => return,
                 // A sleep overshoots by some tens of microseconds: the rest is spent awake.
                 left if left > Duration::from_micros(200) => {
                     let short = Duration::from_millis(100);
@@ -113,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_pause_of_a_century_ends_when_it_is_told_to() {
-        let stop = AtomicBool::new(true);
+        let stop = Stop::set_by(signal_hook::consts::SIGINT);
         Pace::new(&stop).wait_recorded(Speed::Times(1e-300), u64::MAX);
         Pace::new(&stop).wait_recorded(Speed::Times(1.0), u64::MAX);
     }

@@ -3,7 +3,7 @@
 //! What is looked at and what keys do is in [`state`], how it looks in [`view`]; here is only the loop between terminal
 //! and channels.
 
-use super::{Host, HostArg, print_json, stop_flag, stopped, units::parse_duration};
+use super::{Host, HostArg, say::print_json, stop::Stop, units::parse_duration};
 use anyhow::{Result, bail};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -12,7 +12,6 @@ use shmcast::ChannelStatus;
 use state::{Key, Top};
 use std::io::IsTerminal;
 use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -24,7 +23,8 @@ Examples:
   shmcast top
   shmcast top --json | jq '.channels[] | {channel, messages_per_second, worst_lag}'
 
-Keys: q quit, s sort, up and down choose, enter open a channel, ? help.";
+Keys: q quit, s sort, up and down choose, enter open a channel, ? help.
+Ctrl-C and SIGTERM quit too: exit code 0.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
@@ -51,7 +51,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if args.interval < MIN_INTERVAL {
         bail!("--interval must be at least 100ms");
     }
-    let stop = stop_flag()?;
+    let stop = Stop::listen()?;
     let host = args.host.host()?;
     if args.json {
         return once(&host, args.interval);
@@ -76,11 +76,11 @@ fn once(host: &Host, interval: Duration) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn show(terminal: &mut DefaultTerminal, host: &Host, interval: Duration, stop: &AtomicBool) -> Result<()> {
+fn show(terminal: &mut DefaultTerminal, host: &Host, interval: Duration, stop: &Stop) -> Result<()> {
     let looks = look_every(host.clone(), interval);
     let mut top = Top::new(host.to_string());
     let mut is_stale = true;
-    while !stopped(stop) {
+    while !stop.is_set() {
         while let Ok((at, channels)) = looks.try_recv() {
             top.look(at, channels);
             is_stale = true;

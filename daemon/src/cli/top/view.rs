@@ -7,11 +7,12 @@ use super::state::{ChannelRow, ReaderRow, Top};
 use crate::cli::figures::{Ns, size};
 use crate::cli::ls::who;
 use ratatui::Frame;
-use ratatui::layout::{Alignment, Constraint, Layout, Rect};
+use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Block, Cell, Clear, Padding, Paragraph, Row, Table, TableState};
 use shmcast::LatencyStatus;
+use std::ops::RangeInclusive;
 
 const HEADING: Style = Style::new().add_modifier(Modifier::BOLD);
 const DIM: Style = Style::new().fg(Color::DarkGray);
@@ -33,15 +34,16 @@ red              loss: a number if it ever happened, a row if it happens now
 
 Any key closes this.";
 
-/// The widest a column of names gets.
-const LONGEST_NAME: u16 = 40;
+/// The narrowest and the widest that a column of names gets.
+const NAMES: RangeInclusive<u16> = 8..=40;
 
 /// One column: its heading, its width (0: whatever is left), and what stands in it.
 struct Column<T> {
     heading: &'static str,
     width: u16,
     is_number: bool,
-    /// The narrowest terminal that has room for it.
+    /// The narrowest terminal that has room for it beside all that need no wider one. A table that does not fit would cut
+    /// the first digits of its numbers, and so show smaller ones.
     from: u16,
     cell: fn(&T) -> String,
     /// Whether it is a number that should be 0.
@@ -68,20 +70,20 @@ const fn loss<T>(
 
 const CHANNEL_COLUMNS: &[Column<ChannelRow>] = &[
     text("CHANNEL", 0, 0, |row| row.status.channel.clone()),
-    text("STATE", 10, 0, |row| row.status.state.clone()),
+    text("STATE", 10, 60, |row| row.status.state.clone()),
     text("PUBLISHER", 22, 120, |row| row.status.publisher.as_ref().map_or("-".to_owned(), who)),
     number("EPOCH", 6, 140, |row| known(row, row.status.epoch.to_string())),
     number("CAPACITY", 10, 140, |row| known(row, size(row.status.capacity_bytes))),
     number("NEWEST", 8, 140, |row| optional(row.status.next_sequence, |next| count(next.saturating_sub(1)))),
-    number("MSG/S", 6, 0, |row| per_second(row.messages_per_second)),
+    number("MSG/S", 6, 29, |row| per_second(row.messages_per_second)),
     number("B/S", 6, 100, |row| per_second(row.bytes_per_second)),
-    number("READERS", 7, 0, |row| row.readers.len().to_string()),
-    number("LAG", 6, 0, |row| optional(row.worst_lag, count)),
-    number("P50", 7, 0, |row| latency(row.worst_latency_ns, |l| l.p50)),
-    number("P99", 7, 0, |row| latency(row.worst_latency_ns, |l| l.p99)),
+    number("READERS", 7, 45, |row| row.readers.len().to_string()),
+    number("LAG", 6, 15, |row| optional(row.worst_lag, count)),
+    number("P50", 7, 70, |row| latency(row.worst_latency_ns, |l| l.p50)),
+    number("P99", 7, 37, |row| latency(row.worst_latency_ns, |l| l.p99)),
     number("P99.9", 7, 120, |row| latency(row.worst_latency_ns, |l| l.p999)),
-    number("MAX", 7, 0, |row| latency(row.worst_latency_ns, |l| l.max)),
-    loss("LAPPED", 6, 0, |row| count(row.lapped), |row| row.lapped > 0),
+    number("MAX", 7, 78, |row| latency(row.worst_latency_ns, |l| l.max)),
+    loss("LAPPED", 6, 22, |row| count(row.lapped), |row| row.lapped > 0),
     loss("MISSED", 6, 100, |row| count(row.missed), |row| row.missed > 0),
 ];
 
@@ -92,18 +94,18 @@ fn known(row: &ChannelRow, figure: String) -> String {
 
 const READER_COLUMNS: &[Column<ReaderRow>] = &[
     number("PID", 7, 0, |row| optional(row.status.process.pid, |pid| pid.to_string())),
-    text("COMMAND", 0, 0, |row| row.status.process.command.clone().unwrap_or_default()),
+    text("COMMAND", 0, 16, |row| row.status.process.command.clone().unwrap_or_default()),
     number("UID", 6, 120, |row| optional(row.status.process.uid, |uid| uid.to_string())),
     number("BEGAN AT", 8, 140, |row| count(row.status.started_at)),
-    number("MSG/S", 6, 0, |row| per_second(row.messages_per_second)),
+    number("MSG/S", 6, 37, |row| per_second(row.messages_per_second)),
     number("RECEIVED", 8, 100, |row| count(row.status.received)),
-    number("LAG", 6, 0, |row| optional(row.status.lag, count)),
-    number("P50", 7, 0, |row| latency(row.status.latency_ns, |l| l.p50)),
-    number("P99", 7, 0, |row| latency(row.status.latency_ns, |l| l.p99)),
+    number("LAG", 6, 23, |row| optional(row.status.lag, count)),
+    number("P50", 7, 70, |row| latency(row.status.latency_ns, |l| l.p50)),
+    number("P99", 7, 45, |row| latency(row.status.latency_ns, |l| l.p99)),
     number("P99.9", 7, 120, |row| latency(row.status.latency_ns, |l| l.p999)),
-    number("MAX", 7, 0, |row| latency(row.status.latency_ns, |l| l.max)),
-    loss("LAPPED", 6, 0, |row| count(row.status.lapped), |row| row.status.lapped > 0),
-    loss("MISSED", 6, 0, |row| count(row.status.missed), |row| row.status.missed > 0),
+    number("MAX", 7, 78, |row| latency(row.status.latency_ns, |l| l.max)),
+    loss("LAPPED", 6, 54, |row| count(row.status.lapped), |row| row.status.lapped > 0),
+    loss("MISSED", 6, 30, |row| count(row.status.missed), |row| row.status.missed > 0),
 ];
 
 /// Draws everything.
@@ -114,20 +116,24 @@ pub(super) fn draw(frame: &mut Frame<'_>, top: &Top) {
     let first = if middle.height > 1 { usize::from(middle.height) - 1 } else { 1 };
     let shown = match top.opened() {
         Some(row) => {
-            frame.render_widget(Paragraph::new(channel_lines(row)), above);
+            frame.render_widget(Paragraph::new(channel_lines(row, above.width)), above);
             let rows = top.reader_rows();
             table(frame, middle, READER_COLUMNS, &rows, |row| row.is_losing, top.chosen_reader());
             place(top.chosen_reader(), rows.len(), first, "reader")
         }
         None => {
-            frame.render_widget(Paragraph::new(host_lines(top)), above);
+            frame.render_widget(Paragraph::new(host_lines(top, above.width)), above);
             let rows = top.rows();
             table(frame, middle, CHANNEL_COLUMNS, &rows, |row| row.is_losing, top.chosen_row());
             place(top.chosen_row(), rows.len(), first, "channel")
         }
     };
-    frame.render_widget(Paragraph::new(keys(top)), below);
-    frame.render_widget(Paragraph::new(Line::styled(shown, DIM)).alignment(Alignment::Right), below);
+    let shown = if shown.len() < usize::from(below.width) { shown } else { String::new() };
+    let [left, right] = Layout::horizontal([Constraint::Min(0), Constraint::Length(shown.len() as u16)])
+        .spacing(1)
+        .areas(below);
+    frame.render_widget(Paragraph::new(keys(top)), left);
+    frame.render_widget(Paragraph::new(Line::styled(shown, DIM)), right);
     if let Some(error) = &top.error {
         frame.render_widget(Clear, below);
         frame.render_widget(
@@ -140,7 +146,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, top: &Top) {
     }
 }
 
-fn host_lines(top: &Top) -> Text<'static> {
+fn host_lines(top: &Top, width: u16) -> Text<'static> {
     let rows = top.rows();
     let readers: usize = rows.iter().map(|row| row.readers.len()).sum();
     let rate = rows.iter().filter_map(|row| row.messages_per_second).reduce(|sum, rate| sum + rate);
@@ -152,12 +158,12 @@ fn host_lines(top: &Top) -> Text<'static> {
     );
     let empty = if rows.is_empty() { ": publish one with `shmcast pub NAME`" } else { "" };
     Text::from(vec![
-        Line::styled(format!("shmcast  {}", top.host), HEADING),
-        Line::raw(format!("{totals}{empty}")),
+        Line::styled(cut(format!("shmcast  {}", top.host), width), HEADING),
+        Line::raw(cut(format!("{totals}{empty}"), width)),
     ])
 }
 
-fn channel_lines(row: &ChannelRow) -> Text<'static> {
+fn channel_lines(row: &ChannelRow, width: u16) -> Text<'static> {
     let status = &row.status;
     let publisher = status.publisher.as_ref().map_or("none".to_owned(), who);
     let next = optional(status.next_sequence, |next| count(next.saturating_sub(1)));
@@ -168,8 +174,22 @@ fn channel_lines(row: &ChannelRow) -> Text<'static> {
         per_second(row.messages_per_second),
         size(status.capacity_bytes)
     );
-    let second = status.error.clone().map_or_else(|| Line::raw(second), |error| Line::styled(error, LOSS));
-    Text::from(vec![Line::styled(first, HEADING), second])
+    let second = match status.error.clone() {
+        Some(error) => Line::styled(cut(error, width), LOSS),
+        None => Line::raw(cut(second, width)),
+    };
+    Text::from(vec![Line::styled(cut(first, width), HEADING), second])
+}
+
+/// Cuts a line that is too long between two words, so that no number loses digits.
+fn cut(text: String, width: u16) -> String {
+    let width = usize::from(width);
+    if text.chars().count() <= width {
+        return text;
+    }
+    let kept: String = text.chars().take(width.saturating_sub(1)).collect();
+    let whole = kept.rsplit_once(' ').map_or("", |(whole, _)| whole.trim_end());
+    format!("{whole} …")
 }
 
 fn keys(top: &Top) -> Line<'static> {
@@ -196,7 +216,7 @@ fn table<T>(
     let columns: Vec<&Column<T>> = columns.iter().filter(|column| column.from <= area.width).collect();
     // What is left goes to the name, as far as names are long: the eye should not lose the row on the way.
     let taken: u16 = columns.iter().map(|column| column.width + 1).sum();
-    let left = (area.width + 1).saturating_sub(taken).clamp(8, LONGEST_NAME);
+    let left = (area.width + 1).saturating_sub(taken).clamp(*NAMES.start(), *NAMES.end());
     let widths = columns.iter().map(|column| if column.width == 0 { left } else { column.width });
     let align = |column: &Column<T>, text: String, style: Style| {
         let line = Line::styled(text, style);

@@ -66,6 +66,42 @@ fn channels_at_80x24() {
 }
 
 #[test]
+fn channels_at_40x12() {
+    insta::assert_snapshot!(text_of(&screen(&top(), 40, 12)));
+}
+
+#[test]
+fn readers_at_40x12() {
+    let mut top = top();
+    top.press(Key::Down(usize::MAX));
+    top.press(Key::Open);
+    insta::assert_snapshot!(text_of(&screen(&top, 40, 12)));
+}
+
+/// Everything that looks like a number in the rows of the table, but names.
+fn numbers(top: &Top, columns: u16) -> Vec<String> {
+    let text = text_of(&screen(top, columns, 10));
+    let rows = text.lines().skip(3).take(20);
+    let words = rows
+        .flat_map(|row| row.split_whitespace().filter(|word| word.starts_with(|c: char| c.is_ascii_digit())));
+    words.map(str::to_owned).collect()
+}
+
+#[test]
+fn a_number_that_a_narrow_terminal_cuts_to_a_smaller_one() {
+    let mut opened = top();
+    opened.press(Key::Down(usize::MAX));
+    opened.press(Key::Open);
+    for top in [&top(), &opened] {
+        let whole = numbers(top, 300);
+        for columns in (8..=150).chain([200, 300]) {
+            let cut = numbers(top, columns).into_iter().find(|number| !whole.contains(number));
+            assert_eq!(cut, None, "at {columns} columns:\n{}", text_of(&screen(top, columns, 10)));
+        }
+    }
+}
+
+#[test]
 fn channels_at_200x50() {
     insta::assert_snapshot!(text_of(&screen(&top(), 200, 50)));
 }

@@ -2,14 +2,14 @@
 //!
 //! Starts nothing: the supervisor does.
 
-use crate::bridge::egress::Egress;
-use crate::bridge::ingress::Ingress;
-use crate::bridge::proto::counters::Histogram;
-use crate::bridge::proto::session::Session;
-use crate::bridge::spec::BridgeSpec;
-use crate::bridge::status::{Latency, Life, Phase, ReceiveCounters, RepairCounters, SendCounters};
 use serde_json::json;
 use shmcast::control::BridgeStatus;
+use shmcast_bridge::egress::Egress;
+use shmcast_bridge::ingress::Ingress;
+use shmcast_bridge::proto::counters::Histogram;
+use shmcast_bridge::proto::session::Session;
+use shmcast_bridge::spec::BridgeSpec;
+use shmcast_bridge::status::{Latency, Life, Phase, ReceiveCounters, RepairCounters, SendCounters};
 use std::time::{Duration, Instant};
 
 /// Pause before a bridge that failed is tried again; doubled each time.
@@ -31,8 +31,6 @@ pub(super) struct Carried {
     pub(super) started: Instant,
     pub(super) try_at: Instant,
     pub(super) pause: Duration,
-    /// Its channel has just begun anew, for a session that is to be had from its first message on.
-    pub(super) is_anew: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,17 +146,7 @@ impl Carried {
             started: now,
             try_at: now,
             pause: FIRST_PAUSE,
-            is_anew: false,
         }
-    }
-
-    /// What the bridge is to be started with now.
-    pub(super) fn spec_now(&mut self) -> BridgeSpec {
-        let mut spec = self.spec.clone();
-        if let Some(receive) = spec.receive.as_mut().filter(|_| std::mem::take(&mut self.is_anew)) {
-            receive.from = Some(1);
-        }
-        spec
     }
 
     pub(super) fn fail(&mut self, why: String) {

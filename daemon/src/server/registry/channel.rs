@@ -1,39 +1,30 @@
-//! One channel: its segment, who is attached to it, and how it goes on in another segment, whether one that a program
-//! brought back or one for the next publisher of a strict channel.
+//! One channel: its charter, its memory, who is attached to it, and how it goes on in other memory.
 //!
 //! Who may do what is decided before this is called.
 
-use super::{ConnectionId, Notice, Refused, failed};
-use crate::config::ChannelConfig;
+use super::{ConnectionId, MemoryRequest, Notice, Refused, failed};
+use crate::config::{ChannelConfig, Mode};
 use crate::server::access::Identity;
 use crate::server::events::Events;
 use crate::server::store::Store;
 use crate::server::waker::Waker;
-use shmcast::ChannelStatus;
-use shmcast::control::{Refusal, Reply};
-use shmcast::hosting::{HostedPage, HostedSegment};
+use shmcast::control::{Generation, Refusal, Reply};
+use shmcast::hosting::{Cut, Entry, HostedCharter, HostedPage, HostedSegment, fault};
+use shmcast::{ChannelStatus, Step};
 use std::collections::BTreeMap;
 use std::fs::File;
 use tokio::sync::mpsc::UnboundedSender;
 
-/// Which end of a channel a program is at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
-    Publisher,
-    Reader,
-}
-
 #[derive(Debug)]
 pub(super) struct Channel {
     pub(super) config: ChannelConfig,
-    pub(super) hosted: HostedSegment,
+    pub(super) charter: HostedCharter,
+    /// The segment that the charter names; `None` while that is lost with the last daemon and nobody has brought it back.
+    current: Option<HostedSegment>,
+    /// Memory that was made for the next generation. A channel without current memory has this.
+    spare: Option<HostedSegment>,
     pub(super) publisher: Option<Attached>,
     pub(super) readers: BTreeMap<ConnectionId, Reader>,
-    /// Whether a publisher was let in; a strict channel needs a new segment for the next one.
-    pub(super) is_granted: bool,
-    /// Whether programs brought the segment back and nobody new has been let in to publish: one of them may yet bring a
-    /// later one.
-    pub(super) is_brought_back: bool,
 }
 
 /// A publisher that was let in.
@@ -48,14 +39,54 @@ pub(super) struct Attached {
 pub(super) struct Reader {
     pub(super) who: Identity,
     pub(super) page: HostedPage,
+    /// It reads on behalf of others, and is not shown.
+    pub(super) is_hidden: bool,
     pub(super) notices: UnboundedSender<Notice>,
 }
 
+/// Whom a channel tells of what happens to it.
+pub(super) struct Told<'a> {
+    pub(super) name: &'a str,
+    pub(super) store: &'a mut Store,
+    pub(super) waker: &'a Waker,
+    pub(super) events: &'a Events,
+}
+
 impl Channel {
-    pub(super) fn new(config: ChannelConfig, hosted: HostedSegment) -> Self {
-        // What was kept from before may have a publisher that has not come back yet.
-        let is_granted = hosted.status().state != "new";
-        Self { config, hosted, publisher: None, readers: BTreeMap::new(), is_granted, is_brought_back: false }
+    /// A channel that lives in `current`, the segment that its charter names. Without it, `spare` takes its place as soon as
+    /// somebody new needs it.
+    pub(super) fn new(
+        config: ChannelConfig,
+        charter: HostedCharter,
+        current: Option<HostedSegment>,
+        spare: Option<HostedSegment>,
+    ) -> Self {
+        Self { config, charter, current, spare, publisher: None, readers: BTreeMap::new() }
+    }
+
+    /// The segment that programs are given, or would be.
+    pub(super) fn hosted(&self) -> &HostedSegment {
+        let hosted = self.current.as_ref().or(self.spare.as_ref());
+        hosted.expect("a channel without current memory has a spare")
+    }
+
+    /// Whether the memory that the charter names has not been brought back.
+    pub(super) fn is_lost(&self) -> bool {
+        self.current.is_none()
+    }
+
+    /// Takes memory that was made for the next generation.
+    pub(super) fn stock(&mut self, memory: HostedSegment) {
+        self.spare = Some(memory);
+    }
+
+    pub(super) fn entry(&self) -> Entry {
+        self.charter.current().copied().unwrap_or_default()
+    }
+
+    pub(super) fn generation(&self) -> Generation {
+        let none = Generation { generation: 0, first: 1, restarted: 0, strict: false };
+        self.charter.generation().unwrap_or(none)
     }
 
     /// Whoever may publish may also read.
@@ -64,83 +95,151 @@ impl Channel {
         lists.into_iter().any(|list| who.is_named_by(list, daemon_uid))
     }
 
-    /// Goes on with the segment that an attached program holds, if it is this user's own and nobody uses ours yet.
-    pub(super) fn adopt(
+    /// Whether the segment that an attached program shows is the one that the channel lives in, and not one of an earlier
+    /// generation. One that was lost with the last daemon is taken back.
+    ///
+    /// # Errors
+    /// [`Refusal::BadRequest`] for memory that no daemon of this user made.
+    pub(super) fn recognizes(
         &mut self,
-        name: &str,
-        [segment, lock]: [File; 2],
-        of: Role,
-        store: &mut Store,
-        waker: &Waker,
-    ) -> Result<(), Refused> {
-        let mut theirs = HostedSegment::adopt(Some(name), &segment, Some(lock))
-            .map_err(|e| Refused::new(Refusal::BadRequest, e.to_string()))?;
-        if theirs.uuid() == self.hosted.uuid() {
-            if self.hosted.take_lock(theirs) {
-                store.forget(&self.hosted);
-                store.keep(&self.hosted);
-            }
-            return Ok(());
+        [segment, lock]: [&File; 2],
+        told: &mut Told<'_>,
+    ) -> Result<bool, Refused> {
+        if !HostedSegment::is_of_our_making(segment) {
+            let why = "the segment handed back is not of this daemon's making";
+            return Err(Refused::new(Refusal::BadRequest, why));
         }
-        let is_unused =
-            self.publisher.is_none() && self.readers.is_empty() && self.hosted.status().state == "new";
-        // A publisher that was cut off may have come back before those that followed its successor.
-        let is_later = self.is_brought_back && theirs.generation() > self.hosted.generation();
-        if is_unused || is_later {
+        let Ok(shown) = HostedSegment::adopt(told.name, &self.entry(), segment, lock) else {
+            return Ok(false);
+        };
+        if self.is_lost() {
             if self.config.mlock {
-                theirs.lock_again();
-                warn_of_refused_steps(name, &theirs);
+                lock_again(told.name, &shown);
             }
-            store.forget(&self.hosted);
-            store.keep(&theirs);
-            self.hosted = theirs;
-            (self.is_granted, self.is_brought_back) = (true, true);
-            self.publisher = None;
-            return self.tell_readers(waker);
+            if let Err(e) = told.store.keep(&shown) {
+                tracing::error!(channel = told.name, "the service manager does not keep its memory: {e}");
+            }
+            (self.current, self.spare) = (Some(shown), None);
         }
-        if of == Role::Publisher {
-            let why = format!("channel {name:?} has gone on without this publisher: start it again");
+        Ok(true)
+    }
+
+    /// Whether the channel lives in what its configuration asks for.
+    pub(super) fn is_as_configured(&self) -> bool {
+        self.fits(self.hosted(), self.entry().is_strict)
+    }
+
+    /// What becomes of memory that was lost with the last daemon and that programs may still read: on a strict channel nothing
+    /// of it is valid any more, since its publisher may still write there.
+    pub(super) fn cut_of_lost(&self) -> Cut {
+        if self.entry().is_strict { Cut::Void } else { Cut::Lost }
+    }
+
+    /// Makes the channel ready for a new publisher. Asks for memory if that takes some that has not been made.
+    pub(super) fn make_way(
+        &mut self,
+        anew: bool,
+        told: &mut Told<'_>,
+    ) -> Result<Option<MemoryRequest>, Refused> {
+        if self.is_lost() {
+            return self.go_on(self.cut_of_lost(), told);
+        }
+        if self.hosted().has_publisher().map_err(failed("look at the writer lock"))? {
+            let holder = match &self.publisher {
+                Some(holder) => format!("publisher {}", holder.who),
+                None => "a publisher that has not registered yet".to_owned(),
+            };
+            let why = format!("channel {:?} is in use by {holder}: stop it first", told.name);
             return Err(Refused::new(Refusal::Busy, why));
         }
-        Ok(())
+        // On a strict channel each publisher gets a generation of its own.
+        let entry = self.entry();
+        match anew {
+            true => self.go_on(Cut::Restart, told),
+            false if entry.is_strict && entry.is_granted => self.go_on(Cut::Tail, told),
+            false if !self.is_as_configured() => self.go_on(Cut::Tail, told),
+            false => Ok(None),
+        }
     }
 
-    /// Goes on in a new segment, and tells the readers.
-    pub(super) fn succeed(
-        &mut self,
-        name: &str,
-        store: &mut Store,
-        waker: &Waker,
-        events: &Events,
-    ) -> Result<(), Refused> {
-        let pages = self.readers.values().map(|reader| &reader.page);
-        let successor = self
-            .hosted
-            .succeed(&self.config.spec(), pages)
-            .map_err(|e| Refused::new(Refusal::Failed, format!("make the next segment: {e}")))?;
-        store.keep(&successor);
-        store.forget(&self.hosted);
-        self.hosted = successor;
-        self.is_granted = false;
-        self.tell_readers(waker)?;
-        events.tell("moved", Some(name), None, None, "");
-        Ok(())
+    fn fits(&self, hosted: &HostedSegment, is_strict: bool) -> bool {
+        let (spec, found) = (self.config.spec(), hosted.header().geometry);
+        let is_size_right = spec.capacity == found.capacity
+            && spec.max_message_bytes().is_ok_and(|max_message| max_message == found.max_message);
+        is_size_right && (spec.is_strict == is_strict || fault!("kept_memory_forgets_its_mode"))
     }
 
-    /// Sends all readers the segment in which the channel goes on.
-    fn tell_readers(&self, waker: &Waker) -> Result<(), Refused> {
-        waker.follow(self.readers.keys(), &self.hosted);
-        for reader in self.readers.values() {
-            let descriptors = self.hosted.for_reader().map_err(failed("open the segment"))?.into();
-            // One that has hung up needs no word.
-            let _ = reader.notices.send(Notice { reply: Reply::Moved {}, descriptors });
+    /// Goes on in new memory. Asks for the memory if none that fits has been made.
+    pub(super) fn go_on(&mut self, cut: Cut, told: &mut Told<'_>) -> Result<Option<MemoryRequest>, Refused> {
+        // As old as the channel, unless its sequences begin again: bridges tell by it whether they do.
+        let created_ns = Some(self.entry().created_ns).filter(|_| cut == Cut::Tail);
+        let is_new = |spare: &HostedSegment| spare.header().created_ns != self.entry().created_ns;
+        let fits = |spare: &HostedSegment| {
+            self.fits(spare, self.config.mode == Mode::Strict) && is_new(spare) == created_ns.is_none()
+        };
+        if !self.spare.as_ref().is_some_and(fits) {
+            return Ok(Some(MemoryRequest { spec: self.config.spec(), created_ns }));
+        }
+        self.move_to_spare(cut, told)?;
+        Ok(None)
+    }
+
+    /// Goes on in the spare: all that can fail comes first, then one store to the charter, then the word to the readers.
+    fn move_to_spare(&mut self, cut: Cut, told: &mut Told<'_>) -> Result<(), Refused> {
+        let Self { config, charter, current, spare, readers, .. } = self;
+        let Some(next) = spare else { return Ok(()) };
+        let mut descriptors = Vec::new();
+        let moved = charter.go_on(current.as_ref(), next, &config.spec(), cut, || {
+            for _ in readers.values() {
+                descriptors.push(next.for_reader()?);
+            }
+            told.store.keep(next)
+        });
+        moved.map_err(failed("make the next segment ready"))?;
+        told.waker.follow(readers.keys(), next);
+        if let Some(before) = std::mem::replace(current, spare.take()) {
+            told.store.forget(&before);
+        }
+        let generation = self.generation();
+        let is_restart = generation.restarted == generation.generation;
+        if !(is_restart && fault!("restart_tells_no_reader")) {
+            for (reader, descriptors) in self.readers.values().zip(descriptors) {
+                // One that has hung up needs no word.
+                let notice = Notice { reply: Reply::Moved(generation), descriptors: descriptors.into() };
+                let _ = reader.notices.send(notice);
+            }
+        }
+        if generation.generation > 1 {
+            let what = if is_restart { "restarted" } else { "moved" };
+            let detail = format!("generation {}, from sequence {}", generation.generation, generation.first);
+            told.events.tell(what, Some(told.name), None, None, &detail);
         }
         Ok(())
+    }
+
+    /// Tells a publisher that was let in that it is cut off. One that is stopped finds it when it goes on.
+    pub(super) fn cut_off(&mut self) -> Option<Attached> {
+        let from = self.publisher.take()?;
+        // One that has hung up needs no word.
+        let _ = from.notices.send(Notice { reply: Reply::CutOff {}, descriptors: Vec::new() });
+        Some(from)
+    }
+
+    pub(super) fn is_in_use(&self) -> bool {
+        self.publisher.is_some() || !self.readers.is_empty()
+    }
+
+    /// The readers that tools are shown.
+    pub(super) fn shown(&self) -> impl Iterator<Item = &Reader> {
+        self.readers.values().filter(|reader| !reader.is_hidden)
     }
 
     pub(super) fn status_without_readers(&self) -> ChannelStatus {
-        let mut status = self.hosted.status();
-        status.mode = Some(self.config.mode.to_string());
+        let mut status = self.hosted().status();
+        let entry = self.entry();
+        let mode = if entry.is_strict { Mode::Strict } else { Mode::Takeover };
+        status.mode = Some(mode.to_string());
+        status.generation = Some(entry.generation);
         status.publisher = self.publisher.as_ref().map(|publisher| publisher.who.process());
         status
     }
@@ -148,17 +247,24 @@ impl Channel {
     pub(super) fn status(&self) -> ChannelStatus {
         let mut status = self.status_without_readers();
         let next = status.next_sequence;
-        status.readers = self
-            .readers
-            .values()
-            .filter_map(|reader| reader.page.status(reader.who.process(), next))
-            .collect();
+        status.readers =
+            self.shown().filter_map(|reader| reader.page.status(reader.who.process(), next)).collect();
         status
     }
 }
 
-pub(super) fn warn_of_refused_steps(name: &str, hosted: &HostedSegment) {
-    for step in hosted.preparation().iter().filter(|step| step.result.is_err()) {
+/// Locks memory that was taken back, in a thread of its own: gigabytes take seconds.
+fn lock_again(name: &str, hosted: &HostedSegment) {
+    let (channel, lock) = (name.to_owned(), hosted.lock_again());
+    let thread = std::thread::Builder::new().name("lock-memory".into());
+    let started = thread.spawn(move || warn_of_refused_steps(&channel, &lock()));
+    if let Err(e) = started {
+        tracing::warn!(channel = name, "memory is not locked again: {e}");
+    }
+}
+
+pub(super) fn warn_of_refused_steps(name: &str, steps: &[Step]) {
+    for step in steps.iter().filter(|step| step.result.is_err()) {
         tracing::warn!(channel = name, "memory: {step}");
     }
 }

@@ -7,12 +7,13 @@
 
 use crate::error::Corrupt;
 use crate::layout::geometry::{GRANULE, Geometry, record_bytes};
-use crate::layout::header::SESSION_REST;
+use crate::layout::header::{FRONTIER, SESSION_REST};
 use crate::layout::record::{Commit, Control, Flags};
 use crate::ring::cells::{Cells, RingCells};
 use crate::ring::locate::{LocateError, Locator, Place};
 use crate::ring::reader::{Copied, Poll, Reader, Resume};
 use crate::ring::writer::Writer;
+use crate::sync::Ordering;
 use crate::sync::stopping::kill_after;
 use loom::thread::{self, JoinHandle};
 
@@ -171,7 +172,7 @@ impl Story {
             What::Message(payload) => {
                 writer.publish(&payload, from as u16, false, from).expect("it fits");
             }
-            What::Control(Control::Gap { to, .. }) => writer.gap(to, from),
+            What::Control(Control::Gap { to, .. }) => writer.gap(to, from).expect("few sequences"),
             What::Control(Control::Session { .. }) => writer.session([7; 10], from),
             What::Control(_) => writer.close(from),
         };
@@ -277,6 +278,11 @@ impl Story {
         })
     }
 
+    /// The ring itself, for those who look at it beside the writer.
+    pub(super) fn ring(&self) -> (RingCells, Geometry) {
+        (self.cells.clone(), self.geometry)
+    }
+
     pub(super) fn read_from(
         &self,
         place: Place,
@@ -330,7 +336,9 @@ impl Story {
     fn judge(&self, seen: &Seen) -> Result<(), &'static str> {
         let ending = |after: &Place| self.records.iter().find(|record| record.after == *after);
         match seen {
-            Seen::Started(place) | Seen::Resumed { after: place, .. } if !self.is_boundary(*place) => {
+            Seen::Started(place) | Seen::Resumed { after: place, .. }
+                if !self.is_boundary(*place) && !self.is_overwritten(*place) =>
+            {
                 Err("no place of this ring")
             }
             Seen::Resumed { before, after, missed } if after.sequence - before.sequence != *missed => {
@@ -358,6 +366,15 @@ impl Story {
             Seen::Broken(_) => Err("reported as corrupt"),
             Seen::Refused(_) => Err("nothing of ours is too small or superseded"),
         }
+    }
+
+    /// Whether a reader at a place is told that it was lapped, and counts from a sequence of this ring.
+    fn is_overwritten(&self, place: Place) -> bool {
+        let frontier = self.cells.header[FRONTIER].load(Ordering::Relaxed);
+        let is_sequence =
+            |record: &Record| [record.at, record.after].map(|at| at.sequence).contains(&place.sequence);
+        frontier > place.position + GRANULES * GRANULE
+            && (place.sequence == 1 || self.records.iter().any(is_sequence))
     }
 
     /// Whether a record begins or ends at a place.

@@ -1,0 +1,296 @@
+//! One channel's files: the lock, the segment and the reader pages, by the directory that holds them.
+
+use super::folder::{Folder, is_absent, is_same_file, mode, unique};
+use super::ours::{self, Inventory, LOCK, READERS, REMOVED, SEGMENT, UNFINISHED, not_a_channel};
+use super::{Publishing, Removed};
+use crate::error::{ChannelError, Holder};
+use crate::lock::{self, Held};
+use rustix::fs::OFlags;
+use shmcast_layout::fault;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+/// An open channel directory, in the open directory of channels.
+#[derive(Debug)]
+pub(crate) struct ChannelFiles {
+    parent: Folder,
+    folder: Folder,
+    name: String,
+    /// Whether this process made the channel's directory just now.
+    is_new: bool,
+}
+
+/// The writer lock, held.
+#[derive(Debug)]
+pub(crate) struct Locked {
+    pub(crate) held: Held,
+    /// Whether this process made the lock file just now.
+    is_new: bool,
+}
+
+impl ChannelFiles {
+    pub(super) fn new(parent: Folder, folder: Folder, name: &str, is_new: bool) -> Self {
+        Self { parent, folder, name: name.to_owned(), is_new }
+    }
+
+    pub(super) fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    pub(crate) fn segment_path(&self) -> PathBuf {
+        self.folder.path_of(SEGMENT)
+    }
+
+    pub(crate) fn unfinished_path(&self) -> PathBuf {
+        self.folder.path_of(UNFINISHED)
+    }
+
+    /// Opens the segment; `None` if there is none.
+    pub(crate) fn segment(&self, access: OFlags) -> Result<Option<File>, ChannelError> {
+        match self.folder.file(SEGMENT, access) {
+            Ok(file) => Ok(Some(file)),
+            Err(e) if is_absent(&e) => Ok(None),
+            Err(e) => Err(ChannelError::os("open", self.segment_path())(e)),
+        }
+    }
+
+    pub(super) fn inventory(&self) -> Result<Inventory, ChannelError> {
+        Inventory::of(&self.folder).map_err(ChannelError::os("look into", self.folder.path()))
+    }
+
+    /// Whether a directory that lies where a channel may lie is one: it has a segment, or a lock file of ours.
+    pub(super) fn is_channel(&self) -> bool {
+        match ours::lock_of(&self.folder) {
+            Ok(Some(true)) => true,
+            // Another user's, to be listed as that.
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => true,
+            _ => ours::is_segment(&self.folder).unwrap_or(false),
+        }
+    }
+
+    /// Refuses to publish into a directory that is not a channel's. Reads only.
+    ///
+    /// A channel is known by its segment. Files of readers may lie beside it: whoever may read may also leave files among
+    /// the reader pages, and must not be able to keep the publisher out by that.
+    pub(crate) fn check_usable(&self) -> Result<(), ChannelError> {
+        if ours::is_segment(&self.folder).map_err(ChannelError::os("open", self.segment_path()))? {
+            return match self.readers() {
+                Err(e) if !e.is_absent() => Err(e),
+                _ => Ok(()),
+            };
+        }
+        self.inventory()?.all_ours(&self.folder)?;
+        let owner = self.folder.own_stat().map_err(ChannelError::os("look at", self.folder.path()))?.st_uid;
+        if owner == nix::unistd::geteuid().as_raw() {
+            return Ok(());
+        }
+        Err(ChannelError::ForeignDirectory { dir: self.folder.path().to_owned(), owner })
+    }
+
+    /// Refuses a channel that exists with another mode than `wanted`, for its directory or its segment, and one in a
+    /// directory that does not let those in whom `wanted` lets in.
+    pub(crate) fn check_mode(&self, wanted: u32) -> Result<(), ChannelError> {
+        let of = |folder: &Folder| match folder.own_stat() {
+            Ok(stat) => Ok((folder.path().to_owned(), mode(&stat) & 0o777)),
+            Err(e) => Err(ChannelError::os("look at", folder.path())(e)),
+        };
+        let differs = |(path, found), wanted| Err(ChannelError::Mode { path, found, wanted });
+        let (parent, own) = (of(&self.parent)?, of(&self.folder)?);
+        if wanted & 0o011 & !parent.1 != 0 {
+            return differs(parent, wanted);
+        }
+        if own.1 != wanted {
+            return differs(own, wanted);
+        }
+        match self.folder.stat(SEGMENT).map(|stat| mode(&stat) & 0o777) {
+            Ok(found) if found == segment_mode(wanted) => Ok(()),
+            Ok(found) => differs((self.segment_path(), found), segment_mode(wanted)),
+            Err(e) if is_absent(&e) => Ok(()),
+            Err(e) => Err(ChannelError::os("look at", self.segment_path())(e)),
+        }
+    }
+
+    /// Takes the writer lock and leaves this process's id in the file; makes the file if there is none, and `may_make` it.
+    /// `None` when the channel is not there, or was removed in this moment.
+    ///
+    /// # Errors
+    /// [`ChannelError::NotAChannel`] for a file that is not a lock of ours: nothing is written to it.
+    pub(crate) fn lock(&self, may_make: bool) -> Result<Option<Locked>, ChannelError> {
+        let os = |what| ChannelError::os(what, self.folder.path_of(LOCK));
+        let owner = self.folder.own_stat().map_err(os("look at"))?.st_uid;
+        let foreign = || not_a_channel(&self.folder, LOCK, ours::NO_LOCK);
+        // Before it is opened: it may be a link, or a pipe.
+        if self.folder.stat(LOCK).is_ok_and(|stat| !ours::is_lock(&stat, owner)) {
+            return Err(foreign());
+        }
+        let (file, is_new) = match self.folder.file(LOCK, OFlags::RDWR) {
+            Ok(file) => (file, false),
+            Err(e) if is_absent(&e) && may_make => match self.folder.create(LOCK, 0o600) {
+                Ok(file) => (file, true),
+                // Another was quicker, or the directory is gone.
+                Err(e) if is_absent(&e) || e.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
+                Err(e) => return Err(os("create")(e)),
+            },
+            Err(e) if is_absent(&e) => return Ok(None),
+            Err(e) => return Err(os("open")(e)),
+        };
+        let stat = rustix::fs::fstat(&file).map_err(|e| os("look at")(e.into()))?;
+        if !ours::is_lock(&stat, owner) || !ours::holds_a_pid(&file).map_err(os("read"))? {
+            return Err(foreign());
+        }
+        if !lock::try_lock(&file).map_err(os("lock"))? {
+            return Err(ChannelError::InUse { name: self.name.clone(), holder: holder(&file) });
+        }
+        let held = Held::new(file);
+        // Whoever removes a channel moves it away under this lock. If that was between our opening and locking, this
+        // lock guards nothing.
+        match self.parent.stat(PathBuf::from(&self.name).join(LOCK)) {
+            Ok(there) if is_same_file(&there, &stat) => {}
+            Ok(_) => return Ok(None),
+            Err(e) if is_absent(&e) => return Ok(None),
+            Err(e) => return Err(os("look at")(e)),
+        }
+        // A courtesy to whoever is refused; a full file system must not keep a channel from being removed.
+        let pid = format!("{}\n", std::process::id());
+        let _ = held.file.set_len(0).and_then(|()| held.file.write_all_at(pid.as_bytes(), 0));
+        Ok(Some(Locked { held, is_new }))
+    }
+
+    /// Makes the directory for reader pages if there is none: whoever may enter the channel may leave a page in it, and
+    /// nobody may remove another's. The caller holds the lock.
+    pub(crate) fn make_readers(&self, mode: u32) -> Result<(), ChannelError> {
+        match self.folder.make(READERS, 0o1000 | mode | (mode & 0o011) << 1) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+                Err(ChannelError::os("create directory", self.folder.path_of(READERS))(e))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes the file of a new segment under its unfinished name, and the directory for reader pages. The caller holds
+    /// the lock and has checked that what lies here is ours.
+    pub(crate) fn make_unfinished(&self, mode: u32) -> Result<File, ChannelError> {
+        // Both may be left by a publisher that died here. The pages of living readers stay.
+        let _ = (self.folder.unlink(UNFINISHED), self.folder.remove_empty(READERS));
+        self.make_readers(mode)?;
+        let made = self.folder.create(UNFINISHED, segment_mode(mode));
+        made.map_err(ChannelError::os("create", self.unfinished_path()))
+    }
+
+    /// Gives the finished segment its name, in place of the one that was there.
+    pub(crate) fn finish(&self) -> Result<(), ChannelError> {
+        let named = self.folder.rename(UNFINISHED, SEGMENT);
+        named.map_err(ChannelError::os("name", self.segment_path()))
+    }
+
+    /// Takes the channel's directory back, if this process made it and nobody has put anything in it.
+    pub(crate) fn leave(&self) {
+        if self.is_new {
+            let _ = self.parent.remove_empty(&self.name);
+        }
+    }
+
+    /// Takes back what this process made here after [`make_unfinished`](Self::make_unfinished) failed, and nothing else.
+    pub(crate) fn undo(&self, lock: &Locked) {
+        let _ = self.folder.unlink(UNFINISHED);
+        // Where there was a channel before, only the new segment was ours.
+        if self.folder.stat(SEGMENT).is_ok() {
+            return;
+        }
+        let _ = self.folder.remove_empty(READERS);
+        if lock.is_new {
+            let _ = self.folder.unlink(LOCK);
+        }
+        if self.is_new || fault!("failed_publisher_takes_the_folder_away") {
+            let _ = self.parent.remove_empty(&self.name);
+        }
+    }
+
+    /// Takes the channel out of sight at once, then removes it file by file, with what others left who died right here.
+    /// The caller holds the lock, and found nothing foreign in `inventory`.
+    pub(super) fn discard(&self, inventory: Inventory) -> Result<Removed, ChannelError> {
+        let hidden = format!("{REMOVED}{}", unique());
+        let renamed = self.parent.rename(&self.name, &hidden);
+        renamed.map_err(ChannelError::os("remove", self.folder.path()))?;
+        for left in self.parent.names().unwrap_or_default() {
+            if ours::is_removed_name(&left)
+                && left != *hidden
+                && let Ok(folder) = self.parent.folder(&left)
+                && Inventory::of(&folder).is_ok_and(|inventory| inventory.foreign.is_none())
+            {
+                let _ = empty(&folder).and_then(|()| self.parent.remove_empty(&left));
+            }
+        }
+        let gone = empty(&self.folder).and_then(|()| self.parent.remove_empty(&hidden));
+        match gone {
+            Err(e) if !is_absent(&e) => Err(ChannelError::os("remove", self.parent.path_of(&hidden))(e)),
+            _ => {
+                let bytes = inventory.files.iter().map(|(_, bytes)| bytes).sum();
+                let files = inventory.files.into_iter().map(|(name, _)| name).collect();
+                Ok(Removed { dir: self.folder.path().to_owned(), files, bytes })
+            }
+        }
+    }
+
+    /// Whether a live publisher holds the channel.
+    pub(super) fn publisher(&self) -> Publishing {
+        match self.folder.file(LOCK, OFlags::RDONLY) {
+            Ok(file) => match lock::is_locked(&file) {
+                Ok(true) => Publishing::By(holder(&file)),
+                Ok(false) => Publishing::Nobody,
+                Err(_) => Publishing::Unknown,
+            },
+            Err(e) if is_absent(&e) => Publishing::Nobody,
+            Err(_) => Publishing::Unknown,
+        }
+    }
+
+    /// The directory of the reader pages.
+    pub(crate) fn readers(&self) -> Result<Folder, ChannelError> {
+        match self.folder.folder(READERS) {
+            Ok(readers) => Ok(readers),
+            Err(e) if e.kind() == io::ErrorKind::NotADirectory => {
+                Err(not_a_channel(&self.folder, READERS, ours::NO_READERS))
+            }
+            Err(e) => Err(ChannelError::os("open", self.folder.path_of(READERS))(e)),
+        }
+    }
+}
+
+/// Removes all that is in a removed channel's directory. A reader that came late may still add its page meanwhile.
+fn empty(folder: &Folder) -> io::Result<()> {
+    for _ in 0..8 {
+        if let Ok(readers) = folder.folder(READERS) {
+            for page in readers.names()?.iter().filter(|name| ours::is_page_name(name)) {
+                let _ = readers.unlink(page);
+            }
+        }
+        match folder.remove_empty(READERS) {
+            Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty => continue,
+            _ => break,
+        }
+    }
+    // The lock last: it is the proof of the others.
+    for name in [UNFINISHED, SEGMENT, LOCK] {
+        match folder.unlink(name) {
+            Err(e) if !is_absent(&e) => return Err(e),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Mode of a segment in a directory of `mode`: readers that the mode lets in must be able to read.
+fn segment_mode(mode: u32) -> u32 {
+    0o600 | mode & 0o444
+}
+
+/// What the lock file says of its holder; the content is a courtesy, the lock is the truth.
+fn holder(lock: &File) -> Holder {
+    let mut text = String::new();
+    let _ = lock.take(32).read_to_string(&mut text);
+    let pid = text.trim().parse().ok();
+    Holder::Publisher { pid, command: pid.and_then(super::command_of) }
+}

@@ -1,0 +1,151 @@
+//! A directory that was opened once: names are looked up in it, and no link is followed.
+//!
+//! A path is looked up anew by each call, and whoever may write to a directory on the way can put a link there in
+//! between. A descriptor stays with the directory that was looked at.
+
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, Stat};
+use rustix::fs::{fchmod, fstat, mkdirat, openat, renameat_with, statat, unlinkat};
+use shmcast_layout::fault;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// An open directory. Opening one takes no right to list it.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    fd: OwnedFd,
+    /// Where it was found, for messages only.
+    path: PathBuf,
+}
+
+const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+impl Folder {
+    /// The directory at a path that the user gave: where its links lead is the user's choice.
+    pub(crate) fn named(path: &Path) -> io::Result<Self> {
+        Ok(Self { fd: openat(CWD, path, FOLDER, Mode::empty())?, path: path.to_owned() })
+    }
+
+    /// The directory at a path that the user did not give, whose last part must be no link.
+    pub(crate) fn unnamed(path: &Path) -> io::Result<Self> {
+        Ok(Self { fd: openat(CWD, path, FOLDER | OFlags::NOFOLLOW, Mode::empty())?, path: path.to_owned() })
+    }
+
+    /// The directory `name` in this one. A link is refused as [`io::ErrorKind::NotADirectory`].
+    pub(crate) fn folder(&self, name: impl AsRef<OsStr>) -> io::Result<Self> {
+        let name = name.as_ref();
+        let flags = if fault!("links_are_followed") { FOLDER } else { FOLDER | OFlags::NOFOLLOW };
+        Ok(Self { fd: openat(&self.fd, name, flags, Mode::empty())?, path: self.path.join(name) })
+    }
+
+    /// Opens the plain file `name`. A pipe is not waited for, a link is not followed, and both are refused.
+    pub(crate) fn file(&self, name: impl AsRef<OsStr>, access: OFlags) -> io::Result<File> {
+        let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file = File::from(openat(&self.fd, name.as_ref(), flags, Mode::empty())?);
+        if file.metadata()?.is_file() {
+            return Ok(file);
+        }
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
+    }
+
+    /// Makes the file `name`, which must not exist, with exactly `mode`.
+    pub(crate) fn create(&self, name: impl AsRef<OsStr>, mode: u32) -> io::Result<File> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = openat(&self.fd, name.as_ref(), flags, Mode::from_raw_mode(0o600))?;
+        fchmod(&file, Mode::from_raw_mode(mode))?;
+        Ok(File::from(file))
+    }
+
+    /// Makes the directory `name`, which must not exist, with exactly `mode`.
+    pub(crate) fn make(&self, name: impl AsRef<OsStr>, mode: u32) -> io::Result<Self> {
+        mkdirat(&self.fd, name.as_ref(), Mode::RWXU)?;
+        let made = self.folder(name)?;
+        made.set_mode(mode)?;
+        Ok(made)
+    }
+
+    pub(crate) fn set_mode(&self, mode: u32) -> io::Result<()> {
+        Ok(fchmod(self.readable()?, Mode::from_raw_mode(mode))?)
+    }
+
+    /// Opened once more, with the right to list it.
+    fn readable(&self) -> io::Result<OwnedFd> {
+        Ok(openat(&self.fd, ".", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+    }
+
+    /// The names in it, in no order.
+    pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
+        let mut names = Vec::new();
+        for entry in Dir::new(self.readable()?)? {
+            let name = entry?.file_name().to_bytes().to_vec();
+            if name != b"." && name != b".." {
+                names.push(OsString::from_vec(name));
+            }
+        }
+        Ok(names)
+    }
+
+    /// What `name` is; a link is a link. May be a path below this directory.
+    pub(crate) fn stat(&self, name: impl AsRef<Path>) -> io::Result<Stat> {
+        Ok(statat(&self.fd, name.as_ref(), AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    /// What this directory itself is.
+    pub(crate) fn own_stat(&self) -> io::Result<Stat> {
+        Ok(fstat(&self.fd)?)
+    }
+
+    pub(crate) fn unlink(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
+        Ok(unlinkat(&self.fd, name.as_ref(), AtFlags::empty())?)
+    }
+
+    /// Removes the empty directory `name`.
+    pub(crate) fn remove_empty(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
+        Ok(unlinkat(&self.fd, name.as_ref(), AtFlags::REMOVEDIR)?)
+    }
+
+    /// Renames over whatever is there.
+    pub(crate) fn rename(&self, from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) -> io::Result<()> {
+        Ok(renameat_with(&self.fd, from.as_ref(), &self.fd, to.as_ref(), RenameFlags::empty())?)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn path_of(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.path.join(name)
+    }
+}
+
+pub(crate) fn is_plain(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+}
+
+pub(crate) fn is_directory(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::Directory
+}
+
+/// The bits that `chmod` sets.
+pub(crate) fn mode(stat: &Stat) -> u32 {
+    stat.st_mode & 0o7777
+}
+
+pub(crate) fn is_same_file(one: &Stat, other: &Stat) -> bool {
+    (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+}
+
+/// Whether the file, or a directory on the way to it, is not there.
+pub(crate) fn is_absent(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// Part of a file name that no other process picks, in whatever namespace it counts its process ids: 16 hexadecimal digits.
+pub(crate) fn unique() -> String {
+    let mut random = [0; 8];
+    getrandom::fill(&mut random).expect("Linux gives random bytes once it has booted");
+    format!("{:016x}", u64::from_ne_bytes(random))
+}

@@ -1,0 +1,87 @@
+//! What was seen of a channel.
+
+use crate::error::Holder;
+use shmcast_layout::layout::header::{Header, LAZY_BYTES, State};
+use shmcast_layout::reader_page::ReaderStats;
+use shmcast_layout::ring::locate::Place;
+use shmcast_layout::segment::Segment;
+use std::path::PathBuf;
+
+/// Whether a channel has a live publisher.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Publishing {
+    /// Somebody holds the writer lock.
+    By(Holder),
+    /// Nobody does.
+    Nobody,
+    /// The lock file cannot be read by this user.
+    Unknown,
+}
+
+/// A channel as [`Directory::channel`](super::Directory::channel) saw it.
+#[derive(Debug, Clone)]
+pub struct ChannelInfo {
+    /// Its name.
+    pub name: String,
+    /// Whether another user keeps it to themself: no more than its name can be seen.
+    pub is_private: bool,
+    /// What its segment says, or what is wrong with it.
+    pub detail: Result<ChannelDetail, String>,
+    /// Its publisher.
+    pub publisher: Publishing,
+    /// Its live readers.
+    pub readers: Vec<ReaderInfo>,
+}
+
+/// What a segment says of itself.
+#[derive(Debug, Clone)]
+pub struct ChannelDetail {
+    /// The immutable header.
+    pub header: Header,
+    /// Incarnations of the publisher so far.
+    pub epoch: u64,
+    /// `None` before the first publisher took it.
+    pub state: Option<State>,
+    /// Where the next message will stand; an error when the ring is damaged.
+    pub tail: Result<Place, String>,
+    /// The oldest message a reader can start from.
+    pub oldest: Result<Place, String>,
+    /// Payload bytes published, up to 64 messages behind.
+    pub published_bytes: u64,
+}
+
+impl ChannelDetail {
+    pub(crate) fn of(segment: &Segment) -> Self {
+        let locator = segment.locator();
+        let (epoch, state) = segment.state().map_or((0, None), |(epoch, state)| (epoch, Some(state)));
+        Self {
+            header: segment.header().clone(),
+            epoch,
+            state,
+            tail: locator.tail().map_err(|e| e.to_string()),
+            oldest: locator.oldest().map_err(|e| e.to_string()),
+            published_bytes: segment.header_word(LAZY_BYTES),
+        }
+    }
+}
+
+/// A live reader.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReaderInfo {
+    /// What its page says.
+    pub stats: ReaderStats,
+    /// Its command name, if its process is visible from here.
+    pub command: Option<String>,
+}
+
+/// What [`Directory::remove`](super::Directory::remove) removed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Removed {
+    /// The channel's directory.
+    pub dir: PathBuf,
+    /// What was in it, in order: `lock`, `readers`, `segment`, and pages that dead readers left, as `readers/PAGE`.
+    pub files: Vec<String>,
+    /// Bytes of memory that all of it took.
+    pub bytes: u64,
+}

@@ -1,0 +1,285 @@
+//! Channels as files, for use without a daemon.
+//!
+//! ```text
+//! DIR/                     mode 0700 unless asked otherwise
+//!   CHANNEL/
+//!     segment              the ring; replaced atomically, never in place
+//!     lock                 0600; the publisher holds its lock, readers have no use for it
+//!     readers/PID-RANDOM   one page a subscriber, locked while it lives
+//! ```
+//! A channel that is removed first moves out of sight, to `DIR/.removed-RANDOM`, so that no other process ever meets half
+//! of one. Names that begin with a dot are never channels.
+//!
+//! Who may read is a matter of file modes. Whoever owns the files can of course destroy them; other users are held out
+//! by the kernel. Nobody is led to files elsewhere: all names below DIR are looked up in directories that are held open
+//! ([`folder`]), links are not followed, and only what is proved to be a channel's is written to or removed ([`ours`]).
+
+mod files;
+mod folder;
+mod info;
+mod ours;
+mod pages;
+
+use crate::error::{ChannelError, Holder};
+pub(crate) use files::{ChannelFiles, Locked};
+pub(crate) use folder::{Folder, is_absent, unique};
+pub use info::{ChannelDetail, ChannelInfo, Publishing, ReaderInfo, Removed};
+use rustix::fs::{Access, AtFlags, CWD, OFlags, accessat};
+use shmcast_layout::fault;
+use shmcast_layout::segment::{self, Segment};
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Environment variable that names another default directory.
+pub const DIR_VARIABLE: &str = "SHMCAST_DIR";
+/// The directory that all users of this host share, if root has made it; see [`Directory::default`].
+pub const SHARED_DIR: &str = "/dev/shm/shmcast";
+/// Longest channel name in bytes.
+pub const MAX_NAME: usize = 200;
+
+/// A directory of channels.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// use shmcast::{Directory, Publisher};
+/// let directory = Directory::at(dir.path());
+/// let mut publisher = Publisher::builder("ticks").directory(&directory).capacity(64 << 10).open()?;
+/// publisher.publish(b"hello")?;
+/// let ticks = &directory.channels()?[0];
+/// assert_eq!(ticks.name, "ticks");
+/// let detail = ticks.detail.as_ref().expect("a sound segment");
+/// assert_eq!(detail.tail.as_ref().expect("a sound ring").sequence, 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Directory {
+    path: PathBuf,
+    /// Given by name, so that its owner is the user's own choice.
+    explicit: bool,
+}
+
+impl Default for Directory {
+    /// The first of these:
+    /// 1. `$SHMCAST_DIR`, if it is set and not empty;
+    /// 2. [`SHARED_DIR`], if root owns it and this user may enter and list it. shmcast never makes it: the administrator
+    ///    does, with mode 1777 for all users, say, or 0750 for those of a group;
+    /// 3. `/dev/shm/shmcast-UID`, this user's own, which the first publisher makes.
+    fn default() -> Self {
+        match std::env::var_os(DIR_VARIABLE) {
+            Some(path) if !path.is_empty() => Self::at(path),
+            _ if is_shared(Path::new(SHARED_DIR)) => Self { path: SHARED_DIR.into(), explicit: false },
+            _ => Self { path: format!("{SHARED_DIR}-{}", me()).into(), explicit: false },
+        }
+    }
+}
+
+fn me() -> u32 {
+    nix::unistd::geteuid().as_raw()
+}
+
+/// Whether the administrator has made a directory for all, and lets this user in. Anybody may make one in /dev/shm, so
+/// another user's does not count.
+fn is_shared(path: &Path) -> bool {
+    if fault!("first_user_owns_the_default") {
+        return true;
+    }
+    let by_root = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == 0);
+    by_root && accessat(CWD, path, Access::READ_OK | Access::EXEC_OK, AtFlags::EACCESS).is_ok()
+}
+
+impl Directory {
+    /// The directory at `path`, which need not exist yet. Where links in the path lead is your choice.
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), explicit: true }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Looks at every channel, in order of their names. A directory that does not exist holds none. A subdirectory that
+    /// has neither a segment nor a lock file of shmcast's is no channel.
+    ///
+    /// Pages that dead readers left are swept away on the occasion. Nothing else is changed.
+    ///
+    /// # Errors
+    /// [`ChannelError`] when the directory cannot be read. A channel that is damaged is listed with what is wrong.
+    pub fn channels(&self) -> Result<Vec<ChannelInfo>, ChannelError> {
+        let Some(folder) = self.open()? else { return Ok(Vec::new()) };
+        let entries = folder.names().map_err(ChannelError::os("list", &self.path))?;
+        let mut names: Vec<String> = entries
+            .into_iter()
+            .filter_map(|name| name.into_string().ok())
+            .filter(|name| check_name(name).is_ok())
+            .collect();
+        names.sort();
+        // One that is removed meanwhile is no longer there to list.
+        Ok(names.iter().filter_map(|name| self.channel(name).ok()).collect())
+    }
+
+    /// Looks at one channel. Sweeps as [`channels`](Self::channels) does.
+    ///
+    /// # Errors
+    /// [`ChannelError::NotFound`], or what kept it from being looked at.
+    pub fn channel(&self, name: &str) -> Result<ChannelInfo, ChannelError> {
+        let Some(files) = self.files(name)?.filter(ChannelFiles::is_channel) else {
+            return Err(self.not_found(name));
+        };
+        let mut is_private = false;
+        let detail = match files.segment(OFlags::RDONLY) {
+            Ok(Some(file)) => Segment::open(&file, segment::Access::Read)
+                .map(|segment| ChannelDetail::of(&segment))
+                .map_err(|e| e.to_string()),
+            Ok(None) => Err("no segment: its publisher has not finished making it, or died doing so".into()),
+            Err(ChannelError::Os { source, .. }) => {
+                is_private = source.kind() == io::ErrorKind::PermissionDenied;
+                Err(source.to_string())
+            }
+            Err(e) => Err(e.to_string()),
+        };
+        let (publisher, readers) = (files.publisher(), files.live_readers());
+        Ok(ChannelInfo { name: name.into(), is_private, detail, publisher, readers })
+    }
+
+    /// Removes a channel that nobody uses, whatever state it is in, and says what that was.
+    ///
+    /// Removes only what is proved to be a channel's, file by file, after all of it was looked at: a damaged segment and what
+    /// a publisher left that died half-way go too, anything else is left as it is.
+    ///
+    /// # Errors
+    /// [`ChannelError::InUse`] while it has a live publisher or reader, [`ChannelError::NotAChannel`] for a directory that
+    /// holds anything else; nothing is removed then.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let directory = shmcast::Directory::at(dir.path());
+    /// # shmcast::Publisher::builder("ticks").dir(dir.path()).capacity(64 << 10).open()?.close();
+    /// assert_eq!(directory.remove("ticks")?.files, ["lock", "readers", "segment"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn remove(&self, name: &str) -> Result<Removed, ChannelError> {
+        let Some(files) = self.files(name)? else { return Err(self.not_found(name)) };
+        let inventory = files.inventory()?.all_ours(files.folder())?;
+        if !inventory.is_channel() {
+            return Err(self.not_found(name));
+        }
+        // The lock keeps a publisher from beginning while we look for readers and remove.
+        let Some(_lock) = files.lock(inventory.has_segment)? else { return Err(self.not_found(name)) };
+        let readers = files.live_readers();
+        if let Some(first) = readers.first() {
+            let holder = Holder::Readers { count: readers.len(), pid: first.stats.pid };
+            return Err(ChannelError::InUse { name: name.into(), holder });
+        }
+        let inventory = files.inventory()?.all_ours(files.folder())?;
+        // A reader between opening the segment and showing its page must not wait for ever on what is gone.
+        let segment = files.segment(OFlags::RDWR).ok().flatten();
+        if let Some(segment) = segment.and_then(|file| Segment::open(&file, segment::Access::Write).ok()) {
+            segment.supersede();
+        }
+        files.discard(inventory)
+    }
+
+    pub(crate) fn not_found(&self, name: &str) -> ChannelError {
+        ChannelError::NotFound { name: name.into(), dir: self.path.clone() }
+    }
+
+    /// The directory of a channel, whatever is in it; `None` if there is none.
+    pub(crate) fn files(&self, name: &str) -> Result<Option<ChannelFiles>, ChannelError> {
+        check_name(name).map_err(|why| ChannelError::Name { name: name.into(), why })?;
+        let Some(parent) = self.open()? else { return Ok(None) };
+        match parent.folder(name) {
+            Ok(folder) => Ok(Some(ChannelFiles::new(parent, folder, name, false))),
+            Err(e) if is_absent(&e) => Ok(None),
+            Err(e) => Err(ChannelError::os("open", self.path.join(name))(e)),
+        }
+    }
+
+    /// Opens the directory; `None` if there is none.
+    ///
+    /// Anybody may make a directory in /dev/shm; channels of ours must not be laid into somebody else's by default.
+    fn open(&self) -> Result<Option<Folder>, ChannelError> {
+        let opened = if self.explicit { Folder::named(&self.path) } else { Folder::unnamed(&self.path) };
+        let foreign = |owner| Err(ChannelError::ForeignDirectory { dir: self.path.clone(), owner });
+        let folder = match opened {
+            Ok(folder) => folder,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => {
+                return match fs::symlink_metadata(&self.path) {
+                    Ok(link) if !self.explicit && ![me(), 0].contains(&link.uid()) => foreign(link.uid()),
+                    _ => Err(ChannelError::os("open the directory", &self.path)(e)),
+                };
+            }
+        };
+        let owner = folder.own_stat().map_err(ChannelError::os("look at", &self.path))?.st_uid;
+        if self.explicit || [me(), 0].contains(&owner) { Ok(Some(folder)) } else { foreign(owner) }
+    }
+
+    /// Opens the directory of a channel for its publisher, and makes it and this directory if they are not there, with
+    /// exactly `mode`. `None` when another process removed it in this moment.
+    pub(crate) fn create(&self, name: &str, mode: u32) -> Result<Option<ChannelFiles>, ChannelError> {
+        check_name(name).map_err(|why| ChannelError::Name { name: name.into(), why })?;
+        let parent = self.open_or_make(mode)?;
+        let (folder, is_new) = match parent.make(name, mode) {
+            Ok(folder) => (folder, true),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => match parent.folder(name) {
+                Ok(folder) => (folder, false),
+                Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+                Err(e) => return Err(ChannelError::os("open the directory", self.path.join(name))(e)),
+            },
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(ChannelError::os("create directory", self.path.join(name))(e)),
+        };
+        Ok(Some(ChannelFiles::new(parent, folder, name, is_new)))
+    }
+
+    fn open_or_make(&self, mode: u32) -> Result<Folder, ChannelError> {
+        if let Some(folder) = self.open()? {
+            return Ok(folder);
+        }
+        let os = |what| ChannelError::os(what, &self.path);
+        DirBuilder::new().recursive(true).mode(mode).create(&self.path).map_err(os("create directory"))?;
+        // Somebody else may have made the directory since we looked: `open` says whose it is.
+        let gone = || io::Error::from(io::ErrorKind::NotFound);
+        let folder = self.open()?.ok_or_else(|| os("create directory")(gone()))?;
+        // Whatever the umask.
+        folder.set_mode(mode).map_err(os("set the mode of"))?;
+        Ok(folder)
+    }
+}
+
+/// Mode of directories that are made, unless asked otherwise.
+pub(crate) const DEFAULT_MODE: u32 = 0o700;
+
+/// A name becomes a directory entry and a label in metrics: no separators, nothing hidden, nothing to escape.
+pub(crate) fn check_name(name: &str) -> Result<(), &'static str> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "._-:@+".contains(c);
+    match name {
+        "" => Err("is empty"),
+        _ if name.len() > MAX_NAME => Err("is longer than 200 bytes"),
+        _ if name.starts_with(['.', '-']) => Err("must not begin with '.' or '-'"),
+        _ if !name.chars().all(allowed) => Err("may hold letters, digits and . _ - : @ + only"),
+        _ => Ok(()),
+    }
+}
+
+fn command_of(pid: u32) -> Option<String> {
+    fs::read_to_string(format!("/proc/{pid}/comm")).ok().map(|comm| comm.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_would_leave_the_directory_are_refused() {
+        for bad in ["", ".", "..", "../x", "a/b", ".hidden", "-v", "a b", "a\0b", "ä", &"x".repeat(201)] {
+            assert!(check_name(bad).is_err(), "{bad:?}");
+        }
+        for good in ["t", "eurex.T7:emdi-1", "A_b+c@d", &"x".repeat(200)] {
+            assert_eq!(check_name(good), Ok(()), "{good:?}");
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! The pages of living readers, and the sweeping of those that the dead left.
+
+use super::files::ChannelFiles;
+use super::folder::Folder;
+use super::{ReaderInfo, command_of, ours};
+use crate::lock;
+use rustix::fs::OFlags;
+use shmcast_layout::fault;
+use shmcast_layout::reader_page::ReaderStats;
+use std::ffi::OsStr;
+
+impl ChannelFiles {
+    /// The live readers, by the pages they hold locked. Pages of the dead are swept away where permitted.
+    pub(super) fn live_readers(&self) -> Vec<ReaderInfo> {
+        let Ok(pages) = self.readers() else { return Vec::new() };
+        let names = pages.names().unwrap_or_default();
+        let mut readers: Vec<ReaderInfo> = names.iter().filter_map(|name| look_at(&pages, name)).collect();
+        readers.sort_by_key(|reader| reader.stats.pid);
+        readers
+    }
+}
+
+/// The reader behind one page. Sweeps the page if its reader is dead; touches nothing that is not a page.
+fn look_at(pages: &Folder, name: &OsStr) -> Option<ReaderInfo> {
+    let sweeps_all = fault!("sweeps_what_is_no_page") || fault!("links_are_followed");
+    if !ours::is_page_name(name) && !sweeps_all {
+        return None;
+    }
+    let file = pages.file(name, OFlags::RDONLY).ok()?;
+    let is_empty = file.metadata().ok()?.len() == 0;
+    if is_empty {
+        return None; // just made; it is locked before it gets its size
+    }
+    let is_ours = ours::begins_as_page(&file, name).ok()? || sweeps_all;
+    if !lock::is_locked(&file).ok()? {
+        // Swept by whoever may; where that is forbidden the page stays until the channel goes. Names are never used
+        // twice, so this is the file that we looked at.
+        if is_ours {
+            let _ = pages.unlink(name);
+        }
+        return None;
+    }
+    if ours::is_hidden(name) {
+        return None; // being made
+    }
+    let stats = ReaderStats::read(&file).ok()??;
+    let command = command_of(stats.pid.try_into().ok()?);
+    Some(ReaderInfo { stats, command })
+}

@@ -1,0 +1,161 @@
+//! How a channel goes on in another segment: prepared in full first, then decided by one store to its charter.
+
+use super::{HostedSegment, HostedSpec, fault};
+use shmcast_layout::charter::{Charter, Entry, HostCharter};
+use shmcast_layout::control::Generation;
+use shmcast_layout::layout::charter::NO_CUT;
+use shmcast_layout::layout::header::{LAZY_BYTES, State};
+use shmcast_layout::mem::memfd;
+use shmcast_layout::ring::locate::Locator;
+use shmcast_layout::segment::Access;
+use std::fs::File;
+use std::io;
+
+/// Sequences beyond this are given to no channel: a charter cannot name them.
+const LAST_SEQUENCE: u64 = NO_CUT - 1;
+
+/// Epochs beyond this are no publisher's count.
+const LAST_EPOCH: u64 = u32::MAX as u64;
+
+/// Where the generation before ends, for all of its readers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    /// At its tail, and sequences go on from there. If the ring is damaged, nobody can tell the tail: then as
+    /// [`Void`](Self::Void).
+    Tail,
+    /// At its tail, and sequences begin at 1 again.
+    Restart,
+    /// Nowhere: readers get whatever they still find, and then sequences begin at 1 again. For memory that is lost to the
+    /// host while its readers may hold it.
+    Lost,
+    /// At once: nothing that readers have not got yet is valid, and sequences begin at 1 again.
+    Void,
+}
+
+/// A channel's charter in the host's hands.
+#[derive(Debug)]
+pub struct HostedCharter {
+    file: File,
+    charter: HostCharter,
+}
+
+impl HostedCharter {
+    /// Makes the charter of the channel `name` in `file`, which is empty and of mode 0600.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn create(file: File, name: &str, boot: [u64; 2]) -> io::Result<Self> {
+        Ok(Self { charter: HostCharter::create(&file, name, boot)?, file })
+    }
+
+    /// Goes on with the charter that an earlier host left in `file`; `None` if that is none of this channel and boot.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open(file: File, name: &str, boot: [u64; 2]) -> io::Result<Option<Self>> {
+        let charter = HostCharter::open(&file, name, boot)?;
+        Ok(charter.map(|charter| Self { charter, file }))
+    }
+
+    /// A fresh read-only descriptor of the charter, for a program.
+    ///
+    /// # Errors
+    /// What `open` says.
+    pub fn for_program(&self) -> io::Result<File> {
+        memfd::reopen_read_only(&self.file)
+    }
+
+    /// The current generation; `None` before the first.
+    pub fn current(&self) -> Option<&Entry> {
+        self.charter.current()
+    }
+
+    /// What readers are told of the current generation.
+    pub fn generation(&self) -> Option<Generation> {
+        let Entry { generation, first, restarted, is_strict, .. } = *self.charter.current()?;
+        Some(Generation { generation, first, restarted, strict: is_strict })
+    }
+
+    /// Notes that a publisher was let in.
+    pub fn grant(&mut self) {
+        self.charter.grant();
+    }
+
+    /// The channel goes on in `next`, made for `spec`, which no program has seen yet. `before` is the segment that it lives
+    /// in now, unless that is lost. `ready` does whatever else can fail and gets the entry that is to come: nothing has
+    /// happened if it fails, and nothing can fail after it.
+    ///
+    /// # Errors
+    /// What `ready` or the system says; the channel stays as it was.
+    pub fn go_on<E: From<io::Error>>(
+        &mut self,
+        before: Option<&HostedSegment>,
+        next: &HostedSegment,
+        spec: &HostedSpec,
+        cut: Cut,
+        ready: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut entry = next.entry(self.charter.next_generation(), spec.is_strict)?;
+        if fault!("takeover_cuts_first") {
+            self.charter.close();
+        }
+        ready()?;
+        let current = self.charter.current().copied();
+        self.charter.close();
+        let tail = match (cut, before, current) {
+            (Cut::Tail | Cut::Restart, Some(before), Some(current)) => {
+                tail(&before.segment.locator(), &current)
+            }
+            _ => None,
+        };
+        let (below, ended) = match (cut, tail) {
+            (Cut::Tail | Cut::Restart, Some(tail)) => (tail, before.is_some_and(has_ended)),
+            (Cut::Lost, _) => (NO_CUT, false),
+            _ => (0, false),
+        };
+        if let (Cut::Tail, Some(tail), Some(before), Some(current)) = (cut, tail, before, current) {
+            // On a strict channel each generation has one publisher; on others the ring counts them.
+            let counted = before.segment.state().map_or(0, |(epoch, _)| epoch.min(LAST_EPOCH));
+            let epoch = current.epoch + u64::from(current.is_granted);
+            entry.epoch = if current.is_strict { epoch } else { counted.max(epoch) };
+            (entry.first, entry.restarted) = (tail, current.restarted);
+            let bytes = before.segment.header_word(LAZY_BYTES);
+            next.segment.continue_from(tail, entry.epoch, bytes);
+            if let Some(session) = before.segment.session() {
+                next.segment.continue_session(session);
+            }
+        }
+        self.charter.go_on(entry, below, ended);
+        // A courtesy to tools and to a publisher that was granted the old segment and has not opened it yet.
+        if let Some(before) = before.filter(|before| before.segment.access() == Access::Write) {
+            before.segment.supersede();
+        }
+        Ok(())
+    }
+
+    /// What programs see.
+    pub fn view(&self) -> Charter {
+        self.charter.view()
+    }
+}
+
+/// The first sequence that is void: above whatever was committed before this call. `None` if the ring is damaged.
+fn tail(locator: &Locator, current: &Entry) -> Option<u64> {
+    let next = locator.tail_bound().ok()?.next_sequence();
+    (current.first..=LAST_SEQUENCE).contains(&next).then_some(next)
+}
+
+fn has_ended(before: &HostedSegment) -> bool {
+    matches!(before.segment.state(), Some((_, State::Closed)))
+}
+
+/// The identity of this boot: what memory of another boot is called means nothing now.
+///
+/// # Errors
+/// When the kernel does not say.
+pub fn boot_id() -> io::Result<[u64; 2]> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
+    let id = u128::from_str_radix(&digits, 16).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
+    Ok([(id >> 64) as u64, id as u64])
+}

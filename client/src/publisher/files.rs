@@ -1,0 +1,111 @@
+//! Opening a channel that is a file: making it, taking it over, or replacing it.
+
+use super::{DEFAULT_CAPACITY, Publisher, PublisherBuilder};
+use crate::directory::{ChannelFiles, DEFAULT_MODE, Locked};
+use crate::error::ChannelError;
+use crate::hosting::new_header;
+use rustix::fs::OFlags;
+use shmcast_layout::error::OpenError;
+use shmcast_layout::fault;
+use shmcast_layout::layout::geometry::Geometry;
+use shmcast_layout::layout::header::{Header, State};
+use shmcast_layout::segment::{Access, Segment};
+use std::fs::File;
+use std::io;
+
+impl PublisherBuilder {
+    pub(super) fn open_file(self) -> Result<Publisher, ChannelError> {
+        let wanted = Geometry::new(self.capacity.unwrap_or(DEFAULT_CAPACITY), self.max_message)?;
+        // Again if somebody removes the channel meanwhile.
+        let (files, lock) = loop {
+            let Some(files) = self.directory.create(&self.name, self.file_mode())? else { continue };
+            if let Some(lock) = self.lock(&files).inspect_err(|_| files.leave())? {
+                break (files, lock);
+            }
+        };
+        match files.segment(OFlags::RDWR)? {
+            Some(file) if self.anew => self.replace(&files, &file, lock),
+            Some(file) => self.take_over(&files, &file, wanted, lock),
+            None => self.make(&files, wanted, lock),
+        }
+    }
+
+    /// Takes the writer lock after all that can be checked before anything is written. `None` if the channel is gone.
+    fn lock(&self, files: &ChannelFiles) -> Result<Option<Locked>, ChannelError> {
+        files.check_usable()?;
+        if let Some(mode) = self.mode
+            && !fault!("mode_is_ignored")
+        {
+            files.check_mode(mode)?;
+        }
+        files.lock(true)
+    }
+
+    fn take_over(
+        self,
+        files: &ChannelFiles,
+        file: &File,
+        wanted: Geometry,
+        lock: Locked,
+    ) -> Result<Publisher, ChannelError> {
+        let segment = Segment::open(file, Access::Write)
+            .map_err(|source| ChannelError::Segment { path: files.segment_path(), source })?;
+        if matches!(segment.state(), Some((_, State::Superseded))) {
+            // Who removed the channel died before the files had gone.
+            return self.make(files, wanted, lock);
+        }
+        self.check(&segment)?;
+        files.make_readers(self.file_mode())?;
+        self.start(segment, lock.held)
+    }
+
+    fn replace(mut self, files: &ChannelFiles, file: &File, lock: Locked) -> Result<Publisher, ChannelError> {
+        let old = Segment::open(file, Access::Write)
+            .map_err(|source| ChannelError::Segment { path: files.segment_path(), source })?;
+        let Header { geometry, schema_id, schema, labels, .. } = old.header();
+        let capacity = self.capacity.unwrap_or(geometry.capacity);
+        let max_message =
+            self.max_message.or((capacity == geometry.capacity).then_some(geometry.max_message));
+        if self.schema.0 == 0 {
+            self.schema = (*schema_id, schema.clone());
+        }
+        if self.labels.is_empty() {
+            self.labels.clone_from(labels);
+        }
+        let publisher = self.make(files, Geometry::new(capacity, max_message)?, lock)?;
+        // Only now: whoever is told and attaches again must find the new one.
+        old.supersede();
+        Ok(publisher)
+    }
+
+    fn make(self, files: &ChannelFiles, geometry: Geometry, lock: Locked) -> Result<Publisher, ChannelError> {
+        let segment = self.make_segment(files, geometry).inspect_err(|_| files.undo(&lock))?;
+        let publisher = self.start(segment, lock.held)?;
+        files.finish()?;
+        Ok(publisher)
+    }
+
+    fn make_segment(&self, files: &ChannelFiles, geometry: Geometry) -> Result<Segment, ChannelError> {
+        let no_room = || {
+            let (dir, bytes) = (self.directory.path().to_owned(), geometry.segment_bytes());
+            ChannelError::NoRoom { name: self.name.clone(), dir, bytes }
+        };
+        let file = files.make_unfinished(self.file_mode()).map_err(|e| match e {
+            ChannelError::Os { source, .. } if is_full(&source) => no_room(),
+            other => other,
+        })?;
+        let header = new_header(&self.name, geometry, self.schema.clone(), self.labels.clone());
+        Segment::create(&file, header).map_err(|source| match source {
+            OpenError::Os { source, .. } if is_full(&source) => no_room(),
+            source => ChannelError::Segment { path: files.unfinished_path(), source },
+        })
+    }
+
+    fn file_mode(&self) -> u32 {
+        self.mode.unwrap_or(DEFAULT_MODE)
+    }
+}
+
+fn is_full(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}

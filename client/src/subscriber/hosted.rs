@@ -1,0 +1,92 @@
+//! What a reader of a daemon's channel knows of the channel's generations.
+//!
+//! A channel of a daemon lives in one segment after another. The charter, which the daemon alone writes, says which of them
+//! are over and from which sequence on. A reader is in one of three states:
+//! ```text
+//!                 the charter withholds or cuts what comes next
+//!    READING  ------------------------------------------------->  WAITING   hands out nothing, keeps its deadlines
+//!       ^  ^                                                         |  |
+//!       |  +---------------- the daemon takes it back ---------------+  |
+//!       |                                                               | the daemon has sent the next segment
+//!       |      nothing valid is left in the old segment, and            v
+//!       +------------- the next one is mapped ------------------  FOLLOWING
+//!          tells Restarted, or Lapped for what lies between;
+//!          a failure leaves it in FOLLOWING, to be tried again
+//! ```
+//! READING and WAITING are told apart by the charter alone, each time anew. FOLLOWING is `next`.
+
+use crate::keeper::{Attachment, MOST_WAITING, Successor};
+use shmcast_layout::charter::Charter;
+use shmcast_layout::control::Generation;
+use shmcast_layout::layout::charter::Verdict;
+use shmcast_layout::ring::locate::{LocateError, Place};
+use shmcast_layout::segment::{Access, Segment};
+use std::collections::VecDeque;
+
+/// A subscriber's place at a daemon's table.
+#[derive(Debug)]
+pub(super) struct Hosted {
+    pub(super) attachment: Attachment,
+    pub(super) charter: Charter,
+    /// The generation that it reads.
+    pub(super) generation: Generation,
+    /// Where the channel goes on: one segment after the other. Usually empty, or one that is to be gone on in.
+    pub(super) next: VecDeque<Successor>,
+}
+
+impl Hosted {
+    /// What holds of a message that was read before this call.
+    #[inline]
+    pub(super) fn verdict_on_read(&self) -> Verdict {
+        self.charter.verdict_on_read(self.generation.generation)
+    }
+
+    /// Takes what the daemon has sent. Says whether there is somewhere to go on. One load as long as it has sent nothing.
+    #[inline]
+    pub(super) fn look_ahead(&mut self) -> bool {
+        if self.next.is_empty() {
+            self.next.extend(self.attachment.moved());
+        }
+        !self.next.is_empty()
+    }
+
+    /// Whether the next segment is here and this one is over. With another charter, ours has no more say.
+    pub(super) fn may_go_on(&self) -> bool {
+        let is_over = || matches!(self.verdict_on_read(), Verdict::Cut { .. });
+        self.next.front().is_some_and(|next| next.charter.is_some() || is_over())
+    }
+
+    /// Looks for message `sequence` in the segments in which the channel goes on; `None` if it is to be looked for in the one
+    /// that is read. With its place comes how many segments lie before the one that it is in.
+    ///
+    /// Nothing is left behind yet: a search that fails leaves the reader where it is.
+    pub(super) fn find_ahead(&mut self, sequence: u64) -> Option<Result<(usize, Place), LocateError>> {
+        if !self.look_ahead() || !self.may_go_on() {
+            return None;
+        }
+        while self.next.len() < MOST_WAITING
+            && let Some(next) = self.attachment.moved()
+        {
+            self.next.push_back(next);
+        }
+        let mut last = self.generation.generation;
+        // Behind a beginning anew, sequences mean something else.
+        let goes_on = |next: &&mut Successor| {
+            let before = std::mem::replace(&mut last, next.generation.generation);
+            let is_later = next.generation.generation > before;
+            next.charter.is_none()
+                && is_later
+                && next.generation.restarted <= before
+                && next.generation.first <= sequence
+        };
+        let (at, next) = self.next.iter_mut().take_while(goes_on).enumerate().last()?;
+        if next.ready.is_none() {
+            next.ready = Segment::open(&next.segment, Access::Read).ok().map(|segment| (segment, Vec::new()));
+        }
+        let Some((segment, _)) = &next.ready else {
+            // Mapping it is tried again; until then the sequence is one that is not there yet.
+            return Some(Err(LocateError::NotYet { sequence, next: next.generation.first }));
+        };
+        Some(segment.locator().seek(sequence).map(|place| (at, place)))
+    }
+}

@@ -1,0 +1,32 @@
+//! Deadlines are kept, whatever a reader does while it waits.
+
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+mod support;
+
+use shmcast::Wait;
+use std::time::{Duration, Instant};
+use support::{SMALL, publisher, scratch, subscriber};
+
+#[test]
+fn every_wait_keeps_its_deadline_on_a_silent_channel() {
+    let dir = scratch();
+    let _publisher = publisher(dir.path()).capacity(SMALL).open().unwrap();
+    for wait in [
+        Wait::Spin,
+        Wait::Burst,
+        Wait::SpinThenYield(100),
+        Wait::Yield,
+        Wait::Backoff,
+        Wait::Sleep(Duration::from_micros(50)),
+        Wait::Sleep(Duration::from_secs(3600)),
+    ] {
+        let mut reader = subscriber(dir.path()).wait(wait).open().unwrap();
+        let deadline = Instant::now() + Duration::from_millis(10);
+        assert_eq!(reader.recv_deadline(deadline).unwrap(), None, "{wait:?}");
+        assert!(Instant::now() >= deadline, "{wait:?} gives up too soon");
+        assert!(deadline.elapsed() < Duration::from_secs(20), "{wait:?} is late");
+        let past = Instant::now();
+        assert_eq!(reader.recv_deadline(past).unwrap(), None, "{wait:?}: a deadline that has passed");
+    }
+}

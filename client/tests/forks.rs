@@ -1,0 +1,126 @@
+//! Processes that fork: what a child does with its copy of a publisher or a subscriber is no news to anybody.
+//!
+//! Only a process of one thread can be forked here, so each test is a process of its own.
+
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+mod support;
+
+use shmcast::{ChannelError, Directory, Event, Publisher, Publishing, Start};
+use shmcast_layout::mem::forked::fork;
+use std::fs;
+use std::io::{Read, pipe};
+use std::path::Path;
+use support::{SMALL, drain, process, publisher, role, role_dir, run, scratch, subscriber};
+
+/// Tests by their names, with the roles that they are played by.
+const TESTS: &[(&str, &str)] = &[
+    ("a_child_that_drops_a_publisher_closes_its_parents_channel", "dropped publisher"),
+    ("a_child_that_exits_closes_its_parents_channel", "exit"),
+    ("a_child_that_panics_unlocks_its_parents_channel", "panic"),
+    ("a_child_that_drops_a_subscriber_takes_its_parents_page_away", "dropped subscriber"),
+    ("a_parent_that_closes_its_channel_leaves_it_locked_by_its_children", "parent that closes"),
+    ("a_child_of_a_dead_publisher_lets_a_second_one_in_beside_it", "child of the dead"),
+];
+
+/// Without the usual harness, which has a thread for each test.
+fn main() {
+    if let Some(role) = role() {
+        return play(&role, &role_dir());
+    }
+    let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
+    for (name, role) in TESTS.iter().filter(|(name, _)| name.contains(&filter)) {
+        let dir = scratch();
+        run(process(role, dir.path())).unwrap_or_else(|e| panic!("test {name} ... FAILED\n{e}"));
+        println!("test {name} ... ok");
+    }
+}
+
+fn play(role: &str, dir: &Path) {
+    match role {
+        "dropped publisher" => child_ends(dir, drop),
+        "exit" => child_ends(dir, |_| std::process::exit(0)),
+        "panic" => child_ends(dir, |_publisher| panic!("as this test wants it")),
+        "dropped subscriber" => dropped_subscriber(dir),
+        "parent that closes" => parent_closes(dir),
+        "child of the dead" => child_of_the_dead(dir),
+        "parent that dies" => parent_dies(dir),
+        other => panic!("no such role: {other}"),
+    }
+}
+
+/// A child comes to its end in one of several ways, with a copy of a publisher.
+fn child_ends(dir: &Path, end: impl FnOnce(Publisher)) {
+    let mut mine = publisher(dir).capacity(SMALL).open().unwrap();
+    let mut reader = subscriber(dir).start(Start::Oldest).open().unwrap();
+    mine.publish(b"before").unwrap();
+    // Both have one after the fork: the child its copy, the parent its own.
+    let mut both = Some(mine);
+    fork(|| end(both.take().unwrap())).unwrap().wait().unwrap();
+    let mut mine = both.unwrap();
+    let held = Directory::at(dir).channel("t").unwrap().publisher;
+    assert!(matches!(held, Publishing::By(_)), "{held:?}");
+    let second = publisher(dir).open();
+    assert!(matches!(second, Err(ChannelError::InUse { .. })), "a second publisher: {second:?}");
+    mine.publish(b"after").unwrap();
+    assert_eq!(drain(&mut reader).len(), 2, "and no end between them");
+    mine.close();
+    assert_eq!(reader.recv().unwrap(), Event::End);
+    assert_eq!(publisher(dir).open().unwrap().epoch(), 2);
+}
+
+fn dropped_subscriber(dir: &Path) {
+    let mine = publisher(dir).capacity(SMALL).open().unwrap();
+    let mut reader = Some(subscriber(dir).open().unwrap());
+    assert!(fork(|| drop(reader.take())).unwrap().wait().unwrap());
+    let directory = Directory::at(dir);
+    assert_eq!(directory.channel("t").unwrap().readers.len(), 1);
+    drop(mine);
+    assert!(matches!(directory.remove("t"), Err(ChannelError::InUse { .. })), "under a reader that lives");
+    drop(reader);
+    assert_eq!(fs::read_dir(dir.join("t/readers")).unwrap().count(), 0);
+    directory.remove("t").unwrap();
+}
+
+fn parent_closes(dir: &Path) {
+    let mine = publisher(dir).capacity(SMALL).open().unwrap();
+    let (mut until, go_on) = pipe().unwrap();
+    let mut go_on = Some(go_on);
+    let child = fork(|| {
+        drop(go_on.take());
+        assert_eq!(until.read(&mut [0]).unwrap(), 0);
+    });
+    mine.close();
+    let second = publisher(dir).open().map(|publisher| publisher.epoch());
+    drop(go_on);
+    assert!(child.unwrap().wait().unwrap());
+    assert_eq!(second.unwrap(), 2);
+}
+
+fn child_of_the_dead(dir: &Path) {
+    run(process("parent that dies", dir)).unwrap();
+    // Not closed, as after any other death; and free, now that the child has ended too.
+    let successor = support::wait_for("end of the child", || publisher(dir).open().ok());
+    assert_eq!((successor.epoch(), successor.next_sequence()), (2, 2));
+    assert_eq!(fs::read_to_string(dir.join("seen")).unwrap(), "in use");
+}
+
+/// Leaves a child behind, which has a copy of the publisher, and looks at the channel after its parent's death.
+fn parent_dies(dir: &Path) {
+    let mut mine = publisher(dir).capacity(SMALL).open().unwrap();
+    mine.publish(b"x").unwrap();
+    let parent = std::process::id();
+    let _child = fork(|| {
+        support::wait_for("death of the parent", || {
+            (std::os::unix::process::parent_id() != parent).then_some(())
+        });
+        let seen = match publisher(dir).open() {
+            Err(ChannelError::InUse { .. }) => "in use",
+            _ => "free",
+        };
+        fs::write(dir.join("seen"), seen).unwrap();
+    });
+    // Without destructors, as by a signal; well, so that the test sees that all went well here.
+    std::mem::forget(mine);
+    std::process::exit(0);
+}

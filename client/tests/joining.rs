@@ -1,0 +1,114 @@
+//! Readers that join, or go on after a lap, while a publisher saturates the ring: it may be fast, and they still get a place.
+
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+mod support;
+
+use shmcast::{Event, Mark, Resume, Start, Subscriber, Wait};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use support::{SMALL, publisher, scratch, subscriber, wait_for};
+
+const ROUNDS: usize = 300;
+const CAPACITIES: [u64; 2] = [SMALL, 1 << 20];
+
+/// Tells the publisher to end, also when the test fails before it can.
+struct EndOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Runs `rounds` beside a publisher that does nothing but publish messages of one size.
+fn under_full_speed(capacity: u64, length: u64, key: bool, rounds: impl FnOnce(&Path)) {
+    let dir = scratch();
+    let mut publisher = publisher(dir.path()).capacity(capacity).open().unwrap();
+    let enough = AtomicBool::new(false);
+    let payload = vec![7; length as usize];
+    let mark = Mark { key, ..Mark::default() };
+    std::thread::scope(|scope| {
+        let _end = EndOnDrop(&enough);
+        // The ring has been lapped before anybody joins.
+        (0..2 * capacity / (16 + length)).for_each(|_| _ = publisher.publish_at(&payload, mark, 0).unwrap());
+        scope.spawn(|| {
+            while !enough.load(Ordering::Relaxed) {
+                publisher.publish_at(&payload, mark, 0).unwrap();
+            }
+        });
+        rounds(dir.path());
+    });
+}
+
+/// Every ring and message size that matters: records of one line and as large as they can be. The rounds are also
+/// told how many messages the ring holds.
+fn under_every_load(rounds: impl Fn(&Path, u64)) {
+    for capacity in CAPACITIES {
+        for (length, key) in
+            [(0, false), (0, true), (300, false), (capacity / 8, false), (capacity / 8, true)]
+        {
+            under_full_speed(capacity, length, key, |dir| {
+                rounds(dir, capacity / (16 + length).next_multiple_of(64))
+            });
+        }
+    }
+}
+
+/// Receives one message, whatever comes before it.
+fn message(reader: &mut Subscriber) -> u64 {
+    loop {
+        match reader.recv().unwrap() {
+            Event::Message(m) => return m.sequence,
+            Event::Lapped(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn opening_at_any_start_never_fails_because_the_publisher_is_fast() {
+    under_every_load(|dir, _| {
+        for round in 0..ROUNDS {
+            let start = [Start::Latest, Start::Oldest, Start::Latest][round % 3];
+            let opened = subscriber(dir).start(start).open();
+            let mut reader = opened.unwrap_or_else(|e| panic!("round {round}, {start:?}: {e}"));
+            let from = reader.next_sequence();
+            assert!(message(&mut reader) >= from);
+        }
+    });
+}
+
+#[test]
+fn resuming_after_a_lap_never_fails_because_the_publisher_is_fast() {
+    under_every_load(|dir, room| {
+        for (policy, rounds) in [(Resume::Latest, 30), (Resume::Oldest, 10), (Resume::Key, 10)] {
+            let mut reader = subscriber(dir).resume(policy).wait(Wait::Spin).open().unwrap();
+            for round in 0..rounds {
+                // So many messages do not fit into the ring.
+                wait_for("lap", || (reader.lag() > room).then_some(()));
+                let before = reader.next_sequence();
+                match reader.recv() {
+                    Ok(Event::Lapped(lapped)) => assert_eq!(lapped.resumed_at, before + lapped.missed),
+                    other => panic!("round {round}, {policy:?}: {other:?}"),
+                }
+                message(&mut reader);
+            }
+        }
+    });
+}
+
+#[test]
+fn seeking_never_fails_because_the_publisher_is_fast() {
+    under_every_load(|dir, _| {
+        let mut reader = subscriber(dir).open().unwrap();
+        for back in (0..ROUNDS as u64 / 3).map(|round| round * 21) {
+            let sequence = (reader.next_sequence() + reader.lag()).saturating_sub(back).max(1);
+            match reader.seek(sequence) {
+                Ok(()) => assert!(message(&mut reader) >= sequence),
+                Err(shmcast::LocateError::TooOld { oldest, .. }) => assert!(oldest > sequence),
+                Err(e) => panic!("{sequence}: {e}"),
+            }
+        }
+    });
+}

@@ -1,0 +1,164 @@
+//! Whose the directories of channels are, and who is let in: the default directory of each user and the one that all share,
+//! and modes that were asked for.
+
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+mod support;
+
+use shmcast::{ChannelError, Directory, Start};
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use support::{SMALL, as_nobody, drain, process_under, publisher, role, run, scratch, skip};
+
+const NOBODY: u32 = 65534;
+
+fn mode(path: impl AsRef<Path>) -> u32 {
+    fs::metadata(path).unwrap().mode() & 0o7777
+}
+
+/// The roles of other processes, which other tests here start.
+#[test]
+#[ignore = "plays a part in other tests"]
+fn play() {
+    let Some(role) = role() else { return skip("play", "started by other tests only") };
+    match role.as_str() {
+        "foreign default directory" => foreign_default_directory(),
+        "several users" => several_users(),
+        "user with a directory of their own" => own_directory(),
+        "user of the shared directory" => shared_directory(),
+        other => panic!("no such role: {other}"),
+    }
+}
+
+/// Plays a role as root in a mount namespace that has a `/dev/shm` of its own.
+fn with_an_empty_dev_shm(name: &str, role: &str) {
+    let private = "mount -t tmpfs -o mode=1777 none /dev/shm";
+    if !support::works("unshare", &["-m", "sh", "-c", private]) {
+        return skip(name, "a private /dev/shm needs root and unshare");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let private = format!("{private} && exec \"$0\" \"$@\"");
+    run(process_under(&["unshare", "-m", "sh", "-c", &private], role, dir.path())).unwrap();
+}
+
+#[test]
+fn a_default_directory_of_somebody_elses_is_refused() {
+    with_an_empty_dev_shm("a_default_directory_of_somebody_elses_is_refused", "foreign default directory");
+}
+
+fn publish_in(directory: &Directory) -> Result<(), ChannelError> {
+    shmcast::Publisher::builder("t").directory(directory).capacity(SMALL).open().map(drop)
+}
+
+fn foreign_default_directory() {
+    let default = Directory::default();
+    assert_eq!(default.path(), Path::new("/dev/shm/shmcast-0"));
+    assert_eq!(default.channels().unwrap().len(), 0);
+    publish_in(&default).unwrap();
+    assert_eq!(mode(default.path()), 0o700);
+    fs::remove_dir_all(default.path()).unwrap();
+
+    fs::create_dir(default.path()).unwrap();
+    std::os::unix::fs::chown(default.path(), Some(NOBODY), None).unwrap();
+    let refusals = [
+        publish_in(&default).unwrap_err(),
+        shmcast::Subscriber::builder("t").open().map(drop).unwrap_err(),
+        default.channels().map(drop).unwrap_err(),
+        default.remove("t").map(drop).unwrap_err(),
+    ];
+    for refused in refusals {
+        assert!(matches!(refused, ChannelError::ForeignDirectory { owner: NOBODY, .. }), "{refused:?}");
+        assert!(refused.to_string().contains("SHMCAST_DIR"), "{refused}");
+    }
+    assert_eq!(fs::read_dir(default.path()).unwrap().count(), 0);
+    // A link is as good a trap as a directory.
+    fs::rename(default.path(), "/dev/shm/elsewhere").unwrap();
+    std::os::unix::fs::symlink("/dev/shm/elsewhere", default.path()).unwrap();
+    std::os::unix::fs::lchown(default.path(), Some(NOBODY), None).unwrap();
+    assert!(matches!(publish_in(&default), Err(ChannelError::ForeignDirectory { .. })));
+    // Named by the user, it is the user's choice.
+    publish_in(&Directory::at(default.path())).unwrap();
+}
+
+#[test]
+fn the_first_user_does_not_own_everybodys_default_directory() {
+    with_an_empty_dev_shm("the_first_user_does_not_own_everybodys_default_directory", "several users");
+}
+
+/// Publishes as root, and plays a role as another user.
+fn several_users() {
+    let shared = Path::new(shmcast::SHARED_DIR);
+    let other = |role: &str| {
+        as_nobody("the_first_user_does_not_own_everybodys_default_directory", &[], role, Path::new("/"))
+    };
+    publish_in(&Directory::default()).unwrap();
+    other("user with a directory of their own");
+    // Whoever is first with the shared name gets nobody's channels by it, nor keeps anybody from theirs.
+    fs::create_dir(shared).unwrap();
+    std::os::unix::fs::chown(shared, Some(NOBODY), None).unwrap();
+    assert_eq!(Directory::default().path(), Path::new("/dev/shm/shmcast-0"));
+    other("user with a directory of their own");
+    fs::remove_dir(shared).unwrap();
+    // Private to root: others have their own.
+    fs::create_dir(shared).unwrap();
+    fs::set_permissions(shared, fs::Permissions::from_mode(0o700)).unwrap();
+    assert_eq!(Directory::default().path(), shared);
+    other("user with a directory of their own");
+    // Opened to all by root: everybody's.
+    fs::set_permissions(shared, fs::Permissions::from_mode(0o1777)).unwrap();
+    let mut root = shmcast::Publisher::builder("roots").capacity(SMALL).mode(0o755).open().unwrap();
+    root.publish(b"for all").unwrap();
+    other("user of the shared directory");
+    let mine = Directory::default().channels().unwrap().into_iter().map(|channel| channel.name);
+    assert_eq!(mine.collect::<Vec<_>>(), ["roots", "theirs"]);
+}
+
+fn own_directory() {
+    let default = Directory::default();
+    assert_eq!(default.path(), Path::new("/dev/shm/shmcast-65534"));
+    publish_in(&default).unwrap();
+    assert_eq!(default.channels().unwrap().len(), 1);
+}
+
+fn shared_directory() {
+    assert_eq!(Directory::default().path(), Path::new(shmcast::SHARED_DIR));
+    let mut reader = shmcast::Subscriber::builder("roots").start(Start::Oldest).open().unwrap();
+    assert_eq!(drain(&mut reader).len(), 1);
+    shmcast::Publisher::builder("theirs").capacity(SMALL).open().unwrap().close();
+    assert!(Directory::default().remove("roots").is_err());
+}
+
+#[test]
+fn a_mode_that_what_is_there_does_not_have_is_an_error_and_changes_nothing() {
+    let dir = scratch();
+    let modes =
+        |path: &Path| ["", "t", "t/readers", "t/segment"].map(|file| format!("{:o}", mode(path.join(file))));
+    let asked = |path: &Path, mode| publisher(path).capacity(SMALL).mode(mode).open().map(drop);
+    let refused = |result: Result<(), ChannelError>| match result.unwrap_err() {
+        e @ ChannelError::Mode { .. } => {
+            let ChannelError::Mode { path, found, wanted } = &e else { unreachable!() };
+            assert!(e.to_string().contains(&format!("{found:04o}")), "{e}");
+            (path.clone(), *found, *wanted)
+        }
+        other => panic!("{other:?}"),
+    };
+    let private = dir.path().join("private");
+    publisher(&private).capacity(SMALL).open().unwrap().close();
+    assert_eq!(refused(asked(&private, 0o755)), (private.clone(), 0o700, 0o755), "nobody would get to it");
+    fs::set_permissions(&private, fs::Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(refused(asked(&private, 0o755)), (private.join("t"), 0o700, 0o755));
+    fs::set_permissions(private.join("t"), fs::Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(refused(asked(&private, 0o755)), (private.join("t/segment"), 0o600, 0o644));
+    assert_eq!(modes(&private), ["755", "755", "1700", "600"]);
+    // Without one, and with the one it has, it is taken over. A directory may let in more than the channel does.
+    publisher(&private).open().unwrap().close();
+    fs::set_permissions(private.join("t"), fs::Permissions::from_mode(0o700)).unwrap();
+    asked(&private, 0o700).unwrap();
+    // A folder that was there is no channel yet, and not changed either.
+    fs::create_dir(private.join("new")).unwrap();
+    fs::set_permissions(private.join("new"), fs::Permissions::from_mode(0o750)).unwrap();
+    let new = shmcast::Publisher::builder("new").dir(&private).capacity(SMALL).mode(0o755).open();
+    assert_eq!(refused(new.map(drop)), (private.join("new"), 0o750, 0o755));
+    assert_eq!(fs::read_dir(private.join("new")).unwrap().count(), 0);
+}

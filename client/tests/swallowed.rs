@@ -1,0 +1,80 @@
+//! Records that tell a reader nothing, in the way of others that do.
+
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+mod support;
+
+use shmcast::{Event, Publisher, Start, Subscriber};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use support::{SMALL, drain, publisher, rare, scratch, subscriber};
+
+/// Byte offset of the ring in the smallest segment: header page, and an index entry of 8 bytes for each 64 of the ring.
+const RING: u64 = 4096 + SMALL / 64 * 8;
+
+/// A channel of three messages with a control record before the second whose kind no version knows.
+fn with_an_unknown_record(dir: &Path) -> Publisher {
+    let mut publisher = publisher(dir).capacity(SMALL).open().unwrap();
+    publisher.publish(b"one").unwrap();
+    publisher.session(*b"SESSION-01").unwrap();
+    publisher.publish_batch(["two", "three"]).unwrap();
+    let file = File::options().write(true).open(dir.join("t/segment")).unwrap();
+    // One record of 64 bytes stands before it, and its kind behind two words.
+    file.write_all_at(&99_u64.to_le_bytes(), RING + 64 + 16).unwrap();
+    publisher
+}
+
+const ALL: [(u64, &[u8]); 3] = [(1, b"one"), (2, b"two"), (3, b"three")];
+
+#[test]
+fn try_recv_goes_on_behind_an_unknown_record() {
+    let dir = scratch();
+    let _publisher = with_an_unknown_record(dir.path());
+    let mut reader = subscriber(dir.path()).start(Start::Oldest).open().unwrap();
+    assert_eq!(drain(&mut reader), ALL.map(|(sequence, payload)| (sequence, payload.to_vec())));
+}
+
+#[test]
+fn try_recv_into_goes_on_behind_an_unknown_record() {
+    let dir = scratch();
+    let _publisher = with_an_unknown_record(dir.path());
+    let mut reader = subscriber(dir.path()).start(Start::Oldest).open().unwrap();
+    let mut buffer = [0; 16];
+    for (sequence, payload) in ALL {
+        match reader.try_recv_into(&mut buffer).unwrap() {
+            Some(Event::Message(m)) => assert_eq!((m.sequence, m.payload), (sequence, payload)),
+            other => panic!("{other:?} where {sequence} was due"),
+        }
+    }
+}
+
+#[test]
+fn recv_batch_goes_on_behind_an_unknown_record() {
+    let dir = scratch();
+    let _publisher = with_an_unknown_record(dir.path());
+    let mut reader = subscriber(dir.path()).start(Start::Oldest).open().unwrap();
+    assert_eq!(reader.recv_batch(10, |_| ()).unwrap(), 3);
+}
+
+/// The state told of the takeover before the record did: the record is no news, and the message behind it is.
+#[test]
+fn try_recv_goes_on_behind_an_epoch_that_was_told() {
+    let dir = scratch();
+    let mut first = publisher(dir.path()).capacity(SMALL).open().unwrap();
+    first.publish(b"one").unwrap();
+    let mut reader: Subscriber = subscriber(dir.path()).start(Start::Oldest).open().unwrap();
+    assert_eq!(drain(&mut reader).len(), 1);
+    first.close();
+    assert_eq!(rare(&mut reader), Event::End);
+    let mut second = publisher(dir.path()).open().unwrap();
+    assert_eq!(rare(&mut reader), Event::NewEpoch { epoch: 2 });
+    // The same epoch once more, as if its record had come after the state that tells of it.
+    second.session(*b"SESSION-01").unwrap();
+    let file = File::options().write(true).open(dir.path().join("t/segment")).unwrap();
+    for (word, value) in [(2, 1_u64), (3, 2), (4, 0)] {
+        file.write_all_at(&value.to_le_bytes(), RING + 3 * 64 + word * 8).unwrap();
+    }
+    second.publish(b"two").unwrap();
+    assert_eq!(drain(&mut reader), [(2, b"two".to_vec())]);
+}

@@ -1,0 +1,176 @@
+//! The sending loop: reads the ring, wakes for heartbeats, and attaches again to a channel that was made anew.
+
+use shmcast::{Event, RecvError, Start, Subscriber, SubscriberBuilder};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::outlet::Outlet;
+use super::{attach, check_sizes, session_of};
+use crate::origins::Origins;
+use crate::spec::BridgeSpec;
+use crate::status::Phase;
+use crate::thread::{Idle, SHOW_EVERY_NS};
+
+/// Events taken from the ring before the loop looks at anything else.
+const EVENTS_PER_TURN: usize = 1_024;
+/// Longest time that a sleeping thread does not look at the stop flag.
+const LOOK_UP: Duration = Duration::from_millis(20);
+/// How often an idle thread that no daemon wakes looks at what empty polls do not see: the channel's removal.
+const LOOK_EVERY_NS: u64 = 5_000_000;
+/// Pause between two attempts to attach to a channel that went away.
+const RETRY_NS: u64 = 20_000_000;
+
+/// What the loop works with.
+pub(super) struct Live {
+    /// `None` while the channel is gone.
+    pub(super) subscriber: Option<Subscriber>,
+    /// Whether the daemon wakes it.
+    pub(super) parks: bool,
+    pub(super) channel: SubscriberBuilder,
+    pub(super) origins: Origins,
+    pub(super) spec: BridgeSpec,
+    pub(super) ends_with_channel: bool,
+    pub(super) idle: Idle,
+    pub(super) retry_ns: u64,
+    pub(super) looked_ns: u64,
+    pub(super) shown_ns: u64,
+    pub(super) outlet: Outlet,
+}
+
+impl Live {
+    pub(super) fn run(mut self) {
+        while self.turn() {}
+    }
+
+    /// Sends what is waiting in the ring, or waits if that was nothing. Says whether there is anything more to do.
+    pub(super) fn turn(&mut self) -> bool {
+        let result = match self.outlet.shared.stop.load(Ordering::Relaxed) {
+            true => Ok(false),
+            false => self.carry_or_rest(),
+        };
+        match result {
+            Ok(true) => return true,
+            Ok(false) => self.outlet.shared.life.enter(Phase::Ended),
+            Err(why) => self.outlet.shared.life.fail(why),
+        }
+        self.outlet.show();
+        // The repairs serve this session, which is over, or somebody else's to go on with.
+        self.outlet.shared.stop.store(true, Ordering::Relaxed);
+        false
+    }
+
+    fn carry_or_rest(&mut self) -> Result<bool, String> {
+        let found = self.carry()?;
+        let now_ns = self.outlet.clock.now_ns();
+        if now_ns.saturating_sub(self.shown_ns) >= SHOW_EVERY_NS {
+            self.shown_ns = now_ns;
+            self.outlet.show();
+        }
+        if found {
+            self.idle.reset();
+            return Ok(true);
+        }
+        if self.is_told_to_end() {
+            self.outlet.end(now_ns);
+        }
+        self.outlet.send_idle(now_ns);
+        if self.outlet.sender.is_finished(now_ns) && (self.ends_with_channel || self.is_told_to_end()) {
+            return Ok(false);
+        }
+        self.rest(now_ns)?;
+        Ok(true)
+    }
+
+    fn is_told_to_end(&self) -> bool {
+        self.outlet.shared.end.load(Ordering::Relaxed)
+    }
+
+    /// Takes what is waiting in the ring and sends it. Says whether there was anything.
+    fn carry(&mut self) -> Result<bool, String> {
+        let Some(subscriber) = &mut self.subscriber else { return self.attach_again() };
+        let outlet = &mut self.outlet;
+        let mut result = Ok(());
+        let mut events = 0;
+        while events < EVENTS_PER_TURN {
+            match subscriber.try_recv() {
+                Ok(Some(Event::Restarted)) => {
+                    result = Err(RecvError::Superseded);
+                    break;
+                }
+                Ok(Some(event)) => outlet.take(event),
+                Ok(None) => break,
+                Err(e) => {
+                    result = Err(e);
+                    break;
+                }
+            }
+            events += 1;
+        }
+        outlet.flush();
+        match result {
+            Ok(()) => Ok(events > 0),
+            Err(e) => self.lose(e),
+        }
+    }
+
+    fn lose(&mut self, error: RecvError) -> Result<bool, String> {
+        match error {
+            // Removed, or begun anew.
+            RecvError::Superseded => {
+                self.subscriber = None;
+                Ok(true)
+            }
+            e => Err(format!("channel {:?}: {e}", self.spec.channel)),
+        }
+    }
+
+    #[cold]
+    fn attach_again(&mut self) -> Result<bool, String> {
+        let now_ns = self.outlet.clock.now_ns();
+        if now_ns < self.retry_ns {
+            return Ok(false);
+        }
+        self.retry_ns = now_ns + RETRY_NS;
+        // All of it: what was published while we looked away belongs to the new session as well.
+        let Ok((subscriber, parks)) = attach(&self.channel.clone().start(Start::Oldest), self.spec.wait)
+        else {
+            return Ok(false);
+        };
+        check_sizes(&self.spec, &subscriber).map_err(|e| e.to_string())?;
+        // What comes from another host is sent on in the session that it comes in, which is noted before its first message.
+        let is_passed_on =
+            self.spec.session.is_none() && !self.origins.contains(self.outlet.sender.session());
+        let is_empty = subscriber.next_sequence() == 1 && subscriber.lag() == 0;
+        if is_passed_on && is_empty && subscriber.remote_session().is_none() {
+            return Ok(false);
+        }
+        // Its sequences begin again, so its epoch must be another, however soon it was made anew.
+        let least_epoch = self.outlet.sender.session().epoch().map_or(0, |epoch| epoch + 1);
+        let session = session_of(&self.spec, &subscriber, &self.origins, least_epoch);
+        let session = session.map_err(|e| e.to_string())?;
+        self.outlet.shared.attached.fetch_add(1, Ordering::Release);
+        self.outlet.begin(session, subscriber.next_sequence());
+        (self.subscriber, self.parks) = (Some(subscriber), parks);
+        Ok(true)
+    }
+
+    /// Waits for the ring or the next heartbeat, whichever is first.
+    fn rest(&mut self, now_ns: u64) -> Result<(), String> {
+        let due_ns = self.outlet.sender.next_deadline(now_ns).unwrap_or(u64::MAX);
+        let limit = Duration::from_nanos(due_ns.saturating_sub(now_ns)).min(LOOK_UP);
+        let looks = self.parks || now_ns.saturating_sub(self.looked_ns) >= LOOK_EVERY_NS;
+        let Some(subscriber) = self.subscriber.as_mut().filter(|_| looks) else {
+            self.idle.wait(limit);
+            return Ok(());
+        };
+        self.looked_ns = now_ns;
+        let deadline = self.outlet.clock.instant(now_ns) + if self.parks { limit } else { Duration::ZERO };
+        match subscriber.recv_deadline(deadline) {
+            Ok(Some(Event::Restarted)) => drop(self.lose(RecvError::Superseded)?),
+            Ok(Some(event)) => self.outlet.take(event),
+            Ok(None) => {}
+            Err(e) => drop(self.lose(e)?),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,129 @@
+//! From deliveries to the local channel: messages, gaps, sessions and ends as its readers are told of them.
+
+use shmcast::{PublishError, Publisher, PublisherBuilder};
+use std::sync::Arc;
+
+use super::Shared;
+use crate::origins::Origins;
+use crate::proto::receiver::Delivery;
+use crate::proto::session::Session;
+use crate::status::{Phase, ReceiveCounters};
+
+/// Where deliveries go: the local channel.
+pub(super) struct Inlet {
+    /// `None` between the end of a session and what comes next.
+    pub(super) publisher: Option<Publisher>,
+    pub(super) channel: PublisherBuilder,
+    pub(super) counters: ReceiveCounters,
+    pub(super) shared: Arc<Shared>,
+    pub(super) origins: Origins,
+    /// Why nothing can be published any more.
+    pub(super) error: Option<String>,
+}
+
+impl Inlet {
+    #[inline]
+    pub(super) fn take(&mut self, delivery: Delivery<'_>) {
+        match delivery {
+            Delivery::Message { sequence, data } => self.publish(sequence, data),
+            Delivery::Gap { from: _, to } => self.skip_to(to),
+            Delivery::NewSession { session, next, .. } => self.begin(session, next),
+            Delivery::End { .. } => {
+                if let Some(publisher) = self.publisher.take() {
+                    self.counters.next_sequence = publisher.next_sequence();
+                    publisher.close();
+                }
+                self.shared.life.enter(Phase::Ending);
+            }
+        }
+    }
+
+    #[inline]
+    fn publish(&mut self, sequence: u64, data: &[u8]) {
+        self.skip_to(sequence);
+        let Some(publisher) = &mut self.publisher else { return };
+        if publisher.next_sequence() > sequence {
+            self.counters.messages_behind += 1;
+            return;
+        }
+        match publisher.publish(data) {
+            Ok(_) => self.counters.messages_published += 1,
+            // It exists, but not here: readers are told as of any other loss.
+            Err(PublishError::TooLarge(_)) => {
+                let told = publisher.gap(sequence);
+                self.counters.messages_too_large += 1;
+                self.counters.messages_missing += 1;
+                self.check(told);
+            }
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    #[inline]
+    fn check(&mut self, told: Result<(), PublishError>) {
+        if let Err(error) = told {
+            self.fail(&error);
+        }
+    }
+
+    /// Nothing can be published any more: the channel was taken, or counts no further.
+    #[cold]
+    fn fail(&mut self, error: &PublishError) {
+        self.error.get_or_insert_with(|| error.to_string());
+        self.publisher = None;
+    }
+
+    /// Tells readers that what comes before `next` and is not there yet never will be.
+    #[inline]
+    fn skip_to(&mut self, next: u64) {
+        if self.publisher.is_none() {
+            self.open(self.channel.clone());
+        }
+        let Some(publisher) = &mut self.publisher else { return };
+        if publisher.next_sequence() < next {
+            let missing = next - publisher.next_sequence();
+            let told = publisher.gap(next - 1);
+            self.counters.messages_missing += missing;
+            self.check(told);
+        }
+    }
+
+    #[cold]
+    fn open(&mut self, channel: PublisherBuilder) {
+        if self.error.is_some() {
+            return;
+        }
+        match channel.open() {
+            Ok(publisher) => {
+                self.publisher = Some(publisher);
+                self.shared.life.enter(Phase::Running);
+            }
+            Err(e) => self.error = Some(e.to_string()),
+        }
+    }
+
+    #[cold]
+    fn begin(&mut self, session: Session, next: u64) {
+        if self.origins.contains(session) {
+            self.error = Some(format!(
+                "session {session} began on this host and has come back: a loop. Receive from a host nearer to the source"
+            ));
+            self.publisher = None;
+            return;
+        }
+        // Sequences of a channel only grow: one that begins again does so in a segment of its own.
+        let ours = self.publisher.as_ref().map_or(self.counters.next_sequence, Publisher::next_sequence);
+        if ours > next {
+            self.publisher = None;
+            self.open(self.channel.clone().anew());
+        } else if self.publisher.is_none() {
+            self.open(self.channel.clone());
+        }
+        if let Some(publisher) = &mut self.publisher {
+            let told = publisher.session(*session.as_bytes());
+            self.check(told);
+        }
+        self.shared.life.note_session(session);
+        self.skip_to(next);
+    }
+}

@@ -1,0 +1,373 @@
+//! The receiving loop: sockets in, state machine, requests and leases out.
+
+use rustix::thread::sched_yield;
+use shmcast::Publisher;
+use shmcast::hosting::datagrams::{self, Datagram, Inbox};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::Shared;
+use super::inlet::Inlet;
+use crate::BridgeError;
+use crate::pcap::Tap;
+use crate::proto::control::{CONTROL_MAX_BYTES, Control, is_control};
+use crate::proto::counters::Histogram;
+use crate::proto::lease_client::{LeaseClient, LeaseState};
+use crate::proto::receiver::{Origin, Receiver};
+use crate::proto::wire::REQUEST_BYTES;
+use crate::proto::{MAX_LINES, MAX_SERVERS, MILLISECOND_NS, SECOND_NS};
+use crate::socket;
+use crate::spec::{BridgeSpec, ReceiveSpec, WaitMode};
+use crate::status::{Phase, ReceiveCounters};
+use crate::thread::{Clock, SHOW_EVERY_NS, wall_ns};
+
+/// Longest time that a sleeping thread does not look at the stop flag.
+const LOOK_UP_NS: u64 = 20 * MILLISECOND_NS;
+/// Turns that find nothing between two at which it yields. What is on its way is found by one of these; a reader that shares
+/// the CPU gets it at once when there is something for it.
+const TURNS_PER_YIELD: u32 = 8;
+/// Turns between two looks at what servers say, while nothing is asked of them.
+const TURNS_PER_ANSWER: u32 = 16;
+/// How long a stopping bridge waits for the server's word that its leases are given back.
+const LEAVE_NS: u64 = SECOND_NS / 2;
+/// Counts of shows between two of the histograms, which are long.
+const SHOWS_PER_HISTOGRAM: u64 = 10;
+/// Datagrams are received into slots of at least this size, so that a sender with a larger payload than ours is heard.
+const SLOT_BYTES: usize = 9_216;
+
+/// What a socket is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// This line of the feed.
+    Line(usize),
+    /// Requests to the servers, and what they answer.
+    Servers,
+    /// The feed itself, sent by the servers to us alone.
+    Unicast,
+}
+
+/// What one turn found in the sockets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Found {
+    Nothing,
+    /// Datagrams, and probably all that there were.
+    All,
+    /// Datagrams, and there may well be more.
+    More,
+}
+
+/// A socket, what waits in it, and the leases that hang on it.
+pub(super) struct Port {
+    pub(super) socket: UdpSocket,
+    pub(super) role: Role,
+    pub(super) inbox: Inbox,
+    pub(super) local: SocketAddrV4,
+    pub(super) last_drops: u32,
+    /// One a server, or none.
+    pub(super) leases: Vec<LeaseClient>,
+}
+
+impl Port {
+    pub(super) fn new(socket: UdpSocket, role: Role, spec: &BridgeSpec) -> Self {
+        let local = match socket.local_addr() {
+            Ok(SocketAddr::V4(address)) => address,
+            _ => SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0),
+        };
+        let inbox = Inbox::new(spec.payload_bytes.max(SLOT_BYTES));
+        Self { socket, role, inbox, local, last_drops: 0, leases: Vec::new() }
+    }
+
+    pub(super) fn ask_for_leases(
+        &mut self,
+        receive: &ReceiveSpec,
+        live: bool,
+        clock: &Clock,
+    ) -> Result<(), BridgeError> {
+        for _ in &receive.servers {
+            let mut seed = [0; 8];
+            getrandom::fill(&mut seed).map_err(|e| BridgeError::Start(std::io::Error::other(e)))?;
+            self.leases.push(LeaseClient::new(clock.now_ns(), live, 0, u64::from_ne_bytes(seed)));
+        }
+        Ok(())
+    }
+}
+
+/// What the loop works with.
+pub(super) struct Receiving {
+    pub(super) ports: Vec<Port>,
+    pub(super) servers: Vec<SocketAddrV4>,
+    /// Lines before those of unicast leases.
+    pub(super) lines: usize,
+    pub(super) receiver: Receiver,
+    pub(super) inlet: Inlet,
+    pub(super) wait: WaitMode,
+    /// Requests that each server left unanswered, as far as that was acted on.
+    pub(super) timeouts: [u64; MAX_SERVERS],
+    pub(super) to_ring: Histogram,
+    /// When the thread began, in nanoseconds since 1970: what waited for that is not counted as slow.
+    pub(super) since_ns: u64,
+    pub(super) tap: Option<Tap>,
+    pub(super) clock: Clock,
+    pub(super) shared: Arc<Shared>,
+    pub(super) turns: u32,
+    pub(super) shown_ns: u64,
+    pub(super) shows: u64,
+}
+
+impl Receiving {
+    pub(super) fn run(mut self) {
+        while self.turn() {}
+    }
+
+    /// Does what is due, takes what has come, and waits if that was nothing. Says whether there is anything more to do.
+    pub(super) fn turn(&mut self) -> bool {
+        if self.shared.stop.load(Ordering::Relaxed) || self.inlet.error.is_some() {
+            self.end();
+            return false;
+        }
+        // What is due comes first, so that nothing stands between a message and its reader.
+        let now_ns = self.clock.now_ns();
+        self.act(now_ns);
+        if now_ns.saturating_sub(self.shown_ns) >= SHOW_EVERY_NS {
+            (self.shown_ns, self.shows) = (now_ns, self.shows + 1);
+            self.show(self.shows.is_multiple_of(SHOWS_PER_HISTOGRAM));
+        }
+        self.turns = self.turns.wrapping_add(1);
+        let hears_servers = self.wait == WaitMode::Block
+            || self.turns.is_multiple_of(TURNS_PER_ANSWER)
+            || !self.receiver.backlog().0.is_empty();
+        match self.receive_all(hears_servers) {
+            Found::More => {}
+            _ if self.receiver.next_deadline().is_some_and(|due_ns| due_ns <= now_ns) => {}
+            Found::Nothing if self.wait == WaitMode::Yield && !self.turns.is_multiple_of(TURNS_PER_YIELD) => {
+            }
+            Found::Nothing | Found::All => self.rest(now_ns),
+        }
+        true
+    }
+
+    #[cold]
+    fn end(&mut self) {
+        self.leave();
+        self.show(true);
+        match self.inlet.error.take() {
+            Some(why) => self.shared.life.fail(why),
+            None => self.shared.life.enter(Phase::Ended),
+        }
+    }
+
+    /// Takes one batch from every socket, from the servers' if that is asked for.
+    fn receive_all(&mut self, hears_servers: bool) -> Found {
+        let mut found = Found::Nothing;
+        for at in 0..self.ports.len() {
+            let Port { inbox, socket, role, .. } = &mut self.ports[at];
+            if *role == Role::Servers && !hears_servers {
+                continue;
+            }
+            match inbox.receive(&*socket) {
+                Ok(0) => {}
+                Ok(_) => {
+                    found = found.max(if inbox.expects_more() { Found::More } else { Found::All });
+                    self.handle_batch(at);
+                }
+                // A host that says that nobody listens there: the next server's turn will come.
+                Err(_) => self.inlet.counters.receive_errors += 1,
+            }
+        }
+        found
+    }
+
+    fn handle_batch(&mut self, at: usize) {
+        let Self { ports, servers, lines, receiver, inlet, to_ring, since_ns, tap, clock, .. } = self;
+        let Port { inbox, role, last_drops, leases, local, .. } = &mut ports[at];
+        let now_ns = clock.now_ns();
+        for datagram in inbox.datagrams() {
+            if let Some(tap) = tap {
+                let time_ns = datagram.time_ns.unwrap_or_else(wall_ns);
+                tap.record(time_ns, datagram.from.into(), (*local).into(), datagram.bytes);
+            }
+            let server = || servers.iter().position(|server| *server == datagram.from);
+            let (origin, line) = match *role {
+                Role::Line(line) => (Origin::Line(line), Some(line)),
+                Role::Servers | Role::Unicast => match server() {
+                    None => {
+                        inlet.counters.datagrams_unexpected += 1;
+                        continue;
+                    }
+                    Some(server) => {
+                        if let Some(lease) = leases.get_mut(server) {
+                            lease.note_traffic(now_ns);
+                        }
+                        if is_control(datagram.bytes) {
+                            handle_control(
+                                now_ns,
+                                server,
+                                datagram.bytes,
+                                leases.get_mut(server),
+                                receiver,
+                                inlet,
+                            );
+                            continue;
+                        }
+                        let line = (*lines + server).min(MAX_LINES - 1);
+                        match role {
+                            Role::Unicast => (Origin::Line(line), Some(line)),
+                            _ => (Origin::Server(server), None),
+                        }
+                    }
+                },
+            };
+            if let Some(line) = line {
+                note_line(&mut inlet.counters, line, &datagram, last_drops);
+            }
+            if datagram.is_truncated {
+                // Its parser would only say that something is missing at the end.
+                continue;
+            }
+            receiver.handle_datagram(now_ns, origin, datagram.bytes, &mut |delivery| inlet.take(delivery));
+        }
+        // The clock of the kernel's stamps, read once a batch: what it says is at most the batch's own time too long.
+        let in_ring_ns = wall_ns();
+        if *role != Role::Servers {
+            let stamps = inbox.datagrams().filter_map(|datagram| datagram.time_ns);
+            for time_ns in stamps.filter(|time_ns| time_ns >= since_ns) {
+                to_ring.record(in_ring_ns.saturating_sub(time_ns), 1);
+            }
+        }
+    }
+
+    /// What is due: timeouts, requests, leases.
+    fn act(&mut self, now_ns: u64) {
+        if self.receiver.next_deadline().is_some_and(|due_ns| due_ns <= now_ns) {
+            let inlet = &mut self.inlet;
+            self.receiver.handle_timeout(now_ns, &mut |delivery| inlet.take(delivery));
+        }
+        while let Some((server, request)) = self.receiver.poll_request(now_ns) {
+            self.ask(server, &request);
+        }
+        self.doubt_leases(now_ns);
+        self.keep_leases(now_ns);
+    }
+
+    fn ask(&mut self, server: usize, request: &[u8; REQUEST_BYTES]) {
+        let port = self.ports.iter().find(|port| port.role == Role::Servers);
+        let (Some(port), Some(&to)) = (port, self.servers.get(server)) else { return };
+        let sent = datagrams::send(&port.socket, to, [&request[..]]);
+        self.inlet.counters.sends_refused += sent.refused;
+        if let Some(tap) = &self.tap {
+            tap.record(wall_ns(), port.local.into(), to.into(), request);
+        }
+    }
+
+    /// A server that left a request unanswered may have restarted and forgotten us.
+    fn doubt_leases(&mut self, now_ns: u64) {
+        let Some(port) = self.ports.iter_mut().find(|port| port.role == Role::Servers) else { return };
+        let servers = self.receiver.counters().servers.iter().zip(&mut self.timeouts);
+        for (lease, (server, known)) in port.leases.iter_mut().zip(servers) {
+            if server.timeouts > *known {
+                *known = server.timeouts;
+                lease.doubt(now_ns);
+            }
+        }
+    }
+
+    fn keep_leases(&mut self, now_ns: u64) {
+        for port in &mut self.ports {
+            for (lease, to) in port.leases.iter_mut().zip(&self.servers) {
+                let mut out = [0; CONTROL_MAX_BYTES];
+                if let Some(size) = lease.poll_transmit(now_ns, &mut out) {
+                    let sent = datagrams::send(&port.socket, *to, [&out[..size]]);
+                    self.inlet.counters.sends_refused += sent.refused;
+                }
+            }
+        }
+    }
+
+    /// Waits for a datagram or for the next thing that is due.
+    fn rest(&self, now_ns: u64) {
+        match self.wait {
+            WaitMode::Spin => {}
+            WaitMode::Yield => sched_yield(),
+            WaitMode::Block => {
+                let leases = self.ports.iter().flat_map(|port| &port.leases);
+                let due_ns =
+                    leases.filter_map(LeaseClient::next_deadline).chain(self.receiver.next_deadline());
+                let due_ns = due_ns.min().unwrap_or(u64::MAX);
+                let limit_ns = due_ns.saturating_sub(now_ns).min(LOOK_UP_NS);
+                if limit_ns > 0 {
+                    let sockets = self.ports.iter().map(|port| port.socket.as_fd());
+                    socket::wait_for_any(sockets, Duration::from_nanos(limit_ns));
+                }
+            }
+        }
+    }
+
+    /// Gives the leases back, for a moment; without an answer they run out by themselves.
+    fn leave(&mut self) {
+        let mut now_ns = self.clock.now_ns();
+        let until_ns = now_ns + LEAVE_NS;
+        let is_gone = |lease: &LeaseClient| lease.state() == LeaseState::Gone;
+        self.ports.iter_mut().flat_map(|port| &mut port.leases).for_each(|lease| lease.stop(now_ns));
+        while now_ns < until_ns && !self.ports.iter().flat_map(|port| &port.leases).all(is_gone) {
+            self.keep_leases(now_ns);
+            let sockets = self.ports.iter().filter(|port| !port.leases.is_empty());
+            socket::wait_for_any(sockets.map(|port| port.socket.as_fd()), Duration::from_millis(5));
+            self.receive_all(true);
+            now_ns = self.clock.now_ns();
+        }
+    }
+
+    fn show(&mut self, histograms: bool) {
+        let is_held = |lease: &&LeaseClient| matches!(lease.state(), LeaseState::Held { .. });
+        let held = self.ports.iter().flat_map(|port| &port.leases).filter(is_held).count();
+        let counters = &mut self.inlet.counters;
+        counters.set(&self.receiver, self.servers.len());
+        counters.leases_held = held as u64;
+        counters.next_sequence =
+            self.inlet.publisher.as_ref().map_or(counters.next_sequence, Publisher::next_sequence);
+        self.shared.counters.show(counters);
+        if histograms {
+            self.shared.recovery.show(&self.receiver.counters().recovery);
+            self.shared.to_ring.show(&self.to_ring);
+        }
+    }
+}
+
+fn note_line(counters: &mut ReceiveCounters, line: usize, datagram: &Datagram<'_>, last_drops: &mut u32) {
+    let line = &mut counters.lines[line];
+    line.datagrams += 1;
+    line.truncated += u64::from(datagram.is_truncated);
+    if let Some(drops) = datagram.dropped {
+        line.kernel_drops += u64::from(drops.wrapping_sub(*last_drops));
+        *last_drops = drops;
+    }
+}
+
+fn handle_control(
+    now_ns: u64,
+    server: usize,
+    datagram: &[u8],
+    lease: Option<&mut LeaseClient>,
+    receiver: &mut Receiver,
+    inlet: &mut Inlet,
+) {
+    match (Control::parse(datagram), lease) {
+        (Ok(Control::Gone { session, first, oldest }), _) => {
+            receiver
+                .handle_gone(now_ns, server, (session, first, oldest), &mut |delivery| inlet.take(delivery));
+        }
+        (Ok(Control::Later { session, first }), _) => receiver.handle_later(now_ns, server, (session, first)),
+        (Ok(control), Some(lease)) => {
+            receiver.note_alive(now_ns, server);
+            lease.handle_control(now_ns, &control);
+            if let Some(rtt_ns) = lease.rtt_ns() {
+                receiver.note_rtt(server, rtt_ns);
+            }
+        }
+        (Ok(_), None) => inlet.counters.datagrams_unexpected += 1,
+        (Err(_), _) => inlet.counters.malformed.control += 1,
+    }
+}

@@ -1,0 +1,442 @@
+//! The receiving end of a feed: several lines and repairs in, the published messages out, each once and in order.
+//!
+//! ```text
+//!        delivered │ next           early runs (Store)   horizon
+//!   ───────────────┼──── hole ────┬───────┬── hole ──┬──────┤ not heard of yet
+//! ```
+//! A message that is next goes from the datagram to the caller without a copy; an early one waits in the store, and every
+//! sequence between `next` and the horizon is either stored or part of a hole (`gap`). The first copy of a message wins,
+//! whatever line it came on. Sessions follow a rule: a newer epoch of our channel is followed and announced, anybody
+//! else's is counted and dropped. Deliveries leave through a callback during `handle_*`.
+//!
+//! ```text
+//! loop { receive -> handle_datagram; past next_deadline -> handle_timeout; then send every poll_request }
+//! ```
+
+mod follow;
+#[cfg(test)]
+mod tests;
+
+pub use follow::{DEFAULT_SILENCE_NS, Follow, Join};
+
+use super::MAX_LINES;
+use super::counters::ReceiverCounters;
+use super::gap::{GapConfig, Gaps};
+use super::session::Session;
+use super::store::Store;
+use super::wire::{Body, Downstream, Messages, REQUEST_BYTES, Request};
+use follow::Jump;
+use shmcast::MAX_SEQUENCE;
+use shmcast::hosting::fault;
+
+/// How to receive.
+#[derive(Debug, Clone, Copy)]
+pub struct ReceiverConfig {
+    /// Which sessions to follow.
+    pub follow: Follow,
+    /// Where to start.
+    pub join: Join,
+    /// How many lines carry the feed, 1 to [`MAX_LINES`].
+    pub lines: usize,
+    /// The most early packets kept.
+    pub max_early_packets: usize,
+    /// The most bytes kept for early packets.
+    pub max_early_bytes: usize,
+    /// A packet further ahead than this many messages is believed only when others confirm it.
+    pub max_jump: u64,
+    /// How holes are mended.
+    pub gaps: GapConfig,
+}
+
+impl ReceiverConfig {
+    /// The defaults for following one channel.
+    pub fn following(follow: Follow) -> ReceiverConfig {
+        ReceiverConfig {
+            follow,
+            join: Join::FirstSeen,
+            lines: 1,
+            max_early_packets: 4_096,
+            max_early_bytes: 8 << 20,
+            max_jump: 1 << 20,
+            gaps: GapConfig::default(),
+        }
+    }
+}
+
+/// Where a datagram came from. Indices are those of the configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// A line of the feed.
+    Line(usize),
+    /// A retransmission server, on the socket that requests are sent from.
+    Server(usize),
+}
+
+/// What a receiver hands out, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delivery<'a> {
+    /// A session is followed from here on.
+    NewSession {
+        /// Its name.
+        session: Session,
+        /// The first sequence that will be delivered, or given as a gap.
+        next: u64,
+        /// The session followed before, and the sequence after the last that was delivered of it.
+        previous: Option<(Session, u64)>,
+    },
+    /// One message.
+    Message {
+        /// The publisher's sequence.
+        sequence: u64,
+        /// Its bytes, lent for the time of the call.
+        data: &'a [u8],
+    },
+    /// These messages will never come.
+    Gap {
+        /// The first missing sequence.
+        from: u64,
+        /// The sequence after the last missing one.
+        to: u64,
+    },
+    /// The session is over and was delivered whole.
+    End {
+        /// Its name.
+        session: Session,
+        /// The sequence after its last message.
+        next: u64,
+    },
+}
+
+/// The state of one receiver. Its memory is bounded by its configuration.
+#[derive(Debug)]
+pub struct Receiver {
+    config: ReceiverConfig,
+    session: Option<Session>,
+    next: u64,
+    horizon: u64,
+    /// For each line, the highest sequence that it has passed.
+    lines: [u64; MAX_LINES],
+    end: Option<u64>,
+    end_announced: bool,
+    jump: Option<Jump>,
+    heard_ns: u64,
+    store: Store,
+    gaps: Gaps,
+    counters: ReceiverCounters,
+}
+
+impl Receiver {
+    /// A receiver that has heard nothing. Allocates its tables; buffers for early packets come when first needed.
+    pub fn new(mut config: ReceiverConfig) -> Receiver {
+        config.lines = config.lines.clamp(1, MAX_LINES);
+        let (session, next) = match config.join {
+            Join::Resume { session, next } => (Some(session), next.max(1)),
+            _ => (None, 1),
+        };
+        Receiver {
+            session,
+            next,
+            horizon: next,
+            lines: [next; MAX_LINES],
+            end: None,
+            end_announced: false,
+            jump: None,
+            heard_ns: 0,
+            store: Store::new(config.max_early_packets, config.max_early_bytes),
+            gaps: Gaps::new(config.gaps),
+            counters: ReceiverCounters::default(),
+            config,
+        }
+    }
+
+    /// Takes one datagram in and hands out whatever it completes. The usual one, next in order, is checked, handed out
+    /// from where it lies, and leaves no trace.
+    pub fn handle_datagram(
+        &mut self,
+        now_ns: u64,
+        origin: Origin,
+        datagram: &[u8],
+        sink: &mut impl FnMut(Delivery<'_>),
+    ) {
+        let packet = match Downstream::parse(datagram) {
+            Ok(packet) => packet,
+            Err(reason) => return self.counters.malformed.count(reason),
+        };
+        let end = match packet.body {
+            Body::Messages(messages) => messages.end(),
+            Body::Heartbeat | Body::End => packet.sequence,
+        };
+        // Not even a packet that begins a session: no channel counts so far.
+        if end > MAX_SEQUENCE && !fault!("packets_of_any_sequence") {
+            self.counters.packets_implausible += 1;
+            return;
+        }
+        if self.session != Some(packet.session) && !self.follow(now_ns, origin, &packet, sink) {
+            return;
+        }
+        if !self.is_plausible(end) {
+            self.counters.packets_implausible += 1;
+            return;
+        }
+        self.heard_ns = now_ns;
+        self.counters.packets += 1;
+        match packet.body {
+            Body::Messages(messages) => {
+                if let Origin::Server(server) = origin {
+                    self.note_reply(now_ns, server, messages.first(), datagram.len());
+                }
+                self.handle_messages(now_ns, origin, messages, sink);
+            }
+            Body::Heartbeat => self.counters.heartbeats += 1,
+            Body::End => {
+                self.counters.heartbeats += 1;
+                self.end = Some(packet.sequence);
+            }
+        }
+        self.raise_horizon(now_ns, end);
+        if let Origin::Line(line) = origin {
+            self.pass(line, end);
+        }
+        if self.end.is_some() {
+            self.announce_end(sink);
+        }
+    }
+
+    /// A server's word that it holds nothing before `oldest`, in answer to a request that started at `first`. Taken
+    /// only when there is such a request.
+    pub fn handle_gone(
+        &mut self,
+        now_ns: u64,
+        server: usize,
+        (session, first, oldest): (Session, u64, u64),
+        sink: &mut impl FnMut(Delivery<'_>),
+    ) {
+        if self.session != Some(session) {
+            return;
+        }
+        if self.gaps.handle_gone(now_ns, server, first, oldest, &mut self.counters) {
+            if let Some(counters) = self.counters.servers.get_mut(server) {
+                counters.gone += 1;
+            }
+            self.advance(sink);
+        }
+    }
+
+    /// A server's word that it holds what was asked for from `first` on, but may not send it yet. Taken only when there is
+    /// such a request.
+    pub fn handle_later(&mut self, now_ns: u64, server: usize, (session, first): (Session, u64)) {
+        if self.session == Some(session)
+            && self.gaps.handle_later(now_ns, server, first, &mut self.counters)
+            && let Some(counters) = self.counters.servers.get_mut(server)
+        {
+            counters.later += 1;
+        }
+    }
+
+    /// Any other word from a server, as of a lease: it is there.
+    pub fn note_alive(&mut self, now_ns: u64, server: usize) {
+        self.gaps.note_alive(now_ns, server);
+    }
+
+    /// A round trip to a server that was measured elsewhere, as by a lease exchange: spares the first guess.
+    pub fn note_rtt(&mut self, server: usize, rtt_ns: u64) {
+        self.gaps.note_rtt(server, rtt_ns);
+    }
+
+    /// Lets time act. Call when [`Receiver::next_deadline`] has come; early calls are free.
+    pub fn handle_timeout(&mut self, now_ns: u64, sink: &mut impl FnMut(Delivery<'_>)) {
+        self.gaps.handle_timeout(now_ns, &mut self.counters);
+        self.advance(sink);
+    }
+
+    /// The next request to send, as the server's index and the datagram. Drain it after every `handle_*`.
+    pub fn poll_request(&mut self, now_ns: u64) -> Option<(usize, [u8; REQUEST_BYTES])> {
+        let session = self.session?;
+        let room = self.store.room(self.config.gaps.payload_bytes);
+        let ask = self.gaps.poll_request(now_ns, room, &mut self.counters)?;
+        Some((ask.server, Request { session, first: ask.first, count: ask.count }.encode()))
+    }
+
+    /// When to call [`Receiver::handle_timeout`]; `None` while time changes nothing.
+    pub fn next_deadline(&self) -> Option<u64> {
+        self.gaps.next_deadline()
+    }
+
+    fn note_reply(&mut self, now_ns: u64, server: usize, first: u64, size: usize) {
+        if let Some(counters) = self.counters.servers.get_mut(server) {
+            counters.packets += 1;
+            counters.repair_bytes += size as u64;
+        }
+        self.gaps.handle_reply(now_ns, server, first, &mut self.counters);
+    }
+
+    fn handle_messages(
+        &mut self,
+        now_ns: u64,
+        origin: Origin,
+        messages: Messages<'_>,
+        sink: &mut impl FnMut(Delivery<'_>),
+    ) {
+        let (first, end) = (messages.first(), messages.end());
+        self.counters.messages_received += messages.count();
+        self.gaps.note_sizes(messages.count(), messages.blocks().len());
+        let of_use = if first > self.next {
+            self.keep(now_ns, origin, messages)
+        } else if end > self.next {
+            let from = self.next;
+            let fresh = end.saturating_sub(self.horizon.max(from));
+            let filled = self.fill(now_ns, origin, from, end, first);
+            let early = self.horizon > from;
+            self.horizon = self.horizon.max(end);
+            self.deliver(messages, sink);
+            if early {
+                self.advance(sink);
+            }
+            filled + fresh
+        } else {
+            self.counters.messages_duplicate += messages.count();
+            0
+        };
+        self.note_use(origin, &messages, of_use);
+        if let (Origin::Server(server), 0) = (origin, of_use) {
+            self.gaps.handle_needless(server);
+        }
+    }
+
+    // Hands out what of `messages` is not delivered yet; they start at or before `next`.
+    fn deliver(&mut self, messages: Messages<'_>, sink: &mut impl FnMut(Delivery<'_>)) {
+        let known = self.next.min(messages.end()) - messages.first();
+        self.counters.messages_duplicate += known;
+        self.counters.messages_delivered += messages.count() - known;
+        for (sequence, data) in messages.iter().skip(known as usize) {
+            sink(Delivery::Message { sequence, data });
+        }
+        self.next = self.next.max(messages.end());
+    }
+
+    // Stores what of an early packet is not there yet. What the store has no room for stays, or becomes, a hole.
+    fn keep(&mut self, now_ns: u64, origin: Origin, messages: Messages<'_>) -> u64 {
+        let (first, end) = (messages.first(), messages.end());
+        self.raise_horizon(now_ns, first);
+        let (mut kept, mut refused, mut at) = (0, 0, first);
+        while let Some((from, to)) = self.store.next_missing(at, end) {
+            // Repairs may use the whole store, live packets three quarters: what is asked for must find room.
+            let spare = matches!(origin, Origin::Line(_)) && to > self.horizon;
+            if self.gaps.has_room(from, to) && self.store.insert(messages.range(from, to), spare) {
+                self.fill(now_ns, origin, from, to, first);
+                self.horizon = self.horizon.max(to);
+                kept += to - from;
+            } else {
+                self.raise_horizon(now_ns, to);
+                refused += to - from;
+            }
+            at = to;
+        }
+        self.counters.messages_refused += refused;
+        self.counters.messages_duplicate += messages.count() - kept - refused;
+        kept
+    }
+
+    // Closes holes over `from..to`; gives how many messages of it were missing.
+    fn fill(&mut self, now_ns: u64, origin: Origin, from: u64, to: u64, packet_first: u64) -> u64 {
+        if self.gaps.is_empty() {
+            return 0;
+        }
+        let server = match origin {
+            Origin::Line(_) => None,
+            Origin::Server(server) => Some(server),
+        };
+        let filled = self.gaps.fill(now_ns, from, to, server, &mut self.counters);
+        match (server, filled) {
+            (_, 0) => {}
+            (Some(server), _) => self.gaps.handle_rest(server, packet_first),
+            (None, _) => self.counters.packets_reordered += 1,
+        }
+        filled
+    }
+
+    // Everything before `sequence` has been published; what of it is unknown is a hole.
+    fn raise_horizon(&mut self, now_ns: u64, sequence: u64) {
+        if sequence > self.horizon {
+            self.gaps.extend(now_ns, self.horizon, sequence, &mut self.counters);
+            self.horizon = sequence;
+        }
+    }
+
+    fn pass(&mut self, line: usize, end: u64) {
+        let Some(passed) = self.lines.get_mut(line) else {
+            return;
+        };
+        *passed = end.max(*passed);
+        self.counters.lines[line].packets += 1;
+        // With a single line, passing a hole says nothing: only the hold tells lost from late.
+        if self.config.lines > 1 && !self.gaps.is_empty() {
+            let by_all = self.lines.iter().take(self.config.lines).min();
+            self.gaps.handle_passed(by_all.copied().unwrap_or(0));
+        }
+    }
+
+    fn note_use(&mut self, origin: Origin, messages: &Messages<'_>, of_use: u64) {
+        if let Origin::Line(line) = origin
+            && let Some(counters) = self.counters.lines.get_mut(line)
+        {
+            counters.messages_first += of_use;
+            counters.messages_duplicate += messages.count() - of_use.min(messages.count());
+        }
+    }
+
+    // Hands out stored runs and given-up holes for as long as one of them is next. Each turn uses one up.
+    fn advance(&mut self, sink: &mut impl FnMut(Delivery<'_>)) {
+        loop {
+            if let Some(run) = self.store.take_ready(self.next) {
+                self.deliver(run.messages(), sink);
+                self.store.recycle(run);
+            } else if let Some(end) = self.gaps.take_expired(self.next) {
+                let given_up = end - self.next;
+                self.counters.messages_expired = self.counters.messages_expired.saturating_add(given_up);
+                sink(Delivery::Gap { from: self.next, to: end });
+                self.next = end;
+            } else {
+                break;
+            }
+        }
+        self.announce_end(sink);
+    }
+
+    fn announce_end(&mut self, sink: &mut impl FnMut(Delivery<'_>)) {
+        match (self.end, self.session) {
+            // A publisher that came back and went on after its end has not ended.
+            (Some(end), _) if end < self.horizon => (self.end, self.end_announced) = (None, false),
+            (Some(end), Some(session)) if end == self.next && !self.end_announced => {
+                self.end_announced = true;
+                sink(Delivery::End { session, next: end });
+            }
+            _ => {}
+        }
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> &ReceiverCounters {
+        &self.counters
+    }
+
+    /// The session followed, once one is known.
+    pub fn session(&self) -> Option<Session> {
+        self.session
+    }
+
+    /// The next sequence to be delivered.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// The sequence after the last that is known to have been published.
+    pub fn horizon(&self) -> u64 {
+        self.horizon
+    }
+
+    /// The holes and the early packets, for metrics.
+    pub fn backlog(&self) -> (&Gaps, &Store) {
+        (&self.gaps, &self.store)
+    }
+}

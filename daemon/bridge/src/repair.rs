@@ -1,0 +1,297 @@
+//! The egress's second thread: retransmissions from the ring, and unicast leases.
+//!
+//! Sleeps until a datagram comes. Reads the ring through a subscriber of its own, by sequence; what the ring no longer
+//! holds is gone, and receivers are told so. Who may ask, and how much, is `proto::replay`'s and `proto::lease`'s affair.
+
+use shmcast::hosting::datagrams::{self, Datagram, Inbox};
+use shmcast::{Event, LocateError, Preparation, RecvError, Start, Subscriber, SubscriberBuilder, Wait};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+use zerocopy::FromZeros;
+
+use super::BridgeError;
+use super::egress::Shared;
+use super::proto::SECOND_NS;
+use super::proto::control::{CONTROL_MAX_BYTES, is_control};
+use super::proto::lease::{LeaseConfig, LeaseServer};
+use super::proto::limit::{AllowList, Rate};
+use super::proto::replay::{GLOBAL_RATE_BYTES, Held, Replay, ReplayConfig, Reply, SOURCE_RATE_BYTES};
+use super::proto::wire::Request;
+use super::socket::wait_for_any;
+use super::spec::RepairSpec;
+use super::status::RepairCounters;
+use super::thread::Clock;
+
+/// Longest sleep: how late a stop and the end of a lease are noticed.
+const LOOK_UP: Duration = Duration::from_millis(20);
+/// A datagram to a server is a request or a control datagram; what is longer is neither.
+const SLOT_BYTES: usize = 256;
+/// How long a token bucket's burst lasts at its rate.
+const BURST_SHARE: u64 = 25;
+/// How often the feed's own rate is measured.
+const MEASURE_EVERY_NS: u64 = SECOND_NS / 4;
+
+/// The addresses that live packets are sent to, written by the repair thread and read by the sending one.
+#[derive(Debug)]
+pub(super) struct LiveTable {
+    /// Each an address and a port.
+    places: Box<[AtomicU64]>,
+    used: AtomicUsize,
+}
+
+impl LiveTable {
+    pub(super) fn new(most: usize) -> Self {
+        Self { places: (0..most).map(|_| AtomicU64::new(0)).collect(), used: AtomicUsize::new(0) }
+    }
+
+    /// One relaxed load an address. While the table changes, an address may be missed or come twice.
+    pub(super) fn iter(&self) -> impl Iterator<Item = SocketAddrV4> + '_ {
+        let used = self.used.load(Ordering::Relaxed);
+        self.places.iter().take(used).map(|place| {
+            let place = place.load(Ordering::Relaxed);
+            SocketAddrV4::new(Ipv4Addr::from((place >> 16) as u32), place as u16)
+        })
+    }
+
+    fn set(&self, addresses: impl Iterator<Item = SocketAddrV4>) {
+        let mut used = 0;
+        for (place, address) in self.places.iter().zip(addresses) {
+            let word = u64::from(u32::from(*address.ip())) << 16 | u64::from(address.port());
+            place.store(word, Ordering::Relaxed);
+            used += 1;
+        }
+        self.used.store(used, Ordering::Relaxed);
+    }
+}
+
+/// The thread's state.
+pub(super) struct Repair {
+    socket: UdpSocket,
+    inbox: Inbox,
+    replay: Replay,
+    leases: LeaseServer,
+    channel: SubscriberBuilder,
+    ring: Ring,
+    counters: RepairCounters,
+    last_drops: u32,
+    reply: Vec<u8>,
+    feed: FeedRate,
+    clock: Clock,
+    shared: Arc<Shared>,
+}
+
+/// How many bytes a second the feed takes: peaks at once, fading over seconds.
+#[derive(Debug, Default)]
+struct FeedRate {
+    bytes: u64,
+    since_ns: u64,
+    per_second: u64,
+}
+
+/// The ring as retransmissions read it.
+struct Ring {
+    /// `None` while the channel is gone.
+    subscriber: Option<Subscriber>,
+    /// Which of the egress's attachments it belongs to.
+    attached: u64,
+}
+
+impl Repair {
+    pub(super) fn new(
+        spec: &RepairSpec,
+        payload_bytes: usize,
+        socket: UdpSocket,
+        channel: SubscriberBuilder,
+        clock: Clock,
+        shared: Arc<Shared>,
+    ) -> Result<Self, BridgeError> {
+        let rate = |per_second: u64| Rate { per_second, burst: per_second / BURST_SHARE };
+        let allow = AllowList::new(spec.allow.clone());
+        let replay = ReplayConfig {
+            payload_bytes,
+            allow: allow.clone(),
+            trust_allowed: spec.trust_allowed,
+            source_rate: rate(spec.source_rate_bytes.unwrap_or(SOURCE_RATE_BYTES)),
+            source_grows: spec.source_rate_bytes.is_none(),
+            global_rate: rate(spec.rate_bytes.unwrap_or(GLOBAL_RATE_BYTES)),
+            global_grows: spec.rate_bytes.is_none(),
+            ..ReplayConfig::default()
+        };
+        let lease_ns = spec.lease_s.saturating_mul(SECOND_NS);
+        let leases = LeaseConfig {
+            allow,
+            lease_ns,
+            cookie_ns: lease_ns.saturating_mul(2),
+            max_leases: spec.max_leases,
+            ..LeaseConfig::default()
+        };
+        let mut random = [0; 24];
+        getrandom::fill(&mut random).map_err(|e| BridgeError::Start(io::Error::other(e)))?;
+        let (key, epoch) = random.split_at(16);
+        let key = key.try_into().expect("sixteen bytes");
+        let epoch = u64::from_ne_bytes(epoch.try_into().expect("eight bytes"));
+        // It never waits and is nobody's reader: it must not be counted, nor shown as one that lags.
+        let channel = channel.start(Start::Latest).wait(Wait::Yield).page(false).prepare(Preparation::NONE);
+        let attached = shared.attached.load(Ordering::Acquire);
+        let ring = Ring { subscriber: Some(channel.clone().open()?), attached };
+        Ok(Self {
+            socket,
+            inbox: Inbox::new(SLOT_BYTES),
+            replay: Replay::new(replay),
+            leases: LeaseServer::new(leases, key, epoch),
+            channel,
+            ring,
+            counters: RepairCounters::new_zeroed(),
+            last_drops: 0,
+            reply: vec![0; payload_bytes],
+            feed: FeedRate::default(),
+            clock,
+            shared,
+        })
+    }
+
+    pub(super) fn run(mut self) {
+        while !self.shared.stop.load(Ordering::Relaxed) {
+            self.follow();
+            self.measure();
+            // An ICMP error is about an earlier reply, and says nothing that matters here.
+            while self.inbox.receive(&self.socket).is_ok_and(|received| received > 0) {
+                self.answer_all();
+                self.measure();
+            }
+            self.leases.expire(self.clock.now_ns());
+            self.show_leases();
+            self.show();
+            wait_for_any([self.socket.as_fd()].into_iter(), LOOK_UP);
+        }
+        self.show();
+    }
+
+    /// Attaches to the channel that the sending thread has found.
+    fn follow(&mut self) {
+        let attached = self.shared.attached.load(Ordering::Acquire);
+        if attached != self.ring.attached {
+            self.ring = Ring { subscriber: self.channel.clone().open().ok(), attached };
+        }
+    }
+
+    /// Lets repairs keep up with the feed.
+    fn measure(&mut self) {
+        let now_ns = self.clock.now_ns();
+        if now_ns.saturating_sub(self.feed.since_ns) >= MEASURE_EVERY_NS {
+            self.feed.note(now_ns, self.shared.counters.read().bytes);
+            self.replay.note_live_rate(self.feed.per_second);
+        }
+    }
+
+    fn answer_all(&mut self) {
+        let Self { inbox, socket, replay, leases, ring, counters, last_drops, reply, clock, shared, .. } =
+            self;
+        let now_ns = clock.now_ns();
+        for datagram in inbox.datagrams() {
+            counters.datagrams += 1;
+            if let Some(drops) = datagram.dropped {
+                counters.kernel_drops += u64::from(drops.wrapping_sub(*last_drops));
+                *last_drops = drops;
+            }
+            let sent = if is_control(datagram.bytes) {
+                let mut out = [0; CONTROL_MAX_BYTES];
+                let size = leases.handle_datagram(now_ns, datagram.from.into(), datagram.bytes, &mut out);
+                size.map(|size| datagrams::send(&*socket, datagram.from, [&out[..size]]))
+            } else {
+                let from = datagram.from.into();
+                let proved = (from, leases.is_proved(now_ns, from));
+                answer(now_ns, proved, &datagram, (replay, ring, shared), reply)
+                    .map(|size| datagrams::send(&*socket, datagram.from, [&reply[..size]]))
+            };
+            counters.replies_refused += sent.map_or(0, |sent| sent.refused);
+        }
+        // Now rather than at the end of the flood: who was granted a lease waits for its packets.
+        self.show_leases();
+        self.show();
+    }
+
+    fn show_leases(&self) {
+        let addresses = self.leases.live_addresses(self.clock.now_ns());
+        self.shared.live.set(addresses.filter_map(|address| match address {
+            std::net::SocketAddr::V4(address) => Some(address),
+            std::net::SocketAddr::V6(_) => None,
+        }));
+    }
+
+    fn show(&mut self) {
+        self.counters.set(self.replay.counters(), self.leases.counters(), self.leases.len());
+        self.shared.repair.show(&self.counters);
+    }
+}
+
+/// Answers a request; gives the size of the reply.
+fn answer(
+    now_ns: u64,
+    source: (std::net::SocketAddr, bool),
+    datagram: &Datagram<'_>,
+    (replay, ring, shared): (&mut Replay, &mut Ring, &Shared),
+    reply: &mut [u8],
+) -> Option<usize> {
+    let next = shared.next.load(Ordering::Acquire);
+    let oldest = Request::parse(datagram.bytes).map_or(1, |request| ring.oldest_from(request.first, next));
+    let held = Held { oldest, next };
+    let read = |sequence, room: &mut [u8]| ring.read(sequence, room);
+    match replay.handle_request(now_ns, source, datagram.bytes, (shared.session(), held), reply, read) {
+        Reply::Messages { bytes, .. } | Reply::Gone { bytes } | Reply::Later { bytes } => Some(bytes),
+        Reply::Nothing(_) => None,
+    }
+}
+
+impl FeedRate {
+    fn note(&mut self, now_ns: u64, bytes: u64) {
+        let (more, took_ns) = (bytes.saturating_sub(self.bytes), now_ns.saturating_sub(self.since_ns).max(1));
+        let per_second = u128::from(more) * u128::from(SECOND_NS) / u128::from(took_ns);
+        let faded = self.per_second - self.per_second / 16;
+        self.per_second = u64::try_from(per_second).unwrap_or(u64::MAX).max(faded);
+        (self.bytes, self.since_ns) = (bytes, now_ns);
+    }
+}
+
+impl Ring {
+    /// The first message from `sequence` on that is there: the sequence itself, or what lies behind a loss. O(1) for what
+    /// is there.
+    fn oldest_from(&mut self, sequence: u64, next: u64) -> u64 {
+        let Some(subscriber) = &mut self.subscriber else { return next };
+        match subscriber.seek(sequence) {
+            // Into no room at all: what is there is not taken, but a gap or an empty message.
+            Ok(()) => match subscriber.try_recv_into(&mut []) {
+                Ok(Some(Event::Gap { to, .. })) => to + 1,
+                Ok(_) | Err(_) => sequence,
+            },
+            Err(LocateError::TooOld { oldest, .. }) => oldest.max(sequence + 1).min(next),
+            Err(_) => sequence,
+        }
+    }
+
+    fn read(&mut self, sequence: u64, room: &mut [u8]) -> Option<usize> {
+        let subscriber = self.subscriber.as_mut()?;
+        if subscriber.next_sequence() != sequence {
+            subscriber.seek(sequence).ok()?;
+        }
+        loop {
+            match subscriber.try_recv_into(room) {
+                Ok(Some(Event::Message(message))) => {
+                    return (message.sequence == sequence).then_some(message.payload.len());
+                }
+                Ok(Some(Event::NewEpoch { .. } | Event::NewSession { .. } | Event::End)) => {}
+                Ok(Some(Event::Gap { .. } | Event::Lapped(_)) | None) => return None,
+                Err(RecvError::TooSmall { .. }) => return None,
+                // Gone, or begun again: the sending thread finds it, and then it is attached to anew.
+                Ok(Some(_)) | Err(_) => {
+                    self.subscriber = None;
+                    return None;
+                }
+            }
+        }
+    }
+}

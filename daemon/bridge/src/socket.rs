@@ -1,0 +1,294 @@
+//! The bridge's sockets: opened, joined and tuned before the first packet.
+//!
+//! What a bridge cannot do without is an error; what only makes it faster or better informed is a refusal in words, kept
+//! for status and said once. Relies on `shmcast::hosting::datagrams` for what moves bytes. IPv4.
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::time::TimeSpec;
+use rustix::net::netdevice::name_to_index;
+use shmcast::hosting::{datagrams, interfaces};
+use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use super::spec::LineSpec;
+
+/// Packets that one busy poll takes from the card at most.
+const BUSY_POLL_BUDGET: u16 = 64;
+/// Most sockets that one thread waits on: the lines, the requests, the leases.
+pub const MAX_SOCKETS: usize = super::proto::MAX_LINES + 2;
+
+/// Why a socket that the bridge needs could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// The system refused.
+    #[error("{what} {address}: {source}{}", hint(source, address))]
+    Os {
+        /// What was tried.
+        what: &'static str,
+        /// With which address.
+        address: SocketAddrV4,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The host does not say which interfaces it has.
+    #[error(
+        "line {group}: cannot list the interfaces of this host to find {name:?}: {source}: \
+         a filter of system calls may forbid it (SIOCGIFCONF on an IPv4 socket)"
+    )]
+    Interfaces {
+        /// The line.
+        group: SocketAddrV4,
+        /// The interface asked for.
+        name: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// There is no such interface, or it has no IPv4 address.
+    #[error("line {group}: interface {name:?} {why}: give one of {}", found.join(", "))]
+    Interface {
+        /// The line.
+        group: SocketAddrV4,
+        /// The interface asked for.
+        name: String,
+        /// What is wrong with it.
+        why: &'static str,
+        /// The interfaces that would do.
+        found: Vec<String>,
+    },
+}
+
+fn hint(source: &io::Error, address: &SocketAddrV4) -> String {
+    match source.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::EADDRINUSE) => ": another program has this port, give another or stop it".to_owned(),
+        Some(Errno::EADDRNOTAVAIL) => ": no interface of this host has this address".to_owned(),
+        Some(Errno::ENODEV) if address.ip().is_multicast() => {
+            ": no interface is routed to this group, name one".to_owned()
+        }
+        _ => String::new(),
+    }
+}
+
+fn os(what: &'static str, address: SocketAddrV4) -> impl FnOnce(io::Error) -> SocketError {
+    move |source| SocketError::Os { what, address, source }
+}
+
+/// What the system refused, in words.
+#[derive(Debug, Default)]
+pub struct Refusals(pub Vec<String>);
+
+impl Refusals {
+    fn note(&mut self, of: impl fmt::Display, result: io::Result<()>) {
+        if let Err(e) = result {
+            self.0.push(format!("{of}: {e}"));
+        }
+    }
+}
+
+/// How a socket that receives is tuned.
+#[derive(Debug, Clone, Copy)]
+pub struct Tuning {
+    /// Bytes of its buffer that are asked for.
+    pub buffer_bytes: usize,
+    /// How long the kernel polls the card, in microseconds; 0 for not at all.
+    pub busy_poll_us: u32,
+}
+
+/// A socket that receives one line: joined, bound to the group's own address, deaf to groups that others joined.
+///
+/// # Errors
+/// [`SocketError`]
+pub fn open_line(line: &LineSpec, tuning: Tuning, refusals: &mut Refusals) -> Result<UdpSocket, SocketError> {
+    let group = line.group;
+    let socket = new_socket(group)?;
+    if group.ip().is_multicast() {
+        // Several bridges of this host may listen to one group.
+        socket.set_reuse_address(true).map_err(os("share", group))?;
+        socket.set_multicast_all_v4(false).map_err(os("leave other programs' groups out of", group))?;
+    }
+    bind(&socket, group)?;
+    if group.ip().is_multicast() {
+        let interface = interface_of(line, &socket)?;
+        match line.source {
+            Some(source) => {
+                let interface = interface.unwrap_or(Ipv4Addr::UNSPECIFIED);
+                socket.join_ssm_v4(&source, group.ip(), &interface).map_err(os("join", group))?;
+            }
+            None => {
+                let interface = InterfaceIndexOrAddress::Address(interface.unwrap_or(Ipv4Addr::UNSPECIFIED));
+                socket.join_multicast_v4_n(group.ip(), &interface).map_err(os("join", group))?;
+            }
+        }
+    }
+    tune(&socket, &format!("line {group}"), tuning, refusals);
+    Ok(socket.into())
+}
+
+/// A socket that sends one line.
+///
+/// # Errors
+/// [`SocketError`]
+pub fn open_sender(line: &LineSpec, ttl: u8, loopback: bool) -> Result<UdpSocket, SocketError> {
+    let socket = new_socket(line.group)?;
+    if line.group.ip().is_multicast() {
+        socket.set_multicast_ttl_v4(u32::from(ttl)).map_err(os("set the TTL of", line.group))?;
+        socket.set_multicast_loop_v4(loopback).map_err(os("set the loopback of", line.group))?;
+        if let Some(interface) = interface_of(line, &socket)? {
+            socket.set_multicast_if_v4(&interface).map_err(os("choose the interface of", line.group))?;
+        }
+    }
+    // On a blocking socket a full send buffer makes the bridge wait, and the ring holds what comes meanwhile.
+    socket.set_nonblocking(false).map_err(os("set the mode of", line.group))?;
+    Ok(socket.into())
+}
+
+/// A socket at `address`, for requests and leases: a server's at an address of its own, a receiver's at port 0.
+///
+/// # Errors
+/// [`SocketError`]
+pub fn open_unicast(
+    address: SocketAddrV4,
+    tuning: Tuning,
+    refusals: &mut Refusals,
+) -> Result<UdpSocket, SocketError> {
+    let socket = new_socket(address)?;
+    bind(&socket, address)?;
+    tune(&socket, &format!("socket {address}"), tuning, refusals);
+    Ok(socket.into())
+}
+
+fn new_socket(address: SocketAddrV4) -> Result<Socket, SocketError> {
+    Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)).map_err(os("make a socket for", address))
+}
+
+fn bind(socket: &Socket, address: SocketAddrV4) -> Result<(), SocketError> {
+    socket.bind(&SocketAddr::V4(address).into()).map_err(os("bind to", address))
+}
+
+fn tune(socket: &Socket, name: &str, tuning: Tuning, refusals: &mut Refusals) {
+    let asked = tuning.buffer_bytes;
+    // The forced size needs CAP_NET_ADMIN; without it the host's limit holds.
+    if setsockopt(socket, sockopt::RcvBufForce, &asked).is_err() {
+        refusals.note(format!("{name}: receive buffer"), socket.set_recv_buffer_size(asked));
+    }
+    match socket.recv_buffer_size() {
+        // The kernel counts its own overhead: it doubles what is asked.
+        Ok(got) if got / 2 < asked => refusals.0.push(format!(
+            "{name}: receive buffer of {} B instead of {asked} B: raise net.core.rmem_max, or give CAP_NET_ADMIN",
+            got / 2
+        )),
+        _ => {}
+    }
+    refusals.note(
+        format!("{name}: drop counts"),
+        setsockopt(socket, sockopt::RxqOvfl, &1).map_err(io::Error::from),
+    );
+    refusals.note(
+        format!("{name}: receive time stamps"),
+        setsockopt(socket, sockopt::ReceiveTimestampns, &true).map_err(io::Error::from),
+    );
+    if tuning.busy_poll_us > 0 {
+        refusals.note(
+            format!("{name}: busy polling for {} us (CAP_NET_ADMIN)", tuning.busy_poll_us),
+            socket.set_busy_poll(tuning.busy_poll_us),
+        );
+        refusals.note(
+            format!("{name}: preferring busy polling (CAP_NET_ADMIN)"),
+            datagrams::prefer_busy_poll(socket, BUSY_POLL_BUDGET),
+        );
+    }
+}
+
+/// The IPv4 address of the line's interface; `None` where the choice is the kernel's.
+fn interface_of(line: &LineSpec, socket: &Socket) -> Result<Option<Ipv4Addr>, SocketError> {
+    let Some(name) = &line.interface else { return Ok(None) };
+    let unlisted = |source| SocketError::Interfaces { group: line.group, name: name.clone(), source };
+    let found = interfaces::ipv4_addresses(socket).map_err(unlisted)?;
+    let wanted = name.parse::<Ipv4Addr>().ok();
+    let is_wanted = |(other, address): &&(String, Ipv4Addr)| other == name || wanted == Some(*address);
+    match found.iter().find(is_wanted) {
+        Some((_, address)) => Ok(Some(*address)),
+        None => Err(SocketError::Interface {
+            group: line.group,
+            name: name.clone(),
+            why: match name_to_index(socket, name) {
+                Ok(_) => "has no IPv4 address",
+                Err(_) => "does not exist",
+            },
+            found: found.iter().map(|(name, address)| format!("{name} ({address})")).collect(),
+        }),
+    }
+}
+
+/// Waits until one of the sockets has something, or the time is over.
+pub fn wait_for_any<'fd>(sockets: impl Iterator<Item = BorrowedFd<'fd>>, limit: Duration) {
+    let mut polls = [const { None }; MAX_SOCKETS];
+    let mut used = 0;
+    for (place, socket) in polls.iter_mut().zip(sockets) {
+        *place = Some(PollFd::new(socket, PollFlags::POLLIN));
+        used += 1;
+    }
+    // All places are filled with some socket, for a plain array; only those used are waited on.
+    let Some(first) = polls[0].clone() else { return std::thread::sleep(limit) };
+    let mut polls = polls.map(|poll| poll.unwrap_or_else(|| first.clone()));
+    // An error, such as a signal, is an early return, and early returns are harmless.
+    let _ = ppoll(&mut polls[..used], Some(TimeSpec::from_duration(limit)), None);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(group: &str, interface: Option<&str>) -> LineSpec {
+        let group = group.parse().unwrap();
+        LineSpec { group, interface: interface.map(str::to_owned), source: None }
+    }
+
+    #[test]
+    fn an_interface_that_is_not_there_is_named_beside_those_that_are() {
+        let error = open_sender(&line("239.255.7.1:40001", Some("nosuch0")), 1, true).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("\"nosuch0\" does not exist") && text.contains("lo (127.0.0.1)"), "{text}");
+    }
+
+    #[test]
+    fn a_host_that_does_not_list_its_interfaces_is_an_error_and_no_host_without_any() {
+        let no_socket = std::fs::File::open("/dev/null").unwrap();
+        let no_socket = Socket::from(std::os::fd::OwnedFd::from(no_socket));
+        let error = interface_of(&line("239.255.7.1:40001", Some("lo")), &no_socket).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("cannot list the interfaces") && text.contains("\"lo\""), "{text}");
+    }
+
+    #[test]
+    fn a_port_that_is_taken_says_so() {
+        let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let SocketAddr::V4(address) = taken.local_addr().unwrap() else { panic!("an IPv4 socket") };
+        let tuning = Tuning { buffer_bytes: 1 << 16, busy_poll_us: 0 };
+        let error = open_unicast(address, tuning, &mut Refusals::default()).unwrap_err();
+        assert!(error.to_string().contains("another program has this port"), "{error}");
+    }
+
+    #[test]
+    fn a_group_is_heard_on_its_own_port_and_no_other() {
+        let mut refusals = Refusals::default();
+        let tuning = Tuning { buffer_bytes: 1 << 16, busy_poll_us: 0 };
+        let mine = line("239.255.7.2:40002", Some("lo"));
+        let socket = open_line(&mine, tuning, &mut refusals).unwrap();
+        let other = line("239.255.7.3:40002", Some("lo"));
+        let _other = open_line(&other, tuning, &mut refusals).unwrap();
+        for (to, byte) in [(&other, 1u8), (&mine, 2)] {
+            let sender = open_sender(to, 0, true).unwrap();
+            assert_eq!(datagrams::send(&sender, to.group, [&[byte][..]]).sent, 1);
+        }
+        wait_for_any([std::os::fd::AsFd::as_fd(&socket)].into_iter(), Duration::from_secs(5));
+        let mut inbox = datagrams::Inbox::new(16);
+        assert_eq!(inbox.receive(&socket).unwrap(), 1);
+        assert_eq!(inbox.datagrams().next().unwrap().bytes, [2]);
+    }
+}

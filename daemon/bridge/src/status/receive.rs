@@ -1,0 +1,211 @@
+//! What the receiving thread counts.
+
+use serde::{Serialize, Serializer};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::{MAX_LINES, MAX_SERVERS, Malformed};
+use crate::proto::receiver::Receiver;
+
+/// What the receiving thread counts. `messages_received` is `messages_delivered` and `messages_duplicate` and
+/// `messages_refused` and `messages_stored` together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ReceiveCounters {
+    /// The sequence that the local channel's next message will have.
+    pub next_sequence: u64,
+    /// The sequence after the last that is known to have been published.
+    pub horizon: u64,
+    /// Sound packets of our session, from anywhere.
+    pub packets: u64,
+    /// Messages in them.
+    pub messages_received: u64,
+    /// Messages handed on.
+    pub messages_delivered: u64,
+    /// Messages that were there already.
+    pub messages_duplicate: u64,
+    /// Messages dropped because the store for early ones was full; they are asked for again.
+    pub messages_refused: u64,
+    /// Early messages kept at the moment.
+    pub messages_stored: u64,
+    /// Messages published into the local channel.
+    pub messages_published: u64,
+    /// Messages told to local readers as a gap.
+    pub messages_missing: u64,
+    /// Of those, messages larger than the local channel takes.
+    pub messages_too_large: u64,
+    /// Messages that the local channel has already, from before a restart of the bridge.
+    pub messages_behind: u64,
+    /// Messages given up.
+    pub messages_expired: u64,
+    /// Holes found.
+    pub gaps: u64,
+    /// Messages in them.
+    pub gap_messages: u64,
+    /// Holes open at the moment.
+    pub gaps_open: u64,
+    /// Missing messages that a line brought after all.
+    pub recovered_by_lines: u64,
+    /// Missing messages that servers brought.
+    pub recovered_by_servers: u64,
+    /// Messages asked for that a line then brought.
+    pub requested_needlessly: u64,
+    /// Packets that came after one that follows them, and were still of use.
+    pub packets_reordered: u64,
+    /// Heartbeats and end-of-session packets.
+    pub heartbeats: u64,
+    /// Requests sent, first and repeated.
+    pub requests: u64,
+    /// Requests sent again.
+    pub requests_repeated: u64,
+    /// Datagrams of ours that the kernel refused to send.
+    pub sends_refused: u64,
+    /// Sessions followed.
+    pub sessions: u64,
+    /// Packets of an earlier epoch.
+    pub packets_stale: u64,
+    /// Packets of somebody else's session.
+    pub packets_foreign: u64,
+    /// Packets that claimed to be implausibly far ahead.
+    pub packets_implausible: u64,
+    /// Datagrams that came to the sockets for servers from somebody else.
+    pub datagrams_unexpected: u64,
+    /// Errors of receiving, such as a server's host that says that nobody listens.
+    pub receive_errors: u64,
+    /// Unicast leases held.
+    pub leases_held: u64,
+    /// Datagrams dropped unread.
+    pub malformed: MalformedStatus,
+    /// Each line; unicast leases come after the multicast lines.
+    #[serde(serialize_with = "used_lines")]
+    pub lines: [LineStatus; MAX_LINES],
+    /// Each server.
+    #[serde(serialize_with = "used_servers")]
+    pub servers: [ServerStatus; MAX_SERVERS],
+}
+
+/// What one line brought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct LineStatus {
+    /// Datagrams, sound or not.
+    pub datagrams: u64,
+    /// Sound packets of our session.
+    pub packets: u64,
+    /// Messages that came on this line first.
+    pub messages_first: u64,
+    /// Messages that were there already.
+    pub messages_duplicate: u64,
+    /// Datagrams that the kernel dropped because the socket's buffer was full, by its last word.
+    pub kernel_drops: u64,
+    /// Datagrams longer than any that were expected, cut off.
+    pub truncated: u64,
+}
+
+/// What one retransmission server did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ServerStatus {
+    /// Requests sent to it.
+    pub requests: u64,
+    /// Requests that it did not answer in time.
+    pub timeouts: u64,
+    /// Packets that it sent.
+    pub packets: u64,
+    /// Bytes that it sent.
+    pub repair_bytes: u64,
+    /// Missing messages that it brought.
+    pub messages_recovered: u64,
+    /// Times that it no longer held what was asked.
+    pub gone: u64,
+    /// Times that it held what was asked, but had sent as much as it may.
+    pub later: u64,
+    /// Smoothed round trip in nanoseconds, 0 before the first.
+    pub rtt_ns: u64,
+}
+
+/// Datagrams dropped unread, by reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct MalformedStatus {
+    /// Shorter than the header.
+    pub too_short: u64,
+    /// Sequence 0.
+    pub sequence_zero: u64,
+    /// Sequence and count pass 2^64.
+    pub sequence_overflow: u64,
+    /// A message reaches past the end.
+    pub truncated: u64,
+    /// Bytes are left after the last message.
+    pub trailing_bytes: u64,
+    /// Damaged control datagrams, and requests sent to a receiver.
+    pub control: u64,
+}
+
+impl ReceiveCounters {
+    /// Takes over what the state machine counts; what only the sockets and the ring know stays.
+    pub(crate) fn set(&mut self, receiver: &Receiver, servers: usize) {
+        let counters = receiver.counters();
+        let (gaps, store) = receiver.backlog();
+        self.horizon = receiver.horizon();
+        self.packets = counters.packets;
+        self.messages_received = counters.messages_received;
+        self.messages_delivered = counters.messages_delivered;
+        self.messages_duplicate = counters.messages_duplicate;
+        self.messages_refused = counters.messages_refused;
+        self.messages_stored = store.messages();
+        self.messages_expired = counters.messages_expired;
+        self.gaps = counters.gaps;
+        self.gap_messages = counters.gap_messages;
+        self.gaps_open = gaps.len() as u64;
+        self.recovered_by_lines = counters.recovered_by_lines;
+        self.requested_needlessly = counters.requested_needlessly;
+        self.packets_reordered = counters.packets_reordered;
+        self.heartbeats = counters.heartbeats;
+        self.requests = counters.requests;
+        self.requests_repeated = counters.requests_repeated;
+        self.sessions = counters.sessions;
+        self.packets_stale = counters.packets_stale;
+        self.packets_foreign = counters.packets_foreign;
+        self.packets_implausible = counters.packets_implausible;
+        let malformed = |reason| counters.malformed.of(reason);
+        self.malformed = MalformedStatus {
+            too_short: malformed(Malformed::TooShort),
+            sequence_zero: malformed(Malformed::SequenceZero),
+            sequence_overflow: malformed(Malformed::SequenceOverflow),
+            truncated: malformed(Malformed::Truncated),
+            trailing_bytes: malformed(Malformed::TrailingBytes),
+            control: self.malformed.control,
+        };
+        for (own, line) in self.lines.iter_mut().zip(&counters.lines) {
+            own.packets = line.packets;
+            own.messages_first = line.messages_first;
+            own.messages_duplicate = line.messages_duplicate;
+        }
+        self.recovered_by_servers = 0;
+        for (own, server) in self.servers.iter_mut().zip(&counters.servers).take(servers) {
+            self.recovered_by_servers += server.messages_recovered;
+            *own = ServerStatus {
+                requests: server.requests,
+                timeouts: server.timeouts,
+                packets: server.packets,
+                repair_bytes: server.repair_bytes,
+                messages_recovered: server.messages_recovered,
+                gone: server.gone,
+                later: server.later,
+                rtt_ns: server.rtt_ns,
+            };
+        }
+    }
+}
+
+// Tables are as long as the longest that there can be; what is behind the last that did anything is left out.
+fn used_lines<S: Serializer>(lines: &[LineStatus], serializer: S) -> Result<S::Ok, S::Error> {
+    let used = lines.iter().rposition(|line| line.datagrams > 0).map_or(0, |last| last + 1);
+    serializer.collect_seq(&lines[..used])
+}
+
+fn used_servers<S: Serializer>(servers: &[ServerStatus], serializer: S) -> Result<S::Ok, S::Error> {
+    let used =
+        servers.iter().rposition(|server| server.requests + server.packets > 0).map_or(0, |last| last + 1);
+    serializer.collect_seq(&servers[..used])
+}

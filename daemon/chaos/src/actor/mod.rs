@@ -1,0 +1,279 @@
+//! The actor: a process that links the library, and publishes or receives as it is told.
+//!
+//! Orders come as lines on stdin, answers go as lines to stdout, and what the actor did and saw goes to its log. It is a
+//! process of its own because it is to be killed, stopped and starved at any moment.
+
+#![allow(missing_docs, reason = "fields are explained with their variant")]
+
+mod publisher;
+mod reader;
+mod recorder;
+
+use crate::log::Log;
+use crate::payload::{Identity, Sizes};
+use crate::story::{How, Sending, Start, Waiting};
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use shmcast::{ChannelError, Client};
+use std::io::{BufRead, Write, stdin, stdout};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::time::{Duration, Instant};
+
+/// Where channels are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Place {
+    /// Files in this directory.
+    Dir(PathBuf),
+    /// The daemon that listens here.
+    Socket(PathBuf),
+}
+
+/// How to open a channel for publishing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Opening {
+    pub place: Place,
+    pub channel: String,
+    /// The number that its messages bear.
+    pub publisher: u32,
+    /// Capacity and largest message, where they are the publisher's to choose.
+    pub sizes: Option<[u64; 2]>,
+    pub anew: bool,
+    pub full: bool,
+    /// For how long it is tried again.
+    pub patience_ms: u64,
+}
+
+/// How to subscribe to a channel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Subscribing {
+    pub place: Place,
+    pub channel: String,
+    /// Whether this is the far host.
+    pub far: bool,
+    pub start: Start,
+    pub wait: Waiting,
+    /// Whether a lap leads to the latest message.
+    pub skip: bool,
+    pub page: bool,
+}
+
+/// What an actor may be told.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// Open a channel for publishing.
+    Open(Opening),
+    /// Publish messages.
+    Publish { count: u32, sizes: Sizes, sending: Sending, pause_us: u32 },
+    /// Tell of a gap.
+    Gap { by: u64 },
+    /// Tell of a session.
+    Session { identity: String },
+    /// Subscribe.
+    Subscribe(Subscribing),
+    /// Receive.
+    Read { how: How, ms: u32, rest_us: u32 },
+    /// Receive so many events.
+    Block { events: u32 },
+    /// Go elsewhere in the stream.
+    Seek { by: i64 },
+    /// Receive until this message has come, which has this sequence, or so much time has gone by.
+    Finish { last: Identity, sequence: u64, ms: u64 },
+    /// Say whether a daemon knows of this actor.
+    Registered {},
+    /// Give up publisher and reader in order.
+    Close {},
+}
+
+/// A line to an actor.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Told {
+    /// Its number.
+    pub id: u64,
+    /// What to do.
+    pub order: Order,
+}
+
+/// A line from an actor.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Answer {
+    /// The number of the order that was carried out.
+    pub id: u64,
+    /// What came of it, as far as the runner needs it.
+    pub value: Value,
+}
+
+/// The orders that have come and were not carried out.
+struct Orders {
+    incoming: Receiver<Told>,
+    next: Option<Told>,
+}
+
+impl Orders {
+    /// Whether another order waits, or nobody is left to give any.
+    fn is_one_waiting(&mut self) -> bool {
+        if self.next.is_none() {
+            match self.incoming.try_recv() {
+                Ok(told) => self.next = Some(told),
+                Err(TryRecvError::Empty) => {}
+                Err(TryRecvError::Disconnected) => return true,
+            }
+        }
+        self.next.is_some()
+    }
+
+    fn take(&mut self) -> Option<Told> {
+        self.next.take().or_else(|| self.incoming.recv().ok())
+    }
+}
+
+/// Carries out orders until there are no more.
+///
+/// # Errors
+/// What kept it from doing so; nothing that the product did.
+pub fn play(log: &Path) -> Result<()> {
+    let log = Log::append(log).with_context(|| format!("open {}", log.display()))?;
+    let (sender, incoming) = channel();
+    std::thread::spawn(move || {
+        for line in stdin().lock().lines() {
+            let Ok(line) = line else { return };
+            match serde_json::from_str(&line) {
+                Ok(told) => {
+                    if sender.send(told).is_err() {
+                        return;
+                    }
+                }
+                Err(e) => return eprintln!("shmcast-chaos: not an order: {line}: {e}"),
+            }
+        }
+    });
+    let mut actor = Actor { log, orders: Orders { incoming, next: None }, publisher: None, reader: None };
+    while let Some(Told { id, order }) = actor.orders.take() {
+        let value = actor.carry_out(order)?;
+        let mut line = serde_json::to_vec(&Answer { id, value })?;
+        line.push(b'\n');
+        // Nobody listens any more where the runner has died.
+        if stdout().write_all(&line).and_then(|()| stdout().flush()).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+struct Actor {
+    log: Log,
+    orders: Orders,
+    publisher: Option<publisher::Publishing>,
+    reader: Option<reader::Reading>,
+}
+
+impl Actor {
+    fn carry_out(&mut self, order: Order) -> Result<Value> {
+        match order {
+            Order::Open(opening) => self.open(&opening),
+            Order::Publish { count, sizes, sending, pause_us } => {
+                let Some(publisher) = &mut self.publisher else { return Ok(Value::Null) };
+                publisher.publish(
+                    &mut self.log,
+                    count,
+                    sizes,
+                    sending,
+                    Duration::from_micros(pause_us.into()),
+                )
+            }
+            Order::Gap { by } => {
+                self.publisher.as_mut().map_or(Ok(()), |p| p.gap(&mut self.log, by)).map(|()| Value::Null)
+            }
+            Order::Session { identity } => {
+                let told = self.publisher.as_mut().map_or(Ok(()), |p| p.session(&mut self.log, identity));
+                told.map(|()| Value::Null)
+            }
+            Order::Subscribe(wanted) => {
+                self.reader = None;
+                self.reader = reader::Reading::open(&mut self.log, &wanted)?;
+                Ok(json!(self.reader.is_some()))
+            }
+            Order::Read { how, ms, rest_us } => {
+                let until = (ms > 0).then(|| Instant::now() + Duration::from_millis(ms.into()));
+                let rest = Duration::from_micros(rest_us.into());
+                self.read(|reader, log, orders| reader.read(log, orders, how, until, rest))
+            }
+            Order::Block { events } => self.read(|reader, log, _| reader.block(log, events)),
+            Order::Seek { by } => self.read(|reader, log, _| reader.seek(log, by)),
+            Order::Finish { last, sequence, ms } => {
+                let deadline = Instant::now() + Duration::from_millis(ms);
+                self.read(|reader, log, _| reader.finish(log, last, sequence, deadline))
+            }
+            Order::Registered {} => Ok(json!(self.is_registered())),
+            Order::Close {} => {
+                self.log.write(crate::log::Fact::Closing)?;
+                (self.publisher, self.reader) = (None, None);
+                self.log.write(crate::log::Fact::Closed)?;
+                Ok(Value::Null)
+            }
+        }
+    }
+
+    fn open(&mut self, opening: &Opening) -> Result<Value> {
+        self.publisher = None;
+        let until = Instant::now() + Duration::from_millis(opening.patience_ms);
+        loop {
+            let opened = publisher::Publishing::open(&mut self.log, opening)?;
+            match opened {
+                Some(opened) => {
+                    let value = json!({ "next": opened.next_sequence(), "epoch": opened.epoch() });
+                    self.publisher = Some(opened);
+                    return Ok(value);
+                }
+                None if Instant::now() < until => std::thread::sleep(Duration::from_millis(30)),
+                None => return Ok(Value::Null),
+            }
+        }
+    }
+
+    /// Receives, if there is a reader; one that cannot go on is given up.
+    fn read(
+        &mut self,
+        receive: impl FnOnce(&mut reader::Reading, &mut Log, &mut Orders) -> Result<bool>,
+    ) -> Result<Value> {
+        let Some(reader) = &mut self.reader else { return Ok(Value::Null) };
+        let is_well = receive(reader, &mut self.log, &mut self.orders)?;
+        if reader.is_over() {
+            self.reader = None;
+        }
+        Ok(json!({ "well": is_well, "live": self.reader.is_some() }))
+    }
+
+    fn is_registered(&self) -> Option<bool> {
+        match (&self.publisher, &self.reader) {
+            (Some(publisher), _) => publisher.is_registered(),
+            (_, Some(reader)) => reader.is_registered(),
+            _ => None,
+        }
+    }
+}
+
+/// A client of the daemon, if the place is one's.
+fn client(place: &Place) -> Result<Option<Client>, ChannelError> {
+    match place {
+        Place::Dir(_) => Ok(None),
+        Place::Socket(socket) => Client::at(socket).map(Some),
+    }
+}
+
+/// Which kind of error it is, for the oracle, and what it says.
+fn kind(e: &impl std::fmt::Debug) -> String {
+    let text = format!("{e:?}");
+    let name = |text: &str| text.chars().take_while(|c| c.is_alphanumeric()).collect::<String>();
+    let outer = name(&text);
+    // Of a refusal, and of what was wrong with a place, the inner word is the one that tells.
+    let inner =
+        ["code: ", "source: ", "Locate("].iter().find_map(|word| Some(name(text.split_once(word)?.1)));
+    match (outer.as_str(), inner) {
+        ("Refused" | "Locate" | "Segment", Some(inner)) => format!("{outer}.{inner}"),
+        _ => outer,
+    }
+}

@@ -1,0 +1,161 @@
+//! The publishing actor. Before it publishes it writes down what, and afterwards how far it came.
+
+use super::{Opening, Place, client, kind};
+use crate::log::{Fact, Log};
+use crate::payload::{Identity, Marks, Sizes, fill};
+use crate::story::Sending;
+use anyhow::Result;
+use serde_json::{Value, json};
+use shmcast::{ChannelError, Mark, Preparation, PublishError, Publisher};
+use std::time::Duration;
+
+/// Messages of one batch at most.
+const BATCH: u32 = 64;
+
+/// An open channel, and who publishes on it.
+pub(super) struct Publishing {
+    publisher: Publisher,
+    channel: String,
+    /// The message that comes next.
+    next: Identity,
+    buffer: Vec<u8>,
+}
+
+impl Publishing {
+    pub(super) fn open(log: &mut Log, opening: &Opening) -> Result<Option<Self>> {
+        let Opening { channel, publisher, .. } = opening.clone();
+        log.write(Fact::Opening { channel: channel.clone(), publisher })?;
+        match open(opening) {
+            Ok(opened) => {
+                let largest = opened.max_message();
+                let (next, epoch, capacity) = (opened.next_sequence(), opened.epoch(), opened.capacity());
+                log.write(Fact::Opened { next, epoch, capacity, largest })?;
+                Ok(Some(Self {
+                    publisher: opened,
+                    channel,
+                    next: Identity { publisher, counter: 0 },
+                    buffer: Vec::new(),
+                }))
+            }
+            Err(e) => {
+                log.write(Fact::OpenFailed { kind: kind(&e), why: e.to_string() })?;
+                Ok(None)
+            }
+        }
+    }
+
+    pub(super) fn next_sequence(&self) -> u64 {
+        self.publisher.next_sequence()
+    }
+
+    pub(super) fn epoch(&self) -> u64 {
+        self.publisher.epoch()
+    }
+
+    pub(super) fn is_registered(&self) -> Option<bool> {
+        self.publisher.is_registered()
+    }
+
+    pub(super) fn publish(
+        &mut self,
+        log: &mut Log,
+        count: u32,
+        sizes: Sizes,
+        sending: Sending,
+        pause: Duration,
+    ) -> Result<Value> {
+        let first = self.next;
+        log.write(Fact::Publishing { first, count, sizes, next: self.publisher.next_sequence() })?;
+        let mut error = None;
+        let mut done = 0;
+        while done < count && error.is_none() {
+            let expected = self.publisher.next_sequence();
+            let some = if sending == Sending::Batch { BATCH.min(count - done) } else { 1 };
+            match self.send(some, sizes, sending) {
+                Ok(sequence) if sequence == expected => {
+                    done += some;
+                    self.next.counter += some;
+                }
+                Ok(sequence) => error = Some(format!("told sequence {sequence} and not {expected}")),
+                Err(e) => error = Some(kind(&e)),
+            }
+            if !pause.is_zero() {
+                std::thread::sleep(pause);
+            }
+        }
+        let next = self.publisher.next_sequence();
+        log.write(Fact::Published { count: done, next, error })?;
+        let last = Identity { counter: self.next.counter.saturating_sub(1), ..self.next };
+        Ok(json!({ "last": last, "next": next, "count": done }))
+    }
+
+    /// Sends the next message, or the next so many of them; returns the first sequence.
+    fn send(&mut self, some: u32, sizes: Sizes, sending: Sending) -> Result<u64, PublishError> {
+        let (who, largest) = (self.next, self.publisher.max_message());
+        let length = who.length(sizes, largest);
+        let marks = if sending == Sending::Single { Marks::default() } else { who.marks() };
+        let mark = Mark { tag: marks.tag, key: marks.key };
+        match sending {
+            Sending::Single | Sending::Marked => {
+                self.buffer.resize(length, 0);
+                fill(&self.channel, who, marks, &mut self.buffer);
+                self.publisher.publish_with(&self.buffer, mark)
+            }
+            Sending::Claim => {
+                // Some claims are given up, and most are larger than what is committed.
+                if who.counter.is_multiple_of(5) {
+                    self.publisher.claim(largest)?.abort();
+                }
+                let mut claim = self.publisher.claim((length + 7).min(largest))?;
+                fill(&self.channel, who, marks, &mut claim[..length]);
+                claim.mark(mark).commit(length)
+            }
+            Sending::Batch => {
+                let messages: Vec<Vec<u8>> = (who.counter..who.counter + some)
+                    .map(|counter| {
+                        let who = Identity { counter, ..who };
+                        let mut message = vec![0; who.length(sizes, largest)];
+                        fill(&self.channel, who, Marks::default(), &mut message);
+                        message
+                    })
+                    .collect();
+                self.publisher.publish_batch(messages).map(|sequences| sequences.start)
+            }
+        }
+    }
+
+    pub(super) fn gap(&mut self, log: &mut Log, by: u64) -> Result<()> {
+        let next = self.publisher.next_sequence();
+        // The first sequence that is missing is `next`: a gap of no messages ends before it.
+        let to = next.saturating_add(by).saturating_sub(1);
+        log.write(Fact::Gapping { to, next })?;
+        let error = self.publisher.gap(to).err().map(|e| kind(&e));
+        log.write(Fact::Gapped { next: self.publisher.next_sequence(), error })?;
+        Ok(())
+    }
+
+    pub(super) fn session(&mut self, log: &mut Log, identity: String) -> Result<()> {
+        let mut bytes = [b' '; 10];
+        bytes.iter_mut().zip(identity.bytes()).for_each(|(to, from)| *to = from);
+        let error = self.publisher.session(bytes).err().map(|e| kind(&e));
+        log.write(Fact::Session { identity, error })?;
+        Ok(())
+    }
+}
+
+fn open(opening: &Opening) -> Result<Publisher, ChannelError> {
+    let Opening { place, channel, sizes, anew, full, .. } = opening;
+    let mut builder = Publisher::builder(channel);
+    builder = match (client(place)?, place) {
+        (Some(client), _) => builder.client(&client),
+        (None, Place::Dir(dir)) => builder.dir(dir),
+        (None, Place::Socket(_)) => builder,
+    };
+    if let Some([capacity, largest]) = sizes {
+        builder = builder.capacity(*capacity).max_message(*largest);
+    }
+    if *anew {
+        builder = builder.anew();
+    }
+    builder.prepare(if *full { Preparation::FULL } else { Preparation::NONE }).open()
+}

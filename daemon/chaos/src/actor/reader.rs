@@ -1,0 +1,291 @@
+//! The receiving actor: every way to receive, and a look at how long each call took.
+
+use super::recorder::Recorder;
+use super::{Orders, Place, Subscribing, client, kind};
+use crate::log::{Fact, Log};
+use crate::payload::Identity;
+use crate::story::{How, Start, Waiting};
+use anyhow::Result;
+use shmcast::{ChannelError, Event, RecvError, Resume, Subscriber, Wait};
+use std::fs;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+/// How long one call waits at most.
+const CALL: Duration = Duration::from_millis(20);
+/// By how much a call may be late before it is written down. What is too late is for the oracle to say.
+const SLACK: Duration = Duration::from_millis(100);
+
+/// A subscription.
+pub(super) struct Reading {
+    subscriber: Subscriber,
+    recorder: Recorder,
+    runtime: Option<tokio::runtime::Runtime>,
+    buffer: Vec<u8>,
+    turns: u64,
+    is_over: bool,
+    /// Whether it has been told that receiving failed for want of a descriptor.
+    is_unmapped: bool,
+}
+
+/// How a call ended.
+type Called = Result<usize, RecvError>;
+
+impl Reading {
+    pub(super) fn open(log: &mut Log, wanted: &Subscribing) -> Result<Option<Self>> {
+        let Subscribing { channel, far, start, page, .. } = wanted.clone();
+        log.write(Fact::Subscribing { channel: channel.clone(), far, start, page })?;
+        match open(wanted) {
+            Ok(subscriber) => {
+                log.write(Fact::Subscribed { next: subscriber.next_sequence() })?;
+                Ok(Some(Self {
+                    subscriber,
+                    recorder: Recorder::new(channel),
+                    runtime: None,
+                    buffer: vec![0; 64],
+                    turns: 0,
+                    is_over: false,
+                    is_unmapped: false,
+                }))
+            }
+            Err(e) => {
+                log.write(Fact::OpenFailed { kind: kind(&e), why: e.to_string() })?;
+                Ok(None)
+            }
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    pub(super) fn is_registered(&self) -> Option<bool> {
+        self.subscriber.is_registered()
+    }
+
+    /// Receives until there is another order, or until then.
+    pub(super) fn read(
+        &mut self,
+        log: &mut Log,
+        orders: &mut Orders,
+        how: How,
+        until: Option<Instant>,
+        rest: Duration,
+    ) -> Result<bool> {
+        let mut is_well = true;
+        while !orders.is_one_waiting() && until.is_none_or(|until| Instant::now() < until) {
+            if self.turn(log, how, Instant::now() + CALL)?.is_break() {
+                is_well = false;
+                break;
+            }
+            if !rest.is_zero() {
+                std::thread::sleep(rest);
+            }
+        }
+        self.recorder.flush(log, true)?;
+        Ok(is_well)
+    }
+
+    /// Receives until `last` has come, or a lap has led behind it.
+    pub(super) fn finish(
+        &mut self,
+        log: &mut Log,
+        last: Identity,
+        sequence: u64,
+        deadline: Instant,
+    ) -> Result<bool> {
+        let has_come =
+            |recorder: &Recorder| recorder.last() == Some(last) || recorder.resumed_at() == sequence + 1;
+        let mut found = has_come(&self.recorder);
+        while !found && Instant::now() < deadline {
+            // The way of the last order goes on: by turns, all of them.
+            if self.turn(log, How::Mixed, Instant::now() + CALL)?.is_break() {
+                break;
+            }
+            found = has_come(&self.recorder);
+        }
+        // Whatever comes after it is told as well.
+        let _ = self.turn(log, How::Deadline, Instant::now() + CALL)?;
+        self.recorder.fact(Fact::Finished { found });
+        self.recorder.flush(log, true)?;
+        Ok(found)
+    }
+
+    /// Receives events by `recv`, which has no deadline.
+    pub(super) fn block(&mut self, log: &mut Log, events: u32) -> Result<bool> {
+        for _ in 0..events {
+            match self.subscriber.recv() {
+                Ok(event) => self.recorder.note(event),
+                Err(e) => {
+                    self.fail(&e);
+                    if self.is_over {
+                        break;
+                    }
+                }
+            }
+            self.recorder.flush(log, false)?;
+        }
+        self.recorder.flush(log, true)?;
+        Ok(!self.is_over)
+    }
+
+    pub(super) fn seek(&mut self, log: &mut Log, by: i64) -> Result<bool> {
+        let to = self.subscriber.next_sequence().saturating_add_signed(by).max(1);
+        self.recorder.fact(Fact::Seeking { to });
+        let error = self.subscriber.seek(to).err().map(|e| kind(&e));
+        self.recorder.fact(Fact::Sought { error });
+        self.recorder.flush(log, true)?;
+        Ok(true)
+    }
+
+    /// One call. Breaks where receiving failed for good.
+    fn turn(&mut self, log: &mut Log, how: How, deadline: Instant) -> Result<ControlFlow<()>> {
+        self.turns += 1;
+        let how = match how {
+            How::Mixed => {
+                let all = [How::Deadline, How::Try, How::Batch, How::Into, How::Async];
+                all[(self.turns / 4 % all.len() as u64) as usize]
+            }
+            how => how,
+        };
+        let (began, waited) = (Instant::now(), waited());
+        let called = self.call(how, deadline);
+        let (asked, took) = (deadline.saturating_duration_since(began), began.elapsed());
+        let asked = if matches!(how, How::Deadline | How::Async) { asked } else { Duration::ZERO };
+        if took > asked + SLACK {
+            let waited_us = self::waited().saturating_sub(waited) / 1000;
+            let (asked_us, took_us) = (asked.as_micros() as u64, took.as_micros() as u64);
+            self.recorder.fact(Fact::Late { call: format!("{how:?}"), asked_us, took_us, waited_us });
+        }
+        let events = match called {
+            Ok(events) => events,
+            Err(e) => {
+                self.fail(&e);
+                self.recorder.flush(log, true)?;
+                if self.is_over {
+                    return Ok(ControlFlow::Break(()));
+                }
+                0
+            }
+        };
+        self.recorder.flush(log, false)?;
+        if events == 0 && !matches!(how, How::Deadline | How::Async) {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn call(&mut self, how: How, deadline: Instant) -> Called {
+        let Self { subscriber, recorder, turns, .. } = self;
+        let one = |event: Option<Event<'_>>, recorder: &mut Recorder| match event {
+            Some(event) => {
+                recorder.note(event);
+                1
+            }
+            None => 0,
+        };
+        match how {
+            How::Deadline | How::Mixed => Ok(one(subscriber.recv_deadline(deadline)?, recorder)),
+            How::Try => Ok(one(subscriber.try_recv()?, recorder)),
+            How::Batch => subscriber.recv_batch(1 + (*turns % 100) as usize, |event| recorder.note(event)),
+            How::Into => self.call_into(),
+            How::Async => self.call_async(deadline),
+        }
+    }
+
+    fn call_into(&mut self) -> Called {
+        if self.turns.is_multiple_of(7) {
+            self.buffer.truncate((self.turns % 64) as usize);
+        }
+        for _ in 0..2 {
+            match self.subscriber.try_recv_into(&mut self.buffer) {
+                Ok(event) => return Ok(event.map(|event| self.recorder.note(event)).map_or(0, |()| 1)),
+                Err(RecvError::TooSmall { needed, available }) if needed > available => {
+                    self.buffer.resize(needed, 0);
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(0)
+    }
+
+    fn call_async(&mut self, deadline: Instant) -> Called {
+        let Self { subscriber, recorder, runtime, turns, .. } = self;
+        let build = || tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = match runtime {
+            Some(runtime) => runtime,
+            // Without descriptors there is no event loop, and tokio panics; the other calls need none.
+            None => match has_descriptors().then(build) {
+                Some(Ok(made)) => runtime.insert(made),
+                _ => return Ok(0),
+            },
+        };
+        runtime.block_on(async {
+            // Some futures are dropped before they are ready.
+            let patience = Duration::from_micros(*turns % 5 * 300);
+            if let Ok(event) = tokio::time::timeout(patience, subscriber.recv_async()).await {
+                recorder.note(event?);
+                return Ok(1);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            match tokio::time::timeout(left, subscriber.recv_async()).await {
+                Ok(event) => {
+                    recorder.note(event?);
+                    Ok(1)
+                }
+                Err(_) => Ok(0),
+            }
+        })
+    }
+
+    fn fail(&mut self, e: &RecvError) {
+        let kind = kind(e);
+        // The one failure after which receiving may go on: no descriptor was free.
+        self.is_over = kind != "Unmapped";
+        if !self.is_over {
+            std::thread::sleep(Duration::from_millis(10));
+            if std::mem::replace(&mut self.is_unmapped, true) {
+                return;
+            }
+        }
+        self.recorder.fact(Fact::RecvFailed { kind, why: e.to_string() });
+    }
+}
+
+fn open(wanted: &Subscribing) -> Result<Subscriber, ChannelError> {
+    let Subscribing { place, channel, start, wait, skip, page, .. } = wanted;
+    let builder = Subscriber::builder(channel);
+    let builder = match (client(place)?, place) {
+        (Some(client), _) => builder.client(&client),
+        (None, Place::Dir(dir)) => builder.dir(dir),
+        (None, Place::Socket(_)) => builder,
+    };
+    let start = match start {
+        Start::Latest => shmcast::Start::Latest,
+        Start::Oldest => shmcast::Start::Oldest,
+        Start::Sequence(sequence) => shmcast::Start::Sequence(*sequence),
+    };
+    let wait = match wait {
+        Waiting::Spin => Wait::Spin,
+        Waiting::Burst => Wait::Burst,
+        Waiting::SpinThenYield => Wait::SpinThenYield(100),
+        Waiting::Yield => Wait::Yield,
+        Waiting::Backoff => Wait::Backoff,
+        Waiting::Sleep => Wait::Sleep(Duration::from_millis(1)),
+        Waiting::Park => Wait::Park,
+    };
+    let resume = if *skip { Resume::Latest } else { Resume::Oldest };
+    builder.start(start).wait(wait).resume(resume).page(*page).record_latency(true).open()
+}
+
+/// Whether as many descriptors are free as an event loop takes.
+fn has_descriptors() -> bool {
+    let files: Result<Vec<fs::File>, _> = (0..12).map(|_| fs::File::open("/dev/null")).collect();
+    files.is_ok()
+}
+
+/// Nanoseconds that this thread was ready to run and another had the CPU, so far.
+fn waited() -> u64 {
+    let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    text.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or(0)
+}

@@ -1,0 +1,130 @@
+//! What a reader saw, on its way to the log: messages in a row are one line.
+
+use crate::log::{Entry, Fact, Log, now};
+use crate::payload::{Identity, Marks, recognise};
+use anyhow::Result;
+use shmcast::{Event, Message};
+use std::time::{Duration, Instant};
+
+/// How long something that was seen may stay unwritten.
+const UNWRITTEN: Duration = Duration::from_millis(20);
+
+/// Collects events.
+#[derive(Debug)]
+pub(super) struct Recorder {
+    channel: String,
+    run: Option<Run>,
+    before: Option<Identity>,
+    /// Where a lap has led, if nothing came since.
+    resumed_at: u64,
+    ready: Vec<Entry<Fact>>,
+    written: Instant,
+    /// Events so far.
+    pub(super) events: u64,
+}
+
+#[derive(Debug)]
+struct Run {
+    sequence: u64,
+    first: Identity,
+    count: u32,
+    bytes: u64,
+}
+
+impl Recorder {
+    pub(super) fn new(channel: String) -> Self {
+        Self {
+            channel,
+            run: None,
+            before: None,
+            resumed_at: 0,
+            ready: Vec::new(),
+            written: Instant::now(),
+            events: 0,
+        }
+    }
+
+    /// The message that came last, if nothing else came since.
+    pub(super) fn last(&self) -> Option<Identity> {
+        self.before
+    }
+
+    /// The sequence that a lap has led to, if no message came since; else 0.
+    pub(super) fn resumed_at(&self) -> u64 {
+        self.resumed_at
+    }
+
+    pub(super) fn note(&mut self, event: Event<'_>) {
+        self.events += 1;
+        let fact = match event {
+            Event::Message(message) => return self.message(&message),
+            Event::Lapped(lapped) => Fact::Lapped { missed: lapped.missed, resumed_at: lapped.resumed_at },
+            Event::Gap { from, to } => Fact::Gap { from, to },
+            Event::NewEpoch { epoch } => Fact::NewEpoch { epoch },
+            Event::NewSession { session } => {
+                Fact::NewSession { identity: String::from_utf8_lossy(&session).trim_end().to_owned() }
+            }
+            Event::End => Fact::End,
+            #[allow(unreachable_patterns, reason = "the library may come to know further events")]
+            other => match format!("{other:?}") {
+                text if text.starts_with("Restarted") => Fact::Restarted,
+                event => Fact::Unknown { event },
+            },
+        };
+        self.fact(fact);
+    }
+
+    /// Anything else that belongs in its place among what was seen.
+    pub(super) fn fact(&mut self, fact: Fact) {
+        self.end_run();
+        if matches!(fact, Fact::Lapped { .. } | Fact::Sought { .. } | Fact::Restarted | Fact::NewEpoch { .. })
+        {
+            self.before = None;
+        }
+        if let Fact::Lapped { resumed_at, .. } = fact {
+            self.resumed_at = resumed_at;
+        }
+        self.ready.push(Entry { at: now(), what: fact });
+    }
+
+    fn message(&mut self, message: &Message<'_>) {
+        let marks = Marks { tag: message.tag, key: message.key };
+        let Some(who) = recognise(&self.channel, self.before, marks, message.payload) else {
+            self.before = None;
+            let head: String = message.payload.iter().take(24).map(|byte| format!("{byte:02x}")).collect();
+            let (sequence, length) = (message.sequence, message.payload.len());
+            return self.fact(Fact::Odd { sequence, length, tag: marks.tag, key: marks.key, head });
+        };
+        (self.before, self.resumed_at) = (Some(who), 0);
+        let bytes = message.payload.len() as u64;
+        if let Some(run) = &mut self.run
+            && run.sequence + u64::from(run.count) == message.sequence
+            && run.first.publisher == who.publisher
+            && run.first.counter + run.count == who.counter
+        {
+            run.count += 1;
+            run.bytes += bytes;
+            return;
+        }
+        self.end_run();
+        self.run = Some(Run { sequence: message.sequence, first: who, count: 1, bytes });
+    }
+
+    fn end_run(&mut self) {
+        if let Some(Run { sequence, first, count, bytes }) = self.run.take() {
+            self.ready.push(Entry { at: now(), what: Fact::Got { sequence, first, count, bytes } });
+        }
+    }
+
+    /// Writes what has been seen, if it is time or `at_once`.
+    pub(super) fn flush(&mut self, log: &mut Log, at_once: bool) -> Result<()> {
+        if !at_once && self.written.elapsed() < UNWRITTEN {
+            return Ok(());
+        }
+        self.end_run();
+        log.write_all(&self.ready)?;
+        self.ready.clear();
+        self.written = Instant::now();
+        Ok(())
+    }
+}

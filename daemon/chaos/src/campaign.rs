@@ -1,0 +1,106 @@
+//! Many stories, some at a time, each judged as soon as it is over.
+
+use crate::generate;
+use crate::oracle::{Violation, judge};
+use crate::run::{Programs, play};
+use crate::story::{Profile, Story};
+use anyhow::Result;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
+
+/// Which stories are played.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The first seed.
+    pub seed: u64,
+    /// How many seeds; without a limit if `None`.
+    pub seeds: Option<u64>,
+    /// How long new stories are begun.
+    pub time: Option<Duration>,
+    /// Each seed is played in one of these, one after the other.
+    pub profiles: Vec<Profile>,
+    /// How many stories are played at a time.
+    pub at_a_time: usize,
+    /// Where stories are played.
+    pub under: PathBuf,
+}
+
+/// A story that was played.
+#[derive(Debug)]
+pub struct Played {
+    /// It.
+    pub story: Story,
+    /// What must not have happened.
+    pub violations: Vec<Violation>,
+    /// Where its logs were kept, if they were.
+    pub kept: Option<PathBuf>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// Plays one story. Its directory is kept if `keep`s says so of what was found.
+///
+/// # Errors
+/// What kept it from being played or judged.
+pub fn play_one(
+    story: Story,
+    programs: &Programs,
+    under: &Path,
+    keeps: impl Fn(&[Violation]) -> bool,
+) -> Result<Played> {
+    let started = Instant::now();
+    let dir = play(&story, programs, under)?;
+    let violations = judge(&dir.path().join("logs"))?;
+    let kept = keeps(&violations).then(|| dir.keep());
+    Ok(Played { story, violations, kept, took: started.elapsed() })
+}
+
+/// Plays stories until the plan is done or `each` says that it is enough.
+///
+/// # Errors
+/// What kept a story from being played.
+pub fn play_all(plan: &Plan, programs: &Programs, mut each: impl FnMut(Played) -> bool) -> Result<()> {
+    let started = Instant::now();
+    let (next, is_enough) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (sender, played) = channel();
+    std::thread::scope(|scope| {
+        for _ in 0..plan.at_a_time {
+            let sender: Sender<Result<Played>> = sender.clone();
+            let (next, is_enough) = (&next, &is_enough);
+            scope.spawn(move || {
+                while !is_enough.load(Ordering::Relaxed)
+                    && plan.time.is_none_or(|time| started.elapsed() < time)
+                {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    if plan.seeds.is_some_and(|seeds| at >= seeds) {
+                        return;
+                    }
+                    let profile = plan.profiles[(at % plan.profiles.len() as u64) as usize];
+                    let story = generate::story(plan.seed.wrapping_add(at), profile);
+                    let played = play_one(story, programs, &plan.under, |found| !found.is_empty());
+                    if sender.send(played).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        let mut result = Ok(());
+        for played in played {
+            match played {
+                Ok(played) => {
+                    if !each(played) {
+                        is_enough.store(true, Ordering::Relaxed);
+                    }
+                }
+                Err(e) => {
+                    is_enough.store(true, Ordering::Relaxed);
+                    result = Err(e);
+                }
+            }
+        }
+        result
+    })
+}

@@ -1,0 +1,179 @@
+//! Mended faults, put back one at a time: the proof that the stories find them.
+//!
+//! Places that were mended keep their fault behind `fault!("name")` (`shm-layout/src/fault.rs`). `faults.toml` lists all of
+//! them: with the profile and the seed of a story that finds it, or with the test that does where no story can.
+
+use crate::campaign::play_one;
+use crate::generate;
+use crate::run::Programs;
+use crate::story::{PROFILES, Profile};
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// How often the story of a fault is played before it counts as not finding it: what processes do is never quite the same.
+const TRIES: u32 = 5;
+/// The name in the example of the macro's documentation.
+const EXAMPLE: &str = "no_such_fault";
+
+/// A fault and what finds it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fault {
+    /// Its name in the tree.
+    pub name: String,
+    /// The profile of the story that finds it.
+    pub profile: Option<Profile>,
+    /// The seed of that story.
+    pub seed: Option<u64>,
+    /// A kept story that finds it, by its file name, where no seed is known.
+    pub story: Option<String>,
+    /// The test that finds it, where no story can.
+    pub test: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct List {
+    fault: Vec<Fault>,
+}
+
+/// This package's directory in the tree.
+pub fn package() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The list as it stands in the tree.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn list() -> Result<Vec<Fault>> {
+    let path = package().join("faults.toml");
+    let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    let list: List = toml::from_str(&text).with_context(|| format!("in {}", path.display()))?;
+    Ok(list.fault)
+}
+
+/// The names of all faults in the tree.
+///
+/// # Errors
+/// What the system says.
+pub fn in_tree() -> Result<BTreeSet<String>> {
+    let root = package().join("../..");
+    let mut names = BTreeSet::new();
+    for part in ["shm-layout", "client", "daemon", "benches"] {
+        collect(&root.join(part), &mut names)?;
+    }
+    names.remove(EXAMPLE);
+    Ok(names)
+}
+
+fn collect(dir: &Path, names: &mut BTreeSet<String>) -> Result<()> {
+    for entry in fs::read_dir(dir).with_context(|| dir.display().to_string())? {
+        let path = entry?.path();
+        let is_own = path.file_name().is_some_and(|name| name == "chaos" || name == "target");
+        if path.is_dir() && !is_own {
+            collect(&path, names)?;
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = fs::read_to_string(&path)?;
+            let uses = text.split("fault!(").skip(1);
+            names.extend(
+                uses.filter_map(|rest| rest.trim_start().strip_prefix('"')?.split('"').next())
+                    .map(str::to_owned),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Builds the programs with all faults in them, none of them chosen.
+///
+/// # Errors
+/// Where they cannot be built.
+pub fn build(target: &Path) -> Result<Programs> {
+    let status = Command::new("cargo")
+        .args(["build", "--quiet", "-p", "shmcast-daemon", "-p", "shmcast-chaos", "--bins", "--target-dir"])
+        .arg(target)
+        .env("RUSTFLAGS", "--cfg shmcast_faults")
+        .current_dir(package().join("../.."))
+        .status()
+        .context("start cargo")?;
+    ensure!(status.success(), "the programs cannot be built with the faults in them");
+    Programs::in_dir(&target.join("debug"))
+}
+
+/// Whether the story that stands in the list finds the fault; what it finds. `None` for one that no story finds.
+///
+/// # Errors
+/// What kept the story from being played.
+pub fn verify(fault: &Fault, programs: &Programs, under: &Path) -> Result<Option<Option<String>>> {
+    let story = match (fault.profile, fault.seed, &fault.story) {
+        (Some(profile), Some(seed), _) => generate::story(seed, profile),
+        (_, _, Some(story)) => crate::story::Story::load(&package().join("stories").join(story))?,
+        _ => return Ok(None),
+    };
+    let programs = Programs { fault: Some(fault.name.clone()), ..programs.clone() };
+    for _ in 0..TRIES {
+        let played = play_one(story.clone(), &programs, under, |_| false)?;
+        if let Some(violation) = played.violations.first() {
+            return Ok(Some(Some(violation.to_string())));
+        }
+    }
+    Ok(Some(None))
+}
+
+/// Looks for a story that finds the fault, and that finds nothing without it, among the first `stories` of each profile.
+///
+/// # Errors
+/// What kept a story from being played.
+pub fn find(
+    name: &str,
+    programs: &Programs,
+    under: &Path,
+    stories: u64,
+    only: &[Profile],
+) -> Result<Option<Fault>> {
+    let with = Programs { fault: Some(name.to_owned()), ..programs.clone() };
+    let profiles = if only.is_empty() { &PROFILES[..] } else { only };
+    for profile in profiles {
+        for seed in 0..stories {
+            let story = generate::story(seed, *profile);
+            if play_one(story.clone(), &with, under, |_| false)?.violations.is_empty() {
+                continue;
+            }
+            let is_sound = play_one(story.clone(), programs, under, |_| false)?.violations.is_empty();
+            let again = play_one(story, &with, under, |_| false)?;
+            if is_sound && !again.violations.is_empty() {
+                let (profile, seed) = (Some(*profile), Some(seed));
+                return Ok(Some(Fault { name: name.to_owned(), profile, seed, story: None, test: None }));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// The list as text, in order of names.
+pub fn to_text(faults: &[Fault]) -> String {
+    let mut faults = faults.to_vec();
+    faults.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut text = String::from(
+        "# All faults that can be put back, and what finds each: a story by its profile and seed, a kept story, or a test where no\n\
+         # story can. `shmcast-chaos faults` plays the stories; `shmcast-chaos faults --find` looks for those that are missing.\n",
+    );
+    for Fault { name, profile, seed, story, test } in faults {
+        let _ = writeln!(text, "\n[[fault]]\nname = \"{name}\"");
+        if let (Some(profile), Some(seed)) = (profile, seed) {
+            let _ = writeln!(text, "profile = \"{}\"\nseed = {seed}", format!("{profile:?}").to_lowercase());
+        }
+        for (key, value) in [("story", story), ("test", test)] {
+            if let Some(value) = value {
+                let _ = writeln!(text, "{key} = \"{value}\"");
+            }
+        }
+    }
+    text
+}

@@ -1,0 +1,293 @@
+//! The logs, sorted: who published what, who subscribed and saw what, and what the runner did.
+
+use crate::log::{Deed, Entry, Fact, Time, read};
+use crate::payload::{Identity, Sizes};
+use crate::story::{Profile, Start};
+use anyhow::{Context, Result};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// Everything that happened in a story.
+#[derive(Debug, Default)]
+pub struct History {
+    /// What it was about.
+    pub profile: Option<Profile>,
+    /// The runner's deeds.
+    pub deeds: Vec<Entry<Deed>>,
+    /// Channels that were opened for publishing, in order of time.
+    pub publications: Vec<Publication>,
+    /// Subscriptions.
+    pub subscriptions: Vec<Subscription>,
+    /// Openings that failed: actor, whether to publish, kind, why.
+    pub failed: Vec<(String, bool, String, String)>,
+}
+
+/// One opening of a channel for publishing, and what was published.
+#[derive(Debug, Clone)]
+pub struct Publication {
+    /// Its number, which is in each message.
+    pub number: u32,
+    /// Who.
+    pub actor: String,
+    /// On which channel.
+    pub channel: String,
+    /// When opening it began.
+    pub opening: Time,
+    /// Whether it is known to have been opened; if not, the actor was killed meanwhile, or it failed.
+    pub is_open: bool,
+    /// The first sequence that it had to give.
+    pub next: u64,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Size of the ring.
+    pub capacity: u64,
+    /// Largest message.
+    pub largest: usize,
+    /// What it published and what it called a gap, in order.
+    pub sends: Vec<Send>,
+    /// Sessions that it told of.
+    pub sessions: Vec<String>,
+    /// When it began to close, if it did.
+    pub closing: Option<Time>,
+    /// Errors of its calls.
+    pub errors: Vec<(Time, &'static str, String)>,
+}
+
+/// A run of sequences that a publisher used.
+#[derive(Debug, Clone)]
+pub struct Send {
+    /// The first sequence.
+    pub next: u64,
+    /// How many of them at most.
+    pub most: u64,
+    /// How many of them surely.
+    pub least: u64,
+    /// When it began, and when it was known to be done.
+    pub began: Time,
+    /// When it was known to be done; never, if the actor was killed.
+    pub done: Option<Time>,
+    /// The messages; `None` for a gap.
+    pub messages: Option<(Identity, Sizes)>,
+}
+
+/// One subscription, and what was seen.
+#[derive(Debug, Clone)]
+pub struct Subscription {
+    /// Who.
+    pub actor: String,
+    /// To which channel.
+    pub channel: String,
+    /// Where it was to begin.
+    pub start: Start,
+    /// Whether it is on the far host, which has the channel by a bridge.
+    pub far: bool,
+    /// Whether tools are to see it.
+    pub has_page: bool,
+    /// When subscribing began.
+    pub subscribing: Time,
+    /// When it was done.
+    pub at: Time,
+    /// The sequence with which it begins.
+    pub next: u64,
+    /// What it saw and did.
+    pub seen: Vec<Entry<Fact>>,
+    /// Whether an error ended it.
+    pub has_failed: bool,
+}
+
+impl History {
+    /// Reads the logs in a directory.
+    ///
+    /// # Errors
+    /// Which cannot be read.
+    pub fn read(logs: &Path) -> Result<Self> {
+        let runner = logs.join("runner");
+        let mut history =
+            Self { deeds: read(&runner).with_context(|| runner.display().to_string())?, ..Self::default() };
+        history.profile = crate::story::Story::load(&logs.join("story")).ok().map(|story| story.profile);
+        let mut actors = BTreeMap::new();
+        for entry in fs::read_dir(logs).with_context(|| logs.display().to_string())? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "actor") {
+                let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+                actors.insert(name, read(&path).with_context(|| path.display().to_string())?);
+            }
+        }
+        for (actor, entries) in actors {
+            history.add_actor(&actor, entries);
+        }
+        Ok(history)
+    }
+
+    /// Adds what an actor wrote down.
+    pub fn add_actor(&mut self, actor: &str, entries: Vec<Entry<Fact>>) {
+        let mut publishing: Option<Publication> = None;
+        let mut reading: Option<Subscription> = None;
+        for Entry { at, what } in entries {
+            match what {
+                Fact::Opening { channel, publisher } => {
+                    self.publications.extend(publishing.take());
+                    publishing = Some(Publication::new(publisher, actor, channel, at));
+                }
+                Fact::Subscribing { channel, far, start, page } => {
+                    self.subscriptions.extend(reading.take());
+                    reading = Some(Subscription {
+                        actor: actor.to_owned(),
+                        channel,
+                        start,
+                        far,
+                        has_page: page,
+                        subscribing: at,
+                        at: 0,
+                        next: 0,
+                        seen: Vec::new(),
+                        has_failed: false,
+                    });
+                }
+                Fact::OpenFailed { kind, why } => {
+                    self.failed.push((actor.to_owned(), publishing.is_some(), kind, why));
+                    (publishing, reading) = (None, None);
+                }
+                Fact::Subscribed { next } => {
+                    if let Some(reading) = &mut reading {
+                        (reading.at, reading.next) = (at, next);
+                    }
+                }
+                Fact::Closing => {
+                    if let Some(publishing) = &mut publishing {
+                        publishing.closing = Some(at);
+                    }
+                }
+                Fact::Closed => {
+                    self.publications.extend(publishing.take());
+                    self.subscriptions.extend(reading.take());
+                }
+                other => {
+                    if let Some(publishing) = &mut publishing {
+                        publishing.note(at, other);
+                    } else if let Some(reading) = &mut reading {
+                        reading.has_failed |=
+                            matches!(&other, Fact::RecvFailed { kind, .. } if kind != "Unmapped");
+                        reading.seen.push(Entry { at, what: other });
+                    }
+                }
+            }
+        }
+        self.publications.extend(publishing);
+        self.subscriptions.extend(reading.filter(|reading| reading.at > 0));
+        self.publications.sort_by_key(|publication| publication.opening);
+        self.subscriptions.retain(|subscription| subscription.at > 0);
+    }
+
+    /// The publications on a channel that surely were opened, in order of time.
+    pub fn on<'a>(&'a self, channel: &'a str) -> impl Iterator<Item = &'a Publication> {
+        self.publications
+            .iter()
+            .filter(move |publication| publication.is_open && publication.channel == channel)
+    }
+
+    /// The publication with this number.
+    pub fn publication(&self, number: u32) -> Option<&Publication> {
+        self.publications.iter().find(|publication| publication.number == number)
+    }
+}
+
+impl Publication {
+    fn new(number: u32, actor: &str, channel: String, opening: Time) -> Self {
+        Self {
+            number,
+            actor: actor.to_owned(),
+            channel,
+            opening,
+            is_open: false,
+            next: 0,
+            epoch: 0,
+            capacity: 0,
+            largest: 0,
+            sends: Vec::new(),
+            sessions: Vec::new(),
+            closing: None,
+            errors: Vec::new(),
+        }
+    }
+
+    fn note(&mut self, at: Time, fact: Fact) {
+        match fact {
+            Fact::Opened { next, epoch, capacity, largest } => {
+                (self.next, self.epoch, self.capacity, self.largest) = (next, epoch, capacity, largest);
+                self.is_open = true;
+            }
+            Fact::Publishing { first, count, sizes, next } => {
+                let messages = Some((first, sizes));
+                self.sends.push(Send { next, most: count.into(), least: 0, began: at, done: None, messages });
+            }
+            Fact::Gapping { to, next } => {
+                let most = (to + 1).saturating_sub(next);
+                self.sends.push(Send { next, most, least: 0, began: at, done: None, messages: None });
+            }
+            Fact::Published { count, error, .. } => {
+                self.close_send(at, count.into());
+                self.errors.extend(error.map(|error| (at, "publish", error)));
+            }
+            Fact::Gapped { next, error } => {
+                let first = self.sends.last().map_or(next, |send| send.next);
+                self.close_send(at, next.saturating_sub(first));
+                self.errors.extend(error.map(|error| (at, "gap", error)));
+            }
+            Fact::Session { identity, error } => {
+                self.sessions.push(identity);
+                self.errors.extend(error.map(|error| (at, "session", error)));
+            }
+            _ => {}
+        }
+    }
+
+    fn close_send(&mut self, at: Time, count: u64) {
+        if let Some(send) = self.sends.last_mut() {
+            (send.least, send.most, send.done) = (count, count, Some(at));
+        }
+    }
+
+    /// The sequence after the last one that was surely used before `time`.
+    pub fn surely_before(&self, time: Time) -> u64 {
+        let done = self.sends.iter().filter(|send| send.done.is_some_and(|done| done < time));
+        done.map(|send| send.next + send.least).max().unwrap_or(self.next).max(self.next)
+    }
+
+    /// The sequence after the last one that was perhaps used.
+    pub fn perhaps(&self) -> u64 {
+        self.sends
+            .iter()
+            .map(|send| send.next.saturating_add(send.most))
+            .max()
+            .unwrap_or(self.next)
+            .max(self.next)
+    }
+
+    /// The sequence of one of its messages, if it was perhaps published.
+    pub fn sequence_of(&self, counter: u32) -> Option<u64> {
+        self.sends.iter().find_map(|send| {
+            let (first, _) = send.messages?;
+            let at = u64::from(counter.checked_sub(first.counter)?);
+            (at < send.most).then_some(send.next + at)
+        })
+    }
+
+    /// The message that perhaps has this sequence, with its size class.
+    pub fn message_at(&self, sequence: u64) -> Option<(Identity, Sizes)> {
+        self.sends.iter().find_map(|send| {
+            let (first, sizes) = send.messages?;
+            let at = sequence.checked_sub(send.next).filter(|at| *at < send.most)?;
+            Some((Identity { counter: first.counter + at as u32, ..first }, sizes))
+        })
+    }
+
+    /// Its size class of a counter.
+    pub fn sizes_of(&self, counter: u32) -> Option<Sizes> {
+        self.sends.iter().find_map(|send| {
+            let (first, sizes) = send.messages?;
+            (u64::from(counter.checked_sub(first.counter)?) < send.most).then_some(sizes)
+        })
+    }
+}

@@ -1,0 +1,114 @@
+//! Processes that die, hang or are late, calls that fail, and things that are not theirs.
+
+use super::Findings;
+use super::history::History;
+use crate::log::{Deed, Entry, Fact, Time};
+
+/// By how much a call may be late, beside the time that it was stopped or waited for the CPU.
+const LATE_US: u64 = 700_000;
+
+pub(super) fn check(history: &History, findings: &mut Findings) {
+    for Entry { what, .. } in &history.deeds {
+        match what {
+            Deed::Ended { who, code, signal, sent, said } => {
+                let is_ordinary = *code == Some(0) || *sent && *signal == Some(9);
+                if !is_ordinary || said.contains("panicked at") {
+                    let what = format!("ended with code {code:?}, signal {signal:?}: {said}");
+                    findings.add(5, "died", who, what);
+                }
+            }
+            Deed::NoAnswer { who, order } => {
+                findings.add(5, "hangs", who, format!("did not carry out: {order}"))
+            }
+            Deed::Changed { what } => findings.add(6, "foreign_file_changed", "host", what.clone()),
+            Deed::Left { what } => findings.add(6, "left_over", "host", what.clone()),
+            Deed::Ran { arguments, code, err, .. } => {
+                let tool = arguments.join(" ");
+                if err.contains("panicked at") || *code == Some(101) {
+                    findings.add(5, "died", &tool, err.clone());
+                } else if code.is_none() {
+                    findings.add(5, "hangs", &tool, "did not end");
+                }
+            }
+            _ => {}
+        }
+    }
+    if !history.deeds.iter().any(|entry| entry.what == Deed::Over) {
+        findings.add(5, "hangs", "story", "the story was not played to its end");
+    }
+    check_openings(history, findings);
+    check_publishing(history, findings);
+    check_lateness(history, findings);
+}
+
+/// Opening may fail for many reasons, but not because of what the product itself made of its memory.
+fn check_openings(history: &History, findings: &mut Findings) {
+    for (actor, _, kind, why) in &history.failed {
+        let is_damage =
+            kind.starts_with("Segment") || ["Locate.Overrun", "Locate.Corrupt"].contains(&kind.as_str());
+        if is_damage {
+            findings.add(5, "open_failed", actor, format!("{kind}: {why}"));
+        }
+    }
+}
+
+fn check_publishing(history: &History, findings: &mut Findings) {
+    for publication in &history.publications {
+        for (at, call, error) in &publication.errors {
+            let channel = &publication.channel;
+            let was_cut = history.deeds.iter().any(|entry| match &entry.what {
+                Deed::TakingOver { channel: name } | Deed::MayRestart { channel: name, .. } => {
+                    name == channel && entry.at < *at && entry.at > publication.opening
+                }
+                _ => false,
+            });
+            let was_followed =
+                history.on(channel).any(|p| p.opening > publication.opening && p.opening < *at);
+            let is_huge = *call == "gap" && publication.sends.iter().any(|send| send.messages.is_none());
+            if error == "CutOff" && (was_cut || was_followed) || is_huge && error != "CutOff" {
+                continue;
+            }
+            let what = format!("{call} on channel {channel} failed: {error}");
+            findings.add(5, "publish_failed", &publication.actor, what);
+        }
+    }
+}
+
+fn check_lateness(history: &History, findings: &mut Findings) {
+    for reader in &history.subscriptions {
+        for Entry { at, what } in &reader.seen {
+            let Fact::Late { call, asked_us, took_us, waited_us } = what else { continue };
+            let began = at.saturating_sub(took_us * 1000);
+            let stopped_us = stopped(history, &reader.actor, began, *at) / 1000;
+            let excused = asked_us + waited_us + stopped_us + LATE_US;
+            if *took_us > excused {
+                let what = format!(
+                    "{call} took {took_us} us instead of {asked_us}; it waited {waited_us} us for the CPU and was \
+                     stopped for {stopped_us} us"
+                );
+                findings.add(5, "late", &reader.actor, what);
+            }
+        }
+    }
+}
+
+/// For how long of that time an actor was stopped.
+fn stopped(history: &History, actor: &str, from: Time, to: Time) -> u64 {
+    let mut total = 0;
+    let mut since = None;
+    for Entry { at, what } in &history.deeds {
+        let Deed::Signalled { who, signal } = what else { continue };
+        if who != actor {
+            continue;
+        }
+        match (signal.as_str(), since) {
+            ("STOP", None) => since = Some(*at),
+            ("CONT", Some(began)) => {
+                total += to.min(*at).saturating_sub(from.max(began));
+                since = None;
+            }
+            _ => {}
+        }
+    }
+    total + since.map_or(0, |began| to.saturating_sub(from.max(began)))
+}

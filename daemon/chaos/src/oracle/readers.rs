@@ -1,0 +1,397 @@
+//! What each reader saw, event by event.
+
+use super::Findings;
+use super::history::{History, Publication, Subscription};
+use super::lives::Lives;
+use crate::log::{Deed, Entry, Fact, Time};
+use crate::payload::{Identity, Marks, fill, total_bytes};
+use crate::story::{Start, Step, Whom};
+
+/// Where a reader is in its stream.
+struct Cursor<'a> {
+    history: &'a History,
+    lives: &'a Lives,
+    reader: &'a Subscription,
+    /// The sequence that has to come next.
+    expected: u64,
+    life: Option<usize>,
+    /// Since when it has been attached or has gone on from where it sought.
+    since: Time,
+    /// Whether nothing has come since then.
+    is_first: bool,
+    /// Whether no message has come since then, and none was lapped.
+    is_new_here: bool,
+    /// The publisher of the last message.
+    last: Option<u32>,
+    /// Epochs told since the last message.
+    told: Option<u64>,
+    /// Whether a lap may have hidden that another publisher came.
+    in_doubt: bool,
+    /// Whether the channel has begun anew since it came.
+    has_restarted: bool,
+    seeking: u64,
+}
+
+pub(super) fn check(history: &History, lives: &Lives, findings: &mut Findings) {
+    for reader in &history.subscriptions {
+        let mut cursor = Cursor {
+            history,
+            lives,
+            reader,
+            expected: reader.next,
+            life: None,
+            since: reader.subscribing,
+            is_first: true,
+            is_new_here: true,
+            last: None,
+            told: None,
+            in_doubt: false,
+            has_restarted: false,
+            seeking: 0,
+        };
+        for entry in &reader.seen {
+            cursor.see(entry, findings);
+        }
+    }
+}
+
+impl Cursor<'_> {
+    fn see(&mut self, entry: &Entry<Fact>, findings: &mut Findings) {
+        let who = self.reader.actor.as_str();
+        match &entry.what {
+            Fact::Got { sequence, first, count, bytes } => {
+                for at in 0..*count {
+                    let message = Identity { counter: first.counter + at, ..*first };
+                    self.message(*sequence + u64::from(at), message, findings);
+                }
+                self.check_bytes(*first, *count, *bytes, findings);
+            }
+            Fact::Odd { sequence, length, tag, key, head } => {
+                let marks = Marks { tag: *tag, key: *key };
+                match self.identify(*sequence, *length, marks, head) {
+                    Some(message) => self.message(*sequence, message, findings),
+                    None => {
+                        let what =
+                            format!("message {sequence} of {length} B is none that was published: {head}");
+                        findings.add(1, "damaged_message", who, what);
+                        self.expected = sequence + 1;
+                    }
+                }
+            }
+            Fact::Lapped { missed, resumed_at } => self.lapped(*missed, *resumed_at, findings),
+            Fact::Gap { from, to } => self.gap(*from, *to, findings),
+            Fact::NewEpoch { epoch } => {
+                // The bridge that receives is a publisher of its own.
+                if !self.reader.far && !self.history.on(&self.reader.channel).any(|p| p.epoch == *epoch) {
+                    findings.add(
+                        1,
+                        "false_epoch",
+                        who,
+                        format!("epoch {epoch} was told, and no publisher had it"),
+                    );
+                }
+                self.told = Some(*epoch);
+            }
+            Fact::NewSession { identity } => {
+                let is_known = |p: &Publication| p.sessions.contains(identity);
+                if !self.reader.far && !self.history.publications.iter().any(is_known) {
+                    findings.add(1, "false_session", who, format!("session {identity:?} was told by nobody"));
+                }
+            }
+            Fact::End if !self.has_closed(entry.at) => {
+                findings.add(1, "false_end", who, "the end was told, and no publisher had closed");
+            }
+            Fact::Restarted => {
+                // A bridge that begins anew does so wherever the feed is.
+                let expected = if self.reader.far { 0 } else { 1 };
+                (self.expected, self.life, self.last, self.is_first) = (expected, None, None, true);
+                self.is_new_here = true;
+                self.has_restarted = true;
+            }
+            Fact::Seeking { to } => self.seeking = *to,
+            Fact::Sought { error: None } => {
+                (self.expected, self.since, self.is_first) = (self.seeking, entry.at, true);
+                self.is_new_here = true;
+                (self.told, self.in_doubt) = (None, false);
+            }
+            Fact::Sought { error: Some(error) } if error.contains("Corrupt") || error.contains("Overrun") => {
+                findings.add(5, "seek_failed", who, format!("seeking {} failed: {error}", self.seeking));
+            }
+            Fact::Unknown { event } => findings.add(1, "unknown_event", who, event.clone()),
+            Fact::RecvFailed { kind, why } => self.failed(kind, why, findings),
+            // One that failed has been judged by that.
+            Fact::Finished { found: false } if !self.reader.has_failed => {
+                let what = format!(
+                    "channel {}: the last message has not come; expected {}",
+                    self.reader.channel, self.expected
+                );
+                findings.add(5, "last_message_missing", who, what);
+            }
+            _ => {}
+        }
+    }
+
+    fn message(&mut self, sequence: u64, message: Identity, findings: &mut Findings) {
+        let who = self.reader.actor.as_str();
+        let name = format!("message {sequence} ({}.{})", message.publisher, message.counter);
+        let publication =
+            self.history.publication(message.publisher).filter(|p| p.channel == self.reader.channel);
+        let Some(publication) = publication else {
+            findings.add(
+                1,
+                "foreign_message",
+                who,
+                format!("{name} is of no publisher of channel {}", self.reader.channel),
+            );
+            return;
+        };
+        match publication.sequence_of(message.counter) {
+            None => findings.add(1, "unpublished_message", who, format!("{name} was not published")),
+            Some(right) if right != sequence => {
+                findings.add(1, "false_sequence", who, format!("{name} was published as {right}"));
+            }
+            Some(_) => {}
+        }
+        if let Some(cut) = self.lives.cut(message.publisher).filter(|cut| sequence >= cut.from) {
+            let what = format!("{name} is void: publisher {} went on from {}", cut.by, cut.from);
+            findings.add(1, "void_message", who, what);
+        }
+        self.check_life(publication, &name, findings);
+        self.check_order(sequence, &name, findings);
+        self.check_epoch(publication, &name, findings);
+        (self.expected, self.is_first, self.last) = (sequence + 1, false, Some(message.publisher));
+        self.is_new_here = false;
+    }
+
+    fn check_life(&mut self, publication: &Publication, name: &str, findings: &mut Findings) {
+        let Some(life) = self.lives.life(publication.number) else { return };
+        if let Some(before) = self.life.filter(|before| *before != life) {
+            let what = format!(
+                "{name} is of another beginning of the channel ({life} after {before}), and nothing said so"
+            );
+            findings.add(3, "silent_restart", &self.reader.actor, what);
+            self.expected = 0;
+        }
+        self.life = Some(life);
+    }
+
+    fn check_order(&mut self, sequence: u64, name: &str, findings: &mut Findings) {
+        let who = self.reader.actor.as_str();
+        let expected = self.expected;
+        // A reader that joined behind what turned out to be void begins where the next publisher did.
+        let is_step_back = self.is_first
+            && self
+                .history
+                .on(&self.reader.channel)
+                .any(|p| p.next == sequence && p.opening > self.reader.subscribing);
+        if sequence < expected && !is_step_back {
+            findings.add(2, "backwards", who, format!("{name} came, and {expected} was due"));
+        }
+        if sequence > expected && expected > 0 {
+            findings.add(
+                3,
+                "silent_loss",
+                who,
+                format!("{name} came, {expected} was due, and nothing said why"),
+            );
+        }
+    }
+
+    /// A publisher that came after this reader must have been announced before its first message.
+    fn check_epoch(&mut self, publication: &Publication, name: &str, findings: &mut Findings) {
+        if self.last == Some(publication.number) || self.reader.far {
+            return;
+        }
+        let is_known = self.told == Some(publication.epoch);
+        // One that has seen no publisher has none that another could succeed.
+        let was_held =
+            self.reader.start == Start::Latest && !self.has_restarted && self.was_held(publication);
+        let had_one = self.last.is_some() || was_held;
+        let is_news = had_one && (publication.opening > self.since || !self.is_new_here);
+        // The first publisher of all has nobody to succeed.
+        let is_successor = self.history.on(&publication.channel).any(|p| {
+            p.opening < publication.opening
+                && self.lives.life(p.number) == self.lives.life(publication.number)
+        });
+        if is_news && is_successor && !is_known && !self.in_doubt {
+            let what = format!("{name} is of epoch {}, and no event told of it", publication.epoch);
+            findings.add(3, "silent_epoch", &self.reader.actor, what);
+        }
+        if is_known {
+            self.in_doubt = false;
+        }
+        self.told = None;
+    }
+
+    /// Whether a publisher of the channel had begun to close it before then.
+    fn has_closed(&self, time: Time) -> bool {
+        let has_closed = |p: &Publication| p.closing.is_some_and(|at| at < time);
+        // A bridge that is ended ends what it carries.
+        let is_daemon = |e: &Entry<Deed>| match &e.what {
+            Deed::Ended { who, .. } => who == "daemon" || who == "far",
+            Deed::Step { step, .. } => matches!(step, Step::Reload { .. }),
+            _ => false,
+        };
+        self.history.on(&self.reader.channel).any(has_closed)
+            || self.reader.far && self.history.deeds.iter().any(|e| e.at < time && is_daemon(e))
+    }
+
+    /// Whether somebody before `next` had the channel when this reader came.
+    fn was_held(&self, next: &Publication) -> bool {
+        let (since, life) = (self.reader.subscribing, self.lives.life(next.number));
+        let held = |p: &Publication| p.opening < since && p.closing.is_none_or(|at| at > since);
+        self.history.on(&self.reader.channel).any(|p| held(p) && self.lives.life(p.number) == life)
+    }
+
+    fn lapped(&mut self, missed: u64, resumed_at: u64, findings: &mut Findings) {
+        let who = self.reader.actor.as_str();
+        if resumed_at != self.expected.saturating_add(missed) && self.expected > 0 {
+            let what = format!(
+                "{missed} messages missed and going on at {resumed_at}, but {} was due",
+                self.expected
+            );
+            findings.add(3, "false_count", who, what);
+        }
+        if missed > 0 && !self.was_overrun(resumed_at) {
+            let what =
+                format!("lapped from {} to {resumed_at}, though the ring held more than that", self.expected);
+            findings.add(4, "lapped_without_cause", who, what);
+        }
+        (self.expected, self.in_doubt, self.is_first) = (resumed_at, true, false);
+        self.is_new_here = false;
+    }
+
+    /// Whether what was published from the expected sequence on may have filled half of the ring, or another publisher's
+    /// memory lies in between.
+    fn was_overrun(&self, resumed_at: u64) -> bool {
+        let mut bytes = 0;
+        let mut capacity = u64::MAX;
+        let mut publishers = 0;
+        for publication in self.history.on(&self.reader.channel) {
+            let is_of_this_life = self.life.is_none() || self.lives.life(publication.number) == self.life;
+            if !is_of_this_life || publication.perhaps() < self.expected {
+                continue;
+            }
+            publishers += 1;
+            capacity = capacity.min(publication.capacity);
+            bytes += 128;
+            for send in &publication.sends {
+                let skipped = self.expected.saturating_sub(send.next);
+                let Some((first, sizes)) = send.messages else {
+                    bytes += 64;
+                    continue;
+                };
+                for at in skipped..send.most {
+                    let message = Identity { counter: first.counter + at as u32, ..first };
+                    bytes += (message.length(sizes, publication.largest) as u64 + 16).next_multiple_of(64);
+                }
+            }
+        }
+        let is_strict = self.history.deeds.iter().any(|e| matches!(&e.what, Deed::TakingOver { .. }))
+            || self.history.profile == Some(crate::story::Profile::Strict);
+        let begins_elsewhere = self.is_first || publishers > 2;
+        bytes >= capacity / 2 || (is_strict && begins_elsewhere) || resumed_at == self.expected
+    }
+
+    fn gap(&mut self, from: u64, to: u64, findings: &mut Findings) {
+        let who = self.reader.actor.as_str();
+        let expected = self.expected;
+        if to < from || from < expected && !self.is_first {
+            findings.add(
+                2,
+                "backwards",
+                who,
+                format!("a gap from {from} to {to} was told, and {expected} was due"),
+            );
+        } else if from > expected {
+            let what =
+                format!("a gap from {from} to {to} was told, {expected} was due, and nothing said why");
+            findings.add(3, "silent_loss", who, what);
+        }
+        let mut at = from;
+        while at <= to && !(self.reader.far && self.is_line_broken()) {
+            let gaps = self.history.on(&self.reader.channel).flat_map(|p| &p.sends);
+            let known = gaps.filter(|send| {
+                send.messages.is_none() && (send.next..send.next.saturating_add(send.most)).contains(&at)
+            });
+            match known.map(|send| send.next + send.most).max() {
+                Some(end) => at = end,
+                None => {
+                    let what = format!(
+                        "a gap from {from} to {to} was told, and nobody said that {at} will not come"
+                    );
+                    findings.add(4, "false_gap", who, what);
+                    break;
+                }
+            }
+        }
+        (self.expected, self.is_first) = (to.saturating_add(1), false);
+    }
+
+    /// Whether the story did something that may break every copy of a message on its way to the far host.
+    fn is_line_broken(&self) -> bool {
+        self.history.deeds.iter().any(|entry| match &entry.what {
+            Deed::Step { step, .. } => matches!(
+                step,
+                Step::Wire { .. }
+                    | Step::Crash { .. }
+                    | Step::Restart { .. }
+                    | Step::Reload { .. }
+                    | Step::Stop { whom: Whom::Daemon | Whom::Far }
+                    | Step::Limit { whom: Whom::Daemon | Whom::Far, .. }
+            ),
+            _ => false,
+        })
+    }
+
+    fn failed(&mut self, kind: &str, why: &str, findings: &mut Findings) {
+        let channel = &self.reader.channel;
+        let may_restart =
+            |e: &Entry<Deed>| matches!(&e.what, Deed::MayRestart { channel: name, .. } if name == channel);
+        // Without a daemon nobody leads a reader to the next segment.
+        let is_file = self.history.profile.is_none_or(|profile| !profile.has_daemon());
+        if kind == "Superseded" && is_file && self.history.deeds.iter().any(may_restart) {
+            return;
+        }
+        let is_limit = |e: &Entry<Deed>| matches!(e.what, Deed::Step { step: Step::Limit { .. }, .. });
+        if kind == "Unmapped" && self.history.deeds.iter().any(is_limit) {
+            return;
+        }
+        let what = format!("channel {channel}: receiving failed at {}: {kind}: {why}", self.expected);
+        findings.add(5, "receive_failed", &self.reader.actor, what);
+    }
+
+    fn check_bytes(&self, first: Identity, count: u32, bytes: u64, findings: &mut Findings) {
+        let Some(publication) = self.history.publication(first.publisher) else { return };
+        let mut right = 0;
+        for at in 0..count {
+            let counter = first.counter + at;
+            let Some(sizes) = publication.sizes_of(counter) else { return };
+            right += total_bytes(Identity { counter, ..first }, 1, sizes, publication.largest);
+        }
+        if right != bytes {
+            let what = format!(
+                "{count} messages from {first:?} on have {bytes} B, and were published with {right} B"
+            );
+            findings.add(1, "false_length", &self.reader.actor, what);
+        }
+    }
+
+    /// The message that these few bytes are, if they are one that was perhaps published with this sequence.
+    fn identify(&self, sequence: u64, length: usize, marks: Marks, head: &str) -> Option<Identity> {
+        let candidates = self.history.on(&self.reader.channel).filter_map(|publication| {
+            let (message, sizes) = publication.message_at(sequence)?;
+            (message.length(sizes, publication.largest) == length).then_some(message)
+        });
+        let is_right = |message: &Identity| {
+            let mut bytes = vec![0; length];
+            fill(&self.reader.channel, *message, marks, &mut bytes);
+            let right: String = bytes.iter().take(24).map(|byte| format!("{byte:02x}")).collect();
+            length < 16 && right == head
+        };
+        // Few bytes may be right for several: then it is one that is not void, if there is one.
+        let is_void =
+            |message: &Identity| self.lives.cut(message.publisher).is_some_and(|cut| sequence >= cut.from);
+        candidates.filter(is_right).min_by_key(is_void)
+    }
+}

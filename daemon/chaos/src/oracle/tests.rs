@@ -1,0 +1,230 @@
+//! Logs that break each demand, and some that break none: an oracle that cannot fail proves nothing.
+
+use super::{History, judge_history};
+use crate::log::{Deed, Entry, Fact};
+use crate::payload::{Identity, Sizes, total_bytes};
+use crate::story::{Profile, Start};
+
+const LARGEST: usize = 8192;
+const CAPACITY: u64 = 65536;
+
+/// Entries with times that only grow.
+fn at(from: u64, facts: Vec<Fact>) -> Vec<Entry<Fact>> {
+    facts.into_iter().enumerate().map(|(n, what)| Entry { at: from + n as u64, what }).collect()
+}
+
+fn first(publisher: u32, counter: u32) -> Identity {
+    Identity { publisher, counter }
+}
+
+/// A publisher that opens the channel with `next` and publishes `count` messages.
+fn publishes(publisher: u32, next: u64, epoch: u64, count: u32) -> Vec<Fact> {
+    vec![
+        Fact::Opening { channel: "a".into(), publisher },
+        Fact::Opened { next, epoch, capacity: CAPACITY, largest: LARGEST },
+        Fact::Publishing { first: first(publisher, 0), count, sizes: Sizes::Line, next },
+        Fact::Published { count, next: next + u64::from(count), error: None },
+    ]
+}
+
+fn got(sequence: u64, publisher: u32, counter: u32, count: u32) -> Fact {
+    let first = first(publisher, counter);
+    Fact::Got { sequence, first, count, bytes: total_bytes(first, count, Sizes::Line, LARGEST) }
+}
+
+fn reads(mut seen: Vec<Fact>) -> Vec<Fact> {
+    let mut all = vec![
+        Fact::Subscribing { channel: "a".into(), far: false, start: Start::Oldest, page: true },
+        Fact::Subscribed { next: 1 },
+    ];
+    all.append(&mut seen);
+    all
+}
+
+/// Publisher 0 publishes ten messages; reader `r` sees what is given. Names of what was found.
+fn judge(seen: Vec<Fact>) -> Vec<String> {
+    judge_with(seen, Vec::new(), Vec::new())
+}
+
+fn judge_with(seen: Vec<Fact>, more: Vec<(&str, Vec<Entry<Fact>>)>, deeds: Vec<Deed>) -> Vec<String> {
+    let mut history = History { profile: Some(Profile::Strict), ..History::default() };
+    let deeds = deeds.into_iter().chain([Deed::Over]).enumerate();
+    history.deeds = deeds.map(|(n, what)| Entry { at: 500 + n as u64, what }).collect();
+    history.add_actor("p", at(10, publishes(0, 1, 1, 10)));
+    for (actor, entries) in more {
+        history.add_actor(actor, entries);
+    }
+    history.add_actor("r", at(2000, reads(seen)));
+    judge_history(&history).into_iter().map(|violation| violation.name).collect()
+}
+
+fn assert_found(found: &[String], name: &str) {
+    assert!(found.iter().any(|found| found == name), "{name} was not found, but {found:?}");
+}
+
+#[test]
+fn nothing_is_found_where_all_is_well() {
+    assert_eq!(judge(vec![got(1, 0, 0, 10)]), Vec::<String>::new());
+    let next = at(900, publishes(1, 11, 2, 5));
+    let seen = vec![got(1, 0, 0, 10), Fact::NewEpoch { epoch: 2 }, got(11, 1, 0, 5)];
+    assert_eq!(judge_with(seen, vec![("q", next)], Vec::new()), Vec::<String>::new());
+}
+
+#[test]
+fn false_messages_are_found() {
+    assert_found(&judge(vec![got(2, 0, 0, 1)]), "false_sequence");
+    assert_found(&judge(vec![got(1, 0, 0, 11)]), "unpublished_message");
+    assert_found(&judge(vec![got(1, 7, 0, 1)]), "foreign_message");
+    let longer = Fact::Got { sequence: 1, first: first(0, 0), count: 1, bytes: 5000 };
+    assert_found(&judge(vec![longer]), "false_length");
+    let head = "00".repeat(24);
+    let odd = Fact::Odd { sequence: 1, length: 40, tag: 0, key: false, head };
+    assert_found(&judge(vec![odd]), "damaged_message");
+    assert_found(&judge(vec![Fact::End]), "false_end");
+    assert_found(&judge(vec![Fact::NewEpoch { epoch: 9 }]), "false_epoch");
+    assert_found(&judge(vec![Fact::NewSession { identity: "X".into() }]), "false_session");
+}
+
+#[test]
+fn a_message_of_one_who_was_replaced_is_found() {
+    // Replaced after five messages, by one who goes on from there.
+    let next = at(900, publishes(1, 6, 2, 5));
+    let taken = vec![Deed::TakingOver { channel: "a".into() }];
+    let mut history = History { profile: Some(Profile::Strict), ..History::default() };
+    history.deeds = taken.into_iter().chain([Deed::Over]).map(|what| Entry { at: 5, what }).collect();
+    let mut entries = at(1, publishes(0, 1, 1, 10));
+    entries[3].at = 950;
+    history.add_actor("p", entries);
+    history.add_actor("q", next);
+    history.add_actor("r", at(2000, reads(vec![got(1, 0, 0, 6)])));
+    let found: Vec<String> = judge_history(&history).into_iter().map(|violation| violation.name).collect();
+    assert_found(&found, "void_message");
+}
+
+#[test]
+fn wrong_order_is_found() {
+    assert_found(&judge(vec![got(1, 0, 0, 3), got(2, 0, 1, 1)]), "backwards");
+    let sought =
+        vec![got(1, 0, 0, 3), Fact::Seeking { to: 2 }, Fact::Sought { error: None }, got(2, 0, 1, 9)];
+    assert_eq!(judge(sought), Vec::<String>::new());
+}
+
+#[test]
+fn silent_losses_are_found() {
+    assert_found(&judge(vec![got(1, 0, 0, 2), got(4, 0, 3, 1)]), "silent_loss");
+    let lapped = Fact::Lapped { missed: 3, resumed_at: 4 };
+    assert_found(&judge(vec![got(1, 0, 0, 2), lapped]), "false_count");
+    let next = at(900, publishes(1, 11, 2, 5));
+    let seen = vec![got(1, 0, 0, 10), got(11, 1, 0, 5)];
+    assert_found(&judge_with(seen, vec![("q", next)], Vec::new()), "silent_epoch");
+    // Another beginning, of which nobody was told.
+    let next = at(900, publishes(1, 1, 1, 5));
+    let removed = vec![Deed::MayRestart { channel: "a".into(), why: "removed".into() }];
+    let seen = vec![got(1, 0, 0, 10), got(1, 1, 0, 5)];
+    assert_found(&judge_with(seen, vec![("q", next.clone())], removed.clone()), "silent_restart");
+    let seen = vec![got(1, 0, 0, 10), Fact::Restarted, got(1, 1, 0, 5)];
+    assert_eq!(judge_with(seen, vec![("q", next)], removed), Vec::<String>::new());
+}
+
+/// Whoever has heard of a publisher and seeks within what that one wrote is not told of it again, whatever comes first there.
+#[test]
+fn an_epoch_is_told_once() {
+    let mut next = publishes(1, 11, 2, 0);
+    next.truncate(2);
+    next.extend([
+        Fact::Gapping { to: 20, next: 11 },
+        Fact::Gapped { next: 21, error: None },
+        Fact::Publishing { first: first(1, 0), count: 5, sizes: Sizes::Line, next: 21 },
+        Fact::Published { count: 5, next: 26, error: None },
+    ]);
+    let next = vec![("q", at(900, next))];
+    let gap = Fact::Gap { from: 11, to: 20 };
+    let sought = [Fact::Seeking { to: 12 }, Fact::Sought { error: None }, gap.clone(), got(21, 1, 0, 5)];
+    let mut seen = vec![got(1, 0, 0, 10), Fact::NewEpoch { epoch: 2 }];
+    seen.extend(sought);
+    assert_eq!(judge_with(seen, next.clone(), Vec::new()), Vec::<String>::new());
+    let seen = vec![got(1, 0, 0, 10), gap, got(21, 1, 0, 5)];
+    assert_found(&judge_with(seen, next, Vec::new()), "silent_epoch");
+}
+
+#[test]
+fn losses_without_cause_are_found() {
+    let lapped = Fact::Lapped { missed: 3, resumed_at: 6 };
+    assert_found(&judge(vec![got(1, 0, 0, 2), lapped, got(6, 0, 5, 1)]), "lapped_without_cause");
+    assert_found(&judge(vec![got(1, 0, 0, 2), Fact::Gap { from: 3, to: 4 }]), "false_gap");
+    // The next publisher begins where the one before it began, though that one had published.
+    let next = at(900, publishes(1, 1, 2, 5));
+    assert_found(&judge_with(Vec::new(), vec![("q", next)], Vec::new()), "forgotten");
+    let next = at(900, publishes(1, 14, 2, 5));
+    assert_found(&judge_with(Vec::new(), vec![("q", next)], Vec::new()), "sequences_jump");
+}
+
+#[test]
+fn lives_that_end_badly_are_found() {
+    assert_found(&judge(vec![got(1, 0, 0, 10), Fact::Finished { found: false }]), "last_message_missing");
+    let late =
+        Fact::Late { call: "Deadline".into(), asked_us: 20_000, took_us: 2_000_000, waited_us: 100_000 };
+    assert_found(&judge(vec![late]), "late");
+    let failed = Fact::RecvFailed { kind: "Corrupt".into(), why: String::new() };
+    assert_found(&judge(vec![failed]), "receive_failed");
+    let ended = |code, signal, sent| Deed::Ended { who: "p".into(), code, signal, sent, said: String::new() };
+    assert_found(&judge_with(Vec::new(), Vec::new(), vec![ended(Some(101), None, false)]), "died");
+    assert_found(&judge_with(Vec::new(), Vec::new(), vec![ended(None, Some(11), true)]), "died");
+    assert_eq!(judge_with(Vec::new(), Vec::new(), vec![ended(None, Some(9), true)]), Vec::<String>::new());
+    let silent = Deed::NoAnswer { who: "r".into(), order: String::new() };
+    assert_found(&judge_with(Vec::new(), Vec::new(), vec![silent]), "hangs");
+}
+
+#[test]
+fn a_stopped_actor_is_not_late() {
+    let late = |took_us| Fact::Late { call: "Deadline".into(), asked_us: 20_000, took_us, waited_us: 0 };
+    let mut history = History { profile: Some(Profile::Files), ..History::default() };
+    let signal =
+        |at, signal: &str| Entry { at, what: Deed::Signalled { who: "r".into(), signal: signal.into() } };
+    history.deeds =
+        vec![signal(1_000_000_000, "STOP"), signal(3_000_000_000, "CONT"), Entry { at: 9, what: Deed::Over }];
+    history.add_actor("r", at(3_000_000_100, reads(vec![late(2_100_000)])));
+    assert!(judge_history(&history).is_empty());
+    history.add_actor("r", at(3_000_000_100, reads(vec![late(2_900_000)])));
+    assert_eq!(judge_history(&history)[0].name, "late");
+}
+
+#[test]
+fn other_peoples_things_are_found() {
+    let changed = Deed::Changed { what: "precious/id".into() };
+    assert_found(&judge_with(Vec::new(), Vec::new(), vec![changed]), "foreign_file_changed");
+    let left = Deed::Left { what: "channels/a".into() };
+    assert_found(&judge_with(Vec::new(), Vec::new(), vec![left]), "left_over");
+}
+
+fn at_rest(arguments: &[&str], out: &str) -> Vec<Deed> {
+    let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+    vec![
+        Deed::Started { who: "r".into(), pid: 77 },
+        Deed::Last { channel: "a".into(), message: first(0, 9), sequence: 10, epoch: 1 },
+        Deed::AtRest,
+        Deed::Ran { host: 0, arguments, code: Some(0), out: out.into(), err: String::new(), took_ms: 1 },
+    ]
+}
+
+#[test]
+fn tools_that_say_something_else_are_found() {
+    let seen = || vec![got(1, 0, 0, 10), Fact::Finished { found: true }];
+    let stat = |next: u64, received: u64| {
+        format!(
+            r#"{{"channel":"a","state":"active","epoch":1,"next_sequence":{next},
+                "readers":[{{"pid":77,"received":{received},"lapped":0,"missed":0}}]}}"#
+        )
+    };
+    let judge = |out: &str| judge_with(seen(), Vec::new(), at_rest(&["stat", "a", "--json"], out));
+    assert_eq!(judge(&stat(11, 10)), Vec::<String>::new());
+    assert_found(&judge(&stat(10, 10)), "false_figure");
+    assert_found(&judge(&stat(11, 9)), "false_figure");
+    assert_found(&judge(&stat(11, 10).replace("77", "78")), "false_reader");
+    assert_found(&judge(&stat(11, 10).replace("77", "78")), "missing_reader");
+    assert_found(&judge("no JSON"), "tool_failed");
+    let metrics = "shmcast_channel_sequence{channel=\"a\"} 10\nshmcast_channel_epoch{channel=\"a\"} 1\n";
+    let judge = |out: &str| judge_with(seen(), Vec::new(), at_rest(&["GET /metrics"], out));
+    assert_eq!(judge(metrics), Vec::<String>::new());
+    assert_found(&judge(&metrics.replace("10", "9")), "false_figure");
+}

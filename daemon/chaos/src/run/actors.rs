@@ -1,0 +1,184 @@
+//! An actor as the runner sees it: a process, orders to it, answers from it.
+
+use super::programs::Programs;
+use crate::actor::{Answer, Order, Told};
+use anyhow::{Context, Result};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// A running actor.
+#[derive(Debug)]
+pub(super) struct Actor {
+    pub(super) name: String,
+    child: Child,
+    orders: ChildStdin,
+    answers: Receiver<Answer>,
+    said: PathBuf,
+    next_id: u64,
+    /// The orders that were not answered yet, the oldest first.
+    pub(super) open: Vec<(u64, Order)>,
+    pub(super) is_stopped: bool,
+    /// Whether a signal that ends it was sent.
+    pub(super) is_doomed: bool,
+    /// The channel that it was told to open last.
+    pub(super) channel: Option<usize>,
+    /// Whether it has it, as far as its answers tell.
+    pub(super) holds: bool,
+}
+
+impl Actor {
+    pub(super) fn start(programs: &Programs, logs: &Path, name: String) -> Result<Self> {
+        let said = logs.join(format!("{name}.stderr"));
+        let mut command = programs.command(&programs.chaos);
+        command.arg("actor").arg(logs.join(format!("{name}.actor")));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(File::create(&said)?);
+        let mut child = command.spawn().with_context(|| format!("start {}", programs.chaos.display()))?;
+        let orders = child.stdin.take().context("a pipe")?;
+        let out = BufReader::new(child.stdout.take().context("a pipe")?);
+        let (sender, answers) = channel();
+        std::thread::spawn(move || {
+            for line in out.lines().map_while(Result::ok) {
+                let Ok(answer) = serde_json::from_str(&line) else { continue };
+                if sender.send(answer).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Self {
+            name,
+            child,
+            orders,
+            answers,
+            said,
+            next_id: 0,
+            open: Vec::new(),
+            is_stopped: false,
+            is_doomed: false,
+            channel: None,
+            holds: false,
+        })
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether it would carry out another order soon: it has none, or only one that ends when another comes.
+    pub(super) fn is_free(&mut self) -> bool {
+        self.collect(Duration::ZERO);
+        self.open.iter().all(|(_, order)| is_endless_read(order))
+    }
+
+    /// Whether an order is open that may take as long as it likes.
+    pub(super) fn is_patient(&self) -> bool {
+        self.open.iter().all(|(_, order)| is_endless_read(order) || matches!(order, Order::Block { .. }))
+    }
+
+    /// Gives an order. One that has died meanwhile does not hear it.
+    pub(super) fn order(&mut self, order: Order) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        let mut line =
+            serde_json::to_vec(&Told { id, order: order.clone() }).expect("an order is plain data");
+        line.push(b'\n');
+        if self.orders.write_all(&line).is_ok() {
+            self.open.push((id, order));
+        }
+        id
+    }
+
+    /// Waits for the answer to order `id`. `None` if it does not come in time, or never will.
+    pub(super) fn answer(&mut self, id: u64, patience: Duration) -> Option<Value> {
+        let until = Instant::now() + patience;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.answers.recv_timeout(left) {
+                Ok(answer) => {
+                    if let Some(at) = self.open.iter().position(|(open, _)| *open == answer.id) {
+                        let (_, order) = self.open.remove(at);
+                        self.holds = holds_after(&order, &answer.value).unwrap_or(self.holds);
+                    }
+                    if answer.id == id {
+                        return Some(answer.value);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => return None,
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.open.clear();
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Takes the answers that have come.
+    pub(super) fn collect(&mut self, patience: Duration) {
+        let _ = self.answer(u64::MAX, patience);
+    }
+
+    pub(super) fn signal(&mut self, signal: Signal) {
+        match signal {
+            Signal::SIGSTOP => self.is_stopped = true,
+            Signal::SIGCONT => self.is_stopped = false,
+            Signal::SIGKILL => self.is_doomed = true,
+            _ => {}
+        }
+        let _ = kill(Pid::from_raw(self.pid() as i32), signal);
+    }
+
+    /// How it ended, if it has.
+    pub(super) fn ended(&mut self) -> Option<std::process::ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// Lets it end by itself, which it does once nobody gives orders, and waits for that.
+    pub(super) fn end(mut self, patience: Duration) -> (Option<std::process::ExitStatus>, String) {
+        let said = self.said.clone();
+        drop(self.orders);
+        let until = Instant::now() + patience;
+        let status = loop {
+            match self.child.try_wait().ok().flatten() {
+                Some(status) => break Some(status),
+                None if Instant::now() < until => std::thread::sleep(Duration::from_millis(2)),
+                None => {
+                    let _ = self.child.kill();
+                    let _ = self.child.wait();
+                    break None;
+                }
+            }
+        };
+        (status, fs::read_to_string(said).unwrap_or_default())
+    }
+
+    /// What it said on stderr.
+    pub(super) fn said(&self) -> String {
+        fs::read_to_string(&self.said).unwrap_or_default()
+    }
+
+    /// Kills it, if it still runs.
+    pub(super) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Whether the actor has a channel after this answer; `None` if that has not changed.
+fn holds_after(order: &Order, answer: &Value) -> Option<bool> {
+    match order {
+        Order::Open(_) => Some(answer.is_object()),
+        Order::Subscribe(_) => Some(*answer == Value::Bool(true)),
+        Order::Close {} => Some(false),
+        _ => (answer["live"] == Value::Bool(false)).then_some(false),
+    }
+}
+
+fn is_endless_read(order: &Order) -> bool {
+    matches!(order, Order::Read { ms: 0, .. })
+}

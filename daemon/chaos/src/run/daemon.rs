@@ -1,0 +1,255 @@
+//! The daemon of a story: its configuration, its process, and what survives it.
+
+use super::manager::Manager;
+use super::programs::Programs;
+use super::wire::free_port;
+use crate::story::Channel;
+use anyhow::{Context, Result};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fmt::Write;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long programs that are attached may take to come back to a new daemon that runs.
+const RETURN: Duration = Duration::from_secs(5);
+
+/// Descriptors that a daemon may hold more than at first: the first look may have come before its pools were filled.
+const SPARE: usize = 2;
+
+/// A channel as the configuration has it.
+#[derive(Debug, Clone)]
+pub(super) struct Configured {
+    pub(super) channel: Channel,
+    pub(super) is_there: bool,
+    /// Whether the configuration asks for another ring than the one that was made.
+    pub(super) is_other: bool,
+}
+
+/// The daemon, running or not.
+#[derive(Debug)]
+pub(super) struct Daemon {
+    pub(super) name: &'static str,
+    dir: PathBuf,
+    logs: PathBuf,
+    child: Option<Child>,
+    manager: Option<Manager>,
+    port: u16,
+    bridges: String,
+    pub(super) channels: Vec<Configured>,
+    pub(super) is_stopped: bool,
+    /// When the present one began to run, later by the time for which it was stopped.
+    since: Instant,
+    /// For how long it had run when it was stopped.
+    ran: Duration,
+    /// Descriptors that it had open, and that were kept for it, when it had just begun and nobody was attached.
+    at_first: Option<(usize, usize)>,
+}
+
+impl Daemon {
+    /// A daemon that does not run yet. `bridges` is the part of its configuration that tells of other hosts.
+    pub(super) fn new(
+        name: &'static str,
+        dir: &Path,
+        logs: &Path,
+        channels: &[Channel],
+        keeps: bool,
+        bridges: String,
+    ) -> Result<Self> {
+        let manager = if keeps { Some(Manager::start(&dir.join(format!("{name}.notify")))?) } else { None };
+        let port = free_port()?;
+        let channels = channels
+            .iter()
+            .map(|c| Configured { channel: c.clone(), is_there: true, is_other: false })
+            .collect();
+        Ok(Self {
+            name,
+            bridges,
+            dir: dir.to_owned(),
+            logs: logs.to_owned(),
+            child: None,
+            manager,
+            port,
+            channels,
+            is_stopped: false,
+            since: Instant::now(),
+            ran: Duration::ZERO,
+            at_first: None,
+        })
+    }
+
+    pub(super) fn socket(&self) -> PathBuf {
+        self.dir.join(format!("{}.sock", self.name))
+    }
+
+    fn config(&self) -> PathBuf {
+        self.dir.join(format!("{}.toml", self.name))
+    }
+
+    pub(super) fn keeps(&self) -> bool {
+        self.manager.is_some()
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(super) fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
+    /// Writes the configuration.
+    pub(super) fn configure(&self, is_broken: bool) -> Result<()> {
+        let mut text = format!("[daemon]\nhttp = \"127.0.0.1:{}\"\n", self.port);
+        text.push_str("[limits]\nrequests_per_second = 1000000\nrequest_burst = 1000000\n");
+        for Configured { channel, is_there, .. } in &self.channels {
+            if *is_there {
+                let Channel { name, capacity, largest, strict } = channel;
+                let mode = if *strict { "strict" } else { "takeover" };
+                writeln!(
+                    text,
+                    "[[channel]]\nname = \"{name}\"\ncapacity = \"{}KiB\"\nmax_message = \"{largest}B\"\nmode = \"{mode}\"\n\
+                     publishers = [\"*\"]\nsubscribers = [\"*\"]\nmlock = false\nhugepages = false",
+                    capacity >> 10
+                )?;
+            }
+        }
+        // A bridge without its channel is an error.
+        if self.channels.iter().all(|c| c.is_there) {
+            text.push_str(&self.bridges);
+        }
+        if is_broken {
+            text.push_str("[[channel]]\nname = \"c\"\ncapacity = \"3 apples\"\n");
+        }
+        // Whole or not at all: a daemon may be reading it for the reload before.
+        let part = self.config().with_extension("part");
+        fs::write(&part, text)
+            .and_then(|()| fs::rename(&part, self.config()))
+            .context("write the configuration")
+    }
+
+    /// Starts one, if there is none.
+    pub(super) fn start(&mut self, programs: &Programs) -> Result<()> {
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.logs.join(format!("{}.stderr", self.name)))?;
+        // The process id that the descriptors are for is known only to the new process.
+        let mut command = programs.command(Path::new("/bin/sh"));
+        command.args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh"]).arg(&programs.shmcastd);
+        command.arg("--config").arg(self.config()).arg("--socket").arg(self.socket());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        if let Some(manager) = &self.manager {
+            manager.pass_to(&mut command)?;
+        }
+        self.child = Some(spawn(&mut command)?);
+        self.since = Instant::now();
+        self.is_stopped = false;
+        Ok(())
+    }
+
+    /// Whether it answers within `patience`.
+    pub(super) fn answers(&mut self, patience: Duration) -> bool {
+        let until = Instant::now() + patience;
+        while Instant::now() < until {
+            if shmcast::Client::at(self.socket()).is_ok() {
+                return true;
+            }
+            if self.ended().is_some() {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(3));
+        }
+        false
+    }
+
+    pub(super) fn signal(&mut self, signal: Signal) {
+        if let Some(pid) = self.pid() {
+            match signal {
+                Signal::SIGSTOP if !self.is_stopped => {
+                    (self.is_stopped, self.ran) = (true, self.since.elapsed())
+                }
+                Signal::SIGCONT if self.is_stopped => {
+                    (self.is_stopped, self.since) = (false, Instant::now() - self.ran);
+                }
+                _ => {}
+            }
+            let _ = kill(Pid::from_raw(pid as i32), signal);
+        }
+    }
+
+    /// Whether those who were attached to the one before may still come back to it.
+    pub(super) fn is_young(&self) -> bool {
+        let ran = if self.is_stopped { self.ran } else { self.since.elapsed() };
+        ran < RETURN
+    }
+
+    /// How it ended, if it has. It is forgotten then.
+    pub(super) fn ended(&mut self) -> Option<ExitStatus> {
+        let status = self.child.as_mut()?.try_wait().ok().flatten()?;
+        self.child = None;
+        Some(status)
+    }
+
+    /// Waits until it has ended. `None` if it does not.
+    pub(super) fn wait(&mut self, patience: Duration) -> Option<ExitStatus> {
+        let until = Instant::now() + patience;
+        loop {
+            if let Some(status) = self.ended() {
+                return Some(status);
+            }
+            if Instant::now() >= until {
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    pub(super) fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Remembers what it holds. To be called when it has begun and nobody is attached.
+    pub(super) fn note_descriptors(&mut self) {
+        self.at_first = self.descriptors();
+    }
+
+    /// Waits until it holds no more than at first. What it holds too much, if that lasts.
+    pub(super) fn left_descriptors(&self, patience: Duration) -> Option<String> {
+        let (open, kept) = self.at_first?;
+        let until = Instant::now() + patience;
+        loop {
+            let (open_now, kept_now) = self.descriptors()?;
+            if open_now <= open + SPARE && kept_now <= kept {
+                return None;
+            }
+            if Instant::now() > until {
+                return Some(format!(
+                    "the daemon has {open_now} descriptors open, and had {open} at first; {kept_now} are kept for it, and \
+                     {kept} were"
+                ));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Descriptors that it has open, and that the manager keeps for it.
+    fn descriptors(&self) -> Option<(usize, usize)> {
+        let open = fs::read_dir(format!("/proc/{}/fd", self.pid()?)).ok()?.count();
+        Some((open, self.manager.as_ref().map_or(Some(0), Manager::count)?))
+    }
+
+    /// What it said.
+    pub(super) fn said(&self) -> String {
+        fs::read_to_string(self.logs.join(format!("{}.stderr", self.name))).unwrap_or_default()
+    }
+}
+
+fn spawn(command: &mut Command) -> Result<Child> {
+    command.spawn().context("start the daemon")
+}

@@ -1,0 +1,238 @@
+//! The end of a story: every fault is taken back, the last publishers publish, and everything comes to rest.
+
+use super::{Actor, COURTESY, Known, PATIENCE, World, ended};
+use crate::actor::{Opening, Order};
+use crate::log::Deed;
+use crate::payload::{Identity, Sizes};
+use crate::story::{Change, Sending, Whom};
+use anyhow::Result;
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use std::fs;
+use std::time::{Duration, Instant};
+
+/// Messages that the last publisher of a channel sends.
+const LAST: u32 = 100;
+/// How long readers look for the last message.
+const SEARCH_MS: u64 = 10_000;
+
+impl World<'_> {
+    pub(super) fn heal(&mut self) -> Result<()> {
+        self.note(Deed::Healing)?;
+        self.is_racing = false;
+        for whom in self.everybody() {
+            self.carry_out(&crate::story::Step::Limit { whom, spare: None })?;
+            self.carry_out(&crate::story::Step::Continue { whom })?;
+        }
+        self.note_changes()?;
+        self.plants.take_away();
+        self.heal_daemons()?;
+        self.settle(PATIENCE);
+        self.note_silent()?;
+        self.reap()?;
+        for at in 0..self.publishers.len() {
+            self.carry_out(&crate::story::Step::Close { who: at as u8 })?;
+        }
+        self.wait_for_registration()?;
+        let last = self.publish_last()?;
+        self.finish_readers(&last)?;
+        self.look_at_rest()?;
+        self.end_actors(last.into_iter().map(|(actor, ..)| actor))?;
+        self.reap()?;
+        self.clear_up()
+    }
+
+    fn everybody(&self) -> Vec<Whom> {
+        let publishers = (0..self.publishers.len()).map(|at| Whom::Publisher(at as u8));
+        let readers = (0..self.readers.len()).map(|at| Whom::Reader(at as u8));
+        publishers.chain(readers).chain([Whom::Daemon, Whom::Far]).collect()
+    }
+
+    fn note_changes(&mut self) -> Result<()> {
+        let changed = self.plants.changed();
+        changed.into_iter().try_for_each(|what| self.note(Deed::Changed { what }))
+    }
+
+    fn heal_daemons(&mut self) -> Result<()> {
+        if let Some(wire) = &self.wire {
+            wire.set(0, 0, 0);
+        }
+        let count = self.channels.len();
+        for host in 0..self.daemons.len() {
+            self.start_daemon([Whom::Daemon, Whom::Far][host])?;
+            for at in 0..count {
+                // Whatever the last reload was, this one is sound.
+                self.reload((host * count + at) as u8, Change::Add)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes note of those who have not answered though nothing is in their way.
+    fn note_silent(&mut self) -> Result<()> {
+        let mut deeds = Vec::new();
+        for actor in self.publishers.iter_mut().chain(&mut self.readers).flatten() {
+            if !actor.is_patient() && actor.ended().is_none() {
+                let order = format!("{:?}", actor.open.first().map(|(_, order)| order));
+                deeds.push(Deed::NoAnswer { who: actor.name.clone(), order });
+                actor.signal(Signal::SIGKILL);
+            }
+        }
+        deeds.into_iter().try_for_each(|deed| self.note(deed))
+    }
+
+    /// A daemon's readers are all back at its table before the last publisher comes.
+    fn wait_for_registration(&mut self) -> Result<()> {
+        if self.daemons.is_empty() {
+            return Ok(());
+        }
+        let until = Instant::now() + Duration::from_millis(SEARCH_MS);
+        for at in 0..self.readers.len() {
+            let Some(actor) = &mut self.readers[at] else { continue };
+            let name = actor.name.clone();
+            loop {
+                if !actor.is_free() {
+                    break;
+                }
+                let id = actor.order(Order::Registered {});
+                match actor.answer(id, PATIENCE) {
+                    Some(Value::Bool(false)) if Instant::now() < until => {
+                        std::thread::sleep(Duration::from_millis(20));
+                    }
+                    Some(Value::Bool(false)) => {
+                        self.note(Deed::NoAnswer { who: name, order: "to come back to the daemon".into() })?;
+                        break;
+                    }
+                    _ => break,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A publisher for each channel, with its last message.
+    fn publish_last(&mut self) -> Result<Vec<(Actor, Identity, u64)>> {
+        let mut last = Vec::new();
+        for at in 0..self.channels.len() {
+            let Known { host, channel: wanted, .. } = self.channel(at as u8);
+            let mut actor = self.start_actor('l')?;
+            actor.channel = Some(at);
+            let publisher = self.openings;
+            self.openings += 1;
+            let sizes = self.daemons.is_empty().then_some([wanted.capacity, wanted.largest]);
+            let (place, channel) = (self.place(host), wanted.name.clone());
+            let (anew, full, patience_ms) = (false, false, SEARCH_MS);
+            let open = Order::Open(Opening { place, channel, publisher, sizes, anew, full, patience_ms });
+            let id = actor.order(open);
+            let opened = actor.answer(id, PATIENCE).unwrap_or(Value::Null);
+            let id = actor.order(Order::Publish {
+                count: LAST,
+                sizes: Sizes::Line,
+                sending: Sending::Single,
+                pause_us: 0,
+            });
+            let published = actor.answer(id, PATIENCE).unwrap_or(Value::Null);
+            let message = Identity { publisher, counter: LAST - 1 };
+            let sequence = published["next"].as_u64().unwrap_or(0).saturating_sub(1);
+            let epoch = opened["epoch"].as_u64().unwrap_or(0);
+            let is_well = published["count"] == json!(LAST);
+            if is_well {
+                self.note(Deed::Last { channel: wanted.name, message, sequence, epoch })?;
+            } else {
+                self.note(Deed::NoAnswer { who: actor.name.clone(), order: "to publish at last".into() })?;
+            }
+            last.push((actor, message, sequence));
+        }
+        Ok(last)
+    }
+
+    fn finish_readers(&mut self, last: &[(Actor, Identity, u64)]) -> Result<()> {
+        let count = self.channels.len();
+        for actor in self.readers.iter_mut().flatten() {
+            let Some((_, last, sequence)) = actor.channel.and_then(|at| last.get(at % count)) else {
+                continue;
+            };
+            actor.order(Order::Finish { last: *last, sequence: *sequence, ms: SEARCH_MS });
+        }
+        let until = Instant::now() + Duration::from_millis(SEARCH_MS) + PATIENCE;
+        for actor in self.readers.iter_mut().flatten() {
+            while !actor.open.is_empty() && Instant::now() < until && actor.ended().is_none() {
+                actor.collect(Duration::from_millis(5));
+            }
+        }
+        let mut deeds = Vec::new();
+        for actor in self.readers.iter_mut().flatten() {
+            if !actor.open.is_empty() && actor.ended().is_none() {
+                let order = format!("{:?}", actor.open.first().map(|(_, order)| order));
+                deeds.push(Deed::NoAnswer { who: actor.name.clone(), order });
+                actor.signal(Signal::SIGKILL);
+            }
+        }
+        deeds.into_iter().try_for_each(|deed| self.note(deed))
+    }
+
+    fn look_at_rest(&mut self) -> Result<()> {
+        self.note(Deed::AtRest)?;
+        // Figures may be a tenth of a second old.
+        std::thread::sleep(Duration::from_millis(if self.daemons.is_empty() { 0 } else { 150 }));
+        for host in 0..self.daemons.len().max(1) {
+            self.run_tool(host, &["ls", "--json"])?;
+            for at in 0..self.channels.len() {
+                let channel = self.channels[at].name.clone();
+                self.run_tool(host, &["stat", &channel, "--json"])?;
+            }
+            if let Some(daemon) = self.daemons.get(host) {
+                let deed = super::tools::scrape(host, daemon.port());
+                self.note(deed)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Everybody leaves in order.
+    fn end_actors(&mut self, last: impl Iterator<Item = Actor>) -> Result<()> {
+        let there: Vec<Actor> = self
+            .publishers
+            .iter_mut()
+            .chain(&mut self.readers)
+            .filter_map(Option::take)
+            .chain(last)
+            .collect();
+        for mut actor in there {
+            actor.order(Order::Close {});
+            let (name, is_doomed) = (actor.name.clone(), actor.is_doomed);
+            let (status, said) = actor.end(PATIENCE);
+            if status.is_none() {
+                self.note(Deed::NoAnswer { who: name.clone(), order: "to end".into() })?;
+            }
+            self.note(ended(name, status, is_doomed, said))?;
+        }
+        Ok(())
+    }
+
+    /// The channels and the daemon go, and nothing must be left.
+    fn clear_up(&mut self) -> Result<()> {
+        let mut left = Vec::new();
+        for at in 0..self.daemons.len() {
+            let daemon = &mut self.daemons[at];
+            left.extend(daemon.left_descriptors(COURTESY * 2));
+            daemon.signal(Signal::SIGTERM);
+            let status = daemon.wait(PATIENCE);
+            let (who, said) = (daemon.name.to_owned(), daemon.said());
+            daemon.kill();
+            if status.is_none() {
+                self.note(Deed::NoAnswer { who: who.clone(), order: "to end".into() })?;
+            }
+            self.note(ended(who, status, status.is_none(), said))?;
+        }
+        if self.daemons.is_empty() {
+            for at in 0..self.channels.len() {
+                let channel = self.channels[at].name.clone();
+                self.run_tool(0, &["rm", &channel])?;
+            }
+            let entries = fs::read_dir(self.channels_dir()).into_iter().flatten().flatten();
+            left.extend(entries.map(|entry| entry.path().display().to_string()));
+        }
+        left.into_iter().try_for_each(|what| self.note(Deed::Left { what }))
+    }
+}

@@ -1,0 +1,305 @@
+//! The runner: plays a story with real processes in a directory of its own, and leaves the logs for the oracle.
+//!
+//! Steps are carried out one after the other. A step that gives an actor an order waits for the answer, unless the step before
+//! it was `race`: then the next step begins at once, while the actor is still busy.
+
+mod actors;
+mod daemon;
+mod healing;
+mod manager;
+mod plants;
+mod programs;
+mod steps;
+mod tools;
+mod wire;
+
+pub use programs::Programs;
+
+use crate::actor::{Order, Place};
+use crate::log::{Deed, Log};
+use crate::story::{Channel, Story, Whom};
+use actors::Actor;
+use anyhow::{Context, Result};
+use daemon::Daemon;
+use plants::Plants;
+use serde_json::Value;
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+use wire::Wire;
+
+/// How long an actor may take to carry out an order that has an end.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a step waits for the answer of an actor that may be waiting for something itself.
+const COURTESY: Duration = Duration::from_millis(1500);
+
+/// Plays `story`; the logs are in the directory that is returned, below `under`.
+///
+/// # Errors
+/// What kept the story from being played. What the product did wrong is in the logs.
+pub fn play(story: &Story, programs: &Programs, under: &Path) -> Result<tempfile::TempDir> {
+    let name = format!("shmcast-chaos-{}-", story.seed);
+    let dir = tempfile::Builder::new().prefix(&name).tempdir_in(under).context("make a directory")?;
+    let mut world = World::new(story, programs, dir.path())?;
+    let played = world.play(story);
+    world.kill_all();
+    played?;
+    Ok(dir)
+}
+
+/// Everything that a story moves.
+struct World<'a> {
+    programs: &'a Programs,
+    dir: PathBuf,
+    logs: PathBuf,
+    log: Log,
+    /// The channels of a story without a daemon; where there is one, it knows better.
+    channels: Vec<Channel>,
+    /// None, that of the story's host, or that and the far host's.
+    daemons: Vec<Daemon>,
+    wire: Option<Wire>,
+    publishers: Vec<Option<Actor>>,
+    readers: Vec<Option<Actor>>,
+    plants: Plants,
+    /// Actors so far.
+    actors: usize,
+    /// Openings for publishing so far; each has a number of its own.
+    openings: u32,
+    /// Whether the step before was `race`.
+    is_racing: bool,
+}
+
+impl<'a> World<'a> {
+    fn new(story: &Story, programs: &'a Programs, dir: &Path) -> Result<Self> {
+        let logs = dir.join("logs");
+        for sub in ["logs", "channels", "precious"] {
+            fs::create_dir(dir.join(sub))?;
+        }
+        story.save(&logs.join("story"))?;
+        let log = Log::append(&logs.join("runner"))?;
+        let setup = &story.setup;
+        let (daemons, wire) = start_daemons(story, programs, dir, &logs)?;
+        let plants = Plants::new(dir)?;
+        Ok(Self {
+            programs,
+            dir: dir.to_owned(),
+            logs,
+            log,
+            channels: setup.channels.clone(),
+            daemons,
+            wire,
+            publishers: Vec::new(),
+            readers: Vec::new(),
+            plants,
+            actors: 0,
+            openings: 0,
+            is_racing: false,
+        })
+    }
+
+    fn play(&mut self, story: &Story) -> Result<()> {
+        for at in 0..self.daemons.len() {
+            let (who, pid) = (self.daemons[at].name.to_owned(), self.daemons[at].pid().unwrap_or(0));
+            self.note(Deed::Started { who, pid })?;
+        }
+        for (index, step) in story.steps.iter().enumerate() {
+            self.reap()?;
+            let place = self.log_step(index, step)?;
+            let was_done = self.carry_out(step)?;
+            if !was_done {
+                self.note(Deed::Skipped { index: place })?;
+            }
+        }
+        self.heal()?;
+        self.note(Deed::Over)
+    }
+
+    fn log_step(&mut self, index: usize, step: &crate::story::Step) -> Result<usize> {
+        self.note(Deed::Step { index, step: step.clone() })?;
+        Ok(index)
+    }
+
+    fn note(&mut self, deed: Deed) -> Result<()> {
+        self.log.write(deed).context("write the runner's log")
+    }
+
+    /// Where a host's channels are for actors.
+    fn place(&self, host: usize) -> Place {
+        match self.daemons.get(host) {
+            Some(daemon) => Place::Socket(daemon.socket()),
+            None => Place::Dir(self.channels_dir()),
+        }
+    }
+
+    fn channels_dir(&self) -> PathBuf {
+        self.dir.join("channels")
+    }
+
+    /// A channel by its number, which may be larger than the last one's. Those of the far host follow those of the story's.
+    fn channel(&self, number: u8) -> Known {
+        let count = self.channels.len();
+        let (host, at) =
+            (usize::from(number) / count % self.daemons.len().max(1), usize::from(number) % count);
+        let channel = match self.daemons.get(host) {
+            Some(daemon) => daemon.channels[at].channel.clone(),
+            None => self.channels[at].clone(),
+        };
+        Known { host, at, channel }
+    }
+
+    /// The daemon that is meant, if there is one.
+    fn daemon(&mut self, whom: Whom) -> Option<&mut Daemon> {
+        match whom {
+            Whom::Daemon => self.daemons.first_mut(),
+            Whom::Far => self.daemons.get_mut(1),
+            Whom::Publisher(_) | Whom::Reader(_) => None,
+        }
+    }
+
+    fn slot(&mut self, whom: Whom) -> Option<&mut Option<Actor>> {
+        let (slots, at) = match whom {
+            Whom::Publisher(at) => (&mut self.publishers, at),
+            Whom::Reader(at) => (&mut self.readers, at),
+            Whom::Daemon | Whom::Far => return None,
+        };
+        let at = usize::from(at);
+        if slots.len() <= at {
+            slots.resize_with(at + 1, || None);
+        }
+        Some(&mut slots[at])
+    }
+
+    /// The process of that actor, if it runs.
+    fn there(&mut self, whom: Whom) -> Option<&mut Actor> {
+        self.slot(whom)?.as_mut()
+    }
+
+    /// The process of that actor, which is started if need be.
+    fn actor(&mut self, whom: Whom) -> Result<&mut Actor> {
+        if self.there(whom).is_none() {
+            let kind = if matches!(whom, Whom::Publisher(_)) { 'p' } else { 'r' };
+            let started = self.start_actor(kind)?;
+            *self.slot(whom).context("an actor has a slot")? = Some(started);
+        }
+        self.there(whom).context("an actor that was just started")
+    }
+
+    fn start_actor(&mut self, kind: char) -> Result<Actor> {
+        let name = format!("{kind}{}", self.actors);
+        self.actors += 1;
+        let started = Actor::start(self.programs, &self.logs, name.clone())?;
+        self.note(Deed::Started { who: name, pid: started.pid() })?;
+        Ok(started)
+    }
+
+    /// Gives an order, and waits for the answer unless this is a race. `None` where the actor is busy with what has no end.
+    fn order(&mut self, whom: Whom, order: Order) -> Result<Option<Value>> {
+        let is_racing = std::mem::take(&mut self.is_racing);
+        let is_daemon_away = self.daemons.iter().any(|d| d.is_stopped || d.pid().is_none());
+        let actor = self.actor(whom)?;
+        let until = Instant::now() + COURTESY;
+        while !actor.is_stopped && !actor.is_free() && Instant::now() < until {
+            actor.collect(Duration::from_millis(1));
+        }
+        if !actor.is_free() {
+            return Ok(None);
+        }
+        let is_endless = matches!(order, Order::Read { ms: 0, .. } | Order::Block { .. });
+        let id = actor.order(order.clone());
+        if is_racing || is_endless || actor.is_stopped {
+            return Ok(Some(Value::Null));
+        }
+        let patience = if is_daemon_away { COURTESY } else { PATIENCE };
+        let answer = actor.answer(id, patience);
+        if answer.is_none() && !is_daemon_away && actor.ended().is_none() && !actor.is_doomed {
+            let (who, order) = (actor.name.clone(), format!("{order:?}"));
+            self.note(Deed::NoAnswer { who, order })?;
+        }
+        Ok(Some(answer.unwrap_or(Value::Null)))
+    }
+
+    /// Takes note of those who have ended.
+    fn reap(&mut self) -> Result<()> {
+        let mut deeds = Vec::new();
+        for slot in self.publishers.iter_mut().chain(&mut self.readers) {
+            if let Some(actor) = slot
+                && let Some(status) = actor.ended()
+            {
+                deeds.push(ended(actor.name.clone(), Some(status), actor.is_doomed, actor.said()));
+                *slot = None;
+            }
+        }
+        for daemon in &mut self.daemons {
+            if let Some(status) = daemon.ended() {
+                deeds.push(ended(daemon.name.to_owned(), Some(status), false, daemon.said()));
+            }
+        }
+        deeds.into_iter().try_for_each(|deed| self.note(deed))
+    }
+
+    fn kill_all(&mut self) {
+        for actor in self.publishers.iter_mut().chain(&mut self.readers).flatten() {
+            actor.kill();
+        }
+        self.daemons.iter_mut().for_each(Daemon::kill);
+    }
+}
+
+/// A channel of a host.
+struct Known {
+    host: usize,
+    /// Its number on that host.
+    at: usize,
+    channel: Channel,
+}
+
+impl Known {
+    /// Its number among the channels of all hosts.
+    fn number(&self, count: usize) -> usize {
+        self.host * count + self.at
+    }
+}
+
+/// The daemons that the story needs, running, and the wire between them.
+fn start_daemons(
+    story: &Story,
+    programs: &Programs,
+    dir: &Path,
+    logs: &Path,
+) -> Result<(Vec<Daemon>, Option<Wire>)> {
+    let setup = &story.setup;
+    if !story.profile.has_daemon() {
+        return Ok((Vec::new(), None));
+    }
+    let start = |name, bridges| -> Result<Daemon> {
+        let mut daemon = Daemon::new(name, dir, logs, &setup.channels, setup.keeps, bridges)?;
+        daemon.configure(false)?;
+        daemon.start(programs)?;
+        anyhow::ensure!(daemon.answers(PATIENCE), "the daemon does not start: {}", daemon.said());
+        // Bridges open theirs when they come to it.
+        if setup.lines.is_none() {
+            daemon.note_descriptors();
+        }
+        Ok(daemon)
+    };
+    let Some(lines) = setup.lines else { return Ok((vec![start("daemon", String::new())?], None)) };
+    let wire = Wire::new(lines.into(), story.seed)?;
+    let name = &setup.channels[0].name;
+    let daemons = vec![start("daemon", wire.sends(name))?, start("far", wire.receives(name))?];
+    Ok((daemons, Some(wire)))
+}
+
+/// How a process ended, for the log; of what it said only the last lines.
+fn ended(who: String, status: Option<ExitStatus>, sent: bool, said: String) -> Deed {
+    let lines: Vec<&str> = said.lines().collect();
+    let said = lines[lines.len().saturating_sub(12)..].join("\n");
+    Deed::Ended {
+        who,
+        code: status.and_then(|s| s.code()),
+        signal: status.and_then(|s| s.signal()),
+        sent,
+        said,
+    }
+}

@@ -1,0 +1,119 @@
+//! What somebody else has where channels are: files and links that must stay as they are.
+
+use crate::story::Plant;
+use anyhow::{Context, Result};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+/// Everything that was planted, with what it held.
+#[derive(Debug, Default)]
+pub(super) struct Plants {
+    precious: PathBuf,
+    /// Files and what they hold.
+    files: BTreeMap<PathBuf, String>,
+    links: Vec<PathBuf>,
+    count: usize,
+}
+
+impl Plants {
+    pub(super) fn new(dir: &Path) -> Result<Self> {
+        let mut plants = Self { precious: dir.join("precious"), ..Self::default() };
+        // Names as they stand in a channel, and names as they stand in a home.
+        for name in ["id_ed25519", "lock", "segment", "12-00ff00ff00ff00ff"] {
+            let path = plants.precious.join(name);
+            plants.file(path)?;
+        }
+        Ok(plants)
+    }
+
+    fn file(&mut self, path: PathBuf) -> Result<()> {
+        let text = format!("this is {}\n", path.display());
+        fs::write(&path, &text).with_context(|| format!("plant {}", path.display()))?;
+        self.files.insert(path, text);
+        Ok(())
+    }
+
+    /// Plants it, where that is possible.
+    pub(super) fn plant(&mut self, plant: Plant, dir: &Path, channel: &str) -> Result<bool> {
+        let channel = dir.join(channel);
+        let readers = channel.join("readers");
+        self.count += 1;
+        match plant {
+            Plant::ReadersLink => {
+                // Only if nobody's page is there.
+                if channel.is_dir() && fs::remove_dir(&readers).is_ok_or_absent() {
+                    symlink(&self.precious, &readers).context("plant a link")?;
+                    self.links.push(readers);
+                    return Ok(true);
+                }
+                Ok(false)
+            }
+            Plant::ReadersFile => {
+                if fs::symlink_metadata(&readers).is_ok_and(|m| m.is_dir()) {
+                    self.file(readers.join(format!("alice{}.txt", self.count)))?;
+                    return Ok(true);
+                }
+                Ok(false)
+            }
+            Plant::Folder | Plant::FolderAlike => {
+                if fs::create_dir(&channel).is_err() {
+                    return Ok(false);
+                }
+                let names: &[&str] = match plant {
+                    Plant::Folder => &["README", "HEAD"],
+                    _ => &["lock", "notes"],
+                };
+                for name in names {
+                    self.file(channel.join(name))?;
+                }
+                Ok(true)
+            }
+        }
+    }
+
+    /// What has changed.
+    pub(super) fn changed(&self) -> Vec<String> {
+        let mut changed = Vec::new();
+        for (path, text) in &self.files {
+            match fs::read_to_string(path) {
+                Ok(now) if now == *text => {}
+                Ok(_) => changed.push(format!("{} was written to", path.display())),
+                Err(e) => changed.push(format!("{} cannot be read: {e}", path.display())),
+            }
+        }
+        changed
+    }
+
+    /// Takes away what keeps channels from being used.
+    pub(super) fn take_away(&mut self) {
+        for link in self.links.drain(..) {
+            if fs::symlink_metadata(&link).is_ok_and(|m| m.is_symlink()) {
+                let _ = fs::remove_file(link);
+            }
+        }
+        let precious = self.precious.clone();
+        for path in std::mem::take(&mut self.files).into_keys().filter(|path| !path.starts_with(&precious)) {
+            let _ = fs::remove_file(&path);
+            // Only if nothing else is in there.
+            if let Some(parent) = path.parent() {
+                let _ = fs::remove_dir(parent);
+            }
+        }
+    }
+}
+
+trait OkOrAbsent {
+    fn is_ok_or_absent(&self) -> bool;
+}
+
+impl OkOrAbsent for io::Result<()> {
+    fn is_ok_or_absent(&self) -> bool {
+        match self {
+            Ok(()) => true,
+            Err(e) => e.kind() == io::ErrorKind::NotFound,
+        }
+    }
+}

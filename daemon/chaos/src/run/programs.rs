@@ -1,0 +1,64 @@
+//! The programs that a story is played with.
+
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Where the programs are.
+#[derive(Debug, Clone)]
+pub struct Programs {
+    /// This very package's command, which is also the actor.
+    pub chaos: PathBuf,
+    /// The daemon.
+    pub shmcastd: PathBuf,
+    /// The command.
+    pub shmcast: PathBuf,
+    /// The mended fault to put back, in programs that were built with `--cfg shmcast_faults`.
+    pub fault: Option<String>,
+}
+
+impl Programs {
+    /// Those that lie in `dir`.
+    ///
+    /// # Errors
+    /// Which one is missing, and how to make it.
+    pub fn in_dir(dir: &Path) -> Result<Self> {
+        let program = |name: &str| {
+            let path = dir.join(name);
+            if path.is_file() {
+                return Ok(path);
+            }
+            bail!("no {name} in {}: cargo build -p shmcast-daemon -p shmcast-chaos", dir.display())
+        };
+        Ok(Self {
+            chaos: program("shmcast-chaos")?,
+            shmcastd: program("shmcastd")?,
+            shmcast: program("shmcast")?,
+            fault: None,
+        })
+    }
+
+    /// Those beside this program.
+    ///
+    /// # Errors
+    /// Which one is missing, and how to make it.
+    pub fn beside_this() -> Result<Self> {
+        let this = std::env::current_exe().context("find this program")?;
+        Self::in_dir(this.parent().context("this program lies in no directory")?)
+    }
+
+    /// A command with nothing of this process's environment that would lead it elsewhere.
+    pub(super) fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        for variable in
+            ["SHMCAST_DIR", "SHMCAST_SOCKET", "NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "RUST_LOG"]
+        {
+            command.env_remove(variable);
+        }
+        match &self.fault {
+            Some(fault) => command.env("SHMCAST_FAULT", fault),
+            None => command.env_remove("SHMCAST_FAULT"),
+        };
+        command
+    }
+}

@@ -1,0 +1,380 @@
+//! Each step, carried out. True means that it applied.
+
+use super::{COURTESY, Daemon, Known, PATIENCE, World, ended, tools};
+use crate::actor::{Opening, Order, Subscribing};
+use crate::log::Deed;
+use crate::story::{Change, Channel, Step, Tool, Whom};
+use anyhow::Result;
+use nix::sys::signal::Signal;
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use std::fs;
+use std::time::{Duration, Instant};
+
+impl World<'_> {
+    pub(super) fn carry_out(&mut self, step: &Step) -> Result<bool> {
+        let (publisher, reader) = (Whom::Publisher, Whom::Reader);
+        match *step {
+            Step::Open { who, channel, anew, full } => self.open(who, channel, anew, full),
+            Step::Publish { who, count, sizes, sending, pause_us } => {
+                self.tell(publisher(who), Order::Publish { count, sizes, sending, pause_us })
+            }
+            Step::Gap { who, by } => self.tell(publisher(who), Order::Gap { by }),
+            Step::Session { who, tag } => {
+                self.tell(publisher(who), Order::Session { identity: format!("CHAOS{tag:05}") })
+            }
+            Step::Close { who } => self.close(publisher(who)),
+            Step::Leave { who } => self.close(reader(who)),
+            Step::Subscribe { who, channel, start, wait, skip, page } => {
+                let known = self.channel(channel);
+                let (number, far) = (known.number(self.channels.len()), known.host > 0);
+                let (place, channel) = (self.place(known.host), known.channel.name);
+                let order = Order::Subscribe(Subscribing { place, channel, far, start, wait, skip, page });
+                let was_told = self.order(reader(who), order)?.is_some();
+                if let Some(actor) = self.there(reader(who)) {
+                    actor.channel = Some(number);
+                }
+                Ok(was_told)
+            }
+            Step::Read { who, how, ms, rest_us } => self.tell(reader(who), Order::Read { how, ms, rest_us }),
+            Step::Block { who, events } => self.tell(reader(who), Order::Block { events }),
+            Step::Seek { who, by } => self.tell(reader(who), Order::Seek { by }),
+            Step::Kill { whom, after_us } => self.kill(whom, after_us),
+            Step::Stop { whom } => self.signal(whom, Signal::SIGSTOP),
+            Step::Continue { whom } => self.signal(whom, Signal::SIGCONT),
+            Step::Limit { whom, spare } => self.limit(whom, spare),
+            Step::Start { whom } => self.start_daemon(whom),
+            Step::Restart { whom } => self.restart(whom, Signal::SIGTERM),
+            Step::Crash { whom } => self.restart(whom, Signal::SIGKILL),
+            Step::Wire { loss, copies, late } => {
+                Ok(self.wire.as_ref().map(|wire| wire.set(loss, copies, late)).is_some())
+            }
+            Step::Forge { ahead, other } => {
+                self.wire.as_ref().map_or(Ok(false), |wire| wire.forge(ahead, other))
+            }
+            Step::Reload { channel, change } => self.reload(channel, change),
+            Step::TakeOver { channel } => self.take_over(channel),
+            Step::Remove { channel } => self.remove(channel),
+            Step::Look { tool, channel } => self.look(tool, channel),
+            Step::Plant { plant, channel } => {
+                let name = self.channel(channel).channel.name;
+                let dir = self.channels_dir();
+                self.plants.plant(plant, &dir, &name)
+            }
+            Step::Race {} => {
+                self.is_racing = true;
+                Ok(true)
+            }
+            Step::Wait { ms } => {
+                std::thread::sleep(Duration::from_millis(ms.into()));
+                Ok(true)
+            }
+            Step::Settle {} => {
+                self.settle(COURTESY);
+                Ok(true)
+            }
+        }
+    }
+
+    /// An order for one who is there.
+    fn tell(&mut self, whom: Whom, order: Order) -> Result<bool> {
+        if self.there(whom).is_none() {
+            return Ok(false);
+        }
+        Ok(self.order(whom, order)?.is_some())
+    }
+
+    fn open(&mut self, who: u8, channel: u8, anew: bool, full: bool) -> Result<bool> {
+        let known = self.channel(channel);
+        let number = known.number(self.channels.len());
+        let Channel { name: channel, capacity, largest, .. } = known.channel;
+        let publisher = self.openings;
+        self.openings += 1;
+        let sizes = self.daemons.is_empty().then_some([capacity, largest]);
+        let place = self.place(known.host);
+        let anew = anew && self.daemons.is_empty();
+        if anew {
+            self.note(Deed::MayRestart { channel: channel.clone(), why: "opened anew".into() })?;
+        }
+        let order = Order::Open(Opening { place, channel, publisher, sizes, anew, full, patience_ms: 0 });
+        let was_told = self.order(Whom::Publisher(who), order)?.is_some();
+        if let Some(actor) = self.there(Whom::Publisher(who)) {
+            actor.channel = Some(number);
+        }
+        Ok(was_told)
+    }
+
+    fn close(&mut self, whom: Whom) -> Result<bool> {
+        let was_told = self.tell(whom, Order::Close {})?;
+        if let Some(actor) = self.there(whom).filter(|_| was_told) {
+            actor.channel = None;
+        }
+        if was_told {
+            self.note_lost_rings("its last holder left")?;
+        }
+        Ok(was_told)
+    }
+
+    fn kill(&mut self, whom: Whom, after_us: u32) -> Result<bool> {
+        std::thread::sleep(Duration::from_micros(after_us.into()));
+        let Some(actor) = self.there(whom) else { return Ok(false) };
+        let who = actor.name.clone();
+        actor.signal(Signal::SIGKILL);
+        actor.kill();
+        let status = actor.ended();
+        let said = actor.said();
+        if let Some(slot) = self.slot(whom) {
+            *slot = None;
+        }
+        self.note(Deed::Signalled { who: who.clone(), signal: "KILL".into() })?;
+        self.note(ended(who, status, true, said))?;
+        self.note_lost_rings("its last holder was killed")?;
+        Ok(true)
+    }
+
+    fn signal(&mut self, whom: Whom, signal: Signal) -> Result<bool> {
+        let who = match whom {
+            Whom::Daemon | Whom::Far => {
+                let Some(daemon) = self.daemon(whom).filter(|d| d.pid().is_some()) else { return Ok(false) };
+                daemon.signal(signal);
+                daemon.name.to_owned()
+            }
+            _ => {
+                let Some(actor) = self.there(whom) else { return Ok(false) };
+                actor.signal(signal);
+                actor.name.clone()
+            }
+        };
+        self.note(Deed::Signalled { who, signal: signal.as_str().trim_start_matches("SIG").to_owned() })?;
+        if signal == Signal::SIGSTOP {
+            self.note_lost_rings("its last holder was stopped")?;
+        }
+        Ok(true)
+    }
+
+    fn limit(&mut self, whom: Whom, spare: Option<u8>) -> Result<bool> {
+        let pid = match whom {
+            Whom::Daemon | Whom::Far => self.daemon(whom).and_then(|daemon| daemon.pid()),
+            _ => self.there(whom).map(|actor| actor.pid()),
+        };
+        let Some(pid) = pid else { return Ok(false) };
+        let Ok(open) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Ok(false) };
+        let Some(pid) = Pid::from_raw(pid as i32) else { return Ok(false) };
+        let limit = prlimit(Some(pid), Resource::Nofile, Rlimit { current: Some(4096), maximum: Some(4096) });
+        if let (Some(spare), true) = (spare, limit.is_ok()) {
+            let current = Some(open.count() as u64 + u64::from(spare));
+            let _ = prlimit(Some(pid), Resource::Nofile, Rlimit { current, maximum: Some(4096) });
+            if matches!(whom, Whom::Daemon | Whom::Far) {
+                self.note_shut_out()?;
+            }
+        }
+        Ok(true)
+    }
+
+    pub(super) fn start_daemon(&mut self, whom: Whom) -> Result<bool> {
+        let programs = self.programs;
+        let Some(daemon) = self.daemon(whom).filter(|d| d.pid().is_none()) else { return Ok(false) };
+        let others: Vec<String> =
+            daemon.channels.iter().filter(|c| c.is_other).map(|c| c.channel.name.clone()).collect();
+        daemon.channels.iter_mut().for_each(|c| c.is_other = false);
+        daemon.configure(false)?;
+        daemon.start(programs)?;
+        let (pid, answers) = (daemon.pid(), daemon.answers(PATIENCE));
+        let (who, said) = (daemon.name.to_owned(), daemon.said());
+        self.note(Deed::Started { who: who.clone(), pid: pid.unwrap_or(0) })?;
+        for channel in others {
+            self.note(Deed::MayRestart { channel, why: "made otherwise by the next daemon".into() })?;
+        }
+        if !answers {
+            let order = format!("to start: {}", said.lines().last().unwrap_or_default());
+            self.note(Deed::NoAnswer { who, order })?;
+        }
+        Ok(true)
+    }
+
+    fn restart(&mut self, whom: Whom, by: Signal) -> Result<bool> {
+        let Some(daemon) = self.daemon(whom).filter(|d| d.pid().is_some()) else { return Ok(false) };
+        daemon.signal(by);
+        // One that is stopped is to end as well.
+        daemon.signal(Signal::SIGCONT);
+        let status = daemon.wait(PATIENCE);
+        let (who, said) = (daemon.name.to_owned(), daemon.said());
+        if status.is_none() {
+            daemon.kill();
+            self.note(Deed::NoAnswer { who: who.clone(), order: "to end".into() })?;
+        }
+        self.note(Deed::Signalled { who: who.clone(), signal: by.as_str()[3..].to_owned() })?;
+        self.note(ended(who, status, by == Signal::SIGKILL, said))?;
+        self.note_lost_rings("nobody held it when the daemon ended")?;
+        self.start_daemon(whom)
+    }
+
+    /// Where a daemon's channels live on in the programs that are attached to them, and nobody who runs is: the ring may be
+    /// lost from now on.
+    fn note_lost_rings(&mut self, why: &str) -> Result<()> {
+        let count = self.channels.len();
+        for host in 0..self.daemons.len() {
+            let daemon = &self.daemons[host];
+            let is_away = daemon.pid().is_none() || daemon.is_young();
+            if daemon.keeps() || !is_away {
+                continue;
+            }
+            let names: Vec<String> = daemon.channels.iter().map(|c| c.channel.name.clone()).collect();
+            for (at, channel) in names.into_iter().enumerate() {
+                let mut held = 0;
+                for actor in self.publishers.iter_mut().chain(&mut self.readers).flatten() {
+                    actor.collect(Duration::ZERO);
+                    let is_here = actor.channel == Some(host * count + at);
+                    held += usize::from(actor.holds && !actor.is_stopped && is_here);
+                }
+                if held == 0 {
+                    self.note(Deed::MayRestart { channel, why: why.to_owned() })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A daemon without descriptors can take nobody back.
+    fn note_shut_out(&mut self) -> Result<()> {
+        let is_young = |daemon: &Daemon| !daemon.keeps() && daemon.is_young();
+        let young = self.daemons.iter().filter(|daemon| is_young(daemon)).flat_map(|daemon| &daemon.channels);
+        let names: Vec<String> = young.map(|configured| configured.channel.name.clone()).collect();
+        let why = "the daemon had no descriptors for those who came back";
+        names.into_iter().try_for_each(|channel| self.note(Deed::MayRestart { channel, why: why.into() }))
+    }
+
+    pub(super) fn reload(&mut self, channel: u8, change: Change) -> Result<bool> {
+        let Known { host, at, .. } = self.channel(channel);
+        let Some(daemon) = self.daemons.get_mut(host) else { return Ok(false) };
+        let configured = &mut daemon.channels[at];
+        let name = configured.channel.name.clone();
+        let mut restarts = false;
+        match change {
+            Change::Nothing | Change::Broken => {}
+            Change::Remove => {
+                restarts = configured.is_there;
+                configured.is_there = false;
+            }
+            Change::Add => {
+                restarts = !configured.is_there;
+                configured.is_there = true;
+            }
+            Change::Largest => {
+                let most = (configured.channel.capacity / 8).min(16 << 20);
+                configured.channel.largest = (configured.channel.largest * 2).min(most);
+            }
+            Change::Capacity => {
+                configured.channel.capacity = (configured.channel.capacity * 2).min(16 << 20);
+                configured.is_other = true;
+            }
+            Change::Mode => {
+                configured.channel.strict = !configured.channel.strict;
+                configured.is_other = true;
+            }
+        }
+        let may_begin_anew = restarts || matches!(change, Change::Capacity | Change::Mode);
+        daemon.configure(change == Change::Broken)?;
+        daemon.signal(Signal::SIGHUP);
+        if may_begin_anew {
+            self.note(Deed::MayRestart { channel: name, why: format!("reload: {change:?}") })?;
+        }
+        if !std::mem::take(&mut self.is_racing) {
+            self.wait_for_reload(host);
+        }
+        Ok(true)
+    }
+
+    /// Waits a little for the daemon to have read its configuration: its channels are those that it names.
+    fn wait_for_reload(&mut self, host: usize) {
+        let Some(daemon) = self.daemons.get(host).filter(|d| !d.is_stopped && d.pid().is_some()) else {
+            return;
+        };
+        let mut wanted: Vec<String> =
+            daemon.channels.iter().filter(|c| c.is_there).map(|c| c.channel.name.clone()).collect();
+        wanted.sort();
+        let until = Instant::now() + COURTESY;
+        while Instant::now() < until {
+            let there = shmcast::Client::at(daemon.socket()).and_then(|client| client.channels());
+            if there.is_ok_and(|there| there.iter().map(|c| &c.channel).eq(&wanted)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn take_over(&mut self, channel: u8) -> Result<bool> {
+        let Known { host, at, channel, .. } = self.channel(channel);
+        let channel = channel.name;
+        let Some(daemon) = self.daemons.get(host).filter(|d| d.pid().is_some()) else { return Ok(false) };
+        if daemon.is_stopped {
+            return Ok(false);
+        }
+        // Before, because whatever is published while this runs may or may not be void.
+        self.note(Deed::TakingOver { channel: channel.clone() })?;
+        self.run_tool(host, &["takeover", &channel])?;
+        // A publisher that was cut off holds a ring that is the channel's no more.
+        let place = Some(host * self.channels.len() + at);
+        let cut_off = self.publishers.iter_mut().flatten().filter(|publisher| publisher.channel == place);
+        for publisher in cut_off {
+            publisher.collect(Duration::ZERO);
+            publisher.holds = false;
+        }
+        Ok(true)
+    }
+
+    fn remove(&mut self, channel: u8) -> Result<bool> {
+        if !self.daemons.is_empty() {
+            return Ok(false);
+        }
+        let channel = self.channel(channel).channel.name;
+        self.note(Deed::MayRestart { channel: channel.clone(), why: "removed".into() })?;
+        self.run_tool(0, &["rm", &channel])?;
+        Ok(true)
+    }
+
+    fn look(&mut self, tool: Tool, channel: u8) -> Result<bool> {
+        let Known { host, channel, .. } = self.channel(channel);
+        let channel = channel.name;
+        match (tool, self.daemons.get(host)) {
+            (Tool::Ls, _) => self.run_tool(host, &["ls", "--json"])?,
+            (Tool::Stat, _) => self.run_tool(host, &["stat", &channel, "--json"])?,
+            (Tool::Top, _) => self.run_tool(host, &["top", "--once", "--interval", "10ms"])?,
+            (Tool::Doctor, _) => self.run_tool(host, &["doctor", "--json"])?,
+            (Tool::Metrics, Some(daemon)) => {
+                if daemon.is_stopped || daemon.pid().is_none() {
+                    return Ok(false);
+                }
+                let deed = tools::scrape(host, daemon.port());
+                self.note(deed)?;
+            }
+            (Tool::Metrics, None) => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Runs `shmcast` with these arguments on a host, and keeps what it says.
+    pub(super) fn run_tool(&mut self, host: usize, arguments: &[&str]) -> Result<()> {
+        let mut command = self.programs.command(&self.programs.shmcast);
+        command.args(arguments);
+        match self.daemons.get(host) {
+            Some(daemon) => command.env("SHMCAST_SOCKET", daemon.socket()),
+            None => command.env("SHMCAST_DIR", self.channels_dir()),
+        };
+        let deed = tools::run(host, command, &self.logs)?;
+        self.note(deed)
+    }
+
+    /// Waits until whoever runs has carried out its orders, but for those that may take as long as they like.
+    pub(super) fn settle(&mut self, patience: Duration) {
+        let until = Instant::now() + patience;
+        for actor in self.publishers.iter_mut().chain(&mut self.readers).flatten() {
+            while !actor.is_stopped
+                && !actor.is_patient()
+                && Instant::now() < until
+                && actor.ended().is_none()
+            {
+                actor.collect(Duration::from_millis(5));
+            }
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! The wire between two hosts of a story: datagrams pass through here, and some of them are lost, doubled, late or forged.
+//!
+//! Both hosts are this machine. A line leads from the sender's address to the receiver's. Requests to the repair server pass
+//! here too, each client by a socket of its own, so that answers find their way back.
+
+use anyhow::{Context, Result};
+use fastrand::Rng;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How long a thread waits for a datagram before it looks whether it is to end.
+const LOOK: Duration = Duration::from_millis(50);
+/// Bytes of a MoldUDP64 header: session, sequence, count.
+const HEADER: usize = 20;
+
+/// What happens to datagrams, in percent each.
+#[derive(Debug, Default)]
+struct Quality {
+    loss: AtomicU8,
+    copies: AtomicU8,
+    late: AtomicU8,
+    is_over: AtomicBool,
+    /// The header of the last datagram of the feed, for forgeries.
+    last: Mutex<Option<[u8; HEADER]>>,
+}
+
+/// A wire.
+#[derive(Debug)]
+pub(super) struct Wire {
+    quality: Arc<Quality>,
+    threads: Vec<JoinHandle<()>>,
+    /// Where the sender's lines lead.
+    pub(super) sends_to: Vec<u16>,
+    /// Where the receiver hears them.
+    pub(super) hears_at: Vec<u16>,
+    /// Where the receiver finds the server.
+    pub(super) asks_at: u16,
+    /// Where the server listens.
+    pub(super) serves_at: u16,
+}
+
+/// A port that nobody has just now, and that the kernel gives to nobody who does not ask for it by its number.
+pub(super) fn free_port() -> Result<u16> {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    for _ in 0..5000 {
+        let at = NEXT.fetch_add(1, Ordering::Relaxed) as u32 + std::process::id() * 61;
+        let port = 10_000 + (at % 20_000) as u16;
+        let is_free =
+            UdpSocket::bind(local(port)).is_ok() && std::net::TcpListener::bind(local(port)).is_ok();
+        if is_free {
+            return Ok(port);
+        }
+    }
+    anyhow::bail!("no port is free")
+}
+
+fn local(port: u16) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, port).into()
+}
+
+fn socket(port: u16) -> Result<UdpSocket> {
+    let socket = UdpSocket::bind(local(port)).with_context(|| format!("bind port {port}"))?;
+    socket.set_read_timeout(Some(LOOK))?;
+    Ok(socket)
+}
+
+impl Wire {
+    pub(super) fn new(lines: usize, seed: u64) -> Result<Self> {
+        let quality = Arc::new(Quality::default());
+        let mut wire = Self {
+            quality,
+            threads: Vec::new(),
+            sends_to: Vec::new(),
+            hears_at: Vec::new(),
+            asks_at: free_port()?,
+            serves_at: free_port()?,
+        };
+        for line in 0..lines {
+            let (from, to) = (free_port()?, free_port()?);
+            wire.sends_to.push(from);
+            wire.hears_at.push(to);
+            let (socket, quality, random) =
+                (socket(from)?, wire.quality.clone(), Rng::with_seed(seed + line as u64));
+            wire.threads.push(std::thread::spawn(move || carry_line(&socket, local(to), &quality, random)));
+        }
+        let (client_side, server) = (socket(wire.asks_at)?, local(wire.serves_at));
+        let quality = wire.quality.clone();
+        let random = Rng::with_seed(seed ^ 0x5eed);
+        wire.threads.push(std::thread::spawn(move || carry_requests(&client_side, server, &quality, random)));
+        Ok(wire)
+    }
+
+    /// The table of the bridge that sends.
+    pub(super) fn sends(&self, channel: &str) -> String {
+        let lines = lines(&self.sends_to);
+        let server = local(self.serves_at);
+        format!(
+            "[[bridge]]\nchannel = \"{channel}\"\nline = {lines}\n[bridge.send]\nfrom = \"oldest\"\nlinger_ms = 500\n\
+             [bridge.send.repair]\nbind = \"{server}\"\nallow = [\"127.0.0.0/8\"]\n"
+        )
+    }
+
+    /// The table of the bridge that receives.
+    pub(super) fn receives(&self, channel: &str) -> String {
+        let lines = lines(&self.hears_at);
+        let server = local(self.asks_at);
+        format!(
+            "[[bridge]]\nchannel = \"{channel}\"\nline = {lines}\n[bridge.receive]\nservers = [\"{server}\"]\nfrom = 1\n"
+        )
+    }
+
+    /// From now on so many of a hundred datagrams are lost, doubled, late.
+    pub(super) fn set(&self, loss: u8, copies: u8, late: u8) {
+        self.quality.loss.store(loss, Ordering::Relaxed);
+        self.quality.copies.store(copies, Ordering::Relaxed);
+        self.quality.late.store(late, Ordering::Relaxed);
+    }
+
+    /// Sends the receiver a heartbeat of the feed's session that claims a sequence far ahead. False without a session.
+    pub(super) fn forge(&self, ahead: u64, is_other_session: bool) -> Result<bool> {
+        let last = *self.quality.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(mut header) = last else { return Ok(false) };
+        let sequence = u64::from_be_bytes(header[10..18].try_into().context("eight bytes")?);
+        header[10..18].copy_from_slice(&sequence.saturating_add(ahead).to_be_bytes());
+        header[18..].fill(0);
+        if is_other_session {
+            header[9] = if header[9] == b'Z' { b'Y' } else { b'Z' };
+        }
+        let socket = UdpSocket::bind(local(0))?;
+        for port in &self.hears_at {
+            socket.send_to(&header, local(*port))?;
+        }
+        Ok(true)
+    }
+}
+
+fn lines(ports: &[u16]) -> String {
+    let lines: Vec<String> = ports.iter().map(|port| format!("{{ group = \"{}\" }}", local(*port))).collect();
+    format!("[{}]", lines.join(", "))
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.quality.is_over.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Quality {
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// Passes a datagram on as the wire is. `held` is one that is late.
+    fn pass(&self, bytes: &[u8], held: &mut Option<Vec<u8>>, random: &mut Rng, send: impl Fn(&[u8])) {
+        let happens =
+            |percent: &AtomicU8, random: &mut Rng| random.u8(..100) < percent.load(Ordering::Relaxed);
+        if happens(&self.loss, random) {
+            return;
+        }
+        if held.is_none() && happens(&self.late, random) {
+            *held = Some(bytes.to_vec());
+            return;
+        }
+        send(bytes);
+        if happens(&self.copies, random) {
+            send(bytes);
+        }
+        if let Some(late) = held.take() {
+            send(&late);
+        }
+    }
+}
+
+fn carry_line(socket: &UdpSocket, to: SocketAddr, quality: &Quality, mut random: Rng) {
+    let mut buffer = vec![0; 65536];
+    let mut held: Option<Vec<u8>> = None;
+    while !quality.is_over() {
+        let Ok(length) = socket.recv(&mut buffer) else {
+            if let Some(late) = held.take() {
+                let _ = socket.send_to(&late, to);
+            }
+            continue;
+        };
+        if let Some(header) = buffer[..length].first_chunk::<HEADER>() {
+            *quality.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(*header);
+        }
+        quality.pass(&buffer[..length], &mut held, &mut random, |bytes| {
+            let _ = socket.send_to(bytes, to);
+        });
+    }
+}
+
+fn carry_requests(clients: &UdpSocket, server: SocketAddr, quality: &Arc<Quality>, mut random: Rng) {
+    let mut buffer = vec![0; 65536];
+    let mut upstream: HashMap<SocketAddr, UdpSocket> = HashMap::new();
+    let mut threads = Vec::new();
+    let mut held: Option<Vec<u8>> = None;
+    while !quality.is_over() {
+        let Ok((length, client)) = clients.recv_from(&mut buffer) else { continue };
+        let to_server = match upstream.entry(client) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => {
+                let Ok((to_server, back)) = socket(0).and_then(|s| Ok((s.try_clone()?, s))) else { continue };
+                let (to_client, quality, seed) = (clients.try_clone(), quality.clone(), random.u64(..));
+                if let Ok(to_client) = to_client {
+                    let carry = move || carry_answers(&back, &to_client, client, &quality, seed);
+                    threads.push(std::thread::spawn(carry));
+                }
+                place.insert(to_server)
+            }
+        };
+        quality.pass(&buffer[..length], &mut held, &mut random, |bytes| {
+            let _ = to_server.send_to(bytes, server);
+        });
+    }
+    for thread in threads {
+        let _ = thread.join();
+    }
+}
+
+fn carry_answers(from: &UdpSocket, to: &UdpSocket, client: SocketAddr, quality: &Quality, seed: u64) {
+    let mut buffer = vec![0; 65536];
+    let (mut random, mut held) = (Rng::with_seed(seed), None::<Vec<u8>>);
+    while !quality.is_over() {
+        let Ok(length) = from.recv(&mut buffer) else { continue };
+        quality.pass(&buffer[..length], &mut held, &mut random, |bytes| {
+            let _ = to.send_to(bytes, client);
+        });
+    }
+}

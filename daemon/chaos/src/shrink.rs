@@ -1,0 +1,51 @@
+//! Makes a failing story shorter: leaves out steps, large pieces first, as long as it still fails in the same way.
+//!
+//! A story is not the same each time it is played: it has to fail in one of a few tries to count as failing.
+
+use crate::campaign::play_one;
+use crate::run::Programs;
+use crate::story::Story;
+use anyhow::Result;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How often a story is played before it counts as one that does not fail.
+const TRIES: u32 = 3;
+
+/// The shortest story found within `time` in which a violation called `name` still happens.
+///
+/// # Errors
+/// What kept a story from being played.
+pub fn shrink(story: &Story, name: &str, programs: &Programs, under: &Path, time: Duration) -> Result<Story> {
+    let started = Instant::now();
+    let fails = |story: &Story| -> Result<bool> {
+        for _ in 0..TRIES {
+            let played = play_one(story.clone(), programs, under, |_| false)?;
+            if played.violations.iter().any(|violation| violation.name == name) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    };
+    let mut shortest = story.clone();
+    let mut piece = shortest.steps.len().div_ceil(2).max(1);
+    loop {
+        let mut at = 0;
+        let mut has_shrunk = false;
+        while at < shortest.steps.len() && started.elapsed() < time {
+            let mut shorter = shortest.clone();
+            let end = (at + piece).min(shorter.steps.len());
+            shorter.steps.drain(at..end);
+            if fails(&shorter)? {
+                shortest = shorter;
+                has_shrunk = true;
+            } else {
+                at += piece;
+            }
+        }
+        if started.elapsed() >= time || piece == 1 && !has_shrunk {
+            return Ok(shortest);
+        }
+        piece = (piece / 2).max(1);
+    }
+}

@@ -1,0 +1,334 @@
+//! A story: the channels, and a list of steps. It can be made from a seed, printed, saved, read back and played again.
+//!
+//! Every subset of a story's steps is a story too: a step that does not apply is skipped. The shrinker relies on that.
+//!
+//! A saved story is a file of JSON lines: the first says seed, profile and channels, each further line is a step.
+
+#![allow(missing_docs, reason = "fields are explained with their variant")]
+
+use crate::payload::Sizes;
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+/// Which parts of the product a story is about. Each has weights of its own for the steps.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, clap::ValueEnum,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Profile {
+    /// Channels are files.
+    Files,
+    /// A daemon owns the channels.
+    Daemon,
+    /// A daemon owns the channels, and a publisher that lives may be replaced.
+    Strict,
+    /// Two hosts, each with a daemon, and a bridge between them.
+    Bridge,
+    /// The command's verbs, planted files and full file systems.
+    Tools,
+}
+
+impl Profile {
+    /// Whether a daemon owns the channels.
+    pub fn has_daemon(self) -> bool {
+        matches!(self, Self::Daemon | Self::Strict | Self::Bridge)
+    }
+}
+
+/// All of them.
+pub const PROFILES: [Profile; 5] =
+    [Profile::Files, Profile::Daemon, Profile::Strict, Profile::Bridge, Profile::Tools];
+
+/// What is there before the first step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Setup {
+    /// The channels, by their number.
+    pub channels: Vec<Channel>,
+    /// Whether a service manager keeps the daemon's descriptors.
+    #[serde(default)]
+    pub keeps: bool,
+    /// Over how many lines the first channel is carried to a far host; no far host if `None`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lines: Option<u8>,
+}
+
+/// A channel as the story wants it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Channel {
+    /// Its name.
+    pub name: String,
+    /// Size of the ring.
+    pub capacity: u64,
+    /// Largest message.
+    pub largest: u64,
+    /// Whether each publisher gets a segment of its own.
+    #[serde(default)]
+    pub strict: bool,
+}
+
+/// Where a reader begins or goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Start {
+    /// With the next message.
+    Latest,
+    /// With the oldest one.
+    Oldest,
+    /// With this one.
+    Sequence(u64),
+}
+
+/// How a reader waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Waiting {
+    /// Polls.
+    Spin,
+    /// Polls, and lets the publisher get ahead in bursts.
+    Burst,
+    /// Polls a hundred times, then yields.
+    SpinThenYield,
+    /// Yields.
+    Yield,
+    /// Backs off.
+    Backoff,
+    /// Sleeps a little.
+    Sleep,
+    /// Sleeps until the daemon's waker rings.
+    Park,
+}
+
+/// How a reader receives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum How {
+    /// `recv_deadline`
+    Deadline,
+    /// `try_recv`
+    Try,
+    /// `try_recv_into`, with buffers that are too small now and then
+    Into,
+    /// `recv_batch`
+    Batch,
+    /// `recv_async`, whose future is dropped now and then
+    Async,
+    /// One of them after the other.
+    Mixed,
+}
+
+/// How a publisher publishes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sending {
+    /// `publish`
+    Single,
+    /// `publish_with`, with tag and key flag
+    Marked,
+    /// `publish_batch`
+    Batch,
+    /// `claim` and `commit`
+    Claim,
+}
+
+/// A process of the story.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Whom {
+    /// Publisher number n.
+    Publisher(u8),
+    /// Reader number n.
+    Reader(u8),
+    /// The daemon.
+    Daemon,
+    /// The far host's daemon.
+    Far,
+}
+
+/// What a reload changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    /// Nothing.
+    Nothing,
+    /// The channel is gone.
+    Remove,
+    /// The channel is there, if it was gone.
+    Add,
+    /// Its largest message doubles, as far as the capacity allows.
+    Largest,
+    /// Its capacity doubles.
+    Capacity,
+    /// It becomes strict, or strict no longer.
+    Mode,
+    /// The configuration has an error and must be refused.
+    Broken,
+}
+
+/// A tool that looks and must change nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tool {
+    /// `shmcast ls`
+    Ls,
+    /// `shmcast stat`
+    Stat,
+    /// `shmcast top --once`
+    Top,
+    /// `shmcast doctor`
+    Doctor,
+    /// A scrape of the metrics.
+    Metrics,
+}
+
+/// What somebody puts where channels are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Plant {
+    /// The channel's folder of reader pages is a symbolic link to somebody's folder.
+    ReadersLink,
+    /// An ordinary file among the channel's reader pages.
+    ReadersFile,
+    /// Instead of the channel there is a folder with somebody's files.
+    Folder,
+    /// As `Folder`, with files that are called as a channel's are.
+    FolderAlike,
+}
+
+/// One step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Step {
+    /// A publisher opens a channel; `anew` gives up what is there, `full` prepares the memory.
+    Open { who: u8, channel: u8, anew: bool, full: bool },
+    /// It publishes.
+    Publish { who: u8, count: u32, sizes: Sizes, sending: Sending, pause_us: u32 },
+    /// It tells of a gap of so many messages.
+    Gap { who: u8, by: u64 },
+    /// It tells of a session.
+    Session { who: u8, tag: u8 },
+    /// It ends in order.
+    Close { who: u8 },
+    /// A reader subscribes.
+    Subscribe { who: u8, channel: u8, start: Start, wait: Waiting, skip: bool, page: bool },
+    /// It receives for a while, resting after each message; 0 ms is until the next order.
+    Read { who: u8, how: How, ms: u32, rest_us: u32 },
+    /// It receives so many events by `recv`, however long it takes.
+    Block { who: u8, events: u32 },
+    /// It goes so many messages back, or ahead.
+    Seek { who: u8, by: i64 },
+    /// It leaves.
+    Leave { who: u8 },
+    /// A process ends without a word.
+    Kill { whom: Whom, after_us: u32 },
+    /// A process stops.
+    Stop { whom: Whom },
+    /// A process that was stopped goes on.
+    Continue { whom: Whom },
+    /// A process may have so many descriptors more than it has; `None` lifts the limit.
+    Limit { whom: Whom, spare: Option<u8> },
+    /// The daemon starts, if there is none.
+    Start { whom: Whom },
+    /// The daemon ends by its own will, and another starts.
+    Restart { whom: Whom },
+    /// The daemon is killed, and another starts.
+    Crash { whom: Whom },
+    /// The daemon gets a changed configuration.
+    Reload { channel: u8, change: Change },
+    /// A strict channel is taken from its publisher.
+    TakeOver { channel: u8 },
+    /// A channel that is a file is removed.
+    Remove { channel: u8 },
+    /// A tool looks.
+    Look { tool: Tool, channel: u8 },
+    /// Somebody puts something where channels are.
+    Plant { plant: Plant, channel: u8 },
+    /// The next step does not wait for what it orders.
+    Race {},
+    /// So many of a hundred datagrams between the hosts are lost, doubled, late.
+    Wire { loss: u8, copies: u8, late: u8 },
+    /// Somebody sends the far host a heartbeat that claims a sequence so far ahead, of this session or another.
+    Forge { ahead: u64, other: bool },
+    /// Nothing happens for a while.
+    Wait { ms: u32 },
+    /// Whoever has an order and runs carries it out.
+    Settle {},
+}
+
+impl Step {
+    /// What it is called in reports.
+    pub fn name(&self) -> String {
+        let value = serde_json::to_value(self).expect("a step is plain data");
+        value.as_object().and_then(|o| o.keys().next().cloned()).unwrap_or_default()
+    }
+}
+
+/// A story.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Story {
+    /// Where it comes from; also the seed of whatever is random in playing it.
+    pub seed: u64,
+    /// What it is about.
+    pub profile: Profile,
+    /// What is there first.
+    pub setup: Setup,
+    /// What happens.
+    pub steps: Vec<Step>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FirstLine {
+    seed: u64,
+    profile: Profile,
+    setup: Setup,
+}
+
+impl Story {
+    /// As a file of lines.
+    pub fn to_text(&self) -> String {
+        let Self { seed, profile, setup, steps } = self;
+        let first = FirstLine { seed: *seed, profile: *profile, setup: setup.clone() };
+        let mut text = serde_json::to_string(&first).expect("a story is plain data");
+        text.push('\n');
+        for step in steps {
+            let line = serde_json::to_string(step).expect("a step is plain data");
+            writeln!(text, "{line}").expect("strings take everything");
+        }
+        text
+    }
+
+    /// From the lines of a file.
+    ///
+    /// # Errors
+    /// The first line that is not understood.
+    pub fn from_text(text: &str) -> Result<Self> {
+        let mut lines =
+            text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
+        let Some((_, first)) = lines.next() else { bail!("an empty story") };
+        let FirstLine { seed, profile, setup } = serde_json::from_str(first).context("the first line")?;
+        let steps = lines
+            .map(|(at, line)| serde_json::from_str(line).with_context(|| format!("line {}: {line}", at + 1)))
+            .collect::<Result<_>>()?;
+        Ok(Self { seed, profile, setup, steps })
+    }
+
+    /// Reads a saved story.
+    ///
+    /// # Errors
+    /// What is wrong with the file.
+    pub fn load(path: &Path) -> Result<Self> {
+        let text = fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+        Self::from_text(&text).with_context(|| format!("in {}", path.display()))
+    }
+
+    /// Saves it.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        fs::write(path, self.to_text()).with_context(|| format!("write {}", path.display()))
+    }
+}

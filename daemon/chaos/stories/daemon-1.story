@@ -1,0 +1,16 @@
+{"seed":1,"profile":"daemon","setup":{"channels":[{"name":"a","capacity":262144,"largest":32768,"strict":false}],"keeps":false}}
+{"reload":{"channel":0,"change":"capacity"}}
+{"subscribe":{"who":0,"channel":0,"start":{"sequence":532},"wait":"spin","skip":false,"page":true}}
+{"read":{"who":0,"how":"deadline","ms":28,"rest_us":2811}}
+{"subscribe":{"who":1,"channel":0,"start":"latest","wait":"park","skip":true,"page":true}}
+{"read":{"who":1,"how":"deadline","ms":17,"rest_us":0}}
+{"settle":{}}
+{"reload":{"channel":0,"change":"remove"}}
+{"subscribe":{"who":2,"channel":0,"start":"latest","wait":"burst","skip":false,"page":true}}
+{"read":{"who":2,"how":"async","ms":73,"rest_us":0}}
+{"race":{}}
+{"wait":{"ms":2}}
+{"reload":{"channel":0,"change":"mode"}}
+{"open":{"who":0,"channel":0,"anew":false,"full":false}}
+{"open":{"who":1,"channel":0,"anew":false,"full":false}}
+{"read":{"who":2,"how":"try","ms":0,"rest_us":0}}

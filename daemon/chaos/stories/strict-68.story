@@ -1,0 +1,14 @@
+{"seed":68,"profile":"strict","setup":{"channels":[{"name":"a","capacity":4194304,"largest":524288,"strict":true}],"keeps":false}}
+{"open":{"who":2,"channel":0,"anew":false,"full":false}}
+{"race":{}}
+{"publish":{"who":2,"count":4,"sizes":"line","sending":"batch","pause_us":0}}
+{"restart":{"whom":"daemon"}}
+{"race":{}}
+{"stop":{"whom":{"reader":0}}}
+{"gap":{"who":2,"by":52}}
+{"subscribe":{"who":3,"channel":0,"start":"latest","wait":"yield","skip":false,"page":true}}
+{"read":{"who":3,"how":"mixed","ms":84,"rest_us":0}}
+{"continue":{"whom":{"reader":0}}}
+{"subscribe":{"who":0,"channel":0,"start":"oldest","wait":"spin","skip":false,"page":true}}
+{"subscribe":{"who":2,"channel":0,"start":{"sequence":557},"wait":"park","skip":false,"page":true}}
+{"read":{"who":2,"how":"batch","ms":0,"rest_us":0}}

@@ -1,0 +1,9 @@
+{"seed":77,"profile":"strict","setup":{"channels":[{"name":"a","capacity":1048576,"largest":131072,"strict":true},{"name":"b","capacity":262144,"largest":4096,"strict":false}],"keeps":false}}
+{"open":{"who":0,"channel":0,"anew":false,"full":false}}
+{"publish":{"who":0,"count":2,"sizes":"large","sending":"marked","pause_us":130}}
+{"subscribe":{"who":0,"channel":1,"start":{"sequence":165},"wait":"sleep","skip":false,"page":true}}
+{"read":{"who":0,"how":"deadline","ms":21,"rest_us":0}}
+{"crash":{"whom":"daemon"}}
+{"restart":{"whom":"daemon"}}
+{"publish":{"who":0,"count":1,"sizes":"mixed","sending":"single","pause_us":6}}
+{"stop":{"whom":{"reader":0}}}

@@ -1,0 +1,27 @@
+//! The list of faults is that of the tree, and says of each what finds it.
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+use shmcast_chaos::faults::{Fault, in_tree, list, to_text};
+use std::collections::BTreeSet;
+
+#[test]
+fn every_fault_of_the_tree_is_listed_with_what_finds_it() {
+    let faults = list().unwrap();
+    let listed: BTreeSet<String> = faults.iter().map(|fault| fault.name.clone()).collect();
+    assert_eq!(listed, in_tree().unwrap(), "faults.toml and the tree name other faults");
+    assert_eq!(listed.len(), faults.len(), "a fault is listed twice");
+    for Fault { name, profile, seed, story, test } in &faults {
+        let ways = [profile.is_some() && seed.is_some(), story.is_some(), test.is_some()];
+        assert_eq!(
+            ways.iter().filter(|way| **way).count(),
+            1,
+            "{name} is found by exactly one of story and test"
+        );
+    }
+}
+
+#[test]
+fn the_list_can_be_written_and_read() {
+    let path = shmcast_chaos::faults::package().join("faults.toml");
+    assert_eq!(std::fs::read_to_string(path).unwrap(), to_text(&list().unwrap()));
+}

@@ -1,0 +1,102 @@
+//! The output of the command. Data goes to stdout. Everything about it goes to stderr.
+//!
+//! 1. Each line, and each table, is one write. Programs that share a file or a terminal cannot cut each other's lines.
+//! 2. Text that cannot be written to stderr is left unsaid. Publishing and receiving go on: they never depend on a terminal.
+//! 3. Data that cannot be written to stdout is an [`Unwritable`] error. If the reader of a pipe has left, the program ends
+//!    quietly and successfully: that was the reader's decision.
+
+use anyhow::{Error, Result};
+use std::fmt::{self, Display};
+use std::fs::File;
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsFd;
+
+/// Says one thing to people, behind the program's name.
+macro_rules! note {
+    ($($text:tt)*) => { $crate::cli::say::line(format_args!("shmcast: {}", format_args!($($text)*))) };
+}
+pub(super) use note;
+
+/// Writes one line to stderr, as it is.
+pub(super) fn line(text: impl Display) {
+    // There is nobody left to tell.
+    let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
+}
+
+/// Writes `text` to stdout, and a newline if it does not end with one.
+pub(super) fn print(text: impl Display) -> Result<()> {
+    let mut out = Out::stdout()?;
+    write!(out, "{text}")?;
+    if !out.buffer.ends_with(b"\n") {
+        out.write_all(b"\n")?;
+    }
+    Ok(out.flush()?)
+}
+
+/// Writes a value to stdout as one line of JSON.
+pub(super) fn print_json(value: &impl serde::Serialize) -> Result<()> {
+    let mut out = Out::stdout()?;
+    serde_json::to_writer(&mut out, value).map_err(io::Error::from)?;
+    out.write_all(b"\n")?;
+    Ok(out.flush()?)
+}
+
+/// Why stdout could not be written.
+#[derive(Debug)]
+struct Unwritable(io::Error);
+
+impl Display for Unwritable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot write to stdout: {}", self.0)
+    }
+}
+
+impl std::error::Error for Unwritable {}
+
+/// Says of an error that it was met on stdout.
+pub(super) fn unwritable(e: io::Error) -> io::Error {
+    io::Error::new(e.kind(), Unwritable(e))
+}
+
+/// Whether the error says that the reader of our output has left.
+pub(super) fn has_reader_left(error: &Error) -> bool {
+    let causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>()?.get_ref());
+    causes
+        .into_iter()
+        .filter_map(|cause| cause.downcast_ref::<Unwritable>())
+        .any(|e| e.0.kind() == ErrorKind::BrokenPipe)
+}
+
+/// Stdout without a line buffer: what was put in goes out with [`flush`](Write::flush), in one write if the system takes it.
+pub(super) struct Out {
+    file: File,
+    buffer: Vec<u8>,
+}
+
+/// Bytes after which messages are written though more may come.
+const ENOUGH_BYTES: usize = 1 << 16;
+
+impl Out {
+    pub(super) fn stdout() -> Result<Self> {
+        Ok(Self { file: File::from(io::stdout().as_fd().try_clone_to_owned()?), buffer: Vec::new() })
+    }
+
+    /// Writes the messages that were put in so far, if they are many. To be called after each message, so that no write ends
+    /// within one.
+    pub(super) fn end_message(&mut self) -> io::Result<()> {
+        if self.buffer.len() < ENOUGH_BYTES { Ok(()) } else { self.flush() }
+    }
+}
+
+impl Write for Out {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.buffer.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let written = self.file.write_all(&self.buffer);
+        self.buffer.clear();
+        written.map_err(unwritable)
+    }
+}

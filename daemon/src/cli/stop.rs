@@ -1,0 +1,76 @@
+//! Ctrl-C and SIGTERM: how a verb learns of them, and how it ends when it could not do what it was asked for.
+
+use anyhow::Result;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag::{register_conditional_default, register_usize};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Set by the first Ctrl-C or SIGTERM. A second one ends the process at once.
+#[derive(Debug)]
+pub(super) struct Stop {
+    /// The signal that came last, 0 before any.
+    signal: Arc<AtomicUsize>,
+}
+
+impl Stop {
+    /// Takes both signals from now on.
+    pub(super) fn listen() -> Result<Self> {
+        let (came, signal) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        for number in [SIGINT, SIGTERM] {
+            // In this order: the first signal finds `came` false, and only then sets it.
+            register_conditional_default(number, came.clone())?;
+            signal_hook::flag::register(number, came.clone())?;
+            register_usize(number, signal.clone(), number.unsigned_abs() as usize)?;
+        }
+        Ok(Self { signal })
+    }
+
+    /// As if this signal had come.
+    #[cfg(test)]
+    pub(super) fn set_by(signal: i32) -> Self {
+        Self { signal: Arc::new(AtomicUsize::new(signal.unsigned_abs() as usize)) }
+    }
+
+    pub(super) fn is_set(&self) -> bool {
+        self.signal.load(Ordering::Relaxed) != 0
+    }
+
+    /// The end of a verb that was stopped before it had done what it was asked for; `said` tells how far it came.
+    pub(super) fn interrupted(&self, said: impl Into<String>) -> Interrupted {
+        Interrupted { signal: self.signal.load(Ordering::Relaxed), said: said.into() }
+    }
+}
+
+/// An error that becomes exit code 128 + signal, as shells have it: 130 after Ctrl-C, 143 after SIGTERM.
+#[derive(Debug)]
+pub(super) struct Interrupted {
+    signal: usize,
+    said: String,
+}
+
+impl Interrupted {
+    pub(super) fn exit_code(&self) -> u8 {
+        u8::try_from(128 + self.signal).unwrap_or(u8::MAX)
+    }
+}
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.said)
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_that_passes_for_success() {
+        let code = |signal| Stop::set_by(signal).interrupted("").exit_code();
+        assert_eq!((code(SIGINT), code(SIGTERM)), (130, 143));
+    }
+}

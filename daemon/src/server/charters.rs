@@ -1,0 +1,107 @@
+//! Where the charters lie: one file a channel, in a directory of the daemon's own beside its socket.
+//!
+//! They outlive the daemon, however it ends, so that the next one knows which memory each channel lives in and which of its
+//! generations are over. No program can write to them.
+
+use anyhow::{Context, Result, bail};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, mkdirat, openat, renameat, unlinkat};
+use rustix::io::Errno;
+use shmcast::hosting::{HostedCharter, boot_id};
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+/// The directory of the charters.
+#[derive(Debug)]
+pub struct Charters {
+    dir: OwnedFd,
+    path: PathBuf,
+    boot: [u64; 2],
+}
+
+impl Charters {
+    /// Opens the directory at `path`, which is made if there is none.
+    ///
+    /// # Errors
+    /// When it cannot be made, or when others than this user may write to it.
+    pub fn at(path: &Path) -> Result<Self> {
+        let shown = path.display();
+        match mkdirat(rustix::fs::CWD, path, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(e) => return Err(e).with_context(|| format!("create {shown}")),
+        }
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let dir =
+            openat(rustix::fs::CWD, path, flags, Mode::empty()).with_context(|| format!("open {shown}"))?;
+        let stat = fstat(&dir).with_context(|| format!("look at {shown}"))?;
+        if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_mode & 0o022 != 0 {
+            bail!(
+                "{shown} is not this user's alone: remove it, or listen in a directory that others cannot write to"
+            );
+        }
+        let boot = boot_id().context("read the identity of this boot")?;
+        Ok(Self { dir, path: path.to_owned(), boot })
+    }
+
+    /// The charter of the channel `name`: the one that an earlier daemon left, or a new one.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn of(&self, name: &str) -> Result<HostedCharter> {
+        self.find(name)
+            .and_then(|found| match found {
+                Some(charter) => Ok(charter),
+                None => self.make(name),
+            })
+            .with_context(|| format!("charter {}", self.path.join(name).display()))
+    }
+
+    fn find(&self, name: &str) -> Result<Option<HostedCharter>> {
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = match openat(&self.dir, name, flags, Mode::empty()) {
+            Ok(file) => File::from(file),
+            Err(Errno::NOENT) => return Ok(None),
+            Err(e) => return Err(e.into()),
+        };
+        if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::RegularFile {
+            bail!("not a regular file");
+        }
+        Ok(HostedCharter::open(file, name, self.boot)?)
+    }
+
+    /// It gets its name when it is whole.
+    fn make(&self, name: &str) -> Result<HostedCharter> {
+        let unfinished = format!(".{name}");
+        match unlinkat(&self.dir, &unfinished, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(e) => return Err(e.into()),
+        }
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = openat(&self.dir, &unfinished, flags, Mode::RUSR | Mode::WUSR)?;
+        let charter = HostedCharter::create(file.into(), name, self.boot)?;
+        renameat(&self.dir, &unfinished, &self.dir, name)?;
+        Ok(charter)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn a_directory_that_others_may_write_to_holds_no_charters() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("charters");
+        drop(Charters::at(&path).unwrap().of("ticks").unwrap());
+        assert!(Charters::at(&path).unwrap().find("ticks").unwrap().is_some(), "found again");
+        symlink("ticks", path.join("quotes")).unwrap();
+        assert!(Charters::at(&path).unwrap().of("quotes").is_err(), "a link");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o722)).unwrap();
+        let error = Charters::at(&path).unwrap_err().to_string();
+        assert!(error.contains("not this user's alone"), "{error}");
+        let link = home.path().join("link");
+        symlink(&path, &link).unwrap();
+        assert!(Charters::at(&link).is_err(), "a link");
+    }
+}

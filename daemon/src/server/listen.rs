@@ -1,0 +1,122 @@
+//! The control socket's place in the file system: taken by one daemon, and never from anybody else.
+//!
+//! A daemon holds the lock `PATH.lock` for as long as it lives, so of two that start at once one wins. What is at `PATH` is replaced
+//! only if it is a leftover: a socket of this user's own that refuses connections. A leftover is moved aside and looked at
+//! once more before it is removed, so that nothing is removed that came there in between.
+
+use anyhow::{Context, Result, bail};
+use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
+use shmcast::hosting::{fault, handoff};
+use std::fs::{self, File, Metadata, OpenOptions, Permissions};
+use std::io::{ErrorKind, Read, Seek, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+const INSTEAD: &str = "give another --socket, or move it away";
+
+/// A path that is ours to listen at until this is dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    /// Held for its lock.
+    _lock: File,
+}
+
+/// Listens at `path`, with permissions `mode`. The socket is the daemon's for as long as the place is kept.
+///
+/// # Errors
+/// When a daemon listens there, or what is there is not a daemon's leftover.
+pub(super) fn listen(path: &Path, mode: u32) -> Result<(OwnedFd, Place)> {
+    if let Some(dir) = path.parent() {
+        fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+    }
+    let lock = lock(path)?;
+    if let Some(found) = look(path)? {
+        check(path, &found)?;
+        move_aside(path, &found)?;
+    }
+    let listener = handoff::listen(path).with_context(|| format!("listen at {}", path.display()))?;
+    fs::set_permissions(path, Permissions::from_mode(mode))
+        .with_context(|| format!("set the mode of {}", path.display()))?;
+    Ok((listener, Place { _lock: lock }))
+}
+
+/// The lock of the daemons that want `path`. The kernel lets go of it when its holder ends, however it does; the file stays.
+fn lock(path: &Path) -> Result<File> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let name = PathBuf::from(name);
+    // Not through a link, and for nobody else: whoever can open it can lock it.
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let no_links = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits();
+    let opened = options.custom_flags(no_links.cast_signed()).open(&name);
+    let mut lock = opened.with_context(|| format!("open {}: {INSTEAD}", name.display()))?;
+    let found = lock.metadata()?;
+    if !found.is_file() || found.uid() != nix::unistd::geteuid().as_raw() {
+        bail!("{} is not a file of this user's own: {INSTEAD}", name.display());
+    }
+    if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        let mut holder = String::new();
+        let _ = lock.read_to_string(&mut holder);
+        bail!(
+            "a daemon listens at {} already (pid {}): stop it, or give --socket",
+            path.display(),
+            holder.trim()
+        );
+    }
+    // For people; the lock is what counts.
+    let _ =
+        lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| writeln!(lock, "{}", std::process::id()));
+    Ok(lock)
+}
+
+/// What is at `path`, itself and not what a link leads to.
+fn look(path: &Path) -> Result<Option<Metadata>> {
+    match fs::symlink_metadata(path) {
+        Ok(found) => Ok(Some(found)),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e).with_context(|| format!("look at {}", path.display())),
+    }
+}
+
+/// Refuses whatever is not a leftover.
+fn check(path: &Path, found: &Metadata) -> Result<()> {
+    let at = path.display();
+    if fault!("whatever_refuses_is_a_leftover") && handoff::try_connect(path).is_err() {
+        return Ok(());
+    }
+    if !found.file_type().is_socket() {
+        let what = if found.is_symlink() { "a symbolic link" } else { "not a socket" };
+        bail!(
+            "{at} is {what}, which no daemon leaves behind: {INSTEAD} (--socket PATH is where shmcastd listens)"
+        );
+    }
+    if found.uid() != nix::unistd::geteuid().as_raw() {
+        bail!("{at} is a socket of uid {}: {INSTEAD}", found.uid());
+    }
+    match handoff::try_connect(path) {
+        Err(e) if e.kind() == ErrorKind::ConnectionRefused => Ok(()),
+        Ok(()) => bail!("a daemon listens at {at} already: stop it, or give --socket"),
+        // Its queue is full.
+        Err(e) if e.kind() == ErrorKind::WouldBlock => {
+            bail!("a daemon listens at {at} already, and is busy: stop it, or give --socket")
+        }
+        Err(e) => bail!("{at} is another service's socket ({e}): {INSTEAD}"),
+    }
+}
+
+/// Removes a leftover, and nothing that has come to its place since `found` was looked at.
+fn move_aside(path: &Path, found: &Metadata) -> Result<()> {
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(format!(".leftover-{}", std::process::id()));
+    let aside = PathBuf::from(aside);
+    let rename = |from: &Path, to: &Path| renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE);
+    rename(path, &aside).with_context(|| format!("move the leftover {} aside", path.display()))?;
+    let moved = fs::symlink_metadata(&aside).with_context(|| format!("look at {}", aside.display()))?;
+    if (moved.dev(), moved.ino()) != (found.dev(), found.ino()) {
+        rename(&aside, path).with_context(|| format!("move {} back", aside.display()))?;
+        bail!("{} has just been taken by somebody else: {INSTEAD}", path.display());
+    }
+    fs::remove_file(&aside).with_context(|| format!("remove the leftover {}", aside.display()))
+}

@@ -1,0 +1,186 @@
+//! What a configuration makes of the channels: at the start, and when it is read again. All of it, or nothing.
+
+use super::Registry;
+use super::channel::{Channel, Told, warn_of_refused_steps};
+use crate::config::{ChannelConfig, Config};
+use crate::server::store::Kept;
+use shmcast::hosting::{Cut, HostedCharter, HostedSegment, fault};
+use std::collections::BTreeMap;
+
+/// Memory that was made for channels that are not there yet, by their names.
+pub type Made = BTreeMap<String, HostedSegment>;
+
+/// What a reload changed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Channels that were made.
+    pub added: Vec<String>,
+    /// Channels that were given up.
+    pub removed: Vec<String>,
+    /// Channels that live in other memory than the file asks for. They change with their next publisher.
+    pub kept: Vec<String>,
+}
+
+impl Registry {
+    /// Makes the memory of the channels that `config` names and that are not there. Takes time in proportion to their
+    /// capacities, and changes nothing.
+    ///
+    /// # Errors
+    /// The first that could not be made.
+    pub fn make_missing(config: &Config, present: &[String]) -> anyhow::Result<Made> {
+        let missing = config.channels.iter().filter(|wanted| !present.contains(&wanted.name));
+        missing
+            .map(|wanted| Ok((wanted.name.clone(), HostedSegment::create(&wanted.spec(), None)?)))
+            .collect()
+    }
+
+    /// The names of the channels that there are.
+    pub fn names(&self) -> Vec<String> {
+        self.channels.keys().cloned().collect()
+    }
+
+    /// Goes on with what an earlier daemon left, as far as the service manager kept it: to be called once, at the start.
+    ///
+    /// # Errors
+    /// The first channel that could not be made.
+    pub fn start(&mut self, config: &Config, kept: &[Kept]) -> anyhow::Result<()> {
+        let mut is_used = vec![false; kept.len()];
+        for wanted in &config.channels {
+            let charter = self.charters.of(&wanted.name)?;
+            let found = charter.current().and_then(|entry| {
+                kept.iter().enumerate().find_map(|(at, Kept { segment, lock, .. })| {
+                    let adopted = HostedSegment::adopt(&wanted.name, entry, segment, lock);
+                    adopted.ok().map(|hosted| (at, hosted))
+                })
+            });
+            let channel = match found {
+                Some((at, hosted)) => {
+                    is_used[at] = true;
+                    if wanted.mlock {
+                        warn_of_refused_steps(&wanted.name, &hosted.lock_again()());
+                    }
+                    Channel::new(wanted.clone(), charter, Some(hosted), None)
+                }
+                None => {
+                    let made = HostedSegment::create(&wanted.spec(), None)?;
+                    self.begin(wanted, charter, made, false)?
+                }
+            };
+            self.channels.insert(wanted.name.clone(), channel);
+        }
+        for (kept, _) in kept.iter().zip(is_used).filter(|(_, is_used)| !is_used) {
+            tracing::warn!(id = kept.id, "kept from before, but no channel lives in it: given up");
+            self.store.forget_id(&kept.id);
+        }
+        self.note(config);
+        Ok(())
+    }
+
+    /// Adds the channels that `config` names and that are not there yet, in memory from `made`; gives up those that it no
+    /// longer names; takes over changed lists and sizes.
+    ///
+    /// # Errors
+    /// What could not be done. Nothing has changed then.
+    pub fn apply(&mut self, config: &Config, mut made: Made) -> anyhow::Result<Changes> {
+        let mut changes = Changes::default();
+        let mut fresh = Vec::new();
+        for wanted in config.channels.iter().filter(|wanted| !self.channels.contains_key(&wanted.name)) {
+            let memory = made
+                .remove(&wanted.name)
+                .ok_or_else(|| anyhow::anyhow!("no memory for {:?}", wanted.name))?;
+            fresh.push((wanted, self.charters.of(&wanted.name)?, memory));
+        }
+        for (wanted, charter, memory) in fresh {
+            let channel = match self.retired.remove(&wanted.name) {
+                Some(mut retired) if !fault!("added_again_is_a_stranger") => {
+                    let revived = self.revive(wanted, &mut retired, memory);
+                    if let Err(e) = revived {
+                        // Programs are attached to it still: it is there for the next try.
+                        self.retired.insert(wanted.name.clone(), retired);
+                        return Err(e);
+                    }
+                    retired
+                }
+                _ => self.begin(wanted, charter, memory, true)?,
+            };
+            self.channels.insert(wanted.name.clone(), channel);
+            changes.added.push(wanted.name.clone());
+        }
+        let is_gone = |name: &String| !config.channels.iter().any(|wanted| wanted.name == *name);
+        changes.removed = self.channels.keys().filter(|name| is_gone(name)).cloned().collect();
+        for name in &changes.removed {
+            self.retire(name);
+        }
+        for wanted in &config.channels {
+            let Some(channel) = self.channels.get_mut(&wanted.name) else { continue };
+            channel.config = wanted.clone();
+            if !channel.is_as_configured() {
+                changes.kept.push(wanted.name.clone());
+            }
+        }
+        self.note(config);
+        Ok(changes)
+    }
+
+    /// Takes over what a configuration says of more than one channel.
+    fn note(&mut self, config: &Config) {
+        self.waker.reload(config.waker.clone());
+        let received = config.bridges.iter().filter(|bridge| bridge.receive.is_some());
+        self.received = received.map(|bridge| (bridge.channel.clone(), bridge.title().to_owned())).collect();
+    }
+
+    /// A channel in new memory. If it lived before and nobody has that memory here, it waits for it, unless it is `forced`
+    /// to begin again at once.
+    fn begin(
+        &mut self,
+        wanted: &ChannelConfig,
+        charter: HostedCharter,
+        memory: HostedSegment,
+        forced: bool,
+    ) -> anyhow::Result<Channel> {
+        warn_of_refused_steps(&wanted.name, memory.preparation());
+        let is_first = charter.current().is_none();
+        let mut channel = Channel::new(wanted.clone(), charter, None, Some(memory));
+        if is_first || forced {
+            let cut = channel.cut_of_lost();
+            self.go_on(&mut channel, cut)?;
+        }
+        Ok(channel)
+    }
+
+    /// A channel that is named again while programs are still attached to what it was: for them it begins again.
+    fn revive(
+        &mut self,
+        wanted: &ChannelConfig,
+        channel: &mut Channel,
+        memory: HostedSegment,
+    ) -> anyhow::Result<()> {
+        channel.config = wanted.clone();
+        channel.stock(memory);
+        self.go_on(channel, Cut::Restart)?;
+        channel.cut_off();
+        Ok(())
+    }
+
+    fn go_on(&mut self, channel: &mut Channel, cut: Cut) -> anyhow::Result<()> {
+        let Self { store, waker, events, .. } = self;
+        let name = channel.config.name.clone();
+        let needed = channel.go_on(cut, &mut Told { name: &name, store, waker, events });
+        match needed.map_err(|refused| anyhow::anyhow!("channel {name:?}: {}", refused.why))? {
+            None => Ok(()),
+            Some(_) => anyhow::bail!(
+                "channel {name:?} was configured otherwise while its memory was made: reload again"
+            ),
+        }
+    }
+
+    /// Programs that are attached go on among themselves; nobody new finds the channel.
+    fn retire(&mut self, name: &str) {
+        let Some(channel) = self.channels.remove(name) else { return };
+        self.store.forget(channel.hosted());
+        self.events.tell("removed", Some(name), None, None, "no longer configured");
+        if channel.is_in_use() {
+            self.retired.insert(name.to_owned(), channel);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The command as a test runs it: processes of a directory of channels of the test's own.
+#![allow(dead_code, reason = "each test program uses its part")]
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+use serde_json::Value;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// A directory of channels of a test's own, and the command pointed at it.
+pub(crate) struct Host {
+    pub(crate) dir: TempDir,
+}
+
+impl Host {
+    pub(crate) fn new() -> Self {
+        Self { dir: tempfile::Builder::new().prefix("shmcast-test-").tempdir_in("/dev/shm").unwrap() }
+    }
+
+    pub(crate) fn shmcast(&self, arguments: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_shmcast"));
+        command.args(arguments.split_whitespace()).env("SHMCAST_DIR", self.dir.path().join("channels"));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    pub(crate) fn run(&self, arguments: &str) -> Output {
+        self.shmcast(arguments).output().unwrap()
+    }
+
+    /// Runs a verb that must succeed and takes its stdout for JSON.
+    pub(crate) fn json(&self, arguments: &str) -> Value {
+        let output = self.run(arguments);
+        assert!(output.status.success(), "{arguments}: {}", text(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{arguments}: {e}"))
+    }
+
+    pub(crate) fn file(&self, name: &str, content: &[u8]) -> PathBuf {
+        let path = self.dir.path().join(name);
+        fs::write(&path, content).unwrap();
+        path
+    }
+
+    pub(crate) fn subscribe_to(&self, arguments: &str, output: &Path) -> Child {
+        let mut command = self.shmcast(&format!("sub {arguments}"));
+        command.stdout(fs::File::create(output).unwrap()).spawn().unwrap()
+    }
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Ends with the child's stderr, so that a failed assertion says what the child said.
+pub(crate) fn end(child: Child) -> (i32, String) {
+    let output = child.wait_with_output().unwrap();
+    (output.status.code().unwrap_or(-1), text(&output.stderr))
+}
+
+pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !done() {
+        assert!(Instant::now() < deadline, "waited a minute for {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Lines of many lengths, so that records of many sizes follow each other.
+pub(crate) fn lines(count: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for i in 0..count {
+        writeln!(bytes, "{i} {}", "x".repeat(i * 7919 % 300)).unwrap();
+    }
+    bytes
+}
+
+pub(crate) fn interrupt(child: &Child) {
+    let pid = nix::unistd::Pid::from_raw(child.id().try_into().unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+}

@@ -1,0 +1,200 @@
+//! The command among other people's files: what is no channel is neither removed nor written to by any verb.
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use tempfile::TempDir;
+
+const SHMCAST: &str = env!("CARGO_BIN_EXE_shmcast");
+
+fn scratch() -> TempDir {
+    tempfile::Builder::new().prefix("shmcast-test-").tempdir_in("/dev/shm").unwrap()
+}
+
+/// Runs the command in `dir`, with no default directory of its own.
+fn run(dir: &Path, arguments: &str) -> Output {
+    let mut command = Command::new(SHMCAST);
+    command.args(arguments.split_whitespace()).current_dir(dir).env("SHMCAST_DIR", dir.join("channels"));
+    command.stdin(Stdio::null()).output().unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn succeeds(dir: &Path, arguments: &str) -> Output {
+    let output = run(dir, arguments);
+    assert!(output.status.success(), "{arguments}: {}", stderr(&output));
+    output
+}
+
+/// The paths below a directory, in order.
+fn paths(dir: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(paths(&path));
+        }
+        found.push(path.to_str().unwrap().to_owned());
+    }
+    found.sort();
+    found
+}
+
+/// Projects as they lie in a home directory.
+fn projects(dir: &Path) -> Vec<String> {
+    fs::create_dir_all(dir.join("proj/.git/objects")).unwrap();
+    fs::write(dir.join("proj/.git/HEAD"), "ref: refs/heads/main").unwrap();
+    fs::create_dir_all(dir.join("lib/readers")).unwrap();
+    fs::write(dir.join("lib/readers/alice.txt"), "dear alice").unwrap();
+    fs::create_dir_all(dir.join("d2/a")).unwrap();
+    fs::write(dir.join("d2/a/photo.jpg"), "1").unwrap();
+    paths(dir)
+}
+
+#[test]
+fn a_path_given_as_a_channel_leads_out_of_the_directory_of_channels() {
+    let dir = scratch();
+    let before = projects(dir.path());
+    for verb in [
+        "pub PATH",
+        "sub PATH",
+        "stat PATH",
+        "rm PATH",
+        "takeover PATH",
+        "bridge send PATH --to 127.0.0.1:30001",
+        "bridge recv PATH --from 127.0.0.1:30001",
+    ] {
+        for (path, hint) in [
+            ("./proj", "`--dir . proj`"),
+            ("../x", "`--dir .. x`"),
+            ("proj/", "`--dir . proj`"),
+            ("/tmp/a/b", "`--dir /tmp/a b`"),
+            ("/b", "`--dir / b`"),
+            ("a/b --dir d2", "not a path"),
+        ] {
+            let arguments = verb.replace("PATH", path);
+            let output = run(dir.path(), &arguments);
+            assert_eq!(output.status.code(), Some(1), "{arguments}: {}", stderr(&output));
+            assert!(stderr(&output).contains(hint), "{arguments}: {}", stderr(&output));
+            assert_eq!(paths(dir.path()), before, "{arguments}");
+        }
+    }
+}
+
+#[test]
+fn a_repository_is_removed_without_a_question() {
+    let dir = scratch();
+    let before = projects(dir.path());
+    for (arguments, entry) in [
+        ("rm proj --dir .", "\".git\""),
+        ("rm a --dir d2", "\"photo.jpg\""),
+        ("rm lib --dir .", "\"readers\""),
+        ("pub a --dir d2", "\"photo.jpg\""),
+    ] {
+        let output = run(dir.path(), arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments}: {}", stderr(&output));
+        let told = stderr(&output);
+        assert!(told.contains(entry) && told.contains("nothing was changed"), "{arguments}: {told}");
+        assert_eq!(paths(dir.path()), before, "{arguments}");
+    }
+}
+
+#[test]
+fn looking_at_channels_removes_files() {
+    let dir = scratch();
+    succeeds(dir.path(), "pub t --dir . --capacity 64KiB");
+    projects(dir.path());
+    // The reader pages are elsewhere, by a link.
+    fs::remove_dir(dir.path().join("t/readers")).unwrap();
+    std::os::unix::fs::symlink(dir.path().join("lib/readers"), dir.path().join("t/readers")).unwrap();
+    let before = paths(dir.path());
+    for arguments in ["ls --dir .", "stat t --dir .", "top --json --interval 100ms --dir ."] {
+        succeeds(dir.path(), arguments);
+        assert_eq!(paths(dir.path()), before, "{arguments}");
+    }
+    let listed = succeeds(dir.path(), "ls --json --dir .").stdout;
+    let listed: Value = serde_json::from_slice(&listed).unwrap();
+    assert_eq!(listed.as_array().unwrap().len(), 1, "projects are no channels: {listed}");
+    for arguments in ["sub t --dir .", "rm t --dir .", "pub t --dir ."] {
+        let output = run(dir.path(), arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments}");
+        assert!(stderr(&output).contains("\"readers\""), "{arguments}: {}", stderr(&output));
+        assert_eq!(paths(dir.path()), before, "{arguments}");
+    }
+}
+
+#[test]
+fn what_was_removed_is_said() {
+    let dir = scratch();
+    succeeds(dir.path(), "pub a --capacity 1MiB");
+    let told = stderr(&succeeds(dir.path(), "rm a"));
+    assert!(told.contains("channels: lock, readers, segment; 1.1 MiB"), "{told}");
+    succeeds(dir.path(), "pub b --capacity 1MiB");
+    let told: Value = serde_json::from_slice(&succeeds(dir.path(), "rm b --json").stdout).unwrap();
+    assert_eq!(told["removed"], "b");
+    assert_eq!(told["files"], serde_json::json!(["lock", "readers", "segment"]));
+    assert!(told["bytes"].as_u64().unwrap() > 1 << 20, "{told}");
+}
+
+/// The publisher may use too little memory for the map, and has made the file by then.
+#[test]
+fn a_publisher_that_fails_takes_an_ordinary_folder_away() {
+    let dir = scratch();
+    fs::create_dir_all(dir.path().join("P/X")).unwrap();
+    let limited = format!("ulimit -v 300000 && exec {SHMCAST} pub X --dir P --capacity 512MiB");
+    let publish = || {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &limited]).current_dir(dir.path()).stdin(Stdio::null());
+        shell.output().unwrap()
+    };
+    let output = publish();
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert_eq!(fs::read_dir(dir.path().join("P/X")).unwrap().count(), 0);
+    // Nor is a file of that folder written over.
+    fs::write(dir.path().join("P/X/lock"), "of my own").unwrap();
+    assert_eq!(publish().status.code(), Some(1));
+    assert_eq!(fs::read_to_string(dir.path().join("P/X/lock")).unwrap(), "of my own");
+}
+
+#[test]
+fn a_mode_that_is_not_what_is_there_is_ignored() {
+    let dir = scratch();
+    let mode = |path: &str| {
+        fs::metadata(dir.path().join("channels").join(path)).unwrap().permissions().mode() & 0o7777
+    };
+    succeeds(dir.path(), "pub all --capacity 64KiB --mode 755");
+    assert_eq!([mode("all"), mode("all/segment"), mode("")], [0o755, 0o644, 0o755]);
+    succeeds(dir.path(), "pub mine --capacity 64KiB");
+    let output = run(dir.path(), "pub mine --mode 755");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("exists with mode 0700"), "{}", stderr(&output));
+    let output = run(dir.path(), "pub mine --mode 644");
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+}
+
+/// A reader of a channel where it may not write goes on, and says once that tools do not see it.
+#[test]
+fn a_reader_that_cannot_show_a_page_is_refused() {
+    let name = "a_reader_that_cannot_show_a_page_is_refused";
+    let dir = scratch();
+    let can_mount = Command::new("unshare").args(["-m", "mount", "-t", "tmpfs", "none", "/mnt"]).output();
+    if !can_mount.is_ok_and(|output| output.status.success()) {
+        eprintln!("SKIPPED {name}: mounting a file system needs root and unshare");
+        return;
+    }
+    let script = format!(
+        "mount -t tmpfs none . && cd . && seq 3 | {SHMCAST} pub t --dir $PWD --capacity 64KiB 2>/dev/null && \
+         mount -o remount,ro $PWD && exec {SHMCAST} sub t --dir $PWD --from oldest"
+    );
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", &script]).current_dir(dir.path()).stdin(Stdio::null());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "1\n2\n3\n");
+    assert_eq!(stderr(&output).matches("no reader page").count(), 1, "{}", stderr(&output));
+}

@@ -1,0 +1,32 @@
+//! Coming back after a crash of the daemon.
+
+use crate::daemon_support::{Daemon, FOR_ALL, channel, publishing, wait_for};
+use shmcast::{Start, Subscriber};
+
+fn config(limits: &str) -> String {
+    format!("[limits]\nconnections_per_uid = 600\n{limits}\n{}", channel("ticks", FOR_ALL))
+        .replace("16MiB", "64KiB")
+}
+
+#[test]
+fn many_readers_of_one_user_are_all_back_soon_after_a_crash() {
+    let mut daemon = Daemon::start(&config("requests_per_second = 100000\nrequest_burst = 100000"));
+    let client = daemon.client();
+    let mut publisher = publishing(&client, "ticks").open().unwrap();
+    publisher.publish(b"before").unwrap();
+    let readers: Vec<Subscriber> = (0..300)
+        .map(|_| Subscriber::builder("ticks").client(&client).start(Start::Latest).open().unwrap())
+        .collect();
+    // So little that asking for their places one by one would take ten minutes.
+    daemon.configure(&config("requests_per_second = 1\nrequest_burst = 20"));
+    daemon.crash();
+    wait_for("all readers to be back", || {
+        // From what they say themselves: asking the daemon would cost requests.
+        readers.iter().all(|reader| reader.is_registered() == Some(true)).then_some(())
+    });
+    assert!(publisher.is_registered() == Some(true));
+    // Bounded all the same: a stranger who asks without end is cut off.
+    let refused = wait_for("a refusal", || client.channel("ticks").err());
+    assert!(refused.to_string().contains("limits.requests_per_second"), "{refused}");
+    drop(readers);
+}

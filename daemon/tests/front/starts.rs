@@ -1,0 +1,177 @@
+//! Starts that are cut short at every system call: the next daemon serves.
+
+use crate::daemon_support::{
+    FOR_ALL, Guarded, PATIENCE, Raw, channel, memory_dir, number, publishing, wait_for,
+};
+use nix::sys::signal::Signal;
+use shmcast::Client;
+use shmcast::hosting::handoff;
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+fn daemon_in(dir: &Path, through: &[String]) -> Command {
+    let program = env!("CARGO_BIN_EXE_shmcastd").to_owned();
+    let words: Vec<String> = through.iter().cloned().chain([program]).collect();
+    let mut command = Command::new(&words[0]);
+    command
+        .args(&words[1..])
+        .arg("--config")
+        .arg(dir.join("shmcast.toml"))
+        .arg("--socket")
+        .arg(dir.join("control.sock"));
+    let log = File::options().create(true).append(true).open(dir.join("log")).unwrap();
+    command.env_remove("NOTIFY_SOCKET").stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    command
+}
+
+fn has_strace() -> bool {
+    Command::new("strace").arg("-V").stdout(Stdio::null()).status().is_ok_and(|status| status.success())
+}
+
+fn answers(dir: &Path) -> Duration {
+    let started = Instant::now();
+    wait_for("the next daemon's answer", || {
+        let client = Client::at(dir.join("control.sock")).ok()?;
+        client.channel("ticks").ok()
+    });
+    started.elapsed()
+}
+
+#[test]
+fn a_start_that_is_cut_short_anywhere_leaves_a_place_for_the_next() {
+    let test = "a_start_that_is_cut_short_anywhere_leaves_a_place_for_the_next";
+    if !has_strace() {
+        return eprintln!("SKIPPED {test}: strace is not installed");
+    }
+    let most = number("SHMCAST_STARTS", 24_usize);
+    let dir = memory_dir();
+    fs::write(dir.path().join("shmcast.toml"), channel("ticks", FOR_ALL).replace("16MiB", "64KiB")).unwrap();
+    // How many system calls a start takes, its thread's own counted.
+    let trace = dir.path().join("trace");
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let through = words(&format!("strace -qq -o {}", trace.display()));
+    let daemon = Guarded::start(&mut daemon_in(dir.path(), &through));
+    answers(dir.path());
+    let calls = fs::read_to_string(&trace).unwrap().lines().count();
+    stop_traced(&daemon);
+    assert!(calls > 100, "{calls} calls");
+    // The loader's calls come first, and touch nothing: the rest is gone through evenly.
+    let mut slowest = (Duration::ZERO, 0);
+    for nth in (1..=most).map(|i| (calls * i / most).max(1)) {
+        let through = words(&format!("strace -qq -o /dev/null --inject=all:signal=SIGKILL:when={nth}"));
+        let mut daemon = Guarded::start(&mut daemon_in(dir.path(), &through));
+        let given = Instant::now();
+        // Beyond the last call of its start it waits for ever.
+        while daemon.0.try_wait().unwrap().is_none() && given.elapsed() < PATIENCE {
+            if Client::at(dir.path().join("control.sock")).is_ok() {
+                stop_traced(&daemon);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let next = Guarded::start(&mut daemon_in(dir.path(), &[]));
+        slowest = slowest.max((answers(dir.path()), nth));
+        // As rudely as the other, so that the next one comes upon a leftover.
+        drop(next);
+    }
+    println!("{most} of {calls} calls; the slowest answer took {:?}, after call {}", slowest.0, slowest.1);
+}
+
+/// Ends a daemon under strace, which ends with it.
+fn stop_traced(strace: &Guarded) {
+    let children = format!("/proc/{0}/task/{0}/children", strace.0.id());
+    for child in fs::read_to_string(children).unwrap_or_default().split_whitespace() {
+        let pid = nix::unistd::Pid::from_raw(child.parse().unwrap());
+        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+    }
+}
+
+/// Starts strace on a daemon that runs, and waits until it holds it. It counts the calls of each thread by itself.
+fn trace(daemon: &Guarded, options: &[&str]) -> Guarded {
+    let pid = daemon.0.id().to_string();
+    let mut command = Command::new("strace");
+    command.args(["-f", "-qq"]).args(options).args(["-p", &pid]);
+    let strace = Guarded::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()));
+    wait_for("strace to hold the daemon", || {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        // Its first call may be its last.
+        (!status.contains("TracerPid:\t0\n") || status.contains("State:\tZ")).then_some(())
+    });
+    strace
+}
+
+#[test]
+fn a_reload_that_is_cut_short_anywhere_leaves_a_place_for_the_next() {
+    let test = "a_reload_that_is_cut_short_anywhere_leaves_a_place_for_the_next";
+    if !has_strace() {
+        return eprintln!("SKIPPED {test}: strace is not installed");
+    }
+    let most = number("SHMCAST_STARTS", 16_usize);
+    let dir = memory_dir();
+    let config = |names: &[&str]| {
+        let channels = names.iter().map(|name| channel(name, FOR_ALL)).collect::<String>();
+        fs::write(dir.path().join("shmcast.toml"), channels.replace("16MiB", "64KiB")).unwrap();
+    };
+    let reloads = || fs::read_to_string(dir.path().join("log")).unwrap().matches("reloaded").count();
+    let calls_before = dir.path().join("trace");
+    let mut slowest = (Duration::ZERO, 0);
+    let mut calls = most;
+    // The first one is only counted.
+    for step in 0..=most {
+        config(&["ticks", "removed"]);
+        let mut daemon = Guarded::start(&mut daemon_in(dir.path(), &[]));
+        answers(dir.path());
+        config(&["ticks", "added"]);
+        let nth = (calls * step / most).max(1);
+        let inject = format!("--inject=all:signal=SIGKILL:when={nth}");
+        let strace = match step {
+            0 => trace(&daemon, &["-o", calls_before.to_str().unwrap()]),
+            _ => trace(&daemon, &["-o", "/dev/null", &inject]),
+        };
+        let before = reloads();
+        daemon.signal(Signal::SIGHUP);
+        wait_for("the reload, or its end", || {
+            (daemon.0.try_wait().unwrap().is_some() || reloads() > before).then_some(())
+        });
+        drop(daemon);
+        drop(strace);
+        if step == 0 {
+            let all = fs::read_to_string(&calls_before).unwrap();
+            calls = all.lines().count();
+            assert!(calls > 10, "{all}");
+        }
+        let next = Guarded::start(&mut daemon_in(dir.path(), &[]));
+        slowest = slowest.max((answers(dir.path()), nth));
+        drop(next);
+    }
+    println!("{most} of {calls} calls; the slowest answer took {:?}, after call {}", slowest.0, slowest.1);
+}
+
+/// How long the daemon of the next test takes to make its memory: longer than a client waits for an answer.
+const SLOW: Duration = Duration::from_secs(8);
+
+#[test]
+fn a_daemon_that_takes_long_to_make_its_memory_answers_and_nobody_gives_up() {
+    let test = "a_daemon_that_takes_long_to_make_its_memory_answers_and_nobody_gives_up";
+    if !has_strace() {
+        return eprintln!("SKIPPED {test}: strace is not installed");
+    }
+    let dir = memory_dir();
+    fs::write(dir.path().join("shmcast.toml"), channel("ticks", FOR_ALL).replace("16MiB", "64KiB")).unwrap();
+    let delay = format!("--inject=memfd_create:delay_enter={}:when=1", SLOW.as_micros());
+    let through =
+        ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=memfd_create", &delay].map(str::to_owned);
+    let daemon = Guarded::start(&mut daemon_in(dir.path(), &through));
+    let socket = dir.path().join("control.sock");
+    wait_for("the socket", || handoff::try_connect(&socket).ok());
+    let (started, raw) = (Instant::now(), Raw::connect(&socket));
+    let hello = serde_json::json!({"request": "hello", "version": shmcast::control::VERSION});
+    assert_eq!(raw.ask(&hello, &[])["reply"], "starting", "after {:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(5), "a client would have given up");
+    // Neither does one who knows how to ask.
+    let client = Client::at(&socket).unwrap();
+    assert_eq!(client.channels().unwrap().len(), 1);
+    drop(publishing(&client, "ticks").open().unwrap());
+    stop_traced(&daemon);
+}

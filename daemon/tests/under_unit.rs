@@ -1,0 +1,191 @@
+//! The daemon with what the shipped unit leaves it: traffic, a reload, a restart, a crash, metrics over HTTP, a strict
+//! takeover, parked readers, and every verb of the command.
+//!
+//! The suites about each of these can all be played so: `SHMCAST_UNDER_UNIT=1 cargo test -p shmcast-daemon`. Bridges are in
+//! `bridge/under_unit.rs`.
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+mod daemon_support;
+
+use daemon_support::{
+    Bystanders, Daemon, FOR_ALL, PATIENCE, channel, publishing, unit, wait_for, wait_until,
+};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use shmcast::{Event, PublishError, Subscriber, Wait};
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Longer than the test takes: a reader that is not woken is found out.
+const FOR_EVER: Duration = Duration::from_secs(600);
+
+fn config() -> String {
+    let limits = "[limits]\nrequests_per_second = 1000000\nrequest_burst = 1000000\n";
+    format!(
+        "{limits}{}{}",
+        channel("a", FOR_ALL),
+        channel("strict", &format!("mode = \"strict\"\n{FOR_ALL}"))
+    )
+}
+
+fn start(test: &str, config: &str) -> Option<Daemon> {
+    let unit = unit::shipped_for(test)?;
+    let daemon = Daemon::start_under(unit, config);
+    let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
+    // Otherwise the test would pass for the wrong reason.
+    for word in ["Seccomp:\t2", "NoNewPrivs:\t1", "CapBnd:\t0000000000000000"] {
+        assert!(status.contains(word), "the daemon is not restricted: {status}");
+    }
+    assert!(!status.contains("Uid:\t0"), "{status}");
+    Some(daemon)
+}
+
+#[test]
+fn traffic_goes_on_through_a_reload_a_restart_and_a_crash() {
+    let Some(mut daemon) = start("traffic_goes_on_through_a_reload_a_restart_and_a_crash", &config()) else {
+        return;
+    };
+    let bystanders = Bystanders::start(&daemon.client(), "a");
+    bystanders.assert_flowing();
+    daemon.configure(&(config() + &channel("b", FOR_ALL)));
+    daemon.signal(Signal::SIGHUP);
+    wait_until("the new channel", || daemon.client().channel("b").is_ok());
+    bystanders.assert_flowing();
+    daemon.end(Signal::SIGTERM);
+    daemon.restart();
+    bystanders.assert_flowing();
+    daemon.crash();
+    wait_until("the traffic's return", || {
+        daemon.client().channel("a").is_ok_and(|channel| channel.readers.len() == 1)
+    });
+    bystanders.assert_flowing();
+    assert!(bystanders.end() > 0);
+    // Whatever the unit takes away, the daemon misses nothing.
+    let log = daemon.log();
+    for word in ["ERROR", "cannot", "not permitted", "os error"] {
+        assert!(!log.contains(word), "{word}: {log}");
+    }
+}
+
+#[test]
+fn metrics_are_served_over_http() {
+    let http = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).unwrap();
+    let config = format!("[daemon]\nhttp = \"{http}\"\n{}", channel("a", FOR_ALL));
+    let Some(daemon) = start("metrics_are_served_over_http", &config) else { return };
+    let bystanders = Bystanders::start(&daemon.client(), "a");
+    bystanders.assert_flowing();
+    let mut stream = TcpStream::connect(http).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("shmcast_readers{"), "{answer}");
+    bystanders.end();
+}
+
+#[test]
+fn a_strict_channel_is_taken_from_a_publisher_that_lives() {
+    let Some(daemon) = start("a_strict_channel_is_taken_from_a_publisher_that_lives", &config()) else {
+        return;
+    };
+    let client = daemon.client();
+    let mut reader = Subscriber::builder("strict").client(&client).open().unwrap();
+    let mut old = publishing(&client, "strict").open().unwrap();
+    old.publish(b"old").unwrap();
+    let output = daemon.shmcast("takeover strict").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    wait_until("the old publisher's end", || matches!(old.publish(b"void"), Err(PublishError::CutOff)));
+    let mut new = publishing(&client, "strict").open().unwrap();
+    new.publish(b"new").unwrap();
+    let mut received = Vec::new();
+    while received.last().is_none_or(|last: &Vec<u8>| last != b"new") {
+        if let Event::Message(message) = reader.recv().unwrap() {
+            received.push(message.payload.to_vec());
+        }
+    }
+    assert!(!received.iter().skip(1).any(|payload| payload == b"old"), "{received:?}");
+}
+
+#[test]
+fn a_parked_reader_is_woken_for_each_message() {
+    let Some(daemon) = start("a_parked_reader_is_woken_for_each_message", &config()) else { return };
+    let client = daemon.client();
+    let mut publisher = publishing(&client, "a").open().unwrap();
+    let builder = Subscriber::builder("a").client(&client).wait(Wait::Park).longest_nap(FOR_EVER);
+    let mut reader = builder.open().unwrap();
+    let (told, received) = std::sync::mpsc::channel();
+    let reading = std::thread::spawn(move || {
+        while let Event::Message(message) = reader.recv().unwrap() {
+            told.send(message.sequence).unwrap();
+        }
+    });
+    // It parks between each two: one ring that is not rung would leave it asleep.
+    for _ in 0..100 {
+        let sequence = publisher.publish(b"wake").unwrap();
+        assert_eq!(received.recv_timeout(PATIENCE), Ok(sequence), "the reader sleeps through a message");
+    }
+    publisher.close();
+    wait_until("the reader to see the end", || reading.is_finished());
+    reading.join().unwrap();
+}
+
+/// What each verb is played with. `None` for those that ask no daemon anything.
+const VERBS: [(&str, Option<&str>); 16] = [
+    ("demo", None),
+    ("pub", Some("pub a")),
+    ("sub", Some("sub a --from oldest --count 3")),
+    ("ls", Some("ls")),
+    ("stat", Some("stat a --json")),
+    ("top", Some("top --json")),
+    ("events", Some("events")),
+    ("takeover", Some("takeover strict")),
+    ("rm", Some("rm a")),
+    ("bridge", Some("bridge status --json")),
+    ("check", None),
+    ("doctor", None),
+    ("hiccups", None),
+    ("man", None),
+    ("completions", None),
+    ("help", None),
+];
+
+#[test]
+fn every_verb_of_the_command_works_with_it() {
+    let Some(daemon) = start("every_verb_of_the_command_works_with_it", &config()) else { return };
+    let help = Command::new(env!("CARGO_BIN_EXE_shmcast")).arg("--help").output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let commands = help.split_once("Commands:\n").unwrap().1.split_once("\n\n").unwrap().0;
+    let is_verb = |line: &&str| line.starts_with("  ") && !line.starts_with("   ");
+    let verbs = commands.lines().filter(is_verb).filter_map(|line| line.split_whitespace().next());
+    let (verbs, listed): (BTreeSet<_>, _) = (verbs.collect(), VERBS.iter().map(|(verb, _)| *verb).collect());
+    assert_eq!(verbs, listed, "a verb is new or gone: say how it is played");
+    for (verb, words) in VERBS {
+        let Some(words) = words else { continue };
+        let mut command = daemon.shmcast(words);
+        let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+        if verb == "events" {
+            // It shows what happens while it listens.
+            wait_for("an event to be shown", || {
+                drop(publishing(&daemon.client(), "a").open());
+                child.try_wait().unwrap()
+            });
+        }
+        child.stdin.take().unwrap().write_all(b"1\n2\n3\n").ok();
+        let output = child.wait_with_output().unwrap();
+        let [out, said] =
+            [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+        match verb {
+            // A daemon's channel is its administrator's to remove.
+            "rm" => assert!(!output.status.success() && said.contains("daemon"), "{verb}: {out}{said}"),
+            _ => assert!(output.status.success(), "{verb}: {out}{said}"),
+        }
+        match verb {
+            "sub" => assert_eq!(out, "1\n2\n3\n"),
+            "stat" => assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["channel"], "a"),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! A mapped charter: what a daemon decides about a channel's generations, and how programs learn of it in one load.
+//!
+//! # The pair
+//! | SYNC POINT | daemon | reader of a strict channel |
+//! |---|---|---|
+//! | cut | stores *closing*, full fence, reads the tail of the ring, stores *cut at the tail* | reads a message, full fence, loads the verdict |
+//!
+//! If a reader loads *open* after its fence, then the daemon's fence comes later in the order of full fences. So the
+//! daemon's look at the tail includes the message, and the cut lies above it. If a reader loads *closing*, it hands out
+//! nothing until it loads something else. If it loads a cut, it hands out what lies below. So every message is valid for
+//! all readers or for none, also for one that was stopped at any moment in between. `SPEC.md` has the proof.
+
+use crate::layout::charter::{BOOT, MAGIC, NAME, NAME_BYTES, SETTLED, VERSION, Verdict, WORDS, slot};
+use crate::ring::cells::Cells;
+use crate::sync::{Ordering, fence};
+
+/// A program's end: through a map that it can only read.
+#[derive(Debug, Clone)]
+pub struct Charter {
+    cells: Cells,
+}
+
+impl Charter {
+    /// What holds of `generation` now. One load of a line that changes only when the channel moves on.
+    #[inline]
+    pub fn verdict(&self, generation: u64) -> Verdict {
+        Verdict::unpack(generation, self.cells[slot(generation)].load(Ordering::Relaxed))
+    }
+
+    /// What holds of a message of `generation` that was read before this call. Cost: a full fence, and as
+    /// [`verdict`](Self::verdict).
+    #[inline]
+    pub fn verdict_on_read(&self, generation: u64) -> Verdict {
+        if !cfg!(mutant = "no_verdict_fence") {
+            fence(Ordering::SeqCst); // SYNC POINT: cut
+        }
+        self.verdict(generation)
+    }
+}
+
+/// One generation of a channel, as the charter holds it for the next daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Entry {
+    /// Which one: from 1.
+    pub generation: u64,
+    /// Device and inode of the segment's file.
+    pub segment: [u64; 2],
+    /// Inode of the lock's file.
+    pub lock: u64,
+    /// The segment's identity.
+    pub uuid: [u64; 2],
+    /// The first sequence in it.
+    pub first: u64,
+    /// The publisher's incarnation before its first publisher.
+    pub epoch: u64,
+    /// The generation in which sequences last began at 1.
+    pub restarted: u64,
+    /// Whether each publisher gets a generation of its own.
+    pub is_strict: bool,
+    /// Whether a publisher was let in.
+    pub is_granted: bool,
+    /// When the channel's sequences began, in nanoseconds since 1970.
+    pub created_ns: u64,
+}
+
+impl Entry {
+    fn to_words(self) -> [u64; 12] {
+        let Self { generation, segment, lock, uuid, first, epoch, restarted, created_ns, .. } = self;
+        let (is_strict, is_granted) = (u64::from(self.is_strict), u64::from(self.is_granted));
+        let [[device, inode], [high, low]] = [segment, uuid];
+        [
+            generation, device, inode, lock, high, low, first, epoch, restarted, is_strict, is_granted,
+            created_ns,
+        ]
+    }
+
+    fn from_words(words: [u64; 12]) -> Self {
+        let [
+            generation,
+            device,
+            inode,
+            lock,
+            high,
+            low,
+            first,
+            epoch,
+            restarted,
+            strict,
+            granted,
+            created_ns,
+        ] = words;
+        let (segment, uuid) = ([device, inode], [high, low]);
+        let (is_strict, is_granted) = (strict != 0, granted != 0);
+        Self { generation, segment, lock, uuid, first, epoch, restarted, is_strict, is_granted, created_ns }
+    }
+}
+
+/// The daemon's end.
+#[derive(Debug)]
+pub struct HostCharter {
+    cells: Cells,
+    /// The current generation; `None` before the first.
+    current: Option<Entry>,
+}
+
+impl HostCharter {
+    /// The current generation; `None` before the first.
+    pub fn current(&self) -> Option<&Entry> {
+        self.current.as_ref()
+    }
+
+    /// A program's view of the same words.
+    pub fn view(&self) -> Charter {
+        Charter { cells: self.cells.clone() }
+    }
+
+    /// The number of the generation that would come next.
+    pub fn next_generation(&self) -> u64 {
+        self.current.map_or(1, |entry| entry.generation + 1)
+    }
+
+    /// Notes that a publisher was let into the current generation.
+    pub fn grant(&mut self) {
+        if let Some(entry) = &mut self.current {
+            entry.is_granted = true;
+            let entry = *entry;
+            self.write(&entry);
+        }
+    }
+
+    /// Holds back every message of the current generation: readers hand out none until the next store. What they have handed
+    /// out was committed before, so that the tail as it is read after this call includes it. Followed by
+    /// [`reopen`](Self::reopen) or [`go_on`](Self::go_on); a daemon that dies before that leaves it to the next one.
+    pub fn close(&self) {
+        if let Some(entry) = &self.current {
+            if !cfg!(mutant = "cut_without_closing") {
+                self.store(entry.generation, Verdict::Closing);
+            }
+            if !cfg!(mutant = "no_closing_fence") {
+                fence(Ordering::SeqCst); // SYNC POINT: cut
+            }
+        }
+    }
+
+    /// Takes [`close`](Self::close) back: nothing has happened.
+    pub fn reopen(&self) {
+        if let Some(entry) = &self.current {
+            self.store(entry.generation, Verdict::Open);
+        }
+    }
+
+    /// The channel goes on in `next`, whose number is [`next_generation`](Self::next_generation); messages of the current
+    /// generation are valid below `below` and void from there on. `ended` says that the end of the stream stands right
+    /// there. All of it becomes visible in one store, and nothing here can fail.
+    pub fn go_on(&mut self, next: Entry, below: u64, ended: bool) {
+        assert_eq!(next.generation, self.next_generation(), "generations are counted one by one");
+        self.write(&next);
+        self.store(next.generation, Verdict::Open);
+        if let Some(entry) = self.current.replace(next) {
+            self.store(entry.generation, Verdict::Cut { below, ended });
+        }
+        self.cells[SETTLED].store(next.generation, Ordering::Release);
+    }
+
+    fn store(&self, generation: u64, verdict: Verdict) {
+        self.cells[slot(generation)].store(verdict.pack(generation), Ordering::Release);
+    }
+
+    fn write(&self, entry: &Entry) {
+        let words = &self.cells[slot(entry.generation) + 1..];
+        for (cell, word) in words.iter().zip(entry.to_words()) {
+            cell.store(word, Ordering::Relaxed);
+        }
+    }
+
+    fn read(&self, generation: u64) -> Option<Entry> {
+        let words = &self.cells[slot(generation) + 1..];
+        let words = std::array::from_fn(|i| words[i].load(Ordering::Relaxed));
+        Some(Entry::from_words(words)).filter(|entry| generation > 0 && entry.generation == generation)
+    }
+
+    /// Finds the current generation in what an earlier daemon left, and takes back what it had not finished.
+    fn recover(&mut self) {
+        let mut at = self.read(self.cells[SETTLED].load(Ordering::Relaxed));
+        while let Some(entry) = at {
+            self.current = Some(entry);
+            let is_over = matches!(self.view().verdict(entry.generation), Verdict::Cut { .. });
+            at = if is_over { self.read(entry.generation + 1) } else { None };
+        }
+        self.reopen();
+    }
+
+    /// A charter in `cells`, which are zero, for the channel `name`, made in the boot of this identity.
+    ///
+    /// # Panics
+    /// For a name of more than [`NAME_BYTES`].
+    pub fn begin(cells: Cells, name: &str, boot: [u64; 2]) -> Self {
+        assert!(name.len() <= NAME_BYTES, "channel names are shorter");
+        let set = |word: usize, value| cells[word].store(value, Ordering::Relaxed);
+        set(1, VERSION);
+        set(BOOT, boot[0]);
+        set(BOOT + 1, boot[1]);
+        set(NAME, name.len() as u64);
+        for (at, bytes) in name.as_bytes().chunks(8).enumerate() {
+            let mut word = [0; 8];
+            word[..bytes.len()].copy_from_slice(bytes);
+            set(NAME + 1 + at, u64::from_le_bytes(word));
+        }
+        cells[0].store(MAGIC, Ordering::Release);
+        Self { cells, current: None }
+    }
+
+    /// The charter that an earlier daemon left in `cells`; `None` if it is none, or not of this channel and boot.
+    pub fn resume(cells: Cells, name: &str, boot: [u64; 2]) -> Option<Self> {
+        let load = |word: usize| cells[word].load(Ordering::Relaxed);
+        let is_this = cells.len() == WORDS
+            && load(0) == MAGIC
+            && load(1) == VERSION
+            && [load(BOOT), load(BOOT + 1)] == boot
+            && load(NAME) == name.len() as u64
+            && name
+                .as_bytes()
+                .chunks(8)
+                .enumerate()
+                .all(|(at, bytes)| load(NAME + 1 + at).to_le_bytes().starts_with(bytes));
+        let mut charter = is_this.then_some(Self { cells, current: None })?;
+        charter.recover();
+        Some(charter)
+    }
+}
+
+#[cfg(not(loom))]
+mod files {
+    use super::{Charter, HostCharter, MAGIC, WORDS};
+    use crate::error::OpenError;
+    use crate::layout::charter::BYTES;
+    use crate::mem::{Map, reserve};
+    use crate::sync::Ordering;
+    use std::fs::File;
+    use std::io;
+
+    impl Charter {
+        /// Maps the charter in `file`, which a daemon handed over.
+        ///
+        /// # Errors
+        /// [`OpenError`] when it cannot be mapped or is no charter.
+        pub fn open(file: &File) -> Result<Self, OpenError> {
+            let os = |what| move |source| OpenError::Os { what, source };
+            let found = file.metadata().map_err(os("read the charter's size"))?.len();
+            if found != BYTES {
+                return Err(OpenError::Truncated { found, needed: BYTES });
+            }
+            let map = Map::read_only(file, BYTES).map_err(os("map the charter"))?;
+            let cells = map.cells(0, WORDS as u64);
+            match cells[0].load(Ordering::Acquire) {
+                MAGIC => Ok(Self { cells }),
+                found => Err(OpenError::Foreign { found }),
+            }
+        }
+    }
+
+    impl HostCharter {
+        /// Makes a charter in `file`, which is empty and which nobody else has opened.
+        ///
+        /// # Errors
+        /// What the system says.
+        pub fn create(file: &File, name: &str, boot: [u64; 2]) -> io::Result<Self> {
+            reserve(file, BYTES)?;
+            let cells = Map::read_write(file, BYTES)?.cells(0, WORDS as u64);
+            Ok(Self::begin(cells, name, boot))
+        }
+
+        /// Maps the charter that an earlier daemon left in `file`; `None` if it is none of this channel and boot.
+        ///
+        /// # Errors
+        /// What the system says.
+        pub fn open(file: &File, name: &str, boot: [u64; 2]) -> io::Result<Option<Self>> {
+            if file.metadata()?.len() != BYTES {
+                return Ok(None);
+            }
+            let cells = Map::read_write(file, BYTES)?.cells(0, WORDS as u64);
+            Ok(Self::resume(cells, name, boot))
+        }
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+
+    const BOOT_ID: [u64; 2] = [7, 8];
+
+    fn entry(generation: u64) -> Entry {
+        Entry { generation, first: 1, segment: [1, generation], ..Entry::default() }
+    }
+
+    fn again(charter: &HostCharter) -> HostCharter {
+        HostCharter::resume(charter.cells.clone(), "ticks", BOOT_ID).unwrap()
+    }
+
+    #[test]
+    fn a_later_daemon_finds_the_generation_that_the_last_store_made_current() {
+        let mut charter = HostCharter::begin(Cells::zeroed(WORDS), "ticks", BOOT_ID);
+        assert_eq!(again(&charter).current(), None);
+        for generation in 1..100 {
+            charter.go_on(entry(generation), 10 * generation, false);
+            charter.grant();
+            let found = *again(&charter).current().unwrap();
+            assert_eq!(found, Entry { is_granted: true, ..entry(generation) });
+            let view = charter.view();
+            assert_eq!(view.verdict(generation), Verdict::Open);
+            if generation > 1 {
+                let below = 10 * generation;
+                assert_eq!(view.verdict(generation - 1), Verdict::Cut { below, ended: false });
+            }
+        }
+        for (name, boot) in [("tick", BOOT_ID), ("ticks2", BOOT_ID), ("ticks", [7, 9])] {
+            assert!(HostCharter::resume(charter.cells.clone(), name, boot).is_none(), "{name} {boot:?}");
+        }
+    }
+
+    /// A daemon may die between any two stores: the channel has moved for everybody, or for nobody.
+    #[test]
+    fn what_a_dead_daemon_had_begun_is_taken_back_and_what_it_had_stored_holds() {
+        let mut charter = HostCharter::begin(Cells::zeroed(WORDS), "ticks", BOOT_ID);
+        charter.go_on(entry(1), 0, false);
+        charter.close();
+        charter.write(&entry(2));
+        charter.store(2, Verdict::Open);
+        let after = again(&charter);
+        assert_eq!(after.current(), Some(&entry(1)));
+        assert_eq!(after.view().verdict(1), Verdict::Open, "closing is taken back");
+        // The store that decides, without the hint that follows it.
+        charter.store(1, Verdict::Cut { below: 5, ended: true });
+        let after = again(&charter);
+        assert_eq!(after.current(), Some(&entry(2)));
+        assert_eq!(after.view().verdict(1), Verdict::Cut { below: 5, ended: true });
+        assert_eq!(after.view().verdict(2), Verdict::Open);
+    }
+}

@@ -1,0 +1,138 @@
+//! The charter: one small file a channel, which a daemon alone writes, and which says what of the channel is valid.
+//!
+//! A channel of a daemon lives in one segment after another. Each segment is a **generation**, counted from 1. Publishers can
+//! write to segments, so no segment can say which generations are over. The charter says it, one slot a generation:
+//! ```text
+//! word 0  magic (stored last)        slot g mod 32, at word 512 + 16 * (g mod 32):
+//!      1  version                      word 0  verdict: kind 2 | ended 1 | low bits of g 13 | cut 48
+//!      2  boot id (two words)               1  generation g
+//!      4  a generation whose predecessors   2  device of the segment's file
+//!         are all over                      3  inode of the segment's file
+//!      5  length of the name                4  inode of its lock
+//!      6  channel name                      5  uuid of the segment (two words)
+//!                                           7  first sequence
+//!                                           8  epoch before its first publisher
+//!                                           9  the generation in which sequences last began at 1
+//!                                          10  1: strict, every publisher gets a generation of its own
+//!                                          11  1: a publisher was let in
+//!                                          12  when the channel's sequences began, in nanoseconds since 1970
+//! ```
+//! Programs read verdicts and nothing else. The rest is for the daemon that comes after this one.
+
+use super::geometry::WORD;
+
+/// First word of every finished charter: "SHMCHRT1" in memory order.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"SHMCHRT1");
+/// Layout version of the charter.
+pub const VERSION: u64 = 1;
+/// First of the two words of the boot in which the charter was made: inodes of memory mean nothing in another.
+pub const BOOT: usize = 2;
+/// Word of a generation that all before it have been followed by; the current one is this or a later one.
+pub const SETTLED: usize = 4;
+/// Word of the length of the channel's name in bytes; the name follows.
+pub const NAME: usize = 5;
+/// Longest name in bytes.
+pub const NAME_BYTES: usize = 200;
+
+/// First word of the slots.
+pub const SLOTS: usize = if cfg!(loom) { 32 } else { 512 };
+/// Slots: generations that are told apart.
+pub const SLOT_COUNT: u64 = if cfg!(loom) { 2 } else { 32 };
+/// Words of a slot: two cache lines, because adjacent-line prefetch makes that the unit of sharing.
+pub const SLOT_WORDS: usize = 16;
+/// Words of the charter.
+pub const WORDS: usize = SLOTS + SLOT_COUNT as usize * SLOT_WORDS;
+/// Bytes of the charter.
+pub const BYTES: u64 = WORDS as u64 * WORD;
+
+const CUT_BITS: u32 = 48;
+const TAG_BITS: u32 = 13;
+const ENDED: u64 = 1 << (CUT_BITS + TAG_BITS);
+const KIND: u32 = 62;
+/// The largest cut: no sequence reaches it.
+pub const NO_CUT: u64 = (1 << CUT_BITS) - 1;
+
+/// What holds of one generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// What its publisher commits is valid.
+    Open,
+    /// The daemon is about to decide. Nothing may be handed out until it has.
+    Closing,
+    /// Messages below the sequence `below` are valid and all others void; the channel goes on in a later generation.
+    Cut {
+        /// The first void sequence.
+        below: u64,
+        /// Whether the end of the stream stands right at the cut.
+        ended: bool,
+    },
+}
+
+impl Verdict {
+    /// The verdict on `generation` as its slot holds it.
+    pub const fn pack(self, generation: u64) -> u64 {
+        let tag = (generation & ((1 << TAG_BITS) - 1)) << CUT_BITS;
+        tag | match self {
+            Self::Open => 1 << KIND,
+            Self::Closing => 2 << KIND,
+            Self::Cut { below, ended } => {
+                let below = if below < NO_CUT { below } else { NO_CUT };
+                3 << KIND | if ended { ENDED } else { 0 } | below
+            }
+        }
+    }
+
+    /// What a word found in the slot of `generation` says of it. A later generation's verdict there means that this one is
+    /// long over: nothing of it can be told from void. Anything else that is not ours is no daemon's word, and voids as well.
+    #[inline]
+    pub const fn unpack(generation: u64, word: u64) -> Self {
+        let is_ours = (word >> CUT_BITS ^ generation) & ((1 << TAG_BITS) - 1) == 0;
+        match word >> KIND {
+            1 if is_ours => Self::Open,
+            2 if is_ours => Self::Closing,
+            3 if is_ours => Self::Cut { below: word & NO_CUT, ended: word & ENDED != 0 },
+            _ => Self::Cut { below: 0, ended: false },
+        }
+    }
+}
+
+/// The first word of a generation's slot, which holds the verdict.
+#[inline]
+pub const fn slot(generation: u64) -> usize {
+    SLOTS + (generation % SLOT_COUNT) as usize * SLOT_WORDS
+}
+
+const _: () = assert!(NAME + 1 + NAME_BYTES / 8 < SLOTS);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verdicts_speak_of_their_own_generation_and_void_every_other() {
+        let verdicts = [
+            Verdict::Open,
+            Verdict::Closing,
+            Verdict::Cut { below: 1, ended: false },
+            Verdict::Cut { below: 1_000_000, ended: true },
+            Verdict::Cut { below: NO_CUT, ended: false },
+        ];
+        for verdict in verdicts {
+            for generation in [1, 2, 31, 32, 33, 8191, 8192, 1 << 40] {
+                let word = verdict.pack(generation);
+                assert_eq!(Verdict::unpack(generation, word), verdict, "generation {generation}");
+                let overwritten = Verdict::unpack(generation, verdict.pack(generation + SLOT_COUNT));
+                assert_eq!(overwritten, Verdict::Cut { below: 0, ended: false });
+            }
+        }
+        assert_eq!(Verdict::unpack(1, 0), Verdict::Cut { below: 0, ended: false }, "no verdict at all");
+        assert_eq!(slot(33), slot(1));
+    }
+
+    #[test]
+    fn a_verdict_is_these_bits() {
+        assert_eq!(Verdict::Open.pack(1), 0x4001_0000_0000_0000);
+        assert_eq!(Verdict::Closing.pack(1), 0x8001_0000_0000_0000);
+        assert_eq!(Verdict::Cut { below: 5, ended: true }.pack(3), 0xe003_0000_0000_0005);
+    }
+}

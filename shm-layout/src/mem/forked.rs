@@ -1,0 +1,48 @@
+//! A forked child, for tests: it shares what its parent has opened, and has a copy of all that its parent holds.
+
+use nix::libc;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// A child that has been forked, to be waited for.
+#[derive(Debug)]
+#[must_use = "a child that is not waited for stays a zombie"]
+pub struct Forked(libc::pid_t);
+
+/// Forks a child that runs `part`, and ends without running destructors of anything else. A panic ends it badly.
+///
+/// # Errors
+/// [`io::ErrorKind::Unsupported`] in a process of several threads; what `fork` says.
+pub fn fork(part: impl FnOnce()) -> io::Result<Forked> {
+    if std::fs::read_dir("/proc/self/task")?.count() != 1 {
+        return Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "only a process of one thread can be forked here",
+        ));
+    }
+    // SAFETY: this is the only thread, so no lock is held that the child, which has this thread alone, could wait for.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            let is_well = catch_unwind(AssertUnwindSafe(part)).is_ok();
+            // SAFETY: ends the process at once; what it leaves behind is the parent's.
+            unsafe { libc::_exit(i32::from(!is_well)) }
+        }
+        pid => Ok(Forked(pid)),
+    }
+}
+
+impl Forked {
+    /// Waits for its end; whether that was a good one.
+    ///
+    /// # Errors
+    /// What `waitpid` says.
+    pub fn wait(self) -> io::Result<bool> {
+        let mut status = 0;
+        // SAFETY: `status` is a place for an integer, and the call is given nothing else of ours.
+        if unsafe { libc::waitpid(self.0, &raw mut status, 0) } != self.0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(status == 0)
+    }
+}

@@ -1,0 +1,60 @@
+//! Reserves a file's memory, so that a full file system is an error now and no fault later.
+
+use nix::errno::Errno;
+use nix::fcntl::posix_fallocate;
+use std::fs::File;
+use std::io;
+
+/// Bytes reserved by one system call. A signal makes some kernels give up a whole call, so a program with a timer could
+/// never reserve gigabytes at once.
+const PIECE: u64 = 2 << 20;
+
+/// Reserves the first `bytes` of `file`, which becomes at least that long.
+///
+/// # Errors
+/// What `posix_fallocate` says; never `EINTR`.
+pub fn reserve(file: &File, bytes: u64) -> io::Result<()> {
+    Ok(in_pieces(bytes, |at, length| posix_fallocate(file, at, length))?)
+}
+
+/// Calls `reserve` with the offset and the length of one piece after another, again if a signal came in between.
+fn in_pieces(bytes: u64, mut reserve: impl FnMut(i64, i64) -> Result<(), Errno>) -> Result<(), Errno> {
+    let mut at = 0;
+    while at < bytes {
+        let length = PIECE.min(bytes - at);
+        let [from, count] = [at, length].map(|value| i64::try_from(value).map_err(|_| Errno::EFBIG));
+        match reserve(from?, count?) {
+            Ok(()) => at += length,
+            Err(Errno::EINTR) if !crate::fault!("interrupted_reservations_fail") => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_while_memory_is_reserved_fail_nothing() {
+        let mut calls = Vec::new();
+        let reserved = in_pieces(2 * PIECE + 4096, |at, length| {
+            calls.push((at as u64, length as u64));
+            if calls.len() % 3 == 0 { Ok(()) } else { Err(Errno::EINTR) }
+        });
+        assert_eq!(reserved, Ok(()));
+        let pieces = [(0, PIECE), (PIECE, PIECE), (2 * PIECE, 4096)];
+        assert_eq!(calls, pieces.map(|piece| [piece; 3]).concat());
+    }
+
+    #[test]
+    fn a_full_file_system_ends_it_at_once() {
+        let mut calls = 0;
+        let reserved = in_pieces(8 * PIECE, |at, _| {
+            calls += 1;
+            if at == 0 { Ok(()) } else { Err(Errno::ENOSPC) }
+        });
+        assert_eq!((reserved, calls), (Err(Errno::ENOSPC), 2));
+    }
+}

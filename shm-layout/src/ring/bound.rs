@@ -1,0 +1,123 @@
+//! How far a ring has come, asked by a daemon that ends it while its publisher may still be at work, or may have damaged it.
+
+use crate::error::Corrupt;
+use crate::layout::geometry::{GRANULE, MAX_COUNT, MAX_SEQUENCE};
+use crate::layout::header::{FRONTIER, LAZY_PUBLISHED};
+use crate::layout::record::Flags;
+use crate::ring::locate::{Found, Locator, Miss, Place, TAIL_STEPS};
+use crate::ring::writer::LAZY_EVERY;
+use crate::sync::{Ordering, fence};
+
+/// How often [`Locator::tail_bound`] searches for the exact tail.
+const BOUND_ATTEMPTS: usize = 16;
+
+/// How far a ring has come, as far as it can be told while its publisher may go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TailBound {
+    /// The place where the next message will stand.
+    Exact(Place),
+    /// The publisher is too fast for the search. The next sequence was at most this one when the search began.
+    AtMost {
+        /// A sequence above those of all messages and gaps that had been committed when the search began.
+        next: u64,
+    },
+}
+
+impl TailBound {
+    /// The first sequence that had not been committed when the search began, or one above it.
+    pub fn next_sequence(self) -> u64 {
+        match self {
+            Self::Exact(place) => place.sequence,
+            Self::AtMost { next } => next,
+        }
+    }
+}
+
+impl Locator {
+    /// The tail, or an upper bound of it: for a daemon that ends a segment whose publisher may still be at work.
+    ///
+    /// Every message and gap that had been committed when this was called has a sequence below [`TailBound::next_sequence`]. So
+    /// has all that a reader handed out before the call, if both sides order that by a fence (`SeqCst`). A bound that is not exact lies at most 64 sequences above the tail at the end of
+    /// the call. The work is bounded: at most 16 searches of 256 records each, a few milliseconds; nothing is waited for,
+    /// and no bytes of the segment, whoever wrote them, make this panic.
+    ///
+    /// The high half of a sequence stands in the lazy line alone, and in gap records. A publisher that means harm can
+    /// therefore claim any sequence, as it could by publishing a gap.
+    ///
+    /// # Errors
+    /// [`Corrupt`] when lazy line, index and records contradict each other. A publisher that only is fast never causes it.
+    pub fn tail_bound(&self) -> Result<TailBound, Corrupt> {
+        let before = self.progress();
+        for _ in 0..BOUND_ATTEMPTS {
+            match self.proved_tail() {
+                Ok(place) => return Ok(TailBound::Exact(place)),
+                Err(Miss::Corrupt(corrupt)) => return Err(corrupt),
+                Err(Miss::Overrun) => std::hint::spin_loop(),
+            }
+        }
+        // Whatever was committed before the call is counted by now, or is one of the messages since the last count: the
+        // publisher has gone on meanwhile, and it counts a gap before it goes on.
+        let now = self.progress();
+        let (published, frontier) = now;
+        let count = self.start().sequence - 1..MAX_SEQUENCE;
+        if now == before || !count.contains(&published) || frontier > MAX_COUNT {
+            return Err(Corrupt { position: 0, sequence: 0, word: published });
+        }
+        Ok(TailBound::AtMost { next: (published + 1 + LAZY_EVERY).min(MAX_SEQUENCE) })
+    }
+
+    /// Two words that change whenever a publisher is fast enough to escape a search: lazy count and frontier.
+    fn progress(&self) -> (u64, u64) {
+        let frontier = self.cells.header[FRONTIER].load(Ordering::Relaxed);
+        fence(Ordering::Acquire); // SYNC POINT: window
+        (self.cells.header[LAZY_PUBLISHED].load(Ordering::Relaxed), frontier)
+    }
+
+    /// The tail, if something else than the lazy line says so too.
+    fn proved_tail(&self) -> Result<Place, Miss> {
+        let hint = self.hint()?;
+        let (place, found) = self.walk(hint, u64::MAX, TAIL_STEPS)?;
+        // Each record that the walk passed carried the sequence that was due.
+        if place == hint && matches!(found, Found::Nothing) {
+            self.confirm(hint)?;
+        }
+        Ok(place)
+    }
+
+    /// Accepts an empty place where the lazy line says that a sequence is due, if something else says so too.
+    pub(crate) fn confirm(&self, place: Place) -> Result<(), Miss> {
+        if self.is_explained(place)? {
+            return Ok(());
+        }
+        match self.inspect(place)? {
+            // What was looked at may have been overwritten after a record came.
+            Found::Record { .. } => Err(Miss::Overrun),
+            Found::Nothing => {
+                let Place { position, sequence } = place;
+                Err(Corrupt { position, sequence, word: 0 }.into())
+            }
+        }
+    }
+
+    /// Whether the ring says that an empty place is that of its sequence: by where it begins, by a control record or a
+    /// small pad right before the place, or by the message or gap before, from which it is found.
+    fn is_explained(&self, place: Place) -> Result<bool, Miss> {
+        if place == self.start() {
+            return Ok(true);
+        }
+        let Place { position, sequence } = place;
+        if let Some(position) = position.checked_sub(GRANULE)
+            && let Ok(Found::Record { commit, after, .. }) = self.inspect(Place { position, sequence })
+            && commit.flags().has(Flags::PAD) | commit.flags().has(Flags::CONTROL)
+            && after == place
+        {
+            return Ok(true);
+        }
+        let before = sequence.saturating_sub(1).max(1);
+        match self.walk(Place { position: self.indexed(before), sequence: before }, sequence, TAIL_STEPS) {
+            Ok((end, _)) => Ok(end == place),
+            Err(Miss::Overrun) => Err(Miss::Overrun),
+            Err(Miss::Corrupt(_)) => Ok(false),
+        }
+    }
+}
