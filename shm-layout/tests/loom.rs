@@ -37,6 +37,7 @@ const MUTANTS: &[(&str, &str)] = &[
     ("cut_without_closing", "charter::a_message_is_valid_for_all_readers_or_for_none"),
     ("no_closing_fence", "charter::a_message_is_valid_for_all_readers_or_for_none"),
     ("no_verdict_fence", "charter::a_message_is_valid_for_all_readers_or_for_none"),
+    ("tail_before_closing", "charter::a_message_is_valid_for_all_readers_or_for_none"),
     ("takeover_without_clean", "takeover_from_a_publisher"),
     ("takeover_without_frontier", "takeover_while_copying"),
     ("takeover_without_fence", "takeover_while_copying"),

@@ -68,8 +68,17 @@ impl Cursor<'_> {
             }
             Fact::Odd { sequence, length, tag, key, head } => {
                 let marks = Marks { tag: *tag, key: *key };
-                match self.identify(*sequence, *length, marks, head) {
-                    Some(message) => self.message(*sequence, message, findings),
+                let candidates = self.identify(*sequence, *length, marks, head);
+                match candidates.first() {
+                    Some(&message) => {
+                        let before = self.life;
+                        self.message(*sequence, message, findings);
+                        let life = |message: &Identity| self.lives.life(message.publisher);
+                        if candidates.iter().any(|other| life(other) != life(&message)) {
+                            // It does not tell which beginning this is.
+                            self.life = before;
+                        }
+                    }
                     None => {
                         let what =
                             format!("message {sequence} of {length} B is none that was published: {head}");
@@ -377,8 +386,9 @@ impl Cursor<'_> {
         }
     }
 
-    /// The message that these few bytes are, if they are one that was perhaps published with this sequence.
-    fn identify(&self, sequence: u64, length: usize, marks: Marks, head: &str) -> Option<Identity> {
+    /// The messages that these few bytes may be: those that were perhaps published so, with this sequence. First come those
+    /// of the beginning that is read, and those that are not void.
+    fn identify(&self, sequence: u64, length: usize, marks: Marks, head: &str) -> Vec<Identity> {
         let candidates = self.history.on(&self.reader.channel).filter_map(|publication| {
             let (message, sizes) = publication.message_at(sequence)?;
             (message.length(sizes, publication.largest) == length).then_some(message)
@@ -389,9 +399,13 @@ impl Cursor<'_> {
             let right: String = bytes.iter().take(24).map(|byte| format!("{byte:02x}")).collect();
             length < 16 && right == head
         };
-        // Few bytes may be right for several: then it is one that is not void, if there is one.
-        let is_void =
-            |message: &Identity| self.lives.cut(message.publisher).is_some_and(|cut| sequence >= cut.from);
-        candidates.filter(is_right).min_by_key(is_void)
+        let rank = |message: &Identity| {
+            let is_elsewhere = self.life.is_some_and(|life| self.lives.life(message.publisher) != Some(life));
+            let is_void = self.lives.cut(message.publisher).is_some_and(|cut| sequence >= cut.from);
+            (is_elsewhere, is_void)
+        };
+        let mut right: Vec<Identity> = candidates.filter(is_right).collect();
+        right.sort_by_key(rank);
+        right
     }
 }

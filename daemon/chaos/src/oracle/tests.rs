@@ -126,6 +126,50 @@ fn silent_losses_are_found() {
     assert_eq!(judge_with(seen, vec![("q", next)], removed), Vec::<String>::new());
 }
 
+/// Two publishers began the channel, and a message of no bytes has the same sequence in both: it is the one of the beginning
+/// that is read. One that only the other beginning can have tells that the reader has gone astray.
+#[test]
+fn a_message_that_says_nothing_is_of_the_beginning_that_is_read() {
+    const COUNT: u32 = 4000;
+    let begins = |publisher| {
+        vec![
+            Fact::Opening { channel: "a".into(), publisher },
+            Fact::Opened { next: 1, epoch: 1, capacity: CAPACITY, largest: LARGEST },
+            Fact::Publishing { first: first(publisher, 0), count: COUNT, sizes: Sizes::Tiny, next: 1 },
+            Fact::Published { count: COUNT, next: 1 + u64::from(COUNT), error: None },
+        ]
+    };
+    let is_empty = |publisher, counter| first(publisher, counter).length(Sizes::Tiny, LARGEST) == 0;
+    let both = (0..COUNT).find(|at| is_empty(0, *at) && is_empty(1, *at)).expect("one in 256");
+    let other = (0..COUNT).find(|at| is_empty(0, *at) && !is_empty(1, *at)).expect("one in 16");
+    let judge = |seen: Vec<Fact>| {
+        let mut history = History { profile: Some(Profile::Strict), ..History::default() };
+        let removed = Deed::MayRestart { channel: "a".into(), why: "removed".into() };
+        history.deeds = vec![Entry { at: 500, what: removed }, Entry { at: 501, what: Deed::Over }];
+        history.add_actor("p", at(10, begins(0)));
+        history.add_actor("q", at(900, begins(1)));
+        history.add_actor("r", at(2000, reads(seen)));
+        judge_history(&history).into_iter().map(|violation| violation.name).collect::<Vec<_>>()
+    };
+    let odd = |counter: u32| Fact::Odd {
+        sequence: u64::from(counter) + 1,
+        length: 0,
+        tag: 0,
+        key: false,
+        head: String::new(),
+    };
+    let got = |from: u32, count: u32| {
+        let bytes = total_bytes(first(1, from), count, Sizes::Tiny, LARGEST);
+        Fact::Got { sequence: u64::from(from) + 1, first: first(1, from), count, bytes }
+    };
+    let sought = |to: u32| [Fact::Seeking { to: u64::from(to) + 1 }, Fact::Sought { error: None }];
+    assert_eq!(judge(vec![got(0, both), odd(both), got(both + 1, 5)]), Vec::<String>::new());
+    // Where it is the first that comes, what comes next tells which beginning it is.
+    let [seeking, done] = sought(both);
+    assert_eq!(judge(vec![seeking, done, odd(both), got(both + 1, 5)]), Vec::<String>::new());
+    assert_found(&judge(vec![got(0, other), odd(other)]), "silent_restart");
+}
+
 /// Whoever has heard of a publisher and seeks within what that one wrote is not told of it again, whatever comes first there.
 #[test]
 fn an_epoch_is_told_once() {
