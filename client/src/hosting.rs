@@ -112,27 +112,27 @@ impl HostedSegment {
     }
 
     /// Takes back the segment that the charter names, and its lock: from the service manager's store, or from a program that
-    /// was attached to it when an earlier host died.
+    /// was attached to it when an earlier host died. `None` for any other memory, and for a segment that is damaged: nobody
+    /// can pass off one channel's memory as another's.
     ///
     /// # Errors
-    /// [`ChannelError::Segment`] for any other memory: nobody can pass off one channel's memory as another's.
-    pub fn adopt(name: &str, entry: &Entry, file: &File, lock: &File) -> Result<Self, ChannelError> {
+    /// What the system says, as when there are no descriptors left: then nobody knows which memory it is, and asks again.
+    pub fn adopt(name: &str, entry: &Entry, file: &File, lock: &File) -> Result<Option<Self>, ChannelError> {
         let os = |what| ChannelError::os(what, format!("memfd:{name}"));
-        let foreign = |what| damaged(name, OpenError::Field { what });
         if !memfd::is_own(file).map_err(os("look at"))?
             || file_id(file).map_err(os("look at"))? != entry.segment
         {
-            return Err(foreign("the segment handed back is not the one that the channel lives in"));
+            return Ok(None);
         }
-        let lock = adopt_lock(lock, entry)
-            .map_err(os("open the lock of"))?
-            .ok_or_else(|| foreign("the lock handed back is not the segment's"))?;
+        let Some(lock) = adopt_lock(lock, entry).map_err(os("open the lock of"))? else { return Ok(None) };
         let file = memfd::reopen_read_write(file).map_err(os("open"))?;
         // Sealed against writing after its publisher mapped it: reading is what is left, and enough.
-        let segment = Segment::open(&file, Access::Write)
-            .or_else(|_| Segment::open(&file, Access::Read))
-            .map_err(|source| damaged(name, source))?;
-        Ok(Self { file, lock, segment, steps: Vec::new() })
+        let opened = Segment::open(&file, Access::Write).or_else(|_| Segment::open(&file, Access::Read));
+        match opened {
+            Ok(segment) => Ok(Some(Self { file, lock, segment, steps: Vec::new() })),
+            Err(OpenError::Os { what, source }) => Err(os(what)(source)),
+            Err(_) => Ok(None),
+        }
     }
 
     /// Whether the file is memory of this user's own making, whichever channel's. Everything else is a stranger's.

@@ -60,9 +60,11 @@ impl Case<'_> {
         raw.assert_refused(&publish("idle", true), &shown, "bad-request");
     }
 
-    /// Memory of the daemon's own making, and not the channel's: a reader is led on to the channel, a publisher refused.
+    /// Memory of the daemon's user, and not the channel's: a reader is led on to the channel, a publisher refused.
     fn not_this_channels(&self, segment: &File) {
         let [real, lock, page, _] = self.greeted().subscribe("bystander");
+        // Under the unit that user is another one than this test's.
+        std::os::unix::fs::fchown(segment, Some(real.metadata().unwrap().uid()), None).unwrap();
         let shown = [segment.as_fd(), lock.as_fd(), page.as_fd()];
         let (answer, given) = self.greeted().ask_for_files(&subscribe("bystander", true), &shown);
         assert_eq!(answer["reply"], "subscribed", "{answer}");

@@ -2,6 +2,8 @@
 //!
 //! After a change here a seed is another story: `shmcast-chaos faults --find NAME...` looks for the seeds of `faults.toml` again.
 
+mod scenes;
+
 use crate::payload::Sizes;
 use crate::story::{
     Change, Channel, How, Plant, Profile, Sending, Setup, Start, Step, Story, Tool, Waiting, Whom,
@@ -89,7 +91,7 @@ impl Writer {
         let files = 1 - daemon;
         let tools = if self.profile == Profile::Tools { 1 } else { 0 };
         let bridge = if self.profile == Profile::Bridge { 1 } else { 0 };
-        let weights: [(u32, Add); 20] = [
+        let weights: [(u32, Add); 21] = [
             (20, |this, who, _| this.act_as_publisher(who)),
             (20, |this, _, who| this.act_as_reader(who)),
             (6, |this, who, reader| this.kill(who, reader)),
@@ -110,6 +112,7 @@ impl Writer {
             (3 * bridge, |this, _, _| this.forge()),
             (2, |this, who, reader| this.limit(who, reader)),
             (4, |this, who, reader| this.publish_and_read(who, reader)),
+            (6 - 6 * bridge, |this, who, reader| this.scene(who, reader)),
         ];
         let all: u32 = weights.iter().map(|(weight, _)| weight).sum();
         let mut at = self.random.u32(..all);

@@ -123,10 +123,19 @@ pub enum Deed {
     },
     /// All faults are taken back from here on.
     Healing,
-    /// The last messages of a channel have been published, ending with this one.
-    Last { channel: String, message: Identity, sequence: u64, epoch: u64 },
+    /// The last messages of a channel have been published, ending with this one. `mode` is what a daemon's configuration asks for.
+    Last {
+        channel: String,
+        message: Identity,
+        sequence: u64,
+        epoch: u64,
+        #[serde(default)]
+        mode: Option<String>,
+    },
     /// Nothing moves any more, while the last publishers and all readers are still attached. What tools say now must be so.
     AtRest,
+    /// What a daemon has said in all of its lives: so many lines in so much time.
+    Logged { who: String, lines: usize, ms: u64 },
     /// Something that must stay as it was has changed.
     Changed { what: String },
     /// Something was left over.

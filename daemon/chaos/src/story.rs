@@ -245,6 +245,10 @@ pub enum Step {
     Look { tool: Tool, channel: u8 },
     /// Somebody puts something where channels are.
     Plant { plant: Plant, channel: u8 },
+    /// Somebody names a channel by a path that leads to another directory's.
+    Stray {},
+    /// Somebody asks the daemon so often for what there is not.
+    Flood { requests: u32 },
     /// The next step does not wait for what it orders.
     Race {},
     /// So many of a hundred datagrams between the hosts are lost, doubled, late.

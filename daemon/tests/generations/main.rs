@@ -9,7 +9,8 @@ mod hostile;
 mod injected;
 
 use daemon_support::{
-    Daemon, FOR_ALL, Guarded, Raw, channel, memory_dir, my_role, publishing, role, wait_for, wait_until,
+    Daemon, FOR_ALL, Guarded, Raw, channel, fds, memory_dir, my_role, publish, publishing, role, wait_for,
+    wait_until,
 };
 use nix::sys::signal::Signal;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
@@ -177,6 +178,32 @@ fn a_takeover_that_fails_half_way_leaves_everything_as_it_was() {
         // A publisher that is replaced while it lives says no end.
         assert_eq!(words(subscriber, expected.last().unwrap()), expected);
     }
+}
+
+/// A daemon that cannot open what a publisher shows does not know whose it is. That is no reason to cut the publisher off.
+#[test]
+fn a_publisher_that_comes_back_to_a_daemon_without_descriptors_is_not_cut_off() {
+    let daemon = Daemon::start(&config("strict"));
+    let pid = Pid::from_raw(daemon.pid().as_raw()).unwrap();
+    let descriptors = |most| Rlimit { current: Some(most), maximum: Some(1024) };
+    let files = Raw::greeted(&daemon.socket()).ask_for_files(&publish("ticks", false), &[]).1;
+    let (mut refused, mut granted) = (0, 0);
+    for spare in 0..12 {
+        let back = Raw::greeted(&daemon.socket());
+        prlimit(Some(pid), Resource::Nofile, descriptors(limit_with_room(pid, spare))).unwrap();
+        back.send(publish("ticks", true).to_string().as_bytes(), &fds(&files[..2])).unwrap();
+        let answer = back.receive();
+        prlimit(Some(pid), Resource::Nofile, descriptors(1024)).unwrap();
+        match answer.map(|(answer, _)| answer) {
+            Some(answer) if answer["reply"] == "publishing" => granted += 1,
+            Some(answer) => {
+                assert_ne!(answer["code"], "busy", "with {spare} to spare: {answer}");
+                refused += 1;
+            }
+            None => refused += 1,
+        }
+    }
+    assert!(refused > 1 && granted > 1, "{refused} refused, {granted} granted");
 }
 
 /// The limit under which the process can open so many descriptors more: it is one on their numbers.

@@ -9,7 +9,7 @@ mod publisher;
 mod reader;
 mod recorder;
 
-use crate::log::Log;
+use crate::log::{Fact, Log};
 use crate::payload::{Identity, Sizes};
 use crate::story::{How, Sending, Start, Waiting};
 use anyhow::{Context, Result};
@@ -208,17 +208,22 @@ impl Actor {
                 self.read(|reader, log, _| reader.finish(log, last, sequence, deadline))
             }
             Order::Registered {} => Ok(json!(self.is_registered())),
-            Order::Close {} => {
-                self.log.write(crate::log::Fact::Closing)?;
-                (self.publisher, self.reader) = (None, None);
-                self.log.write(crate::log::Fact::Closed)?;
-                Ok(Value::Null)
-            }
+            Order::Close {} => self.close().map(|()| Value::Null),
         }
     }
 
+    /// Gives up what it has in order.
+    fn close(&mut self) -> Result<()> {
+        self.log.write(Fact::Closing)?;
+        (self.publisher, self.reader) = (None, None);
+        self.log.write(Fact::Closed)?;
+        Ok(())
+    }
+
     fn open(&mut self, opening: &Opening) -> Result<Value> {
-        self.publisher = None;
+        if self.publisher.is_some() {
+            self.close()?;
+        }
         let until = Instant::now() + Duration::from_millis(opening.patience_ms);
         loop {
             let opened = publisher::Publishing::open(&mut self.log, opening)?;

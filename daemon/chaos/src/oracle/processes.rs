@@ -6,6 +6,10 @@ use crate::log::{Deed, Entry, Fact, Time};
 
 /// By how much a call may be late, beside the time that it was stopped or waited for the CPU.
 const LATE_US: u64 = 700_000;
+/// Lines of the daemon's log in a second, whatever users do.
+const LINES_PER_SECOND: u64 = 100;
+/// Lines beyond these: what a daemon says when it begins and ends.
+const LINES_AT_LIBERTY: u64 = 500;
 
 pub(super) fn check(history: &History, findings: &mut Findings) {
     for Entry { what, .. } in &history.deeds {
@@ -19,6 +23,17 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
             }
             Deed::NoAnswer { who, order } => {
                 findings.add(5, "hangs", who, format!("did not carry out: {order}"))
+            }
+            Deed::Logged { who, lines, ms } => {
+                let most = LINES_PER_SECOND * (ms / 1000 + 1) + LINES_AT_LIBERTY;
+                if *lines as u64 > most {
+                    findings.add(
+                        6,
+                        "floods_the_log",
+                        who,
+                        format!("{lines} lines in {ms} ms; {most} are due"),
+                    );
+                }
             }
             Deed::Changed { what } => findings.add(6, "foreign_file_changed", "host", what.clone()),
             Deed::Left { what } => findings.add(6, "left_over", "host", what.clone()),

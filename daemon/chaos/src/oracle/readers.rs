@@ -7,6 +7,22 @@ use crate::log::{Deed, Entry, Fact, Time};
 use crate::payload::{Identity, Marks, fill, total_bytes};
 use crate::story::{Start, Step, Whom};
 
+/// Publishers that a reader is led over, each with a segment of its own, while it does not look.
+const LED: usize = 8;
+
+/// Whether readers may lose their place at the daemon's table by this, and with it the segments in between.
+fn may_detach(entry: &Entry<Deed>) -> bool {
+    match &entry.what {
+        Deed::Step { step, .. } => {
+            matches!(
+                step,
+                Step::Crash { .. } | Step::Restart { .. } | Step::Reload { .. } | Step::Limit { .. }
+            )
+        }
+        _ => false,
+    }
+}
+
 /// Where a reader is in its stream.
 struct Cursor<'a> {
     history: &'a History,
@@ -273,32 +289,33 @@ impl Cursor<'_> {
     /// Whether what was published from the expected sequence on may have filled half of the ring, or another publisher's
     /// memory lies in between.
     fn was_overrun(&self, resumed_at: u64) -> bool {
-        let mut bytes = 0;
-        let mut capacity = u64::MAX;
-        let mut publishers = 0;
-        for publication in self.history.on(&self.reader.channel) {
-            let is_of_this_life = self.life.is_none() || self.lives.life(publication.number) == self.life;
-            if !is_of_this_life || publication.perhaps() < self.expected {
-                continue;
-            }
-            publishers += 1;
-            capacity = capacity.min(publication.capacity);
-            bytes += 128;
+        let of_this_life = |p: &&Publication| {
+            let is_of_this_life = self.life.is_none() || self.lives.life(p.number) == self.life;
+            is_of_this_life && p.perhaps() >= self.expected
+        };
+        let publications: Vec<&Publication> =
+            self.history.on(&self.reader.channel).filter(of_this_life).collect();
+        let capacity = publications.iter().map(|p| p.capacity).min().unwrap_or(u64::MAX);
+        let mut bytes = 128 * publications.len() as u64;
+        for publication in &publications {
             for send in &publication.sends {
-                let skipped = self.expected.saturating_sub(send.next);
                 let Some((first, sizes)) = send.messages else {
                     bytes += 64;
                     continue;
                 };
-                for at in skipped..send.most {
+                let mut at = self.expected.saturating_sub(send.next);
+                while at < send.most && bytes < capacity / 2 {
                     let message = Identity { counter: first.counter + at as u32, ..first };
                     bytes += (message.length(sizes, publication.largest) as u64 + 16).next_multiple_of(64);
+                    at += 1;
                 }
             }
         }
         let is_strict = self.history.deeds.iter().any(|e| matches!(&e.what, Deed::TakingOver { .. }))
             || self.history.profile == Some(crate::story::Profile::Strict);
-        let begins_elsewhere = self.is_first || publishers > 2;
+        // One that is attached all the while is led from each segment to the next.
+        let is_led = publications.len() <= LED && !self.history.deeds.iter().any(may_detach);
+        let begins_elsewhere = self.is_first || publications.len() > 2 && !is_led;
         bytes >= capacity / 2 || (is_strict && begins_elsewhere) || resumed_at == self.expected
     }
 

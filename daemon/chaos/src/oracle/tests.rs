@@ -241,11 +241,24 @@ fn other_peoples_things_are_found() {
     assert_found(&judge_with(Vec::new(), Vec::new(), vec![left]), "left_over");
 }
 
+#[test]
+fn a_log_that_is_flooded_is_found() {
+    let logged = |lines| Deed::Logged { who: "daemon".into(), lines, ms: 2500 };
+    assert_eq!(judge_with(Vec::new(), Vec::new(), vec![logged(800)]), Vec::<String>::new());
+    assert_found(&judge_with(Vec::new(), Vec::new(), vec![logged(801)]), "floods_the_log");
+}
+
 fn at_rest(arguments: &[&str], out: &str) -> Vec<Deed> {
     let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
     vec![
         Deed::Started { who: "r".into(), pid: 77 },
-        Deed::Last { channel: "a".into(), message: first(0, 9), sequence: 10, epoch: 1 },
+        Deed::Last {
+            channel: "a".into(),
+            message: first(0, 9),
+            sequence: 10,
+            epoch: 1,
+            mode: Some("strict".into()),
+        },
         Deed::AtRest,
         Deed::Ran { host: 0, arguments, code: Some(0), out: out.into(), err: String::new(), took_ms: 1 },
     ]
@@ -256,7 +269,7 @@ fn tools_that_say_something_else_are_found() {
     let seen = || vec![got(1, 0, 0, 10), Fact::Finished { found: true }];
     let stat = |next: u64, received: u64| {
         format!(
-            r#"{{"channel":"a","state":"active","epoch":1,"next_sequence":{next},
+            r#"{{"channel":"a","state":"active","mode":"strict","epoch":1,"next_sequence":{next},
                 "readers":[{{"pid":77,"received":{received},"lapped":0,"missed":0}}]}}"#
         )
     };
@@ -264,6 +277,7 @@ fn tools_that_say_something_else_are_found() {
     assert_eq!(judge(&stat(11, 10)), Vec::<String>::new());
     assert_found(&judge(&stat(10, 10)), "false_figure");
     assert_found(&judge(&stat(11, 9)), "false_figure");
+    assert_found(&judge(&stat(11, 10).replace("strict", "takeover")), "false_figure");
     assert_found(&judge(&stat(11, 10).replace("77", "78")), "false_reader");
     assert_found(&judge(&stat(11, 10).replace("77", "78")), "missing_reader");
     assert_found(&judge("no JSON"), "tool_failed");

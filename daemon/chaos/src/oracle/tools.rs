@@ -42,7 +42,7 @@ fn check_channel(history: &History, tool: &str, status: &Value, far: bool, findi
     let Some(channel) = status["channel"].as_str() else {
         return findings.add(7, "tool_failed", tool, format!("no channel in {status}"));
     };
-    let Some((sequence, epoch)) = last(history, channel) else { return };
+    let Some((sequence, epoch, mode)) = last(history, channel) else { return };
     let mut same = |what: &str, shown: &Value, right: Value| {
         if *shown != right {
             findings.add(
@@ -58,6 +58,9 @@ fn check_channel(history: &History, tool: &str, status: &Value, far: bool, findi
         same("epoch", &status["epoch"], epoch.into());
     }
     same("state", &status["state"], "active".into());
+    if let Some(mode) = mode.filter(|_| !far) {
+        same("mode", &status["mode"], mode.into());
+    }
     let live: BTreeMap<u64, &Subscription> = history
         .subscriptions
         .iter()
@@ -115,10 +118,12 @@ fn check_metrics(history: &History, tool: &str, text: &str, far: bool, findings:
     }
 }
 
-/// Last sequence and epoch of a channel.
-fn last(history: &History, channel: &str) -> Option<(u64, u64)> {
+/// Last sequence and epoch of a channel, and the mode that it should have.
+fn last<'a>(history: &'a History, channel: &str) -> Option<(u64, u64, Option<&'a str>)> {
     history.deeds.iter().find_map(|entry| match &entry.what {
-        Deed::Last { channel: name, sequence, epoch, .. } if name == channel => Some((*sequence, *epoch)),
+        Deed::Last { channel: name, sequence, epoch, mode, .. } if name == channel => {
+            Some((*sequence, *epoch, mode.as_deref()))
+        }
         _ => None,
     })
 }

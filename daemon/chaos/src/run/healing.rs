@@ -137,7 +137,9 @@ impl World<'_> {
             let epoch = opened["epoch"].as_u64().unwrap_or(0);
             let is_well = published["count"] == json!(LAST);
             if is_well {
-                self.note(Deed::Last { channel: wanted.name, message, sequence, epoch })?;
+                let mode = if wanted.strict { "strict" } else { "takeover" };
+                let mode = (!self.daemons.is_empty()).then(|| mode.to_owned());
+                self.note(Deed::Last { channel: wanted.name, message, sequence, epoch, mode })?;
             } else {
                 self.note(Deed::NoAnswer { who: actor.name.clone(), order: "to publish at last".into() })?;
             }
@@ -223,6 +225,8 @@ impl World<'_> {
             if status.is_none() {
                 self.note(Deed::NoAnswer { who: who.clone(), order: "to end".into() })?;
             }
+            let ms = self.began.elapsed().as_millis() as u64;
+            self.note(Deed::Logged { who: who.clone(), lines: said.lines().count(), ms })?;
             self.note(ended(who, status, status.is_none(), said))?;
         }
         if self.daemons.is_empty() {

@@ -69,6 +69,7 @@ struct World<'a> {
     openings: u32,
     /// Whether the step before was `race`.
     is_racing: bool,
+    began: Instant,
 }
 
 impl<'a> World<'a> {
@@ -96,6 +97,7 @@ impl<'a> World<'a> {
             actors: 0,
             openings: 0,
             is_racing: false,
+            began: Instant::now(),
         })
     }
 

@@ -8,6 +8,7 @@ use anyhow::Result;
 use nix::sys::signal::Signal;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 impl World<'_> {
@@ -60,6 +61,8 @@ impl World<'_> {
                 let dir = self.channels_dir();
                 self.plants.plant(plant, &dir, &name)
             }
+            Step::Stray {} => self.stray(),
+            Step::Flood { requests } => self.flood(requests),
             Step::Race {} => {
                 self.is_racing = true;
                 Ok(true)
@@ -352,6 +355,33 @@ impl World<'_> {
         Ok(true)
     }
 
+    /// Tells tools of a channel by a path: it lies in another directory and must stay as it is.
+    fn stray(&mut self) -> Result<bool> {
+        if !self.daemons.is_empty() {
+            return Ok(false);
+        }
+        let elsewhere = self.dir.join("elsewhere");
+        let dir = elsewhere.display().to_string();
+        self.run_tool(0, &["pub", "x", "--dir", &dir, "--input", "/dev/null"])?;
+        let (before, path) = (tree(&elsewhere), format!("{dir}/x"));
+        for verb in ["stat", "rm"] {
+            self.run_tool(0, &[verb, &path])?;
+        }
+        if tree(&elsewhere) != before {
+            self.note(Deed::Changed { what: path })?;
+        }
+        Ok(true)
+    }
+
+    fn flood(&mut self, requests: u32) -> Result<bool> {
+        let Some(daemon) = self.daemons.first().filter(|d| !d.is_stopped && d.pid().is_some()) else {
+            return Ok(false);
+        };
+        let Ok(client) = shmcast::Client::at(daemon.socket()) else { return Ok(false) };
+        let refused = (0..requests).filter(|_| client.channel("nosuch").is_err()).count();
+        Ok(refused > 0)
+    }
+
     /// Runs `shmcast` with these arguments on a host, and keeps what it says.
     pub(super) fn run_tool(&mut self, host: usize, arguments: &[&str]) -> Result<()> {
         let mut command = self.programs.command(&self.programs.shmcast);
@@ -377,4 +407,20 @@ impl World<'_> {
             }
         }
     }
+}
+
+/// The paths of all that is below `dir`.
+fn tree(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut open = vec![dir.to_owned()];
+    while let Some(dir) = open.pop() {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                open.push(entry.path());
+            }
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    found
 }

@@ -99,7 +99,7 @@ impl Channel {
     /// generation. One that was lost with the last daemon is taken back.
     ///
     /// # Errors
-    /// [`Refusal::BadRequest`] for memory that no daemon of this user made.
+    /// [`Refusal::BadRequest`] for memory that no daemon of this user made, [`Refusal::Failed`] where it cannot be looked at.
     pub(super) fn recognizes(
         &mut self,
         [segment, lock]: [&File; 2],
@@ -109,8 +109,11 @@ impl Channel {
             let why = "the segment handed back is not of this daemon's making";
             return Err(Refused::new(Refusal::BadRequest, why));
         }
-        let Ok(shown) = HostedSegment::adopt(told.name, &self.entry(), segment, lock) else {
-            return Ok(false);
+        let shown = match HostedSegment::adopt(told.name, &self.entry(), segment, lock) {
+            Ok(Some(shown)) => shown,
+            Ok(None) => return Ok(false),
+            Err(_) if fault!("what_cannot_be_looked_at_is_foreign") => return Ok(false),
+            Err(e) => return Err(Refused::new(Refusal::Failed, e.to_string())),
         };
         if self.is_lost() {
             if self.config.mlock {

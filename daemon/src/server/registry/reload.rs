@@ -4,7 +4,7 @@ use super::Registry;
 use super::channel::{Channel, Told, warn_of_refused_steps};
 use crate::config::{ChannelConfig, Config};
 use crate::server::store::Kept;
-use shmcast::hosting::{Cut, HostedCharter, HostedSegment, fault};
+use shmcast::hosting::{Cut, Entry, HostedCharter, HostedSegment, fault};
 use std::collections::BTreeMap;
 
 /// Memory that was made for channels that are not there yet, by their names.
@@ -42,17 +42,15 @@ impl Registry {
     /// Goes on with what an earlier daemon left, as far as the service manager kept it: to be called once, at the start.
     ///
     /// # Errors
-    /// The first channel that could not be made.
+    /// The first channel that could not be made, or whose memory was kept and cannot be opened: it must not begin anew for that.
     pub fn start(&mut self, config: &Config, kept: &[Kept]) -> anyhow::Result<()> {
         let mut is_used = vec![false; kept.len()];
         for wanted in &config.channels {
             let charter = self.charters.of(&wanted.name)?;
-            let found = charter.current().and_then(|entry| {
-                kept.iter().enumerate().find_map(|(at, Kept { segment, lock, .. })| {
-                    let adopted = HostedSegment::adopt(&wanted.name, entry, segment, lock);
-                    adopted.ok().map(|hosted| (at, hosted))
-                })
-            });
+            let found = match charter.current() {
+                Some(entry) => adopt(&wanted.name, entry, kept)?,
+                None => None,
+            };
             let channel = match found {
                 Some((at, hosted)) => {
                     is_used[at] = true;
@@ -183,4 +181,14 @@ impl Registry {
             self.retired.insert(name.to_owned(), channel);
         }
     }
+}
+
+/// The memory that `entry` names among what was `kept`, and its place there.
+fn adopt(name: &str, entry: &Entry, kept: &[Kept]) -> anyhow::Result<Option<(usize, HostedSegment)>> {
+    for (at, Kept { segment, lock, .. }) in kept.iter().enumerate() {
+        if let Some(hosted) = HostedSegment::adopt(name, entry, segment, lock)? {
+            return Ok(Some((at, hosted)));
+        }
+    }
+    Ok(None)
 }

@@ -1,0 +1,178 @@
+//! Turns that single random steps seldom come to: some steps in a row in which two features meet.
+
+use super::{PUBLISHERS, READERS, Writer};
+use crate::payload::Sizes;
+use crate::story::{Change, How, Plant, Profile, Sending, Start, Step, Tool, Waiting, Whom};
+
+/// Messages of a publisher that readers cannot keep up with.
+const MANY: u32 = 100_000;
+
+impl Writer {
+    /// One of the turns that the profile has.
+    pub(super) fn scene(&mut self, publisher: u8, reader: u8) {
+        match (self.profile, self.random.u8(..5)) {
+            (Profile::Tools, 0 | 1) => self.look_at_plants(),
+            (Profile::Tools, 2) => self.steps.push(Step::Stray {}),
+            (Profile::Strict, 0) => self.lead_a_late_reader(publisher, reader),
+            (Profile::Strict, 1) => self.wake_a_publisher_that_was_cut_off(reader),
+            (Profile::Daemon | Profile::Strict, 2) => self.ask_for_larger_messages(reader),
+            (Profile::Daemon | Profile::Strict, 3) => self.change_the_mode(publisher),
+            (Profile::Daemon, 0) => self.steps.push(Step::Flood { requests: 3000 }),
+            _ => self.join_a_fast_publisher(publisher, reader),
+        }
+    }
+
+    /// The publisher of `channel`, which is opened by `otherwise` if there is none.
+    fn holder_of(&mut self, channel: u8, otherwise: u8) -> u8 {
+        match self.state.publishers.iter().position(|held| *held == Some(channel)) {
+            Some(holder) => holder as u8,
+            None => {
+                self.open_channel(otherwise, channel);
+                otherwise
+            }
+        }
+    }
+
+    fn open_channel(&mut self, who: u8, channel: u8) {
+        self.steps.push(Step::Open { who, channel, anew: false, full: false });
+        self.state.publishers[usize::from(who)] = Some(channel);
+    }
+
+    fn subscribe_to(&mut self, who: u8, channel: u8, start: Start, wait: Waiting) {
+        self.steps.push(Step::Subscribe { who, channel, start, wait, skip: false, page: true });
+        self.state.readers[usize::from(who)] = Some(channel);
+    }
+
+    fn read_on(&mut self, who: u8) {
+        self.steps.push(Step::Read { who, how: How::Mixed, ms: 0, rest_us: 0 });
+    }
+
+    /// Some messages, while nobody waits for them to be published.
+    fn burst(&mut self, who: u8, count: u32, sizes: Sizes) {
+        self.steps.push(Step::Race {});
+        self.steps.push(Step::Publish { who, count, sizes, sending: Sending::Single, pause_us: 0 });
+    }
+
+    /// Somebody's files stand where a channel's are, and a tool comes by.
+    fn look_at_plants(&mut self) {
+        let channel = self.channel();
+        let plants = [Plant::ReadersLink, Plant::ReadersFile, Plant::ReadersFile, Plant::FolderAlike];
+        let plant = plants[self.random.usize(..plants.len())];
+        if plant != Plant::FolderAlike {
+            self.holder_of(channel, 0);
+        }
+        self.steps.push(Step::Plant { plant, channel });
+        match self.random.u8(..3) {
+            0 => self.steps.push(Step::Look { tool: Tool::Ls, channel }),
+            1 => self.steps.push(Step::Look { tool: Tool::Stat, channel }),
+            _ => {
+                let holder = self.state.publishers.iter().position(|held| *held == Some(channel));
+                if let Some(holder) = holder {
+                    self.steps.push(Step::Close { who: holder as u8 });
+                    self.state.publishers[holder] = None;
+                }
+                self.steps.push(Step::Remove { channel });
+            }
+        }
+    }
+
+    /// A reader is stopped while the channel goes on in one segment after another.
+    fn lead_a_late_reader(&mut self, publisher: u8, reader: u8) {
+        let channel = self.channel();
+        let mut holder = self.holder_of(channel, publisher);
+        self.subscribe_to(reader, channel, Start::Oldest, Waiting::Sleep);
+        self.read_on(reader);
+        self.publish(holder);
+        self.steps.push(Step::Stop { whom: Whom::Reader(reader) });
+        for _ in 0..self.random.u8(2..7) {
+            if self.random.bool() {
+                self.publish(holder);
+            }
+            self.steps.push(Step::TakeOver { channel });
+            self.state.publishers[usize::from(holder)] = None;
+            holder = (holder + 1) % PUBLISHERS;
+            self.open_channel(holder, channel);
+        }
+        self.publish(holder);
+        self.steps.push(Step::Continue { whom: Whom::Reader(reader) });
+    }
+
+    /// A publisher is stopped within a burst, replaced, and goes on; a reader was stopped meanwhile.
+    fn wake_a_publisher_that_was_cut_off(&mut self, reader: u8) {
+        let channel = self.channel();
+        let holder = self.holder_of(channel, 0);
+        let other = (holder + 1) % PUBLISHERS;
+        self.subscribe_to(reader, channel, Start::Oldest, Waiting::Yield);
+        self.read_on(reader);
+        self.burst(holder, MANY, Sizes::Tiny);
+        let ms = self.random.u32(1..30);
+        self.steps.push(Step::Wait { ms });
+        let (publisher, late) = (Whom::Publisher(holder), Whom::Reader(reader));
+        self.steps.push(Step::Stop { whom: publisher });
+        if self.random.bool() {
+            self.steps.push(Step::Stop { whom: late });
+        }
+        self.steps.push(Step::TakeOver { channel });
+        self.state.publishers[usize::from(holder)] = None;
+        self.open_channel(other, channel);
+        if self.random.bool() {
+            self.publish(other);
+        }
+        self.steps.push(Step::Continue { whom: publisher });
+        self.steps.push(Step::Settle {});
+        self.steps.push(Step::Continue { whom: late });
+    }
+
+    /// The largest message grows by a reload, and readers were there before.
+    fn ask_for_larger_messages(&mut self, reader: u8) {
+        let channel = self.channel();
+        let holder = self.holder_of(channel, 0);
+        self.subscribe_to(reader, channel, Start::Oldest, Waiting::Yield);
+        self.read_on(reader);
+        self.publish(holder);
+        for _ in 0..self.random.u8(1..4) {
+            self.steps.push(Step::Reload { channel, change: Change::Largest });
+        }
+        self.steps.push(Step::Close { who: holder });
+        self.open_channel(holder, channel);
+        let (count, sizes, sending) = (self.random.u32(8..60), Sizes::Large, Sending::Single);
+        self.steps.push(Step::Publish { who: holder, count, sizes, sending, pause_us: 0 });
+    }
+
+    /// A channel becomes strict or strict no longer, and the daemon is another one when the next publisher comes.
+    fn change_the_mode(&mut self, publisher: u8) {
+        let channel = self.channel();
+        let holder = self.holder_of(channel, publisher);
+        self.publish(holder);
+        self.steps.push(Step::Reload { channel, change: Change::Mode });
+        let is_crash = self.random.bool();
+        self.restart(is_crash);
+        if self.random.bool() {
+            self.publish(holder);
+        }
+        self.steps.push(Step::Close { who: holder });
+        for _ in 0..2 {
+            self.open_channel(holder, channel);
+            self.publish(holder);
+        }
+    }
+
+    /// Readers come, and go to where they like, while a publisher is faster than they are.
+    fn join_a_fast_publisher(&mut self, publisher: u8, reader: u8) {
+        let channel = self.channel();
+        let holder = self.holder_of(channel, publisher);
+        let sizes = if self.random.bool() { Sizes::Tiny } else { Sizes::Line };
+        self.burst(holder, MANY, sizes);
+        for at in 0..self.random.u8(1..4) {
+            let who = (reader + at) % READERS;
+            let start = if self.random.bool() { Start::Latest } else { Start::Oldest };
+            self.subscribe_to(who, channel, start, Waiting::Yield);
+            if self.random.bool() {
+                self.steps.push(Step::Race {});
+                self.steps.push(Step::Read { who, how: How::Batch, ms: 5, rest_us: 2000 });
+                self.steps.push(Step::Seek { who, by: -self.random.i64(0..1000) });
+            }
+            self.read_on(who);
+        }
+    }
+}
