@@ -18,7 +18,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Segments that are kept for a reader that is late. One that is later than that is told what it missed.
@@ -30,6 +30,7 @@ const LAST_KNOCK: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Attachment {
     shared: Arc<Shared>,
+    keeper: Arc<Keeper>,
 }
 
 #[derive(Debug)]
@@ -45,7 +46,7 @@ struct Shared {
     charter: Mutex<File>,
     /// The process that attached. A child that it forks shares the socket, and must leave it alone.
     pid: u32,
-    socket: Mutex<Option<OwnedFd>>,
+    socket: Mutex<Option<Arc<OwnedFd>>>,
     connected: AtomicBool,
     left: AtomicBool,
     /// The channel has been given to another publisher.
@@ -69,6 +70,7 @@ pub(crate) struct Successor {
 impl Attachment {
     /// Hands an attached socket to the keeper.
     pub(crate) fn new(
+        keeper: Arc<Keeper>,
         daemon: PathBuf,
         socket: OwnedFd,
         resume: Request,
@@ -83,20 +85,20 @@ impl Attachment {
             descriptors: Mutex::new(descriptors.into_iter().map(Arc::new).collect()),
             charter: Mutex::new(charter),
             pid: std::process::id(),
-            socket: Mutex::new(Some(socket)),
+            socket: Mutex::new(Some(Arc::new(socket))),
             connected: AtomicBool::new(true),
             left: AtomicBool::new(false),
             cut_off: AtomicBool::new(false),
             moved: Mutex::new(VecDeque::new()),
             has_moved: AtomicBool::new(false),
         });
-        keeper().adopt(shared.clone());
-        Self { shared }
+        keeper.adopt(shared.clone());
+        Self { shared, keeper }
     }
 
     /// Whether a daemon knows of us at the moment. One load.
     pub(crate) fn is_connected(&self) -> bool {
-        self.shared.connected.load(Ordering::Relaxed)
+        self.shared.connected.load(Ordering::Acquire)
     }
 
     /// Whether the channel has been given to another publisher. One load.
@@ -129,7 +131,7 @@ impl Drop for Attachment {
         if let Some(socket) = lock(&self.shared.socket).take() {
             let _ = shutdown(&socket, Shutdown::Both);
         }
-        keeper().wake();
+        self.keeper.wake();
     }
 }
 
@@ -138,27 +140,32 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-struct Keeper {
+/// The thread's part.
+#[derive(Debug)]
+pub(crate) struct Keeper {
     attachments: Mutex<Vec<Arc<Shared>>>,
     bell: OwnedFd,
 }
 
-fn keeper() -> &'static Keeper {
-    static KEEPER: OnceLock<Keeper> = OnceLock::new();
-    static STARTED: OnceLock<()> = OnceLock::new();
-    let keeper = KEEPER.get_or_init(|| Keeper {
-        attachments: Mutex::new(Vec::new()),
-        bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .expect("an eventfd can be had while descriptors can: we have just received some"),
-    });
-    STARTED.get_or_init(|| {
-        std::thread::Builder::new()
-            .name("shmcast-keeper".into())
-            .spawn(|| keeper.run())
-            .map(drop)
-            .expect("a process that attaches can start a thread");
-    });
-    keeper
+/// The process's keeper, which is started for the first who asks.
+///
+/// # Errors
+/// No descriptor or no thread is to be had.
+pub(crate) fn keeper() -> Result<Arc<Keeper>, ChannelError> {
+    static KEEPER: Mutex<Option<Arc<Keeper>>> = Mutex::new(None);
+    let os = |what| ChannelError::os(what, "the thread that keeps attachments");
+    let mut known = lock(&KEEPER);
+    if let Some(keeper) = &*known {
+        return Ok(keeper.clone());
+    }
+    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+    let bell = bell.map_err(|e| os("make a bell for")(e.into()))?;
+    let keeper = Arc::new(Keeper { attachments: Mutex::new(Vec::new()), bell });
+    let running = keeper.clone();
+    let started = std::thread::Builder::new().name("shmcast-keeper".into()).spawn(move || running.run());
+    drop(started.map_err(os("start"))?);
+    *known = Some(keeper.clone());
+    Ok(keeper)
 }
 
 impl Keeper {
@@ -201,11 +208,13 @@ impl Keeper {
 
     /// Sleeps until a daemon speaks or hangs up, the list changes, or `patience` is over.
     fn wait(&self, attachments: &[Arc<Shared>], patience: Option<Duration>) -> Vec<Arc<Shared>> {
-        // Duplicates, so that a socket closed meanwhile is not another's by the time we look at it.
-        let sockets: Vec<(OwnedFd, &Arc<Shared>)> = attachments
-            .iter()
-            .filter_map(|shared| Some((lock(&shared.socket).as_ref()?.try_clone().ok()?, shared)))
-            .collect();
+        // Held while we sleep, so that a socket given up meanwhile is not another's by the time we look at it.
+        let is_deaf = |socket: &Arc<OwnedFd>| {
+            fault!("without_a_spare_descriptor_nobody_listens") && socket.try_clone().is_err()
+        };
+        let socket = |shared: &Shared| lock(&shared.socket).clone().filter(|socket| !is_deaf(socket));
+        let sockets: Vec<(Arc<OwnedFd>, &Arc<Shared>)> =
+            attachments.iter().filter_map(|shared| Some((socket(shared)?, shared))).collect();
         let mut fds = vec![PollFd::new(&self.bell, PollFlags::IN)];
         fds.extend(sockets.iter().map(|(socket, _)| PollFd::new(socket, PollFlags::IN)));
         let timeout = patience.map(|p| Timespec::try_from(p).expect("a second at most"));
@@ -236,11 +245,13 @@ impl Shared {
             }
             (Some(Ok(Reply::CutOff {})), _) => self.give_up(),
             // Without room for its descriptors here: whoever attaches again is given them again.
-            (Some(Ok(Reply::Moved(_))) | None, _) => self.rouse(),
+            (Some(Ok(Reply::Moved(_))) | None, _) => {}
             _ => return,
         }
         *socket = None;
-        self.connected.store(false, Ordering::Relaxed);
+        // Before the reader looks: one that still believed to be watched would lie down again, and nobody would wake it.
+        self.connected.store(false, Ordering::Release);
+        self.rouse();
     }
 
     /// Goes on in the segment that comes first in what the daemon sent, with its lock.
@@ -313,7 +324,7 @@ impl Shared {
         }
         let mut socket = lock(&self.socket);
         if !self.left.load(Ordering::Acquire) {
-            *socket = Some(attached);
+            *socket = Some(Arc::new(attached));
             self.connected.store(true, Ordering::Relaxed);
         }
     }

@@ -6,7 +6,7 @@ use crate::clock::Clock;
 use crate::connect::{Client, Conversation};
 use crate::directory::Directory;
 use crate::error::{ChannelError, Holder};
-use crate::keeper::Attachment;
+use crate::keeper::{Attachment, keeper};
 use crate::lock::{self, Held};
 use shmcast_layout::charter::Charter;
 use shmcast_layout::control::{Reply, Request};
@@ -140,6 +140,7 @@ impl PublisherBuilder {
     }
 
     fn attach(self, client: &Client) -> Result<Publisher, ChannelError> {
+        let keeper = keeper()?;
         let mut conversation = Conversation::open(client.socket())?;
         let request =
             |resume| Request::Publish { channel: self.name.clone(), resume, anew: self.anew && !resume };
@@ -163,7 +164,8 @@ impl PublisherBuilder {
         let mut publisher = self.start(segment, lock)?;
         let socket = conversation.into_socket()?;
         let daemon = client.socket().to_owned();
-        let attachment = Attachment::new(daemon, socket, resume, Preparation::NONE, charter_file, shown);
+        let attachment =
+            Attachment::new(keeper, daemon, socket, resume, Preparation::NONE, charter_file, shown);
         publisher.hosted = Some(Hosted { attachment, charter, generation });
         Ok(publisher)
     }

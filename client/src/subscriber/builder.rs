@@ -8,7 +8,7 @@ use crate::clock::Clock;
 use crate::connect::{Client, Conversation};
 use crate::directory::Directory;
 use crate::error::ChannelError;
-use crate::keeper::Attachment;
+use crate::keeper::{Attachment, keeper};
 use crate::park::{self, LONGEST_NAP, Parking};
 use crate::wait::Wait;
 use rustix::fs::OFlags;
@@ -167,6 +167,7 @@ impl SubscriberBuilder {
     }
 
     fn attach_by(&self, client: &Client) -> Result<Subscriber, ChannelError> {
+        let keeper = keeper()?;
         let mut conversation = Conversation::open(client.socket())?;
         let parks = self.wait == Wait::Park;
         let request = |resume| Request::Subscribe {
@@ -200,7 +201,7 @@ impl SubscriberBuilder {
         }
         let daemon = client.socket().to_owned();
         let attachment =
-            Attachment::new(daemon, socket, request(true), self.preparation, charter_file, shown);
+            Attachment::new(keeper, daemon, socket, request(true), self.preparation, charter_file, shown);
         subscriber.is_strict = generation.strict;
         subscriber.hosted = Some(Box::new(Hosted { attachment, charter, generation, next: VecDeque::new() }));
         Ok(subscriber)

@@ -10,13 +10,15 @@ const MANY: u32 = 100_000;
 impl Writer {
     /// One of the turns that the profile has.
     pub(super) fn scene(&mut self, publisher: u8, reader: u8) {
-        match (self.profile, self.random.u8(..5)) {
+        match (self.profile, self.random.u8(..6)) {
             (Profile::Tools, 0 | 1) => self.look_at_plants(),
             (Profile::Tools, 2) => self.steps.push(Step::Stray {}),
             (Profile::Strict, 0) => self.lead_a_late_reader(publisher, reader),
             (Profile::Strict, 1) => self.wake_a_publisher_that_was_cut_off(reader),
             (Profile::Daemon | Profile::Strict, 2) => self.ask_for_larger_messages(reader),
             (Profile::Daemon | Profile::Strict, 3) => self.change_the_mode(publisher),
+            (Profile::Strict, 4) => self.take_over_without_descriptors(publisher, reader),
+            (Profile::Daemon | Profile::Strict, 5) => self.restart_twice(publisher, reader),
             (Profile::Daemon, 0) => self.steps.push(Step::Flood { requests: 3000 }),
             _ => self.join_a_fast_publisher(publisher, reader),
         }
@@ -121,6 +123,40 @@ impl Writer {
         self.steps.push(Step::Continue { whom: publisher });
         self.steps.push(Step::Settle {});
         self.steps.push(Step::Continue { whom: late });
+    }
+
+    /// A takeover fails half way, and the publisher goes on.
+    fn take_over_without_descriptors(&mut self, publisher: u8, reader: u8) {
+        let channel = self.channel();
+        let holder = self.holder_of(channel, publisher);
+        self.subscribe_to(reader, channel, Start::Oldest, Waiting::Yield);
+        self.read_on(reader);
+        self.steps.push(Step::Reload { channel, change: Change::Nothing });
+        let spare = Some(self.random.u8(..8));
+        self.steps.push(Step::Limit { whom: Whom::Daemon, spare });
+        self.steps.push(Step::TakeOver { channel });
+        self.steps.push(Step::Limit { whom: Whom::Daemon, spare: None });
+        self.publish(holder);
+        self.steps.push(Step::Leave { who: reader });
+        self.subscribe_to(reader, channel, Start::Oldest, Waiting::Yield);
+        self.steps.push(Step::Block { who: reader, events: 1 });
+    }
+
+    /// A daemon that crashed is followed by one that ends soon, before a program that was stopped could come back.
+    fn restart_twice(&mut self, publisher: u8, reader: u8) {
+        let channel = self.channel();
+        let holder = self.holder_of(channel, publisher);
+        self.publish(holder);
+        self.subscribe_to(reader, channel, Start::Oldest, Waiting::Sleep);
+        self.read_on(reader);
+        let crashes = [true, self.random.bool()];
+        for is_crash in crashes {
+            self.restart(is_crash);
+            if self.random.bool() {
+                self.open_channel((holder + 1) % PUBLISHERS, channel);
+            }
+        }
+        self.publish(holder);
     }
 
     /// The largest message grows by a reload, and readers were there before.
