@@ -95,7 +95,7 @@ impl Reading {
         deadline: Instant,
     ) -> Result<bool> {
         let has_come =
-            |recorder: &Recorder| recorder.last() == Some(last) || recorder.resumed_at() == sequence + 1;
+            |recorder: &Recorder| recorder.newest() == Some(last) || recorder.resumed_at() == sequence + 1;
         let mut found = has_come(&self.recorder);
         while !found && Instant::now() < deadline {
             // The way of the last order goes on: by turns, all of them.

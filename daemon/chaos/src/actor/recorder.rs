@@ -15,6 +15,8 @@ pub(super) struct Recorder {
     channel: String,
     run: Option<Run>,
     before: Option<Identity>,
+    /// The message that came last since the reader went where it liked.
+    newest: Option<Identity>,
     /// Where a lap has led, if nothing came since.
     resumed_at: u64,
     ready: Vec<Entry<Fact>>,
@@ -37,6 +39,7 @@ impl Recorder {
             channel,
             run: None,
             before: None,
+            newest: None,
             resumed_at: 0,
             ready: Vec::new(),
             written: Instant::now(),
@@ -44,9 +47,9 @@ impl Recorder {
         }
     }
 
-    /// The message that came last, if nothing else came since.
-    pub(super) fn last(&self) -> Option<Identity> {
-        self.before
+    /// The message that came last, if the reader has not sought another since.
+    pub(super) fn newest(&self) -> Option<Identity> {
+        self.newest
     }
 
     /// The sequence that a lap has led to, if no message came since; else 0.
@@ -81,6 +84,9 @@ impl Recorder {
         {
             self.before = None;
         }
+        if matches!(fact, Fact::Sought { .. }) {
+            self.newest = None;
+        }
         if let Fact::Lapped { resumed_at, .. } = fact {
             self.resumed_at = resumed_at;
         }
@@ -95,7 +101,7 @@ impl Recorder {
             let (sequence, length) = (message.sequence, message.payload.len());
             return self.fact(Fact::Odd { sequence, length, tag: marks.tag, key: marks.key, head });
         };
-        (self.before, self.resumed_at) = (Some(who), 0);
+        (self.before, self.newest, self.resumed_at) = (Some(who), Some(who), 0);
         let bytes = message.payload.len() as u64;
         if let Some(run) = &mut self.run
             && run.sequence + u64::from(run.count) == message.sequence

@@ -254,7 +254,7 @@ impl Cursor<'_> {
         // A bridge that is ended ends what it carries.
         let is_daemon = |e: &Entry<Deed>| match &e.what {
             Deed::Ended { who, .. } => who == "daemon" || who == "far",
-            Deed::Step { step, .. } => matches!(step, Step::Reload { .. }),
+            Deed::Step { step, .. } => matches!(step, Step::Reload { .. } | Step::Restart { .. }),
             _ => false,
         };
         self.history.on(&self.reader.channel).any(has_closed)

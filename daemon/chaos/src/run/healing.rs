@@ -8,6 +8,7 @@ use crate::story::{Change, Sending, Whom};
 use anyhow::Result;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,18 @@ use std::time::{Duration, Instant};
 const LAST: u32 = 100;
 /// How long readers look for the last message.
 const SEARCH_MS: u64 = 10_000;
+
+/// The last message of each channel, by the channel's number, with its sequence.
+type LastMessages = BTreeMap<usize, (Identity, u64)>;
+
+fn all_at_once() -> Order {
+    Order::Publish { count: LAST, sizes: Sizes::Line, sending: Sending::Single, pause_us: 0 }
+}
+
+/// Whether it is still to look for the last message.
+fn is_finishing(actor: &Actor) -> bool {
+    actor.open.iter().any(|(_, order)| matches!(order, Order::Finish { .. }))
+}
 
 impl World<'_> {
     pub(super) fn heal(&mut self) -> Result<()> {
@@ -30,14 +43,16 @@ impl World<'_> {
         self.settle(PATIENCE);
         self.note_silent()?;
         self.reap()?;
+        self.wait_for_registration()?;
+        let farewell = self.publish_farewell();
+        self.finish_readers(&farewell)?;
         for at in 0..self.publishers.len() {
             self.carry_out(&crate::story::Step::Close { who: at as u8 })?;
         }
-        self.wait_for_registration()?;
-        let last = self.publish_last()?;
+        let (actors, last) = self.publish_last()?;
         self.finish_readers(&last)?;
         self.look_at_rest()?;
-        self.end_actors(last.into_iter().map(|(actor, ..)| actor))?;
+        self.end_actors(actors)?;
         self.reap()?;
         self.clear_up()
     }
@@ -110,9 +125,30 @@ impl World<'_> {
         Ok(())
     }
 
-    /// A publisher for each channel, with its last message.
-    fn publish_last(&mut self) -> Result<Vec<(Actor, Identity, u64)>> {
-        let mut last = Vec::new();
+    /// Whoever still has a channel publishes on it once more: nothing that went before may keep it from its readers.
+    fn publish_farewell(&mut self) -> LastMessages {
+        let mut last = LastMessages::new();
+        if self.wire.is_some() {
+            // What the wire lost comes when the far host has mended it, and not before.
+            return last;
+        }
+        for actor in self.publishers.iter_mut().flatten() {
+            let Some(channel) = actor.channel.filter(|_| actor.is_free()) else { continue };
+            let id = actor.order(all_at_once());
+            let published = actor.answer(id, PATIENCE).unwrap_or(Value::Null);
+            let message = serde_json::from_value(published["last"].clone());
+            if let (Ok(message), Some(next), true) =
+                (message, published["next"].as_u64(), published["count"] == json!(LAST))
+            {
+                last.insert(channel, (message, next - 1));
+            }
+        }
+        last
+    }
+
+    /// A publisher for each channel, and its last message.
+    fn publish_last(&mut self) -> Result<(Vec<Actor>, LastMessages)> {
+        let (mut actors, mut last) = (Vec::new(), LastMessages::new());
         for at in 0..self.channels.len() {
             let Known { host, channel: wanted, .. } = self.channel(at as u8);
             let mut actor = self.start_actor('l')?;
@@ -125,12 +161,7 @@ impl World<'_> {
             let open = Order::Open(Opening { place, channel, publisher, sizes, anew, full, patience_ms });
             let id = actor.order(open);
             let opened = actor.answer(id, PATIENCE).unwrap_or(Value::Null);
-            let id = actor.order(Order::Publish {
-                count: LAST,
-                sizes: Sizes::Line,
-                sending: Sending::Single,
-                pause_us: 0,
-            });
+            let id = actor.order(all_at_once());
             let published = actor.answer(id, PATIENCE).unwrap_or(Value::Null);
             let message = Identity { publisher, counter: LAST - 1 };
             let sequence = published["next"].as_u64().unwrap_or(0).saturating_sub(1);
@@ -143,28 +174,30 @@ impl World<'_> {
             } else {
                 self.note(Deed::NoAnswer { who: actor.name.clone(), order: "to publish at last".into() })?;
             }
-            last.push((actor, message, sequence));
+            actors.push(actor);
+            last.insert(at, (message, sequence));
         }
-        Ok(last)
+        Ok((actors, last))
     }
 
-    fn finish_readers(&mut self, last: &[(Actor, Identity, u64)]) -> Result<()> {
+    /// Has all readers look for the last message of their channel.
+    fn finish_readers(&mut self, last: &LastMessages) -> Result<()> {
         let count = self.channels.len();
         for actor in self.readers.iter_mut().flatten() {
-            let Some((_, last, sequence)) = actor.channel.and_then(|at| last.get(at % count)) else {
+            let Some((last, sequence)) = actor.channel.and_then(|at| last.get(&(at % count))) else {
                 continue;
             };
             actor.order(Order::Finish { last: *last, sequence: *sequence, ms: SEARCH_MS });
         }
         let until = Instant::now() + Duration::from_millis(SEARCH_MS) + PATIENCE;
         for actor in self.readers.iter_mut().flatten() {
-            while !actor.open.is_empty() && Instant::now() < until && actor.ended().is_none() {
+            while is_finishing(actor) && Instant::now() < until && actor.ended().is_none() {
                 actor.collect(Duration::from_millis(5));
             }
         }
         let mut deeds = Vec::new();
         for actor in self.readers.iter_mut().flatten() {
-            if !actor.open.is_empty() && actor.ended().is_none() {
+            if is_finishing(actor) && actor.ended().is_none() {
                 let order = format!("{:?}", actor.open.first().map(|(_, order)| order));
                 deeds.push(Deed::NoAnswer { who: actor.name.clone(), order });
                 actor.signal(Signal::SIGKILL);
@@ -192,7 +225,7 @@ impl World<'_> {
     }
 
     /// Everybody leaves in order.
-    fn end_actors(&mut self, last: impl Iterator<Item = Actor>) -> Result<()> {
+    fn end_actors(&mut self, last: Vec<Actor>) -> Result<()> {
         let there: Vec<Actor> = self
             .publishers
             .iter_mut()
