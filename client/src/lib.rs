@@ -45,6 +45,7 @@ pub mod hosting;
 mod keeper;
 mod lock;
 mod message;
+mod owned;
 mod park;
 mod publisher;
 mod status;
@@ -61,6 +62,7 @@ pub use directory::{
 };
 pub use error::{ChannelError, Holder, PublishError};
 pub use message::{Event, Lapped, Message, RecvError};
+pub use owned::{Iter, OwnedEvent, OwnedMessage};
 pub use publisher::{Claim, DEFAULT_CAPACITY, Mark, Publisher, PublisherBuilder};
 pub use shmcast_layout::control::{self, ChannelStatus, LatencyStatus, Process, ReaderStatus};
 pub use shmcast_layout::error::{Corrupt, OpenError, OutOfSequences, TooLarge};

@@ -49,6 +49,19 @@ fn more_cannot_be_committed_than_was_claimed() {
 }
 
 #[test]
+fn pieces_are_one_message_and_too_many_bytes_are_none() {
+    let dir = scratch();
+    let mut publisher = publisher(dir.path()).capacity(SMALL).open().unwrap();
+    let mut subscriber = subscriber(dir.path()).open().unwrap();
+    let half = vec![7; publisher.max_message() / 2 + 1];
+    publisher.publish_vectored(&[], Mark::default()).unwrap();
+    publisher.publish_vectored(&[b"", b"ab", b"", b"c"], Mark::default()).unwrap();
+    let refused = publisher.publish_vectored(&[&half, &half], Mark::default());
+    assert!(matches!(refused, Err(PublishError::TooLarge(_))), "{refused:?}");
+    assert_eq!(drain(&mut subscriber), [(1, b"".to_vec()), (2, b"abc".to_vec())]);
+}
+
+#[test]
 fn tags_and_key_flags_reach_the_reader_by_every_way_of_publishing() {
     let dir = scratch();
     let mut publisher = publisher(dir.path()).capacity(SMALL).open().unwrap();

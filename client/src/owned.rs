@@ -1,0 +1,122 @@
+//! Events that own their messages: to be kept, sent to another thread, or iterated over. Each message is one allocation.
+
+use crate::message::{Event, Lapped, Message, RecvError};
+use crate::subscriber::Subscriber;
+
+/// A [`Message`] with bytes of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnedMessage {
+    /// Its bytes.
+    pub payload: Vec<u8>,
+    /// As [`Message::sequence`].
+    pub sequence: u64,
+    /// As [`Message::tag`].
+    pub tag: u16,
+    /// As [`Message::key`].
+    pub key: bool,
+    /// As [`Message::time`].
+    pub time: u64,
+}
+
+/// An [`Event`] that borrows nothing. The variants mean what theirs do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "each variant and field is explained where it comes from")]
+pub enum OwnedEvent {
+    Message(OwnedMessage),
+    Lapped(Lapped),
+    Gap { from: u64, to: u64 },
+    NewEpoch { epoch: u64 },
+    NewSession { session: [u8; 10] },
+    Restarted,
+    End,
+}
+
+impl Message<'_> {
+    /// The same with bytes of its own. Cost: an allocation and a copy.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// # publisher.publish(b"kept")?;
+    /// let mut book = Vec::new();
+    /// if let shmcast::Event::Message(message) = subscriber.recv()? {
+    ///     book.push(message.into_owned());
+    /// }
+    /// assert_eq!(book[0].payload, b"kept");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn into_owned(self) -> OwnedMessage {
+        let Self { payload, sequence, tag, key, time } = self;
+        OwnedMessage { payload: payload.to_vec(), sequence, tag, key, time }
+    }
+}
+
+impl Event<'_> {
+    /// The same, borrowing nothing. Cost: for a message an allocation and a copy, else nothing.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// # publisher.publish(b"x")?;
+    /// let (send, receive) = std::sync::mpsc::channel();
+    /// send.send(subscriber.recv()?.into_owned())?;
+    /// assert!(matches!(receive.recv()?, shmcast::OwnedEvent::Message(m) if m.sequence == 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn into_owned(self) -> OwnedEvent {
+        match self {
+            Self::Message(message) => OwnedEvent::Message(message.into_owned()),
+            Self::Lapped(lapped) => OwnedEvent::Lapped(lapped),
+            Self::Gap { from, to } => OwnedEvent::Gap { from, to },
+            Self::NewEpoch { epoch } => OwnedEvent::NewEpoch { epoch },
+            Self::NewSession { session } => OwnedEvent::NewSession { session },
+            Self::Restarted => OwnedEvent::Restarted,
+            Self::End => OwnedEvent::End,
+        }
+    }
+}
+
+/// What [`Subscriber::iter`] returns.
+#[derive(Debug)]
+pub struct Iter<'a> {
+    subscriber: &'a mut Subscriber,
+}
+
+impl Iterator for Iter<'_> {
+    type Item = Result<OwnedEvent, RecvError>;
+
+    /// Waits as [`Subscriber::recv`] does. Never `None`: behind an end the next publisher may come.
+    fn next(&mut self) -> Option<Self::Item> {
+        Some(self.subscriber.recv().map(Event::into_owned))
+    }
+}
+
+impl Subscriber {
+    /// The events from here on, one after the other, each with bytes of its own. Cost: an allocation a message more than
+    /// [`recv`](Self::recv).
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// use shmcast::OwnedEvent;
+    /// publisher.publish_batch(["a", "b", "c"])?;
+    /// publisher.close();
+    /// let mut words = Vec::new();
+    /// for event in subscriber.iter() {
+    ///     match event? {
+    ///         OwnedEvent::Message(message) => words.push(message.payload),
+    ///         OwnedEvent::End => break,
+    ///         other => println!("{other:?}"),
+    ///     }
+    /// }
+    /// assert_eq!(words, [b"a", b"b", b"c"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn iter(&mut self) -> Iter<'_> {
+        Iter { subscriber: self }
+    }
+}

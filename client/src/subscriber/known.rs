@@ -1,0 +1,80 @@
+//! What a subscriber knows of itself and of its channel. None of it touches the stream.
+
+use super::Subscriber;
+use crate::clock::Clock;
+use shmcast_layout::layout::header::{Header, State};
+use shmcast_layout::mem::Step;
+use std::io;
+
+impl Subscriber {
+    /// The sequence of the next message expected.
+    pub fn next_sequence(&self) -> u64 {
+        self.reader.place().sequence
+    }
+
+    /// Bytes of the stream before the next record expected.
+    pub fn position(&self) -> u64 {
+        self.reader.place().position
+    }
+
+    /// Messages published and not yet received; up to 64 behind the truth.
+    pub fn lag(&self) -> u64 {
+        self.reader.lag()
+    }
+
+    /// The publisher's incarnation, as far as the stream has told: 0 as long as it has not, after a start or a seek
+    /// somewhere in its middle. Who is lapped past the news is told once there is nothing else to receive.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// What the segment says of its publisher now: its epoch, and whether it closed the channel. A publisher that died
+    /// still reads [`State::Active`]; [`Directory::channel`](crate::Directory::channel) asks the kernel.
+    pub fn publisher_state(&self) -> Option<(u64, State)> {
+        self.reader.state()
+    }
+
+    /// The remote session that this channel carries, as its publisher last noted it; `None` where the channel is its
+    /// publisher's own. While it changes, half of each may be seen: the stream tells where it changes.
+    pub fn remote_session(&self) -> Option<[u8; 10]> {
+        self.segment.session()
+    }
+
+    /// The channel's clock, for the ages of messages.
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// What the channel was made with.
+    pub fn header(&self) -> &Header {
+        self.segment.header()
+    }
+
+    /// How the preparation of the memory went, step by step.
+    pub fn preparation(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// Why tools cannot see this subscriber, although it was asked to show them a [`page`](SubscriberBuilder::page): the
+    /// file system was full or read-only, or this user may not write there. `None` if it has its page, or wants none.
+    /// Messages are received either way; but `rm` does not spare the channel for such a reader.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// if let Some(why) = subscriber.page_refused() {
+    ///     eprintln!("tools do not see this reader: {why}");
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn page_refused(&self) -> Option<&io::Error> {
+        self.page_refused.as_ref()
+    }
+
+    /// Whether a daemon knows of this subscriber at the moment; `None` where the channel is a file. Data flows either
+    /// way.
+    pub fn is_registered(&self) -> Option<bool> {
+        self.hosted.as_ref().map(|hosted| hosted.attachment.is_connected())
+    }
+}
