@@ -109,7 +109,8 @@ impl Writer {
             (3 + 12 * tools, |this, _, _| this.look()),
             (8 * tools, |this, _, _| this.plant()),
             (8 * bridge, |this, _, _| this.wire()),
-            (3 * bridge, |this, _, _| this.forge()),
+            // A forged heartbeat is believed today, as SECURITY.md says: such stories would find that and nothing else.
+            (0, |this, _, _| this.forge()),
             (2, |this, who, reader| this.limit(who, reader)),
             (4, |this, who, reader| this.publish_and_read(who, reader)),
             (6 - 6 * bridge, |this, who, reader| this.scene(who, reader)),
@@ -149,7 +150,10 @@ impl Writer {
                 };
                 self.steps.push(Step::Gap { who, by });
             }
-            2 => self.steps.push(Step::Session { who, tag: self.random.u8(..) }),
+            // Another family of sessions is another feed, which a bridge's receiver does not follow.
+            2 if self.setup.lines.is_none() => {
+                self.steps.push(Step::Session { who, tag: self.random.u8(..) });
+            }
             _ => self.publish(who),
         }
     }

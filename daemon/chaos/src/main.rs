@@ -71,6 +71,9 @@ struct Cli {
     /// Keep stories that fail in this directory
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
+    /// Keep the logs of the story also if it does not fail, and say where they are
+    #[arg(long, requires = "story")]
+    keep_logs: bool,
     /// Where stories are played
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     under: PathBuf,
@@ -148,7 +151,11 @@ fn run(cli: &Cli) -> Result<bool> {
     let mut report = Report::default();
     let mut failed: Vec<Played> = Vec::new();
     if let Some(path) = &cli.story {
-        let played = play_one(Story::load(path)?, &programs, &cli.under, |found| !found.is_empty())?;
+        let keeps = |found: &[_]| cli.keep_logs || !found.is_empty();
+        let played = play_one(Story::load(path)?, &programs, &cli.under, keeps)?;
+        if let (true, Some(kept)) = (cli.keep_logs, &played.kept) {
+            eprintln!("logs: {}", kept.join("logs").display());
+        }
         report.add(&played);
         tell(cli, &played);
         failed.extend(Some(played).filter(|played| !played.violations.is_empty()));

@@ -52,6 +52,8 @@ pub fn play(story: &Story, programs: &Programs, under: &Path) -> Result<tempfile
 /// Everything that a story moves.
 struct World<'a> {
     programs: &'a Programs,
+    /// The story's.
+    seed: u64,
     dir: PathBuf,
     logs: PathBuf,
     log: Log,
@@ -85,6 +87,7 @@ impl<'a> World<'a> {
         let plants = Plants::new(dir)?;
         Ok(Self {
             programs,
+            seed: story.seed,
             dir: dir.to_owned(),
             logs,
             log,
