@@ -55,7 +55,7 @@ impl Subscriber {
         &self.steps
     }
 
-    /// Why tools cannot see this subscriber, although it was asked to show them a [`page`](SubscriberBuilder::page): the
+    /// Why tools cannot see this subscriber, although it was asked to show them a [`page`](crate::SubscriberBuilder::page): the
     /// file system was full or read-only, or this user may not write there. `None` if it has its page, or wants none.
     /// Messages are received either way; but `rm` does not spare the channel for such a reader.
     ///

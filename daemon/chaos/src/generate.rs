@@ -109,8 +109,7 @@ impl Writer {
             (3 + 12 * tools, |this, _, _| this.look()),
             (8 * tools, |this, _, _| this.plant()),
             (8 * bridge, |this, _, _| this.wire()),
-            // A forged heartbeat is believed today, as SECURITY.md says: such stories would find that and nothing else.
-            (0, |this, _, _| this.forge()),
+            (2 * bridge, |this, _, _| this.forge()),
             (2, |this, who, reader| this.limit(who, reader)),
             (4, |this, who, reader| this.publish_and_read(who, reader)),
             (6 - 6 * bridge, |this, who, reader| this.scene(who, reader)),
@@ -310,8 +309,9 @@ impl Writer {
         self.steps.push(Step::Wire { loss, copies, late });
     }
 
+    /// Beyond all sequences: less is believed today, as SECURITY.md says, and such stories would find that and nothing else.
     fn forge(&mut self) {
-        let ahead = [1, 1000, 100_000, 1 << 19, 1 << 30, 1 << 60][self.random.usize(..6)];
+        let ahead = [1 << 48, 1 << 60, 1 << 62][self.random.usize(..3)];
         let other = self.random.u8(..4) == 0;
         self.steps.push(Step::Forge { ahead, other });
     }

@@ -10,6 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// How much of a file is looked at to begin with, and the most that one packet may take.
 const BUFFER_BYTES: usize = 256 << 10;
 const MAX_BLOCK_BYTES: usize = 16 << 20;
+/// A block of pcapng with nothing in it: its type, and its length twice.
+const MIN_BLOCK_BYTES: u32 = 12;
+/// The type of a section header, the same in both byte orders.
+const SECTION_HEADER: [u8; 4] = [0x0A, 0x0D, 0x0D, 0x0A];
 /// No program captures on more interfaces; a file that claims it would only cost memory.
 const MAX_INTERFACES: usize = 65_536;
 
@@ -95,6 +99,8 @@ pub struct Capture<'a> {
     ports: Vec<u16>,
     /// Those of the section that is being read.
     interfaces: Vec<Interface>,
+    /// The byte order of the section that is being read, in a pcapng file.
+    is_big_endian: Option<bool>,
     time_ns: u64,
     frame: Vec<u8>,
     counters: CaptureCounters,
@@ -154,6 +160,7 @@ impl<'a> Capture<'a> {
             failure,
             ports: ports.to_vec(),
             interfaces: Vec::new(),
+            is_big_endian: None,
             time_ns: 0,
             frame: Vec::new(),
             counters: CaptureCounters::default(),
@@ -198,6 +205,9 @@ impl<'a> Capture<'a> {
 
     fn step(&mut self) -> Result<Step, CaptureError> {
         let (packets, offset) = (self.counters.packets, self.reader.consumed());
+        if self.is_next_block_too_short() {
+            return Err(CaptureError::Damaged { packets, offset });
+        }
         match self.reader.next() {
             Ok((bytes, block)) => {
                 let step = match block {
@@ -214,6 +224,9 @@ impl<'a> Capture<'a> {
                         Step::Frame { link_type: interface.link_type, sent: block.origlen as usize }
                     }
                     PcapBlockOwned::NG(block) => {
+                        if let Block::SectionHeader(section) = &block {
+                            self.is_big_endian = Some(section.big_endian());
+                        }
                         next_block(&block, &mut self.interfaces, &mut self.time_ns, &mut self.frame)
                     }
                 };
@@ -237,6 +250,17 @@ impl<'a> Capture<'a> {
             }
             Err(_) => Err(CaptureError::Damaged { packets, offset }),
         }
+    }
+
+    /// Whether a block of pcapng claims fewer bytes than its type and its two lengths take. The parser does not check that.
+    fn is_next_block_too_short(&self) -> bool {
+        let (Some(is_big_endian), Some(length)) = (self.is_big_endian, self.reader.data().get(4..8)) else {
+            return false;
+        };
+        let length = length.try_into().expect("four bytes");
+        let length = if is_big_endian { u32::from_be_bytes(length) } else { u32::from_le_bytes(length) };
+        // A section header is of the order that it says itself, and the parser knows how long it is at least.
+        !self.reader.data().starts_with(&SECTION_HEADER) && length < MIN_BLOCK_BYTES
     }
 
     fn refill(&mut self) -> Result<(), CaptureError> {

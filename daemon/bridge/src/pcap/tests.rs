@@ -220,6 +220,20 @@ fn packet(interface: u32, ticks: u64, frame: &[u8]) -> Vec<u8> {
     block(6, &[&interface.to_le_bytes()[..], &ticks, &length, &length, frame].concat())
 }
 
+/// The parser takes 12 from a block's length without a look.
+#[test]
+fn a_block_that_is_shorter_than_its_own_frame_is_damage_and_no_panic() {
+    for kind in (0..13).chain([0x0BAD, 0x8000_0001, u32::MAX]) {
+        for length in 0..12u32 {
+            let mut file = section();
+            file.extend([kind.to_le_bytes(), length.to_le_bytes(), [0; 4], length.to_le_bytes()].concat());
+            let mut capture = Capture::open(&file[..], &[]).unwrap();
+            let read = capture.read().map(|datagram| datagram.is_some());
+            assert!(matches!(read, Err(CaptureError::Damaged { .. })), "{kind:#x}, {length} B: {read:?}");
+        }
+    }
+}
+
 #[test]
 fn each_interface_of_a_pcapng_has_its_own_link_layer_and_clock() {
     let (v4, framed) = (ipv4(5_000, b"raw"), ethernet(&[8, 0], &ipv4(5_000, b"framed")));

@@ -122,6 +122,10 @@ impl Cursor<'_> {
                 if !self.reader.far && !self.history.publications.iter().any(is_known) {
                     findings.add(1, "false_session", who, format!("session {identity:?} was told by nobody"));
                 }
+                // Behind a bridge another session is another run of sequences.
+                if self.reader.far {
+                    (self.expected, self.life, self.last, self.is_first) = (0, None, None, true);
+                }
             }
             Fact::End if !self.has_closed(entry.at) => {
                 findings.add(1, "false_end", who, "the end was told, and no publisher had closed");
