@@ -5,7 +5,7 @@ use super::history::{History, Publication, Subscription};
 use super::lives::Lives;
 use crate::log::{Deed, Entry, Fact, Time};
 use crate::payload::{Identity, Marks, fill, total_bytes};
-use crate::story::{Start, Step, Whom};
+use crate::story::{Change, Start, Step, Whom};
 
 /// Publishers that a reader is led over, each with a segment of its own, while it does not look.
 const LED: usize = 8;
@@ -315,8 +315,13 @@ impl Cursor<'_> {
                 }
             }
         }
-        let is_strict = self.history.deeds.iter().any(|e| matches!(&e.what, Deed::TakingOver { .. }))
-            || self.history.profile == Some(crate::story::Profile::Strict);
+        let is_segmented = |e: &Entry<Deed>| match &e.what {
+            Deed::TakingOver { .. } => true,
+            Deed::Step { step, .. } => matches!(step, Step::Reload { change: Change::Mode, .. }),
+            _ => false,
+        };
+        let is_strict = self.history.profile == Some(crate::story::Profile::Strict)
+            || self.history.deeds.iter().any(is_segmented);
         // One that is attached all the while is led from each segment to the next.
         let is_led = publications.len() <= LED && !self.history.deeds.iter().any(may_detach);
         let begins_elsewhere = self.is_first || publications.len() > 2 && !is_led;
