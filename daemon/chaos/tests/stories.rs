@@ -26,7 +26,8 @@ fn number(variable: &str, default: u64) -> u64 {
 }
 
 fn play(profile: Profile) {
-    let seed = number("SHMCAST_SEED", u64::from(std::process::id()));
+    // The same each time, as in CI: long runs look for new ones.
+    let seed = number("SHMCAST_SEED", 1);
     let seeds = Some(number("SHMCAST_STORIES", 6));
     let plan = Plan {
         seed,
