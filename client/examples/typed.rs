@@ -57,7 +57,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// What a stream says besides messages. None of it ends the stream.
+/// Events of a stream that are no messages. None of them ends the stream.
 fn report(event: Event<'_>) {
     match event {
         Event::Lapped(lapped) => println!("too slow: {} messages missed", lapped.missed),

@@ -287,7 +287,7 @@ fn segment_mode(mode: u32) -> u32 {
     0o600 | mode & 0o444
 }
 
-/// What the lock file says of its holder; the content is a courtesy, the lock is the truth.
+/// The content of the lock file names its holder. It is a courtesy; the lock is the truth.
 fn holder(lock: &File) -> Holder {
     let mut text = String::new();
     let _ = lock.take(32).read_to_string(&mut text);

@@ -93,7 +93,7 @@ impl Folder {
         Ok(statat(&self.fd, name.as_ref(), AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// What this directory itself is.
+    /// The owner, mode and kind of this directory.
     pub(crate) fn own_stat(&self) -> io::Result<Stat> {
         Ok(fstat(&self.fd)?)
     }

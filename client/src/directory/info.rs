@@ -1,4 +1,4 @@
-//! What was seen of a channel.
+//! A channel as it was found.
 
 use crate::error::Holder;
 use shmcast_layout::layout::header::{Header, LAZY_BYTES, State};
@@ -26,7 +26,7 @@ pub struct ChannelInfo {
     pub name: String,
     /// Whether another user keeps it to themself: no more than its name can be seen.
     pub is_private: bool,
-    /// What its segment says, or what is wrong with it.
+    /// The header of its segment, or the reason why it cannot be read.
     pub detail: Result<ChannelDetail, String>,
     /// Its publisher.
     pub publisher: Publishing,
