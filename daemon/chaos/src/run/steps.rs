@@ -31,7 +31,8 @@ impl World<'_> {
                 let (place, channel) = (self.place(known.host), known.channel.name);
                 let order = Order::Subscribe(Subscribing { place, channel, far, start, wait, skip, page });
                 let was_told = self.order(reader(who), order)?.is_some();
-                if let Some(actor) = self.there(reader(who)) {
+                // One that is busy stays where it is.
+                if let Some(actor) = self.there(reader(who)).filter(|_| was_told) {
                     actor.channel = Some(number);
                 }
                 Ok(was_told)
@@ -100,7 +101,7 @@ impl World<'_> {
         }
         let order = Order::Open(Opening { place, channel, publisher, sizes, anew, full, patience_ms: 0 });
         let was_told = self.order(Whom::Publisher(who), order)?.is_some();
-        if let Some(actor) = self.there(Whom::Publisher(who)) {
+        if let Some(actor) = self.there(Whom::Publisher(who)).filter(|_| was_told) {
             actor.channel = Some(number);
         }
         Ok(was_told)
