@@ -71,8 +71,17 @@ fn check_publishing(history: &History, findings: &mut Findings) {
     for publication in &history.publications {
         for (at, call, error) in &publication.errors {
             let channel = &publication.channel;
+            // A takeover that began before the channel was opened may have come to it afterwards.
+            let has_ended_since = |deed: &Entry<Deed>| match &deed.what {
+                Deed::Ran { arguments, .. } => {
+                    deed.at > publication.opening && *arguments == ["takeover", channel.as_str()]
+                }
+                _ => false,
+            };
+            let was_taken = history.deeds.iter().any(has_ended_since);
             let was_cut = history.deeds.iter().any(|entry| match &entry.what {
-                Deed::TakingOver { channel: name } | Deed::MayRestart { channel: name, .. } => {
+                Deed::TakingOver { channel: name } => name == channel && entry.at < *at && was_taken,
+                Deed::MayRestart { channel: name, .. } => {
                     name == channel && entry.at < *at && entry.at > publication.opening
                 }
                 _ => false,
