@@ -47,12 +47,14 @@ impl World<'_> {
         self.reap()?;
         self.wait_for_registration()?;
         let farewell = self.publish_farewell();
-        self.finish_readers(&farewell)?;
+        if !farewell.is_empty() {
+            self.finish_readers(&farewell, false)?;
+        }
         for at in 0..self.publishers.len() {
             self.carry_out(&crate::story::Step::Close { who: at as u8 })?;
         }
         let (actors, last) = self.publish_last()?;
-        self.finish_readers(&last)?;
+        self.finish_readers(&last, true)?;
         self.wait_for_far(&last);
         self.look_at_rest()?;
         self.end_actors(actors)?;
@@ -186,13 +188,16 @@ impl World<'_> {
     }
 
     /// Has all readers look for the last message of their channel.
-    fn finish_readers(&mut self, last: &LastMessages) -> Result<()> {
+    fn finish_readers(&mut self, last: &LastMessages, is_last: bool) -> Result<()> {
         let (count, ms) = (self.channels.len(), self.search_ms());
         for actor in self.readers.iter_mut().flatten() {
             let Some((last, sequence)) = actor.channel.and_then(|at| last.get(&(at % count))) else {
                 continue;
             };
-            actor.order(Order::Finish { last: *last, sequence: *sequence, ms });
+            // One that waits for more events than a farewell brings waits for the last publisher.
+            if actor.is_free() || is_last {
+                actor.order(Order::Finish { last: *last, sequence: *sequence, ms });
+            }
         }
         let until = Instant::now() + Duration::from_millis(ms) + PATIENCE;
         for actor in self.readers.iter_mut().flatten() {
