@@ -19,7 +19,7 @@ pub enum ChannelError {
     Name {
         /// The name given.
         name: String,
-        /// What is wrong with it.
+        /// The fault that was found.
         why: &'static str,
     },
     /// No such channel.
@@ -57,7 +57,7 @@ pub enum ChannelError {
     Segment {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault that was found.
         source: OpenError,
     },
     /// The file system cannot hold the segment. Nothing was made.
@@ -101,7 +101,7 @@ pub enum ChannelError {
         dir: PathBuf,
         /// The entry, as a path below the directory.
         entry: String,
-        /// What is wrong with it.
+        /// The fault that was found.
         why: &'static str,
     },
     /// A directory or segment exists with another mode than the one asked for.
@@ -111,7 +111,7 @@ pub enum ChannelError {
         path.display()
     )]
     Mode {
-        /// What exists: the channel's directory, its segment, or the directory that the channel lies in.
+        /// The thing that exists: the channel's directory, its segment, or the directory that the channel lies in.
         path: PathBuf,
         /// Its mode.
         found: u32,
@@ -131,7 +131,7 @@ pub enum ChannelError {
     NoDaemon {
         /// Where it should listen.
         socket: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A daemon took what we said at the socket, and has not answered.
@@ -172,7 +172,7 @@ pub enum ChannelError {
         what: &'static str,
         /// On which file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

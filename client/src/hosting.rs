@@ -116,7 +116,7 @@ impl HostedSegment {
     /// can pass off one channel's memory as another's.
     ///
     /// # Errors
-    /// What the system says, as when there are no descriptors left: then nobody knows which memory it is, and asks again.
+    /// The system's error, as when there are no descriptors left: then nobody knows which memory it is, and asks again.
     pub fn adopt(name: &str, entry: &Entry, file: &File, lock: &File) -> Result<Option<Self>, ChannelError> {
         let os = |what| ChannelError::os(what, format!("memfd:{name}"));
         if !memfd::is_own(file).map_err(os("look at"))?
@@ -140,7 +140,7 @@ impl HostedSegment {
         memfd::is_ours(file).unwrap_or(false)
     }
 
-    /// What a charter says of this segment, as the generation of this number.
+    /// The charter's words on this segment, as the generation of this number.
     ///
     /// # Errors
     /// What `fstat` says.
@@ -217,7 +217,7 @@ impl HostedSegment {
         &self.steps
     }
 
-    /// What locks the memory again after [`adopt`](Self::adopt): a lock lasts as long as the map of the process that asked.
+    /// A function that locks the memory again after [`adopt`](Self::adopt): a lock lasts as long as the map of the process that asked.
     /// Huge pages stay as they are, since collapsing pages that are in use would make their users fault. Takes time in
     /// proportion to the capacity, in whatever thread calls it.
     pub fn lock_again(&self) -> impl FnOnce() -> Vec<Step> + Send + use<> {
@@ -252,7 +252,7 @@ impl HostedPage {
     /// Makes an empty page, to be filled by its reader.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn create() -> io::Result<Self> {
         let file = memfd::create("shmcast-reader")?;
         file.set_len(PAGE_BYTES)?;

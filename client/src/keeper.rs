@@ -38,7 +38,7 @@ struct Shared {
     daemon: PathBuf,
     /// What to say to a daemon that does not know us.
     resume: Request,
-    /// What to do to the memory in which the channel goes on.
+    /// How to prepare the memory in which the channel goes on.
     preparation: Preparation,
     /// What to show it: the segment and its lock; then a reader's page, and its bell if it parks.
     descriptors: Mutex<Vec<Arc<File>>>,

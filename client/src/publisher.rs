@@ -317,7 +317,7 @@ impl Publisher {
         &self.steps
     }
 
-    /// What the channel was made with.
+    /// The header that the channel was made with.
     pub fn header(&self) -> &Header {
         self.segment.header()
     }

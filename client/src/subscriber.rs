@@ -112,7 +112,7 @@ pub struct Subscriber {
 
 const _: () = assert!(offset_of!(Subscriber, page) == 3 * 64, "what a message needs fills the third line");
 
-/// What is to be told before anything else is.
+/// An event that is told before all others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Doubt {
     None,
@@ -533,7 +533,7 @@ impl Subscriber {
             // A claim of whoever can write to the segment: where there is a charter, that decides.
             Poll::Superseded if self.hosted.is_some() => return self.follow(),
             Poll::Superseded => return Err(RecvError::Superseded),
-            // What lies behind it is counted where the channel goes on.
+            // The loss behind it is counted where the channel goes on.
             Poll::Corrupt(_) if self.is_over() => return self.follow(),
             Poll::Corrupt(corrupt) => return Err(corrupt.into()),
         };

@@ -94,7 +94,7 @@ fn several_users() {
     };
     publish_in(&Directory::default()).unwrap();
     other("user with a directory of their own");
-    // Whoever is first with the shared name gets nobody's channels by it, nor keeps anybody from theirs.
+    // The first user of the shared name gets nobody's channels by it, nor keeps anybody from theirs.
     fs::create_dir(shared).unwrap();
     std::os::unix::fs::chown(shared, Some(NOBODY), None).unwrap();
     assert_eq!(Directory::default().path(), Path::new("/dev/shm/shmcast-0"));

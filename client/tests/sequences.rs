@@ -70,7 +70,7 @@ fn the_last_sequences_are_published_and_then_refused_with_advice() {
     assert_eq!(publisher(dir.path()).capacity(SMALL).open().unwrap().publish(b""), Ok(1));
 }
 
-/// What an older build may have left: a gap record that no sequence can follow.
+/// A thing that an older build may have left: a gap record that no sequence can follow.
 #[test]
 fn a_gap_beyond_all_sequences_is_damage_that_both_ends_name() {
     let dir = scratch();

@@ -336,7 +336,7 @@ const CASES: &[Deed] = &[
     ("following events without ever reading them", |case| {
         let follower = case.greeted();
         assert_eq!(follower.ask(&json!({"request": "events"}), &[])["reply"], "done");
-        // Whoever attaches and leaves makes two events.
+        // A program that attaches and leaves makes two events.
         for _ in 0..300 {
             case.greeted().subscribe("bystander");
         }

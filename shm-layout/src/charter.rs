@@ -21,7 +21,7 @@ pub struct Charter {
 }
 
 impl Charter {
-    /// What holds of `generation` now. One load of a line that changes only when the channel moves on.
+    /// The verdict on `generation` now. One load of a line that changes only when the channel moves on.
     #[inline]
     pub fn verdict(&self, generation: u64) -> Verdict {
         Verdict::unpack(generation, self.cells[slot(generation)].load(Ordering::Relaxed))
@@ -263,7 +263,7 @@ mod files {
         /// Makes a charter in `file`, which is empty and which nobody else has opened.
         ///
         /// # Errors
-        /// What the system says.
+        /// The system's error.
         pub fn create(file: &File, name: &str, boot: [u64; 2]) -> io::Result<Self> {
             reserve(file, BYTES)?;
             let cells = Map::read_write(file, BYTES)?.cells(0, WORDS as u64);
@@ -273,7 +273,7 @@ mod files {
         /// Maps the charter that an earlier daemon left in `file`; `None` if it is none of this channel and boot.
         ///
         /// # Errors
-        /// What the system says.
+        /// The system's error.
         pub fn open(file: &File, name: &str, boot: [u64; 2]) -> io::Result<Option<Self>> {
             if file.metadata()?.len() != BYTES {
                 return Ok(None);

@@ -106,7 +106,7 @@ pub enum OpenError {
     Os {
         /// What was tried.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

@@ -205,7 +205,7 @@ impl WireSender {
     /// Opens the socket.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn open(spec: &Spec) -> Result<Self> {
         let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
         let to = wire_address(spec);
@@ -237,7 +237,7 @@ impl WireReceiver {
     /// Opens the socket.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn open(spec: &Spec) -> Result<Self> {
         let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
         let at = wire_address(spec);

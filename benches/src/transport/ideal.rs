@@ -20,7 +20,7 @@ impl IdealSender {
     /// Makes the round's ring.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn open(spec: &Spec) -> Result<Self> {
         Ok(Self(IdealWriter::create(&spec.dir.join("ring"), shape(spec)).context("make the ring")?))
     }
@@ -47,7 +47,7 @@ impl IdealReceiver {
     /// Attaches to the round's ring.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn open(spec: &Spec) -> Result<Self> {
         let reader = IdealReader::open(&spec.dir.join("ring"), shape(spec)).context("open the ring")?;
         let (buffer, first) = zeros_from_a_line(spec.size);

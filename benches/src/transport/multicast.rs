@@ -95,7 +95,7 @@ impl MulticastReceiver {
     /// Joins the group.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn open(spec: &Spec) -> Result<Self> {
         let socket = join(spec)?;
         match spec.contestant.wait {
@@ -135,7 +135,7 @@ impl TokioReceiver {
     /// Joins the group.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn open(spec: &Spec) -> Result<Self> {
         let socket = join(spec)?;
         socket.set_nonblocking(true)?;

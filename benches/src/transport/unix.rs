@@ -84,7 +84,7 @@ impl SeqpacketSender {
     /// Listens for the receivers.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn open(spec: &Spec) -> Result<Self> {
         let listener = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
         listener.bind(&SockAddr::unix(seqpacket_path(spec))?).context("bind")?;
@@ -140,7 +140,7 @@ impl UnixReceiver {
 /// A datagram receiver.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn datagram(spec: &Spec, me: usize) -> Result<UnixReceiver> {
     let socket = Socket::new(Domain::UNIX, Type::DGRAM, None)?;
     socket.bind(&SockAddr::unix(datagram_path(spec, me))?).context("bind")?;
@@ -150,7 +150,7 @@ pub fn datagram(spec: &Spec, me: usize) -> Result<UnixReceiver> {
 /// A seqpacket receiver.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn seqpacket(spec: &Spec) -> Result<UnixReceiver> {
     let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
     socket.connect(&SockAddr::unix(seqpacket_path(spec))?).context("connect")?;

@@ -34,7 +34,7 @@ pub struct ChannelInfo {
     pub readers: Vec<ReaderInfo>,
 }
 
-/// What a segment says of itself.
+/// The facts that a segment's header holds.
 #[derive(Debug, Clone)]
 pub struct ChannelDetail {
     /// The immutable header.
@@ -69,7 +69,7 @@ impl ChannelDetail {
 /// A live reader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReaderInfo {
-    /// What its page says.
+    /// The figures on its page.
     pub stats: ReaderStats,
     /// Its command name, if its process is visible from here.
     pub command: Option<String>,
@@ -80,7 +80,7 @@ pub struct ReaderInfo {
 pub struct Removed {
     /// The channel's directory.
     pub dir: PathBuf,
-    /// What was in it, in order: `lock`, `readers`, `segment`, and pages that dead readers left, as `readers/PAGE`.
+    /// Its contents, in order: `lock`, `readers`, `segment`, and pages that dead readers left, as `readers/PAGE`.
     pub files: Vec<String>,
     /// Bytes of memory that all of it took.
     pub bytes: u64,

@@ -35,7 +35,7 @@ pub(super) const NO_LOCK: &str = "is not a lock file that shmcast made";
 const NO_SEGMENT: &str = "is not a segment that shmcast made";
 pub(super) const NO_READERS: &str = "is not a directory that shmcast made";
 
-/// What an unfinished segment may begin with: nothing, a zero, or the magic, which is stored last.
+/// The words that an unfinished segment may begin with: nothing, a zero, or the magic, which is stored last.
 const UNFINISHED_MAGICS: &[Option<u64>] = &[None, Some(0), Some(header::MAGIC)];
 
 /// The longest content of a lock file: a process id and a newline.
@@ -213,7 +213,7 @@ pub(super) fn begins_as_page(file: &File, name: &OsStr) -> io::Result<bool> {
     Ok(page_magics(name).contains(&first_word(file)?))
 }
 
-/// What a page may begin with: the magic comes last, and before it the page has its hidden name.
+/// The words that a page may begin with: the magic comes last, and before it the page has its hidden name.
 fn page_magics(name: &OsStr) -> &'static [Option<u64>] {
     const HIDDEN: &[Option<u64>] = &[Some(reader_page::MAGIC), Some(0), None];
     if is_hidden(name) { HIDDEN } else { &HIDDEN[..1] }

@@ -43,7 +43,7 @@ impl HostedCharter {
     /// Makes the charter of the channel `name` in `file`, which is empty and of mode 0600.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn create(file: File, name: &str, boot: [u64; 2]) -> io::Result<Self> {
         Ok(Self { charter: HostCharter::create(&file, name, boot)?, file })
     }
@@ -51,7 +51,7 @@ impl HostedCharter {
     /// Goes on with the charter that an earlier host left in `file`; `None` if that is none of this channel and boot.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn open(file: File, name: &str, boot: [u64; 2]) -> io::Result<Option<Self>> {
         let charter = HostCharter::open(&file, name, boot)?;
         Ok(charter.map(|charter| Self { charter, file }))
@@ -70,7 +70,7 @@ impl HostedCharter {
         self.charter.current()
     }
 
-    /// What readers are told of the current generation.
+    /// The current generation, as readers are told of it.
     pub fn generation(&self) -> Option<Generation> {
         let Entry { generation, first, restarted, is_strict, .. } = *self.charter.current()?;
         Some(Generation { generation, first, restarted, strict: is_strict })
@@ -133,7 +133,7 @@ impl HostedCharter {
         Ok(())
     }
 
-    /// What programs see.
+    /// The view that programs have.
     pub fn view(&self) -> Charter {
         self.charter.view()
     }

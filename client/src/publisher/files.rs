@@ -51,7 +51,7 @@ impl PublisherBuilder {
         let segment = Segment::open(file, Access::Write)
             .map_err(|source| ChannelError::Segment { path: files.segment_path(), source })?;
         if matches!(segment.state(), Some((_, State::Superseded))) {
-            // Who removed the channel died before the files had gone.
+            // The process that removed the channel died before the files had gone.
             return self.make(files, wanted, lock);
         }
         self.check(&segment)?;

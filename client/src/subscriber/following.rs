@@ -93,7 +93,7 @@ impl Subscriber {
         Ok(Some(Outcome::Other(Event::Lapped(Lapped { missed, resumed_at: self.next_sequence() }))))
     }
 
-    /// What the charter says of what was read before this call; a channel that is a file is always open.
+    /// The charter's verdict on a message that was read before this call; a channel that is a file is always open.
     #[inline]
     fn verdict_on_read(&self) -> Verdict {
         self.hosted.as_ref().map_or(Verdict::Open, |hosted| hosted.verdict_on_read())
@@ -181,7 +181,7 @@ impl Subscriber {
         };
         let generation = next.generation;
         let is_restart = charter.is_some() || generation.restarted > hosted.generation.generation;
-        // Who joined behind void messages expects more than there is.
+        // A reader that joined behind void messages expects more than there is.
         let expected = if is_restart { 1 } else { expected.min(generation.first) };
         hosted.charter = charter.unwrap_or_else(|| hosted.charter.clone());
         hosted.generation = generation;

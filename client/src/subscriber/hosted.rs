@@ -1,4 +1,4 @@
-//! What a reader of a daemon's channel knows of the channel's generations.
+//! The knowledge that a reader of a daemon's channel has of the channel's generations.
 //!
 //! A channel of a daemon lives in one segment after another. The charter, which the daemon alone writes, says which of them
 //! are over and from which sequence on. A reader is in one of three states:
@@ -35,7 +35,7 @@ pub(super) struct Hosted {
 }
 
 impl Hosted {
-    /// What holds of a message that was read before this call.
+    /// The verdict on a message that was read before this call.
     #[inline]
     pub(super) fn verdict_on_read(&self) -> Verdict {
         self.charter.verdict_on_read(self.generation.generation)

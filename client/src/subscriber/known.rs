@@ -1,4 +1,4 @@
-//! What a subscriber knows of itself and of its channel. None of it touches the stream.
+//! The facts that a subscriber has of itself and of its channel. None of it touches the stream.
 
 use super::Subscriber;
 use crate::clock::Clock;
@@ -45,7 +45,7 @@ impl Subscriber {
         self.clock
     }
 
-    /// What the channel was made with.
+    /// The header that the channel was made with.
     pub fn header(&self) -> &Header {
         self.segment.header()
     }

@@ -69,7 +69,7 @@ pub enum BridgeError {
     Pin {
         /// The CPU.
         cpu: usize,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The system gave no thread, or no randomness for cookies.

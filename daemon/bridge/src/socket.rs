@@ -33,7 +33,7 @@ pub enum SocketError {
         what: &'static str,
         /// With which address.
         address: SocketAddrV4,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The host does not say which interfaces it has.
@@ -46,7 +46,7 @@ pub enum SocketError {
         group: SocketAddrV4,
         /// The interface asked for.
         name: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// There is no such interface, or it has no IPv4 address.
@@ -56,7 +56,7 @@ pub enum SocketError {
         group: SocketAddrV4,
         /// The interface asked for.
         name: String,
-        /// What is wrong with it.
+        /// The fault that was found.
         why: &'static str,
         /// The interfaces that would do.
         found: Vec<String>,

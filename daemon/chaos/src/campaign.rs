@@ -32,7 +32,7 @@ pub struct Plan {
 pub struct Played {
     /// It.
     pub story: Story,
-    /// What must not have happened.
+    /// The violations that were found.
     pub violations: Vec<Violation>,
     /// Where its logs were kept, if they were.
     pub kept: Option<PathBuf>,
@@ -43,7 +43,7 @@ pub struct Played {
 /// Plays one story. Its directory is kept if `keep`s says so of what was found.
 ///
 /// # Errors
-/// What kept it from being played or judged.
+/// The obstacle that kept it from being played or judged.
 pub fn play_one(
     story: Story,
     programs: &Programs,
@@ -60,7 +60,7 @@ pub fn play_one(
 /// Plays stories until the plan is done or `each` says that it is enough.
 ///
 /// # Errors
-/// What kept a story from being played.
+/// The obstacle that kept a story from being played.
 pub fn play_all(plan: &Plan, programs: &Programs, mut each: impl FnMut(Played) -> bool) -> Result<()> {
     let started = Instant::now();
     let (next, is_enough) = (AtomicU64::new(0), AtomicBool::new(false));

@@ -50,7 +50,7 @@ pub fn package() -> PathBuf {
 /// The list as it stands in the tree.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The fault that was found.
 pub fn list() -> Result<Vec<Fault>> {
     let path = package().join("faults.toml");
     let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
@@ -61,7 +61,7 @@ pub fn list() -> Result<Vec<Fault>> {
 /// The names of all faults in the tree.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn in_tree() -> Result<BTreeSet<String>> {
     let root = package().join("../..");
     let mut names = BTreeSet::new();
@@ -109,7 +109,7 @@ pub fn build(target: &Path) -> Result<Programs> {
 /// Whether the story that stands in the list finds the fault; what it finds. `None` for one that no story finds.
 ///
 /// # Errors
-/// What kept the story from being played.
+/// The obstacle that kept the story from being played.
 pub fn verify(fault: &Fault, programs: &Programs, under: &Path) -> Result<Option<Option<String>>> {
     let story = match (fault.profile, fault.seed, &fault.story) {
         (Some(profile), Some(seed), _) => generate::story(seed, profile),
@@ -129,7 +129,7 @@ pub fn verify(fault: &Fault, programs: &Programs, under: &Path) -> Result<Option
 /// Looks for a story that finds the fault, and that finds nothing without it, among the first `stories` of each profile.
 ///
 /// # Errors
-/// What kept a story from being played.
+/// The obstacle that kept a story from being played.
 pub fn find(
     name: &str,
     programs: &Programs,

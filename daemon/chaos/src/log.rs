@@ -1,4 +1,4 @@
-//! What every part writes down, and the only thing that the oracle reads.
+//! The log that every part writes, and the only thing that the oracle reads.
 //!
 //! Each actor appends lines of JSON to a file of its own, whole lines with one `write` each. A line that was written stays
 //! when the process is killed. Times are of `CLOCK_MONOTONIC`, which all processes of a host share.
@@ -32,7 +32,7 @@ pub struct Entry<T> {
     pub what: T,
 }
 
-/// What a publisher did, or a reader did and saw.
+/// The deeds of a publisher, or the deeds and sights of a reader.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fact {
@@ -91,7 +91,7 @@ pub enum Fact {
     Finished { found: bool },
 }
 
-/// What the runner did.
+/// The deeds of the runner.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Deed {
@@ -134,7 +134,7 @@ pub enum Deed {
     },
     /// Nothing moves any more, while the last publishers and all readers are still attached. What tools say now must be so.
     AtRest,
-    /// What a daemon has said in all of its lives: so many lines in so much time.
+    /// The length of a daemon's log over all of its lives: so many lines in so much time.
     Logged { who: String, lines: usize, ms: u64 },
     /// Something that must stay as it was has changed.
     Changed { what: String },
@@ -154,7 +154,7 @@ impl Log {
     /// Appends to the file at `path`, which is made if need be.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn append(path: &Path) -> io::Result<Self> {
         Ok(Self { file: File::options().create(true).append(true).open(path)? })
     }
@@ -162,7 +162,7 @@ impl Log {
     /// Writes one entry with the present time.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn write<T: Serialize>(&mut self, what: T) -> io::Result<()> {
         let mut line = serde_json::to_vec(&Entry { at: now(), what })?;
         line.push(b'\n');
@@ -174,7 +174,7 @@ impl Log {
     /// Writes entries that were made earlier, at once.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn write_all<T: Serialize>(&mut self, entries: &[Entry<T>]) -> io::Result<()> {
         let mut lines = Vec::new();
         for entry in entries {
@@ -188,7 +188,7 @@ impl Log {
 /// Reads a log. A line that was cut off by a kill is left out.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Vec<Entry<T>>> {
     let text = fs::read_to_string(path)?;
     Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())

@@ -15,7 +15,7 @@ const TRIES: u32 = 3;
 /// The shortest story found within `time` in which a violation called `name` still happens.
 ///
 /// # Errors
-/// What kept a story from being played.
+/// The obstacle that kept a story from being played.
 pub fn shrink(story: &Story, name: &str, programs: &Programs, under: &Path, time: Duration) -> Result<Story> {
     let started = Instant::now();
     let fails = |story: &Story| -> Result<bool> {

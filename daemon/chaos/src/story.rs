@@ -331,7 +331,7 @@ impl Story {
     /// Saves it.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn save(&self, path: &Path) -> Result<()> {
         fs::write(path, self.to_text()).with_context(|| format!("write {}", path.display()))
     }

@@ -34,7 +34,7 @@ pub enum OpenRootError {
     Unreadable {
         /// The directory asked for.
         dir: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
     /// It holds neither `proc` nor `sys`, so every check would say unknown.
@@ -65,7 +65,7 @@ pub enum Unread {
     Failed {
         /// Absolute path on the host.
         path: String,
-        /// What the system said.
+        /// The system's error.
         cause: String,
     },
     /// It was read, but does not say what such a file says.

@@ -29,7 +29,7 @@ pub enum LogError {
     Create {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
     /// It could not be written on; what is there so far is whole lines but perhaps the last.
@@ -37,7 +37,7 @@ pub enum LogError {
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
 }

@@ -67,7 +67,7 @@ pub enum StartError {
     Thread {
         /// The CPU it was for.
         cpu: usize,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
     /// A thread could not be pinned.

@@ -40,7 +40,7 @@ pub struct Names {
 /// Asks the user database for the names of user `uid` whose effective group is `gid`. May take any time.
 type LookUp = fn(uid: u32, gid: u32) -> io::Result<Names>;
 
-/// What the user database said: `None` when it failed.
+/// The answer of the user database: `None` when it failed.
 type Answer = Option<Arc<Names>>;
 
 /// The names of the users who have connected of late.
@@ -187,7 +187,7 @@ impl Identity {
         Process { pid, uid: Some(self.uid), command: self.command.clone() }
     }
 
-    /// What the kernel said of it.
+    /// The kernel's word on it.
     pub fn peer(&self) -> Peer {
         Peer { pid: self.pid, uid: self.uid, gid: self.gid }
     }

@@ -46,7 +46,7 @@ impl Charters {
     /// The charter of the channel `name`: the one that an earlier daemon left, or a new one.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn of(&self, name: &str) -> Result<HostedCharter> {
         self.find(name)
             .and_then(|found| match found {

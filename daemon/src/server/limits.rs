@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::Semaphore;
 
-/// What each user uses. Users with nothing open and full buckets are forgotten.
+/// The use that each user makes of the daemon. Users with nothing open and full buckets are forgotten.
 #[derive(Debug)]
 pub struct Limits {
     config: LimitsConfig,

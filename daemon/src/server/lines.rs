@@ -22,7 +22,7 @@ const MAX_USERS: usize = 1024;
 /// Counts that are named in one summary.
 const MAX_NAMED: usize = 8;
 
-/// Who has had how many lines.
+/// The number of lines that each user has had.
 #[derive(Debug)]
 pub struct Lines {
     all: Bucket,
@@ -38,7 +38,7 @@ struct User {
     grants: Bucket,
 }
 
-/// What was left out since the last summary.
+/// The lines that were left out since the last summary.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Summary {
     /// How many lines.

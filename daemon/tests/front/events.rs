@@ -1,4 +1,4 @@
-//! Who is told of what.
+//! The rules of which user is told of which event.
 
 use crate::daemon_support::{Daemon, FOR_ALL, Raw, as_user, channel, publish, publishing, role_as, wait_for};
 use crate::{NOBODY, SOCKET};

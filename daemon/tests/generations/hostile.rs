@@ -56,7 +56,7 @@ fn void_messages_of_a_deaf_publisher_reach_no_reader_before_or_after_it_follows(
     assert_eq!(apart.wait_for("2 from the next"), ["ready", "1 valid", "epoch 2", "2 from the next"]);
 }
 
-/// What a publisher can write to its segment decides nothing.
+/// No word that a publisher can write to its segment decides anything.
 #[test]
 fn no_word_that_a_publisher_can_write_stops_a_takeover_or_brings_void_messages_back() {
     let daemon = Daemon::start(&super::config("strict"));

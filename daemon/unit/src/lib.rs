@@ -49,7 +49,7 @@ pub fn missing() -> Option<&'static str> {
 /// this where nothing else runs.
 ///
 /// # Errors
-/// What could not be applied. The process is then partly restricted and good for nothing but to end.
+/// The setting that could not be applied. The process is then partly restricted and good for nothing but to end.
 pub fn exec(settings: &Settings, runtime: &Path, program: &[OsString]) -> Result<Infallible> {
     if let Some(reason) = missing() {
         anyhow::bail!("{reason}");

@@ -57,7 +57,7 @@ const ONE_VALUE: [(&str, &str); 8] = [
     ("SystemCallErrorNumber", "EPERM"),
 ];
 
-/// What a unit says about its process.
+/// The settings of a unit that concern its process.
 #[derive(Debug, Default, Clone)]
 pub struct Settings {
     /// The last value of each setting that has one.

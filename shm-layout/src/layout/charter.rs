@@ -52,7 +52,7 @@ const KIND: u32 = 62;
 /// The largest cut: no sequence reaches it.
 pub const NO_CUT: u64 = (1 << CUT_BITS) - 1;
 
-/// What holds of one generation.
+/// The verdict on one generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// What its publisher commits is valid.

@@ -153,7 +153,7 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Packet> {
     Ok(Packet { length: received.bytes, descriptors, truncated })
 }
 
-/// What a service manager passed to this process.
+/// The descriptors that a service manager passed to this process.
 #[derive(Debug, Default)]
 pub struct Inherited {
     /// The descriptors with their names.

@@ -20,7 +20,7 @@ const SPARE: usize = 8;
 /// `socket` is any IPv4 socket: its network namespace is the one that answers.
 ///
 /// # Errors
-/// What the `ioctl` says.
+/// The error of the `ioctl`.
 pub fn ipv4_addresses(socket: impl AsFd) -> io::Result<Vec<(String, Ipv4Addr)>> {
     // netdevice(7), SIOCGIFCONF: without a buffer, the kernel answers how many bytes it has.
     let needed_bytes = list(&socket, &mut [])?;

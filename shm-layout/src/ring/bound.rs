@@ -90,7 +90,7 @@ impl Locator {
             return Ok(());
         }
         match self.inspect(place)? {
-            // What was looked at may have been overwritten after a record came.
+            // The record that was looked at may have been overwritten after a record came.
             Found::Record { .. } => Err(Miss::Overrun),
             Found::Nothing => {
                 let Place { position, sequence } = place;

@@ -137,7 +137,7 @@ impl Live {
             return Ok(false);
         };
         check_sizes(&self.spec, &subscriber).map_err(|e| e.to_string())?;
-        // What comes from another host is sent on in the session that it comes in, which is noted before its first message.
+        // A feed from another host is sent on in the session that it comes in, which is noted before its first message.
         let is_passed_on =
             self.spec.session.is_none() && !self.origins.contains(self.outlet.sender.session());
         let is_empty = subscriber.next_sequence() == 1 && subscriber.lag() == 0;

@@ -30,7 +30,7 @@ pub enum CaptureError {
     Read {
         /// How many packets were read.
         packets: u64,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Its structure is broken.

@@ -35,7 +35,7 @@ pub enum CaptureFileError {
     Create {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// It could not be written to its end.
@@ -45,7 +45,7 @@ pub enum CaptureFileError {
         path: PathBuf,
         /// How many packets are in it.
         packets: u64,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

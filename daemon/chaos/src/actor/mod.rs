@@ -60,7 +60,7 @@ pub struct Subscribing {
     pub page: bool,
 }
 
-/// What an actor may be told.
+/// The orders that an actor knows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
@@ -102,7 +102,7 @@ pub struct Told {
 pub struct Answer {
     /// The number of the order that was carried out.
     pub id: u64,
-    /// What came of it, as far as the runner needs it.
+    /// The result, as far as the runner needs it.
     pub value: Value,
 }
 
@@ -133,7 +133,7 @@ impl Orders {
 /// Carries out orders until there are no more.
 ///
 /// # Errors
-/// What kept it from doing so; nothing that the product did.
+/// An obstacle of the runner's own; nothing that the product did.
 pub fn play(log: &Path) -> Result<()> {
     let log = Log::append(log).with_context(|| format!("open {}", log.display()))?;
     let (sender, incoming) = channel();

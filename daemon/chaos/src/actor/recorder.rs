@@ -1,4 +1,4 @@
-//! What a reader saw, on its way to the log: messages in a row are one line.
+//! The events that a reader saw, on their way to the log: messages in a row are one line.
 
 use crate::log::{Entry, Fact, Log, now};
 use crate::payload::{Identity, Marks, recognise};

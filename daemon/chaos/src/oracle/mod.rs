@@ -36,7 +36,7 @@ pub struct Violation {
     pub name: String,
     /// The actor, tool or channel concerned.
     pub who: String,
-    /// What was seen, with sequences.
+    /// The observation, with sequences.
     pub what: String,
 }
 

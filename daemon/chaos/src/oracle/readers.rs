@@ -1,4 +1,4 @@
-//! What each reader saw, event by event.
+//! The judgement of each reader's events, one by one.
 
 use super::Findings;
 use super::history::{History, Publication, Subscription};

@@ -170,7 +170,7 @@ fn a_message_that_says_nothing_is_of_the_beginning_that_is_read() {
     assert_found(&judge(vec![got(0, other), odd(other)]), "silent_restart");
 }
 
-/// Whoever has heard of a publisher and seeks within what that one wrote is not told of it again, whatever comes first there.
+/// A reader that has heard of a publisher and seeks within what that one wrote is not told of it again, whatever comes first there.
 #[test]
 fn an_epoch_is_told_once() {
     let mut next = publishes(1, 11, 2, 0);

@@ -1,4 +1,4 @@
-//! What tools said when nothing moved any more, against what the logs say.
+//! The tools' words when nothing moved any more, against what the logs say.
 
 use super::Findings;
 use super::history::{History, Subscription};
@@ -6,7 +6,7 @@ use crate::log::{Deed, Entry, Fact};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// What a reader's own log says that tools should show of it.
+/// The figures that tools should show of a reader, by its own log.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Counts {
     received: u64,

@@ -130,12 +130,12 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Whoever still has a channel publishes on it once more: nothing that went before may keep it from its readers.
+    /// A publisher that still has its channel publishes once more: nothing that went before may keep it from its readers.
     ///
     /// Only in some stories: in the others, readers that have heard nothing yet meet the last publisher.
     fn publish_farewell(&mut self) -> LastMessages {
         let mut last = LastMessages::new();
-        // What a wire lost comes when the far host has mended it, and not before.
+        // Messages that a wire lost come when the far host has mended it, and not before.
         if self.wire.is_some() || !matches!(self.seed % 5, 1 | 3) {
             return last;
         }

@@ -38,7 +38,7 @@ const COURTESY: Duration = Duration::from_millis(1500);
 /// Plays `story`; the logs are in the directory that is returned, below `under`.
 ///
 /// # Errors
-/// What kept the story from being played. What the product did wrong is in the logs.
+/// The obstacle that kept the story from being played. The product's faults are in the logs.
 pub fn play(story: &Story, programs: &Programs, under: &Path) -> Result<tempfile::TempDir> {
     let name = format!("shmcast-chaos-{}-", story.seed);
     let dir = tempfile::Builder::new().prefix(&name).tempdir_in(under).context("make a directory")?;

@@ -1,4 +1,4 @@
-//! What somebody else has where channels are: files and links that must stay as they are.
+//! The things that somebody else has where channels are: files and links that must stay as they are.
 
 use crate::story::Plant;
 use anyhow::{Context, Result};
@@ -74,7 +74,7 @@ impl Plants {
         }
     }
 
-    /// What has changed.
+    /// The things that have changed.
     pub(super) fn changed(&self) -> Vec<String> {
         let mut changed = Vec::new();
         for (path, text) in &self.files {

@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Bytes of a MoldUDP64 header: session, sequence, count.
 const HEADER: usize = 20;
 
-/// What happens to datagrams, in percent each.
+/// The quality of a line: how many datagrams of a hundred meet with each fate.
 #[derive(Debug, Default)]
 struct Quality {
     loss: AtomicU8,

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 /// Memory that was made for channels that are not there yet, by their names.
 pub type Made = BTreeMap<String, HostedSegment>;
 
-/// What a reload changed.
+/// The changes that a reload made.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Channels that were made.
@@ -78,7 +78,7 @@ impl Registry {
     /// longer names; takes over changed lists and sizes.
     ///
     /// # Errors
-    /// What could not be done. Nothing has changed then.
+    /// The step that could not be done. Nothing has changed then.
     pub fn apply(&mut self, config: &Config, mut made: Made) -> anyhow::Result<Changes> {
         let mut changes = Changes::default();
         let mut fresh = Vec::new();
