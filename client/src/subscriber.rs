@@ -356,7 +356,7 @@ impl Subscriber {
         let Self { reader, buffer, page, clock, record_latency, .. } = self;
         let page = page.as_ref().map(|page| &page.page);
         let latency_page = page.filter(|_| *record_latency);
-        let taken = reader.take(most, buffer.records(), |copied, payload| {
+        let taken = reader.poll_batch(most, buffer.records(), |copied, payload| {
             if let Some(page) = latency_page {
                 note_latency(page, clock, copied.time);
             }

@@ -13,7 +13,7 @@ use crate::mem::{Map, Preparation, Step, prepare, reserve};
 use crate::ring::cells::RingCells;
 use crate::ring::locate::{Locator, Place};
 use crate::ring::reader::Reader;
-use crate::ring::writer::{TakeError, Writer};
+use crate::ring::writer::{TakeOverError, Writer};
 use crate::sync::Ordering;
 use std::fs::File;
 
@@ -93,13 +93,13 @@ impl Segment {
     /// Takes the writing end. The caller holds the channel's writer lock and lets go of it only after the writer.
     ///
     /// # Errors
-    /// See [`Writer::take`].
+    /// See [`Writer::take_over`].
     ///
     /// # Panics
     /// When the segment was mapped for reading.
-    pub fn writer(&self, pid: u32, time: u64) -> Result<Writer, TakeError> {
+    pub fn writer(&self, pid: u32, time: u64) -> Result<Writer, TakeOverError> {
         assert!(self.access == Access::Write, "a writer needs a writable map");
-        Writer::take(self.cells.clone(), self.header.geometry, pid, time)
+        Writer::take_over(self.cells.clone(), self.header.geometry, pid, time)
     }
 
     /// A reader that starts at `place`.

@@ -17,7 +17,7 @@ use shmcast_layout::layout::header::{
 use shmcast_layout::layout::record::{Commit, Control, Flags};
 use shmcast_layout::ring::locate::{LocateError, Place};
 use shmcast_layout::ring::reader::{Copied, Poll, Reader, Resume};
-use shmcast_layout::ring::writer::TakeError;
+use shmcast_layout::ring::writer::TakeOverError;
 use shmcast_layout::segment::{Access, Segment};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -122,7 +122,7 @@ fn take_as_polled(segment: &Segment, place: Place) {
     let (mut taking, mut polling) = (segment.reader(place), segment.reader(place));
     let (mut taken_into, mut polled_into) = (vec![0; 9000], vec![0; 9000]);
     for _ in 0..POLLS {
-        let taken = taking.take(7, &mut taken_into, |copied, payload| {
+        let taken = taking.poll_batch(7, &mut taken_into, |copied, payload| {
             assert_eq!(polling.poll(&mut polled_into), Poll::Message(copied));
             assert_eq!(payload, &polled_into[..copied.length]);
         });
@@ -314,7 +314,7 @@ fn every_living_word_at_every_extreme() {
 }
 
 /// What a writer that takes a segment says, which must leave every byte of it as it was.
-fn refused(damage: impl FnOnce(&File)) -> TakeError {
+fn refused(damage: impl FnOnce(&File)) -> TakeOverError {
     let file = lived_in_once();
     damage(&file);
     let bytes = || {
@@ -339,7 +339,7 @@ fn a_count_beyond_all_sequences_is_not_gone_on_from() {
         };
         let error = refused(damage);
         assert!(
-            matches!(error, TakeError::Locate(LocateError::Corrupt(corrupt)) if corrupt.word == count),
+            matches!(error, TakeOverError::Locate(LocateError::Corrupt(corrupt)) if corrupt.word == count),
             "{error}"
         );
     }
@@ -348,7 +348,7 @@ fn a_count_beyond_all_sequences_is_not_gone_on_from() {
 #[test]
 fn a_segment_that_was_given_up_is_not_brought_back_to_life() {
     let damage = |file: &File| Segment::open(file, Access::Write).unwrap().supersede();
-    assert_eq!(refused(damage), TakeError::Superseded);
+    assert_eq!(refused(damage), TakeOverError::Superseded);
 }
 
 #[test]

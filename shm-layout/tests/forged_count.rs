@@ -8,7 +8,7 @@ use common::{segment, set_word, word};
 use shmcast_layout::layout::geometry::MAX_SEQUENCE;
 use shmcast_layout::layout::header::LAZY_PUBLISHED;
 use shmcast_layout::ring::locate::LocateError;
-use shmcast_layout::ring::writer::{TakeError, Writer};
+use shmcast_layout::ring::writer::{TakeOverError, Writer};
 use shmcast_layout::segment::{Access, Segment};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -68,7 +68,7 @@ fn a_successor_never_goes_on_from_a_count_that_no_record_confirms() {
                 set_word(&file, LAZY_PUBLISHED as u64, forged);
                 let before = bytes(&file);
                 match Segment::open(&file, Access::Write).unwrap().writer(2, 0) {
-                    Err(TakeError::Locate(LocateError::Corrupt(corrupt))) => {
+                    Err(TakeOverError::Locate(LocateError::Corrupt(corrupt))) => {
                         let advice = corrupt.to_string();
                         assert!(advice.contains("remove the channel"), "{advice}");
                     }

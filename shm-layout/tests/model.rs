@@ -292,7 +292,7 @@ impl Channel {
         let lapped = self.segment.header_word(FRONTIER) - before.position > self.geometry.capacity;
         if before.sequence % 4 == 3 {
             let (records, next) = (&self.records, &mut follower.next);
-            let taken = follower.reader.take(40, &mut out, |copied, bytes| {
+            let taken = follower.reader.poll_batch(40, &mut out, |copied, bytes| {
                 let Copied { length, sequence, tag, key, time } = copied;
                 assert_eq!(records[*next].what, What::Message { length: length as u64, tag, key, time });
                 assert_eq!(sequence, records[*next].at.sequence);
@@ -520,7 +520,7 @@ fn several_taken_at_once_are_what_polls_would_have_found() {
     let mut out = [0; 2200];
     let take = |reader: &mut Reader, most, out: &mut [u8]| {
         let mut next = reader.place().sequence;
-        reader.take(most, out, |copied, bytes| {
+        reader.poll_batch(most, out, |copied, bytes| {
             let expected = (next, next as u16, next.is_multiple_of(7), 1000 + next);
             assert_eq!((copied.sequence, copied.tag, copied.key, copied.time), expected);
             assert_eq!(bytes, payload(next, copied.length as u64));
@@ -572,7 +572,7 @@ fn what_is_copied_together_is_handed_out_one_by_one() {
             let mut reader = segment.reader(start);
             let (mut out, mut next) = (vec![0; room], start.sequence);
             while next < writer.next_sequence() {
-                let taken = reader.take(most, &mut out, |copied, bytes| {
+                let taken = reader.poll_batch(most, &mut out, |copied, bytes| {
                     let expected = (next, next as u16, next % 3 == 0, next);
                     assert_eq!((copied.sequence, copied.tag, copied.key, copied.time), expected);
                     assert_eq!(bytes, payload(next, copied.length as u64));

@@ -11,7 +11,7 @@ use crate::lock::{self, Held};
 use shmcast_layout::charter::Charter;
 use shmcast_layout::control::{Reply, Request};
 use shmcast_layout::mem::Preparation;
-use shmcast_layout::ring::writer::TakeError;
+use shmcast_layout::ring::writer::TakeOverError;
 use shmcast_layout::segment::{Access, Segment};
 use std::path::PathBuf;
 
@@ -190,8 +190,8 @@ impl PublisherBuilder {
         let steps = segment.prepare(self.preparation);
         let clock = Clock::of_segment(segment.header());
         let writer = segment.writer(std::process::id(), clock.now()).map_err(|why| match why {
-            TakeError::Superseded => ChannelError::Superseded { name: self.name },
-            TakeError::Locate(source) => ChannelError::Locate { name: self.name, source },
+            TakeOverError::Superseded => ChannelError::Superseded { name: self.name },
+            TakeOverError::Locate(source) => ChannelError::Locate { name: self.name, source },
         })?;
         let mut staging = vec![0; segment.header().geometry.max_message as usize].into_boxed_slice();
         // Zeros come as pages yet to be faulted in: touch those that claims of common sizes need.

@@ -84,9 +84,16 @@ pub enum Fact {
     Seeking { to: u64 },
     /// It did.
     Sought { error: Option<String> },
-    /// A call that should have ended earlier: what it was, how long it was to take at most, how long it took, and for how
-    /// much of that another process had the CPU.
-    Late { call: String, asked_us: u64, took_us: u64, waited_us: u64 },
+    /// A call that should have ended earlier: what it was, how long it was to take at most, how long it took, for how much of
+    /// that it ran, and for how much of that another process had the CPU.
+    Late {
+        call: String,
+        asked_us: u64,
+        took_us: u64,
+        #[serde(default)]
+        ran_us: u64,
+        waited_us: u64,
+    },
     /// A reader stopped looking for the last message.
     Finished { found: bool },
 }

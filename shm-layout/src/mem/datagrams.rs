@@ -19,7 +19,7 @@ const ALONE_PER_STAMP: u32 = 16;
 
 /// Room for a time stamp and a drop count, aligned as control messages must be.
 const CONTROL_WORDS: usize = 16;
-type Control = [u64; CONTROL_WORDS];
+type ControlWords = [u64; CONTROL_WORDS];
 
 /// Where a batch of datagrams is received into.
 #[derive(Debug)]
@@ -106,7 +106,7 @@ impl Inbox {
         }
         (self.received, self.expects_more) = (0, false);
         let mut addresses = [const { MaybeUninit::<libc::sockaddr_in>::zeroed() }; BATCH];
-        let mut controls = [const { MaybeUninit::<Control>::uninit() }; BATCH];
+        let mut controls = [const { MaybeUninit::<ControlWords>::uninit() }; BATCH];
         let mut vectors = [const { MaybeUninit::uninit() }; BATCH];
         let mut headers = [const { MaybeUninit::uninit() }; BATCH];
         for (i, slot) in self.slab.chunks_exact_mut(self.slot_bytes).take(asked).enumerate() {
@@ -118,7 +118,7 @@ impl Inbox {
             header.msg_iov = vector;
             header.msg_iovlen = 1;
             header.msg_control = controls[i].as_mut_ptr().cast();
-            header.msg_controllen = size_of::<Control>() as _;
+            header.msg_controllen = size_of::<ControlWords>() as _;
         }
         let (fd, first) = (socket.as_fd().as_raw_fd(), headers.as_mut_ptr().cast());
         // SAFETY: `fd` is open as long as `socket` is borrowed; the first `asked` headers are filled in and each names one

@@ -2,11 +2,10 @@
 
 use crate::error::Corrupt;
 use crate::layout::geometry::{GRANULE, MAX_COUNT, MAX_SEQUENCE};
-use crate::layout::header::{FRONTIER, LAZY_PUBLISHED};
 use crate::layout::record::Flags;
 use crate::ring::locate::{Found, Locator, Miss, Place, TAIL_STEPS};
+use crate::ring::sync_points::{lazy, window};
 use crate::ring::writer::LAZY_EVERY;
-use crate::sync::{Ordering, fence};
 
 /// How often [`Locator::tail_bound`] searches for the exact tail.
 const BOUND_ATTEMPTS: usize = 16;
@@ -68,9 +67,8 @@ impl Locator {
 
     /// Two words that change whenever a publisher is fast enough to escape a search: lazy count and frontier.
     fn progress(&self) -> (u64, u64) {
-        let frontier = self.cells.header[FRONTIER].load(Ordering::Relaxed);
-        fence(Ordering::Acquire); // SYNC POINT: window
-        (self.cells.header[LAZY_PUBLISHED].load(Ordering::Relaxed), frontier)
+        let frontier = window::frontier_before_loads(&self.cells.header);
+        (lazy::peek(&self.cells.header), frontier)
     }
 
     /// The tail, if something else than the lazy line says so too.

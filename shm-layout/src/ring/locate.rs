@@ -7,11 +7,12 @@
 
 use crate::error::Corrupt;
 use crate::layout::geometry::{GRANULE, Geometry, MAX_COUNT, MAX_SEQUENCE, WORD};
-use crate::layout::header::{FIRST_SEQUENCE, FRONTIER, LAZY_PUBLISHED};
+use crate::layout::header::FIRST_SEQUENCE;
 use crate::layout::record::{Commit, Control, Flags};
 use crate::ring::cells::RingCells;
+use crate::ring::sync_points::{commit, index, lazy, window};
 use crate::ring::writer::LAZY_EVERY;
-use crate::sync::{Ordering, fence};
+use crate::sync::Ordering;
 use std::cmp::Ordering::{Equal, Greater, Less};
 use thiserror::Error;
 
@@ -136,9 +137,8 @@ impl Locator {
 
     /// A place that the writer has overwritten, and the sequence that was next not long ago.
     fn overwritten(&self) -> Result<Place, LocateError> {
-        let frontier = self.cells.header[FRONTIER].load(Ordering::Relaxed);
-        fence(Ordering::Acquire); // SYNC POINT: window
-        let published = self.cells.header[LAZY_PUBLISHED].load(Ordering::Relaxed);
+        let frontier = window::frontier_before_loads(&self.cells.header);
+        let published = lazy::peek(&self.cells.header);
         if frontier > MAX_COUNT || published >= MAX_SEQUENCE {
             return Err(Corrupt { position: frontier, sequence: 0, word: published }.into());
         }
@@ -165,7 +165,7 @@ impl Locator {
     fn oldest_now(&self, attempt: usize) -> Result<Place, Miss> {
         let Geometry { capacity, chunk, .. } = self.geometry;
         let newest = self.verify(self.hint()?)?;
-        let frontier = self.cells.header[FRONTIER].load(Ordering::Relaxed);
+        let frontier = window::frontier(&self.cells.header);
         let room = (chunk << attempt.min(6)).min(capacity / 2);
         let safe = frontier.saturating_add(room).saturating_sub(capacity);
         if safe == 0 {
@@ -244,21 +244,16 @@ impl Locator {
 
     /// A recent place at or before the tail.
     pub(crate) fn hint(&self) -> Result<Place, Miss> {
-        let published = self.cells.header[LAZY_PUBLISHED].load(Ordering::Relaxed);
-        if !cfg!(mutant = "no_lazy_fence") {
-            fence(Ordering::Acquire); // SYNC POINT: lazy
-        }
+        let published = lazy::see(&self.cells.header);
         if !(self.start().sequence - 1..MAX_SEQUENCE).contains(&published) {
             return Err(Corrupt { position: 0, sequence: 0, word: published }.into());
         }
         let sequence = published + 1;
         let position = self.indexed(sequence);
-        if !cfg!(mutant = "no_index_fence") {
-            fence(Ordering::Acquire); // SYNC POINT: index
-        }
+        index::follow();
         let place = Place { position, sequence };
         // The writer reuses no entry before the lazy line has moved on from it.
-        let ahead = self.cells.header[LAZY_PUBLISHED].load(Ordering::Relaxed).wrapping_sub(published);
+        let ahead = lazy::peek(&self.cells.header).wrapping_sub(published);
         match ahead {
             0 => Ok(place),
             _ if cfg!(mutant = "no_lazy_recheck") => Ok(place),
@@ -276,7 +271,7 @@ impl Locator {
     /// entries of all others may be reused, and then name positions not before the one of the next.
     pub(super) fn indexed(&self, sequence: u64) -> u64 {
         let entry = (sequence & (self.geometry.index_entries - 1)) as usize;
-        self.cells.index[entry].load(Ordering::Relaxed) & !(GRANULE - 1)
+        index::peek(&self.cells.index, entry) & !(GRANULE - 1)
     }
 
     /// Accepts a place if the record there has its sequence, or is a gap that covers it or ends right before it.
@@ -295,9 +290,9 @@ impl Locator {
     /// Whether a reader that waits at `position` would find something there now: a record, or that it was overtaken.
     /// For those who watch on behalf of sleepers; wakes one too many rather than one too few.
     pub fn is_ready(&self, position: u64) -> bool {
-        let commit = self.cells.data.word_at(position & !(GRANULE - 1)).load(Ordering::Relaxed);
-        let frontier = self.cells.header[FRONTIER].load(Ordering::Relaxed);
-        commit != 0 || frontier.wrapping_sub(position) > self.geometry.capacity
+        let commit = commit::peek(self.cells.data.word_at(position & !(GRANULE - 1)));
+        let frontier = window::frontier(&self.cells.header);
+        commit.word() != 0 || frontier.wrapping_sub(position) > self.geometry.capacity
     }
 
     /// Goes on from a place to the record that carries or covers `sequence`, or to the tail.
@@ -316,19 +311,13 @@ impl Locator {
         let Geometry { capacity, max_message, .. } = self.geometry;
         let offset = place.position & (capacity - 1);
         let record = &self.cells.data[(offset / WORD) as usize..][..(GRANULE / WORD) as usize];
-        let commit = Commit::from_word(record[0].load(Ordering::Relaxed));
-        if !cfg!(mutant = "no_walk_commit_fence") {
-            fence(Ordering::Acquire); // SYNC POINT: commit
-        }
+        let commit = commit::see_on_walk(&record[0]);
         let control = if commit.flags().has(Flags::CONTROL) && !commit.flags().has(Flags::PAD) {
             Some(Control::from_words([2, 3, 4].map(|i: usize| record[i].load(Ordering::Relaxed))))
         } else {
             None
         };
-        if !cfg!(mutant = "no_walk_window_fence") {
-            fence(Ordering::Acquire); // SYNC POINT: window
-        }
-        let frontier = self.cells.header[FRONTIER].load(Ordering::Relaxed);
+        let frontier = window::frontier_after_walk(&self.cells.header);
         let Place { position, sequence } = place;
         let corrupt = Miss::Corrupt(Corrupt { position, sequence, word: commit.word() });
         if position > frontier || frontier > MAX_COUNT {

@@ -258,7 +258,7 @@ fn closed_and_opened_again() {
         let story = Story::begin();
         let watch = story.reading(Place::START, 4, None);
         let (mut story, reader) = story.lives(watch, |story| story.act(Do::Close));
-        story.take();
+        story.take_over();
         story.act(Do::Tick);
         story.check(reader);
     });
@@ -284,7 +284,7 @@ fn every_death(
             let (mut story, reader) = story.lives(watch, move |story| {
                 report.store(life(story, stores), Ordering::Relaxed);
             });
-            story.take();
+            story.take_over();
             story.act(Do::Tick);
             story.check(reader);
         });

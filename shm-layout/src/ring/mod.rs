@@ -14,7 +14,7 @@
 //!   that copied a record at `p` looks at the frontier afterwards: `F - p > capacity` means that the copy may be torn.
 //!
 //! # The pairs
-//! Each release has one acquire; both ends carry the name in the source.
+//! Each release has one acquire. `sync_points.rs` holds both ends, and the rest of this module calls them by their names.
 //!
 //! | SYNC POINT | writer | reader | gives |
 //! |---|---|---|---|
@@ -55,6 +55,7 @@ pub mod cells;
 pub mod copy;
 pub mod locate;
 pub mod reader;
+mod sync_points;
 pub mod writer;
 
 #[cfg(all(loom, test))]

@@ -1,13 +1,14 @@
-//! The reading end: any number, each through a read-only map, none known to the writer.
+//! The reading end. A ring has any number of readers. Each has a read-only map, and the writer knows none of them.
 
 use crate::error::Corrupt;
 use crate::layout::geometry::{GRANULE, Geometry, RECORD_HEADER, WORD};
-use crate::layout::header::{FRONTIER, LAZY_KEY, LAZY_PUBLISHED, STATE, State};
+use crate::layout::header::{LAZY_KEY, STATE, State};
 use crate::layout::record::{Commit, Control, Flags, Meta};
 use crate::ring::cells::{Cells, RingCells};
 use crate::ring::copy::Copier;
 use crate::ring::locate::{LocateError, Locator, Place};
-use crate::sync::{AtomicU64, Ordering, fence};
+use crate::ring::sync_points::{close, commit, lazy, window};
+use crate::sync::{AtomicU64, Ordering};
 use std::mem::offset_of;
 
 /// Empty polls between two looks at frontier and state.
@@ -16,11 +17,11 @@ const LOOK_EVERY: u8 = 64;
 #[cfg(loom)]
 const LOOK_EVERY: u8 = 1;
 
-/// Bytes that are copied at once, of small records that are known to be there.
+/// Bytes of small records that [`Reader::take`] copies at once when it knows that they have been published.
 pub const RUN: u64 = if cfg!(loom) { 2 } else { 32 } * GRANULE;
-/// The largest record that is copied so.
+/// Only records of up to so many bytes are copied in runs.
 const RUN_RECORD: u64 = if cfg!(loom) { 1 } else { 8 } * GRANULE;
-/// Who knows of so few messages to come asks again what has been published.
+/// Below this many known messages, the reader loads `LAZY_PUBLISHED` again.
 const KNOWN: i64 = if cfg!(loom) { 1 } else { 192 };
 const HEADER: usize = RECORD_HEADER as usize;
 
@@ -31,9 +32,9 @@ pub enum Poll {
     Empty,
     /// A message; its payload is in the buffer.
     Message(Copied),
-    /// Something the stream says of itself, in order.
+    /// A control record, in its place in the stream.
     Control(Control),
-    /// The writer overtook this reader. Nothing was consumed: [`Reader::resume`] decides where to go on.
+    /// The writer overtook this reader. Nothing was consumed. [`Reader::resume`] moves the reader to a place that is still there.
     Lapped,
     /// The buffer is too small for the next message. Nothing was consumed.
     TooSmall {
@@ -53,8 +54,8 @@ pub enum Glance {
     Nothing,
     /// A message; its payload is in the buffer.
     Message(Copied),
-    /// Nothing was consumed: there is more to look at than a glance does, or something else than a message.
-    /// [`Reader::poll`] tells.
+    /// Something other than a message is there, or it is time for a longer look. Nothing was consumed. [`Reader::poll`] tells
+    /// what it is.
     Other,
 }
 
@@ -67,33 +68,33 @@ pub struct Copied {
     pub sequence: u64,
     /// The publisher's own mark.
     pub tag: u16,
-    /// Whether a reader may start afresh from it.
+    /// Whether this is a key message, from which a reader may start afresh.
     pub key: bool,
     /// Publish time: low 48 bits of the segment's clock, in ticks.
     pub time: u64,
 }
 
-/// Where a reader that lost its place goes on.
+/// Where a lapped reader goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Resume {
-    /// At the oldest message that will not be overwritten at once: loses least, and is soonest lapped again.
+    /// At the oldest message that will not be overwritten at once. Loses least, and is soonest lapped again.
     #[default]
     Oldest,
-    /// At the next message to come: loses most, and has all the ring ahead of it.
+    /// At the next message to come. Loses most, and has the whole ring ahead of it.
     Latest,
-    /// At the last key message, or at the oldest if that is overwritten or none was published.
+    /// At the last key message; or as [`Oldest`](Self::Oldest), if that message is overwritten or there was none.
     Key,
 }
 
 /// Reads records from a ring.
 ///
-/// What each message needs is one line, the second, and the start of the next, to which the owner may add what it needs:
-/// one reader among many finds nothing of its own in the caches, and waits for each line.
+/// A message needs the second line and the start of the third, in which the owner may keep fields of its own. One reader among
+/// many finds none of its lines in the caches, and waits for each line that it touches.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Reader {
-    // What is rarely asked for.
+    // Cold fields.
     index: Cells,
     geometry: Geometry,
     // The second line.
@@ -102,13 +103,13 @@ pub struct Reader {
     /// Of the next record.
     place: Place,
     // The third.
-    /// As in the geometry, of which a message needs no more.
+    /// A copy of the geometry's, so that a message needs no line of it.
     max_message: u32,
     copier: Copier,
     empties: u8,
     /// Whether the end of the current epoch's stream has been handed out.
     ended: bool,
-    /// How many messages the lazy line was last seen to count; it never counts fewer.
+    /// The lazy line's count of messages when this reader last loaded it. It only grows.
     published: u64,
 }
 
@@ -152,10 +153,11 @@ impl Reader {
         }
     }
 
-    /// As [`poll`](Self::poll), for a buffer of whole records, and with no answer to what is rare: the payload goes to where
-    /// it stands in its record, 16 bytes behind the start of `out`, and what surrounds it in the buffer may change, up to the
-    /// record's last line. Saves the branches that depend on the length, and code; no piece that is copied crosses a line, if
-    /// `out` begins one. Says [`Glance::Other`] of a record that does not fit.
+    /// As [`poll`](Self::poll), but copies whole records and knows only the two common answers.
+    ///
+    /// The payload goes to where it stands in its record, 16 bytes behind the start of `out`. The bytes around it in `out`
+    /// may change, up to the record's last line. The copy needs no branch on the length. If `out` is 64-byte aligned, no
+    /// copied piece crosses a cache line. The answer is [`Glance::Other`] if the record does not fit in `out`.
     #[inline(always)]
     pub fn glance(&mut self, out: &mut [u8]) -> Glance {
         match look_at::<true>(&self.data, &self.header, self.max_message, self.copier, self.place, out) {
@@ -172,31 +174,28 @@ impl Reader {
         }
     }
 
-    /// Takes messages for as long as there are any whose records fit in `out`, up to `most` of them: copies them there, where
-    /// what surrounds them may change, and hands each to `each`. Returns how many there were; [`poll`](Self::poll) tells what
-    /// it was that ended them.
+    /// Copies up to `most` messages to `out`, one after the other, and hands each to `each`. Returns how many there were. It
+    /// stops where there is no message, or one whose record does not fit in `out`; [`poll`](Self::poll) tells which.
     ///
-    /// Small messages that the writer has left behind are copied many at once, if `out` has room for [`RUN`] bytes. Of these,
-    /// whoever panics in `each` and goes on gets those again that came before.
+    /// The bytes around a payload in `out` may change. If `out` has room for [`RUN`] bytes, small messages that the writer has
+    /// left behind are copied many at once. If `each` panics on one of these and the caller goes on, the messages of that run
+    /// come again.
     ///
-    /// Cost of a message: as of `poll`, less what it takes to leave and to come back; of one among many, the lines of its
-    /// record and a look at its header.
+    /// Cost of a message: as of `poll`, less a call and its return. Of a message in a run: the lines of its record, and a look
+    /// at its header.
     #[inline(always)]
-    pub fn take(&mut self, most: usize, out: &mut [u8], mut each: impl FnMut(Copied, &[u8])) -> usize {
-        // The writer waits for that line when it next stores to it, so that nobody looks at it more often than he must.
+    pub fn poll_batch(&mut self, most: usize, out: &mut [u8], mut each: impl FnMut(Copied, &[u8])) -> usize {
+        // The writer waits for this line when it next stores to it, so a reader loads it no more often than it must.
         if self.known() <= KNOWN {
-            self.published = self.header[LAZY_PUBLISHED].load(Ordering::Relaxed);
-            if !cfg!(mutant = "no_run_fence") {
-                fence(Ordering::Acquire); // SYNC POINT: lazy
-            }
+            self.published = lazy::see_for_run(&self.header);
         }
         let mut taken = 0;
         let mut are_small = true;
         while taken < most {
-            // Whatever its size, a record is at least a granule. A gap is one, too, and counts for many: what is copied from
-            // behind it is never looked at.
+            // A record is at least one granule, so so many known messages are at least [`RUN`] bytes. A gap is one granule and
+            // counts for many messages: bytes that were copied from behind it are never looked at.
             if are_small && self.known() >= (RUN / GRANULE) as i64 {
-                let in_run = self.take_run(most - taken, out, &mut each);
+                let in_run = self.poll_run(most - taken, out, &mut each);
                 taken += in_run;
                 if in_run > 0 {
                     continue;
@@ -215,26 +214,25 @@ impl Reader {
         taken
     }
 
-    /// How many messages from the next on are known to have been published, those of gaps among them; none or fewer when the
-    /// last look at the lazy line was too long ago.
+    /// How many messages, from the next one on, are known to have been published. Messages of gaps count. The number is 0 or
+    /// negative when the lazy line was last loaded too long ago.
     #[inline(always)]
     fn known(&self) -> i64 {
         self.published.wrapping_add(1).wrapping_sub(self.place.sequence) as i64
     }
 
-    /// As [`take`](Self::take), of small records that are copied together. The caller knows that there are [`RUN`] bytes of
-    /// records that were published before it looked. None when the first is not small, or no message, or when not all of
-    /// them can be had.
+    /// As [`poll_batch`](Self::poll_batch), for small records that are copied together. The caller knows that [`RUN`] bytes of records were
+    /// published. Takes none when the first record is not small or no message, or when the window does not hold all of them.
     #[inline(always)]
-    fn take_run(&mut self, most: usize, out: &mut [u8], mut each: impl FnMut(Copied, &[u8])) -> usize {
+    fn poll_run(&mut self, most: usize, out: &mut [u8], mut each: impl FnMut(Copied, &[u8])) -> usize {
         let Self { max_message, copier, mut place, .. } = *self;
         let Place { position, sequence: first } = place;
         let Some(record) = self.data.run_at(position, RUN) else { return 0 };
-        let bytes = Commit::from_word(record[0].load(Ordering::Relaxed)).record_bytes();
+        let bytes = commit::peek(&record[0]).record_bytes();
         if bytes > RUN_RECORD {
             return 0;
         }
-        // Records are often of one size: then this is a number of them.
+        // Records are often of one size: then these are whole records.
         let run = (RUN as u32 - RUN as u32 % bytes as u32) as usize;
         let Some(out) = out.get_mut(..run) else { return 0 };
         copier.load_records(&record[..run / WORD as usize], out);
@@ -259,7 +257,7 @@ impl Reader {
         place.sequence.wrapping_sub(first) as usize
     }
 
-    /// What is there is no message that can be had: says what it is.
+    /// Says what is there, when it is no message that can be taken.
     #[cold]
     fn poll_other(&mut self, commit: Commit, out: &mut [u8]) -> Poll {
         let Geometry { capacity, max_message, .. } = self.geometry;
@@ -275,16 +273,16 @@ impl Reader {
         }
         match commit.length() as usize {
             needed if needed > out.len() => Poll::TooSmall { needed },
-            // Outside of the window before and inside now: no writer moves its frontier back. It will be one or the other.
+            // The first look failed and this one did not. The next poll tells.
             _ => Poll::Empty,
         }
     }
 
-    /// Rests for as long as nothing is committed where the next record will stand, and until `rest` says that it is enough;
-    /// false if there still is nothing then. [`poll`](Self::poll) tells what is there.
+    /// Calls `rest` again and again until something is committed where the next record will stand, or until `rest` returns
+    /// true. Says whether something is there; [`poll`](Self::poll) tells what.
     ///
-    /// Touches one word of the ring and nothing else: a process that gets its CPU back among a hundred others finds none of
-    /// its own lines in the cache.
+    /// Touches one word of the ring and nothing else: one process among a hundred finds none of its own lines in the cache when
+    /// it gets its CPU back.
     #[inline(always)]
     pub fn rest_until_due(&self, mut rest: impl FnMut() -> bool) -> bool {
         let word = self.data.word_at(self.place.position);
@@ -311,37 +309,34 @@ impl Reader {
         if is_look_due { self.look() } else { Some(Poll::Empty) }
     }
 
-    /// Whether the next empty poll looks at more.
+    /// Whether the next empty poll is one that calls [`look`](Self::look).
     #[inline(always)]
     fn is_look_due(&self) -> bool {
         self.empties.wrapping_add(1).is_multiple_of(LOOK_EVERY)
     }
 
-    /// Looks at what an empty poll does not: whether the writer has overtaken this reader, or left the segment. `None` if
-    /// something has been committed where the next record stands: [`poll`](Self::poll) tells what.
-    /// Every so many empty polls this happens by itself; call it before a long sleep.
+    /// Looks whether the writer has overtaken this reader or left the segment, which an empty poll does not see. `None` if
+    /// something has been committed where the next record stands; [`poll`](Self::poll) tells what.
+    ///
+    /// One in 64 empty polls does this by itself. Call it before a long sleep.
     #[cold]
     pub fn look(&mut self) -> Option<Poll> {
         if cfg!(mutant = "window_before_close") && !self.in_window(0) {
             return Some(self.outside(Commit::from_word(0)));
         }
-        let state = self.state().map(|(_, state)| state);
-        if !cfg!(mutant = "no_close_fence") {
-            fence(Ordering::Acquire); // SYNC POINT: close
-        }
+        let state = State::unpack(close::see(&self.header)).map(|(_, state)| state);
         // What was committed before the segment was closed or given up still comes first.
-        let commit = Commit::from_word(self.data.word_at(self.place.position).load(Ordering::Relaxed));
+        let commit = commit::peek(self.data.word_at(self.place.position));
         if commit.word() != 0 {
             return crate::fault!("what_is_there_is_nothing").then_some(Poll::Empty);
         }
-        // The window comes last: the zero may be one that cleans a later lap, and then there is more to say than that
-        // the stream ended.
+        // The window comes last: the zero may belong to a later lap, and then the answer is not that the stream ended.
         if !cfg!(mutant = "window_before_close") && !self.in_window(0) {
             return Some(self.outside(commit));
         }
         Some(match state {
             Some(State::Superseded) => Poll::Superseded,
-            // Only for one who joined or resumed behind the end record; all others read it in the stream.
+            // A reader that joined or resumed behind the end record is told here. All others read it in the stream.
             Some(State::Closed) if !self.ended => {
                 self.ended = true;
                 Poll::Control(Control::End)
@@ -372,14 +367,14 @@ impl Reader {
                 self.place.sequence = control.next_sequence(self.place.sequence);
                 Poll::Control(control)
             }
-            // A pad is followed by the record it made room for, at the ring's start. No writer pads a whole ring, so
-            // this recursion ends at once whatever the bytes say.
+            // The record that the pad made room for stands at the ring's start. No writer pads a whole ring, so that this
+            // recursion ends at once whatever the bytes say.
             None if is_pad && commit.record_bytes() < self.geometry.capacity => self.poll_again(out),
             None => Poll::Empty,
         }
     }
 
-    /// What a pad made room for, or what came while a poll found nothing.
+    /// Polls again: behind a pad, or because something was committed during a poll that found nothing.
     #[cold]
     fn poll_again(&mut self, out: &mut [u8]) -> Poll {
         self.poll(out)
@@ -390,10 +385,11 @@ impl Reader {
         if self.in_window(0) { self.corrupt(commit) } else { self.outside(commit) }
     }
 
-    /// Outside of the window on the near side is a lap; beyond the frontier nothing can have been committed.
+    /// Says why a record is outside of the window. On the near side, this reader was lapped. Beyond the frontier nothing can have
+    /// been committed.
     #[cold]
     fn outside(&self, commit: Commit) -> Poll {
-        let frontier = self.header[FRONTIER].load(Ordering::Relaxed);
+        let frontier = window::frontier(&self.header);
         let ahead = frontier.wrapping_sub(self.place.position);
         if self.place.position <= frontier && ahead > self.geometry.capacity {
             Poll::Lapped
@@ -422,8 +418,8 @@ impl Reader {
                 _ => locator.oldest()?,
             },
         };
-        // A search that settled for a place that was overwritten may name one behind this reader's, which is no better. Never
-        // go back and deliver twice: the reader stays, and is still lapped.
+        // A search that settled for an overwritten place may name one behind this reader's. A reader never goes back, because it
+        // would deliver messages twice: it stays, and is still lapped.
         let Some(missed) = place.sequence.checked_sub(self.place.sequence) else { return Ok(0) };
         self.jump(place);
         Ok(missed)
@@ -446,19 +442,19 @@ impl Reader {
         self.place
     }
 
-    /// Messages known to be published and not yet read; up to a few behind the truth.
+    /// Messages that are published and not yet read. Up to 64 behind the truth.
     pub fn lag(&self) -> u64 {
-        let published = self.header[LAZY_PUBLISHED].load(Ordering::Relaxed);
+        let published = lazy::peek(&self.header);
         published.saturating_add(1).saturating_sub(self.place.sequence)
     }
 
-    /// Whether the writer has announced half of the ring beyond this reader: high time to read on.
+    /// Whether the writer's frontier is more than half a ring ahead of this reader.
     pub fn is_far_behind(&self) -> bool {
-        let frontier = self.header[FRONTIER].load(Ordering::Relaxed);
+        let frontier = window::frontier(&self.header);
         frontier.wrapping_sub(self.place.position) > self.geometry.capacity / 2
     }
 
-    /// Epoch and state of the segment; `None` when another program wrote nonsense there.
+    /// Epoch and state of the segment. `None` when another program wrote nonsense there.
     pub fn state(&self) -> Option<(u64, State)> {
         State::unpack(self.header[STATE].load(Ordering::Relaxed))
     }
@@ -468,15 +464,14 @@ impl Reader {
 enum Found {
     /// Nothing yet.
     Nothing,
-    /// A message, which was copied out, and the place after it.
+    /// A message that was copied out, and the place after it.
     Message(Copied, Place),
-    /// Anything else, or a message that cannot be had.
+    /// Anything else, or a message that cannot be taken.
     Other(Commit),
 }
 
-/// Copies the message at `place` to the start of `out`, if that is what there is; with `WHOLE`, to where it stands in its
-/// record, to the end of the last line. Takes the place and not the reader, so that a loop over messages keeps it in
-/// registers.
+/// Copies the message at `place` to the start of `out`, if there is one. With `WHOLE`, copies the whole record but for its
+/// header, to the same offset in `out`. Takes the place and not the reader, so that a loop over messages keeps it in registers.
 #[inline(always)]
 fn look_at<const WHOLE: bool>(
     data: &Cells,
@@ -487,18 +482,12 @@ fn look_at<const WHOLE: bool>(
     out: &mut [u8],
 ) -> Found {
     let Place { position, sequence } = place;
-    let commit = Commit::from_word(data.word_at(position).load(Ordering::Relaxed));
-    if commit.word() == 0 {
-        return Found::Nothing;
-    }
-    if !cfg!(mutant = "no_commit_fence") {
-        fence(Ordering::Acquire); // SYNC POINT: commit
-    }
+    let Some(commit) = commit::see(data.word_at(position)) else { return Found::Nothing };
     if !is_due(commit, sequence, max_message) {
         return Found::Other(commit);
     }
     let (length, bytes) = (commit.length() as usize, commit.record_bytes());
-    // A record that would cross the end of the ring is as little there as one that does not fit in `out`.
+    // No record crosses the end of the ring.
     let Some(record) = data.run_at(position, bytes) else { return Found::Other(commit) };
     let meta = record[1].load(Ordering::Relaxed);
     let payload = &record[HEADER / WORD as usize..];
@@ -516,13 +505,13 @@ fn look_at<const WHOLE: bool>(
     Found::Message(copied, after)
 }
 
-/// Whether this is the message with `sequence`, and none that is too long.
+/// Whether this is the message with `sequence`, and not longer than messages of this ring may be.
 #[inline(always)]
 fn is_due(commit: Commit, sequence: u64, max_message: u32) -> bool {
     commit.is_message(sequence) && commit.length() <= u64::from(max_message)
 }
 
-/// The message whose header this is, at `place`, and the place after it.
+/// The message with this header, at `place`, and the place after it.
 #[inline(always)]
 fn message(commit: Commit, meta: u64, place: Place) -> (Copied, Place) {
     let (Place { position, sequence }, meta) = (place, Meta::from_word(meta));
@@ -531,22 +520,19 @@ fn message(commit: Commit, meta: u64, place: Place) -> (Copied, Place) {
     (Copied { length, sequence, tag: meta.tag(), key, time: meta.time() }, after)
 }
 
-/// For those who mind what stands behind the message, or have no room there.
+/// Copies a payload and no byte more. Out of line, because the fast paths copy whole records.
 #[inline(never)]
 fn load_exactly(copier: Copier, payload: &[AtomicU64], out: &mut [u8]) {
     copier.load(payload, out);
 }
 
-/// Whether nothing read since the commit word can have been overwritten, and the record ends where the writer may
-/// have written: `bytes <= frontier - position <= capacity`, in one comparison.
+/// Whether nothing that was loaded since the commit word can have been overwritten, and the record ends below the frontier:
+/// `bytes <= frontier - position <= capacity`, in one comparison.
 #[inline(always)]
 fn is_in_window(data: &Cells, header: &Cells, position: u64, bytes: u64) -> bool {
     if cfg!(mutant = "no_window_check") {
         return true;
     }
-    if !cfg!(mutant = "no_window_fence") {
-        fence(Ordering::Acquire); // SYNC POINT: window
-    }
-    let frontier = header[FRONTIER].load(Ordering::Relaxed);
+    let frontier = window::frontier_after_loads(header);
     frontier.wrapping_sub(position).wrapping_sub(bytes) <= data.bytes() - bytes
 }

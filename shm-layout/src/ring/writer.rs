@@ -1,47 +1,41 @@
-//! The writing end: one at a time, never waiting, never reading what a reader wrote.
+//! The writing end. It never waits, and it never reads what a reader wrote.
 //!
-//! Relies on the caller to hold the channel's writer lock: two writers on one ring are outside of the protocol.
+//! The caller holds the channel's writer lock: two writers on one ring are outside of the protocol.
 
 use crate::error::{Corrupt, OutOfSequences, TooLarge, WriteError};
 use crate::layout::geometry::{AHEAD, GRANULE, Geometry, MAX_SEQUENCE, RECORD_HEADER, WORD, record_bytes};
 use crate::layout::header::{
-    FRONTIER, HAS_SESSION, LAZY_BYTES, LAZY_KEY, LAZY_PUBLISHED, LAZY_TIME, SESSION, SESSION_REST, STATE,
-    State, WRITER_PID,
+    FRONTIER, HAS_SESSION, LAZY_BYTES, LAZY_KEY, LAZY_TIME, SESSION, SESSION_REST, STATE, State, WRITER_PID,
 };
 use crate::layout::record::{Commit, Control, Flags, Meta, session_words};
 use crate::ring::cells::{Cells, RingCells};
 use crate::ring::copy::{self, Copier};
 use crate::ring::locate::{Found, LocateError, Locator, Miss, Place};
-use crate::sync::{Ordering, fence};
+use crate::ring::sync_points::{close, commit, index, lazy, window};
+use crate::sync::Ordering;
 use std::mem::offset_of;
 use thiserror::Error;
 
-/// Messages between two updates of the lazy line; joiners walk little farther than this, for at most a pad stands before
-/// each. Fewer than index entries, so that no entry is reused while the lazy line names it.
+/// Messages between two updates of the lazy line. A joiner walks over at most so many messages, each with at most one pad
+/// before it. The number is smaller than the number of index entries, so that no entry is reused while the lazy line names it.
 pub(crate) const LAZY_EVERY: u64 = if cfg!(loom) { 2 } else { 64 };
 const LINE_WORDS: usize = (GRANULE / WORD) as usize;
-/// The state word has no room for more.
+/// The largest epoch that the state word has room for.
 const MAX_EPOCH: u64 = u64::MAX >> 8;
-/// Records up to this size, in bytes, are followed by cleaning ahead. For larger ones it costs more than it hides: each of
-/// their lines would be fetched twice, for the zero and for the payload.
+/// After a record of up to so many bytes, the writer cleans ahead. After larger records this would cost more than it hides:
+/// each line of the next record would be fetched twice, once for the zero and once for the payload.
 const SMALL: u64 = 8 * GRANULE;
-/// Granules are cleaned ahead when so many bytes of them can be.
+/// The writer cleans ahead once so many bytes have to be cleaned.
 const AT_ONCE: u64 = AHEAD / 4 / GRANULE * GRANULE;
-// A small record finds clean what it needs: itself, and the granule behind it.
+// A small record needs clean granules for itself and the granule behind it: it finds them clean.
 const _: () = assert!(cfg!(loom) || SMALL + GRANULE <= AHEAD - AT_ONCE);
 /// Payload bytes that share the first line with the record's header.
 const INLINE: usize = (GRANULE - RECORD_HEADER) as usize;
 
-// The release sides of the protocol, each of which one mutant takes away.
-const COMMIT: Ordering = if cfg!(mutant = "relaxed_commit") { Ordering::Relaxed } else { Ordering::Release };
-const INDEX: Ordering = if cfg!(mutant = "relaxed_index") { Ordering::Relaxed } else { Ordering::Release };
-const LAZY: Ordering = if cfg!(mutant = "relaxed_lazy") { Ordering::Relaxed } else { Ordering::Release };
-const CLOSED: Ordering = if cfg!(mutant = "relaxed_close") { Ordering::Relaxed } else { Ordering::Release };
-
 /// Why a ring cannot be written to. It was left as it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum TakeError {
-    /// Its readers have been told that nothing more comes here.
+pub enum TakeOverError {
+    /// The segment was given up for another, and its readers have been told so.
     #[error("the segment was given up for another: open the channel again")]
     Superseded,
     /// The place to go on from could not be found.
@@ -49,17 +43,17 @@ pub enum TakeError {
     Locate(#[from] LocateError),
 }
 
-impl From<Miss> for TakeError {
+impl From<Miss> for TakeOverError {
     fn from(miss: Miss) -> Self {
         match miss {
             Miss::Corrupt(corrupt) => corrupt.into(),
-            // Nobody else writes: a place that lies outside of the ring is no writer's doing.
+            // Nobody else writes, and no writer of ours leaves a place outside of the ring.
             Miss::Overrun => Corrupt { position: 0, sequence: 0, word: 0 }.into(),
         }
     }
 }
 
-impl From<Corrupt> for TakeError {
+impl From<Corrupt> for TakeOverError {
     fn from(corrupt: Corrupt) -> Self {
         Self::Locate(corrupt.into())
     }
@@ -76,8 +70,8 @@ struct Tail {
 
 /// Writes records into a ring.
 ///
-/// The first two lines of it are all that most messages need, a copy of one of the geometry's figures among them: who
-/// publishes now and then finds none of it in the caches, and waits for each.
+/// Most messages need only the first two lines, which is why a copy of `max_message` stands there. A publisher that publishes
+/// rarely finds no line in its caches, and waits for each line that it touches.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Writer {
@@ -90,7 +84,7 @@ pub struct Writer {
     clean: u64,
     /// What FRONTIER holds.
     frontier: u64,
-    /// Payloads are shorter than this: by one than the largest message, or 0 once no sequence is left.
+    /// Every payload is shorter than this many bytes. It is the size of the largest message and 1, or 0 once no sequence is left.
     limit: u32,
     copier: Copier,
     // The second line.
@@ -98,7 +92,7 @@ pub struct Writer {
     header: Cells,
     bytes: u64,
     last_key: u64,
-    // What is rarely asked for.
+    // Cold fields.
     geometry: Geometry,
     epoch: u64,
 }
@@ -106,19 +100,24 @@ pub struct Writer {
 const _: () = assert!(offset_of!(Writer, geometry) == 128, "two lines before it");
 
 impl Writer {
-    /// Takes a ring that the caller holds the writer lock of: a new one, one that was closed, or one whose writer died.
+    /// Takes over a ring: a new one, one that was closed, or one whose writer died. The caller holds its writer lock.
     ///
-    /// The epoch grows by one; unless the ring is new, readers find an epoch record in the stream. Costs a walk over
-    /// at most some 128 records and a chunk's worth of stores.
+    /// The epoch grows by one. Unless the ring is new, readers find an epoch record in the stream. Cost: a walk over at most
+    /// 128 records or so, and a chunk's worth of stores.
     ///
     /// # Errors
-    /// [`TakeError::Superseded`], or [`LocateError::Corrupt`] when the walk meets what no writer of ours leaves; the ring
-    /// is then left as it was.
-    pub fn take(cells: RingCells, geometry: Geometry, pid: u32, time: u64) -> Result<Self, TakeError> {
+    /// [`TakeOverError::Superseded`]; or [`LocateError::Corrupt`] when the walk meets bytes that no writer of ours leaves. The ring
+    /// is unchanged then.
+    pub fn take_over(
+        cells: RingCells,
+        geometry: Geometry,
+        pid: u32,
+        time: u64,
+    ) -> Result<Self, TakeOverError> {
         let old_epoch = match cells.header[STATE].load(Ordering::Relaxed) {
             0 => 0,
             word => match State::unpack(word) {
-                Some((_, State::Superseded)) => return Err(TakeError::Superseded),
+                Some((_, State::Superseded)) => return Err(TakeOverError::Superseded),
                 Some((epoch, _)) if epoch < MAX_EPOCH => epoch,
                 _ => return Err(Corrupt { position: 0, sequence: 0, word }.into()),
             },
@@ -143,7 +142,8 @@ impl Writer {
         writer.header[STATE].store(State::Recovering.pack(writer.epoch), Ordering::Relaxed);
         writer.header[WRITER_PID].store(u64::from(pid), Ordering::Relaxed);
         if let Some(gap) = tail.gap {
-            // In the dead writer's order: the lazy line moves on before the entry that it names may be the tail's.
+            // This is the order in which the dead writer would have gone on: the lazy line moves on first, and only then may the
+            // entry that it named become the tail's.
             writer.index_gap(gap, writer.next);
             writer.update_lazy(time);
         }
@@ -153,21 +153,18 @@ impl Writer {
         if old_epoch > 0 {
             writer.control(Control::Epoch { epoch: writer.epoch }, time);
         }
-        // Readers act on no state but those that end a segment; the others inform.
+        // Readers act only on the states that end a segment. This one informs tools.
         writer.header[STATE].store(State::Active.pack(writer.epoch), Ordering::Relaxed);
         Ok(writer)
     }
 
-    /// Makes whatever a dead writer left above the tail harmless; the argument is in the module's paper.
+    /// Makes harmless what a dead writer left above the tail. `ring/mod.rs` has the argument.
     fn repair(&mut self) {
         let target = (self.tail + AHEAD).max(self.frontier).next_multiple_of(self.geometry.chunk);
         if !cfg!(mutant = "takeover_without_frontier") {
             self.frontier = target;
-            self.header[FRONTIER].store(self.frontier, Ordering::Relaxed);
-            if !cfg!(mutant = "takeover_without_fence") {
-                fence(Ordering::Release); // SYNC POINT: window
-            }
         }
+        window::announce_on_takeover(&self.header, self.frontier);
         self.clean = self.tail;
         if cfg!(mutant = "takeover_without_clean") {
             self.clean = target;
@@ -178,8 +175,8 @@ impl Writer {
 
     /// Publishes one message and returns its sequence. Wait-free; no allocation, lock or system call.
     ///
-    /// `time` is in ticks of the segment's clock. Cost: the stores of the record's lines, one zero a granule, one
-    /// index entry; once a chunk one store that every reader will fetch.
+    /// `time` is in ticks of the segment's clock. Cost: the stores to the record's lines, one zero a granule, and one index
+    /// entry; once a chunk, one store to a line that every reader then fetches.
     ///
     /// # Errors
     /// [`WriteError`]; nothing is published then.
@@ -188,9 +185,9 @@ impl Writer {
         self.record(payload, tag, key, || time)
     }
 
-    /// As [`publish`](Self::publish), and reads the clock itself: for a small message at the last moment, while its
-    /// lines come from the readers' cores, so that the reading adds nothing to the latency; for a larger one first, so
-    /// that the age of a message includes all of its copying.
+    /// As [`publish`](Self::publish), but it reads the clock itself. For a small message it does so last, while the record's
+    /// lines come from the readers' cores, so that reading the clock adds no latency. For a larger message it does so first, so
+    /// that the age of the message includes all of its copying.
     ///
     /// # Errors
     /// [`WriteError`]; nothing is published then.
@@ -224,7 +221,7 @@ impl Writer {
         let is_small = bytes <= SMALL;
         let early = if is_small { None } else { Some(now()) };
         let record = match self.data.run_at(self.tail, bytes) {
-            // After small records both things that `prepare` does have been done ahead.
+            // The record before this one was small and did ahead what `prepare` would do here.
             Some(record) if self.tail + bytes + GRANULE <= self.clean => record,
             _ => {
                 self.make_room(bytes);
@@ -232,15 +229,15 @@ impl Writer {
             }
         };
         let line = record.first_chunk::<LINE_WORDS>().expect("a whole line");
-        let [commit, meta, inline @ ..] = line;
-        // The line that readers poll comes last and in one burst, so that they cannot take it away half way.
+        let [word, meta, inline @ ..] = line;
+        // Readers poll the first line. It is stored last and in one burst, so that no reader fetches it half-written.
         let first = self.copier.store_rest::<INLINE>(&record[(RECORD_HEADER / WORD) as usize..], payload);
         let time = early.unwrap_or_else(now);
         meta.store(Meta::new(tag, time).word(), Ordering::Relaxed);
         copy::store_inline(inline, first);
         let sequence = self.next;
         let flags = if key { Flags::KEY } else { Flags::VALID };
-        commit.store(Commit::new(sequence, flags, length).word(), COMMIT); // SYNC POINT: commit
+        commit::publish(word, Commit::new(sequence, flags, length));
         self.tail += bytes;
         self.next = sequence + 1;
         self.bytes = self.bytes.wrapping_add(length);
@@ -267,8 +264,8 @@ impl Writer {
         }
     }
 
-    /// Says in the stream that messages up to `to` will never come; the next message has sequence `to + 1`.
-    /// Does nothing when `to` lies behind.
+    /// Publishes a gap record: messages up to and including `to` will never come, and the next one has sequence `to + 1`.
+    /// Does nothing when `to` is below the next sequence.
     ///
     /// # Errors
     /// [`OutOfSequences`] when `to` is [`MAX_SEQUENCE`] or more; nothing is said then.
@@ -282,21 +279,22 @@ impl Writer {
         Ok(())
     }
 
-    /// Says in the stream that the remote publisher began a new session, whose identity is ten bytes long.
+    /// Publishes a session record: the remote publisher began a new session, whose identity is ten bytes long.
     pub fn session(&mut self, identity: [u8; 10], time: u64) {
         let [high, low] = session_words(identity);
-        // Noted only once it was said: a successor of one that dies in between says it again.
+        // The header notes the session after the stream has it. If this writer dies in between, its successor publishes the
+        // record again.
         self.header[SESSION_REST].store(0, Ordering::Relaxed);
         self.control(Control::Session { high, low }, time);
         self.header[SESSION].store(high, Ordering::Relaxed);
         self.header[SESSION_REST].store(low | HAS_SESSION, Ordering::Relaxed);
     }
 
-    /// Ends the stream: readers get everything published so far and then the end. Nothing may be published after it.
+    /// Ends the stream: readers get everything published so far, and then the end. The caller publishes nothing after this.
     pub fn close(&mut self, time: u64) {
         self.control(Control::End, time);
         self.header[WRITER_PID].store(0, Ordering::Relaxed);
-        self.header[STATE].store(State::Closed.pack(self.epoch), CLOSED); // SYNC POINT: close
+        close::publish(&self.header, State::Closed.pack(self.epoch));
     }
 
     /// The sequence of the next message.
@@ -327,8 +325,8 @@ impl Writer {
         let next = control.next_sequence(self.next);
         let is_gap = next > self.next;
         if is_gap {
-            // A gap may reuse any entry of the index, also the one that the lazy line names; then it names the gap
-            // itself, which is where a walk must start, whichever side of the gap the lazy line is on.
+            // A gap may reuse any entry of the index, and so the entry that the lazy line names. That entry then names the gap
+            // record, which is the right start for a walk on both sides of the gap.
             self.update_lazy(time);
         }
         let record = self.data.run_at(self.tail, GRANULE).expect("there is room now");
@@ -336,7 +334,7 @@ impl Writer {
         for (word, value) in record[2..].iter().zip(control.words()) {
             word.store(value, Ordering::Relaxed);
         }
-        record[0].store(Commit::new(self.next, Flags::CONTROL, Control::BYTES).word(), COMMIT); // SYNC POINT: commit
+        commit::publish(&record[0], Commit::new(self.next, Flags::CONTROL, Control::BYTES));
         self.tail += GRANULE;
         self.next = next;
         if is_gap {
@@ -349,7 +347,7 @@ impl Writer {
         self.update_lazy(time);
     }
 
-    /// Prepares `bytes` contiguous bytes at the tail, mostly for records that are not small.
+    /// Prepares `bytes` contiguous bytes at the tail. Small records mostly need no call.
     #[inline(never)]
     fn make_room(&mut self, bytes: u64) {
         if self.data.run_at(self.tail, bytes).is_none() {
@@ -358,23 +356,23 @@ impl Writer {
         self.prepare(self.tail + bytes);
     }
 
-    /// Fills the rest of the ring, because records never cross its end.
+    /// Fills the rest of the ring with a pad, because records never cross its end.
     #[cold]
     fn pad(&mut self) {
         let capacity = self.data.bytes();
         let to_end = capacity - (self.tail & (capacity - 1));
         self.prepare(self.tail + to_end);
         let commit = Commit::new(self.next, Flags::PAD, to_end - RECORD_HEADER);
-        self.data.word_at(self.tail).store(commit.word(), COMMIT);
+        commit::publish(self.data.word_at(self.tail), commit);
         self.tail += to_end;
         self.committed();
     }
 
-    /// Announces everything up to `end`, where the record to come will end, and makes sure that the commit word there is
-    /// zero. The store of that zero comes first of all, so that its cache miss passes while the payload's do.
+    /// Announces everything up to `end`, where the next record will end, and makes the commit word there zero. That store
+    /// comes before the payload's, so that its cache miss overlaps with theirs.
     fn prepare(&mut self, end: u64) {
         let need = end + GRANULE;
-        // What lies inside the record gets payload: nobody looks for a commit word there.
+        // The granules inside the record get payload: no reader looks for a commit word there.
         self.clean = self.clean.max(end);
         if cfg!(mutant = "no_clean_ahead") {
             self.clean = need;
@@ -382,8 +380,9 @@ impl Writer {
         self.clean_until(need);
     }
 
-    /// Cleans what the next records will need. After the commit, because stores become visible in their order on x86-64:
-    /// before it, the readers would wait for these cache misses. Several at a time, which is less code a message.
+    /// Zeroes commit words that the next records will need. This comes after the commit: on x86-64 stores become visible in
+    /// their order, so that before the commit readers would wait for these cache misses. Several granules are cleaned at a
+    /// time, so that most messages execute less code.
     #[inline(always)]
     fn clean_ahead(&mut self) {
         if self.clean < self.tail + AHEAD - AT_ONCE {
@@ -391,7 +390,7 @@ impl Writer {
         }
     }
 
-    /// Announces everything up to `need` and zeroes the commit words before it that are not clean yet.
+    /// Announces everything up to `need`, and zeroes the commit words below it that are not clean yet.
     #[inline]
     fn clean_until(&mut self, need: u64) {
         if need > self.frontier {
@@ -408,10 +407,7 @@ impl Writer {
         if cfg!(mutant = "frontier_after_data") {
             return;
         }
-        self.header[FRONTIER].store(frontier, Ordering::Relaxed);
-        if !cfg!(mutant = "no_frontier_fence") {
-            fence(Ordering::Release); // SYNC POINT: window
-        }
+        window::announce(&self.header, frontier);
     }
 
     #[inline]
@@ -422,7 +418,7 @@ impl Writer {
         }
     }
 
-    /// Notes where the next sequence will stand.
+    /// Updates the index after a commit: the next sequence will stand at the tail.
     #[inline]
     fn committed(&self) {
         if cfg!(mutant = "frontier_after_data") {
@@ -433,14 +429,15 @@ impl Writer {
 
     #[inline]
     fn store_index(&self, place: Place) {
-        self.index.wrapped(place.sequence).store(place.position, INDEX); // SYNC POINT: index
+        index::publish(&self.index, place.sequence, place.position);
     }
 
-    /// Tells joiners how far the stream has come. Rare, and kept out of the way of what is done for each message.
+    /// Updates the lazy line, from which joiners learn how far the stream has come. Kept out of line, because most messages do
+    /// not call it.
     #[cold]
     #[inline(never)]
     fn update_lazy(&mut self, time: u64) {
-        // The update after this one comes before the sequences are used up.
+        // Sequences would run out before the next update: refuse all further messages.
         if self.next > MAX_SEQUENCE - LAZY_EVERY {
             self.limit = 0;
         }
@@ -448,17 +445,16 @@ impl Writer {
         self.count_for_joiners();
     }
 
-    /// The lazy line but for the time.
+    /// Updates the lazy line but for its time.
     #[inline]
     fn count_for_joiners(&self) {
         let header = &self.header;
         header[LAZY_KEY].store(self.last_key, Ordering::Relaxed);
         header[LAZY_BYTES].store(self.bytes, Ordering::Relaxed);
-        header[LAZY_PUBLISHED].store(self.next - 1, LAZY); // SYNC POINT: lazy
+        lazy::publish(header, self.next - 1);
     }
 
-    /// Points the sequences after `gap.sequence` up to and including `next` at the gap record, as far as the index
-    /// reaches.
+    /// Makes the index entries of the sequences `gap.sequence + 1..=next` name the gap record, as far as the index reaches.
     fn index_gap(&self, gap: Place, next: u64) {
         let reachable = next.saturating_sub(self.geometry.index_entries - 1);
         for sequence in reachable.max(gap.sequence + 1)..=next {
@@ -467,19 +463,19 @@ impl Writer {
     }
 }
 
-/// Finds the tail of a ring that nobody writes to, from the lazy line on, which a record must confirm: the sequences would
-/// jump to where a forged one says.
-fn walk(cells: &RingCells, geometry: Geometry) -> Result<Tail, TakeError> {
-    let lazy = |word: usize| cells.header[word].load(Ordering::Relaxed);
+/// Finds the tail of a ring that nobody writes to. The walk begins at the lazy line, which a record must confirm: otherwise a
+/// forged lazy line could make the sequences jump.
+fn walk(cells: &RingCells, geometry: Geometry) -> Result<Tail, TakeOverError> {
+    let cold = |word: usize| cells.header[word].load(Ordering::Relaxed);
     let locator = Locator::new(cells.clone(), geometry);
     let hint = locator.hint()?;
     if matches!(locator.inspect(hint)?, Found::Nothing) && !crate::fault!("any_count_is_gone_on_from") {
         locator.confirm(hint)?;
     }
-    let mut tail = Tail { place: hint, gap: None, last_key: lazy(LAZY_KEY), bytes: lazy(LAZY_BYTES) };
+    let mut tail = Tail { place: hint, gap: None, last_key: cold(LAZY_KEY), bytes: cold(LAZY_BYTES) };
     let mut steps = 0;
     while let Found::Record { commit, sequence, after } = locator.inspect(tail.place)? {
-        // The lazy line follows at least every so many messages, and each gap at once.
+        // A writer updates the lazy line at least once in so many messages, and at each gap.
         if steps > 2 * LAZY_EVERY || tail.gap.is_some() {
             return Err(Corrupt { position: tail.place.position, sequence, word: commit.word() }.into());
         }

@@ -148,14 +148,16 @@ impl Reading {
             }
             how => how,
         };
-        let (began, waited) = (Instant::now(), waited());
+        let (began, before) = (Instant::now(), on_cpu_and_waiting());
         let called = self.call(how, deadline);
         let (asked, took) = (deadline.saturating_duration_since(began), began.elapsed());
         let asked = if matches!(how, How::Deadline | How::Async) { asked } else { Duration::ZERO };
         if took > asked + SLACK {
-            let waited_us = self::waited().saturating_sub(waited) / 1000;
+            let after = on_cpu_and_waiting();
+            let [ran_us, waited_us] = [0, 1].map(|i: usize| after[i].saturating_sub(before[i]) / 1000);
             let (asked_us, took_us) = (asked.as_micros() as u64, took.as_micros() as u64);
-            self.recorder.fact(Fact::Late { call: format!("{how:?}"), asked_us, took_us, waited_us });
+            let call = format!("{how:?}");
+            self.recorder.fact(Fact::Late { call, asked_us, took_us, ran_us, waited_us });
         }
         let events = match called {
             Ok(events) => events,
@@ -284,8 +286,9 @@ fn has_descriptors() -> bool {
     files.is_ok()
 }
 
-/// Nanoseconds that this thread was ready to run and another had the CPU, so far.
-fn waited() -> u64 {
+/// Nanoseconds so far in which this thread had a CPU, and in which it was ready to run and another had the CPU.
+fn on_cpu_and_waiting() -> [u64; 2] {
     let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    text.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or(0)
+    let mut words = text.split_whitespace().map(|word| word.parse().unwrap_or(0));
+    std::array::from_fn(|_| words.next().unwrap_or(0))
 }

@@ -101,14 +101,14 @@ fn check_publishing(history: &History, findings: &mut Findings) {
 fn check_lateness(history: &History, findings: &mut Findings) {
     for reader in &history.subscriptions {
         for Entry { at, what } in &reader.seen {
-            let Fact::Late { call, asked_us, took_us, waited_us } = what else { continue };
+            let Fact::Late { call, asked_us, took_us, ran_us, waited_us } = what else { continue };
             let began = at.saturating_sub(took_us * 1000);
             let stopped_us = stopped(history, &reader.actor, began, *at) / 1000;
             let excused = asked_us + waited_us + stopped_us + LATE_US;
             if *took_us > excused {
                 let what = format!(
-                    "{call} took {took_us} us instead of {asked_us}; it waited {waited_us} us for the CPU and was \
-                     stopped for {stopped_us} us"
+                    "{call} took {took_us} us instead of {asked_us}; it ran for {ran_us} us, waited {waited_us} us for \
+                     the CPU and was stopped for {stopped_us} us"
                 );
                 findings.add(5, "late", &reader.actor, what);
             }

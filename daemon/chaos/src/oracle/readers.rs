@@ -85,14 +85,14 @@ impl Cursor<'_> {
             Fact::Odd { sequence, length, tag, key, head } => {
                 let marks = Marks { tag: *tag, key: *key };
                 let candidates = self.identify(*sequence, *length, marks, head);
-                match candidates.first() {
+                match candidates.iter().find(|message| self.is_likely(message)).or(candidates.first()) {
                     Some(&message) => {
-                        let before = self.life;
+                        let before = (self.life, self.told, self.last);
                         self.message(*sequence, message, findings);
                         let life = |message: &Identity| self.lives.life(message.publisher);
                         if candidates.iter().any(|other| life(other) != life(&message)) {
                             // It does not tell which beginning this is.
-                            self.life = before;
+                            (self.life, self.told, self.last) = before;
                         }
                     }
                     None => {
@@ -157,6 +157,15 @@ impl Cursor<'_> {
                 findings.add(5, "last_message_missing", who, what);
             }
             _ => {}
+        }
+    }
+
+    /// Whether a message comes from the publisher that was last heard, or from the one whose epoch was just told.
+    fn is_likely(&self, message: &Identity) -> bool {
+        let epoch = || self.history.publication(message.publisher).map(|publication| publication.epoch);
+        match self.told {
+            Some(told) => epoch() == Some(told),
+            None => self.last == Some(message.publisher),
         }
     }
 

@@ -170,6 +170,40 @@ fn a_message_that_says_nothing_is_of_the_beginning_that_is_read() {
     assert_found(&judge(vec![got(0, other), odd(other)]), "silent_restart");
 }
 
+/// The same for the epoch: a message that two publishers may have published is taken for one of the epoch that was just told.
+#[test]
+fn a_message_that_says_nothing_is_of_the_epoch_that_was_told() {
+    const COUNT: u32 = 4000;
+    let opens = |publisher, epoch, next: u64, count| {
+        vec![
+            Fact::Opening { channel: "a".into(), publisher },
+            Fact::Opened { next, epoch, capacity: CAPACITY, largest: LARGEST },
+            Fact::Publishing { first: first(publisher, 0), count, sizes: Sizes::Tiny, next },
+            Fact::Published { count, next: next + u64::from(count), error: None },
+        ]
+    };
+    let is_empty = |publisher, counter| first(publisher, counter).length(Sizes::Tiny, LARGEST) == 0;
+    // Publisher 2 begins its epoch with an empty message, where the beginning before had one, too.
+    let at_both = (1..COUNT).find(|at| is_empty(0, *at) && is_empty(2, 0)).map(|at| (2, at));
+    let (second, before) = at_both.unwrap_or_else(|| {
+        let publisher = (3..1000).find(|publisher| is_empty(*publisher, 0)).expect("one in 16");
+        (publisher, (1..COUNT).find(|at| is_empty(0, *at)).expect("one in 16"))
+    });
+    let mut history = History { profile: Some(Profile::Strict), ..History::default() };
+    let removed = Deed::MayRestart { channel: "a".into(), why: "removed".into() };
+    history.deeds = vec![Entry { at: 500, what: removed }, Entry { at: 501, what: Deed::Over }];
+    history.add_actor("p", at(10, opens(0, 1, 1, COUNT)));
+    history.add_actor("q", at(900, opens(1, 1, 1, before)));
+    let sequence = u64::from(before) + 1;
+    history.add_actor("s", at(1000, opens(second, 2, sequence, 100)));
+    let empty = Fact::Odd { sequence, length: 0, tag: 0, key: false, head: String::new() };
+    let bytes = total_bytes(first(second, 1), 5, Sizes::Tiny, LARGEST);
+    let rest = Fact::Got { sequence: sequence + 1, first: first(second, 1), count: 5, bytes };
+    history.add_actor("r", at(2000, reads(vec![Fact::NewEpoch { epoch: 2 }, empty, rest])));
+    let found: Vec<_> = judge_history(&history).into_iter().map(|violation| violation.name).collect();
+    assert_eq!(found, Vec::<String>::new());
+}
+
 /// A reader that has heard of a publisher and seeks within what that one wrote is not told of it again, whatever comes first there.
 #[test]
 fn an_epoch_is_told_once() {
@@ -206,8 +240,13 @@ fn losses_without_cause_are_found() {
 #[test]
 fn lives_that_end_badly_are_found() {
     assert_found(&judge(vec![got(1, 0, 0, 10), Fact::Finished { found: false }]), "last_message_missing");
-    let late =
-        Fact::Late { call: "Deadline".into(), asked_us: 20_000, took_us: 2_000_000, waited_us: 100_000 };
+    let late = Fact::Late {
+        call: "Deadline".into(),
+        asked_us: 20_000,
+        took_us: 2_000_000,
+        ran_us: 0,
+        waited_us: 100_000,
+    };
     assert_found(&judge(vec![late]), "late");
     let failed = Fact::RecvFailed { kind: "Corrupt".into(), why: String::new() };
     assert_found(&judge(vec![failed]), "receive_failed");
@@ -221,7 +260,8 @@ fn lives_that_end_badly_are_found() {
 
 #[test]
 fn a_stopped_actor_is_not_late() {
-    let late = |took_us| Fact::Late { call: "Deadline".into(), asked_us: 20_000, took_us, waited_us: 0 };
+    let late =
+        |took_us| Fact::Late { call: "Deadline".into(), asked_us: 20_000, took_us, ran_us: 0, waited_us: 0 };
     let mut history = History { profile: Some(Profile::Files), ..History::default() };
     let signal =
         |at, signal: &str| Entry { at, what: Deed::Signalled { who: "r".into(), signal: signal.into() } };

@@ -143,7 +143,7 @@ pub(super) struct Story {
 impl Story {
     pub(super) fn begin() -> Self {
         let (cells, geometry) = new_ring();
-        let writer = Writer::take(cells.clone(), geometry, 1, 0).expect("a new ring");
+        let writer = Writer::take_over(cells.clone(), geometry, 1, 0).expect("a new ring");
         Self { cells, geometry, writer: Some(writer), records: Vec::new(), dying: None }
     }
 
@@ -222,7 +222,7 @@ impl Story {
         let mut epoch = 0;
         let (cells, geometry) = (self.cells.clone(), self.geometry);
         let died = !kill_after(stores, || {
-            epoch = Writer::take(cells, geometry, 2, 5).expect("a ring of ours").epoch()
+            epoch = Writer::take_over(cells, geometry, 2, 5).expect("a ring of ours").epoch()
         });
         let after = Place { position: before.position + GRANULE, ..before };
         if died {
@@ -235,11 +235,11 @@ impl Story {
     }
 
     /// Another writer takes the ring over from one that died or closed it. What that one had committed must be there.
-    pub(super) fn take(&mut self) {
+    pub(super) fn take_over(&mut self) {
         let before = self.place();
         self.writer = None;
         let writer =
-            Writer::take(self.cells.clone(), self.geometry, 2, 5).expect("the ring is broken: refused");
+            Writer::take_over(self.cells.clone(), self.geometry, 2, 5).expect("the ring is broken: refused");
         let epoch = writer.epoch();
         let after = Place { position: writer.position(), sequence: writer.next_sequence() };
         let tail = Place { position: after.position - GRANULE, ..after };
@@ -425,7 +425,7 @@ fn take(mut reader: Reader) -> Vec<Seen> {
     let mut seen = Vec::new();
     let mut out = [0; 2 * GRANULE as usize];
     let mut before = reader.place();
-    reader.take(GRANULES as usize, &mut out, |copied, payload| {
+    reader.poll_batch(GRANULES as usize, &mut out, |copied, payload| {
         let Copied { length, sequence, tag, time, .. } = copied;
         let position = before.position + record_bytes(length as u64);
         let after = Place { position, sequence: before.sequence + 1 };
