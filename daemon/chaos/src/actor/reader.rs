@@ -148,9 +148,10 @@ impl Reading {
             }
             how => how,
         };
-        let (began, before) = (Instant::now(), on_cpu_and_waiting());
+        let (began, before, noted) = (Instant::now(), on_cpu_and_waiting(), self.recorder.noting);
         let called = self.call(how, deadline);
-        let (asked, took) = (deadline.saturating_duration_since(began), began.elapsed());
+        let took = began.elapsed().saturating_sub(self.recorder.noting - noted);
+        let asked = deadline.saturating_duration_since(began);
         let asked = if matches!(how, How::Deadline | How::Async) { asked } else { Duration::ZERO };
         if took > asked + SLACK {
             let after = on_cpu_and_waiting();

@@ -23,6 +23,8 @@ pub(super) struct Recorder {
     written: Instant,
     /// Events so far.
     pub(super) events: u64,
+    /// Time spent on noting them. It is this program's and not the library's: notes allocate memory.
+    pub(super) noting: Duration,
 }
 
 #[derive(Debug)]
@@ -44,6 +46,7 @@ impl Recorder {
             ready: Vec::new(),
             written: Instant::now(),
             events: 0,
+            noting: Duration::ZERO,
         }
     }
 
@@ -58,7 +61,13 @@ impl Recorder {
     }
 
     pub(super) fn note(&mut self, event: Event<'_>) {
+        let began = Instant::now();
         self.events += 1;
+        self.seen(event);
+        self.noting += began.elapsed();
+    }
+
+    fn seen(&mut self, event: Event<'_>) {
         let fact = match event {
             Event::Message(message) => return self.message(&message),
             Event::Lapped(lapped) => Fact::Lapped { missed: lapped.missed, resumed_at: lapped.resumed_at },
