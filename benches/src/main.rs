@@ -214,7 +214,7 @@ fn main() -> Result<ExitCode> {
         (passed, failed) = (passed + complete, failed + incomplete);
         print_failures(&answer);
         if let Some(path) = path_of(&args, &answer) {
-            report::write_json(&answer, &path)?;
+            report::files::write_json(&answer, &path)?;
         }
     }
     println!("{passed} passed, {failed} failed");

@@ -3,14 +3,13 @@
 //!
 //! Machines drift, so where the ideal ring took part, what is compared is the ratio to it in the same lap.
 
-use super::contests::FIGURES;
-use super::load;
-use crate::questions::table::ns;
+use super::contests::{FIGURES, Measure};
+use super::files::load;
+use crate::rig::names::{IDEAL, SHMCAST};
 use crate::rig::plan::Answer;
 use crate::rig::round::Outcome;
 use crate::rig::spec::Contestant;
 use crate::rig::stats::median;
-use crate::transport::{IDEAL, SHMCAST};
 use anyhow::{Result, ensure};
 use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 use serde::Serialize;
@@ -45,6 +44,8 @@ pub struct Change {
     pub contestant: String,
     /// Which figure.
     pub figure: String,
+    /// The unit of the figure.
+    pub unit: String,
     /// Whether both are ratios to the ideal ring.
     pub over_ideal: bool,
     /// Median, least and most then.
@@ -131,7 +132,8 @@ impl Comparison {
                 if over_ideal {
                     answer.ratios(case, (who, &Contestant::new(IDEAL, who.wait)), figure.of)
                 } else {
-                    answer.comparable(case, who).iter().map(|(_, o): &(_, &Outcome)| (figure.of)(o)).collect()
+                    let rounds = answer.comparable(case, who);
+                    rounds.iter().map(|(_, o): &(_, &Outcome)| (figure.of)(o)).collect()
                 }
             };
             let (then, now) = (values(old), values(new));
@@ -144,10 +146,11 @@ impl Comparison {
                 case: case.into(),
                 contestant: who.name(),
                 figure: figure.name.into(),
+                unit: if over_ideal { "of the ideal ring's".into() } else { figure.measure.unit().into() },
                 over_ideal,
                 old: summary(&then),
                 new: summary(&now),
-                verdict: verdict(&then, &now, figure.more),
+                verdict: verdict(&then, &now, figure.measure == Measure::Rate),
             });
         }
         few
@@ -184,7 +187,7 @@ impl fmt::Display for Comparison {
             "question",
             "case",
             "contestant",
-            "figure",
+            "figure, unit",
             "then (rounds)",
             "now (rounds)",
             "now / then",
@@ -193,19 +196,19 @@ impl fmt::Display for Comparison {
         let of = |verdict| self.changes.iter().filter(move |change| change.verdict == verdict);
         for change in of(Verdict::Worse).chain(of(Verdict::Better)) {
             let show = |[middle, least, most]: [f64; 3]| {
-                let value = |v: f64| match (change.over_ideal, change.figure.as_str()) {
-                    (true, _) => format!("{v:.2}"),
-                    (_, "messages a second") => format!("{:.2} M/s", v / 1e6),
-                    _ => ns(v),
+                let figure =
+                    FIGURES.iter().find(|f| f.question == change.question && f.name == change.figure);
+                let value = |v: f64| match figure {
+                    Some(figure) if !change.over_ideal => figure.measure.show(v),
+                    _ => format!("{v:.2}"),
                 };
                 format!("{} ({} - {})", value(middle), value(least), value(most))
             };
-            let over = if change.over_ideal { " / ideal" } else { "" };
             table.add_row([
                 change.question.clone(),
                 change.case.clone(),
                 change.contestant.clone(),
-                format!("{}{over}", change.figure),
+                format!("{}, {}", change.figure, change.unit),
                 show(change.old),
                 show(change.new),
                 format!("{:.2}", change.new[0] / change.old[0].max(f64::MIN_POSITIVE)),

@@ -1,10 +1,9 @@
 //! Two hosts on one machine: network namespaces joined by a pair of virtual Ethernet interfaces. What crosses it takes the
 //! kernel's whole way from one host's sockets to the other's, and no cable. Needs root, and `ip` of iproute2.
 
-use crate::rig::spec::Task;
+use crate::rig::spec::{Task, Wire};
 use anyhow::{Context, Result, bail};
 use nix::sched::{CloneFlags, setns};
-use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -19,30 +18,17 @@ pub const BUSY_POLL_US: u32 = 50;
 /// Where a host says how long `poll` may poll interfaces.
 const BUSY_POLL_SETTING: &str = "/proc/sys/net/core/busy_poll";
 
-/// What a round is told of the two hosts.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Wire {
-    /// Namespace of the sending host.
-    pub near: String,
-    /// Namespace of the receiving host.
-    pub far: String,
-    /// The program that has the bridge in it.
-    pub shmcast: PathBuf,
-}
-
-impl Wire {
-    /// Moves this thread, and whatever it starts, to the host on which the task belongs.
-    ///
-    /// # Errors
-    /// Without root, or when the hosts are gone.
-    pub fn enter(&self, task: &Task) -> Result<()> {
-        let name = match task {
-            Task::Publish(_) => &self.near,
-            Task::Receive(..) => &self.far,
-        };
-        let file = File::open(format!("/run/netns/{name}")).context("find the host's namespace")?;
-        setns(file, CloneFlags::CLONE_NEWNET).context("enter the host's namespace")
-    }
+/// Moves this thread, and every process that it starts, to the host on which the task belongs.
+///
+/// # Errors
+/// Without root, or when the hosts are gone.
+pub fn enter(wire: &Wire, task: &Task) -> Result<()> {
+    let name = match task {
+        Task::Publish(_) => &wire.near,
+        Task::Receive(..) => &wire.far,
+    };
+    let file = File::open(format!("/run/netns/{name}")).context("find the host's namespace")?;
+    setns(file, CloneFlags::CLONE_NEWNET).context("enter the host's namespace")
 }
 
 /// Both hosts. They are gone when this is dropped.

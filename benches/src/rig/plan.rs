@@ -2,6 +2,7 @@
 //! rounds did not all find the same quiet machine is played again, as far as patience goes; what is left is marked.
 
 use crate::rig::machine::Machine;
+use crate::rig::names::is_ours;
 use crate::rig::probe::{Placement, round_trip_ns};
 use crate::rig::round::{self, Outcome};
 use crate::rig::spec::{Contestant, Spec, Wait};
@@ -39,7 +40,7 @@ impl Stage {
         if let Some((_, program)) = contestant.transport.split_once('@') {
             return Ok(Path::new(program));
         }
-        if crate::transport::is_ours(&contestant.transport) {
+        if is_ours(&contestant.transport) {
             return Ok(&self.program);
         }
         self.peers.as_deref().with_context(|| {

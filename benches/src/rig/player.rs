@@ -2,9 +2,9 @@
 //!
 //! Relies on the children of [`publish`](crate::rig::publish) and [`receive`](crate::rig::receive), which speak lines.
 
+use crate::rig::names::CHANNEL;
 use crate::rig::spec::{Spec, Task};
 use crate::rig::windows::{PREFIX, Window};
-use crate::transport::shm::CHANNEL;
 use anyhow::{Context, Result, bail};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;

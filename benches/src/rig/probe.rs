@@ -5,7 +5,7 @@
 //! probe, rounds are compared only with rounds of the same kind, and a round is repeated when the probes disagree or
 //! somebody else used the CPUs: decided on the probes, never on the result.
 
-use crate::rig::publish::bind;
+use crate::rig::child::bind;
 use crate::rig::spec::Usage;
 use anyhow::{Context, Result};
 use nix::sys::resource::{UsageWho, getrusage};

@@ -4,10 +4,10 @@
 //! the rig adds both, so that a publisher that was held up cannot hide the messages it held up (no coordinated
 //! omission).
 
+use crate::rig::child::{bind, say};
+use crate::rig::files::{self, saturate, write_words};
 use crate::rig::gate::Gate;
 use crate::rig::payload::Payloads;
-use crate::rig::receive::say;
-use crate::rig::round::{files, write_words};
 use crate::rig::spec::{Published, Spec, Usage};
 use crate::rig::stats::{HICCUP_NS, HiccupLog};
 use crate::rig::windows::Windows;
@@ -202,18 +202,6 @@ impl<'a> Pace<'a> {
         }
         intended
     }
-}
-
-/// Binds the calling thread, if asked to.
-///
-/// # Errors
-/// When there is no such CPU.
-pub fn bind(cpu: Option<usize>) -> Result<()> {
-    cpu.map_or(Ok(()), |cpu| shmcast::pin_current_thread(cpu).with_context(|| format!("bind to CPU {cpu}")))
-}
-
-pub(crate) fn saturate(ns: u64) -> u32 {
-    ns.try_into().unwrap_or(u32::MAX)
 }
 
 /// Two readings of the clock with nothing between them: the median of many.

@@ -2,10 +2,10 @@
 //!
 //! The hot path stores one word a message into memory that was touched before; histograms are made afterwards.
 
+use crate::rig::child::{bind, say};
+use crate::rig::files::{self, saturate, write_words};
 use crate::rig::gate::Gate;
 use crate::rig::payload::Payloads;
-use crate::rig::publish::{bind, saturate};
-use crate::rig::round::{files, write_words};
 use crate::rig::spec::{Received, Spec, Usage, Wait};
 use crate::rig::stats::HICCUP_NS;
 use crate::rig::windows::Windows;
@@ -15,11 +15,14 @@ use rustix::thread::sched_yield;
 use shmcast::Clock;
 use shmcast_layout::counter::{ticks, ticks_after_loads};
 use std::cmp::Ordering::{Equal, Greater, Less};
-use std::io::{BufRead, Write};
+use std::io::BufRead;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+/// How long a receiver may wait before it looks at the rig's stop flag.
+pub const LOOK: Duration = Duration::from_millis(50);
 
 /// The receiving end of a transport.
 pub trait Receiver {
@@ -133,15 +136,6 @@ fn watch_stdin(stop: Arc<AtomicBool>) {
         let _ = std::io::stdin().lock().lines().next();
         stop.store(true, Ordering::Relaxed);
     });
-}
-
-/// Prints one line for the rig.
-///
-/// # Errors
-/// When the rig is gone.
-pub fn say(line: &str) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{line}").and_then(|()| out.flush()).context("the rig is gone")
 }
 
 /// Where messages end: checks and counts them.
@@ -398,7 +392,6 @@ impl Idle {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::questions::one_to_one;
     use crate::rig::spec::Contestant;
 
     #[test]
@@ -411,7 +404,7 @@ mod tests {
             ring_bytes: 16 << 10,
             gated: true,
             dir: dir.path().to_owned(),
-            ..one_to_one(Contestant::new("t", Wait::Spin), 32)
+            ..Spec::one_to_one(Contestant::new("t", Wait::Spin), 32)
         };
         let mut sink = Sink::new(&spec, 0, true).unwrap();
         let mut payloads = Payloads::new(spec.size);
@@ -436,7 +429,7 @@ mod tests {
     fn each_message_that_is_timed_counts_once() {
         let dir = tempfile::tempdir().unwrap();
         let contestant = Contestant::new("t", Wait::Spin);
-        let paced = Spec { messages: 100, interval_ns: 1000, ..one_to_one(contestant, 32) };
+        let paced = Spec { messages: 100, interval_ns: 1000, ..Spec::one_to_one(contestant, 32) };
         let spec = Spec { dir: dir.path().to_owned(), ..paced };
         let mut sink = Sink::new(&spec, 0, true).unwrap();
         let mut payloads = Payloads::new(spec.size);

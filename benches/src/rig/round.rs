@@ -3,7 +3,8 @@
 //! The publisher comes first, because receivers attach to what it makes. Nobody is let go before everybody is ready,
 //! so a message that is missing was lost and not merely early.
 
-use crate::rig::carrier::{Carried, Carrier};
+use crate::rig::bridge::{BridgeProcesses, BridgeReport};
+use crate::rig::files::{self, read_words};
 use crate::rig::player::{Daemon, Player};
 use crate::rig::probe::{Load, Quiet, resident_kib};
 use crate::rig::program::Program;
@@ -13,49 +14,9 @@ use crate::rig::visitors::{self, Visits};
 use crate::rig::windows::Window;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
-
-/// The files of a round, in its directory.
-pub mod files {
-    use super::{PathBuf, Spec};
-
-    /// The gate's memory.
-    pub fn gate(spec: &Spec) -> PathBuf {
-        spec.dir.join("gate")
-    }
-
-    /// Latencies of one receiver.
-    pub fn one_way(spec: &Spec, receiver: usize) -> PathBuf {
-        spec.dir.join(format!("one-way-{receiver}"))
-    }
-
-    /// Lateness of each send.
-    pub fn lateness(spec: &Spec) -> PathBuf {
-        spec.dir.join("lateness")
-    }
-
-    /// What each send took.
-    pub fn cost(spec: &Spec) -> PathBuf {
-        spec.dir.join("cost")
-    }
-}
-
-/// Writes 32-bit words, little-endian.
-///
-/// # Errors
-/// What the file system says.
-pub fn write_words(path: &Path, words: &[u32]) -> Result<()> {
-    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    std::fs::write(path, bytes).with_context(|| format!("write {}", path.display()))
-}
-
-fn read_words(path: &Path) -> Result<Vec<u32>> {
-    let bytes = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
-    let word = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().expect("four bytes"));
-    Ok(bytes.chunks_exact(4).map(word).collect())
-}
 
 /// What a round gave. Latencies are in nanoseconds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -91,9 +52,9 @@ pub struct Outcome {
     /// Who came and went.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub visits: Option<Visits>,
-    /// What the bridge said, where one carried the messages.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub carried: Option<Carried>,
+    /// The bridge's own report, where the messages crossed one.
+    #[serde(default, alias = "carried", skip_serializing_if = "Option::is_none")]
+    pub bridge: Option<BridgeReport>,
 }
 
 /// One window of a long round.
@@ -138,22 +99,22 @@ pub fn run(program: &Path, spec: &Spec) -> Result<Outcome> {
     let program = &program.path();
     let mut publisher = Player::start(program, &Task::Publish(spec.clone()), "the publisher".into())?;
     publisher.expect_ready(deadline)?;
-    let mut carrier = Carrier::of(spec)?;
+    let mut bridge = BridgeProcesses::of(spec)?;
     let mut receivers = (0..spec.receivers)
         .map(|i| Player::start(program, &Task::Receive(spec.clone(), i), format!("receiver {i}")))
         .collect::<Result<Vec<_>>>()?;
     receivers.iter().try_for_each(|receiver| receiver.expect_ready(deadline))?;
     std::thread::sleep(Duration::from_millis(5)); // let the last of them reach its first poll
     let pids: Vec<u32> = receivers.iter().chain([&publisher]).map(|player| player.child.id()).collect();
-    let bridges = carrier.iter().flat_map(Carrier::ids);
+    let bridges = bridge.iter().flat_map(BridgeProcesses::ids);
     let load = Load::begin(pids.iter().copied().chain(daemon.as_ref().map(Daemon::id)).chain(bridges))?;
-    carrier.as_mut().map_or(Ok(()), Carrier::begin)?;
+    bridge.as_mut().map_or(Ok(()), BridgeProcesses::begin)?;
     publisher.tell("go")?;
     let aside = Aside::begin(program, spec, pids);
     let published: Published = serde_json::from_str(&publisher.line(deadline, "report")?)?;
     let (visits, memory) = aside.end()?;
     let reports = collect(spec, &mut receivers, deadline)?;
-    let carried = carrier.map(Carrier::end).transpose()?;
+    let bridge = bridge.map(BridgeProcesses::end).transpose()?;
     publisher.tell("stop")?;
     receivers.iter_mut().chain([&mut publisher]).try_for_each(Player::wait)?;
     drop(daemon);
@@ -161,7 +122,7 @@ pub fn run(program: &Path, spec: &Spec) -> Result<Outcome> {
     let windows = receivers.iter().map(Player::windows).collect::<Result<Vec<_>>>()?;
     let series = series(spec, &windows.concat(), &publisher.windows()?, &memory)?;
     let mut outcome = summarize(spec, published, &reports, quiet)?;
-    (outcome.visits, outcome.carried) = (visits, carried);
+    (outcome.visits, outcome.bridge) = (visits, bridge);
     if !series.is_empty() {
         outcome.response = merged(series.iter().map(|moment| &moment.response))?;
         outcome.cost = merged(series.iter().map(|moment| &moment.cost))?;
@@ -315,7 +276,7 @@ fn summarize(spec: &Spec, published: Published, reports: &[Received], quiet: Qui
         worst: if spec.is_kept_each() { worst } else { Vec::new() },
         series: Vec::new(),
         visits: None,
-        carried: None,
+        bridge: None,
         published,
     })
 }

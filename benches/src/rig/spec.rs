@@ -2,7 +2,6 @@
 //! exchange over pipes: the rig passes a [`Task`] as an argument, a child answers `ready`, waits for `go`, and prints
 //! one report.
 
-use crate::rig::hosts::Wire;
 use crate::rig::stats::HiccupLog;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -134,6 +133,17 @@ pub struct Spec {
     pub wire: Option<Wire>,
 }
 
+/// The two hosts of a round, and the program that carries messages between them.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Wire {
+    /// Network namespace of the sending host.
+    pub near: String,
+    /// Network namespace of the receiving host.
+    pub far: String,
+    /// The program that has the bridge in it.
+    pub shmcast: PathBuf,
+}
+
 /// Receivers that come and go during a round. Of three, one is told to leave, the next is killed, and the third is
 /// killed as soon as it is attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -144,7 +154,45 @@ pub struct Churn {
     pub stay_ns: u64,
 }
 
+/// Bytes of ring for every transport that has one, unless the question is about something else: large enough for any
+/// burst here, small enough to stay in a core's own cache, as a user who cares for latency would choose.
+pub const RING_BYTES: u64 = 1 << 19;
+
 impl Spec {
+    /// A round of one receiver, each end bound to a CPU of its own. The caller sets the numbers of messages and the pace.
+    pub fn one_to_one(contestant: Contestant, size: usize) -> Self {
+        Self {
+            contestant,
+            receivers: 1,
+            size,
+            warmup: 0,
+            messages: 0,
+            interval_ns: 0,
+            ring_bytes: RING_BYTES,
+            gated: false,
+            publisher_cpu: Some(0),
+            receiver_cpus: vec![1],
+            spin_between: true,
+            dir: PathBuf::new(),
+            window_ns: 0,
+            churn: None,
+            daemon: None,
+            wire: None,
+        }
+    }
+
+    /// A round of many receivers, none bound to a CPU, whose publisher sleeps between its sends.
+    pub fn crowd(contestant: Contestant, receivers: usize, size: usize) -> Self {
+        Self {
+            receivers,
+            ring_bytes: 4 << 20,
+            publisher_cpu: None,
+            receiver_cpus: Vec::new(),
+            spin_between: false,
+            ..Self::one_to_one(contestant, size)
+        }
+    }
+
     /// Warm-up and counted messages together: the sequence of the last one.
     pub fn total(&self) -> u64 {
         self.warmup + self.messages

@@ -4,7 +4,7 @@
 //! Windows are counted by the messages' numbers, so that those of all processes meet. The thread that sends or receives
 //! only swaps two histograms; another one encodes and prints.
 
-use crate::rig::receive::say;
+use crate::rig::child::say;
 use crate::rig::spec::Spec;
 use crate::rig::stats::{Distribution, histogram};
 use anyhow::{Context, Result};
@@ -102,13 +102,15 @@ fn print(fulls: &Receiver<(u64, Histogram<u64>)>, empties: &SyncSender<Histogram
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::questions::one_to_one;
     use crate::rig::spec::{Contestant, Wait};
 
     #[test]
     fn a_window_that_ends_between_two_messages() {
-        let spec =
-            Spec { interval_ns: 1000, window_ns: 10_500, ..one_to_one(Contestant::new("t", Wait::Spin), 32) };
+        let spec = Spec {
+            interval_ns: 1000,
+            window_ns: 10_500,
+            ..Spec::one_to_one(Contestant::new("t", Wait::Spin), 32)
+        };
         let mut windows = Windows::of(&spec).unwrap();
         assert_eq!(windows.each, 10);
         (0..25).filter(|place| *place != 12).for_each(|place| windows.record(place, place));

@@ -3,15 +3,13 @@
 //!
 //! The same bridge as in [`bridge`](super::bridge), by its library and without its processes.
 
-use crate::rig::carrier::{GROUP, REPAIR_PORT};
+use super::bridge::{BridgeReceiver, BridgeSender};
+use crate::rig::bridge::{GROUP, PAYLOAD_MAX, REPAIR_PORT, far_dir, near_dir};
 use crate::rig::hosts::{FAR, NEAR};
+use crate::rig::names::{BRIDGE_INVOKED_UNICAST, CHANNEL};
 use crate::rig::publish::Sender;
 use crate::rig::receive::{Receiver, Sink};
 use crate::rig::spec::Spec;
-use crate::transport::bridge::{
-    BRIDGE_INVOKED_UNICAST, BridgeReceiver, BridgeSender, PAYLOAD_MAX, far_dir, near_dir,
-};
-use crate::transport::shm::CHANNEL;
 use anyhow::{Context, Result};
 use shmcast::{Publisher, Subscriber};
 use shmcast_bridge::egress::{EgressInvoker, EgressOptions};

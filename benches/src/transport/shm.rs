@@ -1,14 +1,12 @@
 //! shmcast itself, used as any program would: the public API, a subscriber page, the product's own wait strategies.
 
+use crate::rig::names::CHANNEL;
 use crate::rig::publish::Sender;
-use crate::rig::receive::{Receiver, Sink, poll_until_done};
+use crate::rig::receive::{LOOK, Receiver, Sink, poll_until_done};
 use crate::rig::spec::{self, Spec};
 use anyhow::{Context, Result, bail};
 use shmcast::{Client, Event, Mark, Publisher, RecvError, Start, Subscriber, Wait};
 use std::time::{Duration, Instant};
-
-/// The round's channel.
-pub const CHANNEL: &str = "bench";
 
 /// The publisher.
 #[derive(Debug)]
@@ -48,8 +46,6 @@ pub struct ShmReceiver(Subscriber);
 
 /// Messages taken at once, while there are any.
 const BATCH: usize = 64;
-/// How long a wait lasts before the rig's stop flag is looked at.
-const LOOK: Duration = Duration::from_millis(50);
 
 impl ShmReceiver {
     /// Subscribes to the round's channel, as receiver number `me`.

@@ -3,10 +3,9 @@
 //! Both are the released program with the options that a user would give. They come after the publisher, whose channel they
 //! carry, and before the receivers, who attach to what arrives.
 
-use crate::rig::hosts::{BUSY_POLL_US, BusyPolling, FAR, NEAR, Wire};
-use crate::rig::spec::{Spec, Wait};
-use crate::transport::bridge::{Mode, PAYLOAD_MAX, far_dir, near_dir};
-use crate::transport::shm::CHANNEL;
+use crate::rig::hosts::{BUSY_POLL_US, BusyPolling, FAR, NEAR};
+use crate::rig::names::{BRIDGE, BRIDGE_BUSY_POLL, BRIDGE_TO_RING, BRIDGE_UNBOUND, CHANNEL};
+use crate::rig::spec::{Contestant, Spec, Wait, Wire};
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -20,8 +19,45 @@ use std::time::{Duration, Instant};
 pub const GROUP: &str = "239.79.0.1:30002";
 /// Where they serve repairs.
 pub const REPAIR_PORT: u16 = 30_003;
+/// Largest message that fits a packet of the bridge's usual size, in bytes.
+pub const PAYLOAD_MAX: u64 = 1_378;
 /// How long the bridge may take to start, or to end.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How the bridge of a contestant runs.
+#[derive(Debug, Clone, Copy)]
+pub struct BridgeMode {
+    /// Whether its receiving thread is bound to a CPU.
+    pub pinned: bool,
+    /// Whether the kernel polls the interface for it.
+    pub busy_poll: bool,
+    /// Whether latency ends in the ring, by the time that the bridge wrote there, and not at the reader.
+    pub to_ring: bool,
+}
+
+impl BridgeMode {
+    /// `None` for contestants without a bridge of their own.
+    pub fn of(contestant: &Contestant) -> Option<Self> {
+        let mode = |pinned, busy_poll, to_ring| Some(Self { pinned, busy_poll, to_ring });
+        match contestant.transport_name() {
+            BRIDGE => mode(true, false, false),
+            BRIDGE_TO_RING => mode(true, false, true),
+            BRIDGE_UNBOUND => mode(false, false, true),
+            BRIDGE_BUSY_POLL => mode(true, true, true),
+            _ => None,
+        }
+    }
+}
+
+/// The sending host's channels.
+pub fn near_dir(spec: &Spec) -> PathBuf {
+    spec.dir.join("near")
+}
+
+/// The receiving host's channels.
+pub fn far_dir(spec: &Spec) -> PathBuf {
+    spec.dir.join("far")
+}
 
 /// What one thread of the bridge used while messages flowed.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
@@ -38,7 +74,7 @@ pub struct ThreadUse {
 
 /// What the bridge says of a round.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Carried {
+pub struct BridgeReport {
     /// The sending thread.
     pub egress: ThreadUse,
     /// The receiving thread.
@@ -65,17 +101,19 @@ struct End {
 
 /// A running bridge.
 #[derive(Debug)]
-pub(super) struct Carrier {
+pub(super) struct BridgeProcesses {
     send: End,
     recv: End,
     began: Instant,
     _polling: Option<BusyPolling>,
 }
 
-impl Carrier {
+impl BridgeProcesses {
     /// Starts the bridge that the round needs, if it needs one, and waits until each end has heard of the other.
     pub(super) fn of(spec: &Spec) -> Result<Option<Self>> {
-        let (Some(wire), Some(mode)) = (&spec.wire, Mode::of(&spec.contestant)) else { return Ok(None) };
+        let (Some(wire), Some(mode)) = (&spec.wire, BridgeMode::of(&spec.contestant)) else {
+            return Ok(None);
+        };
         let polling = mode.busy_poll.then(BusyPolling::begin).transpose()?;
         let wait = |wait: Wait| match wait {
             Wait::Spin => "spin",
@@ -102,10 +140,10 @@ impl Carrier {
         );
         let recv = End::start(wire, &wire.far, &far_dir(spec), &recv, "recv-")?;
         let send = End::start(wire, &wire.near, &near_dir(spec), &send, "send-")?;
-        let mut carrier = Self { send, recv, began: Instant::now(), _polling: polling };
-        carrier.send.expect("sending session")?;
-        carrier.recv.expect("receiving session")?;
-        Ok(Some(carrier))
+        let mut bridge = Self { send, recv, began: Instant::now(), _polling: polling };
+        bridge.send.expect("sending session")?;
+        bridge.recv.expect("receiving session")?;
+        Ok(Some(bridge))
     }
 
     pub(super) fn ids(&self) -> [u32; 2] {
@@ -122,7 +160,7 @@ impl Carrier {
     }
 
     /// The last message has been received: ends the session, and both processes with it.
-    pub(super) fn end(mut self) -> Result<Carried> {
+    pub(super) fn end(mut self) -> Result<BridgeReport> {
         let wall_ns = self.began.elapsed().as_nanos() as u64;
         let [egress, ingress] = [&self.send, &self.recv].map(|end| {
             let now = end.used()?;
@@ -142,7 +180,7 @@ impl Carrier {
         let number = |report: &serde_json::Value, part: &str, name: &str| {
             report[part][name].as_u64().with_context(|| format!("the bridge says no {part}.{name}: {report}"))
         };
-        Ok(Carried {
+        Ok(BridgeReport {
             egress: egress?,
             ingress: ingress?,
             packets: number(&sent, "send", "packets")?,
