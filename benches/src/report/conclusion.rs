@@ -9,8 +9,9 @@ use crate::rig::plan::Answer;
 use crate::rig::spec::{Contestant, Wait};
 
 /// The title of the picture.
-pub const PICTURE: &str = "How many times better shmcast is than the best other transport. One dot is the median over the laps \
-of one case, its line spans all laps, and the cases stand in the order of the tables.";
+pub const PICTURE: &str = "How many times better shmcast is than the best other transport. A dot is the median over the laps of \
+one case, and its line spans all laps; cases stand in the order of the tables. Green is ahead in every lap, red is behind in every \
+lap, brown is open because the laps disagree, grey is level. A hollow dot stands for too few laps.";
 
 /// The paragraph, as plain text.
 pub fn paragraph(answers: &[(String, Answer)]) -> String {
@@ -20,11 +21,11 @@ pub fn paragraph(answers: &[(String, Answer)]) -> String {
             .into();
     }
     let sentences = [
+        verdicts(answers),
         latency(find(answers, "latency")),
         throughput(find(answers, "throughput")),
         fanout(find(answers, "fanout")),
         bridge(find(answers, "bridge")),
-        verdicts(answers),
     ];
     sentences.into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
@@ -120,8 +121,8 @@ fn verdicts(answers: &[(String, Answer)]) -> Option<String> {
         ))
     });
     Some(format!(
-        "Of {} figures that other transports have too, shmcast is ahead in {}, level in {} and behind in {}. The laps \
-         disagree on {}, and {} have too few undisturbed laps.{}",
+        "Beside the best other transport of each case, shmcast is ahead in {1} of {0} figures, level in {2}, and behind in {3}; \
+         in {4} the laps disagree, and {5} have too few undisturbed laps.{6}",
         contested.len(),
         count(Standing::Ahead),
         count(Standing::Level),

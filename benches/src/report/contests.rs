@@ -187,7 +187,9 @@ impl Contest {
             self.figure.name.into(),
             format!("{}{quiet}", self.standing.name()),
             self.gain().map_or("-".into(), times),
-            self.spread().map_or("-".into(), |(low, high)| format!("{} to {}", times(low), times(high))),
+            self.spread().map_or("-".into(), |(low, high)| {
+                format!("{} to {}, {} laps", times(low), times(high), self.gains.len())
+            }),
             show(self.ours),
             who,
             value,

@@ -30,7 +30,6 @@ pub fn page(answers: &[(String, Answer)]) -> Result<String> {
          <style>\n{STYLE}</style>\n<body>\n<header><h1>shmcast, measured on {date}</h1></header>\n"
     );
     conclude(&mut out, answers);
-    nav(&mut out, answers);
     verdicts(&mut out, answers);
     for (name, answer) in answers {
         section(&mut out, name, answer)?;
@@ -50,7 +49,9 @@ fn code(text: &str) -> String {
 fn conclude(out: &mut String, answers: &[(String, Answer)]) {
     let warning = if answers.iter().any(|(_, answer)| answer.quick) { " class=\"warning\"" } else { "" };
     let paragraph = escape(&conclusion::paragraph(answers));
-    let _ = writeln!(out, "<section id=\"conclusion\">\n<p{warning}>{paragraph}</p>");
+    let _ = writeln!(out, "<section id=\"conclusion\">\n<div><p{warning}>{paragraph}</p>");
+    nav(out, answers);
+    *out += "</div>\n";
     if let Some(picture) = conclusion::picture(answers) {
         let caption = escape(conclusion::PICTURE);
         let _ = writeln!(out, "<figure><figcaption>{caption}</figcaption>\n{picture}</figure>");
@@ -84,19 +85,23 @@ fn verdicts(out: &mut String, answers: &[(String, Answer)]) {
 fn verdict_table(out: &mut String, contests: &[Contest]) {
     *out += "<table class=\"verdicts\">\n<thead><tr>";
     for (i, title) in HEADER.iter().enumerate() {
-        let _ = write!(out, "<th{}>{title}</th>", column_class(i, 3));
+        let _ = write!(out, "<th{}>{title}</th>", verdict_class(i));
     }
     *out += "</tr></thead>\n<tbody>\n";
     for contest in contests {
         let _ = write!(out, "<tr class=\"{}\">", contest.standing.class());
         for (i, (title, cell)) in HEADER.iter().zip(contest.cells()).enumerate() {
-            // The name of the best other transport is the one word among the figures.
-            let class = if i == 6 { String::new() } else { column_class(i, 3) };
+            let class = verdict_class(i);
             let _ = write!(out, "<td{class} data-title=\"{title}\">{}</td>", escape(&cell));
         }
         *out += "</tr>\n";
     }
     *out += "</tbody></table>\n";
+}
+
+/// As [`column_class`]; the name of the best other transport is the one word among the figures.
+fn verdict_class(column: usize) -> String {
+    if HEADER[column] == "best other" { String::new() } else { column_class(column, 3) }
 }
 
 /// Columns from `figures` on stand to the right.
@@ -209,9 +214,7 @@ const ROUND: [&str; 13] = [
 
 /// Every round that was played, so that a reader can check which ones count.
 fn rounds(out: &mut String, answer: &Answer) {
-    let count = answer.rounds.len();
-    let _ = writeln!(out, "<details><summary>All {count} rounds, and which count</summary>");
-    *out += "<div class=\"scroll\"><table>\n<thead><tr>";
+    *out += "<details><summary>Every round, and which count</summary>\n<div class=\"scroll\"><table>\n<thead><tr>";
     for (i, title) in ROUND.iter().enumerate() {
         let _ = write!(out, "<th{}>{title}</th>", column_class(i, 2));
     }

@@ -55,7 +55,7 @@ impl Family {
 }
 
 /// Shades that the style sheet has for each family.
-const SHADES: usize = 6;
+const SHADES: usize = 10;
 
 /// The contestants of an answer and the shade of each.
 #[derive(Debug, Clone)]

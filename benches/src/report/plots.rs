@@ -3,6 +3,7 @@
 use super::palette::Palette;
 use super::svg::{Axis, Bar, Chart, Line, Scale, Unit, bars};
 use crate::questions::oversubscribed::{cpu_ns, switches};
+use crate::questions::table::grouped;
 use crate::rig::names::SHMCAST;
 use crate::rig::plan::{Answer, Played};
 use crate::rig::round::{Moment, Outcome};
@@ -264,7 +265,8 @@ fn hiccups(outcome: &Outcome, seconds: f64) -> Plot {
     };
     let mut stems = of(&outcome.published.hiccups, "publisher");
     stems.extend(of(&outcome.received.hiccups, "receiver"));
-    let (published, received) = (outcome.published.hiccups.count, outcome.received.hiccups.count);
+    let counts = [&outcome.published.hiccups, &outcome.received.hiccups];
+    let [published, received] = counts.map(|log| grouped(log.count as f64, 0));
     let title =
         format!("Hiccups: {published} of the publisher's CPU (blue), {received} of the receiver's (red)");
     let y = Axis::times("", [1_000.0, 100_000.0].into_iter().chain(stems.iter().map(|stem| stem.1)));
@@ -288,7 +290,11 @@ fn course(outcome: &Outcome) -> Vec<Figure> {
     ];
     let values: Vec<f64> = latencies.iter().flat_map(|line| line.points.iter().map(|(_, y)| *y)).collect();
     let who = &outcome.spec.contestant;
-    let title = format!("{}: latency by window, receivers: {}", who.name(), outcome.spec.receivers);
+    let receivers = match outcome.spec.receivers {
+        1 => "1 receiver".into(),
+        many => format!("{many} receivers"),
+    };
+    let title = format!("{}, {receivers}: latency by window", who.name());
     let over = Chart {
         lines: latencies,
         ..Chart::new(title, seconds_axis("", seconds), Axis::times("", values), 220.0)

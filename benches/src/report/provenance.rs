@@ -26,7 +26,7 @@ pub(super) fn provenance(answer: &Answer) -> String {
     let outcomes = || answer.rounds.iter().filter_map(|round| round.outcome.as_ref().ok());
     let most = |share: fn(&Quiet) -> f64| outcomes().map(|o| share(&o.quiet)).fold(0.0f64, f64::max) * 100.0;
     let mut text = format!(
-        "{}: {played} rounds were played and {counted} count. In {complete} every receiver got every message; {failed} \
+        "{}. Rounds: {played} played, {counted} count, {complete} complete (every receiver got every message), {failed} \
          failed. In the worst round other programs used {:.1} % of the CPUs, and the host took {:.1} %.",
         day(answer.asked_at),
         most(|q| q.others),

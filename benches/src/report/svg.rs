@@ -158,7 +158,7 @@ const LEFT: f64 = 58.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 10.0;
 /// Width of a letter of the smaller font, as far as it can be known without the font.
-const LETTER: f64 = 6.2;
+const LETTER: f64 = 7.0;
 const BOTTOM: f64 = 40.0;
 
 impl Chart {
@@ -195,9 +195,18 @@ impl Chart {
             writeln!(out, r#"<line class="grid" x1="{x:.1}" y1="{TOP}" x2="{x:.1}" y2="{bottom:.1}"/>"#)?;
             let name = self.x.name(tick);
             let width = LETTER * name.len() as f64;
-            let start = (x - width / 2.0).min(WIDTH - width);
+            // The last name would stick out.
+            let (at, anchor, start) = if x + width / 2.0 > WIDTH - 4.0 {
+                (WIDTH - 2.0, "end", WIDTH - 2.0 - width)
+            } else {
+                (x, "middle", x - width / 2.0)
+            };
             if start >= free_from {
-                writeln!(out, r#"<text class="tick" x="{start:.1}" y="{:.1}">{name}</text>"#, bottom + 15.0)?;
+                let y = bottom + 15.0;
+                writeln!(
+                    out,
+                    r#"<text class="tick" x="{at:.1}" y="{y:.1}" text-anchor="{anchor}">{name}</text>"#
+                )?;
                 free_from = start + width + LETTER;
             }
         }
@@ -251,30 +260,57 @@ impl Chart {
         out.write_str("</svg>")
     }
 
-    /// Writes each line's label beside its last point. A label that would cover another moves down to the next free place.
+    /// Writes each line's label beside its last point, or as near to it as nothing else is covered.
     fn labels(&self, out: &mut String) -> fmt::Result {
-        let mut labels: Vec<_> = self.lines.iter().filter(|line| !line.label.is_empty()).collect();
-        labels.retain(|line| !line.points.is_empty());
-        let end = |line: &Line| line.points.last().map_or((0.0, 0.0), |(x, y)| self.at(*x, *y));
-        labels.sort_by(|a, b| end(a).1.total_cmp(&end(b).1));
-        let mut placed: Vec<(f64, f64, f64)> = Vec::new();
-        for line in labels {
-            let (x, y) = end(line);
+        let ends = self.lines.iter().filter_map(|line| {
+            let (x, y) = *line.points.last()?;
+            (!line.label.is_empty()).then(|| (line, self.at(x, y)))
+        });
+        let ends: Vec<_> = ends.collect();
+        let mut taken: Vec<Place> = ends.iter().map(|(_, end)| Place::of_point(*end)).collect();
+        for (line, (x, y)) in &ends {
             let width = LETTER * line.label.len() as f64;
             // To the right of its point, or to the left of it where the drawing ends.
-            let start = if x + 6.0 + width > WIDTH { x - 6.0 - width } else { x + 6.0 };
-            let covers = |y: f64, placed: &[(f64, f64, f64)]| {
-                placed.iter().any(|(a, b, at)| start < *b && *a < start + width && (y - at).abs() < 12.0)
+            let is_left = x + 6.0 + width > WIDTH;
+            let left = if is_left { x - 6.0 - width } else { x + 6.0 };
+            let around = (0..60).flat_map(|step| [f64::from(step) * 2.0, f64::from(step) * -2.0]);
+            let places = around.map(|down| Place { left, right: left + width, middle: y + down, half: 5.0 });
+            let bottom = self.height - BOTTOM;
+            let mut places = places.filter(|place| (TOP..bottom).contains(&place.middle));
+            let Some(place) = places.find(|place| !taken.iter().any(|other| other.meets(place))) else {
+                continue;
             };
-            let mut place = y + 4.0;
-            while covers(place, &placed) {
-                place += 2.0;
-            }
-            placed.push((start, start + width, place));
-            let (class, label) = (&line.class, escape(&line.label));
-            writeln!(out, r#"<text class="dot {class}" x="{start:.1}" y="{place:.1}">{label}</text>"#)?;
+            let (at, anchor) = if is_left { (x - 6.0, "end") } else { (left, "start") };
+            let (class, label, base) = (&line.class, escape(&line.label), place.middle + 4.0);
+            writeln!(
+                out,
+                r#"<text class="dot {class}" x="{at:.1}" y="{base:.1}" text-anchor="{anchor}">{label}</text>"#
+            )?;
+            taken.push(place);
         }
         Ok(())
+    }
+}
+
+/// A stretch of a drawing that a dot or a label takes.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    left: f64,
+    right: f64,
+    middle: f64,
+    /// Half of the height.
+    half: f64,
+}
+
+impl Place {
+    fn of_point((x, y): (f64, f64)) -> Self {
+        Self { left: x - 3.0, right: x + 3.0, middle: y, half: 3.0 }
+    }
+
+    fn meets(&self, other: &Self) -> bool {
+        self.left < other.right
+            && other.left < self.right
+            && (self.middle - other.middle).abs() < self.half + other.half
     }
 }
 
@@ -425,6 +461,27 @@ mod tests {
         let none = Axis::times("", []);
         assert!(none.high > none.low && none.place(0.0) == 0.0);
         assert_eq!([time(94.0), time(1e5), time(2.5e6)], ["94 ns", "100 us", "2.5 ms"]);
+    }
+
+    #[test]
+    fn labels_of_dots_at_one_place() {
+        let axis =
+            || Axis { label: String::new(), scale: Scale::Linear, unit: Unit::Count, low: 0.0, high: 1.0 };
+        let line = |name: &str| Line {
+            name: name.into(),
+            label: name.into(),
+            class: String::new(),
+            points: vec![(0.5, 0.5)],
+            dots: true,
+        };
+        let lines = ["a", "b", "c"].map(line).into();
+        let chart = Chart { lines, ..Chart::new("t".into(), axis(), axis(), 200.0) }.to_string();
+        let heights: Vec<&str> = chart
+            .lines()
+            .filter(|line| line.contains("class=\"dot "))
+            .filter_map(|line| line.split(" y=\"").nth(1)?.split('"').next())
+            .collect();
+        assert_eq!(heights, ["84.0", "94.0", "74.0"]);
     }
 
     #[test]
