@@ -481,7 +481,7 @@ mod tests {
             .filter(|line| line.contains("class=\"dot "))
             .filter_map(|line| line.split(" y=\"").nth(1)?.split('"').next())
             .collect();
-        assert_eq!(heights, ["84.0", "94.0", "74.0"]);
+        assert_eq!(heights, ["89.0", "99.0", "79.0"]);
     }
 
     #[test]
