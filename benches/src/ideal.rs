@@ -1,6 +1,7 @@
 //! The ideal ring: the least that one writer and many readers can do with shared memory, as the bound to measure
-//! against. One fixed slot a message, a sequence word at its front, nothing else: no variable length, no lapping check,
-//! no bounds claims, no index, no takeover. A reader that falls a ring behind reads garbage and hangs. Not for use.
+//! against. It has one fixed slot for each message and a sequence word at the slot's front. It has no variable length, no
+//! lapping check, no bounds claims, no index and no takeover. A reader that falls a ring behind reads garbage and hangs, so
+//! no program should use it.
 //!
 //! Its payload copy is the product's own routine, so that the difference left is the protocol's.
 //!
@@ -31,7 +32,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// As many slots as make a ring of about `bytes`.
+    /// The shape of a ring of about `bytes`, for payloads of `size` bytes.
     pub fn of_bytes(size: usize, bytes: usize) -> Self {
         let slots = bytes / (Self { size, slots: 1 }.slot_words() * 8);
         Self { size, slots: (slots.max(2) + 1).next_power_of_two() / 2 }
@@ -59,13 +60,13 @@ impl IdealWriter {
     /// Makes a ring in a new file at `path`.
     ///
     /// # Errors
-    /// What the system says when the file cannot be made or mapped.
+    /// The system's error, if the file cannot be made or mapped.
     pub fn create(path: &Path, shape: Shape) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
         let bytes = shape.words() as u64 * 8;
         file.set_len(bytes)?;
         let map = Map::read_write(&file, bytes)?;
-        let _ = prepare(&map, Preparation::FULL); // refused steps make it slower, not wrong
+        let _ = prepare(&map, Preparation::FULL); // a refused step makes the ring slower, not wrong
         Ok(Self {
             cells: map.cells(0, shape.words() as u64),
             shape,
@@ -84,7 +85,7 @@ impl IdealWriter {
         let words = self.shape.slot_words();
         let at = (self.next as usize & (self.shape.slots - 1)) * words;
         let slot = &self.cells[at..at + words];
-        // As the product does: the line that readers poll comes last and in one burst.
+        // The line that readers poll is written last and in one burst, as in the product.
         let [sequence, inline @ ..] = slot.first_chunk::<LINE_WORDS>().expect("a slot is whole lines");
         let first = self.copier.store_rest::<INLINE>(&slot[1..], payload);
         copy::store_inline(inline, first);
@@ -106,7 +107,7 @@ impl IdealReader {
     /// Attaches to the ring at `path` and waits for its first message.
     ///
     /// # Errors
-    /// What the system says when the file cannot be opened or mapped.
+    /// The system's error, if the file cannot be opened or mapped.
     pub fn open(path: &Path, shape: Shape) -> io::Result<Self> {
         let map = Map::read_only(&File::open(path)?, shape.words() as u64 * 8)?;
         let _ = prepare(&map, Preparation { prefault: true, ..Preparation::NONE });

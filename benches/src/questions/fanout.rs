@@ -1,4 +1,4 @@
-//! What do many receivers cost? 1 to 100 receiver processes, nobody bound to a CPU, one 256-byte message each
+//! What do many receivers cost? 1 to 100 receiver processes, none bound to a CPU, one 256-byte message each
 //! millisecond: the publisher's time inside a send, and the latency to the last receiver.
 
 use super::oversubscribed::cpus;
@@ -10,14 +10,13 @@ use crate::rig::spec::{Contestant, Spec, Wait};
 use anyhow::Result;
 
 /// The title of the answer's table.
-const TITLE: &str =
-    "256 B each ms, nobody bound to a CPU; times are in us, inside the send and from it to the last receiver";
+const TITLE: &str = "256 B each ms, no process bound to a CPU; times are in us, inside the send and from it to the last receiver";
 
 /// Numbers of receivers.
 pub const RECEIVERS: [usize; 5] = [1, 10, 20, 50, 100];
 
-/// Everybody this program knows. Receivers that never give their CPU away take part only where there is one for each,
-/// beside the publisher's.
+/// Every transport that this program knows. Receivers that never yield take part only if there is a CPU for each of them and
+/// one for the publisher.
 fn contestants(receivers: usize) -> Vec<Contestant> {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let busy = receivers < cpus;

@@ -13,7 +13,7 @@ use anyhow::Result;
 const TITLE: &str =
     "Ways to wait, 256 B each ms; times are in us, inside the send and from it to the last receiver";
 
-/// Numbers of receivers, when nobody is bound to a CPU.
+/// Numbers of receivers in the cases without binding.
 pub const RECEIVERS: [usize; 3] = [4, 16, 50];
 
 const WAITS: [(&str, Wait); 11] = [

@@ -1,4 +1,4 @@
-//! What the questions share: who takes part, and how a list of cases becomes an answer.
+//! Steps that the questions share: the choice of contestants, and the way from a list of cases to an answer.
 
 use crate::rig::names::{IDEAL, SHMCAST};
 use crate::rig::plan::{Answer, Case, Stage, play};

@@ -37,12 +37,12 @@ pub fn run(stage: &Stage, receivers: &[usize], extra: &[Contestant], duration: D
         let who = [Contestant::new(SHMCAST, wait)].into_iter().chain(extra.iter().cloned());
         Case { name: format!("{receivers} receivers"), specs: who.map(spec).collect() }
     };
-    // A soak is one long round: the next lap is the next soak.
+    // A soak is one long round, so it has one lap.
     let stage = Stage { laps: 1, retries: 0, ..stage.clone() };
     ask(&stage, "soak", &receivers.iter().map(case).collect::<Vec<_>>())
 }
 
-/// By how much a figure changed from the first quarter of the windows to the last: the ratio of the medians.
+/// The change of a figure from the first quarter of the windows to the last, as a ratio of medians.
 pub fn drift(series: &[Moment], figure: fn(&Moment) -> u64) -> Option<f64> {
     // The last window may be cut short.
     let values: Vec<f64> = series.iter().map(|moment| figure(moment) as f64).collect();

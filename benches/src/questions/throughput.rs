@@ -11,8 +11,8 @@ use anyhow::Result;
 /// The title of the answer's table.
 const TITLE: &str = "Back to back to one receiver, both ends bound to a CPU, nothing lost; rates are in millions of messages a second";
 
-/// Bytes of ring: more than one core's caches keep, so that a line comes back to the writer from the cache they share and
-/// not from the reader's own. Every ring here is faster so.
+/// Bytes of ring: more than the caches of one core hold. A line then comes back to the writer from the cache that both ends
+/// share and not from the reader's own, and every ring here is faster.
 const RING_BYTES: u64 = 8 << 20;
 
 /// Payload sizes.

@@ -1,7 +1,7 @@
-//! Did it become slower? Two sets of answers, figure by figure. A change counts only beyond the noise of the rounds: when
-//! every round of one set is on the same side of every round of the other, and the medians are apart by more than 3 %.
+//! Did it become slower? Compares two sets of answers, figure by figure. A change counts only beyond the noise of the rounds:
+//! every round of one set lies beyond every round of the other, and the medians are more than 3 % apart.
 //!
-//! Machines drift, so where the ideal ring took part, what is compared is the ratio to it in the same lap.
+//! Machines drift. Where the ideal ring took part, the comparison uses the ratio to it in the same lap.
 
 use super::contests::{FIGURES, Measure};
 use super::files::load;
@@ -18,18 +18,18 @@ use std::path::Path;
 
 /// Least relative difference of the medians.
 const LEAST: f64 = 0.03;
-/// Least rounds on either side: with two, every other pair of noises would look like a change.
+/// Least rounds on either side. With two, noise alone would often look like a change.
 const ROUNDS: usize = 3;
 
-/// What became of a figure.
+/// The change of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// Better beyond the noise.
     Better,
-    /// Within it.
+    /// Within the noise.
     Same,
-    /// Worse beyond it.
+    /// Worse beyond the noise.
     Worse,
 }
 
@@ -40,9 +40,9 @@ pub struct Change {
     pub question: String,
     /// The case.
     pub case: String,
-    /// Whose.
+    /// The contestant.
     pub contestant: String,
-    /// Which figure.
+    /// The figure's name.
     pub figure: String,
     /// The unit of the figure.
     pub unit: String,
@@ -52,16 +52,16 @@ pub struct Change {
     pub old: [f64; 3],
     /// Median, least and most now.
     pub new: [f64; 3],
-    /// What became of it.
+    /// The verdict.
     pub verdict: Verdict,
 }
 
-/// All that can be compared, and what cannot.
+/// The changes, and the cases that could not be compared.
 #[derive(Debug, Clone, Serialize)]
 pub struct Comparison {
     /// Figure by figure.
     pub changes: Vec<Change>,
-    /// What could not be compared, and why.
+    /// The cases that could not be compared, with the reason.
     pub skipped: Vec<String>,
 }
 
@@ -84,7 +84,7 @@ pub fn compare(old: &Path, new: &Path) -> Result<Comparison> {
 }
 
 impl Comparison {
-    /// Figures of ours that became worse. What became of others is shown, but is nobody's regression here.
+    /// Number of shmcast's figures that became worse. Other transports are shown, and do not count.
     pub fn worse(&self) -> usize {
         let ours = |change: &&Change| change.contestant.split('/').next() == Some(SHMCAST);
         self.changes.iter().filter(ours).filter(|change| change.verdict == Verdict::Worse).count()

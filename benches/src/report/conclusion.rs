@@ -1,5 +1,4 @@
-//! What the whole report comes to, in one paragraph and one picture. Both are made of the answers; nothing here is fixed
-//! text about a result.
+//! The conclusion of the report, in one paragraph and one picture. Both are made from the answers alone.
 
 use super::contests::{Contest, Standing, contests, times};
 use super::svg::{Group, Span, gains};

@@ -9,7 +9,7 @@ use crate::rig::round::Outcome;
 use crate::rig::spec::{Contestant, Wait};
 use crate::rig::stats::median;
 
-/// What a figure measures.
+/// The kind of a figure, and its unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measure {
     /// A time, of which less is better.
@@ -51,7 +51,7 @@ pub struct Figure {
     pub name: &'static str,
     /// How our receivers wait.
     pub ours: Wait,
-    /// What it measures, and its unit.
+    /// Its kind and unit.
     pub measure: Measure,
     /// Its value in one round.
     pub of: fn(&Outcome) -> f64,
@@ -108,7 +108,7 @@ pub enum Standing {
 const LEVEL: f64 = 1.05;
 
 impl Standing {
-    /// As printed.
+    /// The name as it is printed.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ahead => "ahead",
@@ -146,9 +146,9 @@ impl Standing {
 /// One figure of one case.
 #[derive(Debug, Clone)]
 pub struct Contest {
-    /// Which figure.
+    /// The figure.
     pub figure: Figure,
-    /// Of which case.
+    /// The case.
     pub case: String,
     /// Our median.
     pub ours: f64,

@@ -1,5 +1,4 @@
-//! What is made of answers: JSON files, and from a directory of those the tables, the page, and the files that other
-//! tools read.
+//! Answers become JSON files, and a directory of those becomes tables, a page, and files that other tools read.
 //!
 //! | file | what |
 //! |---|---|

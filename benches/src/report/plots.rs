@@ -1,4 +1,4 @@
-//! Which charts go with which question. Each chart is drawn from the rounds that count, as the tables are.
+//! The charts of each question. They are drawn from the rounds that count, as the tables are.
 
 use super::palette::Palette;
 use super::svg::{Axis, Bar, Chart, Line, Scale, Unit, bars};

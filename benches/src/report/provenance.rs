@@ -1,4 +1,4 @@
-//! Where the figures of an answer come from: the day, the rounds, and the machine.
+//! The origin of an answer's figures: the day, the rounds, and the machine.
 
 use crate::rig::plan::Answer;
 use crate::rig::probe::Quiet;

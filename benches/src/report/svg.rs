@@ -4,18 +4,18 @@
 
 use std::fmt::{self, Write};
 
-/// How values become places on an axis.
+/// The rule by which values become places on an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
-    /// Evenly.
+    /// Values are evenly apart.
     Linear,
-    /// By their logarithm.
+    /// Values are apart by their logarithm.
     Log,
-    /// Quantiles by log(1 / (1 - q)), as HdrHistogram's plots have them.
+    /// Quantiles are apart by log(1 / (1 - q)), as in HdrHistogram's plots.
     Nines,
 }
 
-/// What the numbers on an axis are.
+/// The kind of numbers on an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// Nanoseconds, written in the unit that suits.
@@ -31,11 +31,11 @@ pub enum Unit {
 /// One axis.
 #[derive(Debug, Clone)]
 pub struct Axis {
-    /// What it shows.
+    /// The axis's title; empty for none.
     pub label: String,
-    /// How.
+    /// The rule for places.
     pub scale: Scale,
-    /// In what.
+    /// The kind of numbers.
     pub unit: Unit,
     /// Value at its beginning.
     pub low: f64,
@@ -53,7 +53,7 @@ impl Axis {
         Self { label: label.into(), scale: Scale::Log, unit: Unit::Time, low, high }
     }
 
-    /// From 0 to 1.
+    /// A value's place, from 0 to 1.
     fn place(&self, value: f64) -> f64 {
         let along = |f: fn(f64) -> f64| (f(value) - f(self.low)) / (f(self.high) - f(self.low));
         let place = match self.scale {
@@ -104,7 +104,7 @@ fn trimmed(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Nanoseconds as people write them.
+/// Nanoseconds as text, in the unit that suits.
 pub fn time(ns: f64) -> String {
     match ns {
         ..1e3 => format!("{} ns", trimmed(ns)),
@@ -143,9 +143,9 @@ pub struct Chart {
     pub x: Axis,
     /// The vertical axis.
     pub y: Axis,
-    /// Drawn in order; the last is on top.
+    /// The lines, drawn in order, so that the last is on top.
     pub lines: Vec<Line>,
-    /// Values of y that get a line of their own, and what they are.
+    /// Values of y that get a line of their own, each with its text.
     pub marks: Vec<(f64, String)>,
     /// Uprights from the axis to a value, with a class.
     pub stems: Vec<(f64, f64, String)>,
@@ -167,7 +167,7 @@ impl Chart {
         Self { title, x, y, lines: Vec::new(), marks: Vec::new(), stems: Vec::new(), height }
     }
 
-    /// Where a point is in the drawing.
+    /// The place of a point in the drawing.
     fn at(&self, x: f64, y: f64) -> (f64, f64) {
         let height = self.height - TOP - BOTTOM;
         let across = LEFT + self.x.place(x) * (WIDTH - LEFT - RIGHT);
@@ -325,11 +325,11 @@ impl fmt::Display for Chart {
 /// One horizontal bar.
 #[derive(Debug, Clone)]
 pub struct Bar {
-    /// Whose it is.
+    /// The contestant's name.
     pub name: String,
     /// Style classes.
     pub class: String,
-    /// Its length.
+    /// The value that the bar's length shows.
     pub value: f64,
     /// Least and most that stand behind the value.
     pub range: (f64, f64),

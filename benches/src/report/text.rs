@@ -14,7 +14,7 @@ once, and a round counts only if probes before and after it found the same quiet
 that count; ratios are taken within a lap, and the median over the laps is shown. `!` marks a figure from a machine that never \
 was quiet. `ideal` is a bound and no product.";
 
-/// What the verdicts mean.
+/// The meaning of the verdicts.
 pub const VERDICTS: &str = "`times better` compares shmcast with the best other transport in the same lap: 2.00 is twice as \
 good, 0.50 half as good. The verdict is `ahead` or `behind` if that is so in every lap, `level` if the two are at most 5 % apart \
 in every lap, and `open` if the laps disagree; `over the laps` shows the smallest and the largest. `too few laps` stands where \

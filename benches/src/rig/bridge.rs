@@ -1,7 +1,8 @@
-//! The bridge of a round: `shmcast bridge send` on one host, `shmcast bridge recv` on the other, and what their threads used.
+//! The bridge of a round: `shmcast bridge send` on one host, `shmcast bridge recv` on the other, and the CPU time of their
+//! threads.
 //!
-//! Both are the released program with the options that a user would give. They come after the publisher, whose channel they
-//! carry, and before the receivers, who attach to what arrives.
+//! Both are the released program with the options that a user would give. They start after the publisher, whose channel they
+//! carry, and before the receivers, which attach to the channel on the other host.
 
 use crate::rig::hosts::{BUSY_POLL_US, BusyPolling, FAR, NEAR};
 use crate::rig::names::{BRIDGE, BRIDGE_BUSY_POLL, BRIDGE_TO_RING, BRIDGE_UNBOUND, CHANNEL};
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// The group of the rig's bridges.
 pub const GROUP: &str = "239.79.0.1:30002";
-/// Where they serve repairs.
+/// The port at which the sending end serves repairs.
 pub const REPAIR_PORT: u16 = 30_003;
 /// Largest message that fits a packet of the bridge's usual size, in bytes.
 pub const PAYLOAD_MAX: u64 = 1_378;
@@ -31,7 +32,7 @@ pub struct BridgeMode {
     pub pinned: bool,
     /// Whether the kernel polls the interface for it.
     pub busy_poll: bool,
-    /// Whether latency ends in the ring, by the time that the bridge wrote there, and not at the reader.
+    /// Whether latency ends in the ring, by the time that the bridge wrote there. Otherwise it ends at the reader.
     pub to_ring: bool,
 }
 
@@ -59,7 +60,7 @@ pub fn far_dir(spec: &Spec) -> PathBuf {
     spec.dir.join("far")
 }
 
-/// What one thread of the bridge used while messages flowed.
+/// The resources that one thread of the bridge used while messages flowed.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct ThreadUse {
     /// CPU time in ns, user mode and kernel.
@@ -68,11 +69,11 @@ pub struct ThreadUse {
     pub wall_ns: u64,
     /// Times it slept.
     pub voluntary_switches: u64,
-    /// Times its CPU was taken, which is also what a yield counts as.
+    /// Times its CPU was taken. The kernel counts a yield as one.
     pub involuntary_switches: u64,
 }
 
-/// What the bridge says of a round.
+/// The bridge's reports of a round, and the use of its threads.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct BridgeReport {
     /// The sending thread.
@@ -85,7 +86,7 @@ pub struct BridgeReport {
     pub repaired: u64,
     /// Messages that never arrived.
     pub missing: u64,
-    /// What the system refused, in words.
+    /// Steps that the system refused, in words.
     pub refusals: Vec<String>,
 }
 
@@ -150,7 +151,7 @@ impl BridgeProcesses {
         [self.send.child.id(), self.recv.child.id()]
     }
 
-    /// Messages begin to flow.
+    /// Call this when messages begin to flow.
     pub(super) fn begin(&mut self) -> Result<()> {
         self.began = Instant::now();
         for end in [&mut self.send, &mut self.recv] {
@@ -159,7 +160,7 @@ impl BridgeProcesses {
         Ok(())
     }
 
-    /// The last message has been received: ends the session, and both processes with it.
+    /// Ends the session, and both processes with it. Call this when the last message has been received.
     pub(super) fn end(mut self) -> Result<BridgeReport> {
         let wall_ns = self.began.elapsed().as_nanos() as u64;
         let [egress, ingress] = [&self.send, &self.recv].map(|end| {
@@ -224,7 +225,7 @@ impl End {
         Ok(())
     }
 
-    /// What its carrying thread has used so far.
+    /// The resources that its thread has used so far.
     fn used(&self) -> Result<ThreadUse> {
         let tasks =
             fs::read_dir(format!("/proc/{}/task", self.child.id())).context("the bridge has ended")?;
@@ -263,7 +264,7 @@ impl End {
 
 impl Drop for End {
     fn drop(&mut self) {
-        let _ = self.child.kill(); // has ended already unless the round failed
+        let _ = self.child.kill(); // it has ended already unless the round failed
         let _ = self.child.wait();
     }
 }

@@ -1,4 +1,4 @@
-//! What every child process of a round needs: a line to the rig, and a CPU of its own.
+//! The two services that every child process of a round uses: a line to the rig, and a CPU of its own.
 
 use anyhow::{Context, Result};
 use std::io::Write;

@@ -2,11 +2,11 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | [`spec`] | what a round is and what its processes report; the words on their pipes |
+//! | [`spec`] | a round and the reports of its processes; the words on their pipes |
 //! | [`names`] | the transports, by name |
 //! | [`payload`] | numbered, stamped, checked messages |
 //! | [`publish`], [`receive`] | the two roles, run in processes of their own |
-//! | [`child`], [`files`] | what both roles need: a line to the rig, a CPU, the round's files |
+//! | [`child`], [`files`] | services for both roles: a line to the rig, a CPU, the round's files |
 //! | [`windows`] | the same for long rounds, without keeping every message |
 //! | [`visitors`] | receivers that come and go during a round |
 //! | [`hosts`] | two hosts and the wire between them, on this machine |

@@ -1,7 +1,7 @@
-//! Runs one round: starts the processes, waits until all are attached, lets them go, collects what they saw.
+//! Runs one round: starts the processes, waits until all are attached, lets them go, and collects their reports.
 //!
-//! The publisher comes first, because receivers attach to what it makes. Nobody is let go before everybody is ready,
-//! so a message that is missing was lost and not merely early.
+//! The publisher starts first, because receivers attach to the channel that it makes. No process is let go before all are
+//! ready, so a missing message was lost and did not come too early.
 
 use crate::rig::bridge::{BridgeProcesses, BridgeReport};
 use crate::rig::files::{self, read_words};
@@ -18,24 +18,24 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// What a round gave. Latencies are in nanoseconds.
+/// The result of a round. Latencies are in nanoseconds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Outcome {
-    /// What was asked.
+    /// The round as it was asked for.
     pub spec: Spec,
-    /// When it ended, in seconds since 1970.
+    /// The time at which it ended, in seconds since 1970.
     pub ended_at: u64,
     /// Messages that each receiver should have got, over all receivers.
     pub expected: u64,
-    /// What the receivers counted, summed; the span is from the first receipt to the last.
+    /// The sum of the receivers' counts; the span is from the first receipt to the last.
     pub received: Received,
-    /// What the publisher said.
+    /// The publisher's report.
     pub published: Published,
-    /// From the send to the receipt, all receivers.
+    /// Latency from the send to the receipt, at all receivers.
     pub one_way: Distribution,
-    /// From the intended time of the send to the receipt, all receivers.
+    /// Latency from the intended time of the send to the receipt, at all receivers.
     pub response: Distribution,
-    /// From the send to the receipt by the last receiver.
+    /// Latency from the send to the receipt by the last receiver.
     pub last: Distribution,
     /// The publisher's time inside a send.
     pub cost: Distribution,
@@ -43,13 +43,13 @@ pub struct Outcome {
     pub rate: f64,
     /// How quiet the machine was.
     pub quiet: Quiet,
-    /// The worst `response` of each of up to 200 equal parts of the round, in order: to be held against the hiccups.
+    /// The worst `response` of each of up to 200 equal parts of the round, in order. The report shows it above the hiccups.
     #[serde(default)]
     pub worst: Vec<u64>,
     /// A long round's windows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<Moment>,
-    /// Who came and went.
+    /// The receivers that came and went.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub visits: Option<Visits>,
     /// The bridge's own report, where the messages crossed one.
@@ -60,7 +60,7 @@ pub struct Outcome {
 /// One window of a long round.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Moment {
-    /// Its end, in ns since the round began to count.
+    /// The window's end, in ns since the round began to count.
     pub at_ns: u64,
     /// Latency from the intended send at all receivers; its count says how many messages came.
     pub response: Distribution,
@@ -68,7 +68,7 @@ pub struct Moment {
     pub cost: Distribution,
     /// Memory of the publisher that is resident, in KiB; 0 where the kernel did not tell.
     pub publisher_kib: u64,
-    /// The same of the largest receiver.
+    /// Resident memory of the largest receiver, in KiB; 0 where the kernel did not tell.
     pub receiver_kib: u64,
 }
 
@@ -82,7 +82,7 @@ impl Outcome {
     }
 }
 
-/// After the publisher has ended, receivers get this long for what is still on its way.
+/// Time that receivers get for messages on their way, after the publisher has ended.
 const GRACE: Duration = Duration::from_millis(1500);
 
 /// Runs a round with the child program `program`.
@@ -133,7 +133,7 @@ pub fn run(program: &Path, spec: &Spec) -> Result<Outcome> {
 
 fn collect(spec: &Spec, receivers: &mut [Player], deadline: Instant) -> Result<Vec<Received>> {
     let mut reports = Vec::with_capacity(spec.receivers);
-    // Behind a gate nothing can be lost, so everything will come, however busy the machine.
+    // Behind a gate nothing can be lost, so every message will come, however busy the machine is.
     let grace = if spec.gated { deadline } else { Instant::now() + GRACE };
     let mut stopped = false;
     for i in 0..receivers.len() {
@@ -141,7 +141,7 @@ fn collect(spec: &Spec, receivers: &mut [Player], deadline: Instant) -> Result<V
             Ok(report) => report,
             Err(_) => {
                 if !std::mem::replace(&mut stopped, true) {
-                    // One that has reported and gone no longer listens.
+                    // A receiver that has reported has ended, and no longer listens.
                     receivers.iter_mut().for_each(|receiver| drop(receiver.tell("stop")));
                 }
                 receivers[i].line(Instant::now() + Duration::from_secs(10), "report")?
@@ -157,7 +157,7 @@ fn collect(spec: &Spec, receivers: &mut [Player], deadline: Instant) -> Result<V
 /// Resident memory at the end of a window: of the publisher, and of the largest receiver; KiB.
 type Memory = (u64, u64);
 
-/// What happens beside the stream: visitors, and looks at the memory in use.
+/// Threads that run beside the stream: one plays the visitors, one samples the memory in use.
 struct Aside {
     stop: Vec<mpsc::Sender<()>>,
     visits: Option<std::thread::JoinHandle<Result<Visits>>>,
@@ -165,7 +165,7 @@ struct Aside {
 }
 
 impl Aside {
-    /// Begins what the round asks for. The publisher is the last of `pids`.
+    /// Starts the threads that the round asks for. The publisher is the last of `pids`.
     fn begin(program: &Path, spec: &Spec, pids: Vec<u32>) -> Self {
         let mut stop = Vec::new();
         let mut stopped = || {

@@ -1,6 +1,5 @@
-//! What a round is, and what its processes say about it. These are the lines of JSON that the rig and its children
-//! exchange over pipes: the rig passes a [`Task`] as an argument, a child answers `ready`, waits for `go`, and prints
-//! one report.
+//! A round, and the reports of its processes. The rig and its children exchange them as lines of JSON over pipes: the rig
+//! passes a [`Task`] as an argument; a child answers `ready`, waits for `go`, and prints one report.
 
 use crate::rig::stats::HiccupLog;
 use serde::{Deserialize, Serialize};
@@ -64,11 +63,11 @@ impl Wait {
     }
 }
 
-/// Who takes part: a transport and how its receivers wait.
+/// A transport, and how its receivers wait.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Contestant {
-    /// The transport's name, which its program knows; with `@PROGRAM` behind it, played by that program, so that two
-    /// builds meet in the same rounds.
+    /// The transport's name, which its program knows. With `@PROGRAM` behind the name, that program plays it, so that two
+    /// builds meet in the same laps.
     pub transport: String,
     /// How receivers wait.
     pub wait: Wait,
@@ -85,7 +84,7 @@ impl Contestant {
         self.transport.split('@').next().expect("a split has a first part")
     }
 
-    /// As printed: `shmcast/spin`.
+    /// The name as it is printed, such as `shmcast/spin`.
     pub fn name(&self) -> String {
         format!("{}/{}", self.transport, self.wait.name())
     }
@@ -108,8 +107,8 @@ pub struct Spec {
     pub interval_ns: u64,
     /// Bytes of ring for transports that have one.
     pub ring_bytes: u64,
-    /// Whether nothing may be lost: the publisher waits for its slowest receiver when the ring is half full, or the
-    /// transport's own flow control does the like.
+    /// Whether nothing may be lost. Then the publisher waits for its slowest receiver when the ring is half full, or the
+    /// transport's own flow control holds it back.
     pub gated: bool,
     /// CPU the publisher is bound to.
     pub publisher_cpu: Option<usize>,
@@ -148,9 +147,9 @@ pub struct Wire {
 /// killed as soon as it is attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Churn {
-    /// From one arrival to the next, in ns.
+    /// Time from one arrival to the next, in ns.
     pub every_ns: u64,
-    /// From a visitor's arrival to its end, in ns.
+    /// Time from a visitor's arrival to its end, in ns.
     pub stay_ns: u64,
 }
 
@@ -203,23 +202,23 @@ impl Spec {
         self.ring_bytes / (self.size as u64 + 16).next_multiple_of(64)
     }
 
-    /// Whether each message's times are kept, as against those of windows, or of the round's two ends.
+    /// Whether the times of each message are kept, and not only those of windows or of the round's two ends.
     pub fn is_kept_each(&self) -> bool {
         self.interval_ns > 0 && self.window_ns == 0
     }
 
-    /// Where the round's daemon listens.
+    /// The control socket of the round's daemon.
     pub fn socket(&self) -> PathBuf {
         self.dir.join("control.sock")
     }
 }
 
-/// What a child is to do.
+/// The role that a child plays.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Task {
     /// Publish the round's messages.
     Publish(Spec),
-    /// Receive them as receiver number so-and-so, from 0.
+    /// Receive them as the receiver with this number, from 0.
     Receive(Spec, usize),
 }
 
@@ -232,7 +231,7 @@ impl Task {
     }
 }
 
-/// What a process used while it played its role.
+/// The resources that a process used while it played its role.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Usage {
     /// CPU time in user mode.
@@ -243,32 +242,32 @@ pub struct Usage {
     pub voluntary_switches: u64,
     /// Times its CPU was taken away.
     pub involuntary_switches: u64,
-    /// Time it could have run but had no CPU.
+    /// Time in which it could have run but had no CPU.
     pub waited_ns: u64,
     /// Wall time of the measurement.
     pub wall_ns: u64,
 }
 
-/// What the publisher says at the end.
+/// The publisher's report.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Published {
     /// Messages sent that count.
     pub messages: u64,
     /// Clock ticks at the first that counts, and after the last.
     pub span: (u64, u64),
-    /// What two readings of the clock cost with nothing between them, ns; part of each publish figure.
+    /// Time between two readings of the clock with nothing between them, in ns. It is part of each publish figure.
     pub clock_ns: u64,
     /// Times the transport had no room and the publisher tried again.
     pub retries: u64,
     /// Stretches in which the publisher's CPU did something else while it spun.
     pub hiccups: HiccupLog,
-    /// What it used.
+    /// The resources that it used.
     pub usage: Usage,
-    /// What the transport wants known, such as a refused preparation.
+    /// Remarks of the transport, such as a refused preparation.
     pub notes: Vec<String>,
 }
 
-/// What a receiver says at the end. Each check failure is counted, never averaged away.
+/// A receiver's report. Each failed check is counted.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Received {
     /// Messages that count and came for the first time, whole.
@@ -285,7 +284,7 @@ pub struct Received {
     pub reported_lost: u64,
     /// Clock ticks at the first and the last receipt that counts.
     pub span: (u64, u64),
-    /// What it used.
+    /// The resources that it used.
     pub usage: Usage,
     /// Stretches in which its CPU did something else while it spun.
     #[serde(default)]

@@ -13,14 +13,14 @@ use shmcast::{Event, Publisher, Subscriber};
 use shmcast_layout::counter::ticks;
 use std::time::{Duration, Instant};
 
-/// How long a reader sleeps that only looks at when messages reached the ring.
+/// Sleep between two polls of a reader that only reads the times in the ring.
 const NAP: Duration = Duration::from_millis(2);
 
 /// The publisher on the sending host.
 #[derive(Debug)]
 pub struct BridgeSender {
     publisher: Publisher,
-    /// Whether it gives its CPU to the bridge after each message, with which it shares it.
+    /// Whether it yields after each message to the bridge, which shares its CPU.
     yields: bool,
 }
 
@@ -28,7 +28,7 @@ impl BridgeSender {
     /// Makes the round's channel.
     ///
     /// # Errors
-    /// What the channel says.
+    /// The channel's error.
     pub fn open(spec: &Spec) -> Result<Self> {
         let builder = Publisher::builder(CHANNEL).dir(near_dir(spec));
         let builder = builder.capacity(spec.ring_bytes).max_message(PAYLOAD_MAX);
@@ -60,10 +60,10 @@ pub struct BridgeReceiver {
 }
 
 impl BridgeReceiver {
-    /// Subscribes to what the bridge brings.
+    /// Subscribes to the channel that the bridge fills.
     ///
     /// # Errors
-    /// What the channel says.
+    /// The channel's error.
     pub fn open(spec: &Spec) -> Result<Self> {
         let to_ring = BridgeMode::of(&spec.contestant).is_some_and(|mode| mode.to_ring);
         let wait = match spec.contestant.wait {
@@ -102,7 +102,7 @@ impl Receiver for BridgeReceiver {
 fn hand(event: Event<'_>, to_ring: bool, sink: &mut Sink) {
     match event {
         Event::Message(message) if to_ring => {
-            // The record has the low 48 bits of the clock, which turn over in a day or more.
+            // The record has the low 48 bits of the clock, which wrap after a day or more.
             let now = ticks();
             let ago = now.wrapping_sub(message.time) & ((1 << 48) - 1);
             sink.message_at(message.payload, now - ago);

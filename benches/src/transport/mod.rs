@@ -1,5 +1,5 @@
-//! The transports this program knows, by name. Each is a [`Sender`](crate::rig::publish::Sender) and a
-//! [`Receiver`](crate::rig::receive::Receiver) with the best settings we know, which stand in its file.
+//! The transports that this program knows, by name. Each is a [`Sender`](crate::rig::publish::Sender) and a
+//! [`Receiver`](crate::rig::receive::Receiver) with the best settings known to us. Its file names the settings.
 
 use crate::rig::bridge::BridgeMode;
 #[cfg(feature = "bridge")]
@@ -25,7 +25,7 @@ pub mod wire;
 /// Plays a role in this process.
 ///
 /// # Errors
-/// What the transport or a pipe says; the rig sees it as a child that gave no report.
+/// The error of the transport or of a pipe. The rig sees it as a child that gave no report.
 pub fn play(task: &Task) -> Result<()> {
     let spec: &Spec = task.spec();
     spec.wire.as_ref().map_or(Ok(()), |wire| hosts::enter(wire, task))?;

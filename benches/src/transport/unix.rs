@@ -1,7 +1,7 @@
-//! Unix sockets: one send a receiver, as programs do that know no multicast.
+//! Unix sockets: one send for each receiver, as in programs without multicast.
 //!
-//! Best settings: send buffers as large as the kernel allows; a receiver that is full holds the publisher up, so that
-//! nothing is lost.
+//! Best settings: send buffers are as large as the kernel allows. A receiver that is full holds the publisher up, so nothing
+//! is lost.
 
 use super::sockets::SocketReceiver;
 use crate::rig::publish::Sender;
@@ -44,7 +44,7 @@ pub struct DatagramSender {
 }
 
 impl DatagramSender {
-    /// Nothing to do yet: receivers bind first.
+    /// Makes no socket yet, because receivers bind first.
     ///
     /// # Errors
     /// None.

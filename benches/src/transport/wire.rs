@@ -13,7 +13,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 79, 0, 2);
 const PORT: u16 = 30_001;
 
-/// Where the datagrams go.
+/// The address to which the datagrams go.
 fn destination(spec: &Spec) -> SocketAddrV4 {
     match spec.contestant.transport_name() {
         WIRE_MULTICAST => SocketAddrV4::new(GROUP, PORT),
