@@ -1,6 +1,6 @@
 //! shmcast's shared-memory ring: one writer, any number of read-only readers, one cache line a message.
 //!
-//! This crate has the code that both sides of a segment share, and nearly all of the project's `unsafe`. Programs use the
+//! This crate has the code that both sides of a segment share, and all of the project's `unsafe`. Programs use the
 //! `shmcast` crate. Another language implements `SPEC.md`, which lies beside this source.
 //!
 //! | module | layer | may not |
