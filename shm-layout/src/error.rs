@@ -104,7 +104,7 @@ pub enum OpenError {
     /// The operating system refused.
     #[error("{what}: {source}")]
     Os {
-        /// What was tried.
+        /// The step that failed.
         what: &'static str,
         /// The system's error.
         source: io::Error,

@@ -99,7 +99,7 @@ impl State {
     }
 }
 
-/// Which clock stamps the messages of a segment.
+/// The clock that stamps the messages of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClockKind {
     /// CLOCK_MONOTONIC, in nanoseconds.
