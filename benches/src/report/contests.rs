@@ -7,7 +7,6 @@ use crate::rig::names::{IDEAL, SHMCAST};
 use crate::rig::plan::Answer;
 use crate::rig::round::Outcome;
 use crate::rig::spec::{Contestant, Wait};
-use crate::rig::stats::median;
 
 /// The kind of a figure, and its unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,9 +164,9 @@ pub struct Contest {
 }
 
 impl Contest {
-    /// Median gain over the laps.
+    /// Median gain over the laps. For an even number of laps it is the geometric mean of the two in the middle.
     pub fn gain(&self) -> Option<f64> {
-        median(self.gains.iter().copied())
+        middle(&self.gains)
     }
 
     /// Smallest and largest gain of a lap, if there are two laps or more.
@@ -210,6 +209,15 @@ pub const HEADER: [&str; 9] = [
     "its figure",
     "shmcast/ideal",
 ];
+
+/// The median of gains, none of which is 0. It is as far from 1 for a gain as for a loss of the same factor.
+fn middle(gains: &[f64]) -> Option<f64> {
+    let mut sorted = gains.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let half = sorted.len() / 2;
+    let upper = *sorted.get(half)?;
+    Some(if sorted.len().is_multiple_of(2) { (sorted[half - 1] * upper).sqrt() } else { upper })
+}
 
 /// A gain as text, with three digits or so.
 pub fn times(gain: f64) -> String {
@@ -271,6 +279,12 @@ mod tests {
         assert_eq!(Standing::of(&[0.8, 0.9]), Standing::Behind);
         assert_eq!(Standing::of(&[1.04, 0.96, 1.01]), Standing::Level);
         assert_eq!(Standing::of(&[10.0]), Standing::TooFew);
+    }
+
+    #[test]
+    fn a_median_favours_neither_side() {
+        assert_eq!([middle(&[]), middle(&[3.0]), middle(&[4.0, 0.25])], [None, Some(3.0), Some(1.0)]);
+        assert_eq!(middle(&[9.0, 0.5, 2.0]), Some(2.0));
     }
 
     #[test]
