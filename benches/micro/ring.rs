@@ -1,4 +1,4 @@
-//! What each operation costs one thread with the ring in its own cache, beside the ideal ring: `cargo bench -p
+//! The cost of each operation for one thread with the ring in its own cache, beside the ideal ring: `cargo bench -p
 //! shmcast-bench`. Nothing here crosses a core; `shmcast-bench latency` does.
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,7 @@
 //! The ideal ring: the least that one writer and many readers can do with shared memory, as the bound to measure
-//! against. One fixed slot a message, a sequence word at its front, nothing else: no variable length, no lapping check,
-//! no bounds claims, no index, no takeover. A reader that falls a ring behind reads garbage and hangs. Not for use.
+//! against. It has one fixed slot for each message and a sequence word at the slot's front. It has no variable length, no
+//! lapping check, no bounds claims, no index and no takeover. A reader that falls a ring behind reads garbage and hangs, so
+//! no program should use it.
 //!
 //! Its payload copy is the product's own routine, so that the difference left is the protocol's.
 //!
@@ -14,7 +15,7 @@ use shmcast_layout::ring::copy::{self, Copier};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Words of one cache line.
 const LINE_WORDS: usize = 8;
@@ -31,7 +32,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// As many slots as make a ring of about `bytes`.
+    /// The shape of a ring of about `bytes`, for payloads of `size` bytes.
     pub fn of_bytes(size: usize, bytes: usize) -> Self {
         let slots = bytes / (Self { size, slots: 1 }.slot_words() * 8);
         Self { size, slots: (slots.max(2) + 1).next_power_of_two() / 2 }
@@ -46,32 +47,47 @@ impl Shape {
     }
 }
 
-/// The writing end.
+/// The memory of a ring, and the place of one end in it.
 #[derive(Debug)]
-pub struct IdealWriter {
+struct End {
     cells: Cells,
     shape: Shape,
     copier: Copier,
+    /// Sequence of the next message.
     next: u64,
 }
+
+impl End {
+    fn new(map: &Map, shape: Shape) -> Self {
+        let cells = map.cells(0, shape.words() as u64);
+        Self { cells, shape, copier: Copier::of_this_processor(), next: 1 }
+    }
+
+    /// The slot of the next message.
+    #[inline(always)]
+    fn slot(&self) -> &[AtomicU64] {
+        let words = self.shape.slot_words();
+        let at = (self.next as usize & (self.shape.slots - 1)) * words;
+        &self.cells[at..at + words]
+    }
+}
+
+/// The writing end.
+#[derive(Debug)]
+pub struct IdealWriter(End);
 
 impl IdealWriter {
     /// Makes a ring in a new file at `path`.
     ///
     /// # Errors
-    /// What the system says when the file cannot be made or mapped.
+    /// The system's error, if the file cannot be made or mapped.
     pub fn create(path: &Path, shape: Shape) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
         let bytes = shape.words() as u64 * 8;
         file.set_len(bytes)?;
         let map = Map::read_write(&file, bytes)?;
-        let _ = prepare(&map, Preparation::FULL); // refused steps make it slower, not wrong
-        Ok(Self {
-            cells: map.cells(0, shape.words() as u64),
-            shape,
-            copier: Copier::of_this_processor(),
-            next: 1,
-        })
+        let _ = prepare(&map, Preparation::FULL); // a refused step makes the ring slower, not wrong
+        Ok(Self(End::new(&map, shape)))
     }
 
     /// Publishes one message of exactly the shape's size.
@@ -80,42 +96,31 @@ impl IdealWriter {
     /// When the payload has another size.
     #[inline]
     pub fn publish(&mut self, payload: &[u8]) {
-        assert_eq!(payload.len(), self.shape.size);
-        let words = self.shape.slot_words();
-        let at = (self.next as usize & (self.shape.slots - 1)) * words;
-        let slot = &self.cells[at..at + words];
-        // As the product does: the line that readers poll comes last and in one burst.
+        let Self(end) = self;
+        assert_eq!(payload.len(), end.shape.size);
+        let slot = end.slot();
+        // The line that readers poll is written last and in one burst, as in the product.
         let [sequence, inline @ ..] = slot.first_chunk::<LINE_WORDS>().expect("a slot is whole lines");
-        let first = self.copier.store_rest::<INLINE>(&slot[1..], payload);
+        let first = end.copier.store_rest::<INLINE>(&slot[1..], payload);
         copy::store_inline(inline, first);
-        sequence.store(self.next, Ordering::Release);
-        self.next += 1;
+        sequence.store(end.next, Ordering::Release);
+        end.next += 1;
     }
 }
 
 /// The reading end.
 #[derive(Debug)]
-pub struct IdealReader {
-    cells: Cells,
-    shape: Shape,
-    copier: Copier,
-    next: u64,
-}
+pub struct IdealReader(End);
 
 impl IdealReader {
     /// Attaches to the ring at `path` and waits for its first message.
     ///
     /// # Errors
-    /// What the system says when the file cannot be opened or mapped.
+    /// The system's error, if the file cannot be opened or mapped.
     pub fn open(path: &Path, shape: Shape) -> io::Result<Self> {
         let map = Map::read_only(&File::open(path)?, shape.words() as u64 * 8)?;
         let _ = prepare(&map, Preparation { prefault: true, ..Preparation::NONE });
-        Ok(Self {
-            cells: map.cells(0, shape.words() as u64),
-            shape,
-            copier: Copier::of_this_processor(),
-            next: 1,
-        })
+        Ok(Self(End::new(&map, shape)))
     }
 
     /// Copies the next message to the start of `out`; false when there is none yet.
@@ -124,15 +129,14 @@ impl IdealReader {
     /// When `out` is smaller than the shape's size.
     #[inline]
     pub fn poll(&mut self, out: &mut [u8]) -> bool {
-        let words = self.shape.slot_words();
-        let at = (self.next as usize & (self.shape.slots - 1)) * words;
-        let slot = &self.cells[at..at + words];
-        if slot[0].load(Ordering::Relaxed) != self.next {
+        let Self(end) = self;
+        let slot = end.slot();
+        if slot[0].load(Ordering::Relaxed) != end.next {
             return false;
         }
         fence(Ordering::Acquire);
-        self.copier.load(&slot[1..], &mut out[..self.shape.size]);
-        self.next += 1;
+        end.copier.load(&slot[1..], &mut out[..end.shape.size]);
+        end.next += 1;
         true
     }
 }

@@ -1,4 +1,4 @@
-//! `shmcast-bench`: asks one question and prints the answer.
+//! `shmcast-bench` asks one question and prints the answer.
 //!
 //! The same program plays the publisher's and the receivers' roles when the rig starts it as a child.
 #![forbid(unsafe_code)]
@@ -26,7 +26,7 @@ use std::time::Duration;
 struct Args {
     #[command(subcommand)]
     question: Question,
-    /// Check delivery only, in a few seconds: the times mean nothing
+    /// Check delivery only, in a few seconds; the times then mean nothing
     #[arg(long, global = true)]
     quick: bool,
     /// Write everything measured to this file
@@ -48,10 +48,10 @@ struct Args {
     /// The program with the bridge in it; without it, the one beside this program
     #[arg(long, global = true, value_name = "PROGRAM")]
     shmcast: Option<PathBuf>,
-    /// Further contestants, such as multicast/block
+    /// Add contestants, such as multicast/block
     #[arg(long = "with", global = true, value_name = "TRANSPORT/WAIT", value_parser = contestant)]
     with: Vec<Contestant>,
-    /// Nobody else plays: of the question's contestants, the peers and those of --with
+    /// Play these contestants only, of the question's own, the peers and those of --with
     #[arg(long, global = true, value_name = "TRANSPORT/WAIT", value_parser = contestant, value_delimiter = ',')]
     only: Vec<Contestant>,
     /// Payload sizes in bytes; each payload carries its number and proof
@@ -74,7 +74,7 @@ enum Question {
     Latency,
     /// Back to back, nothing lost
     Throughput,
-    /// Many receivers, nobody bound to a CPU, one message each ms
+    /// Many receivers, none bound to a CPU, one message each ms
     Fanout,
     /// Ways to wait, with a CPU for the receiver and with more receivers than CPUs
     Oversubscribed,
@@ -82,7 +82,7 @@ enum Question {
     Churn,
     /// From host to host over a virtual wire, beside bare UDP; needs root
     Bridge,
-    /// One channel for long: counts, latency, memory and hiccups, window by window
+    /// One channel for a long time: counts, latency, memory and hiccups, window by window
     Soak {
         /// How long each round lasts, such as 90s, 30m or 12h
         #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
@@ -100,7 +100,7 @@ enum Question {
         #[arg(value_name = "DIR")]
         dir: PathBuf,
     },
-    /// What became better or worse, beyond the noise of the rounds
+    /// Compare two sets of answers: what became better or worse, beyond the noise of the rounds
     Compare {
         /// Directory of earlier answers, or one answer's file
         #[arg(value_name = "OLD")]
@@ -214,7 +214,7 @@ fn main() -> Result<ExitCode> {
         (passed, failed) = (passed + complete, failed + incomplete);
         print_failures(&answer);
         if let Some(path) = path_of(&args, &answer) {
-            report::write_json(&answer, &path)?;
+            report::files::write_json(&answer, &path)?;
         }
     }
     println!("{passed} passed, {failed} failed");
@@ -239,7 +239,7 @@ fn path_of(args: &Args, answer: &Answer) -> Option<PathBuf> {
     }
 }
 
-/// What a table cannot show: rounds that did not come to an end.
+/// Prints the rounds that failed, which the table does not show.
 fn print_failures(answer: &Answer) {
     for round in &answer.rounds {
         if let Err(why) = &round.outcome {
@@ -248,7 +248,7 @@ fn print_failures(answer: &Answer) {
     }
 }
 
-/// The hosts for questions about two, or a word about why there are none.
+/// The two hosts of the bridge's question. Without them it prints the reason.
 fn two_hosts(args: &Args) -> Option<Hosts> {
     let beside = || Ok(std::env::current_exe()?.with_file_name("shmcast"));
     let made = args.shmcast.clone().map_or_else(beside, Ok).and_then(|program: PathBuf| {
@@ -258,7 +258,7 @@ fn two_hosts(args: &Args) -> Option<Hosts> {
     made.inspect_err(|why| eprintln!("SKIPPED bridge: {why:#}")).ok()
 }
 
-/// Who joins ours: whom the user named, and the peers unless he named some of them.
+/// The contestants that join ours: those that the user named, and all peers unless some of them were named.
 fn guests(named: &[Contestant], peers: &[Peer], wait: Wait) -> Vec<Contestant> {
     let is_named = |peer: &Peer| named.iter().any(|who| who.transport_name() == peer.name);
     let joining = if peers.iter().any(is_named) { &[] } else { peers };

@@ -1,33 +1,36 @@
-//! A mapped charter: what a daemon decides about a channel's generations, and how programs learn of it in one load.
+//! A mapped charter: a daemon decides in it about a channel's generations, and programs learn of it in one load.
 //!
 //! # The pair
 //! | SYNC POINT | daemon | reader of a strict channel |
 //! |---|---|---|
 //! | cut | stores *closing*, full fence, reads the tail of the ring, stores *cut at the tail* | reads a message, full fence, loads the verdict |
 //!
-//! If a reader loads *open* after its fence, then the daemon's fence comes later in the order of full fences. So the
-//! daemon's look at the tail includes the message, and the cut lies above it. If a reader loads *closing*, it hands out
-//! nothing until it loads something else. If it loads a cut, it hands out what lies below. So every message is valid for
-//! all readers or for none, also for one that was stopped at any moment in between. `SPEC.md` has the proof.
+//! - A reader loads *open* after its fence: then the daemon's fence comes later in the order of full fences. So the daemon's
+//!   look at the tail includes the message, and the cut lies above it.
+//! - A reader loads *closing*: it hands out nothing until it loads something else.
+//! - A reader loads a cut: it hands out the messages below it.
+//!
+//! So every message is valid for all readers or for none, even if a reader is stopped at any moment in between. `SPEC.md`
+//! has the proof.
 
 use crate::layout::charter::{BOOT, MAGIC, NAME, NAME_BYTES, SETTLED, VERSION, Verdict, WORDS, slot};
 use crate::ring::cells::Cells;
 use crate::sync::{Ordering, fence};
 
-/// A program's end: through a map that it can only read.
+/// A program's end: a map that the program can only read.
 #[derive(Debug, Clone)]
 pub struct Charter {
     cells: Cells,
 }
 
 impl Charter {
-    /// The verdict on `generation` now. One load of a line that changes only when the channel moves on.
+    /// The verdict on `generation` now. Cost: one load of a line that changes only when the channel moves on.
     #[inline]
     pub fn verdict(&self, generation: u64) -> Verdict {
         Verdict::unpack(generation, self.cells[slot(generation)].load(Ordering::Relaxed))
     }
 
-    /// What holds of a message of `generation` that was read before this call. Cost: a full fence, and as
+    /// The verdict on a message of `generation` that was read before this call. Cost: a full fence, and one load as in
     /// [`verdict`](Self::verdict).
     #[inline]
     pub fn verdict_on_read(&self, generation: u64) -> Verdict {
@@ -41,7 +44,7 @@ impl Charter {
 /// One generation of a channel, as the charter holds it for the next daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Entry {
-    /// Which one: from 1.
+    /// Its number, from 1.
     pub generation: u64,
     /// Device and inode of the segment's file.
     pub segment: [u64; 2],
@@ -59,7 +62,7 @@ pub struct Entry {
     pub is_strict: bool,
     /// Whether a publisher was let in.
     pub is_granted: bool,
-    /// When the channel's sequences began, in nanoseconds since 1970.
+    /// The time at which the channel's sequences began, in nanoseconds since 1970.
     pub created_ns: u64,
 }
 
@@ -114,7 +117,7 @@ impl HostCharter {
         Charter { cells: self.cells.clone() }
     }
 
-    /// The number of the generation that would come next.
+    /// The number of the next generation.
     pub fn next_generation(&self) -> u64 {
         self.current.map_or(1, |entry| entry.generation + 1)
     }
@@ -128,9 +131,9 @@ impl HostCharter {
         }
     }
 
-    /// Holds back every message of the current generation: readers hand out none until the next store. What they have handed
-    /// out was committed before, so that the tail as it is read after this call includes it. Followed by
-    /// [`reopen`](Self::reopen) or [`go_on`](Self::go_on); a daemon that dies before that leaves it to the next one.
+    /// Holds back every message of the current generation: readers hand out none until the next store. Messages that they
+    /// handed out before were committed before, so a tail that is read after this call includes them. Call
+    /// [`reopen`](Self::reopen) or [`go_on`](Self::go_on) next. If the daemon dies before that, the next daemon does it.
     pub fn close(&self) {
         if let Some(entry) = &self.current {
             if !cfg!(mutant = "cut_without_closing") {
@@ -142,14 +145,14 @@ impl HostCharter {
         }
     }
 
-    /// Takes [`close`](Self::close) back: nothing has happened.
+    /// Takes [`close`](Self::close) back. The generation is open again, as if nothing had happened.
     pub fn reopen(&self) {
         if let Some(entry) = &self.current {
             self.store(entry.generation, Verdict::Open);
         }
     }
 
-    /// The channel goes on in `next`, whose number is [`next_generation`](Self::next_generation); messages of the current
+    /// Lets the channel go on in `next`, whose number is [`next_generation`](Self::next_generation). Messages of the current
     /// generation are valid below `below` and void from there on. `ended` says that the end of the stream stands right
     /// there. All of it becomes visible in one store, and nothing here can fail.
     pub fn go_on(&mut self, next: Entry, below: u64, ended: bool) {
@@ -179,7 +182,7 @@ impl HostCharter {
         Some(Entry::from_words(words)).filter(|entry| generation > 0 && entry.generation == generation)
     }
 
-    /// Finds the current generation in what an earlier daemon left, and takes back what it had not finished.
+    /// Finds the current generation in the words that an earlier daemon left, and takes back a step that it did not finish.
     fn recover(&mut self) {
         let mut at = self.read(self.cells[SETTLED].load(Ordering::Relaxed));
         while let Some(entry) = at {
@@ -210,7 +213,7 @@ impl HostCharter {
         Self { cells, current: None }
     }
 
-    /// The charter that an earlier daemon left in `cells`; `None` if it is none, or not of this channel and boot.
+    /// The charter that an earlier daemon left in `cells`. `None` if the words are no charter of this channel and boot.
     pub fn resume(cells: Cells, name: &str, boot: [u64; 2]) -> Option<Self> {
         let load = |word: usize| cells[word].load(Ordering::Relaxed);
         let is_this = cells.len() == WORDS
@@ -260,7 +263,7 @@ mod files {
     }
 
     impl HostCharter {
-        /// Makes a charter in `file`, which is empty and which nobody else has opened.
+        /// Makes a charter in `file`, which is empty and which no other process has opened.
         ///
         /// # Errors
         /// The system's error.
@@ -270,7 +273,7 @@ mod files {
             Ok(Self::begin(cells, name, boot))
         }
 
-        /// Maps the charter that an earlier daemon left in `file`; `None` if it is none of this channel and boot.
+        /// Maps the charter that an earlier daemon left in `file`. `None` if it is no charter of this channel and boot.
         ///
         /// # Errors
         /// The system's error.
@@ -320,7 +323,7 @@ mod tests {
         }
     }
 
-    /// A daemon may die between any two stores: the channel has moved for everybody, or for nobody.
+    /// A daemon may die between any two stores: then the channel has moved for all programs, or for none.
     #[test]
     fn what_a_dead_daemon_had_begun_is_taken_back_and_what_it_had_stored_holds() {
         let mut charter = HostCharter::begin(Cells::zeroed(WORDS), "ticks", BOOT_ID);

@@ -1,9 +1,9 @@
-//! What is said on the control socket: requests of programs, replies of the daemon, and how channels are reported.
+//! The messages of the control socket: requests of programs, replies of the daemon, and reports of channels.
 //!
 //! One packet holds one JSON object of at most [`MAX_PACKET`](crate::mem::handoff::MAX_PACKET) bytes; descriptors come
-//! beside it. A connection begins with [`Request::Hello`]. Each connection is one attachment: it lasts as long as the
-//! program holds it, and its end, however it comes, is the detachment. Unknown requests and fields are errors, so that
-//! neither side guesses.
+//! beside it. A connection begins with [`Request::Hello`]. Each connection is one attachment. It lasts as long as the program
+//! holds the connection, and ends with it, for whatever reason. Unknown requests and fields are errors, so that neither side
+//! guesses.
 //!
 //! | request | descriptors with it | reply | descriptors with the reply |
 //! |---|---|---|---|
@@ -16,24 +16,24 @@
 //! | `events` | | `event` for each of the past that was asked for, `done`, then `event` again and again | |
 //! | `take-over` | | `done` | |
 //!
-//! A bell is one end of a stream socket pair that the reader made and keeps the other end of. What is sent through it has
-//! no meaning but "look": from the reader, that it is about to sleep; from the daemon, that there is something to read.
-//! A pair of each reader's own, so that nobody can take, stop or forge another's rings.
+//! A bell is one end of a stream socket pair that the reader made; the reader keeps the other end. A byte in it means "look",
+//! and nothing else: the reader is about to sleep, or the daemon has seen something to read. Each reader has a pair of its
+//! own, so that no process can take, stop or forge the rings of another.
 //!
-//! A subscriber may get `moved`, with the new segment and its lock, at any time after it was subscribed. A publisher may get
-//! `cut-off`, when its channel was taken from it. Both come after the charter says so, and the charter decides
+//! A subscriber may get `moved`, with the new segment and its lock, at any time after it was subscribed. A publisher gets
+//! `cut-off` when its channel was taken from it. Both come after the charter says so, and the charter decides
 //! ([`layout::charter`](crate::layout::charter)).
 //!
-//! The lock of a segment is a file that holds the segment's uuid, sealed, and that its publisher keeps locked. Readers
-//! carry it, without being able to lock it, for one purpose: the daemon that follows one that died learns from whoever
-//! comes back first whether the publisher lives, also if that is stopped and cannot say so itself.
+//! The lock of a segment is a sealed file that holds the segment's uuid. The publisher keeps it locked. Readers carry a
+//! descriptor of it that cannot lock it. After a daemon has died, the next one learns from the first program that comes back
+//! whether the publisher lives, even if the publisher is stopped and cannot say so itself.
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of this protocol. Both sides must have the same.
 pub const VERSION: u32 = 2;
 
-/// What a program asks for. Those that carry nothing have braces, without which unknown fields would be let pass.
+/// A program's request. Requests without fields have braces, because serde would otherwise accept unknown fields.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
@@ -46,7 +46,7 @@ pub enum Request {
     Publish {
         /// The channel.
         channel: String,
-        /// This program publishes already, and the daemon is new: the descriptors are what it holds.
+        /// This program publishes already, and the daemon is new. The descriptors are those that the program holds.
         resume: bool,
         /// The channel's sequences are to begin at 1 again.
         anew: bool,
@@ -57,11 +57,11 @@ pub enum Request {
     Subscribe {
         /// The channel.
         channel: String,
-        /// This program reads already, and the daemon is new: the descriptors are what it holds.
+        /// This program reads already, and the daemon is new. The descriptors are those that the program holds.
         resume: bool,
         /// The reader sleeps between messages and wants to be woken through the bell sent with this.
         park: bool,
-        /// The reader is not to be shown to tools, nor counted: it reads on behalf of others.
+        /// The daemon neither counts this reader nor shows it to tools: it reads on behalf of others.
         #[serde(default)]
         hidden: bool,
     },
@@ -74,13 +74,13 @@ pub enum Request {
     },
     /// Report all bridges whose channels the asking user may read.
     Bridges {},
-    /// Report up to this many of the last events, and what happens from now on.
+    /// Report up to this many of the last events, and every event from now on.
     Events {
-        /// How many of the past, the oldest first; 0 may be left out. A daemon keeps some, and none across its restarts.
+        /// Number of past events, the oldest first; 0 may be left out. A daemon keeps some of them, and none across a restart.
         #[serde(default, skip_serializing_if = "is_zero")]
         last: u32,
     },
-    /// Take a strict channel away from a publisher that still lives, stopped perhaps.
+    /// Take a strict channel away from a publisher that still lives, even if it is stopped.
     TakeOver {
         /// The channel.
         channel: String,
@@ -92,7 +92,7 @@ fn is_zero(count: &u32) -> bool {
     *count == 0
 }
 
-/// What the daemon answers.
+/// The daemon's reply.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Reply {
@@ -103,7 +103,7 @@ pub enum Reply {
         /// Grows with each start of the daemon.
         instance: u64,
     },
-    /// The daemon still makes the memory of its channels: greet again, at once. The greeting waits there.
+    /// The daemon still makes the memory of its channels. Greet again at once; that greeting waits until it is done.
     Starting {},
     /// Attached as publisher.
     Publishing {
@@ -112,13 +112,13 @@ pub enum Reply {
     },
     /// Attached as reader.
     Subscribed(Generation),
-    /// Nothing more to say.
+    /// The reply is complete.
     Done {},
     /// Not granted.
     Refused {
-        /// Why, for programs.
+        /// The reason, for programs.
         code: Refusal,
-        /// Why, for people, and what to do next.
+        /// The reason for people, and what to do next.
         why: String,
     },
     /// A channel, without its readers.
@@ -132,14 +132,14 @@ pub enum Reply {
     Bridge(Box<BridgeStatus>),
     /// The channel goes on in the segment that comes with this.
     Moved(Generation),
-    /// The channel was taken from this publisher: whatever it publishes from now on reaches nobody.
+    /// The channel was taken from this publisher. No reader gets what it publishes from now on.
     CutOff {},
-    /// Something happened.
+    /// An event.
     Event(Event),
 }
 
-/// One of the segments that a channel lives in, one after the other: what a reader must know of it by the daemon's word,
-/// since publishers can write to the segment itself.
+/// One of the segments in which a channel lives, one after another. The daemon tells its readers these facts, because
+/// publishers can write to the segment itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Generation {
     /// Its number, from 1.
@@ -152,7 +152,7 @@ pub struct Generation {
     pub strict: bool,
 }
 
-/// Why the daemon refuses.
+/// The reason why the daemon refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -218,7 +218,7 @@ pub struct ChannelStatus {
     pub max_message_bytes: u64,
     /// Identity of the segment, in hexadecimal.
     pub uuid: String,
-    /// When the segment was made, in nanoseconds since 1970.
+    /// The time at which the segment was made, in nanoseconds since 1970.
     pub created_ns: u64,
     /// `counter` or `monotonic`.
     pub clock: String,
@@ -236,10 +236,10 @@ pub struct ChannelStatus {
     pub oldest_sequence: Option<u64>,
     /// The sequence of the next message.
     pub next_sequence: Option<u64>,
-    /// What is wrong, if something is.
+    /// A description of the damage, if there is any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Which of the channel's segments this is, where a daemon owns the channel.
+    /// The segment's generation, where a daemon owns the channel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub generation: Option<u64>,
     /// `takeover` or `strict`, where a daemon owns the channel.
@@ -263,15 +263,15 @@ pub struct BridgeStatus {
     pub state: String,
     /// The session that it carries, once it knows one.
     pub session: Option<String>,
-    /// What it waits for, or why it failed.
+    /// The event that it waits for, or the reason why it failed.
     pub why: Option<String>,
-    /// What the kernel refused, each with its reason; it stopped nothing.
+    /// Steps that the kernel refused, each with its reason. The bridge runs without them.
     pub refusals: Vec<String>,
-    /// What it counted: `send` and `repair`, or `receive`, `recovery` and `receive_to_ring`; null before it ever ran.
+    /// Its counters: `send` and `repair`, or `receive`, `recovery` and `receive_to_ring`; null before it ever ran.
     pub figures: serde_json::Value,
 }
 
-/// A reader as tools show it; all but the process is its own word.
+/// A reader as tools show it. All fields but the process are the reader's own claims.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReaderStatus {
     /// Its process.
@@ -306,23 +306,23 @@ pub struct LatencyStatus {
     pub max: u64,
 }
 
-/// Something that happened to a channel.
+/// An event of a channel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// When, in nanoseconds since 1970.
+    /// The time, in nanoseconds since 1970.
     pub time_ns: u64,
-    /// What: `attached`, `detached`, `refused`, `moved`, `taken-over`, `cut-off`, `removed`, `reloaded` and the like.
+    /// The kind of event: `attached`, `detached`, `refused`, `moved`, `taken-over`, `cut-off`, `removed`, `reloaded` and the like.
     pub event: String,
-    /// The channel it happened to, if any.
+    /// The channel that it concerns, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channel: Option<String>,
     /// `publisher` or `reader`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// Who.
+    /// The process that it concerns.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process: Option<Process>,
-    /// More, for people.
+    /// Details, for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }
@@ -335,7 +335,7 @@ pub fn encode(message: &impl Serialize) -> Vec<u8> {
 /// A packet as a message.
 ///
 /// # Errors
-/// What is wrong with the packet.
+/// A description of what is wrong with the packet.
 pub fn decode<T: DeserializeOwned>(packet: &[u8]) -> Result<T, serde_json::Error> {
     serde_json::from_slice(packet)
 }

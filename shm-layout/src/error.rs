@@ -1,10 +1,10 @@
-//! What can be wrong with a segment, said so that the reader of the message knows what to do next.
+//! The errors of a segment. Each message says what is wrong and what to do next.
 
 use crate::layout::geometry::{MAX_CAPACITY, MAX_SEQUENCE, MIN_CAPACITY};
 use std::io;
 use thiserror::Error;
 
-/// A size out of its range.
+/// A size that is out of its range.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum GeometryError {
@@ -52,7 +52,7 @@ pub enum GeometryError {
     },
 }
 
-/// Why bytes are not a segment that this build can use.
+/// The reason why bytes are no segment that this build can use.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -104,20 +104,20 @@ pub enum OpenError {
     /// The operating system refused.
     #[error("{what}: {source}")]
     Os {
-        /// What was tried.
+        /// The step that failed.
         what: &'static str,
         /// The system's error.
         source: io::Error,
     },
 }
 
-/// A record that no writer of ours can have left in the window it stands in.
+/// A record that no correct writer can have left at its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
     "corrupt record at position {position}: word {word:#018x} where sequence {sequence} was due; another program wrote to the segment: remove the channel, or begin it anew"
 )]
 pub struct Corrupt {
-    /// Where it stands.
+    /// The record's place, in bytes.
     pub position: u64,
     /// The sequence that was due.
     pub sequence: u64,
@@ -125,7 +125,7 @@ pub struct Corrupt {
     pub word: u64,
 }
 
-/// A payload larger than the channel was made for.
+/// A payload that is larger than the channel's maximum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
     "message of {length} B exceeds the channel's maximum of {max_message} B: make the channel with a larger maximum or capacity"
@@ -137,17 +137,17 @@ pub struct TooLarge {
     pub max_message: u64,
 }
 
-/// A sequence that no channel counts to.
+/// A sequence beyond the last that a channel counts to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
     "sequence {sequence} is out of reach, since a channel counts to {MAX_SEQUENCE}: remove the channel or begin it anew"
 )]
 pub struct OutOfSequences {
-    /// The sequence that was to be skipped, or that the message would have got.
+    /// The sequence that the call would skip, or give to the message.
     pub sequence: u64,
 }
 
-/// Why a message was not published. Nothing was written.
+/// The reason why a message was not published. Nothing was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum WriteError {
     /// The payload is too large.

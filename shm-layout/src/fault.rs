@@ -1,4 +1,4 @@
-//! Mended faults, put back one at a time, to prove that the random tests find them.
+//! Mended faults that a build can put back one at a time, to prove that the random tests find them.
 //!
 //! Ordinary builds contain none of this: [`fault!`](crate::fault!) is the constant `false`. A build with
 //! `RUSTFLAGS="--cfg shmcast_faults"` contains all of them, and the environment variable [`VARIABLE`] chooses one by its name.
@@ -6,7 +6,7 @@
 /// Environment variable that names the fault to put back, in a build with `--cfg shmcast_faults`.
 pub const VARIABLE: &str = "SHMCAST_FAULT";
 
-/// Whether the fault of this name is put back: false in ordinary builds, when they are compiled.
+/// Whether the fault of this name is put back. In ordinary builds this is the constant `false`.
 ///
 /// ```
 /// assert!(!shmcast_layout::fault!("no_such_fault"));

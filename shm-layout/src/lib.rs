@@ -1,7 +1,7 @@
 //! shmcast's shared-memory ring: one writer, any number of read-only readers, one cache line a message.
 //!
-//! This crate is what both sides of a segment have in common, and all of the project's `unsafe`. Programs use the
-//! `shmcast` crate; another language implements `SPEC.md`, which lies beside this source.
+//! This crate has the code that both sides of a segment share, and all of the project's `unsafe`. Programs use the
+//! `shmcast` crate. Another language implements `SPEC.md`, which lies beside this source.
 //!
 //! | module | layer | may not |
 //! |---|---|---|

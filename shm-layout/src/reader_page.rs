@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// The subscriber's end. Updates are relaxed stores to a line that nobody else writes: a few nanoseconds.
+/// The subscriber's end. An update is a relaxed store to a line that no other process writes. It takes a few nanoseconds.
 #[derive(Debug, Clone)]
 pub struct ReaderPage {
     cells: Cells,
@@ -40,7 +40,7 @@ impl ReaderPage {
         Ok(page)
     }
 
-    /// Notes where the subscriber is.
+    /// Notes the subscriber's place.
     #[inline]
     pub fn moved(&self, place: Place) {
         self.set(POSITION, place.position);
@@ -78,17 +78,17 @@ impl ReaderPage {
         self.set(HEARTBEAT, time);
     }
 
-    /// Says that this subscriber sleeps until something stands at `position`; `nap` tells one sleep from the next. It is
-    /// to look at the ring once more after this, to ring for the daemon's waker, and only then to sleep.
+    /// Says that this subscriber sleeps until a record stands at `position`. `nap` tells one sleep from the next. After this
+    /// call the subscriber looks at the ring once more, then rings for the daemon's waker, and only then sleeps.
     ///
-    /// The waker looks at this word again and again for as long as anybody sleeps. Before it stops, it takes in all
-    /// rings and looks once more: a ring that comes later wakes it, and a ring that came before had this store before it.
+    /// The waker looks at this word again and again as long as any subscriber sleeps. Before it stops, it takes in all rings
+    /// and looks once more. A ring that comes later wakes it; a ring that came before had this store before it.
     pub fn sleeps(&self, position: u64, nap: u64) {
         self.cells[ASLEEP].store(position | ((nap.wrapping_mul(2) + 1) % GRANULE), Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Says that it is awake.
+    /// Says that the subscriber is awake.
     pub fn woke(&self) {
         self.set(ASLEEP, 0);
     }
@@ -103,14 +103,14 @@ impl ReaderPage {
         self.words()[word].store(value, Ordering::Relaxed);
     }
 
-    /// Sole writer, so a load and a store make an increment.
+    /// Adds to a counter. This process is its only writer, so a load and a store suffice.
     #[inline]
     fn add(&self, word: usize, value: u64) {
         self.set(word, self.words()[word].load(Ordering::Relaxed).wrapping_add(value));
     }
 }
 
-/// The daemon's end of a page that it made itself, so that its size is sealed. It writes nothing here.
+/// The daemon's end of a page that the daemon made itself, with a sealed size. The daemon writes nothing here.
 #[derive(Debug, Clone)]
 pub struct HostPage {
     cells: Cells,
@@ -120,22 +120,22 @@ impl HostPage {
     /// Maps the page in `file`.
     ///
     /// # Errors
-    /// What `mmap` says.
+    /// The error of `mmap`.
     pub fn open(file: &File) -> io::Result<Self> {
         Ok(Self { cells: Map::read_write(file, BYTES)?.cells(0, WORDS as u64) })
     }
 
-    /// The subscriber's word on its sleep, 0 while it is awake: a claim. The position it waits for is all but the low
-    /// six bits.
+    /// The subscriber's word on its sleep, which is a claim. It is 0 while the subscriber is awake. Otherwise all bits but the
+    /// low six are the position that it waits for.
     pub fn asleep(&self) -> u64 {
         self.cells[ASLEEP].load(Ordering::Relaxed)
     }
 }
 
-/// What a page said when it was looked at: the claims of its subscriber.
+/// The contents of a page at one time: claims of its subscriber.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReaderStats {
-    /// Process id, as the subscriber saw itself.
+    /// Process id in the subscriber's own namespace.
     pub pid: u64,
     /// The sequence it started from.
     pub started_at: u64,
@@ -149,19 +149,19 @@ pub struct ReaderStats {
     pub lapped: u64,
     /// Messages missed.
     pub missed: u64,
-    /// When it last looked at the ring, in ticks of the segment's clock.
+    /// The time of its last look at the ring, in ticks of the segment's clock.
     pub heartbeat: u64,
     /// Counts of latencies by bucket; see [`bucket_limit_ns`].
     pub histogram: Box<[u64]>,
 }
 
 impl ReaderStats {
-    /// Reads the page in `file`; `None` while its subscriber is still making it, or if it is none.
+    /// Reads the page in `file`. `None` while its subscriber is still making it, or if the file is no page.
     ///
     /// # Errors
     /// [`OpenError::Os`] when the file cannot be read.
     pub fn read(file: &File) -> Result<Option<Self>, OpenError> {
-        // Read, not mapped: its owner may shorten the file at any time, and must not take the tool down with it.
+        // This reads the file and does not map it: its owner may shorten it at any time, and a fault would end the tool.
         let mut bytes = vec![0; BYTES as usize];
         match file.read_exact_at(&mut bytes, 0) {
             Ok(()) => {}

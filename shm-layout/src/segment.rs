@@ -1,6 +1,6 @@
-//! A segment: a mapped file with a header that was checked, lending its cells to the protocol.
+//! A segment: a mapped file with a checked header, which lends its cells to the protocol.
 //!
-//! Where the file comes from (a directory, a daemon's descriptor) and who may write it is the caller's affair.
+//! The caller brings the file (from a directory, or as a daemon's descriptor) and decides who may write it.
 
 use crate::error::OpenError;
 use crate::layout::geometry::{HEADER_BYTES, MAX_SEQUENCE, WORD};
@@ -36,10 +36,10 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Makes a segment in `file`, which is empty and which nobody else has opened yet, and maps it for writing.
+    /// Makes a segment in `file`, which is empty and which no other process has opened, and maps it for writing.
     ///
-    /// All bytes are reserved first, so that a full file system is an error here and no fault later; the magic is
-    /// stored last, so that a half-made segment is never taken for one.
+    /// It reserves all bytes first, so that a full file system is an error here and no fault later. It stores the magic
+    /// last, so that no process takes a half-made segment for a whole one.
     ///
     /// # Errors
     /// [`OpenError::Os`] when the file system refuses, [`OpenError::Field`] for names that do not fit.
@@ -85,12 +85,12 @@ impl Segment {
         Ok(Self { header, cells, map, access })
     }
 
-    /// Prefaults, locks and collapses the map as asked; one [`Step`] each says how it went.
+    /// Prefaults, locks and collapses the map as `preparation` asks. One [`Step`] for each thing says how it went.
     pub fn prepare(&self, wanted: Preparation) -> Vec<Step> {
         prepare(&self.map, wanted)
     }
 
-    /// Takes the writing end. The caller holds the channel's writer lock and lets go of it only after the writer.
+    /// Takes the writing end. The caller holds the channel's writer lock, and drops the writer before it releases the lock.
     ///
     /// # Errors
     /// See [`Writer::take_over`].
@@ -107,17 +107,17 @@ impl Segment {
         Reader::new(self.cells.clone(), self.header.geometry, place)
     }
 
-    /// For finding places to start from.
+    /// A locator, which finds places to start from.
     pub fn locator(&self) -> Locator {
         Locator::new(self.cells.clone(), self.header.geometry)
     }
 
-    /// What the creator fixed.
+    /// The immutable part of the header.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// A word of the header page as it is now, such as [`LAZY_BYTES`]. A claim of the writer's.
+    /// A word of the header page as it is now, such as [`LAZY_BYTES`]. It is a claim of the writer's.
     ///
     /// # Panics
     /// When `word` lies beyond the page.
@@ -125,20 +125,20 @@ impl Segment {
         self.cells.header[word].load(Ordering::Relaxed)
     }
 
-    /// Epoch and state as they are now; `None` before the first writer took the segment, or when they are nonsense.
+    /// Epoch and state as they are now. `None` before the first writer took the segment, or if the word is no valid state.
     pub fn state(&self) -> Option<(u64, State)> {
         State::unpack(self.header_word(STATE))
     }
 
-    /// The remote session that a bridge carries in this ring, as last noted; `None` if there is none. Meant for whoever
-    /// holds the writer lock; while a writer changes it, others may see half of each.
+    /// The remote session that a bridge carries in this ring, as last noted; `None` if there is none. Only the holder of the
+    /// writer lock can rely on it: while a writer changes it, other processes may see half of each.
     pub fn session(&self) -> Option<[u8; 10]> {
         let rest = self.header_word(SESSION_REST);
         (rest & HAS_SESSION != 0).then(|| session_identity([self.header_word(SESSION), rest]))
     }
 
-    /// Makes a new segment, which nobody has seen yet, continue a channel: its first message will be `next`, and its
-    /// first writer the successor of `epoch`, if there was one. `bytes` is the payload published in the segments before.
+    /// Makes a new segment, which no other process has seen, continue a channel. Its first message will be `next`. Its first
+    /// writer will be the successor of `epoch`, if there was one. `bytes` counts the payload published in earlier segments.
     ///
     /// # Panics
     /// When the segment was mapped for reading, has had a writer, or `next` is 0 or beyond
@@ -152,12 +152,13 @@ impl Segment {
         self.cells.header[LAZY_PUBLISHED].store(next - 1, Ordering::Relaxed);
         self.cells.header[LAZY_BYTES].store(bytes, Ordering::Relaxed);
         if epoch > 0 {
-            // Not closed: readers that get here before the first writer would take that for the end of the stream.
+            // The state is not *closed*: a reader that comes before the first writer would take that for the end of the
+            // stream.
             self.cells.header[STATE].store(State::Recovering.pack(epoch), Ordering::Release);
         }
     }
 
-    /// Notes in a new segment, which nobody has seen yet, the remote session of the one that it continues.
+    /// Notes the remote session of the segment before in a new one, which no other process has seen.
     ///
     /// # Panics
     /// When the segment was mapped for reading.
@@ -168,13 +169,13 @@ impl Segment {
         self.cells.header[SESSION_REST].store(low | HAS_SESSION, Ordering::Relaxed);
     }
 
-    /// As [`prepare`](Self::prepare), later or in another thread: it holds the map and not the segment.
+    /// Does [`prepare`](Self::prepare) later or in another thread. The result holds the map and not the segment.
     pub fn preparer(&self, wanted: Preparation) -> impl FnOnce() -> Vec<Step> + Send + use<> {
         let map = self.map.clone();
         move || prepare(&map, wanted)
     }
 
-    /// How it is mapped.
+    /// The access with which it is mapped.
     pub fn access(&self) -> Access {
         self.access
     }

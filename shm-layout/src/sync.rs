@@ -15,17 +15,17 @@ pub(crate) mod stopping {
     use super::Ordering;
     use std::cell::Cell;
 
-    /// What a writer that dies unwinds with.
+    /// The payload of the panic by which a writer dies.
     #[cfg(test)]
     pub(crate) struct Killed;
 
     thread_local! {
-        /// Loom runs all threads of a model on one thread of the machine, and readers store nothing, so that one
-        /// counter counts exactly the writer's stores.
+        /// Loom runs all threads of a model on one thread of the machine, and readers store nothing. So one counter
+        /// counts exactly the writer's stores.
         static STORES_LEFT: Cell<Option<u32>> = const { Cell::new(None) };
     }
 
-    /// Runs `life` and kills it before store number `stores` (from 0); says whether it lived through.
+    /// Runs `life` and kills it before store number `stores`, from 0. Returns whether it lived through.
     #[cfg(test)]
     pub(crate) fn kill_after(stores: u32, life: impl FnOnce()) -> bool {
         STORES_LEFT.set(Some(stores));
@@ -48,12 +48,12 @@ pub(crate) mod stopping {
             Self(loom::sync::atomic::AtomicU64::new(value))
         }
 
-        /// As in the standard library.
+        /// The same as in the standard library.
         pub fn load(&self, order: Ordering) -> u64 {
             self.0.load(order)
         }
 
-        /// As in the standard library, unless the writer's time has come.
+        /// The same as in the standard library, but a writer whose time has come dies before the store.
         pub fn store(&self, value: u64, order: Ordering) {
             #[cfg(test)]
             match STORES_LEFT.get() {

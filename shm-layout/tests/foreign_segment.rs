@@ -1,7 +1,7 @@
-//! Segments that no writer of ours made: whatever their bytes, nothing panics, leaves the map, or hangs.
+//! Segments that no correct writer made. Whatever their bytes are, nothing panics, leaves the map, or hangs.
 //!
-//! Each case is opened, searched, read, resumed, and taken over by a writer. What comes out may be nonsense, since
-//! nonsense went in, but it comes out as values and errors. Run with overflow checks, which the test profile has.
+//! Each case is opened, searched, read, resumed, and taken over by a writer. The result may be nonsense, because the input was,
+//! but it consists of values and errors. The test profile has overflow checks.
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
@@ -27,7 +27,7 @@ const CAPACITY: u64 = 64 << 10;
 const ENTRIES: u64 = CAPACITY / 64;
 const INDEX: u64 = HEADER_BYTES / 8;
 const DATA: u64 = INDEX + ENTRIES;
-/// More polls than a ring holds records: a reader that still moves after them does not end.
+/// More polls than a ring holds records. A reader that still moves after them does not end.
 const POLLS: usize = 3 * ENTRIES as usize;
 
 const EXTREMES: &[u64] = &[
@@ -53,7 +53,7 @@ const EXTREMES: &[u64] = &[
     u64::MAX,
 ];
 
-/// Does to a file whatever a program may do to a channel, and returns how many messages came out.
+/// Does everything to a file that a program may do to a channel. Returns the number of messages that came out.
 fn exercise(file: &File) -> usize {
     let messages = match Segment::open(file, Access::Read) {
         Ok(segment) => look_around(&segment),
@@ -117,7 +117,7 @@ fn look_around(segment: &Segment) -> usize {
         .sum()
 }
 
-/// Who takes several at once finds what polls find, and nothing else.
+/// A reader that takes several messages at once finds the same as one that polls, and nothing else.
 fn take_as_polled(segment: &Segment, place: Place) {
     let (mut taking, mut polling) = (segment.reader(place), segment.reader(place));
     let (mut taken_into, mut polled_into) = (vec![0; 9000], vec![0; 9000]);
@@ -134,7 +134,7 @@ fn take_as_polled(segment: &Segment, place: Place) {
     panic!("a reader of {ENTRIES} granules still takes records after {POLLS} times");
 }
 
-/// Reads until nothing comes any more, which must be soon.
+/// Reads until no more messages come, which must be soon.
 fn drain(reader: &mut Reader, capacity: u64) -> usize {
     let mut out = vec![0; 9000];
     let (mut messages, mut policies) = (0, [Resume::Key, Resume::Oldest, Resume::Latest].into_iter());
@@ -185,7 +185,7 @@ fn drain(reader: &mut Reader, capacity: u64) -> usize {
     panic!("a reader of {ENTRIES} granules still finds records after {POLLS} polls");
 }
 
-/// A segment with some of everything in it, more than a lap.
+/// A segment with every kind of record in it, more than a lap.
 fn lived_in() -> File {
     let (file, segment) = segment();
     let mut writer = segment.writer(1, 1).unwrap();
@@ -313,7 +313,7 @@ fn every_living_word_at_every_extreme() {
     }
 }
 
-/// What a writer that takes a segment says, which must leave every byte of it as it was.
+/// The error of a writer that takes a segment. Every byte of the segment must stay as it was.
 fn refused(damage: impl FnOnce(&File)) -> TakeOverError {
     let file = lived_in_once();
     damage(&file);

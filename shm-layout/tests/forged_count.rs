@@ -1,4 +1,4 @@
-//! A count of messages that no record confirms: a successor does not go on from it.
+//! A successor does not go on from a count of messages that no record confirms.
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
@@ -15,10 +15,10 @@ use std::os::unix::fs::FileExt;
 
 const ENTRIES: u64 = 1024;
 
-/// What a predecessor did.
+/// The acts of a predecessor.
 type Life = fn(&mut Writer);
 
-/// What a predecessor left.
+/// The segment that a predecessor left.
 fn pasts() -> Vec<(&'static str, Life)> {
     fn messages(writer: &mut Writer, count: u64, length: usize) {
         (0..count).for_each(|_| _ = writer.publish(&vec![9; length], 0, false, 0).unwrap());
@@ -92,7 +92,7 @@ fn a_count_from_before_the_ring_is_no_place_to_go_on_from() {
     }
 }
 
-/// Opened and closed so often that no message is left to count from.
+/// The segment was opened and closed so often that no message is left to count from.
 #[test]
 fn a_ring_of_control_records_alone_is_gone_on_with() {
     for published in [0, 3] {

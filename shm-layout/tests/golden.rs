@@ -22,7 +22,7 @@ const CAPACITY: u64 = 64 << 10;
 const INDEX: usize = HEADER_BYTES as usize / 8;
 const DATA: usize = INDEX + CAPACITY as usize / 64;
 
-/// Bytes 1, 2, 3... so that order shows.
+/// Bytes 1, 2, 3..., so that a wrong order shows.
 fn counting(length: u8) -> Vec<u8> {
     (1..=length).collect()
 }
@@ -130,7 +130,7 @@ fn listing(words: &[u64]) -> String {
         words.len() * 8,
         crc(words)
     );
-    // Where records begin: granules of payload have words there too.
+    // The places where records begin. Granules of payload have words there too.
     let mut record_end = DATA;
     for (at, word) in words.iter().copied().enumerate().filter(|(_, word)| *word != 0) {
         let note = match at {
@@ -196,7 +196,7 @@ fn the_listing_is_a_segment() {
     let place = segment.locator().seek(10).unwrap();
     let mut reader = segment.reader(place);
     let mut out = [0; 8192];
-    // The first records are overwritten by now; of the rest, everything.
+    // The first records are overwritten by now. All others must be there.
     let mut expected: Vec<Poll> = Vec::new();
     for (i, (payload, tag, key, time)) in messages().into_iter().enumerate().skip(6) {
         let time = time & ((1 << 48) - 1);

@@ -1,5 +1,5 @@
-//! Runs the model of the ring (`src/ring/loom_model.rs`) under loom: the protocol as it is must pass, and each of its
-//! orderings taken away alone must be noticed.
+//! Runs the model of the ring (`src/ring/loom_model.rs`) under loom. The protocol as it is must pass. If one of its orderings is
+//! taken away, the model must notice.
 //!
 //! The model needs a build of its own, with `--cfg loom`; a mutant is one more build of this one crate with
 //! `--cfg mutant="..."`. Builds and runs overlap, and share a target directory beside the caller's.
@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use std::sync::mpsc;
 use std::time::Instant;
 
-/// What the model says when an invariant does not hold. Anything else that fails is a failure of the test.
+/// The model's message when an invariant does not hold. Any other failure is a failure of the test.
 const VERDICT: &str = "the ring is broken: ";
 
 /// Each mutant, and the model that notices it.
@@ -89,7 +89,7 @@ fn text(output: &Output) -> String {
     format!("{stdout}{stderr}")
 }
 
-/// How one mutant fared.
+/// The result for one mutant.
 fn judge(model: &Path, mutant: &str, by: &str) -> Result<String, String> {
     let output = run(model, &["--exact", &format!("ring::loom_model::{by}")]);
     let said = text(&output);
@@ -146,7 +146,7 @@ fn loom_catches_every_mutant() {
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
 }
 
-/// Whether a build failed for want of a dependency rather than for a fault of ours.
+/// Whether a build failed because a dependency is missing, and not because of an error in the code.
 fn is_offline(why: &str) -> bool {
     ["failed to download", "failed to get", "no matching package", "cannot run cargo", "failed to query"]
         .iter()

@@ -1,7 +1,7 @@
 //! Random histories of a channel against a plain list of what happened.
 //!
-//! Everything runs on one thread, so that at each poll the list says exactly what must come out: the next record, or
-//! that the writer has overtaken this reader, or nothing. Races are the business of the loom model.
+//! Everything runs on one thread, so the list says exactly what each poll must return: the next record, or that the writer has
+//! overtaken this reader, or nothing. The loom model covers races.
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
@@ -30,7 +30,7 @@ enum Event {
     Gap(u64),
     Session([u8; 10]),
     Close,
-    /// The writer goes without a word, as one that was killed.
+    /// The writer goes without closing, as one that was killed.
     Crash,
     Take,
     Join(Start),
@@ -101,7 +101,7 @@ impl Record {
 
 struct Follower {
     reader: Reader,
-    /// Which record it reads next.
+    /// The record that it reads next.
     next: usize,
     /// Whether the end was the last control record it read.
     ended: bool,
@@ -158,7 +158,7 @@ impl Channel {
         self.frontier() - position > self.geometry.capacity
     }
 
-    /// How far back the index reaches: in a ring without gaps beyond the oldest message, in one with gaps not always.
+    /// The sequence to which the index reaches back. Without gaps that is beyond the oldest message; with gaps not always.
     fn reach(&self) -> u64 {
         self.tail().sequence.saturating_sub(self.geometry.index_entries - 1)
     }
@@ -263,7 +263,7 @@ impl Channel {
         next
     }
 
-    /// Never where the writer's next chunk goes, and at most one record after the first place that is safe from it.
+    /// It is never where the writer's next chunk goes, and at most one record after the first place that is safe from it.
     fn check_oldest(&self, oldest: Place) {
         let chunk = self.geometry.chunk;
         let safe = (self.frontier() + chunk).saturating_sub(self.geometry.capacity);
@@ -308,7 +308,7 @@ impl Channel {
         }
         let is_glance = before.sequence.is_multiple_of(2);
         let glance = if is_glance { follower.reader.glance(&mut out) } else { Glance::Other };
-        // Where the payload is, and to where something else may be.
+        // The start of the payload, and the end of the bytes that the call may have written.
         let (found, at, end) = match glance {
             Glance::Nothing => (Poll::Empty, 0, 0),
             Glance::Message(copied) => {
@@ -359,7 +359,7 @@ impl Channel {
             (Resume::Latest, _) => assert_eq!(place, self.tail()),
             (Resume::Key, Some(key)) if place == key => {}
             (Resume::Key, Some(key)) if key.sequence >= self.reach() => assert_eq!(place, key),
-            // A gap has put it beyond the index's reach, where nobody is bound to find it.
+            // A gap has put it beyond the index's reach, so a search need not find it.
             _ => self.check_oldest(place),
         }
         let next = self.index_of(place);
@@ -424,7 +424,7 @@ proptest! {
         for event in events {
             channel.happen(event);
         }
-        // In the end all catch up.
+        // In the end all readers catch up.
         for reader in 0..channel.readers.len() {
             for _ in 0..3000 {
                 channel.poll(reader, Resume::Oldest);
@@ -471,7 +471,7 @@ fn gaps_of_every_size_around_the_index() {
     }
 }
 
-/// One who resumed behind the end hears of it, also if it had heard of an earlier one.
+/// A reader that resumed behind the end hears of it, even if it had heard of an earlier end.
 #[test]
 fn a_second_end_is_not_lost_on_a_lapped_reader() {
     let (file, segment) = segment();
@@ -511,7 +511,7 @@ fn a_continued_ring_knows_where_it_began() {
     assert!(matches!(reader.poll(&mut out), Poll::Message(Copied { sequence: 5000, length: 5, .. })));
 }
 
-/// Whatever is no message that can be had stops who takes several at once, and is still there for the poll that follows.
+/// A record that is no readable message stops a reader that takes several at once. The next poll still finds it.
 #[test]
 fn several_taken_at_once_are_what_polls_would_have_found() {
     let (_file, segment) = segment();
@@ -545,7 +545,7 @@ fn several_taken_at_once_are_what_polls_would_have_found() {
     assert_eq!(reader.poll(&mut out), Poll::Control(Control::Gap { from: 50, to: 59 }));
     assert_eq!(take(&mut reader, 30, &mut out), 0);
     assert_eq!(reader.poll(&mut out), Poll::Empty);
-    // To the end of the ring, where a pad fills what is left, and beyond it.
+    // To the end of the ring, where a pad fills the rest, and beyond it.
     (0..60).for_each(|_| publish(1000));
     let before_the_pad = take(&mut reader, 60, &mut out);
     assert!((1..60).contains(&before_the_pad));
@@ -556,8 +556,8 @@ fn several_taken_at_once_are_what_polls_would_have_found() {
     assert_eq!(reader.poll(&mut out), Poll::Lapped);
 }
 
-/// Small messages far behind the writer are copied together, of one size or of many, whatever the buffer and however few are
-/// asked for.
+/// Small messages far behind the writer are copied together: of one size or of many, for any buffer and any number that is asked
+/// for.
 #[test]
 fn what_is_copied_together_is_handed_out_one_by_one() {
     let (_file, segment) = segment();

@@ -1,4 +1,4 @@
-//! How far a ring has come, asked while its publisher is at work or after something else wrote to it.
+//! The tail of a ring, or its bound, while the publisher is at work or after another program wrote to the ring.
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
@@ -14,7 +14,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What one call must return at any time, checked against a counter that the publisher keeps beside the ring.
+/// Checks the result of one call against a counter that the publisher keeps beside the ring.
 fn bounded_while(capacity: u64, publish: impl Fn(&mut Writer) + Sync) -> [usize; 2] {
     let file = tempfile::tempfile().unwrap();
     let segment = Segment::create(&file, header(capacity, None)).unwrap();
@@ -75,7 +75,7 @@ fn a_ring_that_is_overrun_at_each_look_has_a_bound() {
     let (file, segment) = segment();
     segment.writer(1, 0).unwrap().publish(b"x", 0, false, 0).unwrap();
     set_word(&file, FRONTIER as u64, 1 << 30);
-    // What the lazy line says: it counts the one message with the next update.
+    // The lazy line counts the one message only with the next update.
     let counted = AtomicU64::new(segment.header_word(LAZY_PUBLISHED));
     let enough = AtomicBool::new(false);
     std::thread::scope(|scope| {

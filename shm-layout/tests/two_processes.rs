@@ -1,9 +1,9 @@
-//! A writer in another process that dies anywhere, and what readers and a successor make of it.
+//! A writer in another process that dies at any instruction, and the readers and the successor that find its segment.
 //!
-//! The other process is this test program again. It is single-stepped through one task. After every instruction that
-//! changed the segment, the segment is copied: the copy is what a kill leaves there, or at any later instruction up to
-//! the next change, and it is read and taken over. At some of these instructions the process is then really killed,
-//! under the eyes of a reader that was attached before.
+//! The other process is this test program again. It is single-stepped through one task. After every instruction that changed the
+//! segment, the segment is copied. The copy is the segment that a kill would leave at this instruction, or at any later one up
+//! to the next change. It is read and taken over. At some of these instructions the process is then really killed, while a
+//! reader is attached.
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
@@ -30,10 +30,10 @@ const TASK: &str = "SHMCAST_LAYOUT_TASK";
 const SEGMENT: &str = "SHMCAST_LAYOUT_SEGMENT";
 /// Real kills for each task, spread over the instructions that change the segment and those right before.
 const KILLS: usize = 24;
-/// Fewer where tasks are long: about as many instructions are stepped through for all kills of a task.
+/// Long tasks get fewer kills: about this many instructions are stepped through for all kills of a task.
 const KILL_STEPS: u64 = 300_000;
 
-/// What a process is killed over, and how many messages of 1000 bytes, one KiB each in the ring, come before.
+/// The task over which a process is killed, and the number of messages of 1000 bytes (one KiB each in the ring) before it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Task {
     name: &'static str,
@@ -85,7 +85,7 @@ fn publish(writer: &mut Writer, length: usize) {
     writer.publish(&payload(sequence, length), 9, false, sequence).unwrap();
 }
 
-/// What a reader saw.
+/// The records that a reader saw.
 #[derive(Debug, Clone, PartialEq)]
 enum Seen {
     Message(u64, Vec<u8>),
@@ -97,7 +97,7 @@ impl Task {
         *TASKS.iter().find(|task| task.name == name).expect("a task of ours")
     }
 
-    /// What a reader sees of it, done at `sequence`.
+    /// The records that a reader sees of the task, done at `sequence`.
     fn seen(self, sequence: u64) -> Seen {
         match self.act {
             Act::Publish(length) => Seen::Message(sequence, payload(sequence, length)),
@@ -138,7 +138,7 @@ fn play() {
     let task = Task::named(&task);
     let file = File::options().read(true).write(true).open(path).unwrap();
     let segment = Segment::open(&file, Access::Write).unwrap();
-    // A third writer: the second one prepared the ring and went without a word, as this one will.
+    // This is a third writer. The second one prepared the ring and went without closing, as this one will.
     let writer = (task.act != Act::Take).then(|| {
         let mut writer = segment.writer(3, 0).unwrap();
         publish(&mut writer, 100);
@@ -182,7 +182,7 @@ struct Stepped {
 }
 
 impl Stepped {
-    /// `Err` says why this machine does not let it be stepped.
+    /// `Err` gives the reason why this machine does not let it be stepped.
     fn start(task: Task, path: &Path) -> Result<Self, String> {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["play", "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
@@ -230,7 +230,7 @@ impl Stepped {
     }
 }
 
-/// Everything that a reader finds now, without the epochs of the preparation.
+/// All records that a reader finds now, without the epochs of the preparation.
 fn drain(reader: &mut Reader) -> Vec<Seen> {
     let mut seen = Vec::new();
     let mut out = [0; 8192];
@@ -269,14 +269,14 @@ fn survive(file: &File, reader: &mut Reader, task: Task) -> bool {
         publish(&mut writer, length);
     }
     assert_eq!(drain(reader), wanted, "{}: after the takeover", task.name);
-    // One who comes later finds the same.
+    // A reader that comes later finds the same.
     let locator = segment.locator();
     assert_eq!(locator.tail().unwrap(), reader.place());
     let late = drain(&mut segment.reader(locator.oldest().unwrap()));
     let both = [seen, wanted].concat();
     assert_eq!(late[late.len() - both.len()..], both);
     assert_whole(&late);
-    // Nothing that the dead left half written comes to light in the next two laps.
+    // No record that the dead writer left half written appears in the next two laps.
     for _ in 0..130 {
         let sequence = writer.next_sequence();
         publish(&mut writer, 1000);
@@ -302,7 +302,7 @@ fn assert_whole(seen: &[Seen]) {
     }
 }
 
-/// Where a reader stands that has read all there was before the task.
+/// The place of a reader that has read every record before the task.
 fn tail_before(file: &File, task: Task) -> Place {
     let Place { position, sequence } = Segment::open(file, Access::Read).unwrap().locator().tail().unwrap();
     // The process itself begins with an epoch record and a message of 100 bytes, unless taking over is its task.
@@ -314,7 +314,7 @@ fn run(task: Task, dir: &Path) -> Result<(), String> {
     let path = dir.join(task.name);
     let file = task.prepare(&path);
     let start = tail_before(&file, task);
-    // First to see what there is to see.
+    // The first run finds the instructions that change the segment.
     let stepped = Stepped::start(task, &path)?;
     let mut now = vec![0; file.metadata().unwrap().len() as usize];
     file.read_exact_at(&mut now, 0).unwrap();
@@ -343,7 +343,7 @@ fn run(task: Task, dir: &Path) -> Result<(), String> {
         happened = does;
     }
     assert!(happened, "{}: did not happen at all", task.name);
-    // And then in earnest.
+    // The next runs kill the process.
     let mut points: Vec<u64> = changes.iter().flat_map(|n| [n - 1, *n]).collect();
     points.dedup();
     let stride = points.len().div_ceil(KILLS.min((KILL_STEPS / steps) as usize).max(4));
@@ -356,7 +356,7 @@ fn run(task: Task, dir: &Path) -> Result<(), String> {
         let mut out = [0; 8192];
         for step in 0..*n {
             assert!(stepped.step(), "{}: fewer instructions than before", task.name);
-            // The reader polls all the while, and sees nothing before there is something.
+            // The reader polls all the time, and sees nothing before a record is there.
             if step % 8 == 0 && reader.place() == start && reader.poll(&mut out) != Poll::Empty {
                 reader.jump(start);
             }

@@ -1,6 +1,5 @@
-//! Aeron IPC: a log in three terms, read in place; a driver watches who has read how far and lets the publisher go on.
-//! The driver is a thread of the publisher's process, bound to no CPU, so that what it uses is counted with the
-//! publisher.
+//! Aeron IPC: a log in three terms, read in place. A driver watches how far each subscriber has read, and lets the publisher
+//! go on. The driver is a thread of the publisher's process, bound to no CPU, so its CPU time counts with the publisher's.
 
 use anyhow::{Context, Result, bail};
 use rusteron_client::{
@@ -14,9 +13,9 @@ use shmcast_bench::rig::receive::{Receiver, Sink};
 use shmcast_bench::rig::spec::Spec;
 use std::time::{Duration, Instant};
 
-/// As asked for.
+/// The name of the transport.
 pub(crate) const NAME: &str = "aeron";
-/// Of the binding in Cargo.toml, and of the C source that it brings.
+/// The release of the C source, and of the binding in Cargo.toml that brings it.
 pub(crate) const VERSION: &str = "1.54.0 (rusteron 0.2.16)";
 
 const STREAM: i32 = 1001;
@@ -33,8 +32,8 @@ fn dir(spec: &Spec) -> String {
     spec.dir.join("aeron").display().to_string()
 }
 
-/// Bytes of each of the three terms, at least. Half a term may be on its way, and only the driver lets more go; where it
-/// has no CPU of its own it runs every few milliseconds, in which smaller terms fill up.
+/// Least bytes of each of the three terms. Half a term may be on its way, and only the driver lets more go. A driver without
+/// a CPU of its own runs every few milliseconds, and smaller terms fill up meanwhile.
 const TERM_BYTES: u64 = 16 << 20;
 
 fn term_bytes(spec: &Spec) -> usize {
@@ -104,7 +103,7 @@ impl Sender for Sending {
                 Ok(_) => return Ok(again),
                 Err(AeronOfferError::BackPressured | AeronOfferError::AdminAction) => {
                     again += 1;
-                    std::thread::yield_now(); // the driver, who can change that, may be waiting for this CPU
+                    std::thread::yield_now(); // the driver can change that, and may be waiting for this CPU
                 }
                 Err(e) => bail!("offer: {e:?}"),
             }

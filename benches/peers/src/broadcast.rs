@@ -9,17 +9,17 @@ use shmcast_bench::rig::receive::{Receiver, Sink};
 use shmcast_bench::rig::spec::Spec;
 use std::path::PathBuf;
 
-/// Behind the rig's gate.
+/// The ring behind the rig's gate.
 pub(crate) const NAME: &str = "bcast";
-/// Without it.
+/// The ring without the gate.
 pub(crate) const UNGATED: &str = "bcast-ungated";
-/// Behind the gate, by the crate's other way to receive: all that is there is copied at once, however much.
+/// The ring behind the gate, by the crate's other way to receive: one call copies all messages that are there.
 pub(crate) const BULK: &str = "bcast-bulk";
 /// The release in Cargo.toml.
 pub(crate) const VERSION: &str = "1.0.0-rc.7";
 
-/// Share of the ring that the writer claims at once: the most that the crate's own bench tries. A reader looks at the
-/// claim twice a message, so the less often it moves the better.
+/// Share of the ring that the writer claims at once: the most that the crate's own bench tries. A reader looks at the claim
+/// twice for each message, so the claim should move rarely.
 const RESERVE: f64 = 0.05;
 
 fn path(spec: &Spec) -> PathBuf {

@@ -11,7 +11,7 @@ use shmcast_bench::rig::publish::Sender;
 use shmcast_bench::rig::receive::{Receiver, Sink};
 use shmcast_bench::rig::spec::Spec;
 
-/// As asked for.
+/// The name of the transport.
 pub(crate) const NAME: &str = "iceoryx2";
 /// The release in Cargo.toml.
 pub(crate) const VERSION: &str = "0.10.0";

@@ -1,8 +1,8 @@
 //! The peers: other ways to bring messages from one process to many on a host, each as a transport of shmcast's rig.
 //!
 //! The rig starts this program with `play TASK` for each process of a round, exactly as it starts its own, and asks it
-//! with `list` whom it has. Pacing, payloads, checks, clocks, binding and the gate are the rig's; what is here is only
-//! each peer's own API with the best settings we know. The settings and their reasons are in README.md.
+//! with `list` for its transports. Pacing, payloads, checks, clocks, binding and the gate are the rig's. Only each peer's own
+//! API is here, with the best settings known to us. README.md has the settings and their reasons.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "aeron")]

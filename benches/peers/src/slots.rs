@@ -8,7 +8,7 @@ use shmcast_bench::rig::receive::{self, Receiver, Sink};
 use shmcast_bench::rig::spec::{Spec, Task};
 use std::path::PathBuf;
 
-/// As asked for.
+/// The name of the transport.
 pub(crate) const NAME: &str = "ringfire";
 /// The release in Cargo.toml.
 pub(crate) const VERSION: &str = "0.5.2";

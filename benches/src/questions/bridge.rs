@@ -1,20 +1,22 @@
 //! What does it cost to cross to another host? A channel published on one, carried by `shmcast bridge` and read on the other,
 //! beside bare UDP datagrams over the same wire in the same laps. The hosts are network namespaces of this machine.
 
-use super::{ask, one_to_one, table, table::Sheet, table::ns};
-use crate::rig::carrier::Carried;
+use super::rounds::ask;
+use super::table::{Figures, Sheet, Unit};
+use crate::rig::bridge::{BridgeMode, BridgeReport, PAYLOAD_MAX};
 use crate::rig::hosts::Hosts;
+use crate::rig::names::{
+    BRIDGE, BRIDGE_BUSY_POLL, BRIDGE_INVOKED, BRIDGE_INVOKED_UNICAST, BRIDGE_TO_RING, BRIDGE_UNBOUND,
+    WIRE_MULTICAST, WIRE_UDP,
+};
 use crate::rig::plan::{Answer, Case, Stage};
+use crate::rig::round::Outcome;
 use crate::rig::spec::{Contestant, Spec, Wait};
 use crate::rig::stats::Distribution;
-use crate::transport::bridge::{
-    BRIDGE, BRIDGE_BUSY_POLL, BRIDGE_INVOKED, BRIDGE_INVOKED_UNICAST, BRIDGE_TO_RING, BRIDGE_UNBOUND, Mode,
-    PAYLOAD_MAX, WIRE_MULTICAST, WIRE_UDP,
-};
 use anyhow::Result;
 
-/// What the answer's table is of.
-const TITLE: &str = "From host to host over a virtual wire; ns from the send";
+/// The title of the answer's table.
+const TITLE: &str = "From host to host over a virtual wire; times are in us from the send";
 /// Payload sizes of the one-way cases.
 pub const SIZES: [usize; 2] = [64, 256];
 /// Bytes of ring: what is on its way may fill a socket's buffer and not overflow it.
@@ -28,12 +30,12 @@ pub fn run(stage: &Stage, hosts: &Hosts, sizes: &[usize], messages: u64) -> Resu
     let base = |transport: &str, wait, size| {
         let contestant = Contestant::new(transport, wait);
         // A reader that only looks at the ring leaves the receiving thread's CPU alone.
-        let only_looks = Mode::of(&contestant).is_some_and(|mode| mode.to_ring);
+        let only_looks = BridgeMode::of(&contestant).is_some_and(|mode| mode.to_ring);
         Spec {
             ring_bytes: RING_BYTES,
             wire: Some(hosts.wire.clone()),
             receiver_cpus: vec![usize::from(!only_looks)],
-            ..one_to_one(contestant, size)
+            ..Spec::one_to_one(contestant, size)
         }
     };
     let mut cases = Vec::new();
@@ -89,10 +91,8 @@ fn waits(stage: &Stage, hosts: &Hosts, base: impl Fn(&str, Wait, usize) -> Spec)
 
 /// Latencies and rates by case, and what the bridge's receiving thread used.
 pub fn sheet(answer: &Answer) -> Sheet {
-    let header = [
-        "case",
-        "transport",
-        "avg",
+    let figures = [
+        "mean",
         "min",
         "p50",
         "p90",
@@ -110,58 +110,40 @@ pub fn sheet(answer: &Answer) -> Sheet {
         "lost",
         "rounds",
     ];
-    let mut sheet = Sheet::new(TITLE, &header);
-    for case in answer.cases() {
-        let contestants = answer.contestants(&case);
-        let udp = contestants.iter().find(|c| c.transport == WIRE_UDP);
-        for who in &contestants {
-            let paced = answer.comparable(&case, who).iter().any(|(_, o)| o.spec.interval_ns > 0);
-            let text =
-                |value: Option<f64>, digits: usize| value.map_or("-".into(), |v| format!("{v:.digits$}"));
-            let at = |figure: fn(&Distribution) -> f64| {
-                let value = answer.median(&case, who, |o| figure(&o.one_way)).filter(|_| paced);
-                value.map_or("-".into(), ns)
-            };
-            let of = |figure: fn(&Carried, f64) -> f64| {
-                let with = |o: &crate::rig::round::Outcome| {
-                    let carried = o.carried.as_ref()?;
-                    Some(figure(carried, o.spec.total() as f64))
-                };
-                answer
-                    .comparable(&case, who)
-                    .iter()
-                    .any(|(_, o)| o.carried.is_some())
-                    .then(|| answer.median(&case, who, |o| with(o).unwrap_or_default()))
-                    .flatten()
-            };
-            let ratio = |figure: fn(&crate::rig::round::Outcome) -> f64| {
-                udp.filter(|udp| *udp != who).and_then(|udp| answer.ratio(&case, (who, udp), figure))
-            };
-            sheet.add(
-                who,
-                [
-                    case.clone(),
-                    who.name(),
-                    at(|d| d.mean),
-                    at(|d| d.min as f64),
-                    at(|d| d.p50 as f64),
-                    at(|d| d.p90 as f64),
-                    at(|d| d.p99 as f64),
-                    at(|d| d.p999 as f64),
-                    at(|d| d.max as f64),
-                    text(ratio(|o| o.one_way.p50 as f64).filter(|_| paced), 2),
-                    text(answer.median(&case, who, |o| o.rate / 1e6).filter(|_| !paced), 2),
-                    text(ratio(|o| o.rate).filter(|_| !paced), 2),
-                    text(of(|c, messages| messages / c.packets.max(1) as f64), 1),
-                    text(of(|c, _| 100.0 * c.ingress.cpu_ns as f64 / c.ingress.wall_ns.max(1) as f64), 0),
-                    text(of(|c, messages| c.ingress.voluntary_switches as f64 / messages), 2),
-                    text(of(|c, messages| c.ingress.involuntary_switches as f64 / messages), 2),
-                    text(of(|c, _| c.repaired as f64), 0),
-                    table::lost(answer, &case, who),
-                    table::rounds(answer, &case, who),
-                ],
-            );
-        }
-    }
-    sheet
+    Sheet::of(answer, TITLE, ("case", figures), Unit::Us, figures_of)
+}
+
+/// One contestant's cells. A paced case has times and no rate; a case back to back has a rate and no times.
+fn figures_of(f: &Figures<'_>) -> [String; 17] {
+    let rounds = f.answer.comparable(f.case, f.who);
+    let paced = rounds.iter().any(|(_, o)| o.spec.interval_ns > 0);
+    let bridged = rounds.iter().any(|(_, o)| o.bridge.is_some());
+    let unless_paced = |text: String| if paced { "-".into() } else { text };
+    let if_paced = |text: String| if paced { text } else { "-".into() };
+    let at = |figure: fn(&Distribution) -> f64| if_paced(f.time(|o| figure(&o.one_way)));
+    let of = |decimals, figure: fn(&BridgeReport, f64) -> f64| {
+        let of_round = |o: &Outcome| o.bridge.as_ref().map(|report| figure(report, o.spec.total() as f64));
+        if bridged { f.number(decimals, |o| of_round(o).unwrap_or_default()) } else { "-".into() }
+    };
+    let udp = f.find(|who| who.transport == WIRE_UDP).filter(|udp| udp != f.who);
+    let udp = udp.as_ref();
+    [
+        at(|d| d.mean),
+        at(|d| d.min as f64),
+        at(|d| d.p50 as f64),
+        at(|d| d.p90 as f64),
+        at(|d| d.p99 as f64),
+        at(|d| d.p999 as f64),
+        at(|d| d.max as f64),
+        if_paced(f.ratio(udp, |o| o.one_way.p50 as f64)),
+        unless_paced(f.number(2, |o| o.rate / 1e6)),
+        unless_paced(f.ratio(udp, |o| o.rate)),
+        of(1, |report, messages| messages / report.packets.max(1) as f64),
+        of(0, |report, _| 100.0 * report.ingress.cpu_ns as f64 / report.ingress.wall_ns.max(1) as f64),
+        of(2, |report, messages| report.ingress.voluntary_switches as f64 / messages),
+        of(2, |report, messages| report.ingress.involuntary_switches as f64 / messages),
+        of(0, |report, _| report.repaired as f64),
+        f.lost(),
+        f.rounds(),
+    ]
 }

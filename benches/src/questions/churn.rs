@@ -1,17 +1,17 @@
 //! What do receivers that come, leave and die do to the publisher and to those that stay? Ten receivers stay for the whole
 //! round, in which every message must reach each of them; visitors join, and leave or are killed, meanwhile.
 
-use super::{ask, contestants, crowd, table, table::Sheet, table::ns};
+use super::rounds::{ask, contestants};
+use super::table::{Sheet, Unit};
+use crate::rig::names::{MULTICAST, SHMCAST};
 use crate::rig::plan::{Answer, Case, Stage};
-use crate::rig::round::Outcome;
 use crate::rig::spec::{Churn, Contestant, Spec, Wait};
 use crate::rig::visitors::Visits;
-use crate::transport::{MULTICAST, SHMCAST};
 use anyhow::Result;
 
 const STAYING: usize = 10;
-/// What the answer's table is of.
-const TITLE: &str = "Ten receivers stay, others come, leave and die; 256 B each 0.5 ms; ns";
+/// The title of the answer's table.
+const TITLE: &str = "Ten receivers stay, others come, leave and die; 256 B each 0.5 ms; times are in us";
 
 /// A visitor each 50 ms, of whom a few are there at a time.
 const CHURN: Churn = Churn { every_ns: 50_000_000, stay_ns: 200_000_000 };
@@ -36,7 +36,7 @@ pub fn run(stage: &Stage, extra: &[Contestant], messages: u64) -> Result<Answer>
         messages,
         interval_ns: 500_000,
         churn,
-        ..crowd(who.clone(), STAYING, 256)
+        ..Spec::crowd(who.clone(), STAYING, 256)
     };
     let case = |name: &str, churn: Option<Churn>| Case {
         name: name.into(),
@@ -47,15 +47,13 @@ pub fn run(stage: &Stage, extra: &[Contestant], messages: u64) -> Result<Answer>
 
 /// Cost and latency with and without visitors, and what the visitors saw.
 pub fn sheet(answer: &Answer) -> Sheet {
-    let header = [
-        "case",
-        "transport",
+    let figures = [
         "send p50",
-        "p99",
-        "max",
+        "send p99",
+        "send max",
         "last p50",
-        "p99",
-        "max",
+        "last p99",
+        "last max",
         "joined",
         "left",
         "killed",
@@ -63,34 +61,24 @@ pub fn sheet(answer: &Answer) -> Sheet {
         "lost by those who stay",
         "rounds",
     ];
-    let mut sheet = Sheet::new(TITLE, &header);
-    for case in answer.cases() {
-        for who in &answer.contestants(&case) {
-            let at = |figure: fn(&Outcome) -> f64| answer.median(&case, who, figure).map_or("-".into(), ns);
-            let sum = |count: fn(&Visits) -> u64| -> String {
-                let rounds = answer.comparable(&case, who);
-                rounds.iter().filter_map(|(_, o)| o.visits.as_ref()).map(count).sum::<u64>().to_string()
-            };
-            sheet.add(
-                who,
-                [
-                    case.clone(),
-                    who.name(),
-                    at(|o| o.cost.p50 as f64),
-                    at(|o| o.cost.p99 as f64),
-                    at(|o| o.cost.max as f64),
-                    at(|o| o.last.p50 as f64),
-                    at(|o| o.last.p99 as f64),
-                    at(|o| o.last.max as f64),
-                    sum(|v| v.joined),
-                    sum(|v| v.left),
-                    sum(|v| v.killed + v.killed_at_once),
-                    sum(|v| v.received.lost.saturating_sub(v.received.reported_lost)),
-                    table::lost(answer, &case, who),
-                    table::rounds(answer, &case, who),
-                ],
-            );
-        }
-    }
-    sheet
+    Sheet::of(answer, TITLE, ("case", figures), Unit::Us, |f| {
+        let sum = |count: fn(&Visits) -> u64| -> String {
+            let rounds = answer.comparable(f.case, f.who);
+            rounds.iter().filter_map(|(_, o)| o.visits.as_ref()).map(count).sum::<u64>().to_string()
+        };
+        [
+            f.time(|o| o.cost.p50 as f64),
+            f.time(|o| o.cost.p99 as f64),
+            f.time(|o| o.cost.max as f64),
+            f.time(|o| o.last.p50 as f64),
+            f.time(|o| o.last.p99 as f64),
+            f.time(|o| o.last.max as f64),
+            sum(|v| v.joined),
+            sum(|v| v.left),
+            sum(|v| v.killed + v.killed_at_once),
+            sum(|v| v.received.lost.saturating_sub(v.received.reported_lost)),
+            f.lost(),
+            f.rounds(),
+        ]
+    })
 }

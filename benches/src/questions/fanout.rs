@@ -1,21 +1,22 @@
-//! What do many receivers cost? 1 to 100 receiver processes, nobody bound to a CPU, one 256-byte message each
+//! What do many receivers cost? 1 to 100 receiver processes, none bound to a CPU, one 256-byte message each
 //! millisecond: the publisher's time inside a send, and the latency to the last receiver.
 
-use super::{ask, crowd, oversubscribed::cpus, table, table::Sheet, table::ns};
+use super::oversubscribed::cpus;
+use super::rounds::ask;
+use super::table::{Sheet, Unit};
+use crate::rig::names::{IDEAL, MULTICAST, SHMCAST, UNIX_DATAGRAM, UNIX_SEQPACKET};
 use crate::rig::plan::{Answer, Case, Stage};
 use crate::rig::spec::{Contestant, Spec, Wait};
-use crate::transport::{IDEAL, MULTICAST, SHMCAST, UNIX_DATAGRAM, UNIX_SEQPACKET};
 use anyhow::Result;
 
-/// What the answer's table is of.
-const TITLE: &str =
-    "Fan-out, 256 B each ms, nobody bound to a CPU; ns inside the send, and from it to the last receiver";
+/// The title of the answer's table.
+const TITLE: &str = "256 B each ms, no process bound to a CPU; times are in us, inside the send and from it to the last receiver";
 
 /// Numbers of receivers.
 pub const RECEIVERS: [usize; 5] = [1, 10, 20, 50, 100];
 
-/// Everybody this program knows. Receivers that never give their CPU away take part only where there is one for each,
-/// beside the publisher's.
+/// Every transport that this program knows. Receivers that never yield take part only if there is a CPU for each of them and
+/// one for the publisher.
 fn contestants(receivers: usize) -> Vec<Contestant> {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let busy = receivers < cpus;
@@ -55,7 +56,7 @@ pub fn run(
         warmup,
         messages,
         interval_ns: 1_000_000,
-        ..crowd(contestant, receivers, size)
+        ..Spec::crowd(contestant, receivers, size)
     };
     let case = |&receivers: &usize| Case {
         name: format!("{receivers} receivers"),
@@ -70,53 +71,35 @@ pub fn run(
 
 /// Send cost and last-receiver latency, by receivers and transport.
 pub fn sheet(answer: &Answer) -> Sheet {
-    let header = [
-        "receivers",
-        "transport",
+    let figures = [
         "send p50",
-        "p99",
-        "max",
+        "send p99",
+        "send max",
         "last p50",
-        "p99",
-        "p99.9",
-        "max",
+        "last p99",
+        "last p99.9",
+        "last max",
         "send/shmcast",
         "last/shmcast",
-        "CPU",
+        "CPUs",
         "lost",
         "rounds",
     ];
-    let mut sheet = Sheet::new(TITLE, &header);
     let ours = Contestant::new(SHMCAST, Wait::Yield);
-    for case in answer.cases() {
-        for who in &answer.contestants(&case) {
-            let at = |figure: &dyn Fn(&crate::rig::round::Outcome) -> f64| {
-                answer.median(&case, who, figure).map_or("-".into(), ns)
-            };
-            let times = |figure: fn(&crate::rig::round::Outcome) -> f64| {
-                answer.ratio(&case, (who, &ours), figure).map_or("-".into(), |r| format!("{r:.2}"))
-            };
-            let cpus = answer.median(&case, who, cpus);
-            sheet.add(
-                who,
-                [
-                    case.clone(),
-                    who.name(),
-                    at(&|o| o.cost.p50 as f64),
-                    at(&|o| o.cost.p99 as f64),
-                    at(&|o| o.cost.max as f64),
-                    at(&|o| o.last.p50 as f64),
-                    at(&|o| o.last.p99 as f64),
-                    at(&|o| o.last.p999 as f64),
-                    at(&|o| o.last.max as f64),
-                    times(|o| o.cost.p50 as f64),
-                    times(|o| o.last.p50 as f64),
-                    cpus.map_or("-".into(), |cpus| format!("{cpus:.2}")),
-                    table::lost(answer, &case, who),
-                    table::rounds(answer, &case, who),
-                ],
-            );
-        }
-    }
-    sheet
+    Sheet::of(answer, TITLE, ("receivers", figures), Unit::Us, |f| {
+        [
+            f.time(|o| o.cost.p50 as f64),
+            f.time(|o| o.cost.p99 as f64),
+            f.time(|o| o.cost.max as f64),
+            f.time(|o| o.last.p50 as f64),
+            f.time(|o| o.last.p99 as f64),
+            f.time(|o| o.last.p999 as f64),
+            f.time(|o| o.last.max as f64),
+            f.ratio(Some(&ours), |o| o.cost.p50 as f64),
+            f.ratio(Some(&ours), |o| o.last.p50 as f64),
+            f.number(2, cpus),
+            f.lost(),
+            f.rounds(),
+        ]
+    })
 }

@@ -1,16 +1,16 @@
 //! How long from one core to another, one message at a time? One receiver, both ends bound to cores of their own,
 //! one message each 10 us.
 
-use super::table::{self, Sheet, ns};
-use super::{ask, busy_rings, one_to_one};
+use super::rounds::{ask, busy_rings};
+use super::table::{Sheet, Unit};
+use crate::rig::names::{IDEAL, UDP};
 use crate::rig::plan::{Answer, Case, Stage};
 use crate::rig::spec::{Contestant, Spec, Wait};
-use crate::transport::{IDEAL, UDP};
+use crate::rig::stats::Distribution;
 use anyhow::Result;
 
-/// What the answer's table is of.
-const TITLE: &str =
-    "One way, one receiver, bound to two CPUs, one message each 10 us; ns from the intended send";
+/// The title of the answer's table.
+const TITLE: &str = "One way to one receiver, both ends bound to a CPU, one message each 10 us; times are in ns from the intended send";
 
 /// Payload sizes; 1400 is what fits an Ethernet frame.
 pub const SIZES: [usize; 5] = [32, 64, 256, 1024, 1400];
@@ -31,7 +31,7 @@ pub fn run(stage: &Stage, sizes: &[usize], extra: &[Contestant], messages: u64) 
         warmup,
         messages,
         interval_ns: 10_000,
-        ..one_to_one(who.clone(), size)
+        ..Spec::one_to_one(who.clone(), size)
     };
     let case = |&size: &usize| Case {
         name: format!("{size} B"),
@@ -49,10 +49,8 @@ pub fn run(stage: &Stage, sizes: &[usize], extra: &[Contestant], messages: u64) 
 
 /// Percentiles by size and transport, in nanoseconds from the intended send.
 pub fn sheet(answer: &Answer) -> Sheet {
-    let header = [
-        "payload",
-        "transport",
-        "avg",
+    let figures = [
+        "mean",
         "min",
         "p50",
         "p75",
@@ -66,36 +64,23 @@ pub fn sheet(answer: &Answer) -> Sheet {
         "lost",
         "rounds",
     ];
-    let mut sheet = Sheet::new(TITLE, &header);
-    for case in answer.cases() {
-        let contestants = answer.contestants(&case);
-        let ideal = contestants.iter().find(|c| c.transport == IDEAL);
-        for who in &contestants {
-            let at = |figure: fn(&crate::rig::stats::Distribution) -> f64| {
-                answer.median(&case, who, |o| figure(&o.response)).map_or("-".into(), ns)
-            };
-            let ratio = ideal.and_then(|ideal| answer.ratio(&case, (who, ideal), |o| o.response.p50 as f64));
-            sheet.add(
-                who,
-                [
-                    case.clone(),
-                    who.name(),
-                    at(|d| d.mean),
-                    at(|d| d.min as f64),
-                    at(|d| d.p50 as f64),
-                    at(|d| d.p75 as f64),
-                    at(|d| d.p90 as f64),
-                    at(|d| d.p99 as f64),
-                    at(|d| d.p999 as f64),
-                    at(|d| d.p9999 as f64),
-                    at(|d| d.p99999 as f64),
-                    at(|d| d.max as f64),
-                    ratio.map_or("-".into(), |r| format!("{r:.2}")),
-                    table::lost(answer, &case, who),
-                    table::rounds(answer, &case, who),
-                ],
-            );
-        }
-    }
-    sheet
+    Sheet::of(answer, TITLE, ("payload", figures), Unit::Ns, |f| {
+        let at = |figure: fn(&Distribution) -> f64| f.time(|o| figure(&o.response));
+        let ideal = f.find(|who| who.transport == IDEAL);
+        [
+            at(|d| d.mean),
+            at(|d| d.min as f64),
+            at(|d| d.p50 as f64),
+            at(|d| d.p75 as f64),
+            at(|d| d.p90 as f64),
+            at(|d| d.p99 as f64),
+            at(|d| d.p999 as f64),
+            at(|d| d.p9999 as f64),
+            at(|d| d.p99999 as f64),
+            at(|d| d.max as f64),
+            f.ratio(ideal.as_ref(), |o| o.response.p50 as f64),
+            f.lost(),
+            f.rounds(),
+        ]
+    })
 }

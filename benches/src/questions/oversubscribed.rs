@@ -1,17 +1,19 @@
 //! What does each way of waiting cost and give, with a CPU for the receiver and with far more receivers than CPUs? One
 //! 256-byte message each millisecond; latency to the last receiver beside CPU time and context switches.
 
-use super::{ask, contestants, crowd, table, table::Sheet, table::ns};
+use super::rounds::{ask, contestants};
+use super::table::{Sheet, Unit};
+use crate::rig::names::{MULTICAST, SHMCAST};
 use crate::rig::plan::{Answer, Case, Stage};
 use crate::rig::round::Outcome;
 use crate::rig::spec::{Contestant, Spec, Wait};
-use crate::transport::{MULTICAST, SHMCAST};
 use anyhow::Result;
 
-/// What the answer's table is of.
-const TITLE: &str = "Ways to wait, 256 B each ms; ns inside the send, and from it to the last receiver";
+/// The title of the answer's table.
+const TITLE: &str =
+    "Ways to wait, 256 B each ms; times are in us, inside the send and from it to the last receiver";
 
-/// Numbers of receivers, when nobody is bound to a CPU.
+/// Numbers of receivers in the cases without binding.
 pub const RECEIVERS: [usize; 3] = [4, 16, 50];
 
 const WAITS: [(&str, Wait); 11] = [
@@ -39,7 +41,7 @@ pub fn run(stage: &Stage, receivers: &[usize], extra: &[Contestant], messages: u
         warmup,
         messages,
         interval_ns: 1_000_000,
-        ..crowd(who.clone(), receivers, 256)
+        ..Spec::crowd(who.clone(), receivers, 256)
     };
     let case = |name: String, receivers, cpus: &[usize]| Case {
         name,
@@ -68,47 +70,32 @@ pub fn switches(outcome: &Outcome) -> f64 {
 
 /// Latency, CPU time and context switches, by receivers and way of waiting.
 pub fn sheet(answer: &Answer) -> Sheet {
-    let header = [
-        "receivers",
-        "transport",
+    let figures = [
         "send p50",
         "last p50",
-        "p99",
-        "max",
+        "last p99",
+        "last max",
         "CPU a message and receiver",
         "CPUs",
         "switches a message and receiver",
-        "voluntary",
+        "of them voluntary",
         "lost",
         "rounds",
     ];
-    let mut sheet = Sheet::new(TITLE, &header);
-    for case in answer.cases() {
-        for who in &answer.contestants(&case) {
-            let at = |figure: fn(&Outcome) -> f64| answer.median(&case, who, figure).map_or("-".into(), ns);
-            let plain = |figure: fn(&Outcome) -> f64| {
-                answer.median(&case, who, figure).map_or("-".into(), |value| format!("{value:.2}"))
-            };
-            sheet.add(
-                who,
-                [
-                    case.clone(),
-                    who.name(),
-                    at(|o| o.cost.p50 as f64),
-                    at(|o| o.last.p50 as f64),
-                    at(|o| o.last.p99 as f64),
-                    at(|o| o.last.max as f64),
-                    at(cpu_ns),
-                    plain(cpus),
-                    plain(switches),
-                    plain(|o| o.received.usage.voluntary_switches as f64 / o.expected.max(1) as f64),
-                    table::lost(answer, &case, who),
-                    table::rounds(answer, &case, who),
-                ],
-            );
-        }
-    }
-    sheet
+    Sheet::of(answer, TITLE, ("receivers", figures), Unit::Us, |f| {
+        [
+            f.time(|o| o.cost.p50 as f64),
+            f.time(|o| o.last.p50 as f64),
+            f.time(|o| o.last.p99 as f64),
+            f.time(|o| o.last.max as f64),
+            f.time(cpu_ns),
+            f.number(2, cpus),
+            f.number(2, switches),
+            f.number(2, |o| o.received.usage.voluntary_switches as f64 / o.expected.max(1) as f64),
+            f.lost(),
+            f.rounds(),
+        ]
+    })
 }
 
 /// CPUs kept busy by all receivers and the publisher together.

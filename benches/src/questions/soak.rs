@@ -1,17 +1,17 @@
 //! Does it stay as it is? One channel for as long as asked: counts, latency, memory and hiccups, window by window. One
 //! receiver has a CPU of its own; more than one share what there is.
 
-use super::{RING_BYTES, ask, crowd, one_to_one, table, table::Sheet, table::ns};
+use super::rounds::ask;
+use super::table::{self, Figures, Sheet, Unit, grouped};
+use crate::rig::names::SHMCAST;
 use crate::rig::plan::{Answer, Case, Stage};
 use crate::rig::round::{Moment, Outcome};
-use crate::rig::spec::{Contestant, Spec, Wait};
-use crate::transport::SHMCAST;
+use crate::rig::spec::{Contestant, RING_BYTES, Spec, Wait};
 use anyhow::Result;
 use std::time::Duration;
 
-/// What the answer's table is of.
-const TITLE: &str =
-    "One channel for as long as asked, 256 B; ns from the intended send; memory from first to last";
+/// The title of the answer's table.
+const TITLE: &str = "One channel for as long as asked, 256 B; times are in us from the intended send; memory is from first to last";
 
 /// Windows a soak is cut into, unless they would be shorter than a tenth of a second.
 const WINDOWS: u32 = 60;
@@ -26,9 +26,9 @@ pub fn run(stage: &Stage, receivers: &[usize], extra: &[Contestant], duration: D
     let case = |&receivers: &usize| {
         let spec = |who: Contestant| {
             let spec = if receivers == 1 {
-                Spec { interval_ns: 100_000, ring_bytes: RING_BYTES, ..one_to_one(who, 256) }
+                Spec { interval_ns: 100_000, ring_bytes: RING_BYTES, ..Spec::one_to_one(who, 256) }
             } else {
-                Spec { interval_ns: 1_000_000, ..crowd(who, receivers, 256) }
+                Spec { interval_ns: 1_000_000, ..Spec::crowd(who, receivers, 256) }
             };
             let messages = (duration.as_nanos() as u64 / spec.interval_ns).max(1);
             Spec { warmup: messages / 100, messages, window_ns: window.as_nanos() as u64, ..spec }
@@ -37,12 +37,12 @@ pub fn run(stage: &Stage, receivers: &[usize], extra: &[Contestant], duration: D
         let who = [Contestant::new(SHMCAST, wait)].into_iter().chain(extra.iter().cloned());
         Case { name: format!("{receivers} receivers"), specs: who.map(spec).collect() }
     };
-    // A soak is one long round: the next lap is the next soak.
+    // A soak is one long round, so it has one lap.
     let stage = Stage { laps: 1, retries: 0, ..stage.clone() };
     ask(&stage, "soak", &receivers.iter().map(case).collect::<Vec<_>>())
 }
 
-/// By how much a figure changed from the first quarter of the windows to the last: the ratio of the medians.
+/// The change of a figure from the first quarter of the windows to the last, as a ratio of medians.
 pub fn drift(series: &[Moment], figure: fn(&Moment) -> u64) -> Option<f64> {
     // The last window may be cut short.
     let values: Vec<f64> = series.iter().map(|moment| figure(moment) as f64).collect();
@@ -54,9 +54,7 @@ pub fn drift(series: &[Moment], figure: fn(&Moment) -> u64) -> Option<f64> {
 
 /// Totals, drift and memory of each soak.
 pub fn sheet(answer: &Answer) -> Sheet {
-    let header = [
-        "receivers",
-        "transport",
+    let figures = [
         "messages",
         "p50",
         "p99",
@@ -67,37 +65,39 @@ pub fn sheet(answer: &Answer) -> Sheet {
         "publisher KiB",
         "receiver KiB",
         "hiccups",
-        "longest",
+        "longest hiccup",
         "lost",
     ];
-    let mut sheet = Sheet::new(TITLE, &header);
-    for case in answer.cases() {
-        for who in &answer.contestants(&case) {
-            for (_, o) in answer.comparable(&case, who) {
-                let ratio = |figure| drift(&o.series, figure).map_or("-".into(), |r| format!("{r:.2}"));
-                sheet.add(
-                    who,
-                    [
-                        case.clone(),
-                        who.name(),
-                        o.response.count.to_string(),
-                        ns(o.response.p50 as f64),
-                        ns(o.response.p99 as f64),
-                        ns(o.response.p999 as f64),
-                        ns(o.response.max as f64),
-                        ratio(|moment| moment.response.p50),
-                        ratio(|moment| moment.response.p99),
-                        range(o, |moment| moment.publisher_kib),
-                        range(o, |moment| moment.receiver_kib),
-                        (o.published.hiccups.count + o.received.hiccups.count).to_string(),
-                        longest(o).map_or("-".into(), |length| ns(length as f64)),
-                        table::lost(answer, &case, who),
-                    ],
-                );
+    let mut sheet = Sheet::new(TITLE, "receivers", &figures);
+    for case in &answer.cases() {
+        for who in &answer.contestants(case) {
+            let f = Figures { answer, case, who, unit: Unit::Us };
+            for (_, o) in answer.comparable(case, who) {
+                sheet.add(case, who, figures_of(&f, o));
             }
         }
     }
     sheet
+}
+
+/// One soak's cells.
+fn figures_of(f: &Figures<'_>, o: &Outcome) -> [String; 12] {
+    let time = |ns: u64| f.unit.show(ns as f64);
+    let late_over_early = |figure| table::or_dash(drift(&o.series, figure), 2);
+    [
+        grouped(o.response.count as f64, 0),
+        time(o.response.p50),
+        time(o.response.p99),
+        time(o.response.p999),
+        time(o.response.max),
+        late_over_early(|moment| moment.response.p50),
+        late_over_early(|moment| moment.response.p99),
+        range(o, |moment| moment.publisher_kib),
+        range(o, |moment| moment.receiver_kib),
+        (o.published.hiccups.count + o.received.hiccups.count).to_string(),
+        longest(o).map_or("-".into(), time),
+        f.lost(),
+    ]
 }
 
 fn longest(o: &Outcome) -> Option<u64> {

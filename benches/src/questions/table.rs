@@ -1,15 +1,58 @@
-//! Answers as tables: on a terminal here, on pages by the report.
+//! Answers as tables: on a terminal here, on pages by the report. All times of one table have one unit.
 
 use crate::rig::plan::Answer;
-use crate::rig::spec::Contestant;
+use crate::rig::round::Outcome;
+use crate::rig::spec::{Contestant, Received};
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{CellAlignment, Table};
 use std::fmt;
 
-/// A table before it is known where it will be shown. Its first two columns are words, the others figures.
+/// The unit of every time in a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// Nanoseconds, without decimals.
+    Ns,
+    /// Microseconds with two decimals.
+    Us,
+}
+
+impl Unit {
+    /// The unit's symbol, as headers and titles show it.
+    pub const fn symbol(self) -> &'static str {
+        match self {
+            Self::Ns => "ns",
+            Self::Us => "us",
+        }
+    }
+
+    /// A time without its unit, such as `16,600` or `1,643.50`.
+    pub fn show(self, ns: f64) -> String {
+        match self {
+            Self::Ns => grouped(ns, 0),
+            Self::Us => grouped(ns / 1e3, 2),
+        }
+    }
+}
+
+/// A number that is not negative, with so many decimals and a comma behind each three digits before the point.
+pub fn grouped(value: f64, decimals: usize) -> String {
+    let text = format!("{value:.decimals$}");
+    let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
+    let mut out = String::new();
+    for (i, digit) in whole.chars().enumerate() {
+        if i > 0 && (whole.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out + rest
+}
+
+/// A table before it is known where it will be shown. Its first column names the case, its second the transport, and the
+/// others hold figures.
 #[derive(Debug, Clone)]
 pub struct Sheet {
-    /// What it is of.
+    /// One sentence: what was measured, and the unit of the times.
     pub title: String,
     /// Column titles.
     pub header: Vec<String>,
@@ -20,22 +63,40 @@ pub struct Sheet {
 /// One line of a sheet.
 #[derive(Debug, Clone)]
 pub struct Row {
-    /// Its cells.
+    /// The cells, as many as the sheet has columns.
     pub cells: Vec<String>,
-    /// Whose figures they are.
+    /// The contestant's transport.
     pub transport: String,
 }
 
 impl Sheet {
-    /// Without rows.
-    pub fn new(title: &str, header: &[&str]) -> Self {
-        let header = header.iter().map(ToString::to_string).collect();
+    /// A sheet without rows. `first` is the title of the column of cases.
+    pub fn new(title: &str, first: &str, figures: &[&str]) -> Self {
+        let header = [first, "transport"].iter().chain(figures).map(ToString::to_string).collect();
         Self { title: title.into(), header, rows: Vec::new() }
     }
 
+    /// A sheet with a row for each case and contestant of `answer`, in the order in which they first played.
+    pub fn of<const N: usize>(
+        answer: &Answer,
+        title: &str,
+        (first, figures): (&str, [&str; N]),
+        unit: Unit,
+        cells: impl Fn(&Figures<'_>) -> [String; N],
+    ) -> Self {
+        let mut sheet = Self::new(title, first, &figures);
+        for case in &answer.cases() {
+            for who in &answer.contestants(case) {
+                sheet.add(case, who, cells(&Figures { answer, case, who, unit }));
+            }
+        }
+        sheet
+    }
+
     /// Adds a contestant's row.
-    pub fn add<const N: usize>(&mut self, who: &Contestant, cells: [String; N]) {
-        self.rows.push(Row { cells: cells.into(), transport: who.transport_name().into() });
+    pub fn add<const N: usize>(&mut self, case: &str, who: &Contestant, figures: [String; N]) {
+        let cells = [case.to_owned(), who.name()].into_iter().chain(figures).collect();
+        self.rows.push(Row { cells, transport: who.transport_name().into() });
     }
 }
 
@@ -53,40 +114,83 @@ impl fmt::Display for Sheet {
     }
 }
 
-/// Nanoseconds for people: plain up to 9999, so that neighbours compare at a glance, then with their unit.
-pub fn ns(value: f64) -> String {
-    match value {
-        ..10_000.0 => format!("{value:.0}"),
-        ..10_000_000.0 => format!("{:.1} us", value / 1e3),
-        _ => format!("{:.1} ms", value / 1e6),
+/// The figures of one contestant in one case, as text. A figure that no round gave is `-`.
+#[derive(Debug, Clone, Copy)]
+pub struct Figures<'a> {
+    /// The answer with the rounds.
+    pub answer: &'a Answer,
+    /// The case.
+    pub case: &'a str,
+    /// The contestant.
+    pub who: &'a Contestant,
+    /// The unit of the times.
+    pub unit: Unit,
+}
+
+impl Figures<'_> {
+    /// The median over comparable rounds of a time in ns.
+    pub fn time(&self, of: impl Fn(&Outcome) -> f64) -> String {
+        self.answer.median(self.case, self.who, of).map_or("-".into(), |ns| self.unit.show(ns))
+    }
+
+    /// The median over comparable rounds of a number.
+    pub fn number(&self, decimals: usize, of: impl Fn(&Outcome) -> f64) -> String {
+        or_dash(self.answer.median(self.case, self.who, of), decimals)
+    }
+
+    /// The contestant of this case that `is` picks.
+    pub fn find(&self, is: impl Fn(&Contestant) -> bool) -> Option<Contestant> {
+        self.answer.contestants(self.case).into_iter().find(is)
+    }
+
+    /// The median over laps of this contestant's figure over that of `other`.
+    pub fn ratio(&self, other: Option<&Contestant>, of: impl Fn(&Outcome) -> f64) -> String {
+        or_dash(other.and_then(|other| self.answer.ratio(self.case, (self.who, other), of)), 2)
+    }
+
+    /// Everything that went wrong in the comparable rounds: `0`, or what it was.
+    pub fn lost(&self) -> String {
+        let rounds = self.answer.comparable(self.case, self.who);
+        let sum =
+            |count: fn(&Received) -> u64| -> u64 { rounds.iter().map(|(_, o)| count(&o.received)).sum() };
+        let faults = [
+            ("", sum(|r| r.lost)),
+            (" dup", sum(|r| r.duplicated)),
+            (" late", sum(|r| r.out_of_order)),
+            (" bad", sum(|r| r.corrupt)),
+        ];
+        let text: Vec<String> =
+            faults.iter().filter(|(_, n)| *n > 0).map(|(what, n)| format!("{n}{what}")).collect();
+        if text.is_empty() { "0".into() } else { text.join(", ") }
+    }
+
+    /// How many rounds stand behind a figure, where the CPUs were, and `!` if the machine was never quiet.
+    pub fn rounds(&self) -> String {
+        let count = self.answer.comparable(self.case, self.who).len();
+        if self.answer.quick {
+            return format!("{count} (times mean nothing)");
+        }
+        if !self.answer.is_quiet(self.case, self.who) {
+            return format!("{count} !");
+        }
+        let placement = self.answer.placement(self.case).map_or("", |placement| placement.name());
+        format!("{count} {placement}")
     }
 }
 
-/// Everything that went wrong in the comparable rounds: `0`, or what it was.
-pub fn lost(answer: &Answer, case: &str, who: &Contestant) -> String {
-    let sum = |count: fn(&crate::rig::spec::Received) -> u64| -> u64 {
-        answer.comparable(case, who).iter().map(|(_, outcome)| count(&outcome.received)).sum()
-    };
-    let faults = [
-        ("", sum(|r| r.lost)),
-        (" dup", sum(|r| r.duplicated)),
-        (" late", sum(|r| r.out_of_order)),
-        (" bad", sum(|r| r.corrupt)),
-    ];
-    let text: Vec<String> =
-        faults.iter().filter(|(_, n)| *n > 0).map(|(what, n)| format!("{n}{what}")).collect();
-    if text.is_empty() { "0".into() } else { text.join(", ") }
+/// A number with so many decimals, or `-`.
+pub fn or_dash(value: Option<f64>, decimals: usize) -> String {
+    value.map_or("-".into(), |value| format!("{value:.decimals$}"))
 }
 
-/// How many rounds stand behind a figure, where the CPUs were, and `!` if the machine was never quiet.
-pub fn rounds(answer: &Answer, case: &str, who: &Contestant) -> String {
-    let count = answer.comparable(case, who).len();
-    if answer.quick {
-        return format!("{count} (times mean nothing)");
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_one_table_line_up() {
+        assert_eq!([94.0, 13_100.4, 1_643_500.0].map(|ns| Unit::Ns.show(ns)), ["94", "13,100", "1,643,500"]);
+        assert_eq!([60.0, 13_100.0, 1_643_500.0].map(|ns| Unit::Us.show(ns)), ["0.06", "13.10", "1,643.50"]);
+        assert_eq!([999.5, 999_999.0].map(|value| grouped(value, 0)), ["1,000", "999,999"]);
     }
-    if !answer.is_quiet(case, who) {
-        return format!("{count} !");
-    }
-    let placement = answer.placement(case).map_or("", |placement| placement.name());
-    format!("{count} {placement}")
 }

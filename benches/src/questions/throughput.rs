@@ -1,17 +1,18 @@
 //! How many messages a second, nothing lost? One receiver, both ends bound to cores of their own, back to back. Rings
 //! that would lose are held back by the rig's gate, all in the same way.
 
-use super::{ask, busy_rings, one_to_one, table, table::Sheet};
+use super::rounds::{ask, busy_rings};
+use super::table::{Sheet, Unit};
+use crate::rig::names::{IDEAL, SHMCAST};
 use crate::rig::plan::{Answer, Case, Stage};
 use crate::rig::spec::{Contestant, Spec, Wait};
-use crate::transport::{IDEAL, SHMCAST};
 use anyhow::Result;
 
-/// What the answer's table is of.
-const TITLE: &str = "Back to back, one receiver, bound to two CPUs, nothing lost";
+/// The title of the answer's table.
+const TITLE: &str = "Back to back to one receiver, both ends bound to a CPU, nothing lost; rates are in millions of messages a second";
 
-/// Bytes of ring: more than one core's caches keep, so that a line comes back to the writer from the cache they share and
-/// not from the reader's own. Every ring here is faster so.
+/// Bytes of ring: more than the caches of one core hold. A line then comes back to the writer from the cache that both ends
+/// share and not from the reader's own, and every ring here is faster.
 const RING_BYTES: u64 = 8 << 20;
 
 /// Payload sizes.
@@ -30,7 +31,7 @@ pub fn run(stage: &Stage, sizes: &[usize], extra: &[Contestant], messages: u64) 
         messages,
         gated: true,
         ring_bytes: RING_BYTES,
-        ..one_to_one(who.clone(), size)
+        ..Spec::one_to_one(who.clone(), size)
     };
     let case = |&size: &usize| Case {
         name: format!("{size} B"),
@@ -41,28 +42,15 @@ pub fn run(stage: &Stage, sizes: &[usize], extra: &[Contestant], messages: u64) 
 
 /// Rates by size and transport.
 pub fn sheet(answer: &Answer) -> Sheet {
-    let mut sheet =
-        Sheet::new(TITLE, &["payload", "transport", "M msg/s", "GB/s", "/ideal", "lost", "rounds"]);
-    for case in answer.cases() {
-        let contestants = answer.contestants(&case);
-        let ideal = contestants.iter().find(|c| c.transport == IDEAL);
-        for who in &contestants {
-            let rate = answer.median(&case, who, |o| o.rate);
-            let bytes = answer.median(&case, who, |o| o.rate * o.spec.size as f64);
-            let ratio = ideal.and_then(|ideal| answer.ratio(&case, (who, ideal), |o| o.rate));
-            sheet.add(
-                who,
-                [
-                    case.clone(),
-                    who.name(),
-                    rate.map_or("-".into(), |r| format!("{:.2}", r / 1e6)),
-                    bytes.map_or("-".into(), |b| format!("{:.2}", b / 1e9)),
-                    ratio.map_or("-".into(), |r| format!("{r:.2}")),
-                    table::lost(answer, &case, who),
-                    table::rounds(answer, &case, who),
-                ],
-            );
-        }
-    }
-    sheet
+    let figures = ["M msg/s", "GB/s", "rate/ideal", "lost", "rounds"];
+    Sheet::of(answer, TITLE, ("payload", figures), Unit::Ns, |f| {
+        let ideal = f.find(|who| who.transport == IDEAL);
+        [
+            f.number(2, |o| o.rate / 1e6),
+            f.number(2, |o| o.rate * o.spec.size as f64 / 1e9),
+            f.ratio(ideal.as_ref(), |o| o.rate),
+            f.lost(),
+            f.rounds(),
+        ]
+    })
 }

@@ -1,16 +1,15 @@
-//! Did it become slower? Two sets of answers, figure by figure. A change counts only beyond the noise of the rounds: when
-//! every round of one set is on the same side of every round of the other, and the medians are apart by more than 3 %.
+//! Did it become slower? Compares two sets of answers, figure by figure. A change counts only beyond the noise of the rounds:
+//! every round of one set lies beyond every round of the other, and the medians are more than 3 % apart.
 //!
-//! Machines drift, so where the ideal ring took part, what is compared is the ratio to it in the same lap.
+//! Machines drift. Where the ideal ring took part, the comparison uses the ratio to it in the same lap.
 
-use super::contests::FIGURES;
-use super::load;
-use crate::questions::table::ns;
+use super::contests::{FIGURES, Measure};
+use super::files::load;
+use crate::rig::names::{IDEAL, SHMCAST};
 use crate::rig::plan::Answer;
 use crate::rig::round::Outcome;
 use crate::rig::spec::Contestant;
 use crate::rig::stats::median;
-use crate::transport::{IDEAL, SHMCAST};
 use anyhow::{Result, ensure};
 use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 use serde::Serialize;
@@ -19,18 +18,18 @@ use std::path::Path;
 
 /// Least relative difference of the medians.
 const LEAST: f64 = 0.03;
-/// Least rounds on either side: with two, every other pair of noises would look like a change.
+/// Least rounds on either side. With two, noise alone would often look like a change.
 const ROUNDS: usize = 3;
 
-/// What became of a figure.
+/// The change of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// Better beyond the noise.
     Better,
-    /// Within it.
+    /// Within the noise.
     Same,
-    /// Worse beyond it.
+    /// Worse beyond the noise.
     Worse,
 }
 
@@ -41,26 +40,28 @@ pub struct Change {
     pub question: String,
     /// The case.
     pub case: String,
-    /// Whose.
+    /// The contestant.
     pub contestant: String,
-    /// Which figure.
+    /// The figure's name.
     pub figure: String,
+    /// The unit of the figure.
+    pub unit: String,
     /// Whether both are ratios to the ideal ring.
     pub over_ideal: bool,
     /// Median, least and most then.
     pub old: [f64; 3],
     /// Median, least and most now.
     pub new: [f64; 3],
-    /// What became of it.
+    /// The verdict.
     pub verdict: Verdict,
 }
 
-/// All that can be compared, and what cannot.
+/// The changes, and the cases that could not be compared.
 #[derive(Debug, Clone, Serialize)]
 pub struct Comparison {
     /// Figure by figure.
     pub changes: Vec<Change>,
-    /// What could not be compared, and why.
+    /// The cases that could not be compared, with the reason.
     pub skipped: Vec<String>,
 }
 
@@ -83,7 +84,7 @@ pub fn compare(old: &Path, new: &Path) -> Result<Comparison> {
 }
 
 impl Comparison {
-    /// Figures of ours that became worse. What became of others is shown, but is nobody's regression here.
+    /// Number of shmcast's figures that became worse. Other transports are shown, and do not count.
     pub fn worse(&self) -> usize {
         let ours = |change: &&Change| change.contestant.split('/').next() == Some(SHMCAST);
         self.changes.iter().filter(ours).filter(|change| change.verdict == Verdict::Worse).count()
@@ -131,7 +132,8 @@ impl Comparison {
                 if over_ideal {
                     answer.ratios(case, (who, &Contestant::new(IDEAL, who.wait)), figure.of)
                 } else {
-                    answer.comparable(case, who).iter().map(|(_, o): &(_, &Outcome)| (figure.of)(o)).collect()
+                    let rounds = answer.comparable(case, who);
+                    rounds.iter().map(|(_, o): &(_, &Outcome)| (figure.of)(o)).collect()
                 }
             };
             let (then, now) = (values(old), values(new));
@@ -144,10 +146,11 @@ impl Comparison {
                 case: case.into(),
                 contestant: who.name(),
                 figure: figure.name.into(),
+                unit: if over_ideal { "of the ideal ring's".into() } else { figure.measure.unit().into() },
                 over_ideal,
                 old: summary(&then),
                 new: summary(&now),
-                verdict: verdict(&then, &now, figure.more),
+                verdict: verdict(&then, &now, figure.measure == Measure::Rate),
             });
         }
         few
@@ -184,7 +187,7 @@ impl fmt::Display for Comparison {
             "question",
             "case",
             "contestant",
-            "figure",
+            "figure, unit",
             "then (rounds)",
             "now (rounds)",
             "now / then",
@@ -193,19 +196,19 @@ impl fmt::Display for Comparison {
         let of = |verdict| self.changes.iter().filter(move |change| change.verdict == verdict);
         for change in of(Verdict::Worse).chain(of(Verdict::Better)) {
             let show = |[middle, least, most]: [f64; 3]| {
-                let value = |v: f64| match (change.over_ideal, change.figure.as_str()) {
-                    (true, _) => format!("{v:.2}"),
-                    (_, "messages a second") => format!("{:.2} M/s", v / 1e6),
-                    _ => ns(v),
+                let figure =
+                    FIGURES.iter().find(|f| f.question == change.question && f.name == change.figure);
+                let value = |v: f64| match figure {
+                    Some(figure) if !change.over_ideal => figure.measure.show(v),
+                    _ => format!("{v:.2}"),
                 };
                 format!("{} ({} - {})", value(middle), value(least), value(most))
             };
-            let over = if change.over_ideal { " / ideal" } else { "" };
             table.add_row([
                 change.question.clone(),
                 change.case.clone(),
                 change.contestant.clone(),
-                format!("{}{over}", change.figure),
+                format!("{}, {}", change.figure, change.unit),
                 show(change.old),
                 show(change.new),
                 format!("{:.2}", change.new[0] / change.old[0].max(f64::MIN_POSITIVE)),

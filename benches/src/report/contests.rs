@@ -1,112 +1,143 @@
-//! Where shmcast is ahead, and where it is not: each figure that a question is asked for, beside that of the best other.
-//! The ideal ring is a bound and not a contestant, so it does not count as another.
+//! Each figure that a question is asked for, beside that of the best other transport, and the verdict with its spread.
+//! The ideal ring is a bound and no product, so it does not count as another transport.
 
 use crate::questions::oversubscribed::cpu_ns;
-use crate::questions::table::ns;
+use crate::questions::table::{Unit, or_dash};
+use crate::rig::names::{IDEAL, SHMCAST};
 use crate::rig::plan::Answer;
 use crate::rig::round::Outcome;
 use crate::rig::spec::{Contestant, Wait};
-use crate::transport::{IDEAL, SHMCAST};
 
-/// A figure, and how we enter for it. Which way of waiting that is stands here and is not chosen by the result.
+/// The kind of a figure, and its unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Measure {
+    /// A time, of which less is better.
+    Time(Unit),
+    /// Messages a second, of which more is better. Shown in millions.
+    Rate,
+}
+
+impl Measure {
+    /// The unit in which [`show`](Self::show) writes.
+    pub const fn unit(self) -> &'static str {
+        match self {
+            Self::Time(unit) => unit.symbol(),
+            Self::Rate => "M msg/s",
+        }
+    }
+
+    /// A value without its unit.
+    pub fn show(self, value: f64) -> String {
+        match self {
+            Self::Time(unit) => unit.show(value),
+            Self::Rate => format!("{:.2}", value / 1e6),
+        }
+    }
+
+    /// How many times better `ours` is than `theirs`.
+    fn gain(self, ours: f64, theirs: f64) -> Option<f64> {
+        let (above, below) = if self == Self::Rate { (ours, theirs) } else { (theirs, ours) };
+        (above > 0.0 && below > 0.0).then(|| above / below)
+    }
+}
+
+/// A figure, and how our receivers wait when it is taken. The way to wait is fixed here; the result does not choose it.
 #[derive(Debug, Clone, Copy)]
 pub struct Figure {
-    /// The question it belongs to.
+    /// The question to which it belongs.
     pub question: &'static str,
     /// Its name.
     pub name: &'static str,
     /// How our receivers wait.
     pub ours: Wait,
-    /// What it is of a round.
+    /// Its kind and unit.
+    pub measure: Measure,
+    /// Its value in one round.
     pub of: fn(&Outcome) -> f64,
-    /// Whether more is better.
-    pub more: bool,
+}
+
+const fn time(
+    question: &'static str,
+    name: &'static str,
+    ours: Wait,
+    unit: Unit,
+    of: fn(&Outcome) -> f64,
+) -> Figure {
+    Figure { question, name, ours, measure: Measure::Time(unit), of }
 }
 
 /// All figures that are compared.
 pub const FIGURES: [Figure; 10] = [
-    Figure { question: "latency", name: "p50", ours: Wait::Spin, of: |o| o.response.p50 as f64, more: false },
-    Figure { question: "latency", name: "p99", ours: Wait::Spin, of: |o| o.response.p99 as f64, more: false },
+    time("latency", "p50", Wait::Spin, Unit::Ns, |o| o.response.p50 as f64),
+    time("latency", "p99", Wait::Spin, Unit::Ns, |o| o.response.p99 as f64),
     Figure {
         question: "throughput",
-        name: "messages a second",
+        name: "rate",
         ours: Wait::Burst,
+        measure: Measure::Rate,
         of: |o| o.rate,
-        more: true,
     },
-    Figure {
-        question: "fanout",
-        name: "send p50",
-        ours: Wait::Yield,
-        of: |o| o.cost.p50 as f64,
-        more: false,
-    },
-    Figure {
-        question: "fanout",
-        name: "last p50",
-        ours: Wait::Yield,
-        of: |o| o.last.p50 as f64,
-        more: false,
-    },
-    Figure {
-        question: "fanout",
-        name: "last p99",
-        ours: Wait::Yield,
-        of: |o| o.last.p99 as f64,
-        more: false,
-    },
-    Figure {
-        question: "oversubscribed",
-        name: "last p50",
-        ours: Wait::Yield,
-        of: |o| o.last.p50 as f64,
-        more: false,
-    },
-    Figure { question: "oversubscribed", name: "CPU a message", ours: Wait::Park, of: cpu_ns, more: false },
-    Figure { question: "churn", name: "send p50", ours: Wait::Yield, of: |o| o.cost.p50 as f64, more: false },
-    Figure { question: "churn", name: "last p50", ours: Wait::Yield, of: |o| o.last.p50 as f64, more: false },
+    time("fanout", "send p50", Wait::Yield, Unit::Us, |o| o.cost.p50 as f64),
+    time("fanout", "last p50", Wait::Yield, Unit::Us, |o| o.last.p50 as f64),
+    time("fanout", "last p99", Wait::Yield, Unit::Us, |o| o.last.p99 as f64),
+    time("oversubscribed", "last p50", Wait::Yield, Unit::Us, |o| o.last.p50 as f64),
+    time("oversubscribed", "CPU a message", Wait::Park, Unit::Us, cpu_ns),
+    time("churn", "send p50", Wait::Yield, Unit::Us, |o| o.cost.p50 as f64),
+    time("churn", "last p50", Wait::Yield, Unit::Us, |o| o.last.p50 as f64),
 ];
 
-impl Figure {
-    /// A value for people.
-    pub fn show(&self, value: f64) -> String {
-        if self.more { format!("{:.2} M/s", value / 1e6) } else { ns(value) }
-    }
-}
-
-/// How it stands between two.
+/// The verdict on one figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// Ours is better in every lap.
     Ahead,
-    /// The laps disagree.
+    /// In every lap the two are at most 5 % apart.
     Level,
-    /// There is one lap or none in which both took part undisturbed.
-    Unclear,
+    /// The laps disagree.
+    Open,
     /// Ours is worse in every lap.
     Behind,
+    /// There are fewer than two laps in which both took part undisturbed.
+    TooFew,
+    /// No other transport took part.
+    Alone,
 }
 
+/// Gains up to here, and losses down to its inverse, are level.
+const LEVEL: f64 = 1.05;
+
 impl Standing {
-    /// As printed.
+    /// The name as it is printed.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ahead => "ahead",
             Self::Level => "level",
-            Self::Unclear => "too few laps",
+            Self::Open => "open",
             Self::Behind => "behind",
+            Self::TooFew => "too few laps",
+            Self::Alone => "-",
         }
     }
 
-    /// From the ratios of ours to theirs, one a lap.
-    fn of(ratios: &[f64], more: bool) -> Self {
-        let better = |ratio: &f64| if more { *ratio > 1.0 } else { *ratio < 1.0 };
-        let worse = |ratio: &f64| if more { *ratio < 1.0 } else { *ratio > 1.0 };
-        match ratios {
-            [] | [_] => Self::Unclear,
-            all if all.iter().all(better) => Self::Ahead,
-            all if all.iter().all(worse) => Self::Behind,
-            _ => Self::Level,
+    /// The class of the verdict's colour in the page's style sheet.
+    pub const fn class(self) -> &'static str {
+        match self {
+            Self::Ahead => "v-ahead",
+            Self::Level => "v-level",
+            Self::Open => "v-open",
+            Self::Behind => "v-behind",
+            Self::TooFew | Self::Alone => "v-few",
+        }
+    }
+
+    /// From the gains, one a lap.
+    fn of(gains: &[f64]) -> Self {
+        match gains {
+            [] | [_] => Self::TooFew,
+            all if all.iter().all(|gain| (1.0 / LEVEL..=LEVEL).contains(gain)) => Self::Level,
+            all if all.iter().all(|gain| *gain > 1.0) => Self::Ahead,
+            all if all.iter().all(|gain| *gain < 1.0) => Self::Behind,
+            _ => Self::Open,
         }
     }
 }
@@ -114,22 +145,88 @@ impl Standing {
 /// One figure of one case.
 #[derive(Debug, Clone)]
 pub struct Contest {
-    /// Which figure.
+    /// The figure.
     pub figure: Figure,
-    /// Of which case.
+    /// The case.
     pub case: String,
     /// Our median.
     pub ours: f64,
-    /// The best other, if anybody took part, and its median.
+    /// The best other transport and its median, if any took part.
     pub best: Option<(String, f64)>,
-    /// Median over laps of ours over theirs.
-    pub ratio: Option<f64>,
+    /// How many times better ours is than the best other, one for each lap in which both took part.
+    pub gains: Vec<f64>,
     /// Median over laps of ours over the ideal ring's.
     pub over_ideal: Option<f64>,
-    /// How it stands.
+    /// The verdict.
     pub standing: Standing,
     /// Whether both figures come from quiet rounds.
     pub is_quiet: bool,
+}
+
+impl Contest {
+    /// Median gain over the laps. For an even number of laps it is the geometric mean of the two in the middle.
+    pub fn gain(&self) -> Option<f64> {
+        middle(&self.gains)
+    }
+
+    /// Smallest and largest gain of a lap, if there are two laps or more.
+    pub fn spread(&self) -> Option<(f64, f64)> {
+        let ends = |(low, high): (f64, f64), gain: &f64| (low.min(*gain), high.max(*gain));
+        (self.gains.len() > 1).then(|| self.gains.iter().fold((f64::INFINITY, 0.0), ends))
+    }
+
+    /// The cells of its row, under [`HEADER`].
+    pub fn cells(&self) -> [String; HEADER.len()] {
+        let show = |value| self.figure.measure.show(value);
+        let (who, value) =
+            self.best.as_ref().map_or(("-".into(), "-".into()), |(w, v)| (w.clone(), show(*v)));
+        let quiet = if self.is_quiet { "" } else { " !" };
+        [
+            self.case.clone(),
+            self.figure.name.into(),
+            format!("{}{quiet}", self.standing.name()),
+            self.gain().map_or("-".into(), times),
+            self.spread().map_or("-".into(), |(low, high)| {
+                format!("{} to {}, {} laps", times(low), times(high), self.gains.len())
+            }),
+            show(self.ours),
+            who,
+            value,
+            or_dash(self.over_ideal, 2),
+        ]
+    }
+}
+
+/// The columns of [`Contest::cells`].
+pub const HEADER: [&str; 9] = [
+    "case",
+    "figure",
+    "verdict",
+    "times better",
+    "over the laps",
+    "shmcast",
+    "best other",
+    "its figure",
+    "shmcast/ideal",
+];
+
+/// The median of gains, none of which is 0. It is as far from 1 for a gain as for a loss of the same factor.
+fn middle(gains: &[f64]) -> Option<f64> {
+    let mut sorted = gains.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let half = sorted.len() / 2;
+    let upper = *sorted.get(half)?;
+    Some(if sorted.len().is_multiple_of(2) { (sorted[half - 1] * upper).sqrt() } else { upper })
+}
+
+/// A gain as text, with three digits or so.
+pub fn times(gain: f64) -> String {
+    match gain {
+        100.0.. => format!("{gain:.0}"),
+        10.0..100.0 => format!("{gain:.1}"),
+        0.1..10.0 => format!("{gain:.2}"),
+        _ => format!("{gain:.3}"),
+    }
 }
 
 /// All contests of an answer.
@@ -147,57 +244,29 @@ fn contest(answer: &Answer, case: &str, figure: Figure) -> Option<Contest> {
     let others = contestants.iter().filter(|who| ![SHMCAST, IDEAL].contains(&who.transport_name()));
     let value = |who: &&Contestant| Some(((*who).clone(), answer.median(case, who, figure.of)?));
     let best = others.filter_map(|who| value(&who)).reduce(|a, b| {
-        let b_is_better = if figure.more { b.1 > a.1 } else { b.1 < a.1 };
+        let b_is_better = if figure.measure == Measure::Rate { b.1 > a.1 } else { b.1 < a.1 };
         if b_is_better { b } else { a }
     });
     let ideal = contestants.iter().find(|who| who.transport_name() == IDEAL && who.wait == figure.ours);
-    let ratios = best.as_ref().map(|(who, _)| answer.ratios(case, (&us, who), figure.of)).unwrap_or_default();
+    let gains: Vec<f64> = best.iter().flat_map(|(who, _)| gains(answer, case, (&us, who), figure)).collect();
     Some(Contest {
         figure,
         case: case.into(),
         ours,
-        ratio: crate::rig::stats::median(ratios.iter().copied()),
         over_ideal: ideal.and_then(|ideal| answer.ratio(case, (&us, ideal), figure.of)),
-        standing: Standing::of(&ratios, figure.more),
-        is_quiet: answer.is_quiet(case, &us)
-            && best.as_ref().is_none_or(|(who, _)| answer.is_quiet(case, who)),
+        standing: if best.is_none() { Standing::Alone } else { Standing::of(&gains) },
+        is_quiet: answer.quick
+            || answer.is_quiet(case, &us) && best.as_ref().is_none_or(|(who, _)| answer.is_quiet(case, who)),
+        gains,
         best: best.map(|(who, value)| (who.name(), value)),
     })
 }
 
-/// The contests as rows of text, under [`HEADER`].
-pub fn rows(answer: &Answer) -> Vec<([String; 8], Standing)> {
-    let times = |ratio: Option<f64>| ratio.map_or("-".into(), |ratio| format!("{ratio:.2}"));
-    let row = |contest: Contest| {
-        let best = contest.best.as_ref();
-        let standing = if best.is_none() { "-" } else { contest.standing.name() };
-        let quiet = if contest.is_quiet || answer.quick { "" } else { " !" };
-        let cells = [
-            answer.question.clone(),
-            contest.case.clone(),
-            contest.figure.name.into(),
-            contest.figure.show(contest.ours),
-            best.map_or("-".into(), |(who, value)| format!("{} {who}", contest.figure.show(*value))),
-            times(contest.ratio),
-            times(contest.over_ideal),
-            format!("{standing}{quiet}"),
-        ];
-        (cells, contest.standing)
-    };
-    contests(answer).into_iter().map(row).collect()
+/// How many times better `us` is than `them`, one for each lap in which both have a figure.
+fn gains(answer: &Answer, case: &str, (us, them): (&Contestant, &Contestant), figure: Figure) -> Vec<f64> {
+    let ratios = answer.ratios(case, (us, them), figure.of);
+    ratios.into_iter().filter_map(|ratio| figure.measure.gain(ratio, 1.0)).collect()
 }
-
-/// The columns of [`rows`].
-pub const HEADER: [&str; 8] = [
-    "question",
-    "case",
-    "figure",
-    "shmcast",
-    "best other",
-    "shmcast / other",
-    "shmcast / ideal",
-    "shmcast is",
-];
 
 #[cfg(test)]
 mod tests {
@@ -205,9 +274,24 @@ mod tests {
 
     #[test]
     fn a_lead_that_one_lap_denies() {
-        assert_eq!(Standing::of(&[0.8, 0.9, 1.1], false), Standing::Level);
-        assert_eq!(Standing::of(&[0.8, 0.9], false), Standing::Ahead);
-        assert_eq!(Standing::of(&[0.8, 0.9], true), Standing::Behind);
-        assert_eq!(Standing::of(&[0.1], false), Standing::Unclear);
+        assert_eq!(Standing::of(&[1.2, 5.5, 0.9]), Standing::Open);
+        assert_eq!(Standing::of(&[1.2, 1.01]), Standing::Ahead);
+        assert_eq!(Standing::of(&[0.8, 0.9]), Standing::Behind);
+        assert_eq!(Standing::of(&[1.04, 0.96, 1.01]), Standing::Level);
+        assert_eq!(Standing::of(&[10.0]), Standing::TooFew);
+    }
+
+    #[test]
+    fn a_median_favours_neither_side() {
+        assert_eq!([middle(&[]), middle(&[3.0]), middle(&[4.0, 0.25])], [None, Some(3.0), Some(1.0)]);
+        assert_eq!(middle(&[9.0, 0.5, 2.0]), Some(2.0));
+    }
+
+    #[test]
+    fn a_gain_is_above_one_where_ours_is_better() {
+        assert_eq!(Measure::Time(Unit::Ns).gain(50.0, 100.0), Some(2.0));
+        assert_eq!(Measure::Rate.gain(50.0, 100.0), Some(0.5));
+        assert_eq!(Measure::Rate.gain(50.0, 0.0), None);
+        assert_eq!([0.031, 1.0, 12.34, 590.4].map(times), ["0.031", "1.00", "12.3", "590"]);
     }
 }

@@ -35,7 +35,7 @@ pub fn plain(name: &str) -> String {
 /// Writes the answer's files into `dir`, whose names begin with `stem`. Returns how many.
 ///
 /// # Errors
-/// What the file system says, or a histogram that cannot be read.
+/// The file system's error, or a histogram that cannot be read.
 pub fn write(answer: &Answer, stem: &str, dir: &Path) -> Result<usize> {
     std::fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
     let (what, of) = subject(&answer.question);

@@ -1,15 +1,17 @@
-//! report.html: one page that needs nothing else. No script; colours follow the reader's light or dark; tables scroll
-//! by themselves on a phone.
+//! report.html: one page that needs nothing else. The conclusion comes first, the machine last. There is no script; colours
+//! follow the reader's light or dark; on a narrow screen verdicts become cards, and wide tables scroll by themselves.
 
-use super::contests::{HEADER, Standing, rows};
-use super::plots::{Plot, class, plots};
+use super::contests::{Contest, HEADER, contests};
+use super::palette::{Family, Palette};
+use super::plots::{Figure, Plots};
+use super::provenance::{day, machine, provenance};
 use super::svg::escape;
-use super::text::{HOW, machines};
-use super::{day, provenance};
+use super::text::HOW;
+use super::{conclusion, text};
 use crate::questions::sheet;
+use crate::questions::table::{Row, Sheet};
+use crate::rig::names::{IDEAL, SHMCAST};
 use crate::rig::plan::{Answer, Played};
-use crate::rig::spec::Contestant;
-use crate::transport::{IDEAL, SHMCAST};
 use anyhow::Result;
 use std::fmt::Write;
 
@@ -25,19 +27,14 @@ pub fn page(answers: &[(String, Answer)]) -> Result<String> {
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n<title>shmcast measured, {date}</title>\n\
-         <style>\n{STYLE}</style>\n<body>\n<header><h1>shmcast, measured</h1>\n<p>{}</p></header>\n",
-        code(HOW)
+         <style>\n{STYLE}</style>\n<body>\n<header><h1>shmcast, measured on {date}</h1></header>\n"
     );
-    if answers.iter().any(|(_, answer)| answer.quick) {
-        out += "<p class=\"warning\">Some of this was asked with <code>--quick</code>, which checks delivery: times and \
-                rates there mean nothing.</p>\n";
-    }
-    nav(&mut out, answers);
-    machine(&mut out, answers);
-    standings(&mut out, answers);
+    conclude(&mut out, answers);
+    verdicts(&mut out, answers);
     for (name, answer) in answers {
         section(&mut out, name, answer)?;
     }
+    provenances(&mut out, answers);
     Ok(out + "</body>\n</html>\n")
 }
 
@@ -49,170 +46,222 @@ fn code(text: &str) -> String {
     text.split('`').enumerate().map(part).collect()
 }
 
+fn conclude(out: &mut String, answers: &[(String, Answer)]) {
+    let warning = if answers.iter().any(|(_, answer)| answer.quick) { " class=\"warning\"" } else { "" };
+    let paragraph = escape(&conclusion::paragraph(answers));
+    let _ = writeln!(out, "<section id=\"conclusion\">\n<div><p{warning}>{paragraph}</p>");
+    nav(out, answers);
+    *out += "</div>\n";
+    if let Some(picture) = conclusion::picture(answers) {
+        let caption = escape(conclusion::PICTURE);
+        let _ = writeln!(out, "<figure><figcaption>{caption}</figcaption>\n{picture}</figure>");
+    }
+    *out += "</section>\n";
+}
+
 fn nav(out: &mut String, answers: &[(String, Answer)]) {
     let link = |name: &str| format!("<a href=\"#{0}\">{0}</a>", escape(name));
     let links: Vec<String> = answers.iter().map(|(name, _)| link(name)).collect();
-    let _ = writeln!(out, "<nav><a href=\"#standings\">ahead and behind</a> {}</nav>", links.join(" "));
-}
-
-fn machine(out: &mut String, answers: &[(String, Answer)]) {
-    let machines = machines(answers);
-    for (questions, rows) in &machines {
-        let of = if machines.len() > 1 { format!(" for {}", escape(questions)) } else { String::new() };
-        let _ = writeln!(out, "<section class=\"machine\"><h2>Machine{of}</h2>\n<dl>");
-        for (name, value) in rows {
-            let _ = writeln!(out, "<div><dt>{name}</dt><dd>{}</dd></div>", escape(value));
-        }
-        *out += "</dl></section>\n";
-    }
-}
-
-fn standings(out: &mut String, answers: &[(String, Answer)]) {
-    let all: Vec<_> = answers.iter().flat_map(|(_, answer)| rows(answer)).collect();
-    let contested: Vec<_> = all.iter().filter(|(cells, _)| cells[4] != "-").collect();
-    let count = |standing| contested.iter().filter(|(_, s)| *s == standing).count();
+    let links = links.join(" ");
     let _ = writeln!(
         out,
-        "<section id=\"standings\"><h2>Ahead and behind</h2>\n<p>Of {} figures that others have too, shmcast is ahead in \
-         {}, level in {} and behind in {}; for {} there are too few undisturbed laps to say. Ahead or behind is what is so in every lap; the ideal ring is a bound and \
-         does not count as another.</p>",
-        contested.len(),
-        count(Standing::Ahead),
-        count(Standing::Level),
-        count(Standing::Behind),
-        count(Standing::Unclear)
+        "<nav><a href=\"#verdicts\">verdicts</a> {links} <a href=\"#machine\">machine and method</a></nav>"
     );
-    let rows = all.iter().map(|(cells, standing)| {
-        let class = if cells[4] == "-" { "alone" } else { standing.name() };
-        (cells.to_vec(), class)
-    });
-    table(out, &HEADER.map(String::from), 3, rows);
+}
+
+fn verdicts(out: &mut String, answers: &[(String, Answer)]) {
+    let _ = writeln!(out, "<section id=\"verdicts\"><h2>Verdicts</h2>\n<p>{}</p>", code(text::VERDICTS));
+    for (name, answer) in answers {
+        let contests = contests(answer);
+        let Some(first) = contests.first() else { continue };
+        let unit = first.figure.measure.unit();
+        let _ = writeln!(out, "<h3>{} <small>figures in {unit}</small></h3>", escape(name));
+        verdict_table(out, &contests);
+    }
     *out += "</section>\n";
+}
+
+/// A table that is a row of cards on a narrow screen, where each cell shows its column's title.
+fn verdict_table(out: &mut String, contests: &[Contest]) {
+    *out += "<table class=\"verdicts\">\n<thead><tr>";
+    for (i, title) in HEADER.iter().enumerate() {
+        let _ = write!(out, "<th{}>{title}</th>", verdict_class(i));
+    }
+    *out += "</tr></thead>\n<tbody>\n";
+    for contest in contests {
+        let _ = write!(out, "<tr class=\"{}\">", contest.standing.class());
+        for (i, (title, cell)) in HEADER.iter().zip(contest.cells()).enumerate() {
+            let class = verdict_class(i);
+            let _ = write!(out, "<td{class} data-title=\"{title}\">{}</td>", escape(&cell));
+        }
+        *out += "</tr>\n";
+    }
+    *out += "</tbody></table>\n";
+}
+
+/// As [`column_class`]; the name of the best other transport is the one word among the figures.
+fn verdict_class(column: usize) -> String {
+    if HEADER[column] == "best other" { String::new() } else { column_class(column, 3) }
+}
+
+/// Columns from `figures` on stand to the right.
+fn column_class(column: usize, figures: usize) -> String {
+    if column < figures { String::new() } else { " class=\"n\"".into() }
 }
 
 fn section(out: &mut String, name: &str, answer: &Answer) -> Result<()> {
     let sheet = sheet(answer);
     let title = sheet.as_ref().map_or(answer.question.as_str(), |sheet| sheet.title.as_str());
-    let heading = format!("<h2>{}</h2>\n<p class=\"what\">{}.</p>", escape(name), escape(title));
-    let _ =
-        writeln!(out, "<section id=\"{}\">{heading}\n<p>{}</p>", escape(name), escape(&provenance(answer)));
-    let plots = plots(answer)?;
-    legend(out, &plots);
-    *out += "<div class=\"plots\">\n";
-    for plot in &plots {
-        let _ = writeln!(out, "<figure>{}</figure>", plot.svg);
+    let name = escape(name);
+    let _ = writeln!(out, "<section id=\"{name}\"><h2>{name}</h2>\n<p class=\"what\">{}.</p>", escape(title));
+    let palette = Palette::of(answer);
+    let figures = Plots::new(answer, &palette).draw()?;
+    if !figures.is_empty() {
+        legend(out, &palette);
+        draw(out, &figures);
     }
-    *out += "</div>\n";
     if let Some(sheet) = sheet {
-        let rows = sheet.rows.into_iter().map(|row| {
-            let class = match row.transport.as_str() {
-                SHMCAST => "ours",
-                IDEAL => "bound",
-                _ => "",
-            };
-            (row.cells, class)
-        });
-        table(out, &sheet.header, 2, rows);
+        figures_table(out, &sheet);
     }
+    let _ = writeln!(out, "<p>{}</p>", escape(&provenance(answer)));
     rounds(out, answer);
     *out += "</section>\n";
     Ok(())
 }
 
-/// Everybody who is in one of the plots.
-fn legend(out: &mut String, plots: &[Plot]) {
-    let mut all: Vec<&Contestant> = Vec::new();
-    for who in plots.iter().flat_map(|plot| &plot.who) {
-        if !all.contains(&who) {
-            all.push(who);
+fn draw(out: &mut String, figures: &[Figure]) {
+    *out += "<div class=\"plots\">\n";
+    for figure in figures {
+        *out += "<figure>";
+        for plot in figure {
+            let _ = writeln!(out, "<figcaption>{}</figcaption>\n{}", escape(&plot.title), plot.svg);
         }
+        *out += "</figure>\n";
     }
-    if all.is_empty() {
-        return;
-    }
-    *out += "<ul class=\"legend\">\n";
-    for who in all {
-        let _ = writeln!(
-            out,
-            "<li><svg viewBox=\"0 0 34 10\"><g class=\"line {}\"><polyline points=\"1,5 33,5\"/></g></svg>{}</li>",
-            class(who),
-            escape(&who.name())
-        );
-    }
-    *out += "</ul>\n";
+    *out += "</div>\n";
 }
 
-/// A table whose columns from `figures` on are figures.
-fn table<'a>(
-    out: &mut String,
-    header: &[String],
-    figures: usize,
-    rows: impl Iterator<Item = (Vec<String>, &'a str)>,
-) {
-    let cells = |out: &mut String, tag: &str, cells: &[String]| {
-        for (i, cell) in cells.iter().enumerate() {
-            let class = if i < figures { "" } else { " class=\"n\"" };
-            let _ = write!(out, "<{tag}{class}>{}</{tag}>", escape(cell));
+/// Every contestant with its line, by family.
+fn legend(out: &mut String, palette: &Palette) {
+    *out += "<dl class=\"legend\">\n";
+    for family in Family::ALL {
+        let mut members = palette.members(family).peekable();
+        if members.peek().is_none() {
+            continue;
         }
-    };
+        let _ = write!(out, "<div><dt>{}</dt><dd>", family.name());
+        for who in members {
+            let _ = write!(
+                out,
+                "<span><svg viewBox=\"0 0 34 10\"><g class=\"line {}\"><polyline points=\"1,5 33,5\"/></g></svg>{}</span> ",
+                palette.class(who),
+                escape(&who.name())
+            );
+        }
+        *out += "</dd></div>\n";
+    }
+    *out += "</dl>\n";
+}
+
+/// A table of figures whose cases stand on lines of their own, so that a narrow screen has room for the figures.
+fn figures_table(out: &mut String, sheet: &Sheet) {
+    let columns = sheet.header.len() - 1;
     *out += "<div class=\"scroll\"><table>\n<thead><tr>";
-    cells(out, "th", header);
+    for (i, title) in sheet.header.iter().skip(1).enumerate() {
+        let _ = write!(out, "<th{}>{}</th>", column_class(i, 1), escape(title));
+    }
     *out += "</tr></thead>\n<tbody>\n";
-    let mut before = String::new();
-    for (row, class) in rows {
-        // A line between groups of the same first cell.
-        let group = if row[0] == before { "" } else { " group" };
-        before.clone_from(&row[0]);
-        let _ = write!(out, "<tr class=\"{class}{group}\">");
-        cells(out, "td", &row);
+    let mut before = "";
+    for Row { cells, transport } in &sheet.rows {
+        if cells[0] != before {
+            let _ = writeln!(
+                out,
+                "<tr class=\"case\"><th colspan=\"{columns}\"><span>{}</span></th></tr>",
+                escape(&cells[0])
+            );
+            before = &cells[0];
+        }
+        let class = match transport.as_str() {
+            SHMCAST => "ours",
+            IDEAL => "bound",
+            _ => "",
+        };
+        let _ = write!(out, "<tr class=\"{class}\">");
+        for (i, cell) in cells.iter().skip(1).enumerate() {
+            let _ = write!(out, "<td{}>{}</td>", column_class(i, 1), escape(cell));
+        }
         *out += "</tr>\n";
     }
     *out += "</tbody></table></div>\n";
 }
 
-/// Every round that was played, so that nobody has to take our word for which ones count.
+/// The columns of the table of rounds, with the unit of each.
+const ROUND: [&str; 13] = [
+    "contestant",
+    "case",
+    "lap",
+    "counts",
+    "cache line there and back before, ns",
+    "after, ns",
+    "other programs, % CPU",
+    "host, % CPU",
+    "hiccups of the publisher",
+    "hiccups of receivers",
+    "context switches",
+    "lost",
+    "retries",
+];
+
+/// Every round that was played, so that a reader can check which ones count.
 fn rounds(out: &mut String, answer: &Answer) {
-    let _ = writeln!(out, "<details><summary>All {} rounds, and which count</summary>", answer.rounds.len());
-    let header = [
-        "case",
-        "lap",
-        "contestant",
-        "counts",
-        "line there and back, before",
-        "after",
-        "others",
-        "steal",
-        "hiccups of the publisher",
-        "of receivers",
-        "context switches",
-        "lost",
-        "retries",
-    ];
-    table(out, &header.map(String::from), 3, answer.rounds.iter().map(|round| (round_cells(round), "")));
-    *out += "</details>\n";
+    *out += "<details><summary>Every round, and which count</summary>\n<div class=\"scroll\"><table>\n<thead><tr>";
+    for (i, title) in ROUND.iter().enumerate() {
+        let _ = write!(out, "<th{}>{title}</th>", column_class(i, 2));
+    }
+    *out += "</tr></thead>\n<tbody>\n";
+    for round in &answer.rounds {
+        *out += "<tr>";
+        for (i, cell) in round_cells(round).iter().enumerate() {
+            let _ = write!(out, "<td{}>{}</td>", column_class(i, 2), escape(cell));
+        }
+        *out += "</tr>\n";
+    }
+    *out += "</tbody></table></div></details>\n";
 }
 
 fn round_cells(round: &Played) -> Vec<String> {
-    let mut cells = vec![round.case.clone(), round.lap.to_string()];
-    match &round.outcome {
-        Err(why) => cells.extend(["-".into(), format!("failed: {why}")]),
-        Ok(o) => {
-            let share = |share: f64| format!("{:.1} %", share * 100.0);
-            let usage = o.received.usage.sum(&o.published.usage);
-            cells.extend([
-                o.spec.contestant.name(),
-                if round.counts { "yes" } else { "no" }.into(),
-                format!("{} ns", o.quiet.before_ns),
-                format!("{} ns", o.quiet.after_ns),
-                share(o.quiet.others),
-                share(o.quiet.steal),
-                o.published.hiccups.count.to_string(),
-                o.received.hiccups.count.to_string(),
-                (usage.voluntary_switches + usage.involuntary_switches).to_string(),
-                o.received.lost.to_string(),
-                o.published.retries.to_string(),
-            ]);
-        }
+    let (case, lap) = (round.case.clone(), round.lap.to_string());
+    let o = match &round.outcome {
+        Err(why) => return vec!["-".into(), case, lap, format!("failed: {why}")],
+        Ok(outcome) => outcome,
+    };
+    let percent = |share: f64| format!("{:.1}", share * 100.0);
+    let usage = o.received.usage.sum(&o.published.usage);
+    vec![
+        o.spec.contestant.name(),
+        case,
+        lap,
+        if round.counts { "yes" } else { "no" }.into(),
+        o.quiet.before_ns.to_string(),
+        o.quiet.after_ns.to_string(),
+        percent(o.quiet.others),
+        percent(o.quiet.steal),
+        o.published.hiccups.count.to_string(),
+        o.received.hiccups.count.to_string(),
+        (usage.voluntary_switches + usage.involuntary_switches).to_string(),
+        o.received.lost.to_string(),
+        o.published.retries.to_string(),
+    ]
+}
+
+fn provenances(out: &mut String, answers: &[(String, Answer)]) {
+    let _ = writeln!(
+        out,
+        "<section id=\"machine\"><h2>Machine and method</h2>\n<p>{}</p>\n<dl class=\"machine\">",
+        code(HOW)
+    );
+    for (name, value) in machine(answers) {
+        let _ = writeln!(out, "<div><dt>{name}</dt><dd>{}</dd></div>", escape(&value));
     }
-    cells
+    *out += "</dl></section>\n";
 }

@@ -1,20 +1,21 @@
-//! Charts as SVG text: lines, stems and bars on linear, logarithmic and percentile axes. Colours and fonts come from the
-//! page's style sheet by class, so that one drawing serves light and dark. Knows nothing of what is drawn.
+//! Charts as SVG text: lines, stems, bars and spans on linear, logarithmic and percentile axes. Colours and fonts come from
+//! the page's style sheet by class, so that one drawing serves light and dark. A chart's title is for programs that read
+//! the page aloud; the page shows it above the drawing, where it can wrap. This module knows nothing of what is drawn.
 
 use std::fmt::{self, Write};
 
-/// How values become places on an axis.
+/// The rule by which values become places on an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
-    /// Evenly.
+    /// Values are evenly apart.
     Linear,
-    /// By their logarithm.
+    /// Values are apart by their logarithm.
     Log,
-    /// Quantiles by log(1 / (1 - q)), as HdrHistogram's plots have them.
+    /// Quantiles are apart by log(1 / (1 - q)), as in HdrHistogram's plots.
     Nines,
 }
 
-/// What the numbers on an axis are.
+/// The kind of numbers on an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// Nanoseconds, written in the unit that suits.
@@ -30,11 +31,11 @@ pub enum Unit {
 /// One axis.
 #[derive(Debug, Clone)]
 pub struct Axis {
-    /// What it shows.
+    /// The axis's title; empty for none.
     pub label: String,
-    /// How.
+    /// The rule for places.
     pub scale: Scale,
-    /// In what.
+    /// The kind of numbers.
     pub unit: Unit,
     /// Value at its beginning.
     pub low: f64,
@@ -52,7 +53,7 @@ impl Axis {
         Self { label: label.into(), scale: Scale::Log, unit: Unit::Time, low, high }
     }
 
-    /// From 0 to 1.
+    /// A value's place, from 0 to 1.
     fn place(&self, value: f64) -> f64 {
         let along = |f: fn(f64) -> f64| (f(value) - f(self.low)) / (f(self.high) - f(self.low));
         let place = match self.scale {
@@ -103,7 +104,7 @@ fn trimmed(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Nanoseconds as people write them.
+/// Nanoseconds as text, in the unit that suits.
 pub fn time(ns: f64) -> String {
     match ns {
         ..1e3 => format!("{} ns", trimmed(ns)),
@@ -121,8 +122,10 @@ pub fn escape(text: &str) -> String {
 /// A series of points, joined.
 #[derive(Debug, Clone)]
 pub struct Line {
-    /// Whose it is; shown when pointed at.
+    /// The contestant's name, which a browser shows for the line under the pointer.
     pub name: String,
+    /// Text beside the last point; empty for none.
+    pub label: String,
     /// Style classes.
     pub class: String,
     /// Points in order of x.
@@ -134,15 +137,15 @@ pub struct Line {
 /// A chart of lines and stems.
 #[derive(Debug, Clone)]
 pub struct Chart {
-    /// What it shows.
+    /// The title, which is not drawn.
     pub title: String,
     /// The horizontal axis.
     pub x: Axis,
     /// The vertical axis.
     pub y: Axis,
-    /// Drawn in order; the last is on top.
+    /// The lines, drawn in order, so that the last is on top.
     pub lines: Vec<Line>,
-    /// Values of y that get a line of their own, and what they are.
+    /// Values of y that get a line of their own, each with its text.
     pub marks: Vec<(f64, String)>,
     /// Uprights from the axis to a value, with a class.
     pub stems: Vec<(f64, f64, String)>,
@@ -153,12 +156,19 @@ pub struct Chart {
 const WIDTH: f64 = 420.0;
 const LEFT: f64 = 58.0;
 const RIGHT: f64 = 14.0;
-const TOP: f64 = 28.0;
+const TOP: f64 = 10.0;
+/// Width of a letter of the smaller font, as far as it can be known without the font.
+const LETTER: f64 = 7.0;
 const BOTTOM: f64 = 40.0;
 
 impl Chart {
-    /// Where a point is in the drawing.
-    pub fn at(&self, x: f64, y: f64) -> (f64, f64) {
+    /// A chart with axes and nothing on them.
+    pub fn new(title: String, x: Axis, y: Axis, height: f64) -> Self {
+        Self { title, x, y, lines: Vec::new(), marks: Vec::new(), stems: Vec::new(), height }
+    }
+
+    /// The place of a point in the drawing.
+    fn at(&self, x: f64, y: f64) -> (f64, f64) {
         let height = self.height - TOP - BOTTOM;
         let across = LEFT + self.x.place(x) * (WIDTH - LEFT - RIGHT);
         (across, TOP + (1.0 - self.y.place(y)) * height)
@@ -167,7 +177,6 @@ impl Chart {
     fn frame(&self, out: &mut String) -> fmt::Result {
         let (left, bottom) = (LEFT, self.height - BOTTOM);
         let right = WIDTH - RIGHT;
-        writeln!(out, r#"<text class="title" x="{left}" y="16">{}</text>"#, escape(&self.title))?;
         for tick in self.y.ticks() {
             let (_, y) = self.at(self.x.low, tick);
             writeln!(out, r#"<line class="grid" x1="{left}" y1="{y:.1}" x2="{right}" y2="{y:.1}"/>"#)?;
@@ -179,18 +188,27 @@ impl Chart {
                 y + 4.0
             )?;
         }
-        let ticks = self.x.ticks();
-        for (i, tick) in ticks.iter().enumerate() {
-            let (x, _) = self.at(*tick, self.y.low);
+        // A name that would touch the one before it is left out; its grid line stays.
+        let mut free_from = 0.0;
+        for tick in self.x.ticks() {
+            let (x, _) = self.at(tick, self.y.low);
             writeln!(out, r#"<line class="grid" x1="{x:.1}" y1="{TOP}" x2="{x:.1}" y2="{bottom:.1}"/>"#)?;
-            // The outermost names would stick out.
-            let anchor = if i + 1 == ticks.len() && x > right - 20.0 { "end" } else { "middle" };
-            let name = self.x.name(*tick);
-            writeln!(
-                out,
-                r#"<text class="tick" x="{x:.1}" y="{:.1}" text-anchor="{anchor}">{name}</text>"#,
-                bottom + 15.0
-            )?;
+            let name = self.x.name(tick);
+            let width = LETTER * name.len() as f64;
+            // The last name would stick out.
+            let (at, anchor, start) = if x + width / 2.0 > WIDTH - 4.0 {
+                (WIDTH - 2.0, "end", WIDTH - 2.0 - width)
+            } else {
+                (x, "middle", x - width / 2.0)
+            };
+            if start >= free_from {
+                let y = bottom + 15.0;
+                writeln!(
+                    out,
+                    r#"<text class="tick" x="{at:.1}" y="{y:.1}" text-anchor="{anchor}">{name}</text>"#
+                )?;
+                free_from = start + width + LETTER;
+            }
         }
         writeln!(out, r#"<path class="axis" d="M{left} {TOP}V{bottom:.1}H{right}"/>"#)?;
         writeln!(
@@ -203,12 +221,7 @@ impl Chart {
     }
 
     fn draw(&self, out: &mut String) -> fmt::Result {
-        writeln!(
-            out,
-            r#"<svg class="chart" viewBox="0 0 {WIDTH} {}" role="img"><title>{}</title>"#,
-            self.height,
-            escape(&self.title)
-        )?;
+        writeln!(out, "{}", open(&self.title, self.height))?;
         self.frame(out)?;
         for (value, _) in &self.marks {
             let ((left, y), (right, _)) = (self.at(self.x.low, *value), self.at(self.x.high, *value));
@@ -240,15 +253,64 @@ impl Chart {
         }
         for (value, name) in &self.marks {
             let (left, y) = self.at(self.x.low, *value);
+            let (left, y) = (left + 4.0, y - 4.0);
+            writeln!(out, r#"<text class="mark" x="{left:.1}" y="{y:.1}">{}</text>"#, escape(name))?;
+        }
+        self.labels(out)?;
+        out.write_str("</svg>")
+    }
+
+    /// Writes each line's label beside its last point, or as near to it as nothing else is covered.
+    fn labels(&self, out: &mut String) -> fmt::Result {
+        let ends = self.lines.iter().filter_map(|line| {
+            let (x, y) = *line.points.last()?;
+            (!line.label.is_empty()).then(|| (line, self.at(x, y)))
+        });
+        let ends: Vec<_> = ends.collect();
+        let mut taken: Vec<Place> = ends.iter().map(|(_, end)| Place::of_point(*end)).collect();
+        for (line, (x, y)) in &ends {
+            let width = LETTER * line.label.len() as f64;
+            // To the right of its point, or to the left of it where the drawing ends.
+            let is_left = x + 6.0 + width > WIDTH;
+            let left = if is_left { x - 6.0 - width } else { x + 6.0 };
+            let around = (0..60).flat_map(|step| [f64::from(step) * 2.0, f64::from(step) * -2.0]);
+            let places = around.map(|down| Place { left, right: left + width, middle: y + down, half: 5.0 });
+            let bottom = self.height - BOTTOM;
+            let mut places = places.filter(|place| (TOP..bottom).contains(&place.middle));
+            let Some(place) = places.find(|place| !taken.iter().any(|other| other.meets(place))) else {
+                continue;
+            };
+            let (at, anchor) = if is_left { (x - 6.0, "end") } else { (left, "start") };
+            let (class, label, base) = (&line.class, escape(&line.label), place.middle + 4.0);
             writeln!(
                 out,
-                r#"<text class="mark" x="{:.1}" y="{:.1}">{}</text>"#,
-                left + 4.0,
-                y - 4.0,
-                escape(name)
+                r#"<text class="dot {class}" x="{at:.1}" y="{base:.1}" text-anchor="{anchor}">{label}</text>"#
             )?;
+            taken.push(place);
         }
-        out.write_str("</svg>")
+        Ok(())
+    }
+}
+
+/// A stretch of a drawing that a dot or a label takes.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    left: f64,
+    right: f64,
+    middle: f64,
+    /// Half of the height.
+    half: f64,
+}
+
+impl Place {
+    fn of_point((x, y): (f64, f64)) -> Self {
+        Self { left: x - 3.0, right: x + 3.0, middle: y, half: 3.0 }
+    }
+
+    fn meets(&self, other: &Self) -> bool {
+        self.left < other.right
+            && other.left < self.right
+            && (self.middle - other.middle).abs() < self.half + other.half
     }
 }
 
@@ -263,44 +325,112 @@ impl fmt::Display for Chart {
 /// One horizontal bar.
 #[derive(Debug, Clone)]
 pub struct Bar {
-    /// Whose it is.
+    /// The contestant's name.
     pub name: String,
     /// Style classes.
     pub class: String,
-    /// Its length.
+    /// The value that the bar's length shows.
     pub value: f64,
     /// Least and most that stand behind the value.
     pub range: (f64, f64),
 }
 
-/// Horizontal bars with a whisker each, longest scale first from 0.
-pub fn bars(title: &str, unit: &str, bars: &[Bar]) -> String {
-    const NAMES: f64 = 118.0;
+/// Horizontal bars from 0, in the given order, with a whisker each.
+pub fn bars(title: &str, bars: &[Bar]) -> String {
     const VALUES: f64 = 52.0;
     const STEP: f64 = 24.0;
+    let letters = bars.iter().map(|bar| bar.name.chars().count()).max().unwrap_or(0);
+    let names = 12.0 + LETTER * letters as f64;
     let most = bars.iter().map(|bar| bar.value.max(bar.range.1)).fold(f64::MIN_POSITIVE, f64::max);
-    let along = |value: f64| NAMES + value / most * (WIDTH - NAMES - VALUES);
-    let height = TOP + STEP * bars.len() as f64 + 10.0;
-    let mut out = format!(
-        r#"<svg class="chart" viewBox="0 0 {WIDTH} {height}" role="img"><title>{0}</title><text class="title" x="6" y="16">{0}</text>"#,
-        escape(title)
-    );
+    let along = |value: f64| names + value / most * (WIDTH - names - VALUES);
+    let mut out = open(title, TOP + STEP * bars.len() as f64);
     for (i, bar) in bars.iter().enumerate() {
         let y = TOP + STEP * i as f64;
         let (end, low, high) = (along(bar.value), along(bar.range.0), along(bar.range.1));
-        let middle = y + 8.0;
+        let (middle, text) = (y + 8.0, y + 12.0);
         out += &format!(
-            r#"<text class="tick" x="{:.1}" y="{:.1}" text-anchor="end">{}</text><rect class="bar {}" x="{NAMES}" y="{y:.1}" width="{:.1}" height="16"/><path class="whisker" d="M{low:.1} {middle:.1}H{high:.1}"/><text class="tick" x="{:.1}" y="{:.1}">{} {unit}</text>"#,
-            NAMES - 5.0,
-            y + 12.0,
+            r#"<text class="tick" x="{:.1}" y="{text:.1}" text-anchor="end">{}</text><rect class="bar {}" x="{names:.1}" y="{y:.1}" width="{:.1}" height="16"/><path class="whisker" d="M{low:.1} {middle:.1}H{high:.1}"/><text class="tick" x="{:.1}" y="{text:.1}">{:.2}</text>"#,
+            names - 5.0,
             escape(&bar.name),
             bar.class,
-            end - NAMES,
+            end - names,
             end.max(high) + 4.0,
-            y + 12.0,
-            trimmed((bar.value * 100.0).round() / 100.0),
+            bar.value,
         );
         out.push('\n');
+    }
+    out + "</svg>"
+}
+
+fn open(title: &str, height: f64) -> String {
+    let title = escape(title);
+    format!(r#"<svg class="chart" viewBox="0 0 {WIDTH} {height:.0}" role="img"><title>{title}</title>"#)
+}
+
+/// A value and the range that it was found in.
+#[derive(Debug, Clone)]
+pub struct Span {
+    /// A browser shows it for the span under the pointer.
+    pub name: String,
+    /// Style classes.
+    pub class: String,
+    /// The value.
+    pub value: f64,
+    /// Least and most that stand behind the value.
+    pub range: (f64, f64),
+}
+
+/// Spans under one heading.
+#[derive(Debug, Clone)]
+pub struct Group {
+    /// The heading.
+    pub name: String,
+    /// The spans, from top to bottom.
+    pub spans: Vec<Span>,
+}
+
+/// Spans of gains on one logarithmic axis, with a line at 1 that parts worse from better.
+pub fn gains(title: &str, (worse, better): (&str, &str), groups: &[Group]) -> String {
+    const HEADING: f64 = 16.0;
+    const STEP: f64 = 7.0;
+    const HEAD: f64 = 32.0;
+    const MARGIN: f64 = 12.0;
+    let ends = |span: &Span| [span.range.0, span.range.1, span.value];
+    let values: Vec<f64> = groups.iter().flat_map(|group| &group.spans).flat_map(ends).collect();
+    let low = values.iter().copied().fold(0.5, f64::min).log10();
+    let high = values.iter().copied().fold(2.0, f64::max).log10();
+    let along = |value: f64| MARGIN + (value.log10() - low) / (high - low) * (WIDTH - 2.0 * MARGIN);
+    let spans: usize = groups.iter().map(|group| group.spans.len()).sum();
+    let height = HEAD + groups.len() as f64 * (HEADING + 6.0) + spans as f64 * STEP;
+    let (mut out, one) = (open(title, height + 22.0), along(1.0));
+    for decade in low.ceil() as i32..=high.floor() as i32 {
+        let (x, name) = (along(10f64.powi(decade)), trimmed(10f64.powi(decade)));
+        let class = if decade == 0 { "axis" } else { "grid" };
+        out += &format!(r#"<path class="{class}" d="M{x:.1} 20V{height:.1}"/>"#);
+        out += &format!(
+            r#"<text class="tick" x="{x:.1}" y="{:.1}" text-anchor="middle">{name}x</text>"#,
+            height + 15.0
+        );
+    }
+    let head = |x: f64, anchor: &str, text: &str| {
+        format!(r#"<text class="title" x="{x:.1}" y="13" text-anchor="{anchor}">{}</text>"#, escape(text))
+    };
+    out += &(head(one - 8.0, "end", worse) + &head(one + 8.0, "start", better) + "\n");
+    let mut y = HEAD;
+    for group in groups {
+        y += HEADING;
+        out += &format!(r#"<text class="name" x="2" y="{:.1}">{}</text>"#, y - 5.0, escape(&group.name));
+        for span in &group.spans {
+            let (from, to, at) = (along(span.range.0), along(span.range.1), along(span.value));
+            out += &format!(
+                r#"<g class="span {}"><title>{}</title><path d="M{from:.1} {y:.1}H{to:.1}"/><circle cx="{at:.1}" cy="{y:.1}" r="3"/></g>"#,
+                span.class,
+                escape(&span.name)
+            );
+            out.push('\n');
+            y += STEP;
+        }
+        y += 6.0;
     }
     out + "</svg>"
 }
@@ -334,9 +464,30 @@ mod tests {
     }
 
     #[test]
+    fn labels_of_dots_at_one_place() {
+        let axis =
+            || Axis { label: String::new(), scale: Scale::Linear, unit: Unit::Count, low: 0.0, high: 1.0 };
+        let line = |name: &str| Line {
+            name: name.into(),
+            label: name.into(),
+            class: String::new(),
+            points: vec![(0.5, 0.5)],
+            dots: true,
+        };
+        let lines = ["a", "b", "c"].map(line).into();
+        let chart = Chart { lines, ..Chart::new("t".into(), axis(), axis(), 200.0) }.to_string();
+        let heights: Vec<&str> = chart
+            .lines()
+            .filter(|line| line.contains("class=\"dot "))
+            .filter_map(|line| line.split(" y=\"").nth(1)?.split('"').next())
+            .collect();
+        assert_eq!(heights, ["89.0", "99.0", "79.0"]);
+    }
+
+    #[test]
     fn names_cannot_break_out_of_the_drawing() {
         let bar = Bar { name: "</svg><b".into(), class: String::new(), value: 1.0, range: (1.0, 1.0) };
-        assert!(!bars("t", "", &[bar]).contains("<b"));
+        assert!(!bars("t", &[bar]).contains("<b"));
         assert_eq!(nice(0.3), 0.5);
     }
 }

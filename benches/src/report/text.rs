@@ -1,59 +1,52 @@
-//! RESULTS.md: the machine, where shmcast is ahead or behind, and every table.
+//! RESULTS.md: the conclusion, the verdicts, every table, and the machine.
 
-use super::contests::{HEADER, Standing, rows};
-use super::provenance;
+use super::conclusion;
+use super::contests::{HEADER, Standing, contests};
+use super::provenance::{machine, provenance};
 use crate::questions::sheet;
+use crate::rig::names::SHMCAST;
 use crate::rig::plan::Answer;
-use crate::transport::SHMCAST;
 use std::fmt::Write;
 
-/// How the figures came about, in short; the whole is in METHOD.md.
-pub const HOW: &str = "Each receiver is a process; every payload is checked; rounds of all contestants interleave, and a \
-round counts only if probes before and after it found the same quiet machine. Figures are medians over the rounds that \
-count, ratios medians over laps; `!` marks figures from a machine that never was quiet. `ideal` is a bound, not a product.";
+/// How the figures came about, in short. METHOD.md has the whole.
+pub const HOW: &str = "Each receiver is a process, and every byte of every payload is checked. Each lap plays every contestant \
+once, and a round counts only if probes before and after it found the same quiet machine. Figures are medians over the rounds \
+that count; ratios are taken within a lap, and the median over the laps is shown. `!` marks a figure from a machine that never \
+was quiet. `ideal` is a bound and no product.";
+
+/// The meaning of the verdicts.
+pub const VERDICTS: &str = "`times better` compares shmcast with the best other transport in the same lap: 2.00 is twice as \
+good, 0.50 half as good. The verdict is `ahead` or `behind` if that is so in every lap, `level` if the two are at most 5 % apart \
+in every lap, and `open` if the laps disagree; `over the laps` shows the smallest and the largest. `too few laps` stands where \
+fewer than two laps were undisturbed for both.";
 
 /// The whole file.
 pub fn results(answers: &[(String, Answer)]) -> String {
-    let mut out = String::from(
-        "# Results\n\nMade by `shmcast-bench report`; plots are in report.html beside this file.\n\n",
+    let mut out = format!(
+        "# Results\n\n{}\n\n`shmcast-bench report` made this file. The pictures are in report.html beside it.\n\n\
+         ## Verdicts\n\n{VERDICTS}\n",
+        conclusion::paragraph(answers)
     );
-    let _ = writeln!(out, "{HOW}\n\n## Machine\n");
-    let machines = machines(answers);
-    for (questions, rows) in &machines {
-        if machines.len() > 1 {
-            let _ = writeln!(out, "For {questions}:\n");
-        }
-        out += &table(
-            &["what", "is"],
-            rows.iter().map(|(name, value)| (vec![(*name).to_owned(), value.clone()], false)),
-        );
+    for (name, answer) in answers {
+        let contests = contests(answer);
+        let Some(first) = contests.first() else { continue };
+        let _ = writeln!(out, "\n### {name}, figures in {}\n", first.figure.measure.unit());
+        let rows =
+            contests.iter().map(|contest| (contest.cells().into(), contest.standing == Standing::Behind));
+        out += &table(&HEADER, rows);
     }
-    out += "\n## Ahead and behind\n\nshmcast is `ahead` or `behind` where it is so in every lap, else `level`.\n\n";
-    let contests = answers.iter().flat_map(|(_, answer)| rows(answer));
-    out += &table(&HEADER, contests.map(|(cells, standing)| (cells.into(), standing == Standing::Behind)));
     for (name, answer) in answers {
         let Some(sheet) = sheet(answer) else { continue };
         let _ = writeln!(out, "\n## {name}\n\n{}.\n\n{}\n", sheet.title, provenance(answer));
         let header: Vec<&str> = sheet.header.iter().map(String::as_str).collect();
         out += &table(&header, sheet.rows.into_iter().map(|row| (row.cells, row.transport == SHMCAST)));
     }
-    out
+    let _ = writeln!(out, "\n## Machine and method\n\n{HOW}\n");
+    let rows = machine(answers).into_iter().map(|(name, value)| (vec![name.to_owned(), value], false));
+    out + &table(&["what", "value"], rows)
 }
 
-/// Machine sheets that differ, with the questions that were asked there.
-pub fn machines(answers: &[(String, Answer)]) -> Vec<(String, Vec<(&'static str, String)>)> {
-    let mut found: Vec<(String, Vec<_>)> = Vec::new();
-    for (name, answer) in answers {
-        let rows = answer.machine.rows();
-        match found.iter_mut().find(|(_, known)| *known == rows) {
-            Some((names, _)) => *names += &format!(", {name}"),
-            None => found.push((name.clone(), rows)),
-        }
-    }
-    found
-}
-
-/// A table in Markdown; rows with a `true` are bold.
+/// A table in Markdown. Rows with a `true` are bold.
 fn table(header: &[&str], rows: impl Iterator<Item = (Vec<String>, bool)>) -> String {
     let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
     let clean = |cell: &str| cell.replace('|', "\\|");

@@ -1,6 +1,7 @@
-//! Holds a publisher back for its slowest receiver. Rings that never wait would lose messages when measured back to
-//! back; real programs bound them by the work that produces messages. The gate stands for that, and is the same for
-//! every transport that needs one: a line of shared memory a receiver, written and read once in a sixteenth of a ring.
+//! Holds a publisher back for its slowest receiver. Rings that never wait would lose messages when they are measured back
+//! to back; in real programs the work that produces messages bounds the rate. The gate stands for that work. It is the same
+//! for every transport that needs one: a line of shared memory for each receiver, written and read once in a sixteenth of a
+//! ring.
 
 use shmcast_layout::mem::Map;
 use shmcast_layout::ring::cells::Cells;
@@ -28,7 +29,7 @@ impl Gate {
     /// A gate in the file at `path`, made if it is not there, for `receivers` receivers and a ring of `messages`.
     ///
     /// # Errors
-    /// What the system says when the file cannot be made or mapped.
+    /// The system's error, if the file cannot be made or mapped.
     pub fn open(path: &Path, receivers: usize, messages: u64) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         let words = (receivers * STRIDE) as u64;
@@ -41,7 +42,7 @@ impl Gate {
         (self.window / 8).max(1)
     }
 
-    /// Publisher: waits until `sequence` can be sent without overtaking anybody.
+    /// For the publisher: waits until it can send `sequence` without overtaking a receiver.
     #[inline]
     pub fn wait(&mut self, sequence: u64) {
         if sequence >= self.next {
@@ -54,7 +55,7 @@ impl Gate {
         self.next
     }
 
-    /// How often the publisher had to look again.
+    /// Number of times that the publisher looked again.
     pub fn retries(&self) -> u64 {
         self.retries
     }
@@ -69,20 +70,20 @@ impl Gate {
             }
             self.retries += 1;
             if again.is_multiple_of(1 << 14) {
-                std::thread::yield_now(); // whom we wait for may be waiting for this CPU
+                std::thread::yield_now(); // the slowest receiver may be waiting for this CPU
             } else {
                 std::hint::spin_loop();
             }
         }
     }
 
-    /// Up to where receiver number `me` has said that it has everything.
+    /// The last sequence up to which receiver `me` has reported that it has everything.
     #[cfg(test)]
     pub fn passed(&self, me: usize) -> u64 {
         self.cells[me * STRIDE].load(Ordering::Acquire)
     }
 
-    /// Receiver number `me`: has everything up to `sequence`.
+    /// For receiver `me`: reports that it has everything up to `sequence`.
     #[inline]
     pub fn pass(&mut self, me: usize, sequence: u64) {
         if sequence >= self.next {

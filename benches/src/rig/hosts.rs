@@ -1,10 +1,9 @@
-//! Two hosts on one machine: network namespaces joined by a pair of virtual Ethernet interfaces. What crosses it takes the
-//! kernel's whole way from one host's sockets to the other's, and no cable. Needs root, and `ip` of iproute2.
+//! Two hosts on one machine: network namespaces joined by a pair of virtual Ethernet interfaces. A datagram takes the kernel's
+//! whole way from one host's sockets to the other's; only card and cable are missing. Needs root, and `ip` of iproute2.
 
-use crate::rig::spec::Task;
+use crate::rig::spec::{Task, Wire};
 use anyhow::{Context, Result, bail};
 use nix::sched::{CloneFlags, setns};
-use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -12,58 +11,45 @@ use std::process::Command;
 
 /// The sending host's address and interface.
 pub const NEAR: (Ipv4Addr, &str) = (Ipv4Addr::new(10, 79, 0, 1), "near0");
-/// The receiving host's.
+/// The receiving host's address and interface.
 pub const FAR: (Ipv4Addr, &str) = (Ipv4Addr::new(10, 79, 0, 2), "far0");
 /// How long blocking calls poll the interface in rounds that ask for it, in microseconds.
 pub const BUSY_POLL_US: u32 = 50;
-/// Where a host says how long `poll` may poll interfaces.
+/// The kernel's setting for how long `poll` may poll interfaces.
 const BUSY_POLL_SETTING: &str = "/proc/sys/net/core/busy_poll";
 
-/// What a round is told of the two hosts.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Wire {
-    /// Namespace of the sending host.
-    pub near: String,
-    /// Namespace of the receiving host.
-    pub far: String,
-    /// The program that has the bridge in it.
-    pub shmcast: PathBuf,
+/// Moves this thread, and every process that it starts, to the host on which the task belongs.
+///
+/// # Errors
+/// If this process is not root, or the hosts are gone.
+pub fn enter(wire: &Wire, task: &Task) -> Result<()> {
+    let name = match task {
+        Task::Publish(_) => &wire.near,
+        Task::Receive(..) => &wire.far,
+    };
+    let file = File::open(format!("/run/netns/{name}")).context("find the host's namespace")?;
+    setns(file, CloneFlags::CLONE_NEWNET).context("enter the host's namespace")
 }
 
-impl Wire {
-    /// Moves this thread, and whatever it starts, to the host on which the task belongs.
-    ///
-    /// # Errors
-    /// Without root, or when the hosts are gone.
-    pub fn enter(&self, task: &Task) -> Result<()> {
-        let name = match task {
-            Task::Publish(_) => &self.near,
-            Task::Receive(..) => &self.far,
-        };
-        let file = File::open(format!("/run/netns/{name}")).context("find the host's namespace")?;
-        setns(file, CloneFlags::CLONE_NEWNET).context("enter the host's namespace")
-    }
-}
-
-/// Both hosts. They are gone when this is dropped.
+/// Both hosts. Dropping this removes them.
 #[derive(Debug)]
 pub struct Hosts {
     /// Their names, and the program given.
     pub wire: Wire,
-    /// Why the kernel cannot poll the receiving interface, if it cannot.
+    /// The reason why the kernel cannot poll the receiving interface; `None` if it can.
     pub no_busy_poll: Option<String>,
 }
 
 impl Hosts {
-    /// Makes them.
+    /// Makes both hosts and the wire between them.
     ///
     /// # Errors
-    /// Why there can be none here: no root, no namespaces, no `ip`.
+    /// The reason why there can be none here: no root, no namespaces, no `ip`.
     pub fn new(shmcast: PathBuf) -> Result<Self> {
         let [near, far] = ["near", "far"].map(|end| format!("shmcast-{end}-{}", std::process::id()));
         let mut hosts = Self { wire: Wire { near, far, shmcast }, no_busy_poll: None };
         hosts.join()?;
-        // A virtual interface has a queue to poll only while it merges packets, and one that is given whole packets.
+        // A virtual interface has a queue to poll only while it merges packets and its peer sends it whole packets.
         let set = |host: &str, words: &str| run("ip", &format!("netns exec {host} ethtool -K {words}"));
         let polls = set(&hosts.wire.far, &format!("{} gro on", FAR.1))
             .and_then(|()| set(&hosts.wire.near, &format!("{} tso off gso off", NEAR.1)))
@@ -90,7 +76,7 @@ impl Hosts {
 impl Drop for Hosts {
     fn drop(&mut self) {
         for name in [&self.wire.near, &self.wire.far] {
-            let _ = run("ip", &format!("netns del {name}")); // may not have been made
+            let _ = run("ip", &format!("netns del {name}")); // it may not have been made
         }
     }
 }
@@ -120,6 +106,6 @@ impl BusyPolling {
 
 impl Drop for BusyPolling {
     fn drop(&mut self) {
-        let _ = fs::write(BUSY_POLL_SETTING, &self.0); // as it could be written before
+        let _ = fs::write(BUSY_POLL_SETTING, &self.0); // it could be written before
     }
 }

@@ -1,9 +1,9 @@
-//! The sheet that goes with every figure: what ran where. A value the system does not give reads `unknown`.
+//! The sheet that goes with every figure: the machine and the build. A value that the system does not give is `unknown`.
 
 use serde::{Deserialize, Serialize};
 use std::fs;
 
-/// What a reader needs to know of the machine to judge a figure.
+/// The facts about the machine that somebody needs to judge a figure.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Machine {
     /// Processor model.
@@ -20,9 +20,9 @@ pub struct Machine {
     pub kernel: String,
     /// Instruction set.
     pub arch: String,
-    /// What the kernel tells time by.
+    /// The kernel's clock source.
     pub clocksource: String,
-    /// What this program tells time by, and its rate.
+    /// This program's clock, and its rate.
     pub clock: String,
     /// CPU frequency governor.
     pub governor: String,
@@ -32,7 +32,7 @@ pub struct Machine {
     pub huge_pages: String,
     /// Preemption model and tick, where the kernel says.
     pub preemption: String,
-    /// Compiler of this program's profile.
+    /// This program's build profile.
     pub profile: String,
 }
 
@@ -60,7 +60,7 @@ fn chosen(path: &str) -> Option<String> {
 }
 
 impl Machine {
-    /// Looks at this one.
+    /// The sheet of this machine.
     pub fn look() -> Self {
         let clock = shmcast::Clock::of_this_host();
         let siblings = read("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list");

@@ -1,26 +1,31 @@
-//! One round: processes, pacing, counting, and how quiet the machine was.
+//! One round: processes, pacing, counting, and how quiet the machine was. No file here knows how a transport works.
 //!
 //! | file | what |
 //! |---|---|
-//! | [`spec`] | what a round is and what its processes report; the words on their pipes |
+//! | [`spec`] | a round and the reports of its processes; the words on their pipes |
+//! | [`names`] | the transports, by name |
 //! | [`payload`] | numbered, stamped, checked messages |
 //! | [`publish`], [`receive`] | the two roles, run in processes of their own |
+//! | [`child`], [`files`] | services for both roles: a line to the rig, a CPU, the round's files |
 //! | [`windows`] | the same for long rounds, without keeping every message |
 //! | [`visitors`] | receivers that come and go during a round |
 //! | [`hosts`] | two hosts and the wire between them, on this machine |
-//! | [`carrier`] | the bridge's processes in a round |
-//! | [`gate`] | holds a publisher back for its slowest receiver, for transports that would lose |
-//! | [`round`] | starts the processes, lets them go together, collects |
+//! | [`bridge`] | the bridge's processes in a round |
+//! | [`gate`] | holds a publisher back for its slowest receiver, for transports that would lose messages |
+//! | [`round`] | starts the processes, lets them go together, collects their reports |
 //! | `player`, `program` | a process, from its start to its end, and the copy of a program that it runs |
 //! | [`probe`] | how far apart the CPUs are, and who else used them |
 //! | [`machine`] | the sheet that goes with every figure |
 //! | [`stats`] | histograms, percentiles, medians of rounds |
 //! | [`plan`] | interleaved rounds of several contestants, retried on the probes |
 
-pub mod carrier;
+pub mod bridge;
+pub mod child;
+pub mod files;
 pub mod gate;
 pub mod hosts;
 pub mod machine;
+pub mod names;
 pub mod payload;
 pub mod plan;
 mod player;

@@ -1,11 +1,11 @@
-//! Messages that prove themselves: numbered, stamped with the time of sending, and with a body that follows from the
-//! number, so that one torn between two messages does not pass.
+//! Messages that prove themselves. Each has a number, the time of its send, and a body that follows from the number, so
+//! that a message torn between two others does not pass the check.
 //!
 //! ```text
 //! word 0 sequence | word 1 ticks at the send | word 2 both of them mixed | body: one of 13 patterns, by sequence
 //! ```
-//! Bodies are made once, before the round: a generator that writes each payload afresh is slower than the rings it is
-//! to measure. Neighbouring messages always differ in every word, and 13 divides no number of slots that a ring has.
+//! Bodies are made once, before the round: a generator that writes each payload anew is slower than the rings that it
+//! measures. Neighbouring messages always differ in every word, and 13 divides no number of slots that a ring has.
 
 use std::ops::Range;
 
@@ -27,8 +27,8 @@ fn word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
 }
 
-/// Whether two bodies are the same. Short ones are compared here, because a call into the C library would cost more than
-/// many a ring takes to bring them.
+/// Whether two bodies are the same. Short ones are compared here, because a call into the C library would cost more time
+/// than some rings need to bring the message.
 #[inline]
 fn is_same(a: &[u8], b: &[u8]) -> bool {
     if a.len() > 64 || !a.len().is_multiple_of(8) {
@@ -37,19 +37,19 @@ fn is_same(a: &[u8], b: &[u8]) -> bool {
     a.chunks_exact(8).zip(b.chunks_exact(8)).all(|(a, b)| word(a) == word(b))
 }
 
-/// So many zeros that begin a cache line, and where they do.
+/// Memory with so many zeros from the start of a cache line, and the index of that start.
 pub(crate) fn zeros_from_a_line(bytes: usize) -> (Vec<u8>, usize) {
     let zeros = vec![0; bytes + LINE];
     let first = zeros.as_ptr().align_offset(LINE);
     (zeros, first)
 }
 
-/// Ready-made messages of one size, in one run of memory and each from the start of a cache line: where they lie must
-/// not depend on what else a program has on its heap, because a publisher of now and then waits for each page of it.
+/// Ready-made messages of one size, in one run of memory, each from the start of a cache line. Their place must not depend
+/// on what else a program has on its heap, because a publisher that sends rarely waits for each page of it.
 #[derive(Debug)]
 pub struct Payloads {
     bytes: Vec<u8>,
-    /// Where the first message begins, and the distance to the next.
+    /// Index of the first message in `bytes`, and the distance to the next.
     first: usize,
     stride: usize,
     size: usize,
@@ -72,7 +72,7 @@ impl Payloads {
         Self { bytes, first, stride, size }
     }
 
-    /// Where the message with the body for `sequence` is.
+    /// The place in `bytes` of the message with the body for `sequence`.
     #[inline]
     fn place(&self, sequence: u64) -> Range<usize> {
         let at = self.first + (sequence % BODIES as u64) as usize * self.stride;
@@ -90,7 +90,7 @@ impl Payloads {
         message
     }
 
-    /// Sequence and send time of a message of which every byte is right.
+    /// Sequence and send time of a message, if every byte of it is right.
     #[inline(always)]
     pub fn check(&self, payload: &[u8]) -> Option<(u64, u64)> {
         if payload.len() != self.size {

@@ -1,7 +1,8 @@
-//! Interleaved rounds: each contestant plays once in every lap, so that drift of the machine hits all alike. A lap whose
-//! rounds did not all find the same quiet machine is played again, as far as patience goes; what is left is marked.
+//! Interleaved rounds: each contestant plays once in every lap, so that drift of the machine hits all alike. A round that did
+//! not find a quiet machine is played again while retries are left. After that its figures are marked.
 
 use crate::rig::machine::Machine;
+use crate::rig::names::is_ours;
 use crate::rig::probe::{Placement, round_trip_ns};
 use crate::rig::round::{self, Outcome};
 use crate::rig::spec::{Contestant, Spec, Wait};
@@ -11,7 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// Where the programs are, and how much patience there is.
+/// The programs that play, and the limits of a run.
 #[derive(Debug, Clone)]
 pub struct Stage {
     /// This program, which knows our transports.
@@ -24,7 +25,7 @@ pub struct Stage {
     pub laps: usize,
     /// Rounds of a case played again at most, over all laps.
     pub retries: usize,
-    /// Who plays, if not everybody.
+    /// The contestants that play; empty for all.
     pub only: Vec<Contestant>,
     /// Whether only delivery matters.
     pub quick: bool,
@@ -39,7 +40,7 @@ impl Stage {
         if let Some((_, program)) = contestant.transport.split_once('@') {
             return Ok(Path::new(program));
         }
-        if crate::transport::is_ours(&contestant.transport) {
+        if is_ours(&contestant.transport) {
             return Ok(&self.program);
         }
         self.peers.as_deref().with_context(|| {
@@ -56,11 +57,11 @@ impl Stage {
 pub struct Answer {
     /// The question.
     pub question: String,
-    /// When it was asked, in seconds since 1970.
+    /// The time at which it was asked, in seconds since 1970.
     pub asked_at: u64,
     /// Whether only delivery was checked: then no time in it means anything.
     pub quick: bool,
-    /// Where.
+    /// The machine on which it was asked.
     pub machine: Machine,
     /// Every round played.
     pub rounds: Vec<Played>,
@@ -69,13 +70,13 @@ pub struct Answer {
 /// A round and its place in the plan.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Played {
-    /// Which lap; rounds of one lap are compared with each other.
+    /// The lap. Rounds of one lap are compared with each other.
     pub lap: usize,
-    /// What it varies, such as `256 B` or `50 receivers`: rounds of one case are compared.
+    /// The case, such as `256 B` or `50 receivers`. Rounds of one case are compared with each other.
     pub case: String,
-    /// Whether it counts: the machine was quiet, and its CPUs stayed where they were.
+    /// Whether it counts: the machine was quiet, and both probes agreed.
     pub counts: bool,
-    /// What it gave, or why it failed.
+    /// Its result, or the reason why it failed.
     pub outcome: std::result::Result<Outcome, String>,
 }
 
@@ -197,12 +198,12 @@ impl Answer {
     }
 }
 
-/// One case: what is varied, and who plays.
+/// One case, with a round for each contestant.
 #[derive(Debug, Clone)]
 pub struct Case {
     /// Its name.
     pub name: String,
-    /// A round for each contestant. Their directories are filled in when they are played.
+    /// A round for each contestant. The rig sets its directory when it plays it.
     pub specs: Vec<Spec>,
 }
 
@@ -222,7 +223,7 @@ pub fn play(stage: &Stage, cases: &[Case], answer: &mut Answer) -> Result<()> {
     for case in cases {
         let mut retries = stage.retries;
         for lap in 0..stage.laps {
-            // Each lap starts with another contestant, so that none always follows the same neighbour.
+            // Each lap starts with another contestant, so that none follows the same neighbour each time.
             for turn in 0..case.specs.len() {
                 let spec = &case.specs[(turn + lap) % case.specs.len()];
                 bar.set_message(format!("{}, {}", spec.contestant.name(), case.name));
@@ -240,7 +241,7 @@ pub fn play(stage: &Stage, cases: &[Case], answer: &mut Answer) -> Result<()> {
                         break;
                     }
                     retries -= 1;
-                    // Whoever disturbed us is likely to be at it for a while.
+                    // The program that disturbed the round is likely to run for a while.
                     std::thread::sleep(std::time::Duration::from_millis(500));
                 }
                 bar.inc(1);
@@ -254,7 +255,7 @@ pub fn play(stage: &Stage, cases: &[Case], answer: &mut Answer) -> Result<()> {
 fn play_one(stage: &Stage, spec: &Spec) -> Result<Outcome> {
     let dir = tempfile::tempdir_in(&stage.dir).context("make a directory for the round")?;
     let ring_bytes = stage.ring_bytes.unwrap_or(spec.ring_bytes);
-    // Where only delivery is checked, a busy machine must not fail it: nobody is allowed to fall behind.
+    // A check of delivery must pass on a busy machine too, so the gate lets no receiver fall behind.
     let gated = spec.gated || stage.quick;
     let daemon = if spec.contestant.wait == Wait::Park {
         Some(stage.daemon.clone().context("parked readers need shmcastd, built beside this program")?)

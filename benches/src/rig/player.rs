@@ -1,10 +1,10 @@
-//! A process of a round: started, told a word, heard a line at a time, and never left behind.
+//! A process of a round. The rig starts it, tells it words, hears its lines, and never leaves it behind.
 //!
 //! Relies on the children of [`publish`](crate::rig::publish) and [`receive`](crate::rig::receive), which speak lines.
 
+use crate::rig::names::CHANNEL;
 use crate::rig::spec::{Spec, Task};
 use crate::rig::windows::{PREFIX, Window};
-use crate::transport::shm::CHANNEL;
 use anyhow::{Context, Result, bail};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -64,7 +64,7 @@ impl Player {
         self.child.wait().map(drop).with_context(|| format!("wait for {}", self.name))
     }
 
-    /// Ends it as a crash would: it gets no chance to tidy up.
+    /// Kills the process, which gets no chance to tidy up, and waits for its end.
     pub(super) fn kill(&mut self) -> Result<()> {
         self.child.kill().with_context(|| format!("kill {}", self.name))?;
         self.wait()
@@ -73,12 +73,12 @@ impl Player {
 
 impl Drop for Player {
     fn drop(&mut self) {
-        let _ = self.child.kill(); // has ended already unless the round failed
+        let _ = self.child.kill(); // it has ended already unless the round failed
         let _ = self.child.wait();
     }
 }
 
-/// Answers and windows, apart.
+/// Splits a child's lines into answers and windows.
 fn hear(out: ChildStdout) -> (mpsc::Receiver<String>, mpsc::Receiver<String>) {
     let (line_sender, lines) = mpsc::channel();
     let (window_sender, windows) = mpsc::channel();
@@ -96,12 +96,12 @@ fn hear(out: ChildStdout) -> (mpsc::Receiver<String>, mpsc::Receiver<String>) {
     (lines, windows)
 }
 
-/// A daemon of a round's own, with the round's channel in it.
+/// The daemon of one round, with the round's channel in it.
 #[derive(Debug)]
 pub(super) struct Daemon(Child);
 
 impl Daemon {
-    /// Starts the one that the round asks for, if it does, and waits until it answers.
+    /// Starts the daemon if the round asks for one, and waits until it answers.
     pub(super) fn of(spec: &Spec) -> Result<Option<Self>> {
         let Some(program) = &spec.daemon else { return Ok(None) };
         let config = spec.dir.join("daemon.toml");

@@ -1,11 +1,11 @@
-//! How good a moment it is to measure: how far apart two CPUs are, and who else uses them.
+//! The state of the machine around a round: how far apart two CPUs are, and how much other programs use them.
 //!
 //! A virtual machine's host moves its CPUs about; the time a cache line takes from one to the other and back then
-//! changes several times over, and with it every figure of shared memory. So each round is preceded and followed by a
-//! probe, rounds are compared only with rounds of the same kind, and a round is repeated when the probes disagree or
-//! somebody else used the CPUs: decided on the probes, never on the result.
+//! changes several times over, and with it every figure of shared memory. So a probe runs before and after each round, and
+//! rounds are compared only with rounds of the same placement. A round is played again if the probes disagree or other
+//! programs used the CPUs. The result of a round never decides it.
 
-use crate::rig::publish::bind;
+use crate::rig::child::bind;
 use crate::rig::spec::Usage;
 use anyhow::{Context, Result};
 use nix::sys::resource::{UsageWho, getrusage};
@@ -17,7 +17,7 @@ use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Where two CPUs are to each other.
+/// The distance between two CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
@@ -25,7 +25,7 @@ pub enum Placement {
     Near,
     /// They do not.
     Far,
-    /// It changed during the round, or could not be told: not to be compared with anything.
+    /// It changed during the round, or the probe is unclear. Such a round is compared with no other.
     Mixed,
 }
 
@@ -43,7 +43,7 @@ impl Placement {
         }
     }
 
-    /// As printed.
+    /// The name as it is printed.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Near => "near",
@@ -62,18 +62,18 @@ pub struct Quiet {
     pub steal: f64,
     /// Cache-line round trip before the round, ns; 0 where it was not probed.
     pub before_ns: u64,
-    /// And after it.
+    /// Cache-line round trip after the round, ns; 0 where it was not probed.
     pub after_ns: u64,
 }
 
 impl Quiet {
-    /// Where the CPUs were.
+    /// The placement, if both probes agree.
     pub fn placement(&self) -> Placement {
         let (before, after) = (Placement::of(self.before_ns), Placement::of(self.after_ns));
         if before == after { before } else { Placement::Mixed }
     }
 
-    /// Whether anybody else had a share worth mentioning.
+    /// Whether other programs and the host used so little that the round counts.
     pub fn is_quiet(&self) -> bool {
         self.others < 0.03 && self.steal < 0.02
     }
@@ -114,7 +114,7 @@ pub fn round_trip_ns(a: usize, b: usize) -> Result<u64> {
     })
 }
 
-/// Alone on its lines.
+/// A word that is alone on its cache lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Ball(AtomicU64);
@@ -125,7 +125,7 @@ impl Ball {
         while self.0.load(Ordering::Acquire) != value {
             polls = polls.wrapping_add(1);
             if polls.is_multiple_of(1 << 16) {
-                std::thread::yield_now(); // the other one may wait for this CPU
+                std::thread::yield_now(); // the other thread may wait for this CPU
             }
         }
     }
@@ -175,7 +175,7 @@ pub fn resident_kib(pid: u32) -> u64 {
 pub struct Load {
     start: Account,
     since: Instant,
-    /// What the round's processes had used when it began, and all children that had ended before.
+    /// CPU time that the round's processes had used when it began, with that of all children that had ended before.
     used_ns: u64,
 }
 
@@ -189,7 +189,7 @@ impl Load {
         Ok(Self { start: Account::now()?, since: Instant::now(), used_ns })
     }
 
-    /// What others used; call it when the round's processes have ended and been waited for.
+    /// The shares that others used. Call this when the round's processes have ended and been waited for.
     ///
     /// # Errors
     /// When the kernel does not tell.
@@ -206,11 +206,11 @@ impl Load {
 }
 
 impl Usage {
-    /// What this process has used until now.
+    /// The resources that this process has used until now.
     pub fn now() -> Self {
         let usage = getrusage(UsageWho::RUSAGE_SELF).expect("a process may ask for its own usage");
         let ns = |time: nix::sys::time::TimeVal| time.num_nanoseconds() as u64;
-        // Run time, wait time and slices; kernels without it leave the wait at 0.
+        // The file has run time, wait time and slices. On kernels without it the wait stays 0.
         let wait = fs::read_to_string("/proc/self/schedstat");
         let wait = wait.ok().and_then(|text| text.split_whitespace().nth(1)?.parse().ok());
         Self {
@@ -223,12 +223,12 @@ impl Usage {
         }
     }
 
-    /// What was used since `before`.
+    /// The resources used since `before`.
     pub fn since(&self, before: &Self) -> Self {
         self.combine(before, u64::saturating_sub)
     }
 
-    /// What two processes used; the longer wall time.
+    /// The sum of two processes' use, with the longer of the two wall times.
     pub fn sum(&self, other: &Self) -> Self {
         Self { wall_ns: self.wall_ns.max(other.wall_ns), ..self.combine(other, u64::saturating_add) }
     }

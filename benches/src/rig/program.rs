@@ -1,9 +1,9 @@
 //! A program in memory, in pages of its own.
 //!
-//! Where the pages of a program's file lie in memory is decided when the file is first read, and stays so for as long as the
-//! kernel keeps them: for hours, and for each round of a run alike. The same bytes, copied to another file, were seen to
-//! publish 256 B at 13.5 and at 16.6 ns. So each round plays a copy of its own: then it is the luck of one round, for every
-//! contestant, and the median is one over such places too.
+//! The kernel decides where the pages of a program's file lie in memory when it first reads the file, and keeps them there for
+//! hours, for every round of a run. Two copies of the same bytes were seen to publish 256 B at 13.5 and at 16.6 ns. So each
+//! round plays a copy of its own. A bad place then costs one round, for every contestant alike, and the median is taken over
+//! many places.
 
 use anyhow::{Context, Result};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-/// A copy of a program, which is gone when this is dropped and none of its processes lives.
+/// A copy of a program. It is gone when this is dropped and its last process has ended.
 #[derive(Debug)]
 pub(super) struct Program(File);
 
@@ -28,7 +28,7 @@ impl Program {
         Ok(Self(copy().with_context(|| format!("copy {} into memory: {hint}", program.display()))?))
     }
 
-    /// Where children of this process find it.
+    /// The path at which children of this process find it.
     pub(super) fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
     }

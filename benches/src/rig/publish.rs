@@ -1,13 +1,13 @@
-//! The publisher's role: each message at its intended time, whatever became of the one before.
+//! The publisher's role: it sends each message at its intended time, even if the one before was late.
 //!
-//! Latency is counted from the send; the lateness of each send against its intended time is recorded beside it, and
-//! the rig adds both, so that a publisher that was held up cannot hide the messages it held up (no coordinated
+//! Latency is counted from the send. The lateness of each send against its intended time is recorded beside it, and
+//! the rig adds both. So a publisher that was held up cannot hide the messages that it held up (no coordinated
 //! omission).
 
+use crate::rig::child::{bind, say};
+use crate::rig::files::{self, saturate, write_words};
 use crate::rig::gate::Gate;
 use crate::rig::payload::Payloads;
-use crate::rig::receive::say;
-use crate::rig::round::{files, write_words};
 use crate::rig::spec::{Published, Spec, Usage};
 use crate::rig::stats::{HICCUP_NS, HiccupLog};
 use crate::rig::windows::Windows;
@@ -19,20 +19,20 @@ use std::time::Duration;
 
 /// The sending end of a transport.
 pub trait Sender {
-    /// Sends one message to all receivers. Returns how often it had to try again for want of room. `sent` is the clock's
-    /// reading that stands in the payload, in ticks, for transports that carry one; 0 back to back.
+    /// Sends one message to all receivers. Returns how often it tried again because there was no room. `sent` is the clock's
+    /// reading in the payload, in ticks, for transports that carry a time. It is 0 back to back.
     ///
-    /// Always inlined, in all of them: it is called in two places, and whether that makes it a call must not differ from ring
-    /// to ring.
+    /// Every implementation is `#[inline(always)]`. The rig calls `send` in two places, and the compiler must not inline one
+    /// ring's send and call another's.
     ///
     /// # Errors
-    /// What ends the round.
+    /// An error that ends the round.
     fn send(&mut self, payload: &[u8], sent: u64) -> Result<u64>;
 
     /// Called once when all receivers are attached, before the first message.
     ///
     /// # Errors
-    /// What ends the round.
+    /// An error that ends the round.
     fn begin(&mut self) -> Result<()> {
         Ok(())
     }
@@ -43,26 +43,26 @@ pub trait Sender {
         true
     }
 
-    /// What the reader of the results should know.
+    /// Remarks for the reader of the results.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// How long before its time a sleeping publisher wakes to spin; covers the timer's own lateness.
+/// A sleeping publisher wakes this long before its time, in ns, and spins. It covers the timer's own lateness.
 const WAKE_EARLY_NS: u64 = 60_000;
 
 /// Opens the sending end and plays the role in this process: answers `ready`, waits for `go`, sends, reports, and lives on
-/// until `stop`. Never part of its caller, so that where the sending end lies on the stack, beside what `run` uses, does
-/// not depend on what else a program knows.
+/// until `stop`. It is never inlined, so that the place of the sending end on the stack does not depend on the other
+/// transports of a program.
 ///
 /// # Errors
-/// What the transport or a pipe says.
+/// The error of the transport or of a pipe.
 #[inline(never)]
 pub fn play<S: Sender>(spec: &Spec, open: impl FnOnce() -> Result<S>) -> Result<()> {
     let mut sender = open()?;
     bind(spec.publisher_cpu)?;
-    // Without this the kernel may wake a sleeper 50 us late to save power.
+    // By default the kernel may wake a sleeper 50 us late to save power.
     nix::sys::prctl::set_timerslack(1).context("set the timer slack")?;
     let clock = Clock::of_this_host();
     let mut lines = std::io::stdin().lock().lines();
@@ -83,8 +83,8 @@ pub fn play<S: Sender>(spec: &Spec, open: impl FnOnce() -> Result<S>) -> Result<
     wait_for("stop")
 }
 
-/// Sends all messages; with `PACED`, each at its time, and times each. Back to back there is no code between two sends but
-/// what makes the message, or the generator would be slower than what it is to measure.
+/// Sends all messages. With `PACED` it sends each at its time, and times it. Back to back only the code that makes a
+/// message stands between two sends; otherwise the generator would be slower than the ring that it measures.
 #[inline(never)]
 fn run<const PACED: bool>(spec: &Spec, sender: &mut impl Sender, clock: &Clock) -> Result<Published> {
     let mut gate = (spec.gated && sender.needs_gate())
@@ -98,7 +98,7 @@ fn run<const PACED: bool>(spec: &Spec, sender: &mut impl Sender, clock: &Clock) 
     let mut pace = Pace::new(spec, clock);
     let (mut retries, mut first, mut before) = (0, 0, Usage::now());
     let first_counted = spec.warmup + 1;
-    // The next message before which there is more to do than to send it.
+    // The next message before which the loop counts or waits for the gate.
     let mut pause = 1;
     for sequence in 1..spec.total() + 1 {
         if sequence >= pause {
@@ -114,7 +114,7 @@ fn run<const PACED: bool>(spec: &Spec, sender: &mut impl Sender, clock: &Clock) 
             }
         }
         let (intended, sent) = if PACED { (pace.wait(), ticks()) } else { (0, 0) };
-        // In windows a message's lateness is not kept, so its stamp tells when it should have been sent.
+        // Windows do not keep the lateness of a message, so its stamp is the time at which it should have been sent.
         let stamp = if PACED && windows.is_some() { intended } else { sent };
         retries += sender.send(payloads.stamped(sequence, stamp), stamp)?;
         if PACED && sequence >= first_counted {
@@ -143,10 +143,10 @@ fn run<const PACED: bool>(spec: &Spec, sender: &mut impl Sender, clock: &Clock) 
     })
 }
 
-/// Keeps to a grid of intended times and notes when the CPU was away meanwhile.
+/// Keeps to a grid of intended times, and notes the times at which the CPU was away.
 struct Pace<'a> {
     clock: &'a Clock,
-    /// Time of the next send, in 1/2^16 ticks so that no rounding adds up.
+    /// Time of the next send, in 1/2^16 ticks, so that rounding errors do not add up.
     next: u128,
     interval: u128,
     hiccup_ticks: u64,
@@ -177,7 +177,7 @@ impl<'a> Pace<'a> {
         self.counted_from = Some(ticks());
     }
 
-    /// Returns at the next intended time, or at once if that is over, and says which it was.
+    /// Returns at the next intended time, or at once if that has passed. The result is the intended time in ticks.
     #[inline]
     fn wait(&mut self) -> u64 {
         let intended = (self.next >> 16) as u64;
@@ -204,19 +204,7 @@ impl<'a> Pace<'a> {
     }
 }
 
-/// Binds the calling thread, if asked to.
-///
-/// # Errors
-/// When there is no such CPU.
-pub fn bind(cpu: Option<usize>) -> Result<()> {
-    cpu.map_or(Ok(()), |cpu| shmcast::pin_current_thread(cpu).with_context(|| format!("bind to CPU {cpu}")))
-}
-
-pub(crate) fn saturate(ns: u64) -> u32 {
-    ns.try_into().unwrap_or(u32::MAX)
-}
-
-/// Two readings of the clock with nothing between them: the median of many.
+/// Time between two readings of the clock with nothing between them, in ns: the median of many.
 fn clock_ns(clock: &Clock) -> u64 {
     let mut costs: Vec<u64> = (0..1001)
         .map(|_| {

@@ -1,11 +1,11 @@
-//! The receiver's role: take every message, stamp it after its last byte is in private memory, check all of it, count.
+//! The receiver's role: it stamps each message after the last byte is in private memory, checks all of it, and counts.
 //!
-//! The hot path stores one word a message into memory that was touched before; histograms are made afterwards.
+//! The hot path stores one word for each message into memory that was touched before. Histograms are made afterwards.
 
+use crate::rig::child::{bind, say};
+use crate::rig::files::{self, saturate, write_words};
 use crate::rig::gate::Gate;
 use crate::rig::payload::Payloads;
-use crate::rig::publish::{bind, saturate};
-use crate::rig::round::{files, write_words};
 use crate::rig::spec::{Received, Spec, Usage, Wait};
 use crate::rig::stats::HICCUP_NS;
 use crate::rig::windows::Windows;
@@ -15,19 +15,22 @@ use rustix::thread::sched_yield;
 use shmcast::Clock;
 use shmcast_layout::counter::{ticks, ticks_after_loads};
 use std::cmp::Ordering::{Equal, Greater, Less};
-use std::io::{BufRead, Write};
+use std::io::BufRead;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+/// How long a receiver may wait before it looks at the rig's stop flag.
+pub const LOOK: Duration = Duration::from_millis(50);
+
 /// The receiving end of a transport.
 pub trait Receiver {
-    /// Hands what is there to the sink, and says whether there was anything. One that blocks returns `false` at least
-    /// every 100 ms.
+    /// Hands the messages that are there to the sink, and returns whether there was one. A receiver that blocks returns
+    /// `false` at least every 100 ms.
     ///
     /// # Errors
-    /// What ends the round.
+    /// An error that ends the round.
     fn poll(&mut self, sink: &mut Sink) -> Result<bool>;
 
     /// Whether the rig's gate holds the publisher back where nothing may be lost, as at the sender.
@@ -38,16 +41,16 @@ pub trait Receiver {
     /// Receives until the sink is done or told to stop. Transports with a wait of their own replace this.
     ///
     /// # Errors
-    /// What ends the round.
+    /// An error that ends the round.
     fn run(&mut self, sink: &mut Sink, wait: Wait) -> Result<()> {
         poll_until_done(self, sink, wait)
     }
 }
 
-/// Polls until the sink is done or told to stop; one that spins notes meanwhile when its CPU was away.
+/// Polls until the sink is done or told to stop. A receiver that spins also notes the times at which its CPU was away.
 ///
 /// # Errors
-/// What ends the round.
+/// An error that ends the round.
 pub fn poll_until_done<R: Receiver + ?Sized>(receiver: &mut R, sink: &mut Sink, wait: Wait) -> Result<()> {
     let mut idle = Idle::new(wait);
     let mut watch = (wait == Wait::Spin && sink.times_each).then(|| Watch::new(&sink.clock));
@@ -66,13 +69,13 @@ pub fn poll_until_done<R: Receiver + ?Sized>(receiver: &mut R, sink: &mut Sink, 
     Ok(())
 }
 
-/// Notices from within a spinning loop that its CPU did something else. Reads the clock after so many empty polls as take
-/// about a third of a microsecond, which is too rare to be felt and often enough to tell a hiccup.
+/// Notices from within a spinning loop that its CPU did something else. It reads the clock after as many empty polls as
+/// take about a third of a microsecond: rarely enough to cost nothing, and often enough to see a hiccup.
 #[derive(Debug)]
 struct Watch {
     last: u64,
     polls: u32,
-    /// Polls from one look to the next: found out while it runs, because a poll may be one load or a system call.
+    /// Polls from one look to the next. It is found while the loop runs, because a poll may be one load or a system call.
     every: u32,
     hiccup_ticks: u64,
     short_ticks: u64,
@@ -109,11 +112,11 @@ impl Watch {
     }
 }
 
-/// Opens the receiving end and plays the role in this process: answers `ready`, receives, reports. Never part of its
-/// caller, for the reason that [`publish::play`](super::publish::play) gives.
+/// Opens the receiving end and plays the role in this process: answers `ready`, receives, reports. It is never inlined,
+/// for the reason that [`publish::play`](super::publish::play) gives.
 ///
 /// # Errors
-/// What the transport or a pipe says.
+/// The error of the transport or of a pipe.
 #[inline(never)]
 pub fn play<R: Receiver>(spec: &Spec, me: usize, open: impl FnOnce() -> Result<R>) -> Result<()> {
     let mut receiver = open()?;
@@ -135,16 +138,7 @@ fn watch_stdin(stop: Arc<AtomicBool>) {
     });
 }
 
-/// Prints one line for the rig.
-///
-/// # Errors
-/// When the rig is gone.
-pub fn say(line: &str) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{line}").and_then(|()| out.flush()).context("the rig is gone")
-}
-
-/// Where messages end: checks and counts them.
+/// The end of every message: it is checked and counted here.
 #[derive(Debug)]
 pub struct Sink {
     clock: Clock,
@@ -155,12 +149,12 @@ pub struct Sink {
     times_each: bool,
     /// The sequence that is due.
     next: u64,
-    /// Messages in order that need nothing but a look at every byte; how many there were is counted afterwards.
+    /// Sequences of messages that need only a check of every byte, if they come in order. They are counted afterwards.
     plain: Range<u64>,
     /// One-way latency of each message that counts, at its place; 0 for one that has not come.
     one_way: Vec<u32>,
     windows: Option<Windows>,
-    /// Whether this receiver comes and goes: then what counts is that nothing is missing from its stay.
+    /// Whether this receiver comes and goes. Then only the messages of its stay must be complete.
     is_visitor: bool,
     received: Received,
     before: Option<Usage>,
@@ -193,11 +187,11 @@ impl Sink {
         })
     }
 
-    /// Takes one message.
+    /// Takes one message, and stamps it if the round times each.
     #[inline(always)]
     pub fn message(&mut self, bytes: &[u8]) {
-        // Back to back, a barrier a message would forbid what a processor does best: to fetch several at once. Then
-        // only the ends of the round are timed.
+        // Back to back only the ends of the round are timed: a barrier for each message would forbid the processor to
+        // fetch several messages at once.
         let now = if self.times_each { ticks_after_loads() } else { 0 };
         self.message_at(bytes, now);
     }
@@ -239,7 +233,7 @@ impl Sink {
         }
     }
 
-    /// Says up to where messages need no more than a look at them: until something is to be noted, or the gate passed.
+    /// Sets the range of messages that need only a check: up to the next one that is noted or that passes the gate.
     #[inline(never)]
     fn plan_plain(&mut self) {
         if self.is_visitor || self.windows.is_some() || !self.one_way.is_empty() {
@@ -255,7 +249,7 @@ impl Sink {
         self.plain = self.next..noted.min(gate);
     }
 
-    /// Counts the messages that came in order since the last one that needed more.
+    /// Counts the messages that came in order since the last one that needed more than a check.
     #[inline(always)]
     fn count_plain(&mut self) {
         if self.plain.is_empty() {
@@ -286,7 +280,7 @@ impl Sink {
 
     #[cold]
     fn late(&mut self, sequence: u64, sent: u64, now: u64) {
-        // Where not every message is kept, one that comes after a later one counts as one that came again: wrong is wrong.
+        // A round that does not keep every message counts one that comes after a later one as one that came again.
         let at = sequence.checked_sub(self.spec.warmup + 1);
         let came = at.and_then(|at| self.one_way.get(at as usize)).is_none_or(|slot| *slot != 0);
         if came {
@@ -297,12 +291,12 @@ impl Sink {
         }
     }
 
-    /// The transport itself says that it lost so many.
+    /// Counts losses that the transport itself reports.
     pub fn lost(&mut self, messages: u64) {
         self.received.reported_lost += messages;
     }
 
-    /// The CPU did something else from `from` for so many ticks.
+    /// Notes that the CPU did something else from `from` on, for `passed` ticks.
     #[cold]
     fn hiccup(&mut self, from: u64, passed: u64) {
         let start = self.received.span.0;
@@ -324,7 +318,7 @@ impl Sink {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// The flag behind [`is_stopped`](Self::is_stopped), for those who wait in another way.
+    /// The flag behind [`is_stopped`](Self::is_stopped), for a receiver that waits in a way of its own.
     pub fn stop_flag(&self) -> Arc<AtomicBool> {
         self.stop.clone()
     }
@@ -347,7 +341,7 @@ impl Sink {
     }
 }
 
-/// What a receiver without a wait of its own does between polls.
+/// The wait between two polls of a receiver that has no wait of its own.
 #[derive(Debug)]
 pub struct Idle {
     wait: Wait,
@@ -361,11 +355,11 @@ impl Idle {
         Self { wait, idle: 0, backoff: Backoff::new() }
     }
 
-    /// Waits a little; true now and then, to look at what polls do not see.
+    /// Waits a little. Returns true now and then: the caller then looks at the stop flag.
     #[inline(always)]
     pub fn pause(&mut self) -> bool {
         self.idle = self.idle.wrapping_add(1);
-        // Without a jump table: one more page for each of many receivers to find in each turn.
+        // Two comparisons in place of a jump table, which would be one more cold page in each turn of each receiver.
         if self.wait == Wait::Yield {
             sched_yield();
             return self.idle.is_multiple_of(256);
@@ -398,7 +392,6 @@ impl Idle {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::questions::one_to_one;
     use crate::rig::spec::Contestant;
 
     #[test]
@@ -411,7 +404,7 @@ mod tests {
             ring_bytes: 16 << 10,
             gated: true,
             dir: dir.path().to_owned(),
-            ..one_to_one(Contestant::new("t", Wait::Spin), 32)
+            ..Spec::one_to_one(Contestant::new("t", Wait::Spin), 32)
         };
         let mut sink = Sink::new(&spec, 0, true).unwrap();
         let mut payloads = Payloads::new(spec.size);
@@ -436,7 +429,7 @@ mod tests {
     fn each_message_that_is_timed_counts_once() {
         let dir = tempfile::tempdir().unwrap();
         let contestant = Contestant::new("t", Wait::Spin);
-        let paced = Spec { messages: 100, interval_ns: 1000, ..one_to_one(contestant, 32) };
+        let paced = Spec { messages: 100, interval_ns: 1000, ..Spec::one_to_one(contestant, 32) };
         let spec = Spec { dir: dir.path().to_owned(), ..paced };
         let mut sink = Sink::new(&spec, 0, true).unwrap();
         let mut payloads = Payloads::new(spec.size);

@@ -1,9 +1,10 @@
-//! Runs one round: starts the processes, waits until all are attached, lets them go, collects what they saw.
+//! Runs one round: starts the processes, waits until all are attached, lets them go, and collects their reports.
 //!
-//! The publisher comes first, because receivers attach to what it makes. Nobody is let go before everybody is ready,
-//! so a message that is missing was lost and not merely early.
+//! The publisher starts first, because receivers attach to the channel that it makes. No process is let go before all are
+//! ready, so a missing message was lost and did not come too early.
 
-use crate::rig::carrier::{Carried, Carrier};
+use crate::rig::bridge::{BridgeProcesses, BridgeReport};
+use crate::rig::files::{self, read_words};
 use crate::rig::player::{Daemon, Player};
 use crate::rig::probe::{Load, Quiet, resident_kib};
 use crate::rig::program::Program;
@@ -13,68 +14,28 @@ use crate::rig::visitors::{self, Visits};
 use crate::rig::windows::Window;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// The files of a round, in its directory.
-pub mod files {
-    use super::{PathBuf, Spec};
-
-    /// The gate's memory.
-    pub fn gate(spec: &Spec) -> PathBuf {
-        spec.dir.join("gate")
-    }
-
-    /// Latencies of one receiver.
-    pub fn one_way(spec: &Spec, receiver: usize) -> PathBuf {
-        spec.dir.join(format!("one-way-{receiver}"))
-    }
-
-    /// Lateness of each send.
-    pub fn lateness(spec: &Spec) -> PathBuf {
-        spec.dir.join("lateness")
-    }
-
-    /// What each send took.
-    pub fn cost(spec: &Spec) -> PathBuf {
-        spec.dir.join("cost")
-    }
-}
-
-/// Writes 32-bit words, little-endian.
-///
-/// # Errors
-/// What the file system says.
-pub fn write_words(path: &Path, words: &[u32]) -> Result<()> {
-    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    std::fs::write(path, bytes).with_context(|| format!("write {}", path.display()))
-}
-
-fn read_words(path: &Path) -> Result<Vec<u32>> {
-    let bytes = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
-    let word = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().expect("four bytes"));
-    Ok(bytes.chunks_exact(4).map(word).collect())
-}
-
-/// What a round gave. Latencies are in nanoseconds.
+/// The result of a round. Latencies are in nanoseconds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Outcome {
-    /// What was asked.
+    /// The round as it was asked for.
     pub spec: Spec,
-    /// When it ended, in seconds since 1970.
+    /// The time at which it ended, in seconds since 1970.
     pub ended_at: u64,
     /// Messages that each receiver should have got, over all receivers.
     pub expected: u64,
-    /// What the receivers counted, summed; the span is from the first receipt to the last.
+    /// The sum of the receivers' counts; the span is from the first receipt to the last.
     pub received: Received,
-    /// What the publisher said.
+    /// The publisher's report.
     pub published: Published,
-    /// From the send to the receipt, all receivers.
+    /// Latency from the send to the receipt, at all receivers.
     pub one_way: Distribution,
-    /// From the intended time of the send to the receipt, all receivers.
+    /// Latency from the intended time of the send to the receipt, at all receivers.
     pub response: Distribution,
-    /// From the send to the receipt by the last receiver.
+    /// Latency from the send to the receipt by the last receiver.
     pub last: Distribution,
     /// The publisher's time inside a send.
     pub cost: Distribution,
@@ -82,24 +43,24 @@ pub struct Outcome {
     pub rate: f64,
     /// How quiet the machine was.
     pub quiet: Quiet,
-    /// The worst `response` of each of up to 200 equal parts of the round, in order: to be held against the hiccups.
+    /// The worst `response` of each of up to 200 equal parts of the round, in order. The report shows it above the hiccups.
     #[serde(default)]
     pub worst: Vec<u64>,
     /// A long round's windows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<Moment>,
-    /// Who came and went.
+    /// The receivers that came and went.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub visits: Option<Visits>,
-    /// What the bridge said, where one carried the messages.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub carried: Option<Carried>,
+    /// The bridge's own report, where the messages crossed one.
+    #[serde(default, alias = "carried", skip_serializing_if = "Option::is_none")]
+    pub bridge: Option<BridgeReport>,
 }
 
 /// One window of a long round.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Moment {
-    /// Its end, in ns since the round began to count.
+    /// The window's end, in ns since the round began to count.
     pub at_ns: u64,
     /// Latency from the intended send at all receivers; its count says how many messages came.
     pub response: Distribution,
@@ -107,7 +68,7 @@ pub struct Moment {
     pub cost: Distribution,
     /// Memory of the publisher that is resident, in KiB; 0 where the kernel did not tell.
     pub publisher_kib: u64,
-    /// The same of the largest receiver.
+    /// Resident memory of the largest receiver, in KiB; 0 where the kernel did not tell.
     pub receiver_kib: u64,
 }
 
@@ -121,7 +82,7 @@ impl Outcome {
     }
 }
 
-/// After the publisher has ended, receivers get this long for what is still on its way.
+/// Time that receivers get for messages on their way, after the publisher has ended.
 const GRACE: Duration = Duration::from_millis(1500);
 
 /// Runs a round with the child program `program`.
@@ -138,22 +99,22 @@ pub fn run(program: &Path, spec: &Spec) -> Result<Outcome> {
     let program = &program.path();
     let mut publisher = Player::start(program, &Task::Publish(spec.clone()), "the publisher".into())?;
     publisher.expect_ready(deadline)?;
-    let mut carrier = Carrier::of(spec)?;
+    let mut bridge = BridgeProcesses::of(spec)?;
     let mut receivers = (0..spec.receivers)
         .map(|i| Player::start(program, &Task::Receive(spec.clone(), i), format!("receiver {i}")))
         .collect::<Result<Vec<_>>>()?;
     receivers.iter().try_for_each(|receiver| receiver.expect_ready(deadline))?;
     std::thread::sleep(Duration::from_millis(5)); // let the last of them reach its first poll
     let pids: Vec<u32> = receivers.iter().chain([&publisher]).map(|player| player.child.id()).collect();
-    let bridges = carrier.iter().flat_map(Carrier::ids);
+    let bridges = bridge.iter().flat_map(BridgeProcesses::ids);
     let load = Load::begin(pids.iter().copied().chain(daemon.as_ref().map(Daemon::id)).chain(bridges))?;
-    carrier.as_mut().map_or(Ok(()), Carrier::begin)?;
+    bridge.as_mut().map_or(Ok(()), BridgeProcesses::begin)?;
     publisher.tell("go")?;
     let aside = Aside::begin(program, spec, pids);
     let published: Published = serde_json::from_str(&publisher.line(deadline, "report")?)?;
     let (visits, memory) = aside.end()?;
     let reports = collect(spec, &mut receivers, deadline)?;
-    let carried = carrier.map(Carrier::end).transpose()?;
+    let bridge = bridge.map(BridgeProcesses::end).transpose()?;
     publisher.tell("stop")?;
     receivers.iter_mut().chain([&mut publisher]).try_for_each(Player::wait)?;
     drop(daemon);
@@ -161,7 +122,7 @@ pub fn run(program: &Path, spec: &Spec) -> Result<Outcome> {
     let windows = receivers.iter().map(Player::windows).collect::<Result<Vec<_>>>()?;
     let series = series(spec, &windows.concat(), &publisher.windows()?, &memory)?;
     let mut outcome = summarize(spec, published, &reports, quiet)?;
-    (outcome.visits, outcome.carried) = (visits, carried);
+    (outcome.visits, outcome.bridge) = (visits, bridge);
     if !series.is_empty() {
         outcome.response = merged(series.iter().map(|moment| &moment.response))?;
         outcome.cost = merged(series.iter().map(|moment| &moment.cost))?;
@@ -172,7 +133,7 @@ pub fn run(program: &Path, spec: &Spec) -> Result<Outcome> {
 
 fn collect(spec: &Spec, receivers: &mut [Player], deadline: Instant) -> Result<Vec<Received>> {
     let mut reports = Vec::with_capacity(spec.receivers);
-    // Behind a gate nothing can be lost, so everything will come, however busy the machine.
+    // Behind a gate nothing can be lost, so every message will come, however busy the machine is.
     let grace = if spec.gated { deadline } else { Instant::now() + GRACE };
     let mut stopped = false;
     for i in 0..receivers.len() {
@@ -180,7 +141,7 @@ fn collect(spec: &Spec, receivers: &mut [Player], deadline: Instant) -> Result<V
             Ok(report) => report,
             Err(_) => {
                 if !std::mem::replace(&mut stopped, true) {
-                    // One that has reported and gone no longer listens.
+                    // A receiver that has reported has ended, and no longer listens.
                     receivers.iter_mut().for_each(|receiver| drop(receiver.tell("stop")));
                 }
                 receivers[i].line(Instant::now() + Duration::from_secs(10), "report")?
@@ -196,7 +157,7 @@ fn collect(spec: &Spec, receivers: &mut [Player], deadline: Instant) -> Result<V
 /// Resident memory at the end of a window: of the publisher, and of the largest receiver; KiB.
 type Memory = (u64, u64);
 
-/// What happens beside the stream: visitors, and looks at the memory in use.
+/// Threads that run beside the stream: one plays the visitors, one samples the memory in use.
 struct Aside {
     stop: Vec<mpsc::Sender<()>>,
     visits: Option<std::thread::JoinHandle<Result<Visits>>>,
@@ -204,7 +165,7 @@ struct Aside {
 }
 
 impl Aside {
-    /// Begins what the round asks for. The publisher is the last of `pids`.
+    /// Starts the threads that the round asks for. The publisher is the last of `pids`.
     fn begin(program: &Path, spec: &Spec, pids: Vec<u32>) -> Self {
         let mut stop = Vec::new();
         let mut stopped = || {
@@ -315,7 +276,7 @@ fn summarize(spec: &Spec, published: Published, reports: &[Received], quiet: Qui
         worst: if spec.is_kept_each() { worst } else { Vec::new() },
         series: Vec::new(),
         visits: None,
-        carried: None,
+        bridge: None,
         published,
     })
 }

@@ -1,8 +1,6 @@
-//! What a round is, and what its processes say about it. These are the lines of JSON that the rig and its children
-//! exchange over pipes: the rig passes a [`Task`] as an argument, a child answers `ready`, waits for `go`, and prints
-//! one report.
+//! A round, and the reports of its processes. The rig and its children exchange them as lines of JSON over pipes: the rig
+//! passes a [`Task`] as an argument; a child answers `ready`, waits for `go`, and prints one report.
 
-use crate::rig::hosts::Wire;
 use crate::rig::stats::HiccupLog;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -65,11 +63,11 @@ impl Wait {
     }
 }
 
-/// Who takes part: a transport and how its receivers wait.
+/// A transport, and how its receivers wait.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Contestant {
-    /// The transport's name, which its program knows; with `@PROGRAM` behind it, played by that program, so that two
-    /// builds meet in the same rounds.
+    /// The transport's name, which its program knows. With `@PROGRAM` behind the name, that program plays it, so that two
+    /// builds meet in the same laps.
     pub transport: String,
     /// How receivers wait.
     pub wait: Wait,
@@ -86,7 +84,7 @@ impl Contestant {
         self.transport.split('@').next().expect("a split has a first part")
     }
 
-    /// As printed: `shmcast/spin`.
+    /// The name as it is printed, such as `shmcast/spin`.
     pub fn name(&self) -> String {
         format!("{}/{}", self.transport, self.wait.name())
     }
@@ -109,8 +107,8 @@ pub struct Spec {
     pub interval_ns: u64,
     /// Bytes of ring for transports that have one.
     pub ring_bytes: u64,
-    /// Whether nothing may be lost: the publisher waits for its slowest receiver when the ring is half full, or the
-    /// transport's own flow control does the like.
+    /// Whether nothing may be lost. Then the publisher waits for its slowest receiver when the ring is half full, or the
+    /// transport's own flow control holds it back.
     pub gated: bool,
     /// CPU the publisher is bound to.
     pub publisher_cpu: Option<usize>,
@@ -134,17 +132,66 @@ pub struct Spec {
     pub wire: Option<Wire>,
 }
 
+/// The two hosts of a round, and the program that carries messages between them.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Wire {
+    /// Network namespace of the sending host.
+    pub near: String,
+    /// Network namespace of the receiving host.
+    pub far: String,
+    /// The program that has the bridge in it.
+    pub shmcast: PathBuf,
+}
+
 /// Receivers that come and go during a round. Of three, one is told to leave, the next is killed, and the third is
 /// killed as soon as it is attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Churn {
-    /// From one arrival to the next, in ns.
+    /// Time from one arrival to the next, in ns.
     pub every_ns: u64,
-    /// From a visitor's arrival to its end, in ns.
+    /// Time from a visitor's arrival to its end, in ns.
     pub stay_ns: u64,
 }
 
+/// Bytes of ring for every transport that has one, unless the question is about something else: large enough for any
+/// burst here, small enough to stay in a core's own cache, as a user who cares for latency would choose.
+pub const RING_BYTES: u64 = 1 << 19;
+
 impl Spec {
+    /// A round of one receiver, each end bound to a CPU of its own. The caller sets the numbers of messages and the pace.
+    pub fn one_to_one(contestant: Contestant, size: usize) -> Self {
+        Self {
+            contestant,
+            receivers: 1,
+            size,
+            warmup: 0,
+            messages: 0,
+            interval_ns: 0,
+            ring_bytes: RING_BYTES,
+            gated: false,
+            publisher_cpu: Some(0),
+            receiver_cpus: vec![1],
+            spin_between: true,
+            dir: PathBuf::new(),
+            window_ns: 0,
+            churn: None,
+            daemon: None,
+            wire: None,
+        }
+    }
+
+    /// A round of many receivers, none bound to a CPU, whose publisher sleeps between its sends.
+    pub fn crowd(contestant: Contestant, receivers: usize, size: usize) -> Self {
+        Self {
+            receivers,
+            ring_bytes: 4 << 20,
+            publisher_cpu: None,
+            receiver_cpus: Vec::new(),
+            spin_between: false,
+            ..Self::one_to_one(contestant, size)
+        }
+    }
+
     /// Warm-up and counted messages together: the sequence of the last one.
     pub fn total(&self) -> u64 {
         self.warmup + self.messages
@@ -155,23 +202,23 @@ impl Spec {
         self.ring_bytes / (self.size as u64 + 16).next_multiple_of(64)
     }
 
-    /// Whether each message's times are kept, as against those of windows, or of the round's two ends.
+    /// Whether the times of each message are kept, and not only those of windows or of the round's two ends.
     pub fn is_kept_each(&self) -> bool {
         self.interval_ns > 0 && self.window_ns == 0
     }
 
-    /// Where the round's daemon listens.
+    /// The control socket of the round's daemon.
     pub fn socket(&self) -> PathBuf {
         self.dir.join("control.sock")
     }
 }
 
-/// What a child is to do.
+/// The role that a child plays.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Task {
     /// Publish the round's messages.
     Publish(Spec),
-    /// Receive them as receiver number so-and-so, from 0.
+    /// Receive them as the receiver with this number, from 0.
     Receive(Spec, usize),
 }
 
@@ -184,7 +231,7 @@ impl Task {
     }
 }
 
-/// What a process used while it played its role.
+/// The resources that a process used while it played its role.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Usage {
     /// CPU time in user mode.
@@ -195,32 +242,32 @@ pub struct Usage {
     pub voluntary_switches: u64,
     /// Times its CPU was taken away.
     pub involuntary_switches: u64,
-    /// Time it could have run but had no CPU.
+    /// Time in which it could have run but had no CPU.
     pub waited_ns: u64,
     /// Wall time of the measurement.
     pub wall_ns: u64,
 }
 
-/// What the publisher says at the end.
+/// The publisher's report.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Published {
     /// Messages sent that count.
     pub messages: u64,
     /// Clock ticks at the first that counts, and after the last.
     pub span: (u64, u64),
-    /// What two readings of the clock cost with nothing between them, ns; part of each publish figure.
+    /// Time between two readings of the clock with nothing between them, in ns. It is part of each publish figure.
     pub clock_ns: u64,
     /// Times the transport had no room and the publisher tried again.
     pub retries: u64,
     /// Stretches in which the publisher's CPU did something else while it spun.
     pub hiccups: HiccupLog,
-    /// What it used.
+    /// The resources that it used.
     pub usage: Usage,
-    /// What the transport wants known, such as a refused preparation.
+    /// Remarks of the transport, such as a refused preparation.
     pub notes: Vec<String>,
 }
 
-/// What a receiver says at the end. Each check failure is counted, never averaged away.
+/// A receiver's report. Each failed check is counted.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Received {
     /// Messages that count and came for the first time, whole.
@@ -237,7 +284,7 @@ pub struct Received {
     pub reported_lost: u64,
     /// Clock ticks at the first and the last receipt that counts.
     pub span: (u64, u64),
-    /// What it used.
+    /// The resources that it used.
     pub usage: Usage,
     /// Stretches in which its CPU did something else while it spun.
     #[serde(default)]

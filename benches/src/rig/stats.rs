@@ -1,4 +1,4 @@
-//! Histograms and what is printed of them. Latencies are HdrHistograms of three significant digits in nanoseconds, so
+//! Histograms, and the figures that are printed of them. Latencies are HdrHistograms of three significant digits in nanoseconds, so
 //! that they merge without loss and any HdrHistogram tool can read them back.
 
 use base64::Engine;
@@ -17,7 +17,7 @@ pub fn histogram() -> Histogram<u64> {
         .expect("the bounds are in order, and three digits are allowed")
 }
 
-/// What is kept of a distribution: enough for every table, and the whole of it for the plots.
+/// A distribution as it is kept: the figures of every table, and the whole histogram for the plots.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Distribution {
     /// Samples.
@@ -47,7 +47,7 @@ pub struct Distribution {
 }
 
 impl Distribution {
-    /// Of a histogram of nanoseconds.
+    /// The distribution of a histogram of nanoseconds.
     pub fn of(histogram: &Histogram<u64>) -> Self {
         let at = |quantile| histogram.value_at_quantile(quantile);
         let mut bytes = Vec::new();
@@ -70,7 +70,7 @@ impl Distribution {
         }
     }
 
-    /// Of nanoseconds.
+    /// The distribution of values in nanoseconds.
     pub fn of_values(values: impl IntoIterator<Item = u64>) -> Self {
         let mut histogram = histogram();
         values.into_iter().for_each(|value| histogram.saturating_record(value));
@@ -89,18 +89,18 @@ impl Distribution {
     }
 }
 
-/// Stretches in which a spinning thread did not run, by when they began: what the machine did to us.
+/// Stretches in which a spinning thread did not run, with the time at which each began.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct HiccupLog {
     /// Begin in ns since the measurement's start, and length in ns; the longest five hundred.
     pub longest: Vec<(u64, u64)>,
-    /// How many there were of more than [`HICCUP_NS`].
+    /// Number of stretches of more than [`HICCUP_NS`].
     pub count: u64,
     /// Their sum, in ns.
     pub total_ns: u64,
 }
 
-/// A pause of a spinning loop counts as a hiccup from here on.
+/// Shortest pause of a spinning loop that counts as a hiccup, in ns.
 pub const HICCUP_NS: u64 = 2_000;
 /// Hiccups kept one by one.
 const KEPT: usize = 500;
@@ -132,7 +132,7 @@ impl HiccupLog {
     }
 }
 
-/// The median of what rounds gave; for an even number the lower of the two in the middle. `None` of nothing.
+/// The median. For an even number of values it is the lower of the two in the middle; for none it is `None`.
 pub fn median<T: PartialOrd + Copy>(values: impl IntoIterator<Item = T>) -> Option<T> {
     let mut values: Vec<T> = values.into_iter().collect();
     values.sort_by(|a, b| a.partial_cmp(b).expect("no round gives a NaN"));

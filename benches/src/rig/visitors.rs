@@ -1,5 +1,5 @@
-//! Receivers that come, leave and die while a round runs. What they saw of the stream must be whole for as long as they
-//! stayed; what they do to the publisher and to the receivers that stay is what the round is about.
+//! Receivers that come, leave and die while a round runs. A visitor must see the stream without a hole for as long as it
+//! stays. The round measures the effect of visitors on the publisher and on the receivers that stay.
 
 use crate::rig::player::Player;
 use crate::rig::spec::{Received, Spec, Task};
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// What the visitors of a round did and saw.
+/// The counts of a round's visitors.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Visits {
     /// Visitors that attached.
@@ -20,22 +20,23 @@ pub struct Visits {
     pub killed: u64,
     /// Visitors that were killed as soon as they had attached.
     pub killed_at_once: u64,
-    /// What those who left had counted, summed; `lost` is what was missing between their first message and their last.
+    /// The sum of the reports of those that left. `lost` counts the messages that were missing between their first message
+    /// and their last.
     pub received: Received,
 }
 
 impl Visits {
-    /// Whether nobody saw anything wrong, and whoever missed something was told exactly how much.
+    /// Whether no visitor saw a wrong message, and every loss was reported exactly.
     pub fn is_exact(&self) -> bool {
         let r = &self.received;
         r.duplicated + r.out_of_order + r.corrupt == 0 && r.lost == r.reported_lost
     }
 }
 
-/// How long a visitor may take to attach or to say what it saw.
+/// Time that a visitor may take to attach or to report.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Lets visitors come and go until `stopped` says something or hangs up.
+/// Lets visitors come and go until a message comes from `stopped`, or its sender is dropped.
 ///
 /// # Errors
 /// When a visitor fails.
@@ -74,7 +75,7 @@ fn end(mut visitor: Player, number: usize, visits: &mut Visits) -> Result<()> {
         *killed += 1;
         return visitor.kill();
     }
-    // One that has seen the last message has reported and no longer listens.
+    // A visitor that has seen the last message has reported, and no longer listens.
     drop(visitor.tell("stop"));
     let report = visitor.line(Instant::now() + PATIENCE, "report")?;
     let report: Received =

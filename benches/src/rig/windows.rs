@@ -1,10 +1,10 @@
-//! Long rounds, cut into windows of so many messages: a process keeps one histogram, and prints it at each window's end,
-//! so that its memory does not grow with the time it runs. Not for the short rounds, which keep every message.
+//! Long rounds, cut into windows of equally many messages. A process keeps one histogram and prints it at each window's end,
+//! so that its memory does not grow with time. Short rounds do not use windows: they keep every message.
 //!
-//! Windows are counted by the messages' numbers, so that those of all processes meet. The thread that sends or receives
-//! only swaps two histograms; another one encodes and prints.
+//! A message's number decides its window, so the windows of all processes agree. The thread that sends or receives only swaps
+//! two histograms; another thread encodes and prints them.
 
-use crate::rig::receive::say;
+use crate::rig::child::say;
 use crate::rig::spec::Spec;
 use crate::rig::stats::{Distribution, histogram};
 use anyhow::{Context, Result};
@@ -13,16 +13,16 @@ use serde::{Deserialize, Serialize};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-/// What one process saw in one window.
+/// The latencies of one process in one window.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Window {
-    /// Which one, from 0.
+    /// Number of the window, from 0.
     pub index: u64,
     /// The receiver's latency from the intended send, or the publisher's time inside a send; ns.
     pub distribution: Distribution,
 }
 
-/// What begins the line that a process prints for a window.
+/// The beginning of the line that a process prints for a window.
 pub const PREFIX: &str = "window ";
 
 /// One process's windows.
@@ -38,7 +38,7 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// The windows that the round asks for, if it does.
+    /// The windows of a round, if it has them.
     pub fn of(spec: &Spec) -> Option<Self> {
         if spec.window_ns == 0 {
             return None;
@@ -68,7 +68,7 @@ impl Windows {
 
     #[cold]
     fn turn(&mut self, index: u64) {
-        // The printer has had a whole window's time to give it back.
+        // The printer has had the time of a whole window to give the histogram back.
         let Ok(empty) = self.empty.recv() else { return };
         let full = std::mem::replace(&mut self.current, empty);
         // A printer that has gone is reported by `finish`.
@@ -76,7 +76,7 @@ impl Windows {
         self.index = index;
     }
 
-    /// Prints what is left.
+    /// Prints the last window.
     ///
     /// # Errors
     /// When the rig is gone.
@@ -94,7 +94,7 @@ fn print(fulls: &Receiver<(u64, Histogram<u64>)>, empties: &SyncSender<Histogram
             say(&format!("{PREFIX}{}", serde_json::to_string(&window)?)).context("print a window")?;
         }
         histogram.reset();
-        let _ = empties.send(histogram); // nobody wants it at the end
+        let _ = empties.send(histogram); // there is no receiver at the end
     }
     Ok(())
 }
@@ -102,18 +102,20 @@ fn print(fulls: &Receiver<(u64, Histogram<u64>)>, empties: &SyncSender<Histogram
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::questions::one_to_one;
     use crate::rig::spec::{Contestant, Wait};
 
     #[test]
     fn a_window_that_ends_between_two_messages() {
-        let spec =
-            Spec { interval_ns: 1000, window_ns: 10_500, ..one_to_one(Contestant::new("t", Wait::Spin), 32) };
+        let spec = Spec {
+            interval_ns: 1000,
+            window_ns: 10_500,
+            ..Spec::one_to_one(Contestant::new("t", Wait::Spin), 32)
+        };
         let mut windows = Windows::of(&spec).unwrap();
         assert_eq!(windows.each, 10);
         (0..25).filter(|place| *place != 12).for_each(|place| windows.record(place, place));
         assert_eq!((windows.index, windows.current.len(), windows.current.min()), (2, 5, 20));
-        windows.record(12, 7); // late: belongs to where it came
+        windows.record(12, 7); // late: counts in the window in which it came
         assert_eq!(windows.current.len(), 6);
         windows.finish().unwrap();
         assert!(Windows::of(&Spec { window_ns: 0, ..spec }).is_none());

@@ -1,4 +1,4 @@
-//! The bare minimum as a transport: the lower bound of what any shared-memory ring can reach under this rig.
+//! The ideal ring as a transport: the lower bound for any shared-memory ring under this rig.
 
 use crate::ideal::{IdealReader, IdealWriter, Shape};
 use crate::rig::payload::zeros_from_a_line;

@@ -1,17 +1,15 @@
-//! A channel carried to another host with a thread at each end: the publisher's own sends what it published, and the
-//! reader's own receives what it reads.
+//! A channel that the bridge carries to another host with one thread at each end: the publisher's thread sends what it has
+//! published, and the reader's thread receives what it reads.
 //!
-//! The same bridge as in [`bridge`](super::bridge), by its library and without its processes.
+//! It is the same bridge as in [`bridge`](super::bridge), used as a library and without processes of its own.
 
-use crate::rig::carrier::{GROUP, REPAIR_PORT};
+use super::bridge::{BridgeReceiver, BridgeSender};
+use crate::rig::bridge::{GROUP, PAYLOAD_MAX, REPAIR_PORT, far_dir, near_dir};
 use crate::rig::hosts::{FAR, NEAR};
+use crate::rig::names::{BRIDGE_INVOKED_UNICAST, CHANNEL};
 use crate::rig::publish::Sender;
 use crate::rig::receive::{Receiver, Sink};
 use crate::rig::spec::Spec;
-use crate::transport::bridge::{
-    BRIDGE_INVOKED_UNICAST, BridgeReceiver, BridgeSender, PAYLOAD_MAX, far_dir, near_dir,
-};
-use crate::transport::shm::CHANNEL;
 use anyhow::{Context, Result};
 use shmcast::{Publisher, Subscriber};
 use shmcast_bridge::egress::{EgressInvoker, EgressOptions};
@@ -19,7 +17,7 @@ use shmcast_bridge::ingress::{IngressInvoker, IngressOptions};
 use shmcast_bridge::spec::{BridgeSpec, LineSpec, ReceiveSpec, RepairSpec, SendSpec, StartAt};
 use std::net::SocketAddrV4;
 
-/// What both ends are told.
+/// The configuration that both ends share.
 fn bridge_spec(spec: &Spec, interface: &str) -> Result<BridgeSpec> {
     let group: SocketAddrV4 = GROUP.parse().context("the rig's group")?;
     let line = match spec.contestant.transport_name() {
@@ -45,7 +43,7 @@ impl InvokedSender {
     /// Makes the round's channel, and the sending end of its bridge.
     ///
     /// # Errors
-    /// What either says.
+    /// The error of the channel or of the bridge.
     pub fn open(spec: &Spec) -> Result<Self> {
         let sender = BridgeSender::open(spec)?;
         let channel = Subscriber::builder(CHANNEL).dir(near_dir(spec));
@@ -81,7 +79,7 @@ impl InvokedReceiver {
     /// Opens the receiving end of the bridge, and subscribes to what it brings.
     ///
     /// # Errors
-    /// What either says.
+    /// The error of the channel or of the bridge.
     pub fn open(spec: &Spec) -> Result<Self> {
         std::fs::create_dir_all(far_dir(spec)).context("make the receiving host's directory")?;
         let channel = Publisher::builder(CHANNEL).dir(far_dir(spec));

@@ -1,27 +1,22 @@
 //! Kernel UDP on the loopback interface, multicast or to one receiver: what shared memory replaces.
 //!
-//! Best settings: the group bound directly, so that no other port's traffic is looked at; receive buffers as large as
-//! the kernel allows (FORCE where permitted); TTL 1; loop on. The tokio receiver is the common program: one
-//! `current_thread` runtime, `recv_from` in a loop.
+//! Best settings: the socket is bound to the group itself, so that the kernel looks at no other port's traffic; receive
+//! buffers are as large as the kernel allows (`SO_RCVBUFFORCE` where permitted); the TTL is 1; loop is on. The tokio
+//! receiver is the common program: one `current_thread` runtime, and `recv_from` in a loop.
 
-use crate::rig::publish::Sender;
-use crate::rig::receive::{Receiver, Sink};
+use super::sockets::{self, SocketReceiver, UdpSender};
+use crate::rig::names::UDP;
+use crate::rig::receive::{LOOK, Receiver, Sink};
 use crate::rig::spec::{Spec, Wait};
-use crate::transport::UDP;
 use anyhow::{Context, Result, bail};
-use socket2::{Domain, Protocol, Socket, Type};
-use std::io::{self, ErrorKind};
+use socket2::Socket;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 255, 0, 1);
 const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
-const BUFFER_BYTES: usize = 8 << 20;
-/// How long a blocking receive lasts before the rig's stop flag is looked at.
-const LOOK: Duration = Duration::from_millis(50);
 
-/// Rounds that overlap by mistake must not hear each other: the port follows from the round's directory.
+/// A port that follows from the round's directory, so that rounds that overlap by mistake do not hear each other.
 fn port(spec: &Spec) -> u16 {
     let name = spec.dir.as_os_str().as_encoded_bytes();
     let hash = name.iter().fold(5381u32, |hash, &byte| hash.wrapping_mul(33) ^ u32::from(byte));
@@ -35,41 +30,20 @@ fn destination(spec: &Spec) -> SocketAddrV4 {
 }
 
 /// The sender.
-#[derive(Debug)]
-pub struct MulticastSender(UdpSocket);
-
-impl MulticastSender {
-    /// Opens the socket.
-    ///
-    /// # Errors
-    /// What the system says; containers without multicast on `lo` refuse here.
-    pub fn open(spec: &Spec) -> Result<Self> {
-        let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
-        socket.set_multicast_if_v4(&LOOPBACK).context("send multicast through lo")?;
-        socket.set_multicast_loop_v4(true)?;
-        socket.set_multicast_ttl_v4(1)?;
-        socket.connect(&destination(spec).into()).context("no multicast route on lo")?;
-        Ok(Self(socket.into()))
-    }
+///
+/// # Errors
+/// The system's error. A container without multicast on `lo` refuses here.
+pub fn sender(spec: &Spec) -> Result<UdpSender> {
+    let socket = sockets::udp()?;
+    socket.set_multicast_if_v4(&LOOPBACK).context("send multicast through lo")?;
+    socket.set_multicast_loop_v4(true)?;
+    socket.set_multicast_ttl_v4(1)?;
+    socket.connect(&destination(spec).into()).context("no multicast route on lo")?;
+    Ok(UdpSender(socket.into()))
 }
 
-impl Sender for MulticastSender {
-    #[inline(always)]
-    fn send(&mut self, payload: &[u8], _: u64) -> Result<u64> {
-        let mut again = 0;
-        loop {
-            match self.0.send(payload) {
-                Ok(_) => return Ok(again),
-                Err(e) if e.raw_os_error() == Some(nix::libc::ENOBUFS) => again += 1,
-                Err(e) => return Err(e).context("send"),
-            }
-        }
-    }
-}
-
-fn join(spec: &Spec) -> Result<UdpSocket> {
-    let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
-    let destination = destination(spec);
+fn join(spec: &Spec) -> Result<Socket> {
+    let (socket, destination) = (sockets::udp()?, destination(spec));
     if destination.ip().is_multicast() {
         socket.set_reuse_address(true)?;
         socket.set_reuse_port(true)?;
@@ -78,50 +52,19 @@ fn join(spec: &Spec) -> Result<UdpSocket> {
     } else {
         socket.bind(&destination.into()).context("bind the port")?;
     }
-    socket.set_recv_buffer_size(BUFFER_BYTES)?;
-    // Beyond the system's limit if we may; if not, the limit it is.
-    let _ = nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::RcvBufForce, &BUFFER_BYTES);
-    Ok(socket.into())
+    sockets::widen(&socket)?;
+    Ok(socket)
 }
 
-/// A receiver that blocks, or polls.
-#[derive(Debug)]
-pub struct MulticastReceiver {
-    socket: UdpSocket,
-    buffer: Vec<u8>,
-}
-
-impl MulticastReceiver {
-    /// Joins the group.
-    ///
-    /// # Errors
-    /// The system's error.
-    pub fn open(spec: &Spec) -> Result<Self> {
-        let socket = join(spec)?;
-        match spec.contestant.wait {
-            Wait::Block => socket.set_read_timeout(Some(LOOK))?,
-            Wait::Tokio => bail!("tokio has a receiver of its own"),
-            _ => socket.set_nonblocking(true)?,
-        }
-        Ok(Self { socket, buffer: vec![0; spec.size.max(2048)] })
+/// A receiver that blocks or polls.
+///
+/// # Errors
+/// The system's error.
+pub fn receiver(spec: &Spec) -> Result<SocketReceiver> {
+    if spec.contestant.wait == Wait::Tokio {
+        bail!("tokio has a receiver of its own");
     }
-}
-
-/// Whether a receive found nothing, as against failed.
-pub(super) fn is_nothing(e: &io::Error) -> bool {
-    matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
-}
-
-impl Receiver for MulticastReceiver {
-    #[inline]
-    fn poll(&mut self, sink: &mut Sink) -> Result<bool> {
-        match self.socket.recv(&mut self.buffer) {
-            Ok(length) => sink.message(&self.buffer[..length]),
-            Err(e) if is_nothing(&e) => return Ok(false),
-            Err(e) => return Err(e).context("receive"),
-        }
-        Ok(true)
-    }
+    SocketReceiver::new(spec, join(spec)?)
 }
 
 /// A receiver inside a tokio runtime of one thread.
@@ -139,7 +82,7 @@ impl TokioReceiver {
     pub fn open(spec: &Spec) -> Result<Self> {
         let socket = join(spec)?;
         socket.set_nonblocking(true)?;
-        Ok(Self { socket, buffer: vec![0; spec.size.max(2048)] })
+        Ok(Self { socket: socket.into(), buffer: vec![0; spec.size.max(2048)] })
     }
 }
 

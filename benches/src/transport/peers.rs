@@ -1,6 +1,6 @@
-//! The peers' transports live in a program of their own (`peers/` beside this package), with a lock file of its own, so
-//! that nobody who builds shmcast builds them. It plays the same roles by the same rules: it is started with the same
-//! `play TASK`, and asked with `list` for whom it has.
+//! The peers' transports live in a program of their own (`peers/` beside this package), with a lock file of its own, so that
+//! a build of shmcast does not build them. It plays the same roles by the same rules: the rig starts it with the same
+//! `play TASK`, and asks it with `list` for its transports.
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ pub struct Peer {
     pub version: String,
 }
 
-/// Asks the peers' program whom it has.
+/// Asks the peers' program for its transports.
 ///
 /// # Errors
 /// When it cannot be started or does not answer as a peers' program does.

@@ -1,14 +1,12 @@
-//! shmcast itself, used as any program would: the public API, a subscriber page, the product's own wait strategies.
+//! shmcast itself, used as any program would use it: the public API, a subscriber page, the product's own wait strategies.
 
+use crate::rig::names::CHANNEL;
 use crate::rig::publish::Sender;
-use crate::rig::receive::{Receiver, Sink, poll_until_done};
+use crate::rig::receive::{LOOK, Receiver, Sink, poll_until_done};
 use crate::rig::spec::{self, Spec};
 use anyhow::{Context, Result, bail};
 use shmcast::{Client, Event, Mark, Publisher, RecvError, Start, Subscriber, Wait};
 use std::time::{Duration, Instant};
-
-/// The round's channel.
-pub const CHANNEL: &str = "bench";
 
 /// The publisher.
 #[derive(Debug)]
@@ -18,7 +16,7 @@ impl ShmSender {
     /// Makes the round's channel.
     ///
     /// # Errors
-    /// What the channel says.
+    /// The channel's error.
     pub fn open(spec: &Spec) -> Result<Self> {
         let builder = Publisher::builder(CHANNEL);
         let builder = match daemon(spec)? {
@@ -32,7 +30,7 @@ impl ShmSender {
 impl Sender for ShmSender {
     #[inline(always)]
     fn send(&mut self, payload: &[u8], sent: u64) -> Result<u64> {
-        // The rig has just read the clock, as it has for transports that carry no time.
+        // The rig has just read the clock for the payload, so the ring need not read it again.
         self.0.publish_at(payload, Mark::default(), sent)?;
         Ok(0)
     }
@@ -46,16 +44,14 @@ impl Sender for ShmSender {
 #[derive(Debug)]
 pub struct ShmReceiver(Subscriber);
 
-/// Messages taken at once, while there are any.
+/// Most messages of one batch.
 const BATCH: usize = 64;
-/// How long a wait lasts before the rig's stop flag is looked at.
-const LOOK: Duration = Duration::from_millis(50);
 
 impl ShmReceiver {
     /// Subscribes to the round's channel, as receiver number `me`.
     ///
     /// # Errors
-    /// What the channel says.
+    /// The channel's error.
     pub fn open(spec: &Spec, me: usize) -> Result<Self> {
         let wait = match spec.contestant.wait {
             spec::Wait::Spin => Wait::Spin,
@@ -67,7 +63,7 @@ impl ShmReceiver {
             spec::Wait::Park => Wait::Park,
             other => bail!("shmcast does not wait by {}", other.name()),
         };
-        // Of those who come later, every other begins with what the ring still holds.
+        // Every second visitor begins with the oldest message in the ring, the others with the latest.
         let start = if me >= spec.receivers && me % 2 == 1 { Start::Latest } else { Start::Oldest };
         let builder = Subscriber::builder(CHANNEL).start(start).wait(wait);
         let builder = match daemon(spec)? {
@@ -97,7 +93,7 @@ fn hand(event: Event<'_>, sink: &mut Sink) {
     }
 }
 
-/// A call of its own, so that the loop over a batch and the rig's check each have the registers to themselves.
+/// It is a call of its own, so that the loop over a batch and the rig's check each have the registers to themselves.
 #[inline(never)]
 fn take(sink: &mut Sink, payload: &[u8]) {
     sink.message(payload);
@@ -115,11 +111,11 @@ impl Receiver for ShmReceiver {
 
     fn run(&mut self, sink: &mut Sink, wait: spec::Wait) -> Result<()> {
         if wait == spec::Wait::Spin {
-            return poll_until_done(self, sink, wait); // which notes when the CPU was away
+            return poll_until_done(self, sink, wait); // this loop notes the times at which the CPU was away
         }
         let mut deadline = Instant::now();
         while !sink.is_done() {
-            // Who is after the rate takes what is there at once, as it does while it spins.
+            // A receiver that wants rate takes a batch while messages are there.
             if wait == spec::Wait::Burst && self.poll(sink)? {
                 continue;
             }

@@ -1,20 +1,18 @@
-//! Unix sockets: one send a receiver, as programs do that know no multicast.
+//! Unix sockets: one send for each receiver, as in programs without multicast.
 //!
-//! Best settings: send buffers as large as the kernel allows; a receiver that is full holds the publisher up, so that
-//! nothing is lost.
+//! Best settings: send buffers are as large as the kernel allows. A receiver that is full holds the publisher up, so nothing
+//! is lost.
 
-use super::multicast::is_nothing;
+use super::sockets::SocketReceiver;
 use crate::rig::publish::Sender;
-use crate::rig::receive::{Receiver, Sink};
-use crate::rig::spec::{Spec, Wait};
+use crate::rig::spec::Spec;
 use anyhow::{Context, Result};
 use socket2::{Domain, SockAddr, Socket, Type};
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 const BUFFER_BYTES: usize = 4 << 20;
-const LOOK: Duration = Duration::from_millis(50);
 
 fn datagram_path(spec: &Spec, me: usize) -> PathBuf {
     spec.dir.join(format!("socket-{me}"))
@@ -46,7 +44,7 @@ pub struct DatagramSender {
 }
 
 impl DatagramSender {
-    /// Nothing to do yet: receivers bind first.
+    /// Makes no socket yet, because receivers bind first.
     ///
     /// # Errors
     /// None.
@@ -119,52 +117,22 @@ impl Sender for SeqpacketSender {
     }
 }
 
-/// Receives from either.
-#[derive(Debug)]
-pub struct UnixReceiver {
-    socket: Socket,
-    buffer: Vec<u8>,
-}
-
-impl UnixReceiver {
-    fn new(spec: &Spec, socket: Socket) -> Result<Self> {
-        if spec.contestant.wait == Wait::Block {
-            socket.set_read_timeout(Some(LOOK))?;
-        } else {
-            socket.set_nonblocking(true)?;
-        }
-        Ok(Self { socket, buffer: vec![0; spec.size] })
-    }
-}
-
 /// A datagram receiver.
 ///
 /// # Errors
 /// The system's error.
-pub fn datagram(spec: &Spec, me: usize) -> Result<UnixReceiver> {
+pub fn datagram(spec: &Spec, me: usize) -> Result<SocketReceiver> {
     let socket = Socket::new(Domain::UNIX, Type::DGRAM, None)?;
     socket.bind(&SockAddr::unix(datagram_path(spec, me))?).context("bind")?;
-    UnixReceiver::new(spec, socket)
+    SocketReceiver::new(spec, socket)
 }
 
 /// A seqpacket receiver.
 ///
 /// # Errors
 /// The system's error.
-pub fn seqpacket(spec: &Spec) -> Result<UnixReceiver> {
+pub fn seqpacket(spec: &Spec) -> Result<SocketReceiver> {
     let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
     socket.connect(&SockAddr::unix(seqpacket_path(spec))?).context("connect")?;
-    UnixReceiver::new(spec, socket)
-}
-
-impl Receiver for UnixReceiver {
-    #[inline]
-    fn poll(&mut self, sink: &mut Sink) -> Result<bool> {
-        match self.socket.read(&mut self.buffer) {
-            Ok(length) => sink.message(&self.buffer[..length]),
-            Err(e) if is_nothing(&e) => return Ok(false),
-            Err(e) => return Err(e).context("receive"),
-        }
-        Ok(true)
-    }
+    SocketReceiver::new(spec, socket)
 }

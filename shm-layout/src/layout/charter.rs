@@ -1,4 +1,4 @@
-//! The charter: one small file a channel, which a daemon alone writes, and which says what of the channel is valid.
+//! The charter: one small file for each channel. The daemon alone writes it, and it says which messages are valid.
 //!
 //! A channel of a daemon lives in one segment after another. Each segment is a **generation**, counted from 1. Publishers can
 //! write to segments, so no segment can say which generations are over. The charter says it, one slot a generation:
@@ -25,9 +25,9 @@ use super::geometry::WORD;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SHMCHRT1");
 /// Layout version of the charter.
 pub const VERSION: u64 = 1;
-/// First of the two words of the boot in which the charter was made: inodes of memory mean nothing in another.
+/// First of the two words of the boot in which the charter was made. Inodes of memory mean nothing in another boot.
 pub const BOOT: usize = 2;
-/// Word of a generation that all before it have been followed by; the current one is this or a later one.
+/// Word of a generation whose predecessors are all over. The current generation is this or a later one.
 pub const SETTLED: usize = 4;
 /// Word of the length of the channel's name in bytes; the name follows.
 pub const NAME: usize = 5;
@@ -36,7 +36,7 @@ pub const NAME_BYTES: usize = 200;
 
 /// First word of the slots.
 pub const SLOTS: usize = if cfg!(loom) { 32 } else { 512 };
-/// Slots: generations that are told apart.
+/// Number of slots: as many generations can be told apart.
 pub const SLOT_COUNT: u64 = if cfg!(loom) { 2 } else { 32 };
 /// Words of a slot: two cache lines, because adjacent-line prefetch makes that the unit of sharing.
 pub const SLOT_WORDS: usize = 16;
@@ -55,9 +55,9 @@ pub const NO_CUT: u64 = (1 << CUT_BITS) - 1;
 /// The verdict on one generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// What its publisher commits is valid.
+    /// Messages that its publisher commits are valid.
     Open,
-    /// The daemon is about to decide. Nothing may be handed out until it has.
+    /// The daemon is about to decide. A reader hands out nothing until it has.
     Closing,
     /// Messages below the sequence `below` are valid and all others void; the channel goes on in a later generation.
     Cut {
@@ -82,8 +82,8 @@ impl Verdict {
         }
     }
 
-    /// What a word found in the slot of `generation` says of it. A later generation's verdict there means that this one is
-    /// long over: nothing of it can be told from void. Anything else that is not ours is no daemon's word, and voids as well.
+    /// The verdict of a word that was found in the slot of `generation`. If the word belongs to a later generation, this one is
+    /// long over, and all of it counts as void. A word that no daemon writes voids the generation too.
     #[inline]
     pub const fn unpack(generation: u64, word: u64) -> Self {
         let is_ours = (word >> CUT_BITS ^ generation) & ((1 << TAG_BITS) - 1) == 0;

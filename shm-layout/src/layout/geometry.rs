@@ -1,7 +1,7 @@
-//! Sizes and offsets of a segment, and the rules they obey.
+//! Sizes and offsets of a segment, and their rules.
 //!
-//! Geometry is decided once by the creator, written into the header, and from then on is another process's claim:
-//! [`Geometry::check`] must accept it before a single offset derived from it is used.
+//! The creator decides the geometry once and writes it into the header. From then on it is another process's claim:
+//! [`Geometry::check`] must accept it before any offset that is derived from it is used.
 
 use crate::error::GeometryError;
 
@@ -21,19 +21,19 @@ pub const MAX_CAPACITY: u64 = 16 << 30;
 pub const MAX_MESSAGE: u64 = 16 << 20;
 /// Bytes of a huge page on x86-64 and, with 4 KiB pages, on aarch64.
 pub const HUGE_PAGE: u64 = 2 << 20;
-/// Positions stay below this, so that sums of them and sizes cannot overflow. At 1 GB a second a ring gets there in 146
-/// years; whatever claims more is damage.
+/// Positions stay below this, so that sums of positions and sizes cannot overflow. At 1 GB a second a ring gets there in 146
+/// years. A larger claim is damage.
 pub const MAX_COUNT: u64 = 1 << 62;
-/// Sequences stay below this, that of the next message at most reaches it: 48 bits hold a sequence wherever one is packed
-/// into a word. A channel that publishes a million messages a second gets there in 8 years; whatever claims more is damage.
+/// Sequences stay below this; the sequence of the next message may reach it. So 48 bits hold a sequence wherever one is packed
+/// into a word. A channel that publishes a million messages a second gets there in 8 years. A larger claim is damage.
 pub const MAX_SEQUENCE: u64 = (1 << 48) - 1;
-/// How far ahead of the tail the writer zeroes commit words once a record is committed, in bytes.
+/// Distance ahead of the tail up to which the writer zeroes commit words after it has committed a record, in bytes.
 ///
-/// Far enough that the cache misses of these stores are over before the granule is needed and that readers' prefetchers
-/// do not take it back, near enough that the lines are still in the writer's cache when it gets there.
+/// It is far enough that the cache misses of these stores are over before the writer needs the granule, and that readers'
+/// prefetchers do not take it back. It is near enough that the lines are still in the writer's cache when it gets there.
 #[cfg(not(loom))]
 pub const AHEAD: u64 = 32 * GRANULE;
-/// One granule: the smallest distance keeps the model small.
+/// One granule: the smallest distance, which keeps the model small.
 #[cfg(loom)]
 pub const AHEAD: u64 = GRANULE;
 
@@ -44,7 +44,7 @@ pub struct Geometry {
     pub capacity: u64,
     /// Bytes by which the frontier advances; a power of two, at most an eighth of the capacity.
     pub chunk: u64,
-    /// Entries of the sequence index; a power of two. One a granule, so that every message in the ring is found.
+    /// Entries of the sequence index; a power of two. There is one for each granule, so that every message in the ring is found.
     pub index_entries: u64,
     /// Largest payload in bytes; at most an eighth of the capacity.
     pub max_message: u64,
@@ -89,8 +89,8 @@ impl Geometry {
         if capacity / 8 < MAX_MESSAGE { capacity / 8 } else { MAX_MESSAGE }
     }
 
-    /// Bytes of the whole segment: header page, index, data; rounded up to whole huge pages where there is one, because
-    /// kernels align only such maps for them.
+    /// Bytes of the whole segment: header page, index and data. A segment of at least one huge page is rounded up to whole ones,
+    /// because kernels align only such maps to huge pages.
     pub const fn segment_bytes(&self) -> u64 {
         let bytes = self.data_offset + self.capacity;
         if bytes < HUGE_PAGE { bytes } else { bytes.next_multiple_of(HUGE_PAGE) }

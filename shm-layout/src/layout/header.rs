@@ -1,4 +1,4 @@
-//! The header page: what the creator fixed for ever, and the three lines that change.
+//! The header page: the words that the creator fixed for ever, and the lines that change.
 //!
 //! ```text
 //! word  0  magic (stored last)      word 16  FRONTIER                       (128-byte pair)
@@ -36,7 +36,7 @@ pub const FRONTIER: usize = 16;
 pub const STATE: usize = 32;
 /// Word index of the writer's process id; diagnostic only.
 pub const WRITER_PID: usize = 33;
-/// Word index of the count of published messages, updated now and then.
+/// Word index of the count of published messages, which lags by up to 64 messages.
 pub const LAZY_PUBLISHED: usize = 48;
 /// Word index of the clock at the last lazy update, in ticks.
 pub const LAZY_TIME: usize = 49;
@@ -45,13 +45,13 @@ pub const LAZY_KEY: usize = 50;
 /// Word index of the count of payload bytes published.
 pub const LAZY_BYTES: usize = 51;
 
-/// Word index of the first sequence that this ring can hold, 0 standing for 1: a segment that continues another's
-/// channel begins where that one ended. Written before the segment is shown to anybody.
+/// Word index of the first sequence that this ring can hold; 0 stands for 1. A segment that continues the channel of another
+/// begins where that one ended. The word is written before any other process sees the segment.
 pub const FIRST_SEQUENCE: usize = 56;
-/// Word index of the remote session that this ring carries: its first eight bytes. For a bridge that comes back; readers
+/// Word index of the first eight bytes of the remote session that this ring carries. A bridge that comes back reads it; readers
 /// learn of sessions from the stream.
 pub const SESSION: usize = 58;
-/// Word index of the rest of it: bit 63 says that there is one, the low 16 bits are its last two bytes.
+/// Word index of the rest of the session: bit 63 says that there is one, and the low 16 bits are its last two bytes.
 pub const SESSION_REST: usize = 59;
 /// The bit of [`SESSION_REST`] that says that there is a session.
 pub const HAS_SESSION: u64 = 1 << 63;
@@ -61,16 +61,16 @@ const TEXT: usize = 64;
 /// Bytes for channel name, schema name and labels together, their three length words included.
 pub const TEXT_BYTES: usize = (HEADER_WORDS - TEXT) * WORD as usize;
 
-/// Where a segment is in its life; the low byte of the state word.
+/// The stage of a segment's life: the low byte of the state word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// A publisher holds it, or died holding it.
+    /// A publisher holds it, or died while it held it.
     Active,
-    /// A new publisher is repairing what a dead one left.
+    /// A new publisher repairs the ring of a dead one.
     Recovering,
     /// The last publisher closed it cleanly.
     Closed,
-    /// Another segment has taken this one's place; nothing is published here any more.
+    /// Another segment has taken this one's place. Nothing is published here any more.
     Superseded,
 }
 
@@ -99,7 +99,7 @@ impl State {
     }
 }
 
-/// Which clock stamps the messages of a segment.
+/// The clock that stamps the messages of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClockKind {
     /// CLOCK_MONOTONIC, in nanoseconds.
@@ -117,7 +117,7 @@ pub struct Header {
     pub uuid: [u64; 2],
     /// The channel's number, the same on every host.
     pub channel_id: u64,
-    /// When the segment was made, in nanoseconds since 1970.
+    /// The time at which the segment was made, in nanoseconds since 1970.
     pub created_ns: u64,
     /// The clock that stamps messages.
     pub clock: ClockKind,
@@ -134,7 +134,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// The words of a header page with the magic left at zero: it is stored last, when all else is in place.
+    /// The words of a header page whose magic is zero. The creator stores the magic last, when everything else is in place.
     ///
     /// # Errors
     /// [`OpenError::Field`] when names and labels exceed [`TEXT_BYTES`] together.
@@ -243,7 +243,7 @@ fn read_text(words: &[u64], at: &mut usize) -> Result<String, OpenError> {
     String::from_utf8(bytes).map_err(|_| bad)
 }
 
-/// Covers what never changes: words 1 to 14 and the names.
+/// The checksum over the words that never change: 1 to 14, and the names.
 fn checksum(words: &[u64]) -> u32 {
     let fold =
         |crc, piece: &[u64]| piece.iter().fold(crc, |crc, w| crc32c::crc32c_append(crc, &w.to_le_bytes()));

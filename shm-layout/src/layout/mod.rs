@@ -1,4 +1,4 @@
-//! The bytes: where each word of a segment lies and what it means. No memory is touched here, no system called.
+//! The bytes: the place and the meaning of each word of a segment. This module touches no memory and calls no system.
 
 pub mod charter;
 pub mod geometry;

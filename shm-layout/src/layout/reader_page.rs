@@ -1,4 +1,4 @@
-//! The reader page: what one subscriber tells the tools about itself, in a small file of its own.
+//! The reader page: facts that one subscriber tells the tools about itself, in a small file of its own.
 //!
 //! ```text
 //! word 0  magic (stored last)     word  8  position          word 16  polls' clock at the last look, ticks
@@ -7,8 +7,8 @@
 //!      3  sequence it started from     11  times lapped
 //!      4  segment uuid (two words)     12  messages missed
 //! ```
-//! Written by that subscriber alone, with relaxed stores; the publisher never reads it. Whoever reads it treats each
-//! word as a claim: a false one can mislead an operator and nobody else.
+//! That subscriber alone writes it, with relaxed stores. The publisher never reads it. Its readers treat each word as a claim: a
+//! false one can mislead an operator and no program.
 
 use super::geometry::WORD;
 

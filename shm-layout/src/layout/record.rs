@@ -6,9 +6,9 @@
 //!          63          48 47                                            0
 //! w1 META   | user tag   | publish time, low 48 bits of the clock's ticks |
 //! ```
-//! Length takes 25 bits because the largest payload is exactly 2^24 bytes. Time takes 48 bits rather than 32 so that
-//! a timestamp is exact for a day and more (2^48 ticks at 3 GHz are 26 hours) however slowly a channel moves; a
-//! 32-bit delta would wrap after 1.4 s of silence.
+//! Length takes 25 bits because the largest payload is exactly 2^24 bytes. Time takes 48 bits, so that a time is exact for a day
+//! and more (2^48 ticks at 3 GHz are 26 hours) even if a channel is slow. A 32-bit difference would wrap after 1.4 s of
+//! silence.
 
 use super::geometry::{GRANULE, MAX_SEQUENCE, RECORD_HEADER, record_bytes};
 
@@ -18,7 +18,7 @@ const TIME_MASK: u64 = (1 << TIME_BITS) - 1;
 const LENGTH_BITS: u32 = 25;
 const LENGTH_MASK: u64 = (1 << LENGTH_BITS) - 1;
 
-/// What a record is, as bits 25 to 31 of its commit word.
+/// The kind of a record: bits 25 to 31 of its commit word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flags(u8);
 
@@ -27,7 +27,7 @@ impl Flags {
     pub const VALID: Self = Self(1);
     /// Filler up to the end of the ring; carries no sequence of its own.
     pub const PAD: Self = Self(1 << 1);
-    /// A message from which a reader that lost its place may start afresh, such as a snapshot.
+    /// A message from which a reader that lost its place may start anew, such as a snapshot.
     pub const KEY: Self = Self(1 << 2);
     /// A [`Control`] record; carries no sequence of its own.
     pub const CONTROL: Self = Self(1 << 3);
@@ -92,7 +92,7 @@ impl Commit {
         record_bytes(self.length())
     }
 
-    /// Whether this is a message, and the one with `sequence`: all that its length does not decide, in one comparison.
+    /// Whether this is a message, and the one with `sequence`. One comparison covers all bits but the length.
     #[inline]
     pub const fn is_message(self, sequence: u64) -> bool {
         let kind = Flags::VALID.and(Flags::PAD).and(Flags::CONTROL);
@@ -100,8 +100,8 @@ impl Commit {
         (self.0 ^ Self::new(sequence, Flags::VALID, 0).0) & decides == 0
     }
 
-    /// Whether this can be the record that stands `to_end` bytes before the end of the ring and comes next in
-    /// sequence. Anything else in that place is a lap or a corruption.
+    /// Whether this can be the record that stands `to_end` bytes before the end of the ring and comes next in sequence. Any other
+    /// word in that place means that the reader was lapped, or that the ring is corrupt.
     #[inline]
     pub const fn is_plausible(self, next_sequence: u64, to_end: u64, max_message: u64) -> bool {
         let is_pad = self.flags().has(Flags::PAD);
@@ -156,15 +156,15 @@ pub const fn ticks_since(now: u64, time: u64) -> u64 {
     if delta > TIME_MASK / 2 { 0 } else { delta }
 }
 
-/// What the stream itself says to readers, in order with the messages.
+/// A notice of the stream to its readers, in order with the messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Control {
-    /// A new publisher incarnation: what follows was published under this epoch.
+    /// A new incarnation of the publisher. All records that follow were published under this epoch.
     Epoch {
         /// The new epoch; grows with each incarnation.
         epoch: u64,
     },
-    /// The publisher closed the channel cleanly; nothing follows unless another publisher opens it.
+    /// The publisher closed the channel cleanly. Records follow only if another publisher opens it.
     End,
     /// These messages were never received here, and sequences go on after them.
     Gap {
@@ -202,7 +202,7 @@ impl Control {
         }
     }
 
-    /// Takes payload words apart; `None` for a gap that is none, or leaves no sequence after it.
+    /// Takes payload words apart. `None` for a gap whose ends are in the wrong order or that leaves no sequence after it.
     pub const fn from_words(words: [u64; 3]) -> Option<Self> {
         match words {
             [1, epoch, _] => Some(Self::Epoch { epoch }),
@@ -226,7 +226,7 @@ pub const fn session_words(identity: [u8; 10]) -> [u64; 2] {
     [u64::from_le_bytes([a, b, c, d, e, f, g, h]), u16::from_le_bytes([i, j]) as u64]
 }
 
-/// The identity that [`session_words`] took apart; other bits of the second word are not of it.
+/// The identity that [`session_words`] took apart. Only the low 16 bits of the second word belong to it.
 pub const fn session_identity([high, low]: [u64; 2]) -> [u8; 10] {
     let [a, b, c, d, e, f, g, h] = high.to_le_bytes();
     let [i, j, ..] = low.to_le_bytes();

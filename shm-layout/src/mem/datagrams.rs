@@ -1,7 +1,7 @@
 //! UDP datagrams by the batch: one system call for many, into and out of buffers that are allocated once.
 //!
-//! What no library wraps safely and without allocating: `recvmmsg` with the kernel's drop count and time stamps,
-//! `sendmmsg`, and the busy-poll options. IPv4. Nothing here knows what the bytes mean.
+//! `recvmmsg` with the kernel's drop count and time stamps, `sendmmsg`, and the busy-poll options, for IPv4. No library wraps
+//! them safely and without allocation. Nothing here knows what the bytes mean.
 
 use nix::errno::Errno;
 use nix::libc;
@@ -14,24 +14,24 @@ use std::ptr;
 /// Most datagrams that one system call carries.
 pub const BATCH: usize = 32;
 
-/// Datagrams that come alone and are not asked for their time stamp and drop count, between two that are.
+/// Of this many datagrams that come alone, one is asked for its time stamp and drop count.
 const ALONE_PER_STAMP: u32 = 16;
 
 /// Room for a time stamp and a drop count, aligned as control messages must be.
 const CONTROL_WORDS: usize = 16;
 type ControlWords = [u64; CONTROL_WORDS];
 
-/// Where a batch of datagrams is received into.
+/// The buffers of a batch of datagrams.
 #[derive(Debug)]
 pub struct Inbox {
     slab: Vec<u8>,
     slot_bytes: usize,
     arrivals: [Arrival; BATCH],
     received: usize,
-    /// How many datagrams the next call asks for.
+    /// Number of datagrams that the next call asks for.
     room: usize,
     expects_more: bool,
-    /// How many datagrams have come alone, one after another.
+    /// Number of datagrams that have come alone, one after another.
     alone: u32,
 }
 
@@ -57,16 +57,17 @@ impl Arrival {
 /// One datagram of a batch.
 #[derive(Debug, Clone, Copy)]
 pub struct Datagram<'a> {
-    /// What it carries.
+    /// The payload.
     pub bytes: &'a [u8],
-    /// Who sent it, by the network's word.
+    /// The sender's address, as the network claims it.
     pub from: SocketAddrV4,
-    /// It was longer than the slot: `bytes` is only its beginning.
+    /// Whether it was longer than the slot. Then `bytes` is only its beginning.
     pub is_truncated: bool,
-    /// When the kernel took it in, in nanoseconds since 1970, if the socket stamps (`SO_TIMESTAMPNS`) and it was asked.
+    /// The time at which the kernel took it in, in nanoseconds since 1970, if the socket stamps (`SO_TIMESTAMPNS`) and the stamp
+    /// was asked for.
     pub time_ns: Option<u64>,
-    /// How many datagrams this socket had dropped by then, modulo 2^32, if the socket tells (`SO_RXQ_OVFL`) and there
-    /// were any.
+    /// Number of datagrams that this socket had dropped by then, modulo 2^32, if the socket tells (`SO_RXQ_OVFL`) and there were
+    /// any.
     pub dropped: Option<u32>,
 }
 
@@ -89,16 +90,17 @@ impl Inbox {
         }
     }
 
-    /// Takes some of what is waiting at `socket`, at most [`BATCH`], in place of what was received before; gives how many.
-    /// Never waits. One system call, no allocation.
+    /// Takes datagrams that wait at `socket`, at most [`BATCH`], in place of those received before. Returns their number. It
+    /// never waits. Cost: one system call, no allocation.
     ///
-    /// Asks for one datagram, then for twice as many each time that as many as asked for came, else for half: the kernel
-    /// looks once more before it hands out fewer than asked for, and a datagram that comes alone does not wait for that.
-    /// From the third in a row that came alone only one in 16 has a time stamp and a drop count, which take the kernel a
-    /// third of a microsecond; while datagrams come faster than they are taken, all have.
+    /// - It asks for one datagram at first. If as many came as it asked for, it asks for twice as many next time, else for half.
+    ///   The kernel looks once more before it hands out fewer than asked for, and a datagram that comes alone need not wait
+    ///   for that look.
+    /// - From the third in a row that came alone, only one in 16 has a time stamp and a drop count, because these take the kernel
+    ///   a third of a microsecond. While datagrams come faster than they are taken, all have them.
     ///
     /// # Errors
-    /// What `recvmmsg` says, such as an ICMP error on an earlier send; nothing waiting is no error but 0.
+    /// The error of `recvmmsg`, such as an ICMP error on an earlier send. If no datagram waits, the result is 0 and no error.
     pub fn receive(&mut self, socket: impl AsFd) -> io::Result<usize> {
         let asked = self.room;
         if asked == 1 && self.alone >= 2 && !self.alone.is_multiple_of(ALONE_PER_STAMP) {
@@ -191,13 +193,13 @@ impl Inbox {
         Ok(1)
     }
 
-    /// Whether the last [`receive`](Self::receive) was one of several in a row that took all they asked for: there may well
-    /// be more.
+    /// Whether the last [`receive`](Self::receive) was one of several in a row that got as many as they asked for. More
+    /// datagrams may wait then.
     pub fn expects_more(&self) -> bool {
         self.expects_more
     }
 
-    /// What the last [`receive`](Self::receive) took.
+    /// The datagrams of the last [`receive`](Self::receive).
     pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
         let slots = self.slab.chunks_exact(self.slot_bytes);
         slots.zip(&self.arrivals[..self.received]).map(|(slot, arrival)| Datagram {
@@ -214,7 +216,7 @@ fn address_of(address: &libc::sockaddr_in) -> SocketAddrV4 {
     SocketAddrV4::new(Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)), u16::from_be(address.sin_port))
 }
 
-/// A header that names nothing.
+/// A header without buffers.
 fn no_header() -> libc::mmsghdr {
     // SAFETY: all-zero bytes are a valid mmsghdr: null pointers, zero lengths and flags.
     unsafe { zeroed() }
@@ -248,20 +250,20 @@ fn controls_of(header: &libc::msghdr) -> (Option<u64>, Option<u32>) {
     (time_ns, dropped)
 }
 
-/// How a batch was sent.
+/// The result of sending a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sent {
     /// Datagrams that the kernel took.
     pub sent: u64,
     /// Datagrams that it refused; they are skipped.
     pub refused: u64,
-    /// Why it refused the last of those.
+    /// The reason why it refused the last of those.
     pub error: Option<Errno>,
 }
 
-/// Sends datagrams to one address, or if that is `None` to the one that the socket is connected to, in their order. A datagram
-/// that the kernel refuses is skipped and counted. On a blocking socket this waits while its send buffer is full. One system
-/// call for [`BATCH`] datagrams, no allocation.
+/// Sends datagrams in their order to one address, or to that of the connected socket if `None`. A datagram that the kernel refuses
+/// is skipped and counted. On a blocking socket this waits while the send buffer is full. Cost: one system call for
+/// [`BATCH`] datagrams, no allocation.
 pub fn send<'a>(
     socket: impl AsFd,
     to: impl Into<Option<SocketAddrV4>>,
@@ -338,11 +340,10 @@ pub fn send<'a>(
     total
 }
 
-/// Prefers polling the network card over its interrupts, with this many packets a poll. The kernel asks for
-/// CAP_NET_ADMIN.
+/// Makes the kernel prefer polling the network card to its interrupts, with this many packets a poll. Needs CAP_NET_ADMIN.
 ///
 /// # Errors
-/// What `setsockopt` says: `EPERM`, or `ENOPROTOOPT` before Linux 5.11.
+/// The error of `setsockopt`: `EPERM`, or `ENOPROTOOPT` before Linux 5.11.
 pub fn prefer_busy_poll(socket: impl AsFd, budget: u16) -> io::Result<()> {
     set_option(&socket, libc::SO_PREFER_BUSY_POLL, 1)?;
     set_option(&socket, libc::SO_BUSY_POLL_BUDGET, libc::c_int::from(budget.min(i16::MAX as u16) as i16))

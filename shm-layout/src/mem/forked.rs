@@ -12,7 +12,7 @@ pub struct Forked(libc::pid_t);
 /// Forks a child that runs `part`, and ends without running destructors of anything else. A panic ends it badly.
 ///
 /// # Errors
-/// [`io::ErrorKind::Unsupported`] in a process of several threads; what `fork` says.
+/// [`io::ErrorKind::Unsupported`] in a process of several threads; the error of `fork`.
 pub fn fork(part: impl FnOnce()) -> io::Result<Forked> {
     if std::fs::read_dir("/proc/self/task")?.count() != 1 {
         return Err(io::Error::new(
@@ -25,7 +25,7 @@ pub fn fork(part: impl FnOnce()) -> io::Result<Forked> {
         -1 => Err(io::Error::last_os_error()),
         0 => {
             let is_well = catch_unwind(AssertUnwindSafe(part)).is_ok();
-            // SAFETY: ends the process at once; what it leaves behind is the parent's.
+            // SAFETY: the call ends the process at once, and the parent owns all that is left behind.
             unsafe { libc::_exit(i32::from(!is_well)) }
         }
         pid => Ok(Forked(pid)),
@@ -33,10 +33,10 @@ pub fn fork(part: impl FnOnce()) -> io::Result<Forked> {
 }
 
 impl Forked {
-    /// Waits for its end; whether that was a good one.
+    /// Waits for its end. Returns whether the child ended well.
     ///
     /// # Errors
-    /// What `waitpid` says.
+    /// The error of `waitpid`.
     pub fn wait(self) -> io::Result<bool> {
         let mut status = 0;
         // SAFETY: `status` is a place for an integer, and the call is given nothing else of ours.

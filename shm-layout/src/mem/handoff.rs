@@ -1,7 +1,7 @@
-//! Packets with descriptors over Unix sockets: how a daemon hands out memory, and how it learns to whom.
+//! Packets with descriptors over Unix sockets. A daemon hands out memory by them, and learns who its peer is.
 //!
-//! Sockets are SOCK_SEQPACKET: one send is one receive, and a peer that dies is a hang-up. Nothing here allocates by a
-//! peer's word, and descriptors that nobody asked for are closed.
+//! Sockets are SOCK_SEQPACKET: one send is one receive, and a peer that dies is a hang-up. No size that a peer claims leads to an
+//! allocation, and descriptors that were not asked for are closed.
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -23,10 +23,10 @@ pub const MAX_KEPT: usize = 8192;
 /// Most descriptors that [`inherited`] takes: those kept, and the sockets that the service manager listens at.
 pub const MAX_INHERITED: usize = MAX_KEPT + 64;
 
-/// Who is at the other end of a socket, by the kernel's word at the time it connected.
+/// The process at the other end of a socket, as the kernel saw it when it connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
-    /// Process id in our own namespace; 0 when it is in none that we can see.
+    /// Process id in our own namespace; 0 if the process is in none that we can see.
     pub pid: u32,
     /// Effective user.
     pub uid: u32,
@@ -34,32 +34,32 @@ pub struct Peer {
     pub gid: u32,
 }
 
-/// What arrived.
+/// A received packet.
 #[derive(Debug)]
 pub struct Packet {
     /// Bytes at the start of the buffer; 0 means that the peer has hung up.
     pub length: usize,
     /// Descriptors that came with them.
     pub descriptors: Vec<File>,
-    /// The packet was larger than the buffer or carried more than [`MAX_DESCRIPTORS`]: what is here is not all of it.
+    /// Whether the packet was larger than the buffer or had more than [`MAX_DESCRIPTORS`]. Then only a part of it is here.
     pub truncated: bool,
 }
 
 /// Connects to the socket at `path`.
 ///
 /// # Errors
-/// What `connect` says.
+/// The error of `connect`.
 pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     let socket = socket(SocketFlags::CLOEXEC)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket)
 }
 
-/// Whether somebody listens at `path`. Never waits, unlike [`connect`].
+/// Checks whether a process listens at `path`. Unlike [`connect`] it never waits.
 ///
 /// # Errors
-/// What `connect` says: `ConnectionRefused` when nobody does, `WouldBlock` when somebody does and is too busy, `EPROTOTYPE` for
-/// a socket of another kind.
+/// The error of `connect`: `ConnectionRefused` if no process listens, `WouldBlock` if one listens and is too busy, `EPROTOTYPE`
+/// for a socket of another kind.
 pub fn try_connect(path: &Path) -> io::Result<()> {
     let socket = socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
     Ok(rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?)
@@ -68,7 +68,7 @@ pub fn try_connect(path: &Path) -> io::Result<()> {
 /// Listens at `path`, which must not exist.
 ///
 /// # Errors
-/// What `bind` or `listen` says.
+/// The error of `bind` or `listen`.
 pub fn listen(path: &Path) -> io::Result<OwnedFd> {
     let socket = socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
@@ -80,7 +80,7 @@ fn socket(flags: SocketFlags) -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-/// Whether a descriptor that somebody else opened is a socket such as [`listen`] makes.
+/// Whether a descriptor that another process opened is a socket such as [`listen`] makes.
 pub fn is_listener(descriptor: impl AsFd) -> bool {
     use rustix::net::sockopt::{socket_acceptconn, socket_domain, socket_type};
     let descriptor = descriptor.as_fd();
@@ -97,12 +97,12 @@ pub fn accept(listener: impl AsFd) -> io::Result<OwnedFd> {
     Ok(rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?)
 }
 
-/// Who connected.
+/// The process that connected.
 ///
 /// # Errors
-/// What `getsockopt` says.
+/// The error of `getsockopt`.
 pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
-    // Not rustix's: its process ids cannot be 0, which a peer in another namespace has.
+    // rustix has this call too, but its process ids cannot be 0, which is the id of a peer in another namespace.
     let cred = nix::sys::socket::getsockopt(&socket, nix::sys::socket::sockopt::PeerCredentials)?;
     Ok(Peer { pid: cred.pid().unsigned_abs(), uid: cred.uid(), gid: cred.gid() })
 }
@@ -163,7 +163,7 @@ pub struct Inherited {
 }
 
 /// Descriptors that the service manager passed to this process (`LISTEN_FDS`), with their names (`LISTEN_FDNAMES`).
-/// To be called once, early: a second call returns nothing.
+/// Call it once, early: a second call returns nothing.
 pub fn inherited() -> Inherited {
     use std::sync::atomic::{AtomicBool, Ordering};
     static TAKEN: AtomicBool = AtomicBool::new(false);
@@ -189,7 +189,7 @@ pub fn inherited() -> Inherited {
             Some((name, unsafe { OwnedFd::from_raw_fd(raw) }))
         })
         .collect();
-    // Bounded by the names that there are: the count is a mere number.
+    // The loop is bounded by the names, because the count is only a number from the environment.
     Inherited { descriptors, beyond: names.take(count - taken).collect() }
 }
 

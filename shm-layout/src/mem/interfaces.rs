@@ -1,7 +1,7 @@
 //! The host's IPv4 interfaces, by the `ioctl` of netdevice(7).
 //!
-//! `getifaddrs` asks by netlink, a family of sockets that a service need not be allowed. This way asks through an
-//! ordinary IPv4 socket, and no library wraps it safely.
+//! `getifaddrs` asks by netlink, a family of sockets that a service's unit may forbid. This `ioctl` asks through an ordinary IPv4
+//! socket. No library wraps it safely.
 
 use nix::errno::Errno;
 use nix::libc;
@@ -12,12 +12,12 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 
-/// Addresses that may appear between asking how many there are and asking for them.
+/// Spare room for addresses that appear between the two calls: the one for their number and the one for the addresses.
 const SPARE: usize = 8;
 
-/// Each IPv4 address of the host, with the name of its interface (an alias, such as `eth0:1`, where it has one).
+/// Each IPv4 address of the host, with the name of its interface. The name is an alias, such as `eth0:1`, if it has one.
 ///
-/// `socket` is any IPv4 socket: its network namespace is the one that answers.
+/// `socket` is any IPv4 socket. The result is that of its network namespace.
 ///
 /// # Errors
 /// The error of the `ioctl`.
@@ -32,7 +32,7 @@ pub fn ipv4_addresses(socket: impl AsFd) -> io::Result<Vec<(String, Ipv4Addr)>> 
     Ok(requests.iter().map(|request| (name_of(request), address_of(request))).collect())
 }
 
-/// Fills `requests`; returns how many bytes the kernel filled, or would fill if `requests` is empty.
+/// Fills `requests`. Returns the number of bytes that the kernel filled, or that it would fill if `requests` is empty.
 fn list(socket: &impl AsFd, requests: &mut [libc::ifreq]) -> io::Result<usize> {
     let mut list = libc::ifconf {
         ifc_len: size_of_val(requests) as libc::c_int,

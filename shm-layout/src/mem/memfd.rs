@@ -1,4 +1,4 @@
-//! Memory without a name: files that live as long as somebody holds them, and that nobody can shrink under a map.
+//! Memory without a name: files that live as long as a process holds them, and that no process can shrink under a map.
 
 use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, SealFlags};
 use std::fs::File;
@@ -7,11 +7,11 @@ use std::os::fd::AsRawFd;
 
 /// Makes an empty anonymous file that only its owner may open anew. `name` shows up in `/proc/PID/maps`.
 ///
-/// A new memfd has mode 0777, so that whoever is handed a read-only descriptor could open it again for writing; 0600
-/// leaves that to the owner's uid and to root.
+/// A new memfd has mode 0777. A process that is handed a read-only descriptor could then open the file again for writing. Mode
+/// 0600 allows that only to the owner's uid and to root.
 ///
 /// # Errors
-/// What `memfd_create` or `fchmod` says.
+/// The error of `memfd_create` or `fchmod`.
 pub fn create(name: &str) -> io::Result<File> {
     let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::fchmod(&file, Mode::RUSR | Mode::WUSR)?;
@@ -21,52 +21,52 @@ pub fn create(name: &str) -> io::Result<File> {
 /// Fixes the size for ever, so that no map of the file can fault.
 ///
 /// # Errors
-/// What `fcntl` says.
+/// The error of `fcntl`.
 pub fn seal_size(file: &File) -> io::Result<()> {
     Ok(rustix::fs::fcntl_add_seals(file, SealFlags::SHRINK | SealFlags::GROW)?)
 }
 
-/// Lets nobody map or write the file any more, but for maps that exist; and fixes the seals themselves.
+/// Forbids every new writable map of the file and every write to it, and fixes the seals themselves. Existing maps stay.
 ///
 /// # Errors
-/// What `fcntl` says.
+/// The error of `fcntl`.
 pub fn seal_future_writes(file: &File) -> io::Result<()> {
     Ok(rustix::fs::fcntl_add_seals(file, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?)
 }
 
-/// Fixes size, content and the seals themselves, for ever. Who has it open for writing may still lock it.
+/// Fixes size, content and the seals themselves, for ever. A process that has the file open for writing may still lock it.
 ///
 /// # Errors
-/// What `fcntl` says.
+/// The error of `fcntl`.
 pub fn seal_content(file: &File) -> io::Result<()> {
     let all = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
     Ok(rustix::fs::fcntl_add_seals(file, all)?)
 }
 
-/// Whether [`seal_content`] was done to the file, so that it holds what its maker wrote.
+/// Whether [`seal_content`] was done to the file. Then it holds what its maker wrote.
 ///
 /// # Errors
-/// What `fcntl` says.
+/// The error of `fcntl`.
 pub fn is_content_sealed(file: &File) -> io::Result<bool> {
     Ok(rustix::fs::fcntl_get_seals(file)?.contains(SealFlags::WRITE | SealFlags::SEAL))
 }
 
-/// Whether the file is one of [`create`]'s with its size sealed, made by this process's own user: what somebody hands
-/// back as ours.
+/// Whether the file is one of [`create`]'s with a sealed size, made by this process's own user. A daemon checks so a file that a
+/// program hands back.
 ///
 /// # Errors
-/// What `fstat` says.
+/// The error of `fstat`.
 pub fn is_ours(file: &File) -> io::Result<bool> {
     let sealed =
         rustix::fs::fcntl_get_seals(file).is_ok_and(|s| s.contains(SealFlags::SHRINK | SealFlags::GROW));
     Ok(is_own(file)? && sealed)
 }
 
-/// Whether the file is a regular one of this process's own user, whom alone it lets open it anew. This much can be asked
-/// of a descriptor that [`reopen_as_path`] made, too, and opening such a file anew does nothing but that.
+/// Whether the file is a regular file of this process's own user, and only that user may open it anew. This works for a
+/// descriptor that [`reopen_as_path`] made, too. To open such a file anew has no side effect.
 ///
 /// # Errors
-/// What `fstat` says.
+/// The error of `fstat`.
 pub fn is_own(file: &File) -> io::Result<bool> {
     let stat = rustix::fs::fstat(file)?;
     let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
@@ -76,7 +76,7 @@ pub fn is_own(file: &File) -> io::Result<bool> {
 /// Opens the file anew for reading only: the result shares no offset, lock or access mode with the original.
 ///
 /// # Errors
-/// What `open` says: `EACCES` for all but the owner and root.
+/// The error of `open`: `EACCES` for all but the owner and root.
 pub fn reopen_read_only(file: &File) -> io::Result<File> {
     reopen(file, OFlags::RDONLY)
 }
@@ -84,16 +84,16 @@ pub fn reopen_read_only(file: &File) -> io::Result<File> {
 /// Opens the file anew for reading and writing.
 ///
 /// # Errors
-/// As [`reopen_read_only`].
+/// The same as for [`reopen_read_only`].
 pub fn reopen_read_write(file: &File) -> io::Result<File> {
     reopen(file, OFlags::RDWR)
 }
 
-/// A descriptor that stands for the file and can do nothing with it: neither read nor write, map nor lock. Whoever may
-/// open the file can make a descriptor of his own from it.
+/// A descriptor that names the file and can do nothing with it: neither read nor write, map nor lock. A process that may open
+/// the file can make a descriptor of its own from it.
 ///
 /// # Errors
-/// What `open` says.
+/// The error of `open`.
 pub fn reopen_as_path(file: &File) -> io::Result<File> {
     reopen(file, OFlags::PATH)
 }

@@ -29,7 +29,7 @@ pub use reserve::reserve;
 pub struct Map {
     map: Arc<MmapRaw>,
     writable: bool,
-    /// Whether the file had less memory than is mapped: touching the rest makes it.
+    /// Whether the file had less memory than is mapped. To touch the rest allocates it.
     has_holes: bool,
 }
 
@@ -37,7 +37,7 @@ impl Map {
     /// Maps `bytes` of `file` for reading only; the kernel refuses every store through it.
     ///
     /// # Errors
-    /// What `mmap` says, or `InvalidInput` for a length that is no multiple of eight.
+    /// The error of `mmap`, or `InvalidInput` for a length that is no multiple of eight.
     pub fn read_only(file: &File, bytes: u64) -> io::Result<Self> {
         let length = length(bytes)?;
         let map = aligned(length, || MmapOptions::new().len(length).map_raw_read_only(file))?;
@@ -48,7 +48,7 @@ impl Map {
     /// Maps `bytes` of `file` for reading and writing.
     ///
     /// # Errors
-    /// What `mmap` says, or `InvalidInput` for a length that is no multiple of eight.
+    /// The error of `mmap`, or `InvalidInput` for a length that is no multiple of eight.
     pub fn read_write(file: &File, bytes: u64) -> io::Result<Self> {
         let length = length(bytes)?;
         let map = aligned(length, || MmapOptions::new().len(length).map_raw(file))?;
@@ -75,15 +75,15 @@ impl Map {
     }
 }
 
-/// Makes a map that starts on a huge page if that can be had: only then can its pages be collapsed. Kernels give such
-/// addresses by themselves only where huge pages are switched on for the file system.
+/// Makes a map that starts on a huge page if the kernel gives one, because only then can its pages be collapsed. Kernels choose
+/// such addresses by themselves only if huge pages are switched on for the file system.
 fn aligned(length: usize, make: impl Fn() -> io::Result<MmapRaw>) -> io::Result<MmapRaw> {
     let first = make()?;
     let excess = first.as_ptr() as usize % HUGE_PAGE as usize;
     if length < HUGE_PAGE as usize || excess == 0 {
         return Ok(first);
     }
-    // Maps are placed downwards from the last one: one of the excess size moves the next to the boundary.
+    // The kernel places maps downwards from the last one. A map of the excess size moves the next one to the boundary.
     drop(first);
     let _spacer = MmapOptions::new().len(excess).map_anon()?;
     make()

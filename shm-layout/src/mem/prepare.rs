@@ -1,5 +1,5 @@
-//! Making a map ready: the right node's memory, huge pages, no first-touch faults, no swapping. Each step may be refused;
-//! each refusal is reported with its reason and stops nothing.
+//! Prepares a map: memory of the right node, huge pages, no faults at first touch, no swapping. The kernel may refuse each step.
+//! Each refusal is reported with its reason, and the other steps go on.
 
 use super::Map;
 use crate::fault;
@@ -10,37 +10,37 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// How long collapsing into huge pages may go on. Each 2 MiB takes some 5 ms, but waits for work on every core before it
-/// starts: where real-time threads leave the kernel's own none, or memory is in small pieces, that is much longer.
+/// Longest time for collapsing into huge pages. Each 2 MiB takes some 5 ms. Before it starts, the kernel waits for work of its own
+/// on every core. That takes much longer if real-time threads leave it no time, or if memory is in small pieces.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What to do to a map before use.
+/// The steps that prepare a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preparation {
-    /// Take memory from this NUMA node as long as it has some; for files in memory this holds for all who map them.
+    /// Take memory from this NUMA node as long as it has some. For files in memory this holds for every process that maps them.
     pub numa_node: Option<u32>,
-    /// Collapse into huge pages what can be, for a second at most and the 2 MiB then in hand: by far the slowest step,
-    /// some 2.5 ms a MiB, and the one to leave out where opening must be quick beside real-time threads.
+    /// Collapse pages into huge pages, for at most a second and the 2 MiB then in hand. This is by far the slowest step, at some
+    /// 2.5 ms a MiB. Leave it out if opening must be quick beside real-time threads.
     pub huge_pages: bool,
-    /// Touch every page now rather than at the first message.
+    /// Touch every page now, and not at the first message.
     pub prefault: bool,
     /// Forbid the kernel to swap it out.
     pub lock: bool,
 }
 
 impl Preparation {
-    /// Nothing at all: pages arrive as they are touched.
+    /// No step at all: pages arrive as they are touched.
     pub const NONE: Self = Self { numa_node: None, huge_pages: false, prefault: false, lock: false };
-    /// Everything that can be had, from whichever node the kernel chooses.
+    /// Every step but the NUMA node, which the kernel chooses.
     pub const FULL: Self = Self { numa_node: None, huge_pages: true, prefault: true, lock: true };
 }
 
-/// One step of a preparation and how it went.
+/// One step of a preparation and its result.
 #[derive(Debug)]
 pub struct Step {
     /// "NUMA node", "prefault", "lock" or "huge pages".
     pub name: &'static str,
-    /// `Err` carries what the system said.
+    /// `Err` holds the system's error.
     pub result: io::Result<()>,
 }
 
@@ -64,13 +64,13 @@ impl fmt::Display for Step {
 /// Prepares `map`; returns one [`Step`] for each thing asked for.
 pub fn prepare(map: &Map, wanted: Preparation) -> Vec<Step> {
     let mut steps = Vec::new();
-    // Before anything is touched: pages that exist stay where they are.
+    // The node comes before anything is touched, because pages that exist stay where they are.
     if let Some(node) = wanted.numa_node.filter(|_| map.writable) {
         steps.push(Step { name: "NUMA node", result: prefer(map, node) });
     }
-    // Huge pages come after the pages exist, since collapsing fills holes at a higher cost than populating.
-    // In a file system in memory, touching a hole makes a page, for a reader too: only the file's maker may fill it. Locking
-    // touches every page as well.
+    // Huge pages come after the pages exist, because collapsing fills holes at a higher cost than populating.
+    // In a file system in memory, a reader that touches a hole allocates a page too, so only the file's maker may fill it.
+    // Locking touches every page as well.
     let holes = map.has_holes && !fault!("readers_fill_holes");
     let unless_holes = |step: &dyn Fn() -> io::Result<()>| if holes { Err(full_of_holes()) } else { step() };
     if wanted.prefault {
@@ -90,7 +90,7 @@ fn full_of_holes() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "parts of the file have no memory yet")
 }
 
-/// Asks for pages of `node`; of others' once it has no more.
+/// Asks for pages of `node`, and for pages of other nodes once it has no more.
 fn prefer(map: &Map, node: u32) -> io::Result<()> {
     const NODES: usize = 1024;
     let mut nodes = [0_u64; NODES / 64];
@@ -98,7 +98,7 @@ fn prefer(map: &Map, node: u32) -> io::Result<()> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "nodes are numbered from 0 to 1023"));
     };
     *word = 1 << (node % 64);
-    // One more than there are: the kernel takes one off (mbind(2), under BUGS).
+    // The count is one more than there are, because the kernel takes one off (mbind(2), under BUGS).
     let count = NODES + 1;
     // SAFETY: the range is the whole of a map that we hold, and `nodes` has the bits that `count` tells of. A policy
     // changes where pages that do not exist yet will come from, and nothing about those that do.
@@ -126,7 +126,7 @@ fn collapse(map: &Map) -> io::Result<()> {
     })
 }
 
-/// Collapses piece by piece, since one call for all of them cannot be given up. The first refusal counts; the pieces after
+/// Collapses piece by piece, because one call for all of them could not be stopped. The first refusal is reported. The pieces after
 /// it are tried all the same, unless this kernel does not do it at all.
 fn collapse_each(
     pieces: impl ExactSizeIterator<Item = usize>,

@@ -12,12 +12,12 @@ const PIECE: u64 = 2 << 20;
 /// Reserves the first `bytes` of `file`, which becomes at least that long.
 ///
 /// # Errors
-/// What `posix_fallocate` says; never `EINTR`.
+/// The error of `posix_fallocate`; never `EINTR`.
 pub fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     Ok(in_pieces(bytes, |at, length| posix_fallocate(file, at, length))?)
 }
 
-/// Calls `reserve` with the offset and the length of one piece after another, again if a signal came in between.
+/// Calls `reserve` with the offset and the length of one piece after another, and again if a signal came in between.
 fn in_pieces(bytes: u64, mut reserve: impl FnMut(i64, i64) -> Result<(), Errno>) -> Result<(), Errno> {
     let mut at = 0;
     while at < bytes {

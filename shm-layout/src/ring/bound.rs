@@ -1,4 +1,5 @@
-//! How far a ring has come, asked by a daemon that ends it while its publisher may still be at work, or may have damaged it.
+//! The tail of a ring, or a bound of it, for a daemon that ends the ring while its publisher may still be at work, or may have
+//! damaged it.
 
 use crate::error::Corrupt;
 use crate::layout::geometry::{GRANULE, MAX_COUNT, MAX_SEQUENCE};
@@ -7,10 +8,10 @@ use crate::ring::locate::{Found, Locator, Miss, Place, TAIL_STEPS};
 use crate::ring::sync_points::{lazy, window};
 use crate::ring::writer::LAZY_EVERY;
 
-/// How often [`Locator::tail_bound`] searches for the exact tail.
+/// Most searches of [`Locator::tail_bound`] for the exact tail.
 const BOUND_ATTEMPTS: usize = 16;
 
-/// How far a ring has come, as far as it can be told while its publisher may go on.
+/// The tail of a ring, as far as it can be known while its publisher may go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TailBound {
     /// The place where the next message will stand.
@@ -35,16 +36,19 @@ impl TailBound {
 impl Locator {
     /// The tail, or an upper bound of it: for a daemon that ends a segment whose publisher may still be at work.
     ///
-    /// Every message and gap that had been committed when this was called has a sequence below [`TailBound::next_sequence`]. So
-    /// has all that a reader handed out before the call, if both sides order that by a fence (`SeqCst`). A bound that is not exact lies at most 64 sequences above the tail at the end of
-    /// the call. The work is bounded: at most 16 searches of 256 records each, a few milliseconds; nothing is waited for,
-    /// and no bytes of the segment, whoever wrote them, make this panic.
+    /// - Every message and gap that had been committed when this was called has a sequence below
+    ///   [`TailBound::next_sequence`]. So has every message that a reader handed out before the call, if both sides order that
+    ///   by a fence (`SeqCst`).
+    /// - A bound that is not exact lies at most 64 sequences above the tail at the end of the call.
+    /// - The work is at most 16 searches of 256 records each, a few milliseconds. It waits for nothing, and no bytes of the
+    ///   segment make it panic.
     ///
-    /// The high half of a sequence stands in the lazy line alone, and in gap records. A publisher that means harm can
-    /// therefore claim any sequence, as it could by publishing a gap.
+    /// The high half of a sequence is in the lazy line and in gap records alone. A publisher that means harm can therefore claim
+    /// any sequence, as it could by publishing a gap.
     ///
     /// # Errors
-    /// [`Corrupt`] when lazy line, index and records contradict each other. A publisher that only is fast never causes it.
+    /// [`Corrupt`] when lazy line, index and records contradict each other. A correct publisher never causes it, however fast it
+    /// is.
     pub fn tail_bound(&self) -> Result<TailBound, Corrupt> {
         let before = self.progress();
         for _ in 0..BOUND_ATTEMPTS {
@@ -54,8 +58,8 @@ impl Locator {
                 Err(Miss::Overrun) => std::hint::spin_loop(),
             }
         }
-        // Whatever was committed before the call is counted by now, or is one of the messages since the last count: the
-        // publisher has gone on meanwhile, and it counts a gap before it goes on.
+        // Every record that was committed before the call is counted by now, or is one of the messages since the last count:
+        // the publisher has gone on meanwhile, and it counts a gap before it goes on.
         let now = self.progress();
         let (published, frontier) = now;
         let count = self.start().sequence - 1..MAX_SEQUENCE;
@@ -65,13 +69,13 @@ impl Locator {
         Ok(TailBound::AtMost { next: (published + 1 + LAZY_EVERY).min(MAX_SEQUENCE) })
     }
 
-    /// Two words that change whenever a publisher is fast enough to escape a search: lazy count and frontier.
+    /// The lazy count and the frontier. One of them changes whenever a publisher is fast enough to escape a search.
     fn progress(&self) -> (u64, u64) {
         let frontier = window::frontier_before_loads(&self.cells.header);
         (lazy::peek(&self.cells.header), frontier)
     }
 
-    /// The tail, if something else than the lazy line says so too.
+    /// The tail, if another word than the lazy line confirms it.
     fn proved_tail(&self) -> Result<Place, Miss> {
         let hint = self.hint()?;
         let (place, found) = self.walk(hint, u64::MAX, TAIL_STEPS)?;
@@ -82,7 +86,7 @@ impl Locator {
         Ok(place)
     }
 
-    /// Accepts an empty place where the lazy line says that a sequence is due, if something else says so too.
+    /// Accepts an empty place where the lazy line says that a sequence is due, if another word confirms it.
     pub(crate) fn confirm(&self, place: Place) -> Result<(), Miss> {
         if self.is_explained(place)? {
             return Ok(());
@@ -97,8 +101,8 @@ impl Locator {
         }
     }
 
-    /// Whether the ring says that an empty place is that of its sequence: by where it begins, by a control record or a
-    /// small pad right before the place, or by the message or gap before, from which it is found.
+    /// Whether the ring confirms that an empty place is that of its sequence. It does so if the place is the ring's first, if a
+    /// control record or a small pad stands right before it, or if the message or gap before leads to it.
     fn is_explained(&self, place: Place) -> Result<bool, Miss> {
         if place == self.start() {
             return Ok(true);

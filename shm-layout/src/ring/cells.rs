@@ -1,7 +1,7 @@
-//! Shared words: a slice of atomics that somebody else may be writing, kept mapped for as long as it is held.
+//! Shared words: a slice of atomics that another process may be writing. It stays mapped as long as it is held.
 //!
-//! This is the only door to shared memory. No `&[u8]` and no `&T` is ever formed over it; readers use relaxed loads
-//! of at most eight bytes, which the standard library documents as the operations allowed on read-only pages.
+//! All access to shared memory goes through here. No `&[u8]` and no `&T` is ever formed over it. Readers use relaxed loads of at
+//! most eight bytes, the operations that the standard library documents as allowed on read-only pages.
 
 use crate::layout::geometry::WORD;
 use crate::sync::{AtomicU64, Ordering};
@@ -11,14 +11,14 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A run of shared 8-byte words, at least one, and a share in whatever keeps them mapped.
+/// A run of shared 8-byte words, at least one, and a share in the owner that keeps them mapped.
 #[derive(Clone)]
 pub struct Cells {
     words: NonNull<AtomicU64>,
-    /// The index of the last one, which also is the mask for indexes that wrap.
+    /// The index of the last word, which is also the mask for indexes that wrap.
     last: usize,
-    /// Unmaps when the last holder goes; never looked at, and therefore one pointer and not two: whoever publishes or
-    /// receives has cells among the few lines that it needs for each message.
+    /// Cold field. It unmaps the memory when the last holder is dropped. It is one pointer and not two, because publishers and
+    /// readers have cells among the few lines that they need for each message.
     _owner: Arc<Box<dyn Any + Send + Sync>>,
 }
 
@@ -32,7 +32,7 @@ impl Cells {
     ///
     /// # Safety
     /// `words` is aligned to eight bytes, and `len` words from it stay mapped readable for as long as `owner` lives.
-    /// Whoever stores through the result holds a writable map.
+    /// A caller that stores through the result holds a writable map.
     ///
     /// # Panics
     /// When there is no word.
@@ -56,29 +56,29 @@ impl Cells {
         Self { words, last, _owner: Arc::new(Box::new(owner)) }
     }
 
-    /// Word number `number` of a ring that is all of these; there is a power of two of them.
+    /// Word number `number`, modulo the number of words, which is a power of two.
     #[inline(always)]
     pub fn wrapped(&self, number: u64) -> &AtomicU64 {
-        // SAFETY: whatever the number, what is left of it under the mask is at most the index of the last word.
+        // SAFETY: the mask makes any number at most the index of the last word.
         let word = unsafe { self.words.add(number as usize & self.last) };
         // SAFETY: as in `deref`.
         unsafe { word.as_ref() }
     }
 
-    /// The word at `position`, in bytes since such a ring began.
+    /// The word at `position`, in bytes since the ring began, if these words are the ring's.
     #[inline(always)]
     pub fn word_at(&self, position: u64) -> &AtomicU64 {
         self.wrapped(position / WORD)
     }
 
-    /// The `bytes` from `position` on, a number of words; none if they cross the end of the ring.
+    /// The words of the `bytes` from `position` on; none if they cross the end of the ring. `bytes` is a multiple of eight.
     #[inline(always)]
     pub fn run_at(&self, position: u64, bytes: u64) -> Option<&[AtomicU64]> {
         let at = (position / WORD) as usize & self.last;
         self.get(at..at + (bytes / WORD) as usize)
     }
 
-    /// Makes zero the words at `from`, `from + step` and so on, before `to`, which is a number of steps away.
+    /// Stores zero in the words at `from`, `from + step` and so on, up to and without `to`, which is a number of steps away.
     #[inline(always)]
     pub fn zero_each(&self, from: u64, to: u64, step: u64) {
         let zero_first = |line: &[AtomicU64]| line[0].store(0, Ordering::Relaxed);
@@ -97,7 +97,7 @@ impl Cells {
         }
     }
 
-    /// Bytes of all these words.
+    /// The size of all words, in bytes.
     #[inline(always)]
     pub fn bytes(&self) -> u64 {
         (self.last as u64 + 1) * WORD

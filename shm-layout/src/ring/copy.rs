@@ -1,15 +1,21 @@
 //! Moving payload between private bytes and shared words.
 //!
-//! Payload words are relaxed atomics: they may be overwritten while they are read, and the reader's window check says
-//! afterwards whether they were. On the writer's side, what shares a line with its header is loaded word by word, because the
-//! caller has often just put it together from small pieces, which a wide load would have to wait for. All else goes through
-//! vector registers on x86-64, in inline assembly, because the compiler never merges atomics and a word loop leaves most
-//! of the store bandwidth unused. The argument for that one exception: the assembly performs the loads (or stores) of the
-//! word loop, in some order, some of them twice, each of the pieces the hardware makes at least a byte; the protocol asks
-//! no more of payload than that each byte read was written at some time (the fences before and after decide whether it
-//! was the right time), so tearing between words or inside them changes nothing. The compiler may assume nothing about the
-//! memory behind an assembly block, so no data race exists in its eyes. Model-checked and interpreted builds keep the word
-//! loop.
+//! Payload words are relaxed atomics. The writer may overwrite them while a reader reads them, and the reader's window check says
+//! afterwards whether it did.
+//!
+//! # Two ways to copy
+//! - *Word by word*: on the writer's side, the bytes that share a line with their header. The caller has often just stored them in
+//!   small pieces, and a wide load would have to wait for all of these stores. Model-checked and interpreted builds copy
+//!   everything so.
+//! - *Vector registers*, in inline assembly on x86-64: all other bytes. The compiler never merges atomics, and a loop over words
+//!   leaves most of the store bandwidth unused.
+//!
+//! # Why the assembly is correct
+//! 1. It performs the loads (or stores) of the loop over words, in some order, some of them twice. The hardware splits them into
+//!    pieces of at least a byte.
+//! 2. The protocol asks one thing of payload: each byte that is read was written at some time. The fences before and after decide
+//!    whether it was the right time. So tearing between words or inside them changes nothing.
+//! 3. The compiler may assume nothing about the memory behind an assembly block, so it sees no data race.
 
 use crate::sync::{AtomicU64, Ordering};
 use std::iter::zip;
@@ -17,11 +23,11 @@ use std::iter::zip;
 /// Payload words that share a line with their record's header.
 pub const INLINE_WORDS: usize = 6;
 
-/// Asks for the line of `word`, to be stored to soon. No promise and no effect but on time.
+/// Prefetches the line of `word` for a store. It affects the time of that store and nothing else.
 #[inline(always)]
 pub fn fetch_to_store(word: &AtomicU64) {
     #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-    // SAFETY: a hint: it changes no byte of memory and no register, and CPUs that do not know it do nothing.
+    // SAFETY: the hint changes no byte of memory and no register, and a CPU that does not know it does nothing.
     unsafe {
         std::arch::asm!("prefetchw [{}]", in(reg) word.as_ptr(), options(nostack, preserves_flags, readonly));
     }
@@ -29,7 +35,7 @@ pub fn fetch_to_store(word: &AtomicU64) {
     let _ = word;
 }
 
-/// Up to eight bytes as a word, the rest of it zeros. In pieces of fixed size: a copy of any other length is a call.
+/// Up to eight bytes as a word, filled up with zeros. It loads pieces of fixed size, because a copy of variable length is a call.
 #[inline(always)]
 fn load_piece(piece: &[u8]) -> u64 {
     let mut word = [0; 8];
@@ -43,8 +49,8 @@ fn load_piece(piece: &[u8]) -> u64 {
     u64::from_ne_bytes(word)
 }
 
-/// Copies longer runs, in registers as wide as the processor has. Whoever copies keeps one, because to ask the processor
-/// each time would take a line and a page that many who wait for their turn do not find in their caches.
+/// Copies longer runs, in registers as wide as the processor has. Each writer and reader keeps one. To ask the processor each
+/// time would touch one more line and page, and a process that shares its CPU with many finds these cold.
 #[derive(Debug, Clone, Copy)]
 pub struct Copier {
     #[cfg_attr(not(all(target_arch = "x86_64", not(loom), not(miri))), expect(dead_code))]
@@ -52,7 +58,7 @@ pub struct Copier {
 }
 
 impl Copier {
-    /// The one for this processor.
+    /// The copier for this processor.
     pub fn of_this_processor() -> Self {
         #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
         return Self { has_avx: std::arch::is_x86_feature_detected!("avx") };
@@ -60,8 +66,8 @@ impl Copier {
         return Self { has_avx: false };
     }
 
-    /// Stores what of a message does not share a line with its header, which are all but the first `INLINE` bytes, and
-    /// returns what does. Of that there may be stored some or none. What follows in the last word is undefined.
+    /// Stores the bytes of a message that do not share a line with its header: all but the first `INLINE` bytes. Returns those
+    /// first bytes; the call may have stored some of them too. The bytes behind the payload in the last word are undefined.
     ///
     /// # Panics
     /// When the words have no room for all of it.
@@ -88,12 +94,12 @@ impl Copier {
         load_words(&words[..bytes.len().div_ceil(8)], bytes);
     }
 
-    /// Loads the payload words of a whole record, from behind its header to the end of its last line, whatever part of them
-    /// the message takes: no branch depends on its length but those over lines. Fastest if `bytes` lie in their lines as the
-    /// words do, 16 bytes behind the start of one: then no piece crosses a line, neither there nor here.
+    /// Loads the payload words of a whole record, from behind its header to the end of its last line, also those behind the
+    /// message. So the copy needs no branch on the length, but for the loop over lines. It is fastest if `bytes` begin 16
+    /// bytes behind the start of a cache line, as the words do: then no copied piece crosses a line on either side.
     ///
     /// # Panics
-    /// Unless there are [`INLINE_WORDS`] words and a number of whole lines, and exactly as many bytes.
+    /// Unless the words are [`INLINE_WORDS`] and a number of whole lines, and there are exactly as many bytes.
     #[inline(always)]
     pub fn load_lines(self, words: &[AtomicU64], bytes: &mut [u8]) {
         #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
@@ -151,8 +157,8 @@ fn store_pair(words: &[AtomicU64; 2], pieces: &[[u8; 8]; 2]) {
     zip(words, pieces).for_each(store_piece);
 }
 
-/// Stores what shares a line with its header. It is loaded word by word: the caller has often just put the source together
-/// from small pieces, which a wide load would have to wait for.
+/// Stores the bytes that share a line with their header. It loads them word by word, because the caller has often just stored
+/// them in small pieces, and a wide load would have to wait for all of these stores.
 ///
 /// # Panics
 /// When there are more bytes than room.
@@ -198,7 +204,7 @@ mod wide {
     use super::{AtomicU64, Copier};
     use std::arch::asm;
 
-    /// Stores two words at once that are loaded one by one: half the stores, of which a processor does few at a time.
+    /// Loads two words one by one and stores them at once. This halves the stores, of which a processor does few at a time.
     #[inline(always)]
     pub(super) fn store_pair(words: &[AtomicU64; 2], pieces: &[[u8; 8]; 2]) {
         // SAFETY: both are 16 bytes; the destination is shared words behind `UnsafeCell`, mapped writable by the promise of
@@ -217,7 +223,7 @@ mod wide {
     }
 
     impl Copier {
-        /// At least 32 bytes.
+        /// Copies at least 32 bytes.
         #[inline(always)]
         pub(super) fn store_from(self, words: &[AtomicU64], bytes: &[u8], skip: usize) {
             assert!(words.len() * 8 >= bytes.len() && bytes.len() >= 32);
@@ -226,7 +232,7 @@ mod wide {
             unsafe { self.copy(bytes.as_ptr(), words.as_ptr() as *mut u8, skip, bytes.len()) }
         }
 
-        /// At least 32 bytes.
+        /// Copies at least 32 bytes.
         #[inline(always)]
         pub(super) fn load_long(self, words: &[AtomicU64], bytes: &mut [u8]) {
             assert!(words.len() * 8 >= bytes.len() && bytes.len() >= 32);
@@ -235,8 +241,8 @@ mod wide {
             unsafe { self.copy(words.as_ptr().cast(), bytes.as_mut_ptr(), 0, bytes.len()) }
         }
 
-        /// Both are the payload part of a record: the rest of its first line, and whole lines. What most messages have
-        /// comes without a branch, and from where it is before the length is known.
+        /// Copies the payload part of a record: the rest of its first line, and whole lines. The part that most messages have
+        /// needs no branch, and its address does not depend on the length.
         #[inline(always)]
         pub(super) fn load_whole(self, words: &[AtomicU64], bytes: &mut [u8]) {
             const INLINE: usize = super::INLINE_WORDS * 8;
@@ -267,7 +273,7 @@ mod wide {
             }
         }
 
-        /// Both are whole lines.
+        /// Copies whole lines.
         #[inline(always)]
         pub(super) fn load_run(self, words: &[AtomicU64], bytes: &mut [u8]) {
             assert!(words.len() * 8 == bytes.len() && bytes.len() >= 64);
@@ -276,10 +282,10 @@ mod wide {
             unsafe { self.copy_lines(words.as_ptr().cast(), bytes.as_mut_ptr(), 0, bytes.len()) };
         }
 
-        /// Copies `length` bytes but for the first `skip`, which leaves whole lines, one at least.
+        /// Copies `length` bytes without the first `skip`. The rest is whole lines, at least one.
         ///
         /// # Safety
-        /// As for `copy`.
+        /// The same as for `copy`.
         #[inline(always)]
         unsafe fn copy_lines(self, from: *const u8, to: *mut u8, skip: usize, length: usize) {
             if self.has_avx {
@@ -291,8 +297,7 @@ mod wide {
             }
         }
 
-        /// Copies `length` bytes, at least 32, but for the first `skip`: as `copy_wide` where the processor can, then the
-        /// rest.
+        /// Copies `length` bytes, at least 32, without the first `skip`: by `copy_wide` if the processor has AVX, then the rest.
         ///
         /// # Safety
         /// So many bytes can be read at `from` and written at `to`, by this thread or as shared words, and do not overlap.
@@ -308,11 +313,12 @@ mod wide {
         }
     }
 
-    /// Copies from `skip` on for as long as there are 64 bytes, and returns how far it came. In pieces of 32 bytes, none
-    /// of which crosses a line where it is stored if `to + skip` begins one, nor where it is loaded if `from + skip` does.
+    /// Copies from `skip` on as long as 64 bytes are left, and returns the index of the first byte that is not copied. The pieces
+    /// have 32 bytes. None crosses a cache line at its destination if `to + skip` is 64-byte aligned, nor at its source if
+    /// `from + skip` is.
     ///
     /// # Safety
-    /// As for [`Copier::copy`], with 64 bytes left at least; the processor has AVX.
+    /// The same as for [`Copier::copy`]; at least 64 bytes are left, and the processor has AVX.
     #[inline(always)]
     unsafe fn copy_wide(from: *const u8, to: *mut u8, skip: usize, length: usize) -> usize {
         let mut done = skip;
@@ -363,9 +369,9 @@ mod wide {
             done += 64;
         }
         #[cfg(not(target_feature = "avx"))]
-        // SAFETY: there is AVX. It clears the upper halves, and the compiler is told that nothing outlives it in these
-        // registers: a caller that is built for AVX where this is not may keep values there. Without it, what follows in the
-        // lower halves alone would wait for the upper ones on some processors.
+        // SAFETY: there is AVX. `vzeroupper` clears the upper halves of the registers. The compiler is told that no value
+        // survives in these registers, because a caller that is built for AVX may keep values there. Without it, later
+        // instructions on the lower halves would wait for the upper halves on some processors.
         unsafe {
             asm!(
                 "vzeroupper",
@@ -379,11 +385,11 @@ mod wide {
         done
     }
 
-    /// Copies what `skip` leaves of `length` bytes, at least 32, in pieces of 16. The last 32 bytes at once, some of them a
-    /// second time or from those to skip, rather than piece by piece.
+    /// Copies `length` bytes, at least 32, without the first `skip`, in pieces of 16. It copies the last 32 bytes at once instead
+    /// of piece by piece; some of them may be copied twice, or belong to those that are skipped.
     ///
     /// # Safety
-    /// As for [`Copier::copy`].
+    /// The same as for [`Copier::copy`].
     #[inline(always)]
     unsafe fn copy_rest(from: *const u8, to: *mut u8, skip: usize, length: usize) {
         // SAFETY: the caller promised both runs, and no piece reaches beyond the last byte, because none begins after

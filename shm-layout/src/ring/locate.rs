@@ -1,9 +1,9 @@
 //! Finding places in a ring: its tail, its oldest safe record, a given sequence.
 //!
-//! The cold path of joiners, lapped readers, tools and successors. Relies on the index, which holds for each sequence
-//! the position from which to look for it (its record, or the pads and control records right before it), and for the
-//! next sequence the tail (or the gap right before it). Everything read is a claim: every place returned was verified by the record's own sequence
-//! and the frontier, and every loop is bounded.
+//! Joiners, lapped readers, tools and successors use it; no message passes through it. It relies on the index. The index holds
+//! for each sequence the position from which to look for it: its record, or the pads and control records right before it. For
+//! the next sequence it holds the tail, or the gap right before it. Every word that is read is a claim: a place is returned
+//! only after the record's own sequence and the frontier have confirmed it, and every loop is bounded.
 
 use crate::error::Corrupt;
 use crate::layout::geometry::{GRANULE, Geometry, MAX_COUNT, MAX_SEQUENCE, WORD};
@@ -18,15 +18,15 @@ use thiserror::Error;
 
 pub use super::bound::TailBound;
 
-/// How often a search starts again because the writer overran it, before it settles for a place that was overwritten.
+/// Number of times that a search starts again because the writer overran it. After that it returns an overwritten place.
 #[cfg(not(loom))]
 const ATTEMPTS: usize = 100;
 #[cfg(loom)]
 const ATTEMPTS: usize = 1;
-/// Records that a walk to the tail passes at most: some more than there can be between a hint and the tail of its time.
+/// Most records that a walk to the tail passes: some more than there can be between a hint and the tail of its time.
 pub(crate) const TAIL_STEPS: u64 = 4 * LAZY_EVERY;
 
-/// A lazy line that has moved by less has not passed over all numbers of the low half of a sequence.
+/// A lazy line that has moved by less than this has not passed over all numbers of the low half of a sequence.
 const LOW_HALF: u64 = 1 << 31;
 
 /// A record boundary and the sequence that is due there.
@@ -39,11 +39,11 @@ pub struct Place {
 }
 
 impl Place {
-    /// Where every ring begins.
+    /// The beginning of every ring.
     pub const START: Self = Self { position: 0, sequence: 1 };
 }
 
-/// Why a place could not be found.
+/// The reason why a place could not be found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum LocateError {
@@ -63,17 +63,17 @@ pub enum LocateError {
         /// The sequence of the next message.
         next: u64,
     },
-    /// Something else wrote to the segment.
+    /// Another program wrote to the segment.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
 }
 
-/// Why a search has to begin again, or cannot succeed.
+/// The reason why a search begins again, or cannot succeed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Miss {
-    /// The writer was faster: what was looked at is, or may be, another record by now.
+    /// The writer was faster: the record that was looked at may be another one by now.
     Overrun,
-    /// Something else wrote to the segment.
+    /// Another program wrote to the segment.
     Corrupt(Corrupt),
 }
 
@@ -83,7 +83,7 @@ impl From<Corrupt> for Miss {
     }
 }
 
-/// What stands at a place.
+/// The contents of a place.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Found {
     /// Nothing committed yet.
@@ -105,11 +105,11 @@ impl Locator {
         Self { cells, geometry }
     }
 
-    /// A place behind everything that was published before this call: where the next message will stand, or, while a
-    /// publisher is at work, where one stands that came during the call.
+    /// A place behind every message that was published before this call. The next message will stand there. While a publisher
+    /// is at work, a message that came during the call may stand there already.
     ///
-    /// If the publisher overwrites each such place at once, it is one that was overwritten: a reader that begins there is told
-    /// that it was lapped, and how many messages it missed since.
+    /// If the publisher overwrites each such place at once, the result is an overwritten place. A reader that begins there
+    /// learns that it was lapped, and how many messages it missed since.
     ///
     /// # Errors
     /// [`LocateError::Corrupt`].
@@ -143,15 +143,15 @@ impl Locator {
             return Err(Corrupt { position: frontier, sequence: 0, word: published }.into());
         }
         let behind = frontier.checked_sub(self.geometry.capacity + GRANULE).map(|p| p & !(GRANULE - 1));
-        // A ring of which nothing has been overwritten yet can be read from its start.
+        // If nothing in the ring has been overwritten yet, its start is readable.
         Ok(behind.map_or(self.start(), |position| Place { position, sequence: published + 1 }))
     }
 
-    /// The oldest place that the writer will not overwrite before its next chunk. The index reaches back as many
-    /// sequences as it has entries; where gaps use them up, older messages that are still in the ring are not found.
+    /// The oldest place that the writer will not overwrite before its next chunk. The index reaches back as many sequences as it
+    /// has entries. If gaps use up the entries, older messages that are still in the ring are not found.
     ///
-    /// A publisher that overwrites the place before it has been looked at is given twice the room at each further try. If
-    /// no place lasts, the answer is that of [`tail`](Self::tail).
+    /// If the publisher overwrites the place before it has been looked at, each further try leaves twice the room. If no place
+    /// lasts, the result is that of [`tail`](Self::tail).
     ///
     /// # Errors
     /// [`LocateError::Corrupt`].
@@ -171,8 +171,8 @@ impl Locator {
         if safe == 0 {
             return self.verify(self.start());
         }
-        // Positions in the index grow with the sequence. Entries that the writer has reused meanwhile name
-        // positions from the newest on and count as too old, which they are.
+        // Positions in the index grow with the sequence. An entry that the writer has reused meanwhile names a position
+        // from the newest on, and its old sequence counts as too old.
         let (mut low, mut high) =
             (newest.sequence.saturating_sub(self.geometry.index_entries - 1).max(1), newest.sequence);
         let mut oldest = newest;
@@ -189,8 +189,8 @@ impl Locator {
         self.verify(oldest)
     }
 
-    /// The place of message `sequence`, of the gap that covers it, or of the next message to come. O(1), but for
-    /// messages that gaps have put beyond the index's reach: these cost a walk, where there is one.
+    /// The place of message `sequence`, of the gap that covers it, or of the next message to come. It takes O(1). A message that
+    /// gaps have put beyond the index's reach takes a walk, if one leads to it.
     ///
     /// # Errors
     /// [`LocateError::TooOld`] with the oldest left, [`LocateError::NotYet`], or [`LocateError::Corrupt`].
@@ -198,7 +198,7 @@ impl Locator {
         if let Some(sought) = self.retry(|attempt| self.seek_now(sequence, attempt))? {
             return sought;
         }
-        // Nothing lasts long enough to be looked at.
+        // No place lasts long enough to be looked at.
         let tail = self.tail()?;
         match sequence.cmp(&tail.sequence) {
             Less => Err(LocateError::TooOld { sequence, oldest: tail.sequence }),
@@ -236,7 +236,7 @@ impl Locator {
         Ok(Err(LocateError::TooOld { sequence, oldest: start.sequence }))
     }
 
-    /// Where the ring began.
+    /// The ring's first place.
     pub(super) fn start(&self) -> Place {
         let first = self.cells.header[FIRST_SEQUENCE].load(Ordering::Relaxed);
         Place { position: 0, sequence: first.clamp(1, MAX_SEQUENCE) }
@@ -257,8 +257,8 @@ impl Locator {
         match ahead {
             0 => Ok(place),
             _ if cfg!(mutant = "no_lazy_recheck") => Ok(place),
-            // The entry may be that of a later sequence by now: then the record that it leads to has another number, in
-            // the low half already. A publisher of key messages moves the line on with each.
+            // The entry may belong to a later sequence by now. Then the low half of the number in its record differs. A
+            // publisher of key messages moves the line on with each of them.
             1..LOW_HALF => match self.inspect(place) {
                 Ok(Found::Record { .. }) => Ok(place),
                 _ => Err(Miss::Overrun),
@@ -267,8 +267,8 @@ impl Locator {
         }
     }
 
-    /// What the index says of a sequence. It holds for those that the lazy line counts and for the next one; the
-    /// entries of all others may be reused, and then name positions not before the one of the next.
+    /// The index entry of a sequence. It holds for sequences that the lazy line counts and for the next one. The entries of all
+    /// others may be reused; they then name no position before that of the next sequence.
     pub(super) fn indexed(&self, sequence: u64) -> u64 {
         let entry = (sequence & (self.geometry.index_entries - 1)) as usize;
         index::peek(&self.cells.index, entry) & !(GRANULE - 1)
@@ -287,8 +287,8 @@ impl Locator {
         })
     }
 
-    /// Whether a reader that waits at `position` would find something there now: a record, or that it was overtaken.
-    /// For those who watch on behalf of sleepers; wakes one too many rather than one too few.
+    /// Whether a reader that waits at `position` has a reason to look: a record stands there, or the reader was overtaken. The
+    /// daemon's waker asks this for sleeping readers. In doubt the answer is yes.
     pub fn is_ready(&self, position: u64) -> bool {
         let commit = commit::peek(self.cells.data.word_at(position & !(GRANULE - 1)));
         let frontier = window::frontier(&self.cells.header);
@@ -347,7 +347,7 @@ impl Locator {
         Ok(Found::Record { commit, sequence, after: Place { position: end, sequence: next } })
     }
 
-    /// Searches until the writer did not overrun the search; `None` if it always did.
+    /// Repeats a search until the writer did not overrun it; `None` if it did each time.
     fn retry<T>(&self, mut search: impl FnMut(usize) -> Result<T, Miss>) -> Result<Option<T>, Corrupt> {
         for attempt in 0..ATTEMPTS {
             match search(attempt) {

@@ -1,7 +1,7 @@
-//! The protocol under loom: every order of steps, every stale value that the memory model lets a reader see.
+//! The protocol under loom, which plays every order of steps and every stale value that the memory model lets a reader see.
 //!
-//! Each model is a [`Story`] of one writer and its readers that must hold in all of them. `tests/loom.rs` runs the
-//! models, and once more for each mutant of the protocol, which one of them must break.
+//! Each model is a [`Story`] of one writer and its readers that must hold in all executions. `tests/loom.rs` runs the models,
+//! and once more for each mutant of the protocol; each mutant must break one of them.
 
 mod charter;
 mod story;
@@ -44,7 +44,7 @@ fn two_readers() {
     });
 }
 
-/// What a lap ago was payload stands where the next record is awaited.
+/// Payload of the lap before stands where a reader awaits the next record.
 #[test]
 fn old_payload_at_the_tail() {
     explore("old_payload_at_the_tail", 2, || {
@@ -67,7 +67,7 @@ fn lapped_while_copying() {
     });
 }
 
-/// Two records are known to be there from the lazy line alone, and copied together.
+/// A reader knows of two records from the lazy line alone, and copies them together.
 #[test]
 fn taken_together() {
     explore("taken_together", 2, || {
@@ -78,7 +78,7 @@ fn taken_together() {
     });
 }
 
-/// The second of them is overwritten last, and only the check of the window tells.
+/// The writer overwrites the second of them last. Only the check of the window notices.
 #[test]
 fn lapped_while_taking_together() {
     explore("lapped_while_taking_together", 2, || {
@@ -174,7 +174,7 @@ fn sought_while_publishing() {
 
 #[test]
 fn joined_around_a_gap() {
-    // One that the index has room for, one that uses all of it, and one that ends where it began.
+    // The three gaps: the index has room for the first, the second uses all of it, and the third ends where it began.
     for to in [3, 9, 5] {
         explore("joined_around_a_gap", 1, move || {
             let mut story = Story::begin();
@@ -215,8 +215,8 @@ fn lapped_while_walking() {
     });
 }
 
-/// A gap's words change, while they are read, into those of a gap whose first sequence looks the same in a commit word, and
-/// is that of no record.
+/// While a gap's words are read, they become those of another gap. Its first sequence looks the same in a commit word, and
+/// belongs to no record.
 #[test]
 fn lapped_while_seeking() {
     const HIGH: u64 = 1 << 32;
@@ -240,7 +240,7 @@ fn the_end_comes_last() {
     });
 }
 
-/// The zero at a lapped reader's position is one that cleans a later lap: not the end, though the state says so.
+/// The zero at a lapped reader's position cleans a later lap. It is not the end, though the state says *closed*.
 #[test]
 fn lapped_at_the_end() {
     explore("lapped_at_the_end", 1, || {
@@ -264,7 +264,7 @@ fn closed_and_opened_again() {
     });
 }
 
-/// Tries a death right before each store of `life`, a takeover, and one more message. The reader is there before.
+/// Tries a death right before each store of `life`, then a takeover and one more message. The reader attaches before.
 fn every_death(
     name: &'static str,
     before: &'static [Do],
@@ -303,7 +303,7 @@ fn joining(story: &Story) -> Watch {
     story.joining(2, Locator::tail)
 }
 
-/// What the dead left half written above the tail must never be read, however much like a record it looks.
+/// No reader may read a record that the dead writer left half written above the tail, even if it looks complete.
 #[test]
 fn takeover_from_a_publisher() {
     let life = |story: &mut Story, stores| story.die(Do::Publish(LONG, 2), stores);
@@ -316,7 +316,7 @@ fn takeover_after_a_pad() {
     every_death("takeover_after_a_pad", &[Do::Publish(LONG, 3), Do::Tick], life, at_the_tail);
 }
 
-/// The successor cleans granules that a reader, a lap behind, is copying.
+/// The successor cleans granules that a reader, a lap behind, copies at the same time.
 #[test]
 fn takeover_while_copying() {
     const BEFORE: &[Do] = &[Do::Tick, Do::Publish(LONG, 4), Do::Tick];

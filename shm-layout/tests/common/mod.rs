@@ -1,4 +1,4 @@
-//! What the tests of whole segments share: a segment in a temporary file, its raw words, and a dog that bites hangs.
+//! Helpers for tests of whole segments: a segment in a temporary file, its raw words, and a watchdog that ends a hang.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use shmcast_layout::layout::geometry::{Geometry, HEADER_BYTES, WORD};
@@ -43,7 +43,7 @@ pub(crate) fn set_word(file: &File, at: u64, value: u64) {
     file.write_all_at(&value.to_le_bytes(), at * WORD).unwrap();
 }
 
-/// Makes the header's checksum true again, as somebody would who means harm.
+/// Makes the header's checksum true again, as a malicious program would.
 pub(crate) fn forge_checksum(file: &File) {
     let mut page = vec![0; HEADER_BYTES as usize];
     file.read_exact_at(&mut page, 0).unwrap();

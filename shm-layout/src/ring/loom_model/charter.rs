@@ -17,7 +17,7 @@ fn charter() -> HostCharter {
     charter
 }
 
-/// Cuts the generation above all that the ring has. If the ring does not tell how far it has come, nothing has happened.
+/// Cuts the generation above every record of the ring. If the tail of the ring cannot be told, nothing has happened.
 fn cut(mut charter: HostCharter, locator: &Locator) -> Option<u64> {
     let too_early = cfg!(mutant = "tail_before_closing").then(|| locator.tail_bound());
     charter.close();
@@ -34,7 +34,7 @@ fn cut(mut charter: HostCharter, locator: &Locator) -> Option<u64> {
     }
 }
 
-/// Reads as a subscriber of a strict channel does: what is withheld is read again later.
+/// Reads as a subscriber of a strict channel does: it reads a withheld record again later.
 fn hear(reader: &mut Reader, charter: &Charter, polls: usize, heard: &mut Vec<u64>) {
     let mut out = [0; GRANULE as usize];
     for _ in 0..polls {
@@ -53,7 +53,7 @@ fn hear(reader: &mut Reader, charter: &Charter, polls: usize, heard: &mut Vec<u6
     }
 }
 
-/// No reader has a message that the cut makes void, and each can have all that lie below it.
+/// No reader has a message that the cut makes void, and each reader can have all messages below the cut.
 fn check(heard: &[u64], below: Option<u64>, published: u64) {
     let expected: Vec<u64> = (1..below.unwrap_or(published + 1).min(published + 1)).collect();
     assert!(heard == expected, "the ring is broken: heard {heard:?}, valid are {expected:?}");
@@ -81,7 +81,7 @@ fn cut_beside(name: &str, readers: usize, acts: &'static [Do]) {
         let below = cutting.join().expect("daemons do not panic");
         for reader in reading {
             let (mut reader, mut heard) = reader.join().expect("readers do not panic");
-            // Whatever was withheld is decided by now.
+            // The verdict on every withheld message is known by now.
             hear(&mut reader, &view, acts.len(), &mut heard);
             check(&heard, below, acts.len() as u64);
         }
@@ -103,7 +103,7 @@ fn two_readers_around_a_cut() {
     cut_beside("two_readers_around_a_cut", 2, &[Do::Publish(8, 0)]);
 }
 
-/// The daemon dies with the verdict withheld, and the next one takes that back.
+/// The daemon dies while the verdict is *closing*, and the next daemon takes that back.
 #[test]
 fn closing_that_is_taken_back_loses_nothing() {
     explore("closing_that_is_taken_back_loses_nothing", 2, || {

@@ -1,8 +1,8 @@
-//! A [`Story`] of the ring, for the models beside this file: a writer at work, readers who note what they see, and the
-//! comparison of both once all have ended. Says nothing of what happens in a story: that is the models' part.
+//! A [`Story`] of the ring, for the models beside this file: a writer at work, readers that note every record they see, and the
+//! comparison of both once all have ended. The models decide what happens in a story.
 //!
-//! The ring has four granules, and payloads forge commit words where a later reader looks for them. The writer reads
-//! nothing that a reader wrote, so a reader that comes late and may see any stale value sees all there is to see;
+//! The ring has four granules, and payloads forge commit words where a later reader looks for them. The writer reads nothing
+//! that a reader wrote. So a reader that comes late, and may see any stale value, covers every interleaving.
 //! `LOOM_MAX_PREEMPTIONS` adds switches in mid-flight.
 
 use crate::error::Corrupt;
@@ -18,10 +18,10 @@ use crate::sync::stopping::kill_after;
 use loom::thread::{self, JoinHandle};
 
 const GRANULES: u64 = 4;
-/// Payload that reaches one word into the second granule: the word where a commit would stand.
+/// Payload that reaches one word into the second granule, to the place of a commit word.
 pub(super) const LONG: usize = 56;
 
-/// Explores a model and says how many executions that took.
+/// Explores a model, and prints the number of executions.
 pub(super) fn explore(name: &str, preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,7 +37,7 @@ pub(super) fn explore(name: &str, preemptions: usize, model: impl Fn() + Send + 
     println!("{name}: {} executions", count.load(Ordering::Relaxed));
 }
 
-/// What the writer did, one record each.
+/// The writer's records, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum What {
     Message(Vec<u8>),
@@ -54,7 +54,7 @@ struct Record {
 /// A reader's life.
 pub(super) type Watch = Box<dyn FnOnce() -> Vec<Seen> + Send>;
 
-/// What a reader saw.
+/// The records that a reader saw.
 #[derive(Debug, Clone)]
 #[expect(dead_code, reason = "what was refused is for the panic message")]
 pub(super) enum Seen {
@@ -77,7 +77,7 @@ pub(super) enum Seen {
         after: Place,
         missed: u64,
     },
-    /// A search gave up, or found the message gone: allowed, and the end of this reader.
+    /// A search gave up, or found the message gone. This is allowed, and ends the reader.
     Lost,
     Broken(Corrupt),
     Refused(Poll),
@@ -93,7 +93,7 @@ fn new_ring() -> (RingCells, Geometry) {
     (cells, geometry)
 }
 
-/// Payload of message `sequence`: words that name it, and where a next record could begin the commit word of `forged`.
+/// Payload of message `sequence`: words that name it, and the commit word of `forged` where a next record could begin.
 fn payload(sequence: u64, length: usize, forged: u64) -> Vec<u8> {
     let words = (0..length.div_ceil(8)).map(|i| match i {
         6 => Commit::new(forged, Flags::VALID, 0).word(),
@@ -104,7 +104,7 @@ fn payload(sequence: u64, length: usize, forged: u64) -> Vec<u8> {
     bytes
 }
 
-/// Whether a record that its writer died over is there after all.
+/// Whether a record whose writer died while it wrote the record is complete after all.
 fn is_committed(before: Place, tail: Place, what: &What) -> bool {
     match what {
         What::Message(_) | What::Control(Control::Gap { .. }) => tail.sequence != before.sequence,
@@ -115,7 +115,7 @@ fn is_committed(before: Place, tail: Place, what: &What) -> bool {
 /// One thing for a writer to do.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Do {
-    /// A message of so many bytes, with a commit word for this sequence forged in its second granule.
+    /// A message of this length, with a forged commit word for this sequence in its second granule.
     Publish(usize, u64),
     /// An empty message.
     Tick,
@@ -136,7 +136,7 @@ pub(super) struct Story {
     geometry: Geometry,
     writer: Option<Writer>,
     records: Vec<Record>,
-    /// What the last writer died over, and where it began.
+    /// The task over which the last writer died, and the place at which it began.
     dying: Option<(Place, What)>,
 }
 
@@ -154,7 +154,7 @@ impl Story {
         }
     }
 
-    /// What a record will say, and the writer's call that says it.
+    /// The record that a task will leave, and the writer's call that writes it.
     fn plan(&self, task: Do) -> (What, impl FnOnce(&mut Writer) + use<>) {
         let from = self.place().sequence;
         let what = match task {
@@ -200,7 +200,7 @@ impl Story {
         self.records.push(Record { at, after, what });
     }
 
-    /// The writer dies over a task, right before that many stores were made. False if the task needs no more.
+    /// The writer dies over a task, right before store number `stores`. False if the task makes fewer stores.
     pub(super) fn die(&mut self, task: Do, stores: u32) -> bool {
         let before = self.place();
         let (what, say) = self.plan(task);
@@ -215,7 +215,7 @@ impl Story {
         died
     }
 
-    /// A successor dies taking over, right before that many stores were made.
+    /// A successor dies while it takes over, right before store number `stores`.
     pub(super) fn die_taking(&mut self, stores: u32) -> bool {
         let before = self.place();
         self.writer = None;
@@ -234,7 +234,7 @@ impl Story {
         died
     }
 
-    /// Another writer takes the ring over from one that died or closed it. What that one had committed must be there.
+    /// Another writer takes the ring over from one that died or closed it. Every record that was committed must be there.
     pub(super) fn take_over(&mut self) {
         let before = self.place();
         self.writer = None;
@@ -254,13 +254,13 @@ impl Story {
         self.note(after, after.sequence, What::Control(Control::Epoch { epoch }));
     }
 
-    /// What a reader will do that starts at `place`.
+    /// The life of a reader that starts at `place`.
     pub(super) fn reading(&self, place: Place, polls: usize, resume: Option<Resume>) -> Watch {
         let (cells, geometry) = (self.cells.clone(), self.geometry);
         Box::new(move || read(Reader::new(cells, geometry, place), polls, resume))
     }
 
-    /// What a reader will do that finds its own place.
+    /// The life of a reader that finds its own place.
     pub(super) fn joining(
         &self,
         polls: usize,
@@ -278,7 +278,7 @@ impl Story {
         })
     }
 
-    /// The ring itself, for those who look at it beside the writer.
+    /// The ring itself, for a thread that looks at it beside the writer.
     pub(super) fn ring(&self) -> (RingCells, Geometry) {
         (self.cells.clone(), self.geometry)
     }
@@ -292,7 +292,7 @@ impl Story {
         thread::spawn(self.reading(place, polls, resume))
     }
 
-    /// Lets a reader take what there is at once, from `place` on.
+    /// Lets a reader take all records that are there, from `place` on.
     pub(super) fn take_from(&self, place: Place) -> JoinHandle<Vec<Seen>> {
         let (cells, geometry) = (self.cells.clone(), self.geometry);
         thread::spawn(move || take(Reader::new(cells, geometry, place)))
@@ -306,9 +306,9 @@ impl Story {
         thread::spawn(self.joining(polls, find))
     }
 
-    /// Lets the writer live and die on a thread of its own while a reader watches: a successor shares nothing with the
-    /// dead but memory and the kernel's lock. Whoever calls this goes on as the successor, and the reader sees it all
-    /// or any older part, whenever it comes to look.
+    /// Lets the writer live and die on a thread of its own while a reader watches. A successor shares only memory and the
+    /// kernel's lock with the dead writer. The caller goes on as the successor, and the reader may see all of it or any older
+    /// part.
     pub(super) fn lives(
         self,
         watch: Watch,
@@ -368,7 +368,7 @@ impl Story {
         }
     }
 
-    /// Whether a reader at a place is told that it was lapped, and counts from a sequence of this ring.
+    /// Whether a reader at a place learns that it was lapped, and counts from a sequence of this ring.
     fn is_overwritten(&self, place: Place) -> bool {
         let frontier = self.cells.header[FRONTIER].load(Ordering::Relaxed);
         let is_sequence =
@@ -383,7 +383,7 @@ impl Story {
     }
 }
 
-/// Whether a reader that was at `before` comes to `record` next: at once, or after a pad.
+/// Whether a reader that was at `before` reads `record` next, at once or after a pad.
 fn leads_to(before: &Place, record: &Record) -> bool {
     let capacity = GRANULES * GRANULE;
     let padded =
@@ -391,7 +391,7 @@ fn leads_to(before: &Place, record: &Record) -> bool {
     before.sequence == record.at.sequence && (before.position == record.at.position || padded)
 }
 
-/// Polls until the ring seems empty. What an impatient reader does not see now, it sees in another execution.
+/// Polls until the ring seems empty. A record that this reader does not see yet, it sees in another execution.
 fn read(mut reader: Reader, polls: usize, resume: Option<Resume>) -> Vec<Seen> {
     let mut seen = Vec::new();
     let mut out = [0; 2 * GRANULE as usize];
@@ -420,7 +420,7 @@ fn read(mut reader: Reader, polls: usize, resume: Option<Resume>) -> Vec<Seen> {
     seen
 }
 
-/// Takes what there is: what is published together, and after it message by message.
+/// Takes all records that are there: first those that are copied together, then one by one.
 fn take(mut reader: Reader) -> Vec<Seen> {
     let mut seen = Vec::new();
     let mut out = [0; 2 * GRANULE as usize];

@@ -1,12 +1,12 @@
-//! The bridge of a round: `shmcast bridge send` on one host, `shmcast bridge recv` on the other, and what their threads used.
+//! The bridge of a round: `shmcast bridge send` on one host, `shmcast bridge recv` on the other, and the CPU time of their
+//! threads.
 //!
-//! Both are the released program with the options that a user would give. They come after the publisher, whose channel they
-//! carry, and before the receivers, who attach to what arrives.
+//! Both are the released program with the options that a user would give. They start after the publisher, whose channel they
+//! carry, and before the receivers, which attach to the channel on the other host.
 
-use crate::rig::hosts::{BUSY_POLL_US, BusyPolling, FAR, NEAR, Wire};
-use crate::rig::spec::{Spec, Wait};
-use crate::transport::bridge::{Mode, PAYLOAD_MAX, far_dir, near_dir};
-use crate::transport::shm::CHANNEL;
+use crate::rig::hosts::{BUSY_POLL_US, BusyPolling, FAR, NEAR};
+use crate::rig::names::{BRIDGE, BRIDGE_BUSY_POLL, BRIDGE_TO_RING, BRIDGE_UNBOUND, CHANNEL};
+use crate::rig::spec::{Contestant, Spec, Wait, Wire};
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -18,12 +18,49 @@ use std::time::{Duration, Instant};
 
 /// The group of the rig's bridges.
 pub const GROUP: &str = "239.79.0.1:30002";
-/// Where they serve repairs.
+/// The port at which the sending end serves repairs.
 pub const REPAIR_PORT: u16 = 30_003;
+/// Largest message that fits a packet of the bridge's usual size, in bytes.
+pub const PAYLOAD_MAX: u64 = 1_378;
 /// How long the bridge may take to start, or to end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What one thread of the bridge used while messages flowed.
+/// How the bridge of a contestant runs.
+#[derive(Debug, Clone, Copy)]
+pub struct BridgeMode {
+    /// Whether its receiving thread is bound to a CPU.
+    pub pinned: bool,
+    /// Whether the kernel polls the interface for it.
+    pub busy_poll: bool,
+    /// Whether latency ends in the ring, by the time that the bridge wrote there. Otherwise it ends at the reader.
+    pub to_ring: bool,
+}
+
+impl BridgeMode {
+    /// `None` for contestants without a bridge of their own.
+    pub fn of(contestant: &Contestant) -> Option<Self> {
+        let mode = |pinned, busy_poll, to_ring| Some(Self { pinned, busy_poll, to_ring });
+        match contestant.transport_name() {
+            BRIDGE => mode(true, false, false),
+            BRIDGE_TO_RING => mode(true, false, true),
+            BRIDGE_UNBOUND => mode(false, false, true),
+            BRIDGE_BUSY_POLL => mode(true, true, true),
+            _ => None,
+        }
+    }
+}
+
+/// The sending host's channels.
+pub fn near_dir(spec: &Spec) -> PathBuf {
+    spec.dir.join("near")
+}
+
+/// The receiving host's channels.
+pub fn far_dir(spec: &Spec) -> PathBuf {
+    spec.dir.join("far")
+}
+
+/// The resources that one thread of the bridge used while messages flowed.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct ThreadUse {
     /// CPU time in ns, user mode and kernel.
@@ -32,13 +69,13 @@ pub struct ThreadUse {
     pub wall_ns: u64,
     /// Times it slept.
     pub voluntary_switches: u64,
-    /// Times its CPU was taken, which is also what a yield counts as.
+    /// Times its CPU was taken. The kernel counts a yield as one.
     pub involuntary_switches: u64,
 }
 
-/// What the bridge says of a round.
+/// The bridge's reports of a round, and the use of its threads.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Carried {
+pub struct BridgeReport {
     /// The sending thread.
     pub egress: ThreadUse,
     /// The receiving thread.
@@ -49,7 +86,7 @@ pub struct Carried {
     pub repaired: u64,
     /// Messages that never arrived.
     pub missing: u64,
-    /// What the system refused, in words.
+    /// Steps that the system refused, in words.
     pub refusals: Vec<String>,
 }
 
@@ -65,17 +102,19 @@ struct End {
 
 /// A running bridge.
 #[derive(Debug)]
-pub(super) struct Carrier {
+pub(super) struct BridgeProcesses {
     send: End,
     recv: End,
     began: Instant,
     _polling: Option<BusyPolling>,
 }
 
-impl Carrier {
+impl BridgeProcesses {
     /// Starts the bridge that the round needs, if it needs one, and waits until each end has heard of the other.
     pub(super) fn of(spec: &Spec) -> Result<Option<Self>> {
-        let (Some(wire), Some(mode)) = (&spec.wire, Mode::of(&spec.contestant)) else { return Ok(None) };
+        let (Some(wire), Some(mode)) = (&spec.wire, BridgeMode::of(&spec.contestant)) else {
+            return Ok(None);
+        };
         let polling = mode.busy_poll.then(BusyPolling::begin).transpose()?;
         let wait = |wait: Wait| match wait {
             Wait::Spin => "spin",
@@ -102,17 +141,17 @@ impl Carrier {
         );
         let recv = End::start(wire, &wire.far, &far_dir(spec), &recv, "recv-")?;
         let send = End::start(wire, &wire.near, &near_dir(spec), &send, "send-")?;
-        let mut carrier = Self { send, recv, began: Instant::now(), _polling: polling };
-        carrier.send.expect("sending session")?;
-        carrier.recv.expect("receiving session")?;
-        Ok(Some(carrier))
+        let mut bridge = Self { send, recv, began: Instant::now(), _polling: polling };
+        bridge.send.expect("sending session")?;
+        bridge.recv.expect("receiving session")?;
+        Ok(Some(bridge))
     }
 
     pub(super) fn ids(&self) -> [u32; 2] {
         [self.send.child.id(), self.recv.child.id()]
     }
 
-    /// Messages begin to flow.
+    /// Call this when messages begin to flow.
     pub(super) fn begin(&mut self) -> Result<()> {
         self.began = Instant::now();
         for end in [&mut self.send, &mut self.recv] {
@@ -121,8 +160,8 @@ impl Carrier {
         Ok(())
     }
 
-    /// The last message has been received: ends the session, and both processes with it.
-    pub(super) fn end(mut self) -> Result<Carried> {
+    /// Ends the session, and both processes with it. Call this when the last message has been received.
+    pub(super) fn end(mut self) -> Result<BridgeReport> {
         let wall_ns = self.began.elapsed().as_nanos() as u64;
         let [egress, ingress] = [&self.send, &self.recv].map(|end| {
             let now = end.used()?;
@@ -142,7 +181,7 @@ impl Carrier {
         let number = |report: &serde_json::Value, part: &str, name: &str| {
             report[part][name].as_u64().with_context(|| format!("the bridge says no {part}.{name}: {report}"))
         };
-        Ok(Carried {
+        Ok(BridgeReport {
             egress: egress?,
             ingress: ingress?,
             packets: number(&sent, "send", "packets")?,
@@ -186,7 +225,7 @@ impl End {
         Ok(())
     }
 
-    /// What its carrying thread has used so far.
+    /// The resources that its thread has used so far.
     fn used(&self) -> Result<ThreadUse> {
         let tasks =
             fs::read_dir(format!("/proc/{}/task", self.child.id())).context("the bridge has ended")?;
@@ -225,7 +264,7 @@ impl End {
 
 impl Drop for End {
     fn drop(&mut self) {
-        let _ = self.child.kill(); // has ended already unless the round failed
+        let _ = self.child.kill(); // it has ended already unless the round failed
         let _ = self.child.wait();
     }
 }

@@ -1,0 +1,45 @@
+//! Steps that the questions share: the choice of contestants, and the way from a list of cases to an answer.
+
+use crate::rig::names::{IDEAL, SHMCAST};
+use crate::rig::plan::{Answer, Case, Stage, play};
+use crate::rig::spec::{Contestant, Spec, Wait};
+use anyhow::Result;
+
+/// shmcast and the ideal ring, both spinning.
+pub(crate) fn busy_rings() -> Vec<Contestant> {
+    vec![Contestant::new(SHMCAST, Wait::Spin), Contestant::new(IDEAL, Wait::Spin)]
+}
+
+/// The named transports with their ways to wait, and `extra`. A parked reader takes part only where a daemon can wake it.
+pub(crate) fn contestants(stage: &Stage, who: &[(&str, Wait)], extra: &[Contestant]) -> Vec<Contestant> {
+    let can_take_part = |(transport, wait): &&(&str, Wait)| {
+        let can = *wait != Wait::Park || stage.daemon.is_some();
+        if !can {
+            eprintln!(
+                "SKIPPED {transport}/park: no shmcastd beside this program (cargo build --release builds it)"
+            );
+        }
+        can
+    };
+    let who = who.iter().filter(can_take_part).map(|(transport, wait)| Contestant::new(transport, *wait));
+    who.chain(extra.iter().cloned()).collect()
+}
+
+/// Plays all cases and returns the answer.
+pub(crate) fn ask(stage: &Stage, question: &str, cases: &[Case]) -> Result<Answer> {
+    let mut answer = Answer::begin(question, stage.quick);
+    let plays = |spec: &Spec| stage.only.is_empty() || stage.only.contains(&spec.contestant);
+    let cases: Vec<Case> = cases
+        .iter()
+        .map(|case| Case {
+            name: case.name.clone(),
+            specs: case.specs.iter().filter(|s| plays(s)).cloned().collect(),
+        })
+        .collect();
+    anyhow::ensure!(
+        cases.iter().any(|case| !case.specs.is_empty()),
+        "none of those that --only names plays in {question}: name others, or add them by --with"
+    );
+    play(stage, &cases, &mut answer)?;
+    Ok(answer)
+}

@@ -1,0 +1,57 @@
+//! The transports that this program plays, by name. The rig asks for a name, [`transport`](crate::transport) plays it.
+
+/// shmcast's own ring, on one host.
+pub const SHMCAST: &str = "shmcast";
+/// The ideal ring: a lower bound, not a product.
+pub const IDEAL: &str = "ideal";
+/// Kernel UDP multicast on the loopback interface.
+pub const MULTICAST: &str = "multicast";
+/// Kernel UDP to one receiver on the loopback interface.
+pub const UDP: &str = "udp";
+/// One unix datagram socket for each receiver.
+pub const UNIX_DATAGRAM: &str = "unix-datagram";
+/// One unix seqpacket connection for each receiver.
+pub const UNIX_SEQPACKET: &str = "unix-seqpacket";
+
+/// A channel of the sending host that the bridge carries to a reader on the other host.
+pub const BRIDGE: &str = "bridge";
+/// The same with one thread at each end: the publisher's thread sends, the reader's thread receives.
+pub const BRIDGE_INVOKED: &str = "bridge-invoked";
+/// Like [`BRIDGE_INVOKED`], but sent to the other host's own address instead of a group.
+pub const BRIDGE_INVOKED_UNICAST: &str = "bridge-invoked-unicast";
+/// Like [`BRIDGE`], but latency ends when the message is in the other host's ring.
+pub const BRIDGE_TO_RING: &str = "bridge-to-ring";
+/// Like [`BRIDGE_TO_RING`], and the bridge's receiving thread is bound to no CPU.
+pub const BRIDGE_UNBOUND: &str = "bridge-unbound";
+/// Like [`BRIDGE_TO_RING`], and the kernel polls the interface.
+pub const BRIDGE_BUSY_POLL: &str = "bridge-busy-poll";
+/// One UDP datagram for each message, to the other host's address.
+pub const WIRE_UDP: &str = "wire-udp";
+/// One UDP datagram for each message, to a multicast group.
+pub const WIRE_MULTICAST: &str = "wire-multicast";
+
+/// The channel of every round that has one.
+pub const CHANNEL: &str = "bench";
+
+/// Every name above.
+const ALL: [&str; 14] = [
+    SHMCAST,
+    IDEAL,
+    MULTICAST,
+    UDP,
+    UNIX_DATAGRAM,
+    UNIX_SEQPACKET,
+    BRIDGE,
+    BRIDGE_INVOKED,
+    BRIDGE_INVOKED_UNICAST,
+    BRIDGE_TO_RING,
+    BRIDGE_UNBOUND,
+    BRIDGE_BUSY_POLL,
+    WIRE_UDP,
+    WIRE_MULTICAST,
+];
+
+/// Whether this program plays the transport. If not, the peers' program may.
+pub fn is_ours(name: &str) -> bool {
+    ALL.contains(&name)
+}
