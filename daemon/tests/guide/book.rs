@@ -66,7 +66,11 @@ impl Chapter {
 
     /// All commands that are to be run, in their order.
     pub(crate) fn steps(&self) -> Vec<Step> {
-        self.blocks.iter().filter(|block| block.is_console()).flat_map(|block| block.steps(&self.name)).collect()
+        self.blocks
+            .iter()
+            .filter(|block| block.is_console())
+            .flat_map(|block| block.steps(&self.name))
+            .collect()
     }
 
     /// Blocks of which some command is to fail, each by its steps' places.
@@ -94,7 +98,12 @@ impl Block {
             let place = format!("{chapter}.md:{number}");
             if let Some(command) = line.strip_prefix("$ ") {
                 let may_fail = self.info == "console,fails";
-                steps.push(Step { place, command: format!("{command}\n"), expected: String::new(), may_fail });
+                steps.push(Step {
+                    place,
+                    command: format!("{command}\n"),
+                    expected: String::new(),
+                    may_fail,
+                });
                 continue;
             }
             let step = steps.last_mut().unwrap_or_else(|| panic!("{place}: no command comes before this"));

@@ -64,7 +64,9 @@ fn a_text_that_no_program_prints() {
     for heading in headings {
         for cell in first_cells(heading) {
             for text in quoted(&cell) {
-                for piece in text.split("[..]").map(|piece| piece.trim_matches([' ', ':', ',', ';', '(', ')'])) {
+                for piece in
+                    text.split("[..]").map(|piece| piece.trim_matches([' ', ':', ',', ';', '(', ')']))
+                {
                     if piece.len() < TELLING_BYTES {
                         continue;
                     }

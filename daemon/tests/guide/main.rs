@@ -73,7 +73,12 @@ fn no_command_of_the_guide_is_left_out() {
         let chapter = Chapter::read(&name);
         for block in &chapter.blocks {
             let known = ["console", "text", "toml", "rust"];
-            assert!(known.contains(&block.language()), "{name}.md:{}: a block of {:?}", block.line, block.info);
+            assert!(
+                known.contains(&block.language()),
+                "{name}.md:{}: a block of {:?}",
+                block.line,
+                block.info
+            );
         }
         if chapter.blocks.iter().any(Block::is_console) {
             with_commands.push(name);
@@ -88,8 +93,12 @@ fn no_command_of_the_guide_is_left_out() {
 #[test]
 fn each_chapter_is_in_the_contents_and_each_content_is_a_chapter() {
     let contents = book::text("SUMMARY");
-    let mut listed: Vec<&str> =
-        contents.split("](").skip(1).filter_map(|rest| rest.split_once(".md)")).map(|(name, _)| name).collect();
+    let mut listed: Vec<&str> = contents
+        .split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split_once(".md)"))
+        .map(|(name, _)| name)
+        .collect();
     listed.sort_unstable();
     let mut names = book::names();
     names.sort();

@@ -58,7 +58,8 @@ pub(crate) fn play(name: &str) {
         wrong.push(format!("{}: no end within {PATIENCE} s: {said}", steps[results.len()].place));
     }
     for block in chapter.failing() {
-        let failed = steps.iter().zip(&results).any(|(step, (_, code))| *code != 0 && block.contains(&step.place));
+        let failed =
+            steps.iter().zip(&results).any(|(step, (_, code))| *code != 0 && block.contains(&step.place));
         if !failed {
             wrong.push(format!("{}: `fails`, but no command of it did", block[0]));
         }

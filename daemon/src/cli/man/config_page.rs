@@ -71,7 +71,7 @@ impl Group<'_> {
 
 fn show<'a>(page: &mut Roff, group: &Group<'a>, sections: &mut HashSet<&'a str>) {
     let is_new = |item: &&str| item.starts_with('[') && !sections.contains(*item);
-    match group.items.iter().position(|item| is_new(item)) {
+    match group.items.iter().position(is_new) {
         // What stands above a new section is an example of the one before it.
         Some(at) => {
             example(page, &group.items[..at]);

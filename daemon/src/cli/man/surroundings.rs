@@ -6,7 +6,8 @@ use shmcast::{DIR_VARIABLE, SOCKET_VARIABLE};
 
 type Entry = (&'static str, &'static str);
 
-const SOCKET: Entry = (SOCKET_VARIABLE, "Path of the daemon's socket. If it is set, no other place is tried.");
+const SOCKET: Entry =
+    (SOCKET_VARIABLE, "Path of the daemon's socket. If it is set, no other place is tried.");
 const RUNTIME_DIR: Entry = (
     "XDG_RUNTIME_DIR",
     "Directory below which the daemon of an ordinary user listens, at shmcast/control.sock. It counts where the system's \
@@ -53,7 +54,10 @@ const DAEMON_FILES: [Entry; 5] = [
         "control.running",
         "Beside the socket while the daemon runs. If it is there at the start, the last daemon did not end in an orderly way.",
     ),
-    ("control.charters", "Beside the socket: says which memory each channel is, and up to where it is valid."),
+    (
+        "control.charters",
+        "Beside the socket: says which memory each channel is, and up to where it is valid.",
+    ),
 ];
 
 /// The sections that come after those of clap, for the page of a program or of a verb.
