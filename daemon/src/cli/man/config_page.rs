@@ -35,7 +35,7 @@ pub(super) fn page() -> String {
     page.render()
 }
 
-/// Comments, and the sections and fields right below them, without the `#` of what is optional.
+/// Comments, and the sections and fields right below them. Fields that are optional keep their `#`, of which the file speaks.
 #[derive(Debug, Default)]
 struct Group<'a> {
     comment: Vec<&'a str>,
@@ -56,7 +56,10 @@ fn groups(text: &str) -> Vec<Group<'_>> {
         let group = groups.last_mut().expect("there is one from the start");
         match comment {
             Some(comment) => group.comment.push(comment),
-            None if is_open => group.items.push(line.strip_prefix('#').unwrap_or(line)),
+            None if is_open => {
+                let section = line.strip_prefix('#').filter(|rest| rest.starts_with('['));
+                group.items.push(section.unwrap_or(line));
+            }
             None => {}
         }
     }
@@ -162,8 +165,8 @@ mod tests {
 
     #[test]
     fn a_comment_after_a_field_begins_the_next_explanation() {
-        let found = groups("# one\n#a = 1\n# two\n#b = 2\n#c = 3\n\n# three\n[d]\n");
+        let found = groups("# one\n#a = 1\n# two\n#b = 2\n#c = 3\n\n# three\n#[d]\n");
         let shape: Vec<_> = found.iter().map(|group| (group.comment.len(), group.items.clone())).collect();
-        assert_eq!(shape, [(1, vec!["a = 1"]), (1, vec!["b = 2", "c = 3"]), (1, vec!["[d]"])]);
+        assert_eq!(shape, [(1, vec!["#a = 1"]), (1, vec!["#b = 2", "#c = 3"]), (1, vec!["[d]"])]);
     }
 }

@@ -7,7 +7,7 @@ use shmcast::{DIR_VARIABLE, SOCKET_VARIABLE};
 type Entry = (&'static str, &'static str);
 
 const SOCKET: Entry =
-    (SOCKET_VARIABLE, "Path of the daemon's socket. If it is set, no other place is tried.");
+    (SOCKET_VARIABLE, "Path of the daemon's socket. If it is set, no other daemon is tried.");
 const RUNTIME_DIR: Entry = (
     "XDG_RUNTIME_DIR",
     "Directory below which the daemon of an ordinary user listens, at shmcast/control.sock. It counts where the system's \
