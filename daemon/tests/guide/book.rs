@@ -31,7 +31,7 @@ pub(crate) struct Step {
     pub(crate) may_fail: bool,
 }
 
-fn dir() -> PathBuf {
+pub(crate) fn dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guide/src")
 }
 

@@ -7,6 +7,7 @@ mod handbook;
 mod shell;
 
 use book::{Block, Chapter};
+use std::fs;
 
 /// Chapters with commands; each is a test of its own below, so that a failure names its chapter.
 const CHAPTERS: [&str; 9] = [
@@ -103,4 +104,25 @@ fn each_chapter_is_in_the_contents_and_each_content_is_a_chapter() {
     let mut names = book::names();
     names.sort();
     assert_eq!(listed, names);
+}
+
+/// mdbook takes a file without the anchor for an empty one.
+#[test]
+fn what_a_chapter_includes_is_there() {
+    let mut seen = 0;
+    for name in book::names() {
+        for include in book::text(&name).split("{{#include ").skip(1) {
+            let (target, _) = include.split_once("}}").unwrap();
+            let (path, anchor) = target.split_once(':').unwrap_or((target, ""));
+            let text = fs::read_to_string(book::dir().join(path))
+                .unwrap_or_else(|e| panic!("{name}.md: {path}: {e}"));
+            let begins = |line: &str| line.contains(&format!("ANCHOR: {anchor} "));
+            assert!(
+                anchor.is_empty() || text.lines().any(begins),
+                "{name}.md: {path} has no anchor {anchor:?}"
+            );
+            seen += 1;
+        }
+    }
+    assert!(seen >= 5, "{seen}");
 }
