@@ -281,6 +281,20 @@ fn a_verb_without_a_manual_page_or_a_completion() {
         }
     }
     assert!(!dir.path().join("man1/shmcast-demo-reader.1").exists(), "hidden");
+    let surroundings = [
+        ("man1/shmcast.1", ["SHMCAST_SOCKET", "/dev/shm/shmcast"]),
+        ("man1/shmcast-sub.1", ["SHMCAST_DIR", "/dev/shm/shmcast"]),
+        ("man8/shmcastd.8", ["RUST_LOG", "/etc/shmcast/shmcast.toml"]),
+    ];
+    for (page, names) in surroundings {
+        let text = fs::read_to_string(dir.path().join(page)).expect("a page");
+        let sections = [".SH ENVIRONMENT", ".SH FILES", ".SH \"SEE ALSO\""];
+        for expected in sections.into_iter().chain(names) {
+            assert!(text.contains(expected), "{page} lacks {expected}");
+        }
+    }
+    let config = fs::read_to_string(dir.path().join("man5/shmcast.toml.5")).expect("a page");
+    assert!(config.contains(".SH [[channel]]") && config.contains("hugepages"), "{config}");
 }
 
 #[test]

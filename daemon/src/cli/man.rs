@@ -7,25 +7,26 @@ use anyhow::{Context, Result};
 use clap::{CommandFactory, ValueHint};
 use clap_complete::Shell;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+mod config_page;
+mod surroundings;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: shmcast man /usr/local/share/man")]
 pub(super) struct ManArgs {
-    /// Directory of manuals, below which man1 and man8 are made
+    /// Directory of manuals, below which man1, man5 and man8 are made
     dir: PathBuf,
     /// Print the paths that were written as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Writes a page for each program, each verb, and each verb of a verb.
+/// Writes a page for each program, each verb, and each verb of a verb, and one for the configuration.
 pub(super) fn manuals(args: &ManArgs) -> Result<ExitCode> {
     let mut written = Vec::new();
     for (section, command) in [("1", Cli::command()), ("8", daemon::command())] {
-        let dir = args.dir.join(format!("man{section}"));
-        fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
         let mut command = command.disable_help_subcommand(true);
         command.build();
         let mut pages = vec![&command];
@@ -40,17 +41,27 @@ pub(super) fn manuals(args: &ManArgs) -> Result<ExitCode> {
                 .title(name.to_uppercase())
                 .section(section)
                 .render(&mut text)?;
-            let path = dir.join(format!("{name}.{section}"));
-            fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
-            written.push(path);
+            let is_program = std::ptr::eq(page, &command);
+            text.extend(surroundings::sections(page, section, is_program).into_bytes());
+            written.push(write(&args.dir, &name, section, &text)?);
         }
     }
+    written.push(write(&args.dir, "shmcast.toml", "5", config_page::page().as_bytes())?);
     if args.json {
         say::print_json(&serde_json::json!({ "written": written }))?;
     } else {
         note!("{} manual pages in {}", written.len(), args.dir.display());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes one page to where `man` looks for it below `dir`.
+fn write(dir: &Path, name: &str, section: &str, text: &[u8]) -> Result<PathBuf> {
+    let dir = dir.join(format!("man{section}"));
+    fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+    let path = dir.join(format!("{name}.{section}"));
+    fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+    Ok(path)
 }
 
 #[derive(Debug, clap::Args)]

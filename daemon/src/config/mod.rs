@@ -30,7 +30,8 @@ pub use source::{Position, Positions, Problem};
 pub use warnings::Warning;
 
 /// A configuration file with every field at its default, and explained.
-pub const DEFAULT_CONFIG: &str = include_str!("../../../systemd/shmcast.toml");
+// A link to `systemd/shmcast.toml`, of which a package of this crate gets a copy.
+pub const DEFAULT_CONFIG: &str = include_str!("shmcast.toml");
 
 /// Bytes of the largest file that is read as a configuration.
 const MAX_FILE_BYTES: u64 = 4 << 20;

@@ -1,0 +1,120 @@
+//! The failure handbook quotes the programs: each text stands in the sources, and no event, state or alert is missing.
+
+use super::book;
+use std::fs;
+use std::path::Path;
+
+/// A piece of a text that is shorter stands in many places.
+const TELLING_BYTES: usize = 8;
+
+/// The first cells of the rows of a section's tables.
+fn first_cells(heading: &str) -> Vec<String> {
+    let text = book::text("failures");
+    let start = text.find(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("no {heading}"));
+    let section = &text[start + heading.len() + 2..];
+    let end = section.find("\n## ").unwrap_or(section.len());
+    let rows = section[..end].lines().filter(|line| line.starts_with("| ") && !line.starts_with("|---"));
+    rows.filter_map(|row| row[2..].split_once(" | ")).map(|(cell, _)| cell.to_owned()).collect()
+}
+
+/// What stands between backticks.
+fn quoted(cell: &str) -> Vec<&str> {
+    cell.split('`').skip(1).step_by(2).collect()
+}
+
+/// All sources of the programs, with strings that are broken over lines made whole.
+fn sources() -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut text = String::new();
+    for part in ["shm-layout/src", "client/src", "daemon/src", "daemon/bridge/src"] {
+        collect(&root.join(part), &mut text);
+    }
+    let mut whole = String::new();
+    for line in text.lines().map(str::trim_start) {
+        match line.strip_suffix('\\') {
+            Some(begun) => whole += begun,
+            None => whole.extend([line, "\n"]),
+        }
+    }
+    whole
+}
+
+fn collect(dir: &Path, text: &mut String) {
+    for entry in fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+        match entry.extension() {
+            Some(ext) if ext == "rs" => *text += &fs::read_to_string(&entry).unwrap(),
+            _ if entry.is_dir() => collect(&entry, text),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_text_that_no_program_prints() {
+    let sources = sources();
+    let headings = [
+        "## A program cannot open a channel",
+        "## A publisher fails",
+        "## A reader is told of a loss",
+        "## A reader fails",
+        "## The daemon",
+        "## A bridge",
+    ];
+    let mut seen = 0;
+    for heading in headings {
+        for cell in first_cells(heading) {
+            for text in quoted(&cell) {
+                for piece in
+                    text.split("[..]").map(|piece| piece.trim_matches([' ', ':', ',', ';', '(', ')']))
+                {
+                    if piece.len() < TELLING_BYTES {
+                        continue;
+                    }
+                    assert!(sources.contains(piece), "{heading}: no program prints {piece:?}");
+                    seen += 1;
+                }
+            }
+        }
+    }
+    assert!(seen >= 60, "{seen}");
+}
+
+#[test]
+fn an_event_that_the_handbook_leaves_out() {
+    let cells = first_cells("## The daemon").join(" ");
+    let known = quoted(&cells);
+    let sources = sources();
+    let told = sources.split(".tell(").skip(1).filter_map(|rest| rest.trim_start().strip_prefix('"'));
+    let told: Vec<&str> = told.filter_map(|rest| rest.split_once('"')).map(|(event, _)| event).collect();
+    assert!(told.len() > 10, "{told:?}");
+    for event in told {
+        assert!(known.contains(&event), "the handbook lacks the event {event}");
+    }
+}
+
+#[test]
+fn an_alert_that_the_handbook_leaves_out() {
+    let alerts = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/alerts.yml")).unwrap();
+    let rules = alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: "));
+    let mut rules: Vec<&str> = rules.collect();
+    rules.sort_unstable();
+    let cells = first_cells("## Alerts");
+    let mut known: Vec<&str> = cells.iter().flat_map(|cell| quoted(cell)).collect();
+    known.sort_unstable();
+    assert_eq!(known, rules);
+}
+
+#[test]
+fn a_state_that_the_handbook_leaves_out() {
+    // The documentation of `ChannelStatus::state` lists them all.
+    let control = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shm-layout/src/control.rs");
+    let control = fs::read_to_string(control).unwrap();
+    let (before, _) = control.split_once("pub state: String").unwrap();
+    let comment = &before[before.rfind("pub channel: String").unwrap()..];
+    let states = quoted(comment);
+    assert!(states.len() >= 8, "{states:?}");
+    let cells = first_cells("## States of a channel").join(" ");
+    for state in states {
+        assert!(quoted(&cells).contains(&state), "the handbook lacks the state {state}");
+    }
+}

@@ -1,0 +1,128 @@
+//! The guide says what is so: its commands are run and print what it shows, and the texts that it quotes are those of the
+//! programs. `book.rs` reads chapters, `shell.rs` runs their commands as an ordinary user of a host of their own.
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+mod book;
+mod handbook;
+mod shell;
+
+use book::{Block, Chapter};
+use std::fs;
+
+/// Chapters with commands; each is a test of its own below, so that a failure names its chapter.
+const CHAPTERS: [&str; 9] = [
+    "about",
+    "tutorial",
+    "operations",
+    "configuration",
+    "tuning",
+    "bridges",
+    "failures",
+    "faq",
+    "compatibility",
+];
+
+#[test]
+fn about() {
+    shell::play("about");
+}
+
+#[test]
+fn tutorial() {
+    shell::play("tutorial");
+}
+
+#[test]
+fn operations() {
+    shell::play("operations");
+}
+
+#[test]
+fn configuration() {
+    shell::play("configuration");
+}
+
+#[test]
+fn tuning() {
+    shell::play("tuning");
+}
+
+#[test]
+fn bridges() {
+    shell::play("bridges");
+}
+
+#[test]
+fn failures() {
+    shell::play("failures");
+}
+
+#[test]
+fn faq() {
+    shell::play("faq");
+}
+
+#[test]
+fn compatibility() {
+    shell::play("compatibility");
+}
+
+#[test]
+fn no_command_of_the_guide_is_left_out() {
+    let mut with_commands: Vec<String> = Vec::new();
+    for name in book::names() {
+        let chapter = Chapter::read(&name);
+        for block in &chapter.blocks {
+            let known = ["console", "text", "toml", "rust"];
+            assert!(
+                known.contains(&block.language()),
+                "{name}.md:{}: a block of {:?}",
+                block.line,
+                block.info
+            );
+        }
+        if chapter.blocks.iter().any(Block::is_console) {
+            with_commands.push(name);
+        }
+    }
+    with_commands.sort();
+    let mut played = CHAPTERS.map(str::to_owned);
+    played.sort();
+    assert_eq!(with_commands, played);
+}
+
+#[test]
+fn each_chapter_is_in_the_contents_and_each_content_is_a_chapter() {
+    let contents = book::text("SUMMARY");
+    let mut listed: Vec<&str> = contents
+        .split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split_once(".md)"))
+        .map(|(name, _)| name)
+        .collect();
+    listed.sort_unstable();
+    let mut names = book::names();
+    names.sort();
+    assert_eq!(listed, names);
+}
+
+/// mdbook takes a file without the anchor for an empty one.
+#[test]
+fn what_a_chapter_includes_is_there() {
+    let mut seen = 0;
+    for name in book::names() {
+        for include in book::text(&name).split("{{#include ").skip(1) {
+            let (target, _) = include.split_once("}}").unwrap();
+            let (path, anchor) = target.split_once(':').unwrap_or((target, ""));
+            let text = fs::read_to_string(book::dir().join(path))
+                .unwrap_or_else(|e| panic!("{name}.md: {path}: {e}"));
+            let begins = |line: &str| line.contains(&format!("ANCHOR: {anchor} "));
+            assert!(
+                anchor.is_empty() || text.lines().any(begins),
+                "{name}.md: {path} has no anchor {anchor:?}"
+            );
+            seen += 1;
+        }
+    }
+    assert!(seen >= 5, "{seen}");
+}
