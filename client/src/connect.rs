@@ -8,7 +8,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use shmcast_layout::control::{
     BridgeStatus, ChannelStatus, Event as ControlEvent, Refusal, Reply, Request, VERSION, decode, encode,
 };
-use shmcast_layout::mem::handoff::{self, MAX_PACKET};
+use shmcast_layout::sys::handoff::{self, MAX_PACKET};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

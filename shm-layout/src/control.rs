@@ -1,6 +1,6 @@
 //! The messages of the control socket: requests of programs, replies of the daemon, and reports of channels.
 //!
-//! One packet holds one JSON object of at most [`MAX_PACKET`](crate::mem::handoff::MAX_PACKET) bytes; descriptors come
+//! One packet holds one JSON object of at most [`MAX_PACKET`](crate::sys::handoff::MAX_PACKET) bytes; descriptors come
 //! beside it. A connection begins with [`Request::Hello`]. Each connection is one attachment. It lasts as long as the program
 //! holds the connection, and ends with it, for whatever reason. Unknown requests and fields are errors, so that neither side
 //! guesses.

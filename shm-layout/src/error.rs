@@ -1,56 +1,9 @@
 //! The errors of a segment. Each message says what is wrong and what to do next.
 
-use crate::layout::geometry::{MAX_CAPACITY, MAX_SEQUENCE, MIN_CAPACITY};
+pub use crate::layout::geometry::GeometryError;
+use crate::layout::geometry::MAX_SEQUENCE;
 use std::io;
 use thiserror::Error;
-
-/// A size that is out of its range.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum GeometryError {
-    /// Not a power of two in range.
-    #[error(
-        "capacity {capacity} B: must be a power of two from {MIN_CAPACITY} B (64 KiB) to {MAX_CAPACITY} B (16 GiB)"
-    )]
-    Capacity {
-        /// The capacity asked for or found.
-        capacity: u64,
-    },
-    /// Not a power of two from a granule to an eighth of the ring.
-    #[error("frontier chunk of {chunk} B does not fit a ring of {capacity} B")]
-    Chunk {
-        /// The chunk found.
-        chunk: u64,
-        /// The ring it should fit.
-        capacity: u64,
-    },
-    /// Not one entry a granule.
-    #[error("{index_entries} index entries do not fit a ring of {capacity} B (one for each 64 B)")]
-    Index {
-        /// The entries found.
-        index_entries: u64,
-        /// The ring they should fit.
-        capacity: u64,
-    },
-    /// More than the ring can carry.
-    #[error(
-        "messages of {max_message} B do not fit a ring of {capacity} B (at most {limit} B): raise the capacity"
-    )]
-    MaxMessage {
-        /// The size asked for or found.
-        max_message: u64,
-        /// The largest that fits.
-        limit: u64,
-        /// The ring it should fit.
-        capacity: u64,
-    },
-    /// Not right after the index.
-    #[error("data offset {data_offset} is not where this layout puts it")]
-    DataOffset {
-        /// The offset found.
-        data_offset: u64,
-    },
-}
 
 /// The reason why bytes are no segment that this build can use.
 #[derive(Debug, Error)]

@@ -8,6 +8,7 @@
 //! | [`layout`] | the bytes | touch memory, call the system |
 //! | [`ring`] | the protocol | map, open, log, ask the time |
 //! | [`mem`] | maps, prefault, locks, huge pages | know about rings |
+//! | [`sys`] | datagrams in batches, descriptors beside packets | know about rings |
 //! | [`segment`], [`reader_page`], [`charter`] | a mapped file that lends the protocol its cells | |
 //! | [`fault`](mod@fault) | mended faults, for a build that tests the tests | be chosen in an ordinary build |
 #![deny(unsafe_op_in_unsafe_fn)]
@@ -34,3 +35,5 @@ pub mod mem;
 pub mod reader_page;
 #[cfg(not(loom))]
 pub mod segment;
+#[cfg(not(loom))]
+pub mod sys;

@@ -3,7 +3,7 @@
 //! The creator decides the geometry once and writes it into the header. From then on it is another process's claim:
 //! [`Geometry::check`] must accept it before any offset that is derived from it is used.
 
-use crate::error::GeometryError;
+use thiserror::Error;
 
 /// Bytes of one granule: one cache line. Every record starts on a granule boundary.
 pub const GRANULE: u64 = 64;
@@ -128,6 +128,54 @@ impl Geometry {
 /// `payload` must not exceed [`MAX_MESSAGE`] by more than a granule, so the sum cannot overflow.
 pub const fn record_bytes(payload: u64) -> u64 {
     (RECORD_HEADER + payload + GRANULE - 1) & !(GRANULE - 1)
+}
+
+/// A size that is out of its range.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum GeometryError {
+    /// Not a power of two in range.
+    #[error(
+        "capacity {capacity} B: must be a power of two from {MIN_CAPACITY} B (64 KiB) to {MAX_CAPACITY} B (16 GiB)"
+    )]
+    Capacity {
+        /// The capacity asked for or found.
+        capacity: u64,
+    },
+    /// Not a power of two from a granule to an eighth of the ring.
+    #[error("frontier chunk of {chunk} B does not fit a ring of {capacity} B")]
+    Chunk {
+        /// The chunk found.
+        chunk: u64,
+        /// The ring it should fit.
+        capacity: u64,
+    },
+    /// Not one entry a granule.
+    #[error("{index_entries} index entries do not fit a ring of {capacity} B (one for each 64 B)")]
+    Index {
+        /// The entries found.
+        index_entries: u64,
+        /// The ring they should fit.
+        capacity: u64,
+    },
+    /// More than the ring can carry.
+    #[error(
+        "messages of {max_message} B do not fit a ring of {capacity} B (at most {limit} B): raise the capacity"
+    )]
+    MaxMessage {
+        /// The size asked for or found.
+        max_message: u64,
+        /// The largest that fits.
+        limit: u64,
+        /// The ring it should fit.
+        capacity: u64,
+    },
+    /// Not right after the index.
+    #[error("data offset {data_offset} is not where this layout puts it")]
+    DataOffset {
+        /// The offset found.
+        data_offset: u64,
+    },
 }
 
 #[cfg(test)]

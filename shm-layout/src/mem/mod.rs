@@ -12,12 +12,9 @@ use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-pub mod datagrams;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod forked;
-pub mod handoff;
-pub mod interfaces;
 pub mod memfd;
 mod prepare;
 mod reserve;

@@ -6,7 +6,6 @@ use crate::layout::geometry::{GRANULE, MAX_COUNT, MAX_SEQUENCE};
 use crate::layout::record::Flags;
 use crate::ring::locate::{Found, Locator, Miss, Place, TAIL_STEPS};
 use crate::ring::sync_points::{lazy, window};
-use crate::ring::writer::LAZY_EVERY;
 
 /// Most searches of [`Locator::tail_bound`] for the exact tail.
 const BOUND_ATTEMPTS: usize = 16;
@@ -66,7 +65,7 @@ impl Locator {
         if now == before || !count.contains(&published) || frontier > MAX_COUNT {
             return Err(Corrupt { position: 0, sequence: 0, word: published });
         }
-        Ok(TailBound::AtMost { next: (published + 1 + LAZY_EVERY).min(MAX_SEQUENCE) })
+        Ok(TailBound::AtMost { next: (published + 1 + lazy::EVERY).min(MAX_SEQUENCE) })
     }
 
     /// The lazy count and the frontier. One of them changes whenever a publisher is fast enough to escape a search.

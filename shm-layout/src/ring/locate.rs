@@ -11,12 +11,9 @@ use crate::layout::header::FIRST_SEQUENCE;
 use crate::layout::record::{Commit, Control, Flags};
 use crate::ring::cells::RingCells;
 use crate::ring::sync_points::{commit, index, lazy, window};
-use crate::ring::writer::LAZY_EVERY;
 use crate::sync::Ordering;
 use std::cmp::Ordering::{Equal, Greater, Less};
 use thiserror::Error;
-
-pub use super::bound::TailBound;
 
 /// Number of times that a search starts again because the writer overran it. After that it returns an overwritten place.
 #[cfg(not(loom))]
@@ -24,7 +21,7 @@ const ATTEMPTS: usize = 100;
 #[cfg(loom)]
 const ATTEMPTS: usize = 1;
 /// Most records that a walk to the tail passes: some more than there can be between a hint and the tail of its time.
-pub(crate) const TAIL_STEPS: u64 = 4 * LAZY_EVERY;
+pub(crate) const TAIL_STEPS: u64 = 4 * lazy::EVERY;
 
 /// A lazy line that has moved by less than this has not passed over all numbers of the low half of a sequence.
 const LOW_HALF: u64 = 1 << 31;

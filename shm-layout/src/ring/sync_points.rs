@@ -148,6 +148,10 @@ pub(super) mod index {
 pub(super) mod lazy {
     use super::*;
 
+    /// Messages between two updates of the lazy line. A joiner walks over at most so many messages, each with at most one pad
+    /// before it. The number is smaller than the number of index entries, so that no entry is reused while the lazy line names it.
+    pub(in crate::ring) const EVERY: u64 = if cfg!(loom) { 2 } else { 64 };
+
     const RELEASE: Ordering =
         if cfg!(mutant = "relaxed_lazy") { Ordering::Relaxed } else { Ordering::Release };
 

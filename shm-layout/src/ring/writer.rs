@@ -16,9 +16,6 @@ use crate::sync::Ordering;
 use std::mem::offset_of;
 use thiserror::Error;
 
-/// Messages between two updates of the lazy line. A joiner walks over at most so many messages, each with at most one pad
-/// before it. The number is smaller than the number of index entries, so that no entry is reused while the lazy line names it.
-pub(crate) const LAZY_EVERY: u64 = if cfg!(loom) { 2 } else { 64 };
 const LINE_WORDS: usize = (GRANULE / WORD) as usize;
 /// The largest epoch that the state word has room for.
 const MAX_EPOCH: u64 = u64::MAX >> 8;
@@ -246,7 +243,7 @@ impl Writer {
         }
         self.committed();
         // Readers that lost their place look for key messages in the lazy line.
-        if key || self.next.is_multiple_of(LAZY_EVERY) {
+        if key || self.next.is_multiple_of(lazy::EVERY) {
             self.update_lazy(time);
         }
         if is_small {
@@ -438,7 +435,7 @@ impl Writer {
     #[inline(never)]
     fn update_lazy(&mut self, time: u64) {
         // Sequences would run out before the next update: refuse all further messages.
-        if self.next > MAX_SEQUENCE - LAZY_EVERY {
+        if self.next > MAX_SEQUENCE - lazy::EVERY {
             self.limit = 0;
         }
         self.header[LAZY_TIME].store(time, Ordering::Relaxed);
@@ -476,7 +473,7 @@ fn walk(cells: &RingCells, geometry: Geometry) -> Result<Tail, TakeOverError> {
     let mut steps = 0;
     while let Found::Record { commit, sequence, after } = locator.inspect(tail.place)? {
         // A writer updates the lazy line at least once in so many messages, and at each gap.
-        if steps > 2 * LAZY_EVERY || tail.gap.is_some() {
+        if steps > 2 * lazy::EVERY || tail.gap.is_some() {
             return Err(Corrupt { position: tail.place.position, sequence, word: commit.word() }.into());
         }
         steps += 1;

@@ -1,0 +1,205 @@
+//! Moving payload between private bytes and shared words.
+//!
+//! Payload words are relaxed atomics. The writer may overwrite them while a reader reads them, and the reader's window check says
+//! afterwards whether it did.
+//!
+//! # Two ways to copy
+//! - *Word by word*: on the writer's side, the bytes that share a line with their header. The caller has often just stored them in
+//!   small pieces, and a wide load would have to wait for all of these stores. Model-checked and interpreted builds copy
+//!   everything so.
+//! - *Vector registers*, in inline assembly on x86-64: all other bytes. The compiler never merges atomics, and a loop over words
+//!   leaves most of the store bandwidth unused.
+//!
+//! # Why the assembly is correct
+//! 1. It performs the loads (or stores) of the loop over words, in some order, some of them twice. The hardware splits them into
+//!    pieces of at least a byte.
+//! 2. The protocol asks one thing of payload: each byte that is read was written at some time. The fences before and after decide
+//!    whether it was the right time. So tearing between words or inside them changes nothing.
+//! 3. The compiler may assume nothing about the memory behind an assembly block, so it sees no data race.
+
+use crate::sync::{AtomicU64, Ordering};
+use std::iter::zip;
+
+/// Payload words that share a line with their record's header.
+pub const INLINE_WORDS: usize = 6;
+
+/// Prefetches the line of `word` for a store. It affects the time of that store and nothing else.
+#[inline(always)]
+pub fn fetch_to_store(word: &AtomicU64) {
+    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+    // SAFETY: the hint changes no byte of memory and no register, and a CPU that does not know it does nothing.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) word.as_ptr(), options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+    let _ = word;
+}
+
+/// Up to eight bytes as a word, filled up with zeros. It loads pieces of fixed size, because a copy of variable length is a call.
+#[inline(always)]
+fn load_piece(piece: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    let mut at = 0;
+    for size in [8, 4, 2, 1] {
+        if piece.len() & size != 0 {
+            word[at..at + size].copy_from_slice(&piece[at..at + size]);
+            at += size;
+        }
+    }
+    u64::from_ne_bytes(word)
+}
+
+/// Copies longer runs, in registers as wide as the processor has. Each writer and reader keeps one. To ask the processor each
+/// time would touch one more line and page, and a process that shares its CPU with many finds these cold.
+#[derive(Debug, Clone, Copy)]
+pub struct Copier {
+    #[cfg_attr(not(all(target_arch = "x86_64", not(loom), not(miri))), expect(dead_code))]
+    has_avx: bool,
+}
+
+impl Copier {
+    /// The copier for this processor.
+    pub fn of_this_processor() -> Self {
+        #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+        return Self { has_avx: std::arch::is_x86_feature_detected!("avx") };
+        #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+        return Self { has_avx: false };
+    }
+
+    /// Stores the bytes of a message that do not share a line with its header: all but the first `INLINE` bytes. Returns those
+    /// first bytes; the call may have stored some of them too. The bytes behind the payload in the last word are undefined.
+    ///
+    /// # Panics
+    /// When the words have no room for all of it.
+    #[inline(always)]
+    pub fn store_rest<'a, const INLINE: usize>(self, words: &[AtomicU64], bytes: &'a [u8]) -> &'a [u8] {
+        const { assert!(INLINE.is_multiple_of(8) && INLINE >= 32) };
+        let Some(first) = bytes.first_chunk::<INLINE>() else { return bytes };
+        if bytes.len() > INLINE {
+            #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+            self.store_from(words, bytes, INLINE);
+            #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+            store_words(&words[INLINE / 8..bytes.len().div_ceil(8)], &bytes[INLINE..]);
+        }
+        first
+    }
+
+    /// Loads `bytes.len()` bytes from `words`, which must hold them.
+    #[inline(always)]
+    pub fn load(self, words: &[AtomicU64], bytes: &mut [u8]) {
+        #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+        if bytes.len() >= 32 {
+            return self.load_long(words, bytes);
+        }
+        load_words(&words[..bytes.len().div_ceil(8)], bytes);
+    }
+
+    /// Loads the payload words of a whole record, from behind its header to the end of its last line, also those behind the
+    /// message. So the copy needs no branch on the length, but for the loop over lines. It is fastest if `bytes` begin 16
+    /// bytes behind the start of a cache line, as the words do: then no copied piece crosses a line on either side.
+    ///
+    /// # Panics
+    /// Unless the words are [`INLINE_WORDS`] and a number of whole lines, and there are exactly as many bytes.
+    #[inline(always)]
+    pub fn load_lines(self, words: &[AtomicU64], bytes: &mut [u8]) {
+        #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+        self.load_whole(words, bytes);
+        #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+        load_words(words, bytes);
+    }
+
+    /// Loads whole records, headers and all.
+    ///
+    /// # Panics
+    /// Unless there are whole lines of words, one at least, and exactly as many bytes.
+    #[inline(always)]
+    pub fn load_records(self, words: &[AtomicU64], bytes: &mut [u8]) {
+        assert!(words.len() * 8 == bytes.len() && bytes.len().is_multiple_of(64) && !bytes.is_empty());
+        #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+        self.load_run(words, bytes);
+        #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+        load_words(words, bytes);
+    }
+}
+
+#[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+#[inline(always)]
+fn store_words(words: &[AtomicU64], bytes: &[u8]) {
+    let pieces = bytes.chunks_exact(8);
+    let rest = pieces.remainder();
+    let (whole, last) = words.split_at(pieces.len());
+    for (word, piece) in whole.iter().zip(pieces) {
+        word.store(load_piece(piece), Ordering::Relaxed);
+    }
+    if let Some(word) = last.first() {
+        word.store(load_piece(rest), Ordering::Relaxed);
+    }
+}
+
+#[inline(always)]
+fn store_pieces<const WORDS: usize>(words: &[AtomicU64; WORDS], pieces: &[[u8; 8]; WORDS]) {
+    let ((pairs, word), (of_pieces, piece)) = (words.as_chunks(), pieces.as_chunks());
+    zip(pairs, of_pieces).for_each(|(pair, pieces)| store_pair(pair, pieces));
+    zip(word, piece).for_each(store_piece);
+}
+
+#[inline(always)]
+fn store_piece((word, piece): (&AtomicU64, &[u8; 8])) {
+    word.store(u64::from_ne_bytes(*piece), Ordering::Relaxed);
+}
+
+#[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+use wide::store_pair;
+
+#[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+#[inline(always)]
+fn store_pair(words: &[AtomicU64; 2], pieces: &[[u8; 8]; 2]) {
+    zip(words, pieces).for_each(store_piece);
+}
+
+/// Stores the bytes that share a line with their header. It loads them word by word, because the caller has often just stored
+/// them in small pieces, and a wide load would have to wait for all of these stores.
+///
+/// # Panics
+/// When there are more bytes than room.
+#[inline(always)]
+pub fn store_inline<const WORDS: usize>(words: &[AtomicU64; WORDS], bytes: &[u8]) {
+    assert!(bytes.len() <= WORDS * 8);
+    let (pieces, rest) = bytes.as_chunks::<8>();
+    if rest.is_empty()
+        && let Ok(pieces) = pieces.try_into()
+    {
+        return store_pieces(words, pieces);
+    }
+    let (mut words, mut bytes) = (&words[..], bytes);
+    if let (Some((four, others)), Some(pieces)) = (words.split_first_chunk::<4>(), pieces.first_chunk()) {
+        store_pieces(four, pieces);
+        (words, bytes) = (others, &bytes[32..]);
+    }
+    for (i, word) in words.iter().enumerate() {
+        match bytes.get(8 * i..8 * i + 8) {
+            Some(piece) => word.store(load_piece(piece), Ordering::Relaxed),
+            None if bytes.len() > 8 * i => return word.store(load_piece(&bytes[8 * i..]), Ordering::Relaxed),
+            None => return,
+        }
+    }
+}
+
+#[inline(always)]
+fn load_words(words: &[AtomicU64], bytes: &mut [u8]) {
+    let mut pieces = bytes.chunks_exact_mut(8);
+    let (whole, last) = words.split_at(pieces.len());
+    for (word, piece) in whole.iter().zip(&mut pieces) {
+        piece.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+    }
+    let rest = pieces.into_remainder();
+    if let Some(word) = last.first() {
+        let word = word.load(Ordering::Relaxed).to_ne_bytes();
+        rest.copy_from_slice(&word[..rest.len()]);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;
+#[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+mod wide;

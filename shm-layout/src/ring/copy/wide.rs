@@ -1,0 +1,222 @@
+//! Copies through vector registers, in inline assembly for x86-64. The paper is in the parent module.
+
+use super::{AtomicU64, Copier};
+use std::arch::asm;
+
+/// Loads two words one by one and stores them at once. This halves the stores, of which a processor does few at a time.
+#[inline(always)]
+pub(super) fn store_pair(words: &[AtomicU64; 2], pieces: &[[u8; 8]; 2]) {
+    // SAFETY: both are 16 bytes; the destination is shared words behind `UnsafeCell`, mapped writable by the promise of
+    // `Cells::from_raw`. SSE2 is part of every x86-64, and `movups` needs no alignment.
+    unsafe {
+        asm!(
+            "movq {a}, [{from}]",
+            "movhps {a}, [{from} + 8]",
+            "movups [{to}], {a}",
+            from = in(reg) pieces.as_ptr(),
+            to = in(reg) words.as_ptr(),
+            a = out(xmm_reg) _,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+impl Copier {
+    /// Copies at least 32 bytes.
+    #[inline(always)]
+    pub(super) fn store_from(self, words: &[AtomicU64], bytes: &[u8], skip: usize) {
+        assert!(words.len() * 8 >= bytes.len() && bytes.len() >= 32);
+        // SAFETY: the assertion bounds both runs. The destination is shared words behind `UnsafeCell`, mapped writable
+        // by the promise of `Cells::from_raw`.
+        unsafe { self.copy(bytes.as_ptr(), words.as_ptr() as *mut u8, skip, bytes.len()) }
+    }
+
+    /// Copies at least 32 bytes.
+    #[inline(always)]
+    pub(super) fn load_long(self, words: &[AtomicU64], bytes: &mut [u8]) {
+        assert!(words.len() * 8 >= bytes.len() && bytes.len() >= 32);
+        // SAFETY: the assertion bounds both runs. The source is shared words mapped readable by the promise of
+        // `Cells::from_raw`; the destination is ours alone.
+        unsafe { self.copy(words.as_ptr().cast(), bytes.as_mut_ptr(), 0, bytes.len()) }
+    }
+
+    /// Copies the payload part of a record: the rest of its first line, and whole lines. The part that most messages have
+    /// needs no branch, and its address does not depend on the length.
+    #[inline(always)]
+    pub(super) fn load_whole(self, words: &[AtomicU64], bytes: &mut [u8]) {
+        const INLINE: usize = super::INLINE_WORDS * 8;
+        assert!(words.len() * 8 == bytes.len() && bytes.len() % 64 == INLINE);
+        let (from, to) = (words.as_ptr().cast(), bytes.as_mut_ptr());
+        // SAFETY: the assertion bounds both runs, of at least 48 bytes. The source is shared words mapped readable by
+        // the promise of `Cells::from_raw`; the destination is ours alone. SSE2 is part of every x86-64, and `movups`
+        // needs no alignment.
+        unsafe {
+            asm!(
+                "movups {a}, [{from}]",
+                "movups {b}, [{from} + 16]",
+                "movups {c}, [{from} + 32]",
+                "movups [{to}], {a}",
+                "movups [{to} + 16], {b}",
+                "movups [{to} + 32], {c}",
+                from = in(reg) from,
+                to = in(reg) to,
+                a = out(xmm_reg) _,
+                b = out(xmm_reg) _,
+                c = out(xmm_reg) _,
+                options(nostack, preserves_flags),
+            );
+        }
+        if bytes.len() > INLINE {
+            // SAFETY: as above, for the rest of both runs.
+            unsafe { self.copy_lines(from, to, INLINE, bytes.len()) };
+        }
+    }
+
+    /// Copies whole lines.
+    #[inline(always)]
+    pub(super) fn load_run(self, words: &[AtomicU64], bytes: &mut [u8]) {
+        assert!(words.len() * 8 == bytes.len() && bytes.len() >= 64);
+        // SAFETY: the assertion bounds both runs. The source is shared words mapped readable by the promise of
+        // `Cells::from_raw`; the destination is ours alone.
+        unsafe { self.copy_lines(words.as_ptr().cast(), bytes.as_mut_ptr(), 0, bytes.len()) };
+    }
+
+    /// Copies `length` bytes without the first `skip`. The rest is whole lines, at least one.
+    ///
+    /// # Safety
+    /// The same as for `copy`.
+    #[inline(always)]
+    unsafe fn copy_lines(self, from: *const u8, to: *mut u8, skip: usize, length: usize) {
+        if self.has_avx {
+            // SAFETY: the caller promised both runs; there is AVX.
+            unsafe { copy_wide(from, to, skip, length) };
+        } else {
+            // SAFETY: the caller promised both runs.
+            unsafe { copy_rest(from, to, skip, length) };
+        }
+    }
+
+    /// Copies `length` bytes, at least 32, without the first `skip`: by `copy_wide` if the processor has AVX, then the rest.
+    ///
+    /// # Safety
+    /// So many bytes can be read at `from` and written at `to`, by this thread or as shared words, and do not overlap.
+    #[inline(always)]
+    unsafe fn copy(self, from: *const u8, to: *mut u8, skip: usize, length: usize) {
+        let mut done = skip;
+        if self.has_avx && length - skip >= 64 {
+            // SAFETY: the caller promised both runs; there is AVX.
+            done = unsafe { copy_wide(from, to, skip, length) };
+        }
+        // SAFETY: the caller promised both runs.
+        unsafe { copy_rest(from, to, done, length) };
+    }
+}
+
+/// Copies from `skip` on as long as 64 bytes are left, and returns the index of the first byte that is not copied. The pieces
+/// have 32 bytes. None crosses a cache line at its destination if `to + skip` is 64-byte aligned, nor at its source if
+/// `from + skip` is.
+///
+/// # Safety
+/// The same as for [`Copier::copy`]; at least 64 bytes are left, and the processor has AVX.
+#[inline(always)]
+unsafe fn copy_wide(from: *const u8, to: *mut u8, skip: usize, length: usize) -> usize {
+    let mut done = skip;
+    if length - done >= 128 {
+        // SAFETY: the caller promised both runs, and no 128 bytes begin after the last; `vmovups` needs no alignment.
+        unsafe {
+            asm!(
+                "2:",
+                "vmovups {a:y}, [{from} + {n}]",
+                "vmovups {b:y}, [{from} + {n} + 32]",
+                "vmovups {c:y}, [{from} + {n} + 64]",
+                "vmovups {d:y}, [{from} + {n} + 96]",
+                "vmovups [{to} + {n}], {a:y}",
+                "vmovups [{to} + {n} + 32], {b:y}",
+                "vmovups [{to} + {n} + 64], {c:y}",
+                "vmovups [{to} + {n} + 96], {d:y}",
+                "add {n}, 128",
+                "cmp {n}, {last}",
+                "jbe 2b",
+                from = in(reg) from,
+                to = in(reg) to,
+                last = in(reg) length - 128,
+                n = inout(reg) done,
+                a = out(xmm_reg) _,
+                b = out(xmm_reg) _,
+                c = out(xmm_reg) _,
+                d = out(xmm_reg) _,
+                options(nostack),
+            );
+        }
+    }
+    if length - done >= 64 {
+        // SAFETY: as above, for 64 bytes.
+        unsafe {
+            asm!(
+                "vmovups {a:y}, [{from} + {n}]",
+                "vmovups {b:y}, [{from} + {n} + 32]",
+                "vmovups [{to} + {n}], {a:y}",
+                "vmovups [{to} + {n} + 32], {b:y}",
+                from = in(reg) from,
+                to = in(reg) to,
+                n = in(reg) done,
+                a = out(xmm_reg) _,
+                b = out(xmm_reg) _,
+                options(nostack, preserves_flags),
+            );
+        }
+        done += 64;
+    }
+    #[cfg(not(target_feature = "avx"))]
+    // SAFETY: there is AVX. `vzeroupper` clears the upper halves of the registers. The compiler is told that no value
+    // survives in these registers, because a caller that is built for AVX may keep values there. Without it, later
+    // instructions on the lower halves would wait for the upper halves on some processors.
+    unsafe {
+        asm!(
+            "vzeroupper",
+            out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+            out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
+            out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+            out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+            options(nomem, nostack, preserves_flags)
+        );
+    }
+    done
+}
+
+/// Copies `length` bytes, at least 32, without the first `skip`, in pieces of 16. It copies the last 32 bytes at once instead
+/// of piece by piece; some of them may be copied twice, or belong to those that are skipped.
+///
+/// # Safety
+/// The same as for [`Copier::copy`].
+#[inline(always)]
+unsafe fn copy_rest(from: *const u8, to: *mut u8, skip: usize, length: usize) {
+    // SAFETY: the caller promised both runs, and no piece reaches beyond the last byte, because none begins after
+    // `last`; SSE2 is part of every x86-64; `movups` needs no alignment.
+    unsafe {
+        asm!(
+            "cmp {n}, {last}",
+            "jae 3f",
+            "2:",
+            "movups {a}, [{from} + {n}]",
+            "movups {b}, [{from} + {n} + 16]",
+            "movups [{to} + {n}], {a}",
+            "movups [{to} + {n} + 16], {b}",
+            "add {n}, 32",
+            "cmp {n}, {last}",
+            "jb 2b",
+            "3:",
+            "movups {a}, [{from} + {last}]",
+            "movups {b}, [{from} + {last} + 16]",
+            "movups [{to} + {last}], {a}",
+            "movups [{to} + {last} + 16], {b}",
+            from = in(reg) from,
+            to = in(reg) to,
+            last = in(reg) length - 32,
+            n = inout(reg) skip => _,
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            options(nostack),
+        );
+    }
+}
