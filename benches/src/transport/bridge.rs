@@ -10,7 +10,7 @@ use crate::rig::spec::{Contestant, Spec, Wait};
 use crate::transport::multicast::is_nothing;
 use crate::transport::shm::CHANNEL;
 use anyhow::{Context, Result};
-use shmcast::{Event, Publisher, Subscriber};
+use shmcast::{Event, Preparation, Publisher, Subscriber};
 use shmcast_layout::counter::ticks;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
@@ -104,7 +104,7 @@ impl BridgeSender {
     /// # Errors
     /// What the channel says.
     pub fn open(spec: &Spec) -> Result<Self> {
-        let builder = Publisher::builder(CHANNEL).dir(near_dir(spec));
+        let builder = Publisher::builder(CHANNEL).dir(near_dir(spec)).prepare(Preparation::FULL);
         let builder = builder.capacity(spec.ring_bytes).max_message(PAYLOAD_MAX);
         let publisher = builder.open().context("open the channel")?;
         Ok(Self { publisher, yields: spec.interval_ns > 0 && Mode::of(&spec.contestant).is_some() })
