@@ -16,6 +16,7 @@ use crate::ring::reader::Reader;
 use crate::ring::writer::{TakeError, Writer};
 use crate::sync::Ordering;
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 
 /// How a segment is mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,16 +39,20 @@ pub struct Segment {
 impl Segment {
     /// Makes a segment in `file`, which is empty and which nobody else has opened yet, and maps it for writing.
     ///
-    /// All bytes are reserved first, so that a full file system is an error here and no fault later; the magic is
-    /// stored last, so that a half-made segment is never taken for one.
+    /// All bytes are reserved first, unless the caller did that with [`reserve`], so that a full file system is an error here
+    /// and no fault later; the magic is stored last, so that a half-made segment is never taken for one.
     ///
     /// # Errors
     /// [`OpenError::Os`] when the file system refuses, [`OpenError::Field`] for names that do not fit.
     pub fn create(file: &File, header: Header) -> Result<Self, OpenError> {
         let words = header.to_words()?;
         let bytes = header.geometry.segment_bytes();
-        reserve(file, bytes)
-            .map_err(|source| OpenError::Os { what: "reserve memory for the segment", source })?;
+        let is_reserved =
+            file.metadata().is_ok_and(|file| file.len() >= bytes && file.blocks() * 512 >= bytes);
+        if !is_reserved {
+            reserve(file, bytes)
+                .map_err(|source| OpenError::Os { what: "reserve memory for the segment", source })?;
+        }
         let map = Map::read_write(file, bytes)
             .map_err(|source| OpenError::Os { what: "map the new segment", source })?;
         let cells = lend(&map, &header);

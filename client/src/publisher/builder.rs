@@ -97,7 +97,7 @@ impl PublisherBuilder {
     /// What to do to the memory before [`open`](Self::open) returns, in place of what is done by default.
     ///
     /// By default every page is touched and locked, so that no message meets a page fault and nothing is swapped out. The first
-    /// 16 MiB are touched before `open` returns. The rest of a larger ring is touched by a thread of the lowest priority,
+    /// 8 MiB are touched before `open` returns. The rest of a larger ring is touched by a thread of the lowest priority,
     /// `shmcast-prepare`, from the front to the back, some 0.6 ms a MiB on an idle CPU. It ends when it is done, or when the
     /// publisher is dropped. A publisher that is ahead of it takes the page faults itself, about 1 us each 4 KiB, once in the
     /// life of the publisher. The thread runs on the CPUs of the thread that opens. If that one has a real-time policy, there is

@@ -10,7 +10,7 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 
 /// Bytes that are touched before `open` returns. The rest of a larger segment is prepared behind.
-pub(super) const FIRST_BYTES: u64 = 16 << 20;
+const FIRST_BYTES: u64 = 8 << 20;
 
 /// What `setpriority` calls the lowest priority: whoever else wants the CPU goes before.
 const LOWEST_PRIORITY: i32 = 19;
