@@ -75,30 +75,3 @@ fn the_preparation_outlives_the_publisher() {
     let tries: Vec<i64> = std::iter::repeat_with(pages).take(3).collect();
     assert!(tries.iter().any(|pages| *pages < MOST_PAGES), "{tries:?} page faults");
 }
-#[test]
-#[ignore]
-fn timing() {
-    for capacity in [64u64 << 10, 16 << 20, 64 << 20] {
-        let mut wall = vec![];
-        let mut cpu = vec![];
-        for _ in 0..30 {
-            let dir = scratch();
-            let c0 = nix::sys::resource::getrusage(UsageWho::RUSAGE_THREAD).unwrap();
-            let t = std::time::Instant::now();
-            let p = publisher(dir.path()).capacity(capacity).open().unwrap();
-            wall.push(t.elapsed());
-            let c1 = nix::sys::resource::getrusage(UsageWho::RUSAGE_THREAD).unwrap();
-            use nix::sys::time::TimeValLike;
-            cpu.push(
-                (c1.system_time() + c1.user_time() - c0.system_time() - c0.user_time()).num_microseconds(),
-            );
-            drop(p);
-        }
-        wall.sort();
-        cpu.sort();
-        println!(
-            "{capacity}: wall min {:?} med {:?}; cpu us min {} med {}",
-            wall[0], wall[15], cpu[0], cpu[15]
-        );
-    }
-}

@@ -9,12 +9,13 @@ use std::process::{Command, Output};
 use tempfile::TempDir;
 
 const SHMCAST: &str = env!("CARGO_BIN_EXE_shmcast");
-const THROTTLING: &str = "proc/sys/kernel/sched_rt_runtime_us";
 const BUFFER: &str = "proc/sys/net/core/rmem_max";
+const PAGES: &str = "sys/kernel/mm/transparent_hugepage/shmem_enabled";
 const STATE: &str = "var/lib/shmcast-tune/before.json";
 const SYSCTL: &str = "etc/sysctl.d/90-shmcast-tune.conf";
+const TMPFILES: &str = "etc/tmpfiles.d/shmcast-tune.conf";
 
-/// The files of a host that throttles real-time programs and has small buffers.
+/// The files of a host that has small buffers and denies huge pages.
 struct Host(TempDir);
 
 impl Host {
@@ -22,9 +23,8 @@ impl Host {
         let host = Self(tempfile::tempdir().unwrap());
         for (path, value) in [
             ("proc/sys/kernel/osrelease", "6.1.0"),
-            ("proc/sys/kernel/sched_rt_period_us", "1000000"),
-            (THROTTLING, "950000"),
             (BUFFER, "212992"),
+            (PAGES, "always within_size advise never [deny] force"),
         ] {
             fs::create_dir_all(host.path(path).parent().unwrap()).unwrap();
             host.write(path, value);
@@ -40,8 +40,12 @@ impl Host {
         fs::write(self.path(path), format!("{value}\n")).unwrap();
     }
 
+    /// What is set; of a choice, as the kernel shows it, what is chosen.
     fn values(&self) -> [String; 2] {
-        [THROTTLING, BUFFER].map(|path| fs::read_to_string(self.path(path)).unwrap().trim().to_owned())
+        [BUFFER, PAGES].map(|path| {
+            let text = fs::read_to_string(self.path(path)).unwrap();
+            text.split(['[', ']']).nth(1).unwrap_or(&text).trim().to_owned()
+        })
     }
 
     fn tune(&self, options: &str) -> Output {
@@ -66,8 +70,8 @@ fn words(found: &[(String, String, String)]) -> Vec<&str> {
     found.iter().map(|(_, outcome, _)| outcome.as_str()).collect()
 }
 
-const BEFORE: [&str; 2] = ["950000", "212992"];
-const AFTER: [&str; 2] = ["-1", "67108864"];
+const BEFORE: [&str; 2] = ["212992", "deny"];
+const AFTER: [&str; 2] = ["67108864", "never"];
 
 #[test]
 fn looking_changes_something() {
@@ -77,7 +81,7 @@ fn looking_changes_something() {
         let said = String::from_utf8(output.stdout).unwrap();
         assert_eq!(output.status.code(), Some(0), "{said}");
         for expected in
-            ["rt-throttling: would change", "from 950000 to -1", "why", "measured", "price", "tune --apply"]
+            ["rmem-max: would change", "from 212992 to 67108864", "why", "measured", "price", "tune --apply"]
         {
             assert!(said.contains(expected), "{expected} is not in\n{said}");
         }
@@ -93,6 +97,8 @@ fn what_was_there_does_not_come_back() {
     assert_eq!(host.values(), AFTER);
     let state = fs::metadata(host.path(STATE)).unwrap();
     assert_eq!(state.mode() & 0o777, 0o600);
+    // As the kernel shows a choice.
+    host.write(PAGES, "always within_size advise [never] deny force");
     // Once more: what was there is not forgotten over what we wrote.
     assert_eq!(words(&host.outcomes("--apply").1), ["as-wanted", "as-wanted"]);
     let (code, found) = host.outcomes("--undo");
@@ -109,9 +115,9 @@ fn what_somebody_changed_since_is_overwritten() {
     host.tune("--apply");
     host.write(BUFFER, "134217728");
     let (code, found) = host.outcomes("--undo");
-    assert_eq!((code, words(&found)), (0, vec!["restored", "left"]));
-    assert!(found[1].2.contains("to 134217728"), "{found:?}");
-    assert_eq!(host.values(), ["950000", "134217728"]);
+    assert_eq!((code, words(&found)), (0, vec!["left", "restored"]));
+    assert!(found[0].2.contains("to 134217728"), "{found:?}");
+    assert_eq!(host.values(), ["134217728", "deny"]);
 }
 
 #[test]
@@ -120,13 +126,17 @@ fn what_is_kept_over_reboots() {
     assert_eq!(host.tune("--persist").status.code(), Some(2), "without --apply");
     let said = host.tune("--apply --persist");
     assert!(said.status.success(), "{said:?}");
-    let kept = fs::read_to_string(host.path(SYSCTL)).unwrap();
-    let lines: Vec<&str> = kept.lines().skip(1).collect();
-    assert_eq!(lines, ["kernel.sched_rt_runtime_us = -1", "net.core.rmem_max = 67108864"]);
-    assert!(!host.path("etc/tmpfiles.d").exists(), "no setting needs it");
+    for (path, line) in [
+        (SYSCTL, "net.core.rmem_max = 67108864"),
+        (TMPFILES, "w /sys/kernel/mm/transparent_hugepage/shmem_enabled - - - - never"),
+    ] {
+        let kept = fs::read_to_string(host.path(path)).unwrap();
+        assert_eq!(kept.lines().skip(1).collect::<Vec<_>>(), [line]);
+        assert_eq!(fs::metadata(host.path(path)).unwrap().mode() & 0o777, 0o644);
+    }
     // As after a reboot: the values are those of the file, and undoing knows those of before.
     assert!(host.tune("--undo").status.success());
-    assert!(!host.path(SYSCTL).exists());
+    assert!(!host.path(SYSCTL).exists() && !host.path(TMPFILES).exists());
     assert_eq!(host.values(), BEFORE);
     // Kept later, when nothing is left to change.
     host.tune("--apply");
@@ -151,8 +161,8 @@ fn a_file_of_the_administrators_is_replaced_or_removed() {
 #[test]
 fn a_value_that_cannot_be_written_holds_up_the_others() {
     let host = Host::new();
-    let throttling = host.path(THROTTLING);
-    fs::set_permissions(&throttling, fs::Permissions::from_mode(0o444)).unwrap();
+    let buffer = host.path(BUFFER);
+    fs::set_permissions(&buffer, fs::Permissions::from_mode(0o444)).unwrap();
     let command = format!("{SHMCAST} tune --root {} --apply", host.0.path().display());
     let mut shell = Command::new("bash");
     if nix::unistd::geteuid().is_root() {
@@ -160,7 +170,7 @@ fn a_value_that_cannot_be_written_holds_up_the_others() {
         shell = Command::new("unshare");
         shell.args(["--mount", "bash"]);
     }
-    let at = throttling.display();
+    let at = buffer.display();
     let protect = "if [ $UID = 0 ]; then mount --bind $0 $0 && mount -o remount,ro,bind $0; fi";
     shell.args(["-c", &format!("{protect} || exit 77; {command}"), &at.to_string()]);
     let output = shell.output().unwrap();
@@ -169,9 +179,9 @@ fn a_value_that_cannot_be_written_holds_up_the_others() {
     }
     let said = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("rt-throttling: FAILED: cannot write -1 to /proc/sys/kernel"), "{said}");
+    assert!(said.contains("rmem-max: FAILED: cannot write 67108864 to /proc/sys/net"), "{said}");
     assert!(said.contains("1 of 2 values could not be written"), "{said}");
-    assert_eq!(host.values(), ["950000", "67108864"]);
+    assert_eq!(host.values(), ["212992", "never"]);
     assert_eq!(words(&host.outcomes("--undo").1), ["restored"], "only what was changed");
     assert_eq!(host.values(), BEFORE);
 }
@@ -227,24 +237,28 @@ fn an_ordinary_user_is_told_to_be_root() {
 fn the_kernel_takes_what_is_written_and_what_is_put_back() {
     let name = "the_kernel_takes_what_is_written_and_what_is_put_back";
     let script = "set -e
-        mkdir -p /var/lib && mount -t tmpfs none /var/lib || exit 77
-        trap '$0 tune --undo >/dev/null' EXIT
+        pages=/sys/kernel/mm/transparent_hugepage/shmem_enabled
+        before=$(grep -o '\\[.*\\]' $pages | tr -d '[]')
+        mkdir -p /var/lib && mount -t tmpfs none /var/lib
+        trap 'echo $before >$pages' EXIT
+        echo deny >$pages
         $0 tune --apply --json
-        grep . /proc/sys/kernel/sched_rt_runtime_us /proc/sys/net/core/rmem_max >&2";
-    let values = || [THROTTLING, BUFFER].map(|path| fs::read_to_string(Path::new("/").join(path)).ok());
-    let before = values();
+        cat $pages >&2
+        $0 tune --undo >&2
+        cat $pages >&2";
+    let pages = || fs::read_to_string(Path::new("/").join(PAGES)).ok();
+    let before = pages();
     let output = Command::new("unshare").args(["--mount", "bash", "-c", script, SHMCAST]).output();
-    let Some(output) = output.ok().filter(|output| output.status.success()) else {
-        return println!("SKIPPED {name}: only root may, where settings can be written");
+    let output = match output {
+        Ok(output) if output.status.success() => output,
+        other => return println!("SKIPPED {name}: only root may, where settings can be written: {other:?}"),
     };
+    assert_eq!(pages(), before, "this test leaves the host otherwise than it was");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let now = String::from_utf8(output.stderr).unwrap();
-    for item in report["items"].as_array().unwrap() {
-        println!("{}: {} {}", item["check"], item["outcome"], item["problem"]);
-        if item["outcome"] == "changed" {
-            let line = format!("{}:{}", item["file"].as_str().unwrap(), item["after"].as_str().unwrap());
-            assert!(now.contains(&line), "{line} is not in\n{now}");
-        }
-    }
-    assert_eq!(values(), before);
+    let items = report["items"].as_array().unwrap();
+    let item = items.iter().find(|item| item["check"] == "thp-shmem").unwrap();
+    assert_eq!((&item["outcome"], &item["before"]), (&"changed".into(), &"deny".into()), "{item}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines[0].contains("[never]") && lines.last().unwrap().contains("[deny]"), "{said}");
 }

@@ -15,8 +15,9 @@ use std::process::ExitCode;
 /// /var/lib/shmcast-tune/before.json, and then writes the new ones. --undo writes back exactly what was there; a value that
 /// somebody has changed since is left as it is.
 ///
-/// Only those findings of `shmcast doctor` are acted on whose effect on shmcast has been measured. Its others are the host's own:
-/// whether they help depends on the machine, and none of them was seen to help here.
+/// Only those findings of `shmcast doctor` are acted on whose mend was measured to help shmcast: the receive buffers of bridges and
+/// huge pages for rings. Of its others some were measured and did not help, such as net.core.busy_poll; most depend on the machine
+/// and were not measured. They are yours to decide.
 ///
 /// Exits with 0 when all was done, and with 1 when a value could not be written; the others are written all the same.
 #[derive(Debug, clap::Args)]
@@ -108,13 +109,15 @@ fn describe(out: &mut String, item: &Item, undone: bool) {
 
 /// The last line: what has been done, and what to do next.
 fn conclusion(tuned: &Tuned, args: &Args) -> String {
-    let [would, changed, failed] =
-        [Outcome::WouldChange, Outcome::Changed, Outcome::Failed].map(|outcome| tuned.count(outcome));
+    let [would, changed, failed, left] =
+        [Outcome::WouldChange, Outcome::Changed, Outcome::Failed, Outcome::Left]
+            .map(|outcome| tuned.count(outcome));
     match () {
         () if args.undo && tuned.items.is_empty() && tuned.kept.is_empty() => {
             "nothing to undo: `shmcast tune --apply` has changed nothing here".to_owned()
         }
         () if failed > 0 => format!("{failed} of {} values could not be written", tuned.items.len()),
+        () if args.undo && left > 0 => format!("undone, but for {left} that somebody has changed since"),
         () if args.undo => "all is undone".to_owned(),
         () if changed > 0 => {
             format!("{changed} changed; what was there is in {STATE}: `shmcast tune --undo`")
