@@ -184,6 +184,12 @@ impl fmt::Display for Host {
 
 /// Runs the command line this process was given.
 pub fn main() -> ExitCode {
+    match man::complete() {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        // There is nobody to tell but a shell in the middle of a line.
+        Err(_) => return ExitCode::from(FAILED),
+    }
     let cli: Cli = match parse() {
         Ok(cli) => cli,
         Err(code) => return code,
