@@ -3,9 +3,9 @@
 //! The doctor judges, and says what to write to which file. Of its checks only those in [`MEASURED`] are acted on: those whose
 //! effect on this product has been measured. A change goes so:
 //!
-//! 1. The values that are there are kept in a file of root's own ([`before`]), which is on the disk before anything is changed.
+//! 1. The values that are there are kept in a file of root's own (`before.rs`), which is on the disk before anything is changed.
 //! 2. Each value is written and read back. One that the kernel refuses is said to be so, and holds up no other.
-//! 3. If asked for, what has been changed is written to files that the next boot applies ([`kept`]).
+//! 3. If asked for, what has been changed is written to files that the next boot applies (`kept.rs`).
 //!
 //! Undoing writes back what was there, unless somebody has changed the value since: then it is left as it is.
 
