@@ -61,7 +61,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// Bytes that one system call of [`Pieces`] touches: some 10 us of work. The kernel lets no other thread of the process map or
+/// Bytes that one system call of [`Pieces`] touches: some 40 us of work. The kernel lets no other thread of the process map or
 /// unmap memory meanwhile.
 const PIECE: usize = 64 << 10;
 
