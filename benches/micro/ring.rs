@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use shmcast::{Event, Publisher, Subscriber};
+use shmcast::{Event, Preparation, Publisher, Subscriber};
 use shmcast_bench::ideal::{IdealReader, IdealWriter, Shape};
 use std::hint::black_box;
 
@@ -13,7 +13,8 @@ const RING_BYTES: usize = 1 << 20;
 const BATCH: usize = 64;
 
 fn pair(dir: &tempfile::TempDir, name: &str) -> (Publisher, Subscriber) {
-    let publisher = Publisher::builder(name).dir(dir.path()).capacity(RING_BYTES as u64).open();
+    let publisher = Publisher::builder(name).dir(dir.path()).capacity(RING_BYTES as u64);
+    let publisher = publisher.prepare(Preparation::FULL).open();
     let subscriber = Subscriber::builder(name).dir(dir.path()).open();
     (publisher.expect("a new channel"), subscriber.expect("the channel just made"))
 }

@@ -2,11 +2,13 @@
 
 mod builder;
 mod files;
+mod prepared;
 
 use crate::clock::Clock;
 use crate::error::PublishError;
 use crate::keeper::Attachment;
 use crate::lock::Held;
+use prepared::Prepared;
 use shmcast_layout::charter::Charter;
 use shmcast_layout::error::TooLarge;
 use shmcast_layout::layout::charter::Verdict;
@@ -52,7 +54,7 @@ pub struct Publisher {
     segment: Segment,
     /// Claims are written here and copied into the ring in one burst.
     staging: Box<[u8]>,
-    steps: Vec<Step>,
+    prepared: Prepared,
     /// Held until the writer is done; the kernel lets go of it if we die.
     lock: Held,
     /// Our place at the daemon's table, where a daemon owns the channel.
@@ -312,9 +314,20 @@ impl Publisher {
         self.clock
     }
 
-    /// How the preparation of the memory went, step by step, refusals included.
+    /// How the preparation of the memory went, step by step, refusals included. Empty while a part of it still goes on behind
+    /// this publisher, which is for some tens of ms after the opening of a large ring; see
+    /// [`PublisherBuilder::prepare`].
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// for step in publisher.preparation() {
+    ///     println!("{step}"); // "prefault: yes"
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn preparation(&self) -> &[Step] {
-        &self.steps
+        self.prepared.steps()
     }
 
     /// The header that the channel was made with.

@@ -12,3 +12,4 @@ pub mod doctor;
 pub mod hiccups;
 pub mod metrics;
 pub mod server;
+pub mod tune;

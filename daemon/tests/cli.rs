@@ -270,6 +270,7 @@ fn every_verb_has_help_with_an_example() {
         "rm",
         "check",
         "doctor",
+        "tune",
         "hiccups",
         "bridge",
         "bridge send",

@@ -300,6 +300,35 @@ fn a_subscriber_that_came_too_late_ends_without_a_word() {
 }
 
 #[test]
+fn a_first_publisher_is_greeted_in_jargon() {
+    let host = Host::new();
+    // As an ordinary user's, whose memory may hardly be locked.
+    let publish = |arguments: &str| {
+        let mut command = Command::new("prlimit");
+        command.args(["--memlock=0:0", "setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-all"]);
+        command.arg(env!("CARGO_BIN_EXE_shmcast")).args(arguments.split_whitespace());
+        command.env("SHMCAST_DIR", host.dir.path().join("channels")).stdin(Stdio::null()).output()
+    };
+    let Some(output) = publish("pub t --capacity 1MiB").ok().filter(|output| output.status.success()) else {
+        println!("SKIPPED a_first_publisher_is_greeted_in_jargon: no prlimit or setpriv, or not as root");
+        return;
+    };
+    let stderr = text(&output.stderr);
+    assert!(stderr.lines().count() == 1 && stderr.contains("published 0 messages"), "{stderr}");
+    let stderr = text(&publish("pub t -v").unwrap().stderr);
+    assert!(
+        stderr.contains("memory: prefault: yes\n") && stderr.contains("memory: lock: refused"),
+        "{stderr}"
+    );
+    let stderr = text(&publish("pub t -v --prepare full").unwrap().stderr);
+    assert!(stderr.contains("memory: huge pages: refused"), "{stderr}");
+    let stderr = text(&publish("pub t -v --prepare none").unwrap().stderr);
+    assert!(!stderr.contains("memory:"), "{stderr}");
+    let json: Value = serde_json::from_slice(&publish("pub t --json").unwrap().stdout).unwrap();
+    assert_eq!(json["memory"].as_array().map(Vec::len), Some(2), "{json}");
+}
+
+#[test]
 fn a_rate_that_is_shown_to_a_ten_thousandth_of_a_message() {
     let host = Host::new();
     let input = host.file("input", &lines(30_000));

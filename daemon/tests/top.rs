@@ -7,7 +7,8 @@ use serde_json::Value;
 use shmcast::{Event, Publisher, Subscriber};
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Output};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 const SHMCAST: &str = env!("CARGO_BIN_EXE_shmcast");
@@ -265,7 +266,7 @@ fn a_verb_without_a_manual_page_or_a_completion() {
     assert!(verbs.len() > 10, "{verbs:?}");
     for shell in ["bash", "zsh", "fish"] {
         let script = run(&["completions", shell]);
-        assert!(verbs.iter().all(|verb| script.contains(verb)) && !script.contains("demo-reader"), "{shell}");
+        assert!(script.contains("SHMCAST_COMPLETE") && script.contains("shmcast"), "{shell}: {script}");
         assert!(
             run(&["completions", shell, "--for", "shmcastd"]).contains("print-default-config"),
             "{shell}"
@@ -301,29 +302,48 @@ fn a_verb_without_a_manual_page_or_a_completion() {
 fn a_completion_that_offers_files_where_none_belong() {
     let dir = tempfile::tempdir().expect("a directory");
     fs::write(dir.path().join("a-file"), "").expect("a file");
+    let channels = dir.path().join("channels");
+    for channel in ["ticks", "trades"] {
+        let mut publish = Command::new(SHMCAST);
+        publish.args(["pub", channel, "--capacity", "64KiB"]).env("SHMCAST_DIR", &channels);
+        assert!(publish.stdin(Stdio::null()).output().expect("it runs").status.success());
+    }
     let script = Command::new(SHMCAST).args(["completions", "bash"]).output().expect("it runs").stdout;
     fs::write(dir.path().join("script"), script).expect("a file");
-    let complete = |verb: &str, option: &str| {
-        let line = format!("COMP_WORDS=(shmcast {verb} {option} '')");
+    let programs = Path::new(SHMCAST).parent().expect("a directory").display();
+    let complete = |line: &str, begun: &str| {
         let ask = format!(
-            "source ./script; {line}; COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _shmcast shmcast '' '{option}' || true; \
+            "PATH={programs}:$PATH; source ./script; COMP_WORDS=(shmcast {line} '{begun}'); COMP_TYPE=9
+             COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _clap_complete_shmcast shmcast '{begun}' '' || true
              echo \"${{COMPREPLY[@]}}\""
         );
-        let output = Command::new("bash").args(["-c", &ask]).current_dir(dir.path()).output().expect("bash");
+        let mut bash = Command::new("bash");
+        bash.args(["-c", &ask]).current_dir(dir.path()).env("SHMCAST_DIR", &channels);
+        let output = bash.output().expect("bash");
         String::from_utf8(output.stdout).expect("UTF-8").trim().to_owned()
     };
-    for (verb, option, words) in [
-        ("sub", "--wait", "spin burst yield spin-yield backoff sleep: park"),
-        ("sub", "--from", "latest oldest"),
-        ("sub", "--resume", "oldest latest key"),
-        ("sub", "--count", ""),
-        ("pub", "--capacity", ""),
-        ("pub", "--rate", "max"),
-        ("bridge send", "--wait", "spin yield block"),
-        ("bridge recv", "--gap", "skip block"),
-        ("bridge recv", "--server", ""),
-        ("pub", "--input", "a-file script"),
+    for (line, begun, words) in [
+        ("", "t", "tune takeover top"),
+        ("", "demo", "demo"),
+        ("sub", "t", "ticks trades"),
+        ("rm", "tr", "trades"),
+        ("bridge send", "ti", "ticks"),
+        ("sub ticks --wait", "", "spin burst yield spin-yield backoff sleep: park"),
+        ("sub ticks --from", "", "latest oldest"),
+        ("sub ticks --resume", "", "oldest latest key"),
+        ("sub ticks --count", "", ""),
+        ("pub ticks --capacity", "", ""),
+        ("pub ticks --rate", "", "max"),
+        ("pub ticks --prepare", "", "quick full none"),
+        ("bridge send ticks --wait", "", "spin yield block"),
+        ("bridge recv ticks --gap", "", "skip block"),
+        ("bridge recv ticks --server", "", ""),
+        ("pub ticks --input", "a-", "a-file"),
     ] {
-        assert_eq!(complete(verb, option), words, "shmcast {verb} {option}");
+        let [mut offered, mut expected] = [&complete(line, begun), words]
+            .map(|words| words.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+        offered.sort();
+        expected.sort();
+        assert_eq!(offered, expected, "shmcast {line} {begun}");
     }
 }

@@ -133,7 +133,7 @@ fn a_parked_reader_is_woken_for_each_message() {
 }
 
 /// What each verb is played with. `None` for those that ask no daemon anything.
-const VERBS: [(&str, Option<&str>); 16] = [
+const VERBS: [(&str, Option<&str>); 17] = [
     ("demo", None),
     ("pub", Some("pub a")),
     ("sub", Some("sub a --from oldest --count 3")),
@@ -146,6 +146,7 @@ const VERBS: [(&str, Option<&str>); 16] = [
     ("bridge", Some("bridge status --json")),
     ("check", None),
     ("doctor", None),
+    ("tune", None),
     ("hiccups", None),
     ("man", None),
     ("completions", None),

@@ -9,13 +9,14 @@ use crate::layout::header::{
     SESSION_REST, STATE, State,
 };
 use crate::layout::record::{session_identity, session_words};
-use crate::mem::{Map, Preparation, Step, prepare, reserve};
+use crate::mem::{Map, Pieces, Preparation, Step, lock_on_fault, prepare, reserve};
 use crate::ring::cells::RingCells;
 use crate::ring::locate::{Locator, Place};
 use crate::ring::reader::Reader;
 use crate::ring::writer::{TakeOverError, Writer};
 use crate::sync::Ordering;
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 
 /// How a segment is mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,16 +39,20 @@ pub struct Segment {
 impl Segment {
     /// Makes a segment in `file`, which is empty and which no other process has opened, and maps it for writing.
     ///
-    /// It reserves all bytes first, so that a full file system is an error here and no fault later. It stores the magic
-    /// last, so that no process takes a half-made segment for a whole one.
+    /// It reserves all bytes first, unless the caller did that with [`reserve`], so that a full file system is an error here and no
+    /// fault later. It stores the magic last, so that no process takes a half-made segment for a whole one.
     ///
     /// # Errors
     /// [`OpenError::Os`] when the file system refuses, [`OpenError::Field`] for names that do not fit.
     pub fn create(file: &File, header: Header) -> Result<Self, OpenError> {
         let words = header.to_words()?;
         let bytes = header.geometry.segment_bytes();
-        reserve(file, bytes)
-            .map_err(|source| OpenError::Os { what: "reserve memory for the segment", source })?;
+        let is_reserved =
+            file.metadata().is_ok_and(|file| file.len() >= bytes && file.blocks() * 512 >= bytes);
+        if !is_reserved {
+            reserve(file, bytes)
+                .map_err(|source| OpenError::Os { what: "reserve memory for the segment", source })?;
+        }
         let map = Map::read_write(file, bytes)
             .map_err(|source| OpenError::Os { what: "map the new segment", source })?;
         let cells = lend(&map, &header);
@@ -88,6 +93,19 @@ impl Segment {
     /// Prefaults, locks and collapses the map as `preparation` asks. One [`Step`] for each thing says how it went.
     pub fn prepare(&self, wanted: Preparation) -> Vec<Step> {
         prepare(&self.map, wanted)
+    }
+
+    /// Locks each page into memory when it is touched, and touches none. Takes microseconds if no page was touched before.
+    pub fn lock_on_fault(&self) -> Step {
+        lock_on_fault(&self.map)
+    }
+
+    /// The pages of the map, to be touched piece by piece in any thread. Holds the map and not the segment.
+    ///
+    /// # Panics
+    /// When the segment was mapped for reading.
+    pub fn pieces(&self) -> Pieces {
+        Pieces::of(&self.map)
     }
 
     /// Takes the writing end. The caller holds the channel's writer lock, and drops the writer before it releases the lock.

@@ -9,7 +9,7 @@ use crate::rig::publish::Sender;
 use crate::rig::receive::{LOOK, Receiver, Sink};
 use crate::rig::spec::{Spec, Wait};
 use anyhow::{Context, Result};
-use shmcast::{Event, Publisher, Subscriber};
+use shmcast::{Event, Preparation, Publisher, Subscriber};
 use shmcast_layout::counter::ticks;
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,7 @@ impl BridgeSender {
     /// # Errors
     /// The channel's error.
     pub fn open(spec: &Spec) -> Result<Self> {
-        let builder = Publisher::builder(CHANNEL).dir(near_dir(spec));
+        let builder = Publisher::builder(CHANNEL).dir(near_dir(spec)).prepare(Preparation::FULL);
         let builder = builder.capacity(spec.ring_bytes).max_message(PAYLOAD_MAX);
         let publisher = builder.open().context("open the channel")?;
         Ok(Self { publisher, yields: spec.interval_ns > 0 && BridgeMode::of(&spec.contestant).is_some() })

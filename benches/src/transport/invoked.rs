@@ -11,7 +11,7 @@ use crate::rig::publish::Sender;
 use crate::rig::receive::{Receiver, Sink};
 use crate::rig::spec::Spec;
 use anyhow::{Context, Result};
-use shmcast::{Publisher, Subscriber};
+use shmcast::{Preparation, Publisher, Subscriber};
 use shmcast_bridge::egress::{EgressInvoker, EgressOptions};
 use shmcast_bridge::ingress::{IngressInvoker, IngressOptions};
 use shmcast_bridge::spec::{BridgeSpec, LineSpec, ReceiveSpec, RepairSpec, SendSpec, StartAt};
@@ -82,7 +82,7 @@ impl InvokedReceiver {
     /// The error of the channel or of the bridge.
     pub fn open(spec: &Spec) -> Result<Self> {
         std::fs::create_dir_all(far_dir(spec)).context("make the receiving host's directory")?;
-        let channel = Publisher::builder(CHANNEL).dir(far_dir(spec));
+        let channel = Publisher::builder(CHANNEL).dir(far_dir(spec)).prepare(Preparation::FULL);
         let channel = channel.capacity(spec.ring_bytes).max_message(PAYLOAD_MAX);
         let receive =
             ReceiveSpec { servers: vec![repair_address()], from: Some(1), ..ReceiveSpec::default() };

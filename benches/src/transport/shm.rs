@@ -5,7 +5,7 @@ use crate::rig::publish::Sender;
 use crate::rig::receive::{LOOK, Receiver, Sink, poll_until_done};
 use crate::rig::spec::{self, Spec};
 use anyhow::{Context, Result, bail};
-use shmcast::{Client, Event, Mark, Publisher, RecvError, Start, Subscriber, Wait};
+use shmcast::{Client, Event, Mark, Preparation, Publisher, RecvError, Start, Subscriber, Wait};
 use std::time::{Duration, Instant};
 
 /// The publisher.
@@ -18,7 +18,7 @@ impl ShmSender {
     /// # Errors
     /// The channel's error.
     pub fn open(spec: &Spec) -> Result<Self> {
-        let builder = Publisher::builder(CHANNEL);
+        let builder = Publisher::builder(CHANNEL).prepare(Preparation::FULL);
         let builder = match daemon(spec)? {
             Some(client) => builder.client(&client),
             None => builder.dir(&spec.dir).capacity(spec.ring_bytes),

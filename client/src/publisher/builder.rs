@@ -1,6 +1,7 @@
 //! Opening a channel for publishing: what may be asked for, and the channels of a daemon. Those that are files are in
 //! `files`.
 
+use super::prepared::Prepared;
 use super::{Hosted, Publisher, TOUCHED_BYTES};
 use crate::clock::Clock;
 use crate::connect::{Client, Conversation};
@@ -28,7 +29,8 @@ pub struct PublisherBuilder {
     pub(super) capacity: Option<u64>,
     pub(super) max_message: Option<u64>,
     pub(super) mode: Option<u32>,
-    pub(super) preparation: Preparation,
+    /// `None`: quickly, most of it behind the publisher.
+    pub(super) preparation: Option<Preparation>,
     pub(super) schema: (u64, String),
     pub(super) labels: String,
     pub(super) anew: bool,
@@ -43,7 +45,7 @@ impl PublisherBuilder {
             capacity: None,
             max_message: None,
             mode: None,
-            preparation: Preparation::FULL,
+            preparation: None,
             schema: (0, String::new()),
             labels: String::new(),
             anew: false,
@@ -92,11 +94,29 @@ impl PublisherBuilder {
         self
     }
 
-    /// What to do to the memory first: everything by default. What was refused is in
-    /// [`Publisher::preparation`] and stops nothing. For the quickest start, leave out
-    /// [`huge_pages`](Preparation::huge_pages), the slowest part.
+    /// What to do to the memory before [`open`](Self::open) returns, in place of what is done by default.
+    ///
+    /// By default every page is touched and locked, so that no message meets a page fault and nothing is swapped out. The first
+    /// 8 MiB are touched before `open` returns. The rest of a larger ring is touched by a thread of the lowest priority,
+    /// `shmcast-prepare`, from the front to the back, some 0.6 ms a MiB on an idle CPU. It ends when it is done, or when the
+    /// publisher is dropped. A publisher that is ahead of it takes the page faults itself, about 1 us each 4 KiB, once in the
+    /// life of the publisher. The thread runs on the CPUs of the thread that opens. If that one has a real-time policy, there is
+    /// no such thread, and all is done before `open` returns.
+    ///
+    /// [`Preparation::FULL`] does all of it first, and puts the ring on huge pages, which the default leaves out: it takes some
+    /// 2.5 ms a MiB, and collapsing pages that are in use makes their users wait.
+    ///
+    /// What was refused is in [`Publisher::preparation`] and stops nothing.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use shmcast::{Preparation, Publisher};
+    /// let steady = Publisher::builder("t").dir(dir.path()).capacity(1 << 20).prepare(Preparation::FULL).open()?;
+    /// assert_eq!(steady.preparation().len(), 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn prepare(mut self, preparation: Preparation) -> Self {
-        self.preparation = preparation;
+        self.preparation = Some(preparation);
         self
     }
 
@@ -124,9 +144,9 @@ impl PublisherBuilder {
     /// Opens the channel: makes it, or takes over the one that is there, in the next epoch and with the sequence going
     /// on, whether its last publisher closed it or died. Readers that are attached stay so.
     ///
-    /// Takes time in proportion to the capacity: about 0.6 ms a MiB for page faults, and another 2.5 ms for huge pages, of
-    /// which no new one is begun after a second. Beside real-time threads that leave the kernel no core this can be
-    /// longer; see [`prepare`](Self::prepare). The first in a process also measures the clock.
+    /// A new channel's memory is reserved first, so that a full file system is an error here and no crash later: about 0.2 ms a
+    /// MiB. What else takes time is said at [`prepare`](Self::prepare). The first in a process also measures the clock, for
+    /// 20 ms at most.
     ///
     /// # Errors
     /// [`ChannelError::InUse`] with the holder while another publisher lives; [`ChannelError::NotAChannel`] for a directory
@@ -187,7 +207,10 @@ impl PublisherBuilder {
     }
 
     pub(super) fn start(self, segment: Segment, lock: Held) -> Result<Publisher, ChannelError> {
-        let steps = segment.prepare(self.preparation);
+        let prepared = match self.preparation {
+            Some(wanted) => Prepared::now(&segment, wanted),
+            None => Prepared::behind(&segment),
+        };
         let clock = Clock::of_segment(segment.header());
         let writer = segment.writer(std::process::id(), clock.now()).map_err(|why| match why {
             TakeOverError::Superseded => ChannelError::Superseded { name: self.name },
@@ -196,6 +219,6 @@ impl PublisherBuilder {
         let mut staging = vec![0; segment.header().geometry.max_message as usize].into_boxed_slice();
         // Zeros come as pages yet to be faulted in: touch those that claims of common sizes need.
         staging.iter_mut().take(TOUCHED_BYTES).for_each(|byte| *byte = 0xff);
-        Ok(Publisher { writer, clock, segment, staging, steps, lock, hosted: None })
+        Ok(Publisher { writer, clock, segment, staging, prepared, lock, hosted: None })
     }
 }

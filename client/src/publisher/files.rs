@@ -1,6 +1,7 @@
 //! Opening a channel that is a file: making it, taking it over, or replacing it.
 
 use super::{DEFAULT_CAPACITY, Publisher, PublisherBuilder};
+use crate::clock::begin_measuring;
 use crate::directory::{ChannelFiles, DEFAULT_MODE, Locked};
 use crate::error::ChannelError;
 use crate::hosting::new_header;
@@ -9,12 +10,14 @@ use shmcast_layout::error::OpenError;
 use shmcast_layout::fault;
 use shmcast_layout::layout::geometry::Geometry;
 use shmcast_layout::layout::header::{Header, State};
+use shmcast_layout::mem::reserve;
 use shmcast_layout::segment::{Access, Segment};
 use std::fs::File;
 use std::io;
 
 impl PublisherBuilder {
     pub(super) fn open_file(self) -> Result<Publisher, ChannelError> {
+        begin_measuring();
         let wanted = Geometry::new(self.capacity.unwrap_or(DEFAULT_CAPACITY), self.max_message)?;
         // Again if somebody removes the channel meanwhile.
         let (files, lock) = loop {
@@ -93,6 +96,11 @@ impl PublisherBuilder {
         let file = files.make_unfinished(self.file_mode()).map_err(|e| match e {
             ChannelError::Os { source, .. } if is_full(&source) => no_room(),
             other => other,
+        })?;
+        // Before the clock is asked for, which has to be measured for a while.
+        reserve(&file, geometry.segment_bytes()).map_err(|source| match source {
+            source if is_full(&source) => no_room(),
+            source => ChannelError::os("reserve memory for", files.unfinished_path())(source),
         })?;
         let header = new_header(&self.name, geometry, self.schema.clone(), self.labels.clone());
         Segment::create(&file, header).map_err(|source| match source {

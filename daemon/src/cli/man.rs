@@ -1,11 +1,14 @@
 //! `shmcast man` and `shmcast completions`: what a package installs beside the programs, made from their own command
 //! lines so that neither can be out of date.
+//!
+//! The script for `shmcast` asks the program at each completion, because only the program knows which channels there are now.
 
 use super::say::{self, note};
-use super::{Cli, daemon};
+use super::{Cli, HostArg, daemon};
 use anyhow::{Context, Result};
 use clap::{CommandFactory, ValueHint};
-use clap_complete::Shell;
+use clap_complete::env::Shells;
+use clap_complete::{ArgValueCandidates, CompleteEnv, CompletionCandidate, Shell};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -82,15 +85,30 @@ enum Program {
     Shmcastd,
 }
 
-/// The command without its hidden verbs.
-fn visible(command: &clap::Command, name: &'static str) -> clap::Command {
-    let verbs: Vec<clap::Command> =
-        command.get_subcommands().filter(|verb| !verb.is_hide_set()).cloned().collect();
-    let mut visible = clap::Command::new(name);
-    for argument in command.get_arguments() {
-        visible = visible.arg(argument.clone());
-    }
-    without_files(visible.version(env!("CARGO_PKG_VERSION")).subcommands(verbs))
+/// The variable by which the script asks this program for completions.
+const ASKED: &str = "SHMCAST_COMPLETE";
+
+/// Answers a shell that asks for completions. False in any other run.
+pub(super) fn complete() -> clap::error::Result<bool> {
+    let command = || with_channels(Cli::command());
+    let dir = std::env::current_dir().ok();
+    CompleteEnv::with_factory(command).var(ASKED).try_complete(std::env::args_os(), dir.as_deref())
+}
+
+/// The command, whose channels are completed with those that there are.
+fn with_channels(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|argument| match argument.get_id().as_str() {
+        "channel" => argument.add(ArgValueCandidates::new(channels)),
+        _ => argument,
+    });
+    command.mut_subcommands(with_channels)
+}
+
+/// The channels that a verb without `--dir` would find; none if they cannot be listed.
+fn channels() -> Vec<CompletionCandidate> {
+    let host = HostArg { dir: None }.host();
+    let channels = host.ok().and_then(|host| host.channels().ok()).unwrap_or_default();
+    channels.into_iter().map(|channel| CompletionCandidate::new(channel.channel)).collect()
 }
 
 /// Values that are neither words nor paths are for the user to type: a shell that offers files for them misleads.
@@ -104,14 +122,22 @@ fn without_files(command: clap::Command) -> clap::Command {
 
 /// Prints a completion script.
 pub(super) fn completions(args: &CompletionsArgs) -> Result<ExitCode> {
-    let (command, name) = match args.program {
-        Program::Shmcast => (Cli::command(), "shmcast"),
-        Program::Shmcastd => (daemon::command(), "shmcastd"),
-    };
-    // Completions know no hidden verbs: they offer them all.
-    let mut command = visible(&command, name);
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut command, name, &mut script);
+    match args.program {
+        Program::Shmcast => {
+            let shells = Shells::builtins();
+            let shell = shells.completer(&args.shell.to_string()).expect("all shells are built in");
+            shell.write_registration(ASKED, "shmcast", "shmcast", "shmcast", &mut script)?;
+        }
+        Program::Shmcastd => {
+            clap_complete::generate(
+                args.shell,
+                &mut without_files(daemon::command()),
+                "shmcastd",
+                &mut script,
+            );
+        }
+    }
     say::print(String::from_utf8_lossy(&script))?;
     Ok(ExitCode::SUCCESS)
 }

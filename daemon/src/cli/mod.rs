@@ -34,6 +34,7 @@ mod stop;
 mod subscribe;
 mod takeover;
 mod top;
+mod tune;
 mod units;
 
 /// Exit code of an error.
@@ -80,6 +81,7 @@ enum Verb {
     /// Check a daemon's configuration file
     Check(check::Args),
     Doctor(doctor::Args),
+    Tune(tune::Args),
     Hiccups(hiccups::Args),
     /// Write the manual pages of both programs
     Man(man::ManArgs),
@@ -182,6 +184,12 @@ impl fmt::Display for Host {
 
 /// Runs the command line this process was given.
 pub fn main() -> ExitCode {
+    match man::complete() {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        // There is nobody to tell but a shell in the middle of a line.
+        Err(_) => return ExitCode::from(FAILED),
+    }
     let cli: Cli = match parse() {
         Ok(cli) => cli,
         Err(code) => return code,
@@ -199,6 +207,7 @@ pub fn main() -> ExitCode {
         Verb::Bridge(args) => bridge::run(&args),
         Verb::Check(args) => check::run(&args),
         Verb::Doctor(args) => doctor::run(&args),
+        Verb::Tune(args) => tune::run(&args),
         Verb::Hiccups(args) => hiccups::run(&args),
         Verb::Man(args) => man::manuals(&args),
         Verb::Completions(args) => man::completions(&args),

@@ -11,13 +11,14 @@ use super::units::{parse_cpu, parse_mode, parse_name, parse_size, words};
 use super::{Host, HostArg};
 use anyhow::{Context, Result, bail};
 use capture::{CaptureArgs, Played};
+use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pace::{Pace, Rate};
 use serde_json::json;
-use shmcast::Publisher;
 use shmcast::hosting::fault;
+use shmcast::{Preparation, Publisher, PublisherBuilder};
 use shmcast_bridge::pcap::Capture;
 use std::ffi::CString;
 use std::fmt;
@@ -76,12 +77,62 @@ pub(super) struct Args {
     /// Pin the publisher to this CPU
     #[arg(long, value_name = "N", value_parser = parse_cpu)]
     cpu: Option<usize>,
+    /// How the ring's memory is made ready
+    #[arg(long, value_enum, default_value = "quick")]
+    prepare: Prepare,
     /// Name of this process in tools, in place of shmcast: 1 to 15 bytes
     #[arg(long, value_parser = parse_name)]
     name: Option<CString>,
+    /// Say how the memory was made ready, and what the system refused
+    #[arg(long, short)]
+    verbose: bool,
     /// Print the summary as JSON on stdout
     #[arg(long)]
     json: bool,
+}
+
+/// How the ring's memory is made ready.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Prepare {
+    /// Touch and lock the pages, those of a large ring behind the publisher while it publishes
+    Quick,
+    /// All of it before the first message, and on huge pages: up to seconds, for the steadiest latency
+    Full,
+    /// Not at all: each page is made ready by the first message that needs it
+    None,
+}
+
+impl Args {
+    /// How the channel is opened.
+    fn publisher(&self, host: &Host, channel: &str) -> Result<PublisherBuilder> {
+        let mut builder = host.publisher(channel);
+        if let Some(capacity) = self.capacity {
+            builder = builder.capacity(capacity);
+        }
+        if let Some(max_message) = self.max_message {
+            builder = builder.max_message(max_message);
+        }
+        if let Some(mode) = self.mode {
+            if let Host::Daemon(_) = host {
+                bail!("{host} says who may read its channels: leave --mode out, or give --dir to use files");
+            }
+            builder = builder.mode(mode);
+        }
+        Ok(match self.prepare {
+            Prepare::Quick => builder,
+            Prepare::Full => builder.prepare(Preparation::FULL),
+            Prepare::None => builder.prepare(Preparation::NONE),
+        })
+    }
+
+    fn say_preparation(&self, memory: &[String]) {
+        for step in memory {
+            note!("memory: {step}");
+        }
+        if memory.is_empty() && !matches!(self.prepare, Prepare::None) {
+            note!("memory: all was published before it was made ready");
+        }
+    }
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
@@ -91,24 +142,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     super::name_and_pin(args.name.as_deref(), args.cpu)?;
 
     let (host, channel) = args.host.host_of(&args.channel)?;
-    let mut builder = host.publisher(&channel);
-    if let Some(capacity) = args.capacity {
-        builder = builder.capacity(capacity);
-    }
-    if let Some(max_message) = args.max_message {
-        builder = builder.max_message(max_message);
-    }
-    if let Some(mode) = args.mode {
-        if let Host::Daemon(_) = host {
-            bail!("{host} says who may read its channels: leave --mode out, or give --dir to use files");
-        }
-        builder = builder.mode(mode);
-    }
-    let mut publisher = builder.open()?;
-    let memory: Vec<String> = publisher.preparation().iter().map(ToString::to_string).collect();
-    for step in publisher.preparation().iter().filter(|step| step.result.is_err()) {
-        note!("memory: {step}");
-    }
+    let mut publisher = args.publisher(&host, &channel)?.open()?;
     wait_for_readers(args.wait_readers, &host, &channel, &stop)?;
 
     let first_sequence = publisher.next_sequence();
@@ -123,7 +157,12 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let elapsed = started.elapsed();
     progress.finish_and_clear();
     let (epoch, next_sequence) = (publisher.epoch(), publisher.next_sequence());
+    // Of a large ring it is known at the end, and perhaps not even then.
+    let memory: Vec<String> = publisher.preparation().iter().map(ToString::to_string).collect();
     publisher.close();
+    if args.verbose {
+        args.say_preparation(&memory);
+    }
 
     let seconds = elapsed.as_secs_f64();
     if args.json {

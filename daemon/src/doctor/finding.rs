@@ -105,11 +105,27 @@ pub struct Mend {
     pub command: String,
     /// Where the change is kept over a reboot.
     pub persist: String,
+    /// The same change as data, where it is one value in one file.
+    #[serde(skip)]
+    pub assignment: Option<Assignment>,
+}
+
+/// One value that is to be written to one file of the kernel's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Assignment {
+    /// Absolute path on the host, below `/proc/sys` or `/sys`.
+    pub file: String,
+    /// What to write.
+    pub value: String,
 }
 
 impl Mend {
     pub(super) fn new(command: impl Into<String>, persist: impl Into<String>) -> Self {
-        Self { command: command.into(), persist: persist.into() }
+        Self { command: command.into(), persist: persist.into(), assignment: None }
+    }
+
+    fn assigning(self, file: String, value: &impl std::fmt::Display) -> Self {
+        Self { assignment: Some(Assignment { file, value: value.to_string() }), ..self }
     }
 
     /// A sysctl, such as `vm.swappiness`.
@@ -118,12 +134,13 @@ impl Mend {
             format!("sysctl -w {key}={value}"),
             format!("/etc/sysctl.d/90-shmcast.conf: {key} = {value}"),
         )
+        .assigning(format!("/proc/sys/{}", key.replace('.', "/")), &value)
     }
 
     /// A file below /sys, or several by a glob.
     pub(super) fn sysfs(path: &str, value: impl std::fmt::Display) -> Self {
         let persist = format!("/etc/tmpfiles.d/shmcast-host.conf: w {path} - - - - {value}");
-        Self::new(format!("echo {value} | tee {path}"), persist)
+        Self::new(format!("echo {value} | tee {path}"), persist).assigning(path.to_owned(), &value)
     }
 
     /// A kernel parameter, which takes a reboot.

@@ -18,7 +18,7 @@ mod power;
 mod probe;
 mod root;
 
-pub use finding::{Area, Count, Finding, Mend, Reading, Report, Status};
+pub use finding::{Area, Assignment, Count, Finding, Mend, Reading, Report, Status};
 pub use probe::{Host, NotOnline};
 pub use root::{OpenRootError, Root, Unread};
 

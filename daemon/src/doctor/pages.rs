@@ -24,7 +24,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "thp-shmem",
         area: Area::Memory,
-        why: "A ring has its pages collapsed to 2 MiB when it is made; on 4 KiB pages each new page costs a TLB miss.",
+        why: "A daemon's rings, and others on request, have their pages collapsed to 2 MiB: attaching to 4 KiB pages takes longer.",
         examine: thp_shmem,
     },
     Check {

@@ -57,6 +57,12 @@ impl Host {
         Ok(Self { root, online, isolated: isolated.or(&partitions), asked: cpus })
     }
 
+    /// Where its files are read.
+    #[must_use]
+    pub fn root(&self) -> &Root {
+        &self.root
+    }
+
     /// The CPUs that are judged.
     ///
     /// # Errors

@@ -206,7 +206,15 @@ impl Root {
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 
-    fn below(&self, path: &str) -> PathBuf {
+    /// Whether this is the running host.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.live
+    }
+
+    /// Where `path`, an absolute path on the host, lies here.
+    #[must_use]
+    pub fn below(&self, path: &str) -> PathBuf {
         self.dir.join(path.trim_start_matches('/'))
     }
 }

@@ -8,7 +8,7 @@ mod carried;
 use super::Shared;
 pub use carried::{BridgeFigures, Counted};
 use carried::{Carried, Carrier, State};
-use shmcast::{Client, Publisher, Subscriber};
+use shmcast::{Client, Preparation, Publisher, Subscriber};
 use shmcast_bridge::egress::{Egress, EgressOptions};
 use shmcast_bridge::ingress::{Ingress, IngressOptions};
 use shmcast_bridge::origins::Origins;
@@ -237,7 +237,7 @@ impl Work {
         let origins = self.origins.clone();
         Ok(match spec.direction() {
             Some(Direction::Receive(_)) => {
-                let channel = Publisher::builder(&spec.channel).client(&client);
+                let channel = Publisher::builder(&spec.channel).client(&client).prepare(Preparation::FULL);
                 let options = IngressOptions { origins, ..IngressOptions::default() };
                 Carrier::Receive(Ingress::start(spec, channel, options)?)
             }

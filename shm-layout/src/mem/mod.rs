@@ -18,7 +18,8 @@ pub mod forked;
 pub mod memfd;
 mod prepare;
 mod reserve;
-pub use prepare::{Preparation, Step, prepare};
+pub(crate) use prepare::lock_on_fault;
+pub use prepare::{Pieces, Preparation, Step, is_real_time, prepare};
 pub use reserve::reserve;
 
 /// A shared map of the first bytes of a file.

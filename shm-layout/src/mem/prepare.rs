@@ -61,6 +61,75 @@ impl fmt::Display for Step {
     }
 }
 
+/// Bytes that one system call of [`Pieces`] touches: some 40 us of work. The kernel lets no other thread of the process map or
+/// unmap memory meanwhile.
+const PIECE: usize = 64 << 10;
+
+/// The pages of a map, to be touched piece by piece. Each item touches the next [`PIECE_BYTES`](Self::PIECE_BYTES) in the
+/// thread that asks for it, about 40 us where the memory is new, and says how that went.
+#[derive(Debug)]
+pub struct Pieces {
+    map: Map,
+    next: usize,
+}
+
+impl Pieces {
+    /// Bytes that an item touches; the last one may have fewer.
+    pub const PIECE_BYTES: u64 = PIECE as u64;
+
+    /// All pages of `map`. A map for writing: pages of a file that has none yet are made.
+    ///
+    /// # Panics
+    /// When the map is for reading only.
+    pub(crate) fn of(map: &Map) -> Self {
+        assert!(map.writable, "a reader makes no pages");
+        Self { map: map.clone(), next: 0 }
+    }
+}
+
+impl Iterator for Pieces {
+    type Item = io::Result<()>;
+
+    fn next(&mut self) -> Option<io::Result<()>> {
+        let length = PIECE.min(self.map.map.len() - self.next);
+        if length == 0 {
+            return None;
+        }
+        let touched = loop {
+            match self.map.map.advise_range(Advice::PopulateWrite, self.next, length) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                touched => break touched,
+            }
+        };
+        self.next += length;
+        Some(touched)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = (self.map.map.len() - self.next).div_ceil(PIECE);
+        (left, Some(left))
+    }
+}
+
+impl ExactSizeIterator for Pieces {}
+
+/// Has each page of `map` locked into memory when it is touched, and touches none. Takes microseconds where no page is touched
+/// yet.
+pub(crate) fn lock_on_fault(map: &Map) -> Step {
+    // SAFETY: the range is the whole of a map that we hold. Locking changes nothing that is in it.
+    let refused = unsafe { libc::mlock2(map.map.as_ptr().cast(), map.map.len(), libc::MLOCK_ONFAULT) } != 0;
+    let result = if refused { Err(io::Error::last_os_error()) } else { Ok(()) };
+    Step { name: "lock", result }
+}
+
+/// Whether the calling thread has a real-time policy (`SCHED_FIFO`, `SCHED_RR` or `SCHED_DEADLINE`), which a thread that it
+/// starts has too.
+pub fn is_real_time() -> bool {
+    // SAFETY: no memory is handed over; 0 is the calling thread.
+    let policy = unsafe { libc::sched_getscheduler(0) } & !libc::SCHED_RESET_ON_FORK;
+    matches!(policy, libc::SCHED_FIFO | libc::SCHED_RR | libc::SCHED_DEADLINE)
+}
+
 /// Prepares `map`; returns one [`Step`] for each thing asked for.
 pub fn prepare(map: &Map, wanted: Preparation) -> Vec<Step> {
     let mut steps = Vec::new();
@@ -218,6 +287,36 @@ mod tests {
         nix::fcntl::posix_fallocate(&file, 0, 64 << 20).unwrap();
         let steps = prepare(&Map::read_only(&file, 64 << 20).unwrap(), Preparation::FULL);
         assert!(steps[0].result.is_ok(), "{steps:?}");
+    }
+
+    /// Kilobytes of a map with this name in memory, and locked there, as the kernel counts them.
+    fn resident_and_locked(name: &str) -> [u64; 2] {
+        let smaps = fs::read_to_string("/proc/self/smaps").unwrap();
+        let own = smaps.split_once(name).expect("the map is there").1;
+        ["Rss:", "Locked:"].map(|field| {
+            let line = own.lines().find_map(|line| line.strip_prefix(field)).expect("smaps has it");
+            line.trim().trim_end_matches(" kB").parse().expect("a number")
+        })
+    }
+
+    #[test]
+    fn pieces_leave_a_part_of_the_map_untouched() {
+        let name = format!("pieces-{}", std::process::id());
+        let file = memfd::create(&name).unwrap();
+        let bytes = 3 * PIECE as u64 + 4096;
+        file.set_len(bytes).unwrap();
+        let map = Map::read_write(&file, bytes).unwrap();
+        let locked = lock_on_fault(&map);
+        let is_locked = u64::from(locked.result.is_ok());
+        assert_eq!(resident_and_locked(&name), [0, 0], "{locked}");
+        let mut pieces = Pieces::of(&map);
+        assert_eq!(pieces.len(), 4);
+        assert!(pieces.next().unwrap().is_ok());
+        assert_eq!(resident_and_locked(&name), [64, 64 * is_locked]);
+        assert_eq!(pieces.len(), 3);
+        assert!(pieces.collect::<io::Result<()>>().is_ok());
+        assert_eq!(resident_and_locked(&name), [196, 196 * is_locked]);
+        assert_eq!(memory(&file), bytes);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::cli::units::{parse_address, parse_duration, parse_size, words};
 use crate::cli::{Host, HostArg};
 use anyhow::Result;
 use serde_json::json;
-use shmcast::{DEFAULT_CAPACITY, PublisherBuilder};
+use shmcast::{DEFAULT_CAPACITY, Preparation, PublisherBuilder};
 use shmcast_bridge::ingress::{Ingress, IngressOptions};
 use shmcast_bridge::proto::wire::{HEADER_BYTES, LENGTH_BYTES};
 use shmcast_bridge::spec::{BridgeSpec, GapMode, ReceiveSpec};
@@ -100,7 +100,8 @@ impl Args {
 
     /// How the channel is opened: a new one for messages that fit a packet, so that it can be sent on.
     fn publisher(&self, host: &Host, channel: &str) -> PublisherBuilder {
-        let mut publisher = host.publisher(channel);
+        // It starts once and runs for long, so that it may take its time first.
+        let mut publisher = host.publisher(channel).prepare(Preparation::FULL);
         let is_new = host.channel(channel).is_err();
         if let Some(capacity) = self.capacity {
             publisher = publisher.capacity(capacity);

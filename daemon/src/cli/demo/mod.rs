@@ -11,7 +11,7 @@ use super::stop::Stop;
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use shmcast::{Clock, Publisher, Wait};
+use shmcast::{Clock, Preparation, Publisher, Wait};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -140,7 +140,8 @@ fn over_shared_memory(args: &Args, cpus: usize, stop: &Stop) -> Result<Figures> 
     // All of them in the ring at once, if it comes to that: a demo measures latency, not overruns.
     let record = u64::from(args.size) + 80;
     let capacity = (args.messages * record * 2).next_power_of_two().clamp(1 << 20, 1 << 30);
-    let mut publisher = Publisher::builder("demo").dir(dir.path()).capacity(capacity).open()?;
+    let publisher = Publisher::builder("demo").dir(dir.path()).capacity(capacity);
+    let mut publisher = publisher.prepare(Preparation::FULL).open()?;
     let wait = if (args.readers as usize) < cpus { Wait::Spin } else { Wait::Yield };
     let source = Source::Channel { dir: dir.path().to_owned(), spin: wait == Wait::Spin };
     let pool = Pool::start(args.readers, args.messages, &source, stop)?;

@@ -1,0 +1,121 @@
+//! The writing side: values of the kernel's, and files that are replaced as a whole.
+
+use crate::doctor::{Root, Unread};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Why nothing could be tuned.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TuneError {
+    /// A file beside the settings could not be made, read or written.
+    #[error("cannot {what} {path}: {source}")]
+    Os {
+        /// What was tried.
+        what: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The list of values of before could not be read.
+    #[error("{0}")]
+    Unread(Unread),
+    /// Somebody else owns the directory of the list, or may write to it.
+    #[error("{path} may be written by others, so that what it says cannot be trusted: remove it")]
+    NotOurs {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Another `tune` is at work.
+    #[error("another `shmcast tune` holds {path}: try again when it has ended")]
+    Busy {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The list of values of before is none.
+    #[error("{path} is no list of values that `shmcast tune` wrote: look at it, and remove {dir}")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Its directory.
+        dir: PathBuf,
+    },
+    /// A file that the next boot applies has a name of ours and is somebody else's.
+    #[error("{path} was not written by `shmcast tune`: move it away")]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl TuneError {
+    pub(super) fn os(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
+        let path = path.to_owned();
+        move |source| Self::Os { what, path, source }
+    }
+}
+
+/// Whether the path is one of the kernel's settings, and leads nowhere else.
+pub(super) fn is_setting(path: &str) -> bool {
+    ["/proc/sys/", "/sys/"].iter().any(|dir| path.starts_with(dir))
+        && !path.split('/').any(|part| part == "..")
+}
+
+/// The value in a setting's file. Of a choice, as in `always [madvise] never`, the one that is chosen.
+pub(super) fn value(root: &Root, file: &str) -> Result<String, Unread> {
+    let text = root.text(file)?;
+    let chosen = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
+    Ok(chosen.map_or(text.as_str(), |(chosen, _)| chosen).to_owned())
+}
+
+/// Writes a value and reads it back. The error says what went wrong.
+pub(super) fn assign(root: &Root, file: &str, wanted: &str) -> Result<(), String> {
+    let write = || {
+        // Never made where it is missing. One write: the kernel takes each as a value.
+        OpenOptions::new().write(true).truncate(true).open(root.below(file))?.write_all(wanted.as_bytes())
+    };
+    write().map_err(|e| format!("cannot write {wanted} to {file}: {e}"))?;
+    match value(root, file) {
+        Ok(now) if now == wanted => Ok(()),
+        Ok(now) => Err(format!("{file} reads {now} after {wanted} was written")),
+        Err(unread) => Err(unread.to_string()),
+    }
+}
+
+/// Makes a directory that its owner alone may use, and those above it as usual, as far as they are missing.
+pub(super) fn make_private_dir(dir: &Path) -> io::Result<()> {
+    if let Some(above) = dir.parent() {
+        fs::create_dir_all(above)?;
+    }
+    match DirBuilder::new().mode(0o700).create(dir) {
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
+}
+
+/// Replaces a file by another one with this text and mode, which is on the disk when this returns.
+pub(super) fn replace(path: &Path, text: &str, mode: u32) -> Result<(), TuneError> {
+    let dir = path.parent().expect("the file is in a directory");
+    let write = || {
+        fs::create_dir_all(dir)?;
+        let mut file = tempfile::Builder::new().prefix(".shmcast-tune-").tempfile_in(dir)?;
+        file.write_all(text.as_bytes())?;
+        file.as_file().set_permissions(Permissions::from_mode(mode))?;
+        file.as_file().sync_all()?;
+        file.persist(path).map_err(|e| e.error)?;
+        File::open(dir)?.sync_all()
+    };
+    write().map_err(TuneError::os("write", path))
+}
+
+/// Removes a file; false if there was none.
+pub(super) fn remove(path: &Path) -> Result<bool, TuneError> {
+    match fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(TuneError::os("remove", path)(e)),
+    }
+}

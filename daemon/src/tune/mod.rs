@@ -1,0 +1,235 @@
+//! Applying what the doctor found, and undoing it: what `shmcast tune` does.
+//!
+//! The doctor judges, and says what to write to which file. Of its checks only those in [`MEASURED`] are acted on: those whose
+//! effect on this product has been measured. A change goes so:
+//!
+//! 1. The values that are there are kept in a file of root's own (`before.rs`), which is on the disk before anything is changed.
+//! 2. Each value is written and read back. One that the kernel refuses is said to be so, and holds up no other.
+//! 3. If asked for, what has been changed is written to files that the next boot applies (`kept.rs`).
+//!
+//! Undoing writes back what was there, unless somebody has changed the value since: then it is left as it is.
+
+mod before;
+mod files;
+mod kept;
+
+use crate::doctor::{self, Assignment, Finding, Host, Root, Status};
+pub use before::STATE;
+use before::{Entry, State};
+pub use files::TuneError;
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// A check whose mend was measured.
+#[derive(Debug)]
+pub struct Measured {
+    /// The doctor's name for it.
+    pub check: &'static str,
+    /// What was measured with it and without.
+    pub gain: &'static str,
+    /// What the change costs.
+    pub price: &'static str,
+}
+
+/// Everything that `tune` changes. How it was measured, and what was measured and is left out, stands in `benches/METHOD.md`.
+pub const MEASURED: &[Measured] = &[
+    Measured {
+        check: "rmem-max",
+        gain: "Of 100,000 packets at 50,000/s, a bridge without CAP_NET_ADMIN on a busy host lost 70,000 and more with 208 KiB, \
+               and had most sent again. With 4 MiB it lost none.",
+        price: "Any program may have this much of the kernel's memory for each of its sockets.",
+    },
+    Measured {
+        check: "thp-shmem",
+        gain: "A reader attaches to a ring of 64 MiB in 0.8 ms where the ring is on huge pages, and in 6 to 9 ms where it is not.",
+        price: "Other programs may put their shared memory on pages of 2 MiB too, which they may fill in part only.",
+    },
+];
+
+/// What became of one value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// It differs from what is wanted, and was not touched.
+    WouldChange,
+    /// It is as wanted already.
+    AsWanted,
+    /// It could not be read, or no single value mends it; `problem` says which.
+    Unknown,
+    /// It was written, and reads back as wanted.
+    Changed,
+    /// It was written back, and reads as it did before.
+    Restored,
+    /// Undoing left it, since somebody has changed it meanwhile.
+    Left,
+    /// It could not be written; `problem` says why.
+    Failed,
+}
+
+/// One value, what became of it, and why.
+#[derive(Debug, Clone, Serialize)]
+pub struct Item {
+    /// The doctor's name for the check.
+    pub check: String,
+    /// What became of it.
+    pub outcome: Outcome,
+    /// What the doctor found, in a few words; empty when undoing.
+    pub says: String,
+    /// The file, if one value in one file mends it.
+    pub file: Option<String>,
+    /// What the file held before.
+    pub before: Option<String>,
+    /// What it is to hold.
+    pub after: Option<String>,
+    /// Why it is unknown, left, or failed.
+    pub problem: Option<String>,
+    /// Why the check matters.
+    pub why: &'static str,
+    /// What was measured with the change and without.
+    pub gain: &'static str,
+    /// What the change costs.
+    pub price: &'static str,
+}
+
+/// All values, and the files that were written or removed beside them.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Tuned {
+    /// Each value.
+    pub items: Vec<Item>,
+    /// Files that the next boot applies: those that were written, or when undoing, removed.
+    pub kept: Vec<PathBuf>,
+}
+
+impl Tuned {
+    /// How many values had this outcome.
+    #[must_use]
+    pub fn count(&self, outcome: Outcome) -> usize {
+        self.items.iter().filter(|item| item.outcome == outcome).count()
+    }
+}
+
+/// Shows what [`apply`] would do. Changes nothing; any user may call it.
+#[must_use]
+pub fn plan(host: &Host) -> Tuned {
+    let ids: Vec<String> = MEASURED.iter().map(|measured| measured.check.to_owned()).collect();
+    let report = doctor::examine(host, &ids);
+    let item = |measured: &Measured| {
+        let finding = report.checks.iter().find(|finding| finding.id == measured.check);
+        Item::found(measured, finding.expect("the doctor has each measured check"), host.root())
+    };
+    Tuned { items: MEASURED.iter().map(item).collect(), kept: Vec::new() }
+}
+
+/// Changes what [`plan`] says; with `keep`, over reboots too.
+///
+/// # Errors
+/// [`TuneError`]; nothing has been changed then, but that the values of before may have been kept already. A single value that
+/// cannot be written is no error: its item says so.
+pub fn apply(host: &Host, keep: bool) -> Result<Tuned, TuneError> {
+    let root = host.root();
+    if keep {
+        kept::check(root)?;
+    }
+    let mut state = State::open(root)?;
+    let mut tuned = plan(host);
+    for item in tuned.items.iter().filter(|item| item.outcome == Outcome::WouldChange) {
+        state.note(item.entry().expect("what would change has a file and values"));
+    }
+    state.save()?;
+    for item in tuned.items.iter_mut().filter(|item| item.outcome == Outcome::WouldChange) {
+        let Some(entry) = item.entry() else { continue };
+        match files::assign(root, &entry.file, &entry.after) {
+            Ok(()) => item.outcome = Outcome::Changed,
+            Err(problem) => {
+                (item.outcome, item.problem) = (Outcome::Failed, Some(problem));
+                // The kernel may have taken another value than the one that was written.
+                let is_as_before = files::value(root, &entry.file).is_ok_and(|now| now == entry.before);
+                if is_as_before || files::assign(root, &entry.file, &entry.before).is_ok() {
+                    state.forget(&entry.file);
+                }
+            }
+        }
+    }
+    state.save()?;
+    if keep {
+        let holds = |entry: &&Entry| files::value(root, &entry.file).is_ok_and(|now| now == entry.after);
+        let held: Vec<Entry> = state.entries().iter().filter(holds).cloned().collect();
+        tuned.kept = kept::write(root, &held)?;
+    }
+    Ok(tuned)
+}
+
+/// Writes back what [`apply`] changed, and removes the files that keep it.
+///
+/// # Errors
+/// [`TuneError`]. A single value that cannot be written is no error: its item says so, and is kept for the next time.
+pub fn undo(root: &Root) -> Result<Tuned, TuneError> {
+    let mut state = State::open(root)?;
+    let kept = kept::remove(root)?;
+    let mut items = Vec::new();
+    for entry in state.entries().to_vec() {
+        let item = Item::undone(root, &entry);
+        if item.outcome != Outcome::Failed {
+            state.forget(&entry.file);
+        }
+        items.push(item);
+    }
+    state.save()?;
+    Ok(Tuned { items, kept })
+}
+
+impl Item {
+    fn found(measured: &Measured, finding: &Finding, root: &Root) -> Self {
+        let mut item = Self {
+            check: finding.id.to_owned(),
+            outcome: Outcome::AsWanted,
+            says: finding.says.clone(),
+            file: None,
+            before: None,
+            after: None,
+            problem: None,
+            why: finding.why,
+            gain: measured.gain,
+            price: measured.price,
+        };
+        if finding.status == Status::Pass {
+            return item;
+        }
+        item.outcome = Outcome::Unknown;
+        match finding.mend.as_ref().and_then(|mend| mend.assignment.clone()) {
+            None if finding.status == Status::Unknown => item.problem = Some(finding.says.clone()),
+            None => item.problem = Some(format!("`shmcast doctor --only {}` says what to do", finding.id)),
+            Some(Assignment { file, value }) => {
+                match files::value(root, &file) {
+                    Ok(before) => (item.outcome, item.before) = (Outcome::WouldChange, Some(before)),
+                    Err(unread) => item.problem = Some(unread.to_string()),
+                }
+                (item.file, item.after) = (Some(file), Some(value));
+            }
+        }
+        item
+    }
+
+    fn entry(&self) -> Option<Entry> {
+        let (file, before, after) = (self.file.clone()?, self.before.clone()?, self.after.clone()?);
+        Some(Entry { check: self.check.clone(), file, before, after })
+    }
+
+    fn undone(root: &Root, entry: &Entry) -> Self {
+        let measured = MEASURED.iter().find(|measured| measured.check == entry.check);
+        let (gain, price) = measured.map_or(("", ""), |measured| (measured.gain, measured.price));
+        let Entry { check, file, before, after } = entry.clone();
+        let (outcome, problem) = match files::value(root, &file) {
+            Err(unread) => (Outcome::Failed, Some(unread.to_string())),
+            Ok(now) if now == before => (Outcome::Restored, None),
+            Ok(now) if now != after => (Outcome::Left, Some(format!("it has been changed since, to {now}"))),
+            Ok(_) => match files::assign(root, &file, &before) {
+                Ok(()) => (Outcome::Restored, None),
+                Err(problem) => (Outcome::Failed, Some(problem)),
+            },
+        };
+        let says = String::new();
+        let (file, before, after) = (Some(file), Some(before), Some(after));
+        Self { check, outcome, says, file, before, after, problem, why: "", gain, price }
+    }
+}
