@@ -326,7 +326,10 @@ impl Cursor<'_> {
         }
         let is_segmented = |e: &Entry<Deed>| match &e.what {
             Deed::TakingOver { .. } => true,
-            Deed::Step { step, .. } => matches!(step, Step::Reload { change: Change::Mode, .. }),
+            // The next publisher gets a segment of its own.
+            Deed::Step { step, .. } => {
+                matches!(step, Step::Reload { change: Change::Mode | Change::Largest | Change::Capacity, .. })
+            }
             _ => false,
         };
         let is_strict = self.history.profile == Some(crate::story::Profile::Strict)
