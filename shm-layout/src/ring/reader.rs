@@ -9,6 +9,7 @@ use crate::ring::copy::Copier;
 use crate::ring::locate::{LocateError, Locator, Place};
 use crate::sync::{AtomicU64, Ordering, fence};
 use std::mem::offset_of;
+use std::ops::ControlFlow;
 
 /// Empty polls between two looks at frontier and state.
 #[cfg(not(loom))]
@@ -84,6 +85,26 @@ pub enum Resume {
     Latest,
     /// At the last key message, or at the oldest if that is overwritten or none was published.
     Key,
+}
+
+/// The answer of a closure that messages are handed to: `()` asks for all of them, a [`ControlFlow`] may stop.
+pub trait Flow {
+    /// Whether the closure wants no more.
+    fn is_over(self) -> bool;
+}
+
+impl Flow for () {
+    #[inline(always)]
+    fn is_over(self) -> bool {
+        false
+    }
+}
+
+impl Flow for ControlFlow<()> {
+    #[inline(always)]
+    fn is_over(self) -> bool {
+        self.is_break()
+    }
 }
 
 /// Reads records from a ring.
@@ -173,8 +194,8 @@ impl Reader {
     }
 
     /// Takes messages for as long as there are any whose records fit in `out`, up to `most` of them: copies them there, where
-    /// what surrounds them may change, and hands each to `each`. Returns how many there were; [`poll`](Self::poll) tells what
-    /// it was that ended them.
+    /// what surrounds them may change, and hands each to `each`, which may stop it. Returns how many were handed out, the
+    /// one at which `each` stopped among them; [`poll`](Self::poll) tells what else it was that ended them.
     ///
     /// Small messages that the writer has left behind are copied many at once, if `out` has room for [`RUN`] bytes. Of these,
     /// whoever panics in `each` and goes on gets those again that came before.
@@ -182,7 +203,12 @@ impl Reader {
     /// Cost of a message: as of `poll`, less what it takes to leave and to come back; of one among many, the lines of its
     /// record and a look at its header.
     #[inline(always)]
-    pub fn take(&mut self, most: usize, out: &mut [u8], mut each: impl FnMut(Copied, &[u8])) -> usize {
+    pub fn take<F: Flow>(
+        &mut self,
+        most: usize,
+        out: &mut [u8],
+        mut each: impl FnMut(Copied, &[u8]) -> F,
+    ) -> usize {
         // The writer waits for that line when it next stores to it, so that nobody looks at it more often than he must.
         if self.known() <= KNOWN {
             self.published = self.header[LAZY_PUBLISHED].load(Ordering::Relaxed);
@@ -196,8 +222,11 @@ impl Reader {
             // Whatever its size, a record is at least a granule. A gap is one, too, and counts for many: what is copied from
             // behind it is never looked at.
             if are_small && self.known() >= (RUN / GRANULE) as i64 {
-                let in_run = self.take_run(most - taken, out, &mut each);
+                let (in_run, is_over) = self.take_run(most - taken, out, &mut each);
                 taken += in_run;
+                if is_over {
+                    return taken;
+                }
                 if in_run > 0 {
                     continue;
                 }
@@ -210,7 +239,9 @@ impl Reader {
             };
             self.place = after;
             taken += 1;
-            each(copied, &out[HEADER..HEADER + copied.length]);
+            if each(copied, &out[HEADER..HEADER + copied.length]).is_over() {
+                break;
+            }
         }
         taken
     }
@@ -224,25 +255,31 @@ impl Reader {
 
     /// As [`take`](Self::take), of small records that are copied together. The caller knows that there are [`RUN`] bytes of
     /// records that were published before it looked. None when the first is not small, or no message, or when not all of
-    /// them can be had.
+    /// them can be had. Says as well whether `each` stopped.
     #[inline(always)]
-    fn take_run(&mut self, most: usize, out: &mut [u8], mut each: impl FnMut(Copied, &[u8])) -> usize {
+    fn take_run<F: Flow>(
+        &mut self,
+        most: usize,
+        out: &mut [u8],
+        mut each: impl FnMut(Copied, &[u8]) -> F,
+    ) -> (usize, bool) {
         let Self { max_message, copier, mut place, .. } = *self;
         let Place { position, sequence: first } = place;
-        let Some(record) = self.data.run_at(position, RUN) else { return 0 };
+        let Some(record) = self.data.run_at(position, RUN) else { return (0, false) };
         let bytes = Commit::from_word(record[0].load(Ordering::Relaxed)).record_bytes();
         if bytes > RUN_RECORD {
-            return 0;
+            return (0, false);
         }
         // Records are often of one size: then this is a number of them.
         let run = (RUN as u32 - RUN as u32 % bytes as u32) as usize;
-        let Some(out) = out.get_mut(..run) else { return 0 };
+        let Some(out) = out.get_mut(..run) else { return (0, false) };
         copier.load_records(&record[..run / WORD as usize], out);
         if !is_in_window(&self.data, &self.header, position, run as u64) {
-            return 0;
+            return (0, false);
         }
         let mut rest = &*out;
-        while place.sequence != first.wrapping_add(most as u64) {
+        let mut is_over = false;
+        while !is_over && place.sequence != first.wrapping_add(most as u64) {
             let Some(header) = rest.first_chunk::<HEADER>() else { break };
             let [commit, meta] =
                 [0, 8].map(|i| u64::from_ne_bytes(header[i..i + 8].try_into().expect("a word")));
@@ -252,11 +289,11 @@ impl Reader {
             }
             let Some((record, others)) = rest.split_at_checked(commit.record_bytes() as usize) else { break };
             let (copied, after) = message(commit, meta, place);
-            each(copied, &record[HEADER..HEADER + copied.length]);
+            is_over = each(copied, &record[HEADER..HEADER + copied.length]).is_over();
             (rest, place) = (others, after);
         }
         self.place = place;
-        place.sequence.wrapping_sub(first) as usize
+        (place.sequence.wrapping_sub(first) as usize, is_over)
     }
 
     /// What is there is no message that can be had: says what it is.
