@@ -54,6 +54,8 @@ struct Shared {
     /// The segments in which the channel goes on, one after the other.
     moved: Mutex<VecDeque<Successor>>,
     has_moved: AtomicBool,
+    /// Generation and epoch of the last publisher that died, by the daemon's word.
+    dead: Mutex<Option<(u64, u64)>>,
 }
 
 /// A segment in which a channel goes on, by the daemon's word.
@@ -91,6 +93,7 @@ impl Attachment {
             cut_off: AtomicBool::new(false),
             moved: Mutex::new(VecDeque::new()),
             has_moved: AtomicBool::new(false),
+            dead: Mutex::new(None),
         });
         keeper.adopt(shared.clone());
         Self { shared, keeper }
@@ -105,6 +108,11 @@ impl Attachment {
     #[inline]
     pub(crate) fn is_cut_off(&self) -> bool {
         self.shared.cut_off.load(Ordering::Relaxed)
+    }
+
+    /// Whether the daemon said that this publisher has died. Takes a lock that nobody holds for long.
+    pub(crate) fn has_died(&self, generation: u64, epoch: u64) -> bool {
+        *lock(&self.shared.dead) == Some((generation, epoch))
     }
 
     /// The next segment in which the channel goes on, once. One load if there is none.
@@ -242,6 +250,10 @@ impl Shared {
                 // Mapping takes a while, and whoever drops the attachment meanwhile must not wait for it.
                 drop(socket);
                 return self.follow(generation, packet.descriptors, None);
+            }
+            (Some(Ok(Reply::PublisherGone { generation, epoch })), _) => {
+                *lock(&self.dead) = Some((generation, epoch));
+                return self.rouse();
             }
             (Some(Ok(Reply::CutOff {})), _) => self.give_up(),
             // Without room for its descriptors here: whoever attaches again is given them again.

@@ -20,8 +20,9 @@
 //! no meaning but "look": from the reader, that it is about to sleep; from the daemon, that there is something to read.
 //! A pair of each reader's own, so that nobody can take, stop or forge another's rings.
 //!
-//! A subscriber may get `moved`, with the new segment and its lock, at any time after it was subscribed. A publisher may get
-//! `cut-off`, when its channel was taken from it. Both come after the charter says so, and the charter decides
+//! A subscriber may get `moved`, with the new segment and its lock, at any time after it was subscribed, and if it asked by
+//! `watch`, `publisher-gone`, which the segment's state decides: it means nothing once that has gone on. A publisher may get
+//! `cut-off`, when its channel was taken from it. `moved` and `cut-off` come after the charter says so, and the charter decides
 //! ([`layout::charter`](crate::layout::charter)).
 //!
 //! The lock of a segment is a file that holds the segment's uuid, sealed, and that its publisher keeps locked. Readers
@@ -64,6 +65,9 @@ pub enum Request {
         /// The reader is not to be shown to tools, nor counted: it reads on behalf of others.
         #[serde(default)]
         hidden: bool,
+        /// The reader is to be told when the publisher dies; false may be left out.
+        #[serde(default, skip_serializing_if = "is_false")]
+        watch: bool,
     },
     /// Report all channels that the asking user may read.
     List {},
@@ -90,6 +94,11 @@ pub enum Request {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
 fn is_zero(count: &u32) -> bool {
     *count == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 /// What the daemon answers.
@@ -132,6 +141,13 @@ pub enum Reply {
     Bridge(Box<BridgeStatus>),
     /// The channel goes on in the segment that comes with this.
     Moved(Generation),
+    /// The channel's publisher died without closing it. Only for readers that asked to be told.
+    PublisherGone {
+        /// The generation that it published in.
+        generation: u64,
+        /// Its incarnation.
+        epoch: u64,
+    },
     /// The channel was taken from this publisher: whatever it publishes from now on reaches nobody.
     CutOff {},
     /// Something happened.

@@ -5,7 +5,7 @@ use super::{Hosted, Publisher, TOUCHED_BYTES};
 use crate::clock::Clock;
 use crate::connect::{Client, Conversation};
 use crate::directory::Directory;
-use crate::error::{ChannelError, Holder};
+use crate::error::{ChannelError, Holder, SchemaId};
 use crate::keeper::{Attachment, keeper};
 use crate::lock::{self, Held};
 use shmcast_layout::charter::Charter;
@@ -100,7 +100,8 @@ impl PublisherBuilder {
         self
     }
 
-    /// Number and name of the message schema, for readers that ask for it. Only for a new channel.
+    /// Number and name of the message schema, for readers that ask for it. A channel that exists must have both; a number of
+    /// 0 stands for whatever it has, and so does an empty name.
     pub fn schema(mut self, id: u64, name: impl Into<String>) -> Self {
         self.schema = (id, name.into());
         self
@@ -176,14 +177,15 @@ impl PublisherBuilder {
         let asked = [
             ("capacity", found.capacity, self.capacity),
             ("max_message", found.max_message, self.max_message),
-            ("schema", segment.header().schema_id, Some(self.schema.0).filter(|id| *id != 0)),
         ];
         for (what, found, wanted) in asked {
             if let Some(wanted) = wanted.filter(|wanted| *wanted != found) {
                 return Err(ChannelError::Mismatch { name: self.name.clone(), what, found, wanted });
             }
         }
-        Ok(())
+        let (id, name) = self.schema.clone();
+        let wanted = Some(SchemaId { id, name }).filter(|wanted| wanted.id != 0);
+        wanted.map_or(Ok(()), |wanted| wanted.check(&self.name, segment.header()))
     }
 
     pub(super) fn start(self, segment: Segment, lock: Held) -> Result<Publisher, ChannelError> {

@@ -3,11 +3,11 @@
 use super::following::seek;
 use super::hosted::Hosted;
 use super::page::{NoPage, Page, show_page};
-use super::{Buffer, Doubt, Resume, Start, Subscriber};
+use super::{Buffer, Doubt, Resume, Start, Subscriber, Tags, Watch};
 use crate::clock::Clock;
 use crate::connect::{Client, Conversation};
 use crate::directory::Directory;
-use crate::error::ChannelError;
+use crate::error::{ChannelError, SchemaId};
 use crate::keeper::{Attachment, keeper};
 use crate::park::{self, LONGEST_NAP, Parking};
 use crate::wait::Wait;
@@ -38,8 +38,10 @@ pub struct SubscriberBuilder {
     page: bool,
     record_latency: bool,
     wait_for_channel: Option<Duration>,
-    schema_id: Option<u64>,
+    schema: Option<SchemaId>,
     longest_nap: Duration,
+    tags: Option<Tags>,
+    watch_publisher: bool,
 }
 
 impl SubscriberBuilder {
@@ -55,8 +57,10 @@ impl SubscriberBuilder {
             page: true,
             record_latency: false,
             wait_for_channel: None,
-            schema_id: None,
+            schema: None,
             longest_nap: LONGEST_NAP,
+            tags: None,
+            watch_publisher: false,
         }
     }
 
@@ -137,7 +141,61 @@ impl SubscriberBuilder {
 
     /// Refuses a channel whose message schema has another number.
     pub fn schema(mut self, id: u64) -> Self {
-        self.schema_id = Some(id);
+        self.schema = Some(SchemaId { id, name: String::new() });
+        self
+    }
+
+    /// Refuses a channel whose message schema has another number or another name.
+    #[cfg(any(feature = "pod", feature = "serde"))]
+    pub(crate) fn schema_of(mut self, schema: SchemaId) -> Self {
+        self.schema = Some(schema);
+        self
+    }
+
+    /// Hands out only messages with one of these tags; all messages by default. None at all for an empty list.
+    ///
+    /// Everything but messages is told as it is otherwise: losses count messages of every tag, and so do sequences and the
+    /// figures that tools show. A message that is not handed out costs about what receiving it would, and wakes a parked
+    /// reader. Batches cost as much as single messages.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// use shmcast::{Event, Mark, Subscriber};
+    /// let mut trades = Subscriber::builder("t").dir(dir.path()).tags([7]).open()?;
+    /// publisher.publish_with(b"quote", Mark { tag: 3, key: false })?;
+    /// publisher.publish_with(b"trade", Mark { tag: 7, key: false })?;
+    /// assert!(matches!(trades.recv()?, Event::Message(m) if m.payload == b"trade" && m.sequence == 2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn tags(mut self, tags: impl IntoIterator<Item = u16>) -> Self {
+        self.tags = Some(tags.into_iter().collect());
+        self
+    }
+
+    /// Whether [`Event::PublisherGone`](crate::Event::PublisherGone) is told when the publisher dies: no by default.
+    ///
+    /// The kernel is the witness. Of a channel that is a file, this reader asks it for itself, at most every hundredth of a
+    /// second and only while nothing comes; so it must be able to open the channel's lock file, which belongs to the
+    /// publisher's user. A daemon tells the readers of its channels, and one that is away tells them when it is back. Messages
+    /// cost nothing more.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// use shmcast::{Event, Subscriber};
+    /// let mut subscriber = Subscriber::builder("t").dir(dir.path()).watch_publisher(true).open()?;
+    /// // A thread that panics closes nothing: as if its process had been killed.
+    /// let died = std::thread::spawn(move || {
+    ///     let _publisher = publisher;
+    ///     panic!("a bug");
+    /// });
+    /// assert!(died.join().is_err());
+    /// assert_eq!(subscriber.recv()?, Event::PublisherGone { epoch: 1 });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn watch_publisher(mut self, watch: bool) -> Self {
+        self.watch_publisher = watch;
         self
     }
 
@@ -175,6 +233,7 @@ impl SubscriberBuilder {
             resume,
             park: parks,
             hidden: !self.page,
+            watch: self.watch_publisher,
         };
         let path = PathBuf::from(format!("memfd:{}", self.name));
         let bell = if parks {
@@ -202,7 +261,8 @@ impl SubscriberBuilder {
         let daemon = client.socket().to_owned();
         let attachment =
             Attachment::new(keeper, daemon, socket, request(true), self.preparation, charter_file, shown);
-        subscriber.is_strict = generation.strict;
+        subscriber.is_checked |= generation.strict;
+        subscriber.watch = self.watch_publisher.then(|| Box::new(Watch::of_the_daemon()));
         subscriber.hosted = Some(Box::new(Hosted { attachment, charter, generation, next: VecDeque::new() }));
         Ok(subscriber)
     }
@@ -216,6 +276,10 @@ impl SubscriberBuilder {
         }
         let files = files.ok_or_else(not_found)?;
         let file = files.segment(OFlags::RDONLY)?.ok_or_else(not_found)?;
+        let watch = match self.watch_publisher {
+            true => Some(Box::new(Watch::of_lock(files.lock_file()?))),
+            false => None,
+        };
         let segment = Segment::open(&file, Access::Read)
             .map_err(|source| ChannelError::Segment { path: files.segment_path(), source })?;
         let mut refused = None;
@@ -230,7 +294,7 @@ impl SubscriberBuilder {
                     Ok(None)
                 }
             })?;
-        subscriber.page_refused = refused;
+        (subscriber.page_refused, subscriber.watch) = (refused, watch);
         Ok(subscriber)
     }
 
@@ -240,9 +304,8 @@ impl SubscriberBuilder {
         show_page: impl FnOnce(&Header, Place) -> Result<Option<Page>, ChannelError>,
     ) -> Result<Subscriber, ChannelError> {
         let header = segment.header();
-        if let Some(wanted) = self.schema_id.filter(|id| *id != header.schema_id) {
-            let (name, found) = (self.name.clone(), header.schema_id);
-            return Err(ChannelError::Mismatch { name, what: "schema", found, wanted });
+        if let Some(wanted) = &self.schema {
+            wanted.check(&self.name, header)?;
         }
         let steps = segment.prepare(self.preparation);
         // Looked at before the place: a takeover in between is news.
@@ -274,8 +337,10 @@ impl SubscriberBuilder {
             segment,
             steps,
             hosted: None,
-            is_strict: false,
+            is_checked: self.tags.is_some(),
             parking: None,
+            tags: self.tags.clone(),
+            watch: None,
         })
     }
 
