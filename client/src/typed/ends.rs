@@ -103,8 +103,8 @@ pub enum RecvError {
     /// event behind it.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// The channel goes on with messages of another type: a daemon made it anew with another schema. What told of the change,
-    /// such as [`Event::Restarted`](crate::Event::Restarted), is lost with this. So is all that follows, for this type.
+    /// The message is of another type: the channel goes on with another schema, which its daemon was configured to. It has been
+    /// received, and so will be all that follow. Events that are no messages still come.
     #[error(
         "the channel goes on with {found}, and {wanted} was asked for: subscribe again with the new type"
     )]
@@ -225,6 +225,8 @@ impl<T, C> fmt::Debug for Publisher<T, C> {
 /// ```
 pub struct Subscriber<T, C> {
     untyped: crate::Subscriber,
+    /// The segment whose schema was found to be this type's.
+    checked: [u64; 2],
     types: PhantomData<fn(C) -> T>,
 }
 
@@ -235,7 +237,7 @@ impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
     /// [`RecvError`].
     #[inline]
     pub fn recv(&mut self) -> Result<Event<T>, RecvError> {
-        let event = self.untyped.recv()?.try_map(C::decode)?;
+        let event = self.untyped.recv()?.try_map(C::decode);
         self.check(event)
     }
 
@@ -246,7 +248,7 @@ impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
     #[inline]
     pub fn recv_deadline(&mut self, deadline: Instant) -> Result<Option<Event<T>>, RecvError> {
         let Some(event) = self.untyped.recv_deadline(deadline)? else { return Ok(None) };
-        let event = event.try_map(C::decode)?;
+        let event = event.try_map(C::decode);
         self.check(event).map(Some)
     }
 
@@ -274,7 +276,7 @@ impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
     #[inline]
     pub fn try_recv(&mut self) -> Result<Option<Event<T>>, RecvError> {
         let Some(event) = self.untyped.try_recv()? else { return Ok(None) };
-        let event = event.try_map(C::decode)?;
+        let event = event.try_map(C::decode);
         self.check(event).map(Some)
     }
 
@@ -287,7 +289,7 @@ impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
     /// Outside of a tokio runtime, if it has to wait.
     #[cfg(feature = "tokio")]
     pub async fn recv_async(&mut self) -> Result<Event<T>, RecvError> {
-        let event = self.untyped.recv_async().await?.try_map(C::decode)?;
+        let event = self.untyped.recv_async().await?.try_map(C::decode);
         self.check(event)
     }
 
@@ -336,15 +338,19 @@ impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
         self.untyped
     }
 
-    /// A channel that goes on in other memory, which may be for another type, says so before the first message from there.
+    /// Withholds messages of another type. A channel that goes on in other memory may be for another.
     #[inline]
-    fn check(&self, event: Event<T>) -> Result<Event<T>, RecvError> {
-        let (header, wanted) = (self.untyped.header(), schema::<T>);
-        match event {
-            Event::Message(_) => Ok(event),
-            other if wanted().fits(header) => Ok(other),
-            _ => Err(RecvError::Schema { found: SchemaId::of(header), wanted: wanted() }),
+    fn check(&mut self, event: Result<Event<T>, DecodeError>) -> Result<Event<T>, RecvError> {
+        let header = self.untyped.header();
+        let is_message = matches!(event, Ok(Event::Message(_)) | Err(_));
+        if is_message && header.uuid != self.checked {
+            let wanted = schema::<T>();
+            if !wanted.fits(header) {
+                return Err(RecvError::Schema { found: SchemaId::of(header), wanted });
+            }
+            self.checked = header.uuid;
         }
+        Ok(event?)
     }
 }
 
@@ -434,6 +440,7 @@ impl SubscriberBuilder {
     }
 
     fn open_typed<T: Schema, C>(self) -> Result<Subscriber<T, C>, ChannelError> {
-        Ok(Subscriber { untyped: self.schema_of(schema::<T>()).open()?, types: PhantomData })
+        let untyped = self.schema_of(schema::<T>()).open()?;
+        Ok(Subscriber { checked: untyped.header().uuid, untyped, types: PhantomData })
     }
 }
