@@ -1,5 +1,6 @@
 //! The receiving end of a channel.
 
+mod buffer;
 mod builder;
 mod following;
 mod hosted;
@@ -15,25 +16,23 @@ mod watch;
 use crate::clock::Clock;
 use crate::message::{Event, Message, RecvError};
 use crate::park::Parking;
-use crate::publisher::TOUCHED_BYTES;
 use crate::wait::{Wait, Waiter};
+use buffer::Buffer;
 use hosted::Hosted;
 use page::Page;
 use shmcast_layout::fault;
-use shmcast_layout::layout::geometry::{RECORD_HEADER, record_bytes};
-use shmcast_layout::layout::header::Header;
+use shmcast_layout::layout::geometry::record_bytes;
 use shmcast_layout::layout::record::{Control, session_identity};
 use shmcast_layout::mem::Step;
 use shmcast_layout::reader_page::ReaderPage;
 use shmcast_layout::ring::locate::{LocateError, Place};
-use shmcast_layout::ring::reader::{Copied, Flow, Glance, Poll, RUN, Reader};
+use shmcast_layout::ring::reader::{Copied, Flow, Glance, Poll, Reader};
 use shmcast_layout::segment::Segment;
 use std::fmt;
 use std::io;
 use std::mem::offset_of;
 use std::ops::ControlFlow;
 use std::time::Instant;
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 pub use builder::SubscriberBuilder;
 pub use select::{Select, SelectError};
@@ -136,50 +135,6 @@ enum Doubt {
     Behind,
 }
 
-/// Where records are copied to: their payloads begin 16 bytes behind the start of a line, so that messages of fixed layout
-/// can be read in place.
-#[derive(Debug)]
-struct Buffer(Box<[Line]>);
-
-#[derive(Debug, Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C, align(64))]
-struct Line([u8; 64]);
-
-impl Buffer {
-    /// Bytes for the largest record, whose lines are copied whole, or for a run of small ones.
-    fn room_for(header: &Header) -> usize {
-        record_bytes(header.geometry.max_message).max(RUN) as usize
-    }
-
-    /// Room for so many bytes.
-    fn with_room(bytes: usize) -> Self {
-        let lines = bytes / size_of::<Line>();
-        let mut lines = <[Line]>::new_box_zeroed_with_elems(lines).expect("room for one message");
-        // Zeros come as pages yet to be faulted in: touch those that messages of common sizes need.
-        lines.iter_mut().take(TOUCHED_BYTES / size_of::<Line>()).for_each(|line| line.0[0] = 0xff);
-        Self(lines)
-    }
-
-    fn bytes(&self) -> usize {
-        size_of_val(&*self.0)
-    }
-
-    #[inline]
-    fn payload(&self) -> &[u8] {
-        &self.0.as_bytes()[RECORD_HEADER as usize..]
-    }
-
-    #[inline]
-    fn payload_mut(&mut self) -> &mut [u8] {
-        &mut self.records()[RECORD_HEADER as usize..]
-    }
-
-    #[inline]
-    fn records(&mut self) -> &mut [u8] {
-        self.0.as_mut_bytes()
-    }
-}
-
 /// An event without its payload: what is known before the buffer is lent out.
 enum Outcome {
     Message(Copied),
@@ -198,6 +153,13 @@ impl Outcome {
 
 impl Subscriber {
     /// Begins to subscribe to channel `name`.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// let subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn builder(name: impl Into<String>) -> SubscriberBuilder {
         SubscriberBuilder::new(name.into())
     }
@@ -210,6 +172,20 @@ impl Subscriber {
     ///
     /// # Errors
     /// [`RecvError`]; only the [`TooSmall`](RecvError::TooSmall) of the `_into` variant is worth another try.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// use shmcast::Event;
+    /// publisher.publish(b"x")?;
+    /// match subscriber.recv()? {
+    ///     Event::Message(m) => assert_eq!(m.payload, b"x"),
+    ///     Event::Lapped(l) => eprintln!("missed {} messages", l.missed),
+    ///     other => println!("{other:?}"),
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn recv(&mut self) -> Result<Event<'_>, RecvError> {
         let event = self.recv_until(None)?;
@@ -285,6 +261,16 @@ impl Subscriber {
     ///
     /// # Errors
     /// [`RecvError`].
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// assert_eq!(subscriber.try_recv()?, None);
+    /// publisher.publish(b"x")?;
+    /// assert!(subscriber.try_recv()?.is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline(always)]
     pub fn try_recv(&mut self) -> Result<Option<Event<'_>>, RecvError> {
         self.receive::<false>(None)
@@ -374,7 +360,7 @@ impl Subscriber {
             match self.try_recv()? {
                 Some(event) => {
                     handed += 1;
-                    if each(event).is_over() {
+                    if each(event).stops() {
                         break;
                     }
                 }
@@ -402,7 +388,7 @@ impl Subscriber {
             if let Some(page) = latency_page {
                 note_latency(page, clock, copied.time);
             }
-            is_over = each(Event::Message(message(copied, payload))).is_over();
+            is_over = each(Event::Message(message(copied, payload))).stops();
             if is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         if taken > 0

@@ -34,16 +34,20 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod ends;
+mod publisher;
+mod schema;
+mod subscriber;
 
 use crate::message::Message;
 use thiserror::Error;
 
+pub use publisher::Publisher;
 #[cfg(feature = "pod")]
-pub use ends::Pod;
+pub use schema::Pod;
 #[cfg(feature = "serde")]
-pub use ends::Serde;
-pub use ends::{Codec, Event, Iter, Publisher, RecvError, Schema, Subscriber};
+pub use schema::Serde;
+pub use schema::{Codec, Schema};
+pub use subscriber::{Event, Iter, RecvError, Subscriber};
 
 /// Why a payload is not a value of the type asked for.
 #[derive(Debug, Error)]
@@ -261,7 +265,7 @@ mod with_serde {
         /// # let dir = tempfile::tempdir()?;
         /// # let mut publisher = shmcast::Publisher::builder("q").dir(dir.path()).capacity(64 << 10).open()?;
         /// # let mut subscriber = shmcast::Subscriber::builder("q").dir(dir.path()).open()?;
-        /// publisher.publish_serde(&("halted", 7))?;
+        /// publisher.publish_serde(&("halted", 7_u64))?;
         /// let shmcast::Event::Message(message) = subscriber.recv()? else { panic!() };
         /// assert_eq!(message.decode::<(&str, u64)>()?, ("halted", 7));
         /// assert!(message.decode::<&str>().is_err(), "bytes are left");

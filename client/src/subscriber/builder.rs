@@ -65,11 +65,26 @@ impl SubscriberBuilder {
     }
 
     /// Looks for the channel in the directory at `path` rather than in the default one.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn dir(self, path: impl Into<PathBuf>) -> Self {
         self.directory(&Directory::at(path))
     }
 
     /// Looks for the channel in `directory`.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// let directory = shmcast::Directory::at(dir.path());
+    /// shmcast::Subscriber::builder("t").directory(&directory).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn directory(mut self, directory: &Directory) -> Self {
         self.directory = directory.clone();
         self.client = None;
@@ -77,18 +92,42 @@ impl SubscriberBuilder {
     }
 
     /// Asks a daemon for the channel rather than a directory.
+    ///
+    /// ```no_run
+    /// # let client = shmcast::Client::connect()?;
+    /// shmcast::Subscriber::builder("t").client(&client).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn client(mut self, client: &Client) -> Self {
         self.client = Some(client.clone());
         self
     }
 
     /// Where to begin; [`Start::Latest`] by default.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// publisher.publish(b"early")?;
+    /// let builder = shmcast::Subscriber::builder("t").dir(dir.path());
+    /// let mut subscriber = builder.start(shmcast::Start::Oldest).open()?;
+    /// assert!(subscriber.try_recv()?.is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn start(mut self, start: Start) -> Self {
         self.start = start;
         self
     }
 
     /// How [`Subscriber::recv`] waits; [`Wait::Yield`] by default.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// use shmcast::{Subscriber, Wait};
+    /// Subscriber::builder("t").dir(dir.path()).wait(Wait::Spin).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn wait(mut self, wait: Wait) -> Self {
         self.wait = wait;
         self
@@ -97,12 +136,29 @@ impl SubscriberBuilder {
     /// How long a reader with [`Wait::Park`] sleeps at most before it looks for itself: 0.1 s by default. This is what
     /// a daemon that hangs can make it late by, and what a reader costs while nothing happens at all; a daemon that has
     /// died is noticed at once.
+    ///
+    /// ```no_run
+    /// # let client = shmcast::Client::connect()?;
+    /// use shmcast::{Subscriber, Wait};
+    /// use std::time::Duration;
+    /// let builder = Subscriber::builder("t").client(&client).wait(Wait::Park);
+    /// builder.longest_nap(Duration::from_secs(5)).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn longest_nap(mut self, longest: Duration) -> Self {
         self.longest_nap = longest;
         self
     }
 
     /// Where to go on after having been lapped; [`Resume::Oldest`] by default.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// use shmcast::{Resume, Subscriber};
+    /// Subscriber::builder("t").dir(dir.path()).resume(Resume::Key).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn resume(mut self, resume: Resume) -> Self {
         self.resume = resume;
         self
@@ -110,6 +166,14 @@ impl SubscriberBuilder {
 
     /// What to do to the memory first; by default every page is touched, so that no message meets a page fault. What
     /// was refused is in [`Subscriber::preparation`].
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// use shmcast::{Preparation, Subscriber};
+    /// Subscriber::builder("t").dir(dir.path()).prepare(Preparation::NONE).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn prepare(mut self, preparation: Preparation) -> Self {
         self.preparation = preparation;
         self
@@ -121,6 +185,14 @@ impl SubscriberBuilder {
     ///
     /// Where the file system is full or read-only, or this user may not write there, the subscriber goes on without a page:
     /// see [`Subscriber::page_refused`].
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// let hidden = shmcast::Subscriber::builder("t").dir(dir.path()).page(false).open()?;
+    /// assert!(shmcast::Directory::at(dir.path()).channel("t")?.readers.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn page(mut self, page: bool) -> Self {
         self.page = page;
         self
@@ -128,18 +200,43 @@ impl SubscriberBuilder {
 
     /// Whether each message's latency goes into the page's histogram: no by default. Costs one reading of the clock a
     /// message.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// shmcast::Subscriber::builder("t").dir(dir.path()).record_latency(true).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn record_latency(mut self, record: bool) -> Self {
         self.record_latency = record;
         self
     }
 
     /// How long to wait for the channel to appear: not at all by default.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// use std::time::Duration;
+    /// let builder = shmcast::Subscriber::builder("t").dir(dir.path());
+    /// builder.wait_for_channel(Duration::from_secs(5)).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn wait_for_channel(mut self, patience: Duration) -> Self {
         self.wait_for_channel = Some(patience);
         self
     }
 
     /// Refuses a channel whose message schema has another number.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// use shmcast::{ChannelError, Subscriber};
+    /// let refused = Subscriber::builder("t").dir(dir.path()).schema(7).open();
+    /// assert!(matches!(refused, Err(ChannelError::Schema { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn schema(mut self, id: u64) -> Self {
         self.schema = Some(SchemaId { id, name: String::new() });
         self
@@ -203,6 +300,13 @@ impl SubscriberBuilder {
     ///
     /// # Errors
     /// [`ChannelError`]; nothing is left behind.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// let refused = shmcast::Subscriber::builder("nobody").dir(dir.path()).open();
+    /// assert!(refused.is_err_and(|e| e.is_unknown_channel()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn open(self) -> Result<Subscriber, ChannelError> {
         let start = Instant::now();
         let patience = self.wait_for_channel.unwrap_or_default();

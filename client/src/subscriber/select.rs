@@ -78,6 +78,11 @@ enum Rest {
 
 impl Select {
     /// One without subscribers, which will wait in this way.
+    ///
+    /// ```
+    /// let select = shmcast::Select::new(shmcast::Wait::Yield);
+    /// assert!(select.get(0).is_none());
+    /// ```
     pub fn new(wait: Wait) -> Self {
         Self { subscribers: Vec::new(), wait, next: 0, bells: None }
     }
@@ -86,6 +91,15 @@ impl Select {
     ///
     /// # Errors
     /// For a subscriber that parks, the system's error when there are no descriptors left. The subscriber is dropped then.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// let mut select = shmcast::Select::new(shmcast::Wait::Yield);
+    /// assert_eq!(select.add(subscriber)?, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn add(&mut self, subscriber: Subscriber) -> io::Result<usize> {
         let index = self.subscribers.len();
         if let Some(parking) = &subscriber.parking {
@@ -115,11 +129,32 @@ impl Select {
     }
 
     /// The subscriber of this index, to seek in its channel, say.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// let mut select = shmcast::Select::new(shmcast::Wait::Yield);
+    /// let ticks = select.add(subscriber)?;
+    /// publisher.publish_batch(["a", "b", "c"])?;
+    /// select.get_mut(ticks).expect("just added").seek(3)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn get_mut(&mut self, index: usize) -> Option<&mut Subscriber> {
         self.subscribers.get_mut(index)
     }
 
     /// Gives the subscribers back, in the order in which they were added.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// let mut select = shmcast::Select::new(shmcast::Wait::Yield);
+    /// select.add(subscriber)?;
+    /// assert_eq!(select.into_subscribers().len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn into_subscribers(self) -> Vec<Subscriber> {
         self.subscribers
     }
@@ -131,6 +166,18 @@ impl Select {
     ///
     /// # Panics
     /// Without any subscriber: nothing would ever come.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// let mut select = shmcast::Select::new(shmcast::Wait::Yield);
+    /// let ticks = select.add(subscriber)?;
+    /// publisher.publish(b"x")?;
+    /// let (index, event) = select.recv()?;
+    /// assert!(index == ticks && matches!(event, shmcast::Event::Message(_)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn recv(&mut self) -> Result<(usize, Event<'_>), SelectError> {
         let event = self.recv_until(None)?;
         Ok(event.expect("waiting without a deadline ends with an event"))

@@ -4,6 +4,7 @@ use super::*;
 use crate::hosting::new_header;
 use crate::message::Lapped;
 use shmcast_layout::layout::geometry::Geometry;
+use shmcast_layout::layout::header::Header;
 use shmcast_layout::mem::{Preparation, memfd};
 use std::time::Duration;
 

@@ -90,19 +90,19 @@ pub enum Resume {
 /// The answer of a closure that messages are handed to: `()` asks for all of them, a [`ControlFlow`] may stop.
 pub trait Flow {
     /// Whether the closure wants no more.
-    fn is_over(self) -> bool;
+    fn stops(self) -> bool;
 }
 
 impl Flow for () {
     #[inline(always)]
-    fn is_over(self) -> bool {
+    fn stops(self) -> bool {
         false
     }
 }
 
 impl Flow for ControlFlow<()> {
     #[inline(always)]
-    fn is_over(self) -> bool {
+    fn stops(self) -> bool {
         self.is_break()
     }
 }
@@ -239,7 +239,7 @@ impl Reader {
             };
             self.place = after;
             taken += 1;
-            if each(copied, &out[HEADER..HEADER + copied.length]).is_over() {
+            if each(copied, &out[HEADER..HEADER + copied.length]).stops() {
                 break;
             }
         }
@@ -289,7 +289,7 @@ impl Reader {
             }
             let Some((record, others)) = rest.split_at_checked(commit.record_bytes() as usize) else { break };
             let (copied, after) = message(commit, meta, place);
-            is_over = each(copied, &record[HEADER..HEADER + copied.length]).is_over();
+            is_over = each(copied, &record[HEADER..HEADER + copied.length]).stops();
             (rest, place) = (others, after);
         }
         self.place = place;
