@@ -55,7 +55,9 @@ struct Shared {
     moved: Mutex<VecDeque<Successor>>,
     has_moved: AtomicBool,
     /// Generation and epoch of the last publisher that died, by the daemon's word.
-    dead: Mutex<Option<(u64, u64)>>,
+    dead: Mutex<(u64, u64)>,
+    /// Whether that may be the publisher that the reader reads, or one that it has yet to come to.
+    has_died: AtomicBool,
 }
 
 /// A segment in which a channel goes on, by the daemon's word.
@@ -93,7 +95,8 @@ impl Attachment {
             cut_off: AtomicBool::new(false),
             moved: Mutex::new(VecDeque::new()),
             has_moved: AtomicBool::new(false),
-            dead: Mutex::new(None),
+            dead: Mutex::new((0, 0)),
+            has_died: AtomicBool::new(false),
         });
         keeper.adopt(shared.clone());
         Self { shared, keeper }
@@ -110,9 +113,17 @@ impl Attachment {
         self.shared.cut_off.load(Ordering::Relaxed)
     }
 
-    /// Whether the daemon said that this publisher has died. Takes a lock that nobody holds for long.
+    /// Whether the daemon said that this publisher has died. One load as long as nobody died.
     pub(crate) fn has_died(&self, generation: u64, epoch: u64) -> bool {
-        *lock(&self.shared.dead) == Some((generation, epoch))
+        let has_died = &self.shared.has_died;
+        if !has_died.load(Ordering::Acquire) {
+            return false;
+        }
+        let dead = lock(&self.shared.dead);
+        // One that was succeeded is no news any more.
+        let is_old = dead.0 == generation && dead.1 < epoch;
+        has_died.store(!is_old, Ordering::Relaxed);
+        *dead == (generation, epoch)
     }
 
     /// The next segment in which the channel goes on, once. One load if there is none.
@@ -252,7 +263,8 @@ impl Shared {
                 return self.follow(generation, packet.descriptors, None);
             }
             (Some(Ok(Reply::PublisherGone { generation, epoch })), _) => {
-                *lock(&self.dead) = Some((generation, epoch));
+                *lock(&self.dead) = (generation, epoch);
+                self.has_died.store(true, Ordering::Release);
                 return self.rouse();
             }
             (Some(Ok(Reply::CutOff {})), _) => self.give_up(),
@@ -271,6 +283,10 @@ impl Shared {
         let mut sent = sent.into_iter().map(Arc::new);
         let (Some(segment), Some(its_lock)) = (sent.next(), sent.next()) else { return };
         lock(&self.descriptors)[..2].clone_from_slice(&[segment.clone(), its_lock]);
+        if charter.is_some() {
+            // Another charter counts generations from 1 again.
+            *lock(&self.dead) = (0, 0);
+        }
         let ready = Segment::open(&segment, Access::Read).ok().map(|segment| {
             let steps = segment.prepare(self.preparation);
             (segment, steps)

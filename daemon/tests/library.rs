@@ -142,6 +142,39 @@ fn readers_of_a_daemon_are_told_of_a_publisher_that_died_once_and_of_none_that_l
     }
 }
 
+/// Generations and epochs then count from 1 again: the living publisher has the numbers of the dead one.
+#[test]
+fn the_death_of_one_before_the_channel_began_again_is_taken_for_its_namesakes() {
+    let mut daemon = daemon();
+    let client = daemon.client();
+    let builder = Subscriber::builder("a").client(&client).watch_publisher(true);
+    let reader = events(builder.wait(Wait::Park).longest_nap(FOR_EVER));
+    kill_when_heard(&daemon, &reader);
+    daemon.kill();
+    std::fs::remove_dir_all(daemon.socket().with_extension("charters")).unwrap();
+    daemon.restart();
+    wait_for("the next publisher", || publishing(&client, "a").open().ok()).close();
+    assert_eq!(next(&reader), OwnedEvent::Restarted);
+    let mut last = next(&reader);
+    while last != OwnedEvent::End {
+        last = next(&reader);
+    }
+    let process = publisher(&daemon, "a");
+    assert!(matches!(next(&reader), OwnedEvent::NewEpoch { .. }));
+    expect_three_messages(&reader);
+    thread::sleep(QUIET);
+    assert_eq!(reader.try_recv().ok(), None, "it lives");
+    kill(process);
+    assert!(matches!(next(&reader), OwnedEvent::PublisherGone { .. }));
+}
+
+fn kill_when_heard(daemon: &Daemon, reader: &Receiver<OwnedEvent>) {
+    let process = publisher(daemon, "a");
+    expect_three_messages(reader);
+    kill(process);
+    assert_eq!(next(reader), OwnedEvent::PublisherGone { epoch: 1 });
+}
+
 /// Readers that come and go, publishers that die and are followed at once: the events make sense in their order.
 #[test]
 fn a_death_is_told_before_the_successor_or_not_at_all() {

@@ -192,6 +192,9 @@ impl Subscriber {
         self.doubt = if self.behind.is_some() { Doubt::Behind } else { Doubt::None };
         if is_restart {
             (self.epoch, self.began_in) = (0, 0);
+            if let Some(watch) = &mut self.watch {
+                watch.forget();
+            }
             return Ok(Some(Outcome::Other(Event::Restarted)));
         }
         // The next poll tells of a loss, or reads the record of the next publisher.

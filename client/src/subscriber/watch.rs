@@ -36,6 +36,11 @@ impl Watch {
     pub(super) fn of_the_daemon() -> Self {
         Self { lock: None, looked: None, told: None }
     }
+
+    /// The channel begins again, and generations and epochs may do so, too.
+    pub(super) fn forget(&mut self) {
+        self.told = None;
+    }
 }
 
 impl Subscriber {
