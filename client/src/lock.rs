@@ -92,3 +92,31 @@ pub(crate) fn dead_publisher(lock: &File, state: impl Fn() -> Option<(u64, State
     fence(Ordering::Acquire);
     before.filter(|_| state() == before)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn one_who_closes_or_comes_while_it_is_looked_for_has_not_died() {
+        let active = Some((7, State::Active));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let look = |states: [Option<(u64, State)>; 2]| {
+            let turn = Cell::new(0);
+            dead_publisher(file.as_file(), || states[turn.replace(1)])
+        };
+        assert_eq!(look([active; 2]), active);
+        for then in [Some((7, State::Closed)), Some((8, State::Recovering)), Some((8, State::Active)), None] {
+            assert_eq!(look([active, then]), None, "{then:?}");
+        }
+        for state in [Some((7, State::Closed)), Some((7, State::Superseded)), None] {
+            assert_eq!(look([state; 2]), None, "{state:?}");
+        }
+        assert_eq!(look([Some((7, State::Recovering)); 2]), Some((7, State::Recovering)));
+        // Another open file, as another process has.
+        let holder = file.reopen().unwrap();
+        assert!(try_lock(&holder).unwrap());
+        assert_eq!(look([active; 2]), None);
+    }
+}
