@@ -77,7 +77,8 @@ pub(crate) fn is_locked(file: &File) -> io::Result<bool> {
     Ok(libc::c_int::from(lock.l_type) != libc::F_UNLCK)
 }
 
-/// The epoch and the last state of a publisher that died: nobody holds `lock`, and the segment says that nobody has closed the channel.
+/// The epoch and the last state of a publisher that died: nobody holds `lock`, and by `state`, which is that of its segment,
+/// nobody has closed the channel.
 ///
 /// A publisher takes the lock before it touches the segment's state, and closes the channel before it lets go of the lock.
 /// A state that is the same before and after the look at the lock is therefore the state of that moment.

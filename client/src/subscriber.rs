@@ -480,7 +480,8 @@ impl Subscriber {
         }
     }
 
-    /// As [`admit`](Self::admit), of a message that was just read. Goes on as [`poll`](Self::poll) does if it is not handed out.
+    /// As [`admit`](Self::admit), of a message that was just read. Goes on as [`poll`](Self::poll) does if it is not handed
+    /// out.
     #[inline(never)]
     fn admit_message(&mut self, copied: Copied) -> Result<Option<Outcome>, RecvError> {
         let position = self.reader.place().position - record_bytes(copied.length as u64);
