@@ -1,16 +1,22 @@
-//! Messages with a type, both ways: a fixed layout that is read in place, and any serde type.
+//! Messages with a type: a channel for one type, whose ends agree on its schema, and single messages of any serde type.
 
 use serde::{Deserialize, Serialize};
+use shmcast::typed::{self, Schema};
 use shmcast::{Event, Publisher, Subscriber};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Fixed layout: its bytes are the message.
-#[derive(Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Debug, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 struct Quote {
     instrument: u64,
     bid: i64,
     ask: i64,
+}
+
+impl Schema for Quote {
+    const ID: u64 = 1;
+    const NAME: &'static str = "quote/1";
 }
 
 /// Any serde type; strings may borrow from the message.
@@ -22,25 +28,24 @@ enum News<'a> {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = tempfile::tempdir()?;
-    let open = |channel: &str| -> Result<_, shmcast::ChannelError> {
-        let publisher = Publisher::builder(channel).dir(dir.path()).capacity(1 << 20).open()?;
-        Ok((publisher, Subscriber::builder(channel).dir(dir.path()).open()?))
-    };
-    let (mut publisher, mut quotes) = open("quotes")?;
-    publisher.publish_pod(&Quote { instrument: 7, bid: 10_025, ask: 10_030 })?;
+    let mut publisher = Publisher::builder("quotes").dir(dir.path()).capacity(1 << 20).open_pod::<Quote>()?;
+    // One that asks for another schema is refused here.
+    let mut quotes = Subscriber::builder("quotes").dir(dir.path()).open_pod::<Quote>()?;
+    publisher.publish(&Quote { instrument: 7, bid: 10_025, ask: 10_030 })?;
     publisher.close();
     loop {
         match quotes.recv()? {
-            Event::Message(m) => {
-                let Quote { instrument, bid, ask } = m.pod::<Quote>()?;
+            typed::Event::Message(m) => {
+                let Quote { instrument, bid, ask } = m.payload;
                 println!("instrument {instrument}: {bid} to {ask}");
             }
-            Event::End => break,
-            other => report(other),
+            typed::Event::End => break,
+            other => println!("{other:?}"),
         }
     }
 
-    let (mut publisher, mut news) = open("news")?;
+    let mut publisher = Publisher::builder("news").dir(dir.path()).capacity(1 << 20).open()?;
+    let mut news = Subscriber::builder("news").dir(dir.path()).open()?;
     publisher.publish_serde(&News::Halted { instrument: 7, reason: "volatility" })?;
     publisher.publish_serde(&News::Resumed { instrument: 7 })?;
     publisher.close();

@@ -45,6 +45,11 @@ impl Client {
     /// # Errors
     /// [`ChannelError::NoDaemon`] when nothing listens there, [`ChannelError::Silent`] when what listens does not answer
     /// within five seconds or takes more than a minute to start, [`ChannelError::Refused`] for one of another version.
+    ///
+    /// ```no_run
+    /// let client = shmcast::Client::connect()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn connect() -> Result<Self, ChannelError> {
         Self::at(Self::default_socket())
     }
@@ -53,6 +58,11 @@ impl Client {
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
+    ///
+    /// ```no_run
+    /// let client = shmcast::Client::at("/run/shmcast/control.sock")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn at(socket: impl Into<PathBuf>) -> Result<Self, ChannelError> {
         let socket = socket.into();
         Conversation::open(&socket)?;
@@ -61,6 +71,10 @@ impl Client {
 
     /// `$SHMCAST_SOCKET`; else [`DEFAULT_SOCKET`] if it exists; else `shmcast/control.sock` in `$XDG_RUNTIME_DIR`, where
     /// a daemon of this user's own listens.
+    ///
+    /// ```
+    /// println!("{}", shmcast::Client::default_socket().display());
+    /// ```
     pub fn default_socket() -> PathBuf {
         let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         if let Some(socket) = variable(SOCKET_VARIABLE) {
@@ -74,6 +88,12 @@ impl Client {
     }
 
     /// Where the daemon listens.
+    ///
+    /// ```no_run
+    /// # let client = shmcast::Client::connect()?;
+    /// println!("the daemon at {}", client.socket().display());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn socket(&self) -> &Path {
         &self.socket
     }
@@ -82,6 +102,14 @@ impl Client {
     ///
     /// # Errors
     /// [`ChannelError`] when the daemon is gone or refuses.
+    ///
+    /// ```no_run
+    /// # let client = shmcast::Client::connect()?;
+    /// for channel in client.channels()? {
+    ///     println!("{}: {} readers", channel.channel, channel.readers.len());
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn channels(&self) -> Result<Vec<ChannelStatus>, ChannelError> {
         self.report(&Request::List {})
     }
@@ -90,6 +118,12 @@ impl Client {
     ///
     /// # Errors
     /// [`ChannelError::Refused`] when there is none, or this user may not read it.
+    ///
+    /// ```no_run
+    /// # let client = shmcast::Client::connect()?;
+    /// println!("{}", client.channel("ticks")?.state);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn channel(&self, name: &str) -> Result<ChannelStatus, ChannelError> {
         let channels = self.report(&Request::Stat { channel: name.into() })?;
         channels.into_iter().next().ok_or_else(|| self.confused("no channel in the answer"))
@@ -99,6 +133,14 @@ impl Client {
     ///
     /// # Errors
     /// [`ChannelError`] when the daemon is gone or refuses.
+    ///
+    /// ```no_run
+    /// # let client = shmcast::Client::connect()?;
+    /// for bridge in client.bridges()? {
+    ///     println!("{}: {}", bridge.bridge, bridge.state);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn bridges(&self) -> Result<Vec<BridgeStatus>, ChannelError> {
         let mut bridges = Vec::new();
         self.ask_for_all(&Request::Bridges {}, |reply| match reply {
@@ -115,6 +157,12 @@ impl Client {
     ///
     /// # Errors
     /// [`ChannelError::Refused`] for a channel that is not strict, or by a user who may not publish on it.
+    ///
+    /// ```no_run
+    /// # let client = shmcast::Client::connect()?;
+    /// client.take_over("orders")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn take_over(&self, name: &str) -> Result<(), ChannelError> {
         let mut conversation = Conversation::open(&self.socket)?;
         conversation.ask(&Request::TakeOver { channel: name.into() }, &[]).map(drop)
@@ -124,6 +172,18 @@ impl Client {
     ///
     /// # Errors
     /// [`ChannelError`] when the daemon is gone or refuses.
+    ///
+    /// ```no_run
+    /// # let client = shmcast::Client::connect()?;
+    /// let mut events = client.events()?;
+    /// loop {
+    ///     if let Some(event) = events.next_event()? {
+    ///         println!("{}: {:?}", event.event, event.channel);
+    ///     }
+    /// }
+    /// # #[expect(unreachable_code)]
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn events(&self) -> Result<Events, ChannelError> {
         Ok(self.events_after(0)?.1)
     }
@@ -133,6 +193,16 @@ impl Client {
     ///
     /// # Errors
     /// As [`events`](Self::events).
+    ///
+    /// ```no_run
+    /// # let client = shmcast::Client::connect()?;
+    /// let (past, mut events) = client.events_after(100)?;
+    /// for event in past {
+    ///     println!("{}", event.event);
+    /// }
+    /// println!("and then {:?}", events.next_event()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn events_after(&self, last: u32) -> Result<(Vec<ControlEvent>, Events), ChannelError> {
         let mut conversation = Conversation::open(&self.socket)?;
         conversation.send(&Request::Events { last }, &[])?;
@@ -195,6 +265,15 @@ impl Events {
     ///
     /// # Errors
     /// [`ChannelError::NoDaemon`] when the daemon has gone.
+    ///
+    /// ```no_run
+    /// # let client = shmcast::Client::connect()?;
+    /// match client.events()?.next_event()? {
+    ///     Some(event) => println!("{}", event.event),
+    ///     None => println!("a quiet tenth of a second"),
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn next_event(&mut self) -> Result<Option<ControlEvent>, ChannelError> {
         match self.conversation.receive() {
             Ok((Reply::Event(event), _)) => Ok(Some(event)),
@@ -319,6 +398,13 @@ impl Conversation {
 
 impl ChannelError {
     /// Whether a daemon refused because it has no such channel.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// let refused = shmcast::Subscriber::builder("nobody").dir(dir.path()).open().unwrap_err();
+    /// assert!(refused.is_unknown_channel());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn is_unknown_channel(&self) -> bool {
         matches!(self, Self::NotFound { .. } | Self::Refused { code: Refusal::UnknownChannel, .. })
     }

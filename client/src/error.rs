@@ -3,6 +3,7 @@
 use crate::directory::is_absent;
 use shmcast_layout::control::Refusal;
 use shmcast_layout::error::{GeometryError, OpenError, OutOfSequences, TooLarge, WriteError};
+use shmcast_layout::layout::header::Header;
 use shmcast_layout::ring::locate::LocateError;
 use std::fmt;
 use std::io;
@@ -51,6 +52,20 @@ pub enum ChannelError {
         found: u64,
         /// The value asked for.
         wanted: u64,
+    },
+    /// The channel's messages have another schema than the one asked for.
+    #[error(
+        "channel {name:?} has {found}, and {wanted} was asked for: use the type that the channel is for, or another \
+         channel; a publisher that makes a channel gives it its schema, and so does the configuration of a daemon that \
+         owns it"
+    )]
+    Schema {
+        /// The channel.
+        name: String,
+        /// Its schema.
+        found: SchemaId,
+        /// The schema asked for.
+        wanted: SchemaId,
     },
     /// The file is not a segment that can be used.
     #[error("{}: {source}", path.display())]
@@ -186,6 +201,46 @@ impl ChannelError {
     /// Whether a file that the channel consists of is not there.
     pub(crate) fn is_absent(&self) -> bool {
         matches!(self, Self::Os { source, .. } if is_absent(source))
+    }
+}
+
+/// A message schema as a channel's header names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SchemaId {
+    /// The application's number for it; 0 if the channel has none.
+    pub id: u64,
+    /// The application's name for it. One that is asked for and empty stands for any.
+    pub name: String,
+}
+
+impl SchemaId {
+    /// The schema that a header names.
+    pub(crate) fn of(header: &Header) -> Self {
+        Self { id: header.schema_id, name: header.schema.clone() }
+    }
+
+    /// Whether a channel with this header is what was asked for.
+    pub(crate) fn fits(&self, header: &Header) -> bool {
+        self.id == header.schema_id && (self.name.is_empty() || self.name == header.schema)
+    }
+
+    /// Refuses a channel with another schema.
+    pub(crate) fn check(&self, channel: &str, header: &Header) -> Result<(), ChannelError> {
+        if self.fits(header) {
+            return Ok(());
+        }
+        let (found, wanted) = (Self::of(header), self.clone());
+        Err(ChannelError::Schema { name: channel.to_owned(), found, wanted })
+    }
+}
+
+impl fmt::Display for SchemaId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.id, self.name.as_str()) {
+            (0, "") => write!(f, "no schema"),
+            (id, "") => write!(f, "schema {id}"),
+            (id, name) => write!(f, "schema {id} {name:?}"),
+        }
     }
 }
 

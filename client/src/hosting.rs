@@ -17,7 +17,7 @@ use shmcast_layout::control::{ChannelStatus, Process, ReaderStatus};
 use shmcast_layout::error::OpenError;
 pub use shmcast_layout::fault;
 use shmcast_layout::layout::geometry::Geometry;
-use shmcast_layout::layout::header::Header;
+use shmcast_layout::layout::header::{Header, State};
 use shmcast_layout::layout::reader_page::BYTES as PAGE_BYTES;
 pub use shmcast_layout::layout::reader_page::{BUCKETS, bucket_limit_ns};
 pub use shmcast_layout::layout::record::{session_identity, session_words};
@@ -41,6 +41,8 @@ pub struct HostedSpec {
     pub capacity: u64,
     /// Largest payload in bytes; the ring's limit if `None`.
     pub max_message: Option<u64>,
+    /// Number and name of the message schema; 0 and empty for none.
+    pub schema: (u64, String),
     /// The operator's `key=value` lines.
     pub labels: String,
     /// What to do to the memory first.
@@ -78,7 +80,7 @@ impl HostedSpec {
     fn header(&self) -> Result<Header, ChannelError> {
         check_name(&self.name).map_err(|why| ChannelError::Name { name: self.name.clone(), why })?;
         let geometry = Geometry::new(self.capacity, self.max_message)?;
-        Ok(new_header(&self.name, geometry, (0, String::new()), self.labels.clone()))
+        Ok(new_header(&self.name, geometry, self.schema.clone(), self.labels.clone()))
     }
 }
 
@@ -201,6 +203,16 @@ impl HostedSegment {
     /// What `fcntl` says.
     pub fn has_publisher(&self) -> io::Result<bool> {
         lock::is_locked(&self.lock)
+    }
+
+    /// The epoch of the segment's publisher, if that died without closing the channel: the kernel's word. `before` is the last
+    /// epoch before the segment was made.
+    pub fn dead_publisher(&self, before: u64) -> Option<u64> {
+        match lock::dead_publisher(&self.lock, || self.segment.state())? {
+            // No publisher has come since.
+            (epoch, State::Recovering) if epoch <= before => None,
+            (epoch, _) => Some(epoch),
+        }
     }
 
     /// The segment's identity.

@@ -55,6 +55,10 @@ struct Shared {
     /// The segments in which the channel goes on, one after the other.
     moved: Mutex<VecDeque<Successor>>,
     has_moved: AtomicBool,
+    /// Generation and epoch of the last publisher that died, by the daemon's word.
+    dead: Mutex<(u64, u64)>,
+    /// Whether that may be the publisher that the reader reads, or one that it has yet to come to.
+    has_died: AtomicBool,
 }
 
 /// A segment in which a channel goes on, by the daemon's word.
@@ -92,6 +96,8 @@ impl Attachment {
             cut_off: AtomicBool::new(false),
             moved: Mutex::new(VecDeque::new()),
             has_moved: AtomicBool::new(false),
+            dead: Mutex::new((0, 0)),
+            has_died: AtomicBool::new(false),
         });
         keeper.adopt(shared.clone());
         Self { shared, keeper }
@@ -106,6 +112,19 @@ impl Attachment {
     #[inline]
     pub(crate) fn is_cut_off(&self) -> bool {
         self.shared.cut_off.load(Ordering::Relaxed)
+    }
+
+    /// Whether the daemon said that this publisher has died. One load as long as nobody died.
+    pub(crate) fn has_died(&self, generation: u64, epoch: u64) -> bool {
+        let has_died = &self.shared.has_died;
+        if !has_died.load(Ordering::Acquire) {
+            return false;
+        }
+        let dead = lock(&self.shared.dead);
+        // One that was succeeded is no news any more.
+        let is_old = dead.0 == generation && dead.1 < epoch;
+        has_died.store(!is_old, Ordering::Relaxed);
+        *dead == (generation, epoch)
     }
 
     /// The next segment in which the channel goes on, once. One load if there is none.
@@ -244,6 +263,11 @@ impl Shared {
                 drop(socket);
                 return self.follow(generation, packet.descriptors, None);
             }
+            (Some(Ok(Reply::PublisherGone { generation, epoch })), _) => {
+                *lock(&self.dead) = (generation, epoch);
+                self.has_died.store(true, Ordering::Release);
+                return self.rouse();
+            }
             (Some(Ok(Reply::CutOff {})), _) => self.give_up(),
             // Without room for its descriptors here: whoever attaches again is given them again.
             (Some(Ok(Reply::Moved(_))) | None, _) => {}
@@ -260,6 +284,10 @@ impl Shared {
         let mut sent = sent.into_iter().map(Arc::new);
         let (Some(segment), Some(its_lock)) = (sent.next(), sent.next()) else { return };
         lock(&self.descriptors)[..2].clone_from_slice(&[segment.clone(), its_lock]);
+        if charter.is_some() {
+            // Another charter counts generations from 1 again.
+            *lock(&self.dead) = (0, 0);
+        }
         let ready = Segment::open(&segment, Access::Read).ok().map(|segment| {
             let steps = segment.prepare(self.preparation);
             (segment, steps)

@@ -34,6 +34,14 @@
 //! * **Readers outnumbering cores** should use [`Wait::Yield`]; readers with a core each, [`Wait::Spin`]; readers that
 //!   may be some microseconds late and should cost nothing meanwhile, [`Wait::Park`] or, in an event loop,
 //!   `Subscriber::recv_async` (feature `tokio`).
+//!
+//! What else there is:
+//! * **Several channels** in one thread or task: [`Select`].
+//! * **Types**: a channel of one type has a [`typed::Publisher`] and [`typed::Subscriber`]s, whose schema is compared when they
+//!   attach (features `pod` and `serde`).
+//! * **A choice of messages**: [`SubscriberBuilder::tags`].
+//! * **Events that are kept**: [`Event::into_owned`], [`Subscriber::iter`] and, with feature `tokio`, `Subscriber::stream`.
+//! * **A publisher that dies** is an event for those who ask by [`SubscriberBuilder::watch_publisher`].
 // A library has no terminal.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
@@ -51,7 +59,7 @@ mod publisher;
 mod status;
 mod subscriber;
 #[cfg(any(feature = "pod", feature = "serde"))]
-mod typed;
+pub mod typed;
 mod wait;
 
 pub use clock::Clock;
@@ -60,7 +68,7 @@ pub use directory::{
     ChannelDetail, ChannelInfo, DIR_VARIABLE, Directory, MAX_NAME, Publishing, ReaderInfo, Removed,
     SHARED_DIR,
 };
-pub use error::{ChannelError, Holder, PublishError};
+pub use error::{ChannelError, Holder, PublishError, SchemaId};
 pub use message::{Event, Lapped, Message, RecvError};
 pub use owned::{Iter, OwnedEvent, OwnedMessage};
 pub use publisher::{Claim, DEFAULT_CAPACITY, Mark, Publisher, PublisherBuilder};
@@ -71,7 +79,10 @@ pub use shmcast_layout::layout::header::{ClockKind, Header, State};
 pub use shmcast_layout::mem::{Preparation, Step};
 pub use shmcast_layout::reader_page::ReaderStats;
 pub use shmcast_layout::ring::locate::{LocateError, Place};
-pub use subscriber::{Resume, Start, Subscriber, SubscriberBuilder};
+pub use shmcast_layout::ring::reader::Flow;
+#[cfg(feature = "tokio")]
+pub use subscriber::EventStream;
+pub use subscriber::{Resume, Select, SelectError, Start, Subscriber, SubscriberBuilder};
 #[cfg(any(feature = "pod", feature = "serde"))]
 pub use typed::DecodeError;
 #[cfg(feature = "serde")]

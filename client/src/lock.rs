@@ -4,8 +4,10 @@
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use shmcast_layout::fault;
+use shmcast_layout::layout::header::State;
 use std::fs::File;
 use std::io;
+use std::sync::atomic::{Ordering, fence};
 
 fn whole_file() -> libc::flock {
     libc::flock { l_type: libc::F_WRLCK as _, l_whence: libc::SEEK_SET as _, l_start: 0, l_len: 0, l_pid: 0 }
@@ -73,4 +75,49 @@ pub(crate) fn is_locked(file: &File) -> io::Result<bool> {
     let mut lock = whole_file();
     fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock))?;
     Ok(libc::c_int::from(lock.l_type) != libc::F_UNLCK)
+}
+
+/// The epoch and the last state of a publisher that died: nobody holds `lock`, and by `state`, which is that of its segment,
+/// nobody has closed the channel.
+///
+/// A publisher takes the lock before it touches the segment's state, and closes the channel before it lets go of the lock.
+/// A state that is the same before and after the look at the lock is therefore the state of that moment.
+pub(crate) fn dead_publisher(lock: &File, state: impl Fn() -> Option<(u64, State)>) -> Option<(u64, State)> {
+    let before = state();
+    let Some((_, State::Active | State::Recovering)) = before else { return None };
+    fence(Ordering::Acquire);
+    // A lock that cannot be looked at says nothing.
+    if is_locked(lock).unwrap_or(true) {
+        return None;
+    }
+    fence(Ordering::Acquire);
+    before.filter(|_| state() == before)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn one_who_closes_or_comes_while_it_is_looked_for_has_not_died() {
+        let active = Some((7, State::Active));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let look = |states: [Option<(u64, State)>; 2]| {
+            let turn = Cell::new(0);
+            dead_publisher(file.as_file(), || states[turn.replace(1)])
+        };
+        assert_eq!(look([active; 2]), active);
+        for then in [Some((7, State::Closed)), Some((8, State::Recovering)), Some((8, State::Active)), None] {
+            assert_eq!(look([active, then]), None, "{then:?}");
+        }
+        for state in [Some((7, State::Closed)), Some((7, State::Superseded)), None] {
+            assert_eq!(look([state; 2]), None, "{state:?}");
+        }
+        assert_eq!(look([Some((7, State::Recovering)); 2]), Some((7, State::Recovering)));
+        // Another open file, as another process has.
+        let holder = file.reopen().unwrap();
+        assert!(try_lock(&holder).unwrap());
+        assert_eq!(look([active; 2]), None);
+    }
 }

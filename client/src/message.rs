@@ -39,6 +39,14 @@ pub enum Event<'a> {
         /// Its incarnation.
         epoch: u64,
     },
+    /// The publisher died without closing the channel, and no other has taken over yet. Told once a death, after all that it
+    /// published, and only to those who asked by [`watch_publisher`](crate::SubscriberBuilder::watch_publisher). Receiving
+    /// again waits for the next publisher. If the next one is there before this reader looked, only
+    /// [`NewEpoch`](Self::NewEpoch) is told.
+    PublisherGone {
+        /// Its incarnation.
+        epoch: u64,
+    },
     /// The remote publisher behind a bridge began a new session.
     NewSession {
         /// The session's identity on the wire.

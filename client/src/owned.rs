@@ -2,12 +2,13 @@
 
 use crate::message::{Event, Lapped, Message, RecvError};
 use crate::subscriber::Subscriber;
+use std::convert::Infallible;
 
-/// A [`Message`] with bytes of its own.
+/// A [`Message`] with a payload of its own: its bytes, or the value that they stand for (see module `typed`).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OwnedMessage {
-    /// Its bytes.
-    pub payload: Vec<u8>,
+pub struct OwnedMessage<P = Vec<u8>> {
+    /// Its bytes or its value.
+    pub payload: P,
     /// As [`Message::sequence`].
     pub sequence: u64,
     /// As [`Message::tag`].
@@ -22,11 +23,12 @@ pub struct OwnedMessage {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "each variant and field is explained where it comes from")]
-pub enum OwnedEvent {
-    Message(OwnedMessage),
+pub enum OwnedEvent<P = Vec<u8>> {
+    Message(OwnedMessage<P>),
     Lapped(Lapped),
     Gap { from: u64, to: u64 },
     NewEpoch { epoch: u64 },
+    PublisherGone { epoch: u64 },
     NewSession { session: [u8; 10] },
     Restarted,
     End,
@@ -67,15 +69,28 @@ impl Event<'_> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn into_owned(self) -> OwnedEvent {
-        match self {
-            Self::Message(message) => OwnedEvent::Message(message.into_owned()),
+        let Ok(owned) = self.try_map(|message| Ok::<_, Infallible>(message.payload.to_vec()));
+        owned
+    }
+
+    /// The same with another payload, borrowing nothing.
+    pub(crate) fn try_map<P, E>(
+        self,
+        payload: impl FnOnce(&Message<'_>) -> Result<P, E>,
+    ) -> Result<OwnedEvent<P>, E> {
+        Ok(match self {
+            Self::Message(message) => {
+                let Message { sequence, tag, key, time, .. } = message;
+                OwnedEvent::Message(OwnedMessage { payload: payload(&message)?, sequence, tag, key, time })
+            }
             Self::Lapped(lapped) => OwnedEvent::Lapped(lapped),
             Self::Gap { from, to } => OwnedEvent::Gap { from, to },
             Self::NewEpoch { epoch } => OwnedEvent::NewEpoch { epoch },
+            Self::PublisherGone { epoch } => OwnedEvent::PublisherGone { epoch },
             Self::NewSession { session } => OwnedEvent::NewSession { session },
             Self::Restarted => OwnedEvent::Restarted,
             Self::End => OwnedEvent::End,
-        }
+        })
     }
 }
 

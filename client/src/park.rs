@@ -19,7 +19,7 @@
 //! outlives daemons, and what was rung for one that died is there for its successor.
 
 use crate::hosting::HostedSegment;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, recv, send, sockopt};
 use shmcast_layout::layout::geometry::GRANULE;
 use shmcast_layout::reader_page::{HostPage, ReaderPage};
@@ -70,6 +70,16 @@ impl Parking {
         self.page.woke();
     }
 
+    /// How long the reader sleeps at most at a time.
+    pub(crate) fn longest(&self) -> Duration {
+        self.longest
+    }
+
+    /// Takes in what was rung.
+    pub(crate) fn hear(&self) {
+        hear(&self.bell);
+    }
+
     /// Rings for the waker. One system call, which never blocks.
     pub(crate) fn ring(&self) {
         ring(&self.bell);
@@ -95,6 +105,58 @@ impl Parking {
             // Out of descriptors, perhaps.
             Err(_) => tokio::time::sleep(ALONE).await,
         }
+    }
+}
+
+/// The bells of several readers that sleep together: the first that rings wakes all of them.
+#[derive(Debug)]
+pub(crate) struct Bells {
+    epoll: OwnedFd,
+}
+
+/// Bells that are heard at once. The others ring on.
+const HEARD_AT_ONCE: usize = 16;
+
+impl Bells {
+    pub(crate) fn new() -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        // Event loops take no other files. Nothing here would block anyway.
+        rustix::io::ioctl_fionbio(&epoll, true)?;
+        Ok(Self { epoll })
+    }
+
+    /// Adds a reader's bell, which is known as `index` from then on.
+    pub(crate) fn add(&self, index: usize, parking: &Parking) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(index as u64);
+        Ok(epoll::add(&self.epoll, &parking.bell, data, epoll::EventFlags::IN)?)
+    }
+
+    /// Sleeps until a bell rings, a signal comes, or the time is over.
+    pub(crate) fn sleep(&self, limit: Duration) {
+        let timeout = Timespec::try_from(limit).ok();
+        // Whatever goes wrong here, the rings are looked at next.
+        let _ = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], timeout.as_ref());
+    }
+
+    /// Sleeps as [`sleep`](Self::sleep), while other tasks run. May be given up at any time.
+    #[cfg(feature = "tokio")]
+    pub(crate) async fn nap(&self, limit: Duration) {
+        // A registration for this nap alone: the next may be in another event loop. A stream is the nearest kind of file
+        // that the event loop knows; only readiness is asked of it, and that is the same.
+        let bells = self.epoll.try_clone().map(UnixStream::from).and_then(tokio::net::UnixStream::from_std);
+        match bells {
+            Ok(bells) => drop(tokio::time::timeout(limit, bells.readable()).await),
+            // Out of descriptors, perhaps.
+            Err(_) => tokio::time::sleep(ALONE).await,
+        }
+    }
+
+    /// Calls `each` with the index of each bell that rings. Never waits.
+    pub(crate) fn ringing(&self, mut each: impl FnMut(usize)) {
+        let nothing = epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+        let mut events = [nothing; HEARD_AT_ONCE];
+        let count = epoll::wait(&self.epoll, &mut events, Some(&Timespec::default())).unwrap_or(0);
+        events[..count].iter().for_each(|event| each(event.data.u64() as usize));
     }
 }
 
@@ -224,6 +286,7 @@ mod tests {
             name: "t".into(),
             capacity: 64 << 10,
             max_message: None,
+            schema: (0, String::new()),
             labels: String::new(),
             preparation: Preparation::NONE,
             is_strict: false,

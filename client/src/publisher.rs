@@ -2,6 +2,7 @@
 
 mod builder;
 mod files;
+mod known;
 mod prepared;
 
 use crate::clock::Clock;
@@ -12,8 +13,6 @@ use prepared::Prepared;
 use shmcast_layout::charter::Charter;
 use shmcast_layout::error::TooLarge;
 use shmcast_layout::layout::charter::Verdict;
-use shmcast_layout::layout::header::Header;
-use shmcast_layout::mem::Step;
 use shmcast_layout::ring::writer::Writer;
 use shmcast_layout::segment::Segment;
 use std::fmt;
@@ -88,6 +87,12 @@ pub struct Mark {
 
 impl Publisher {
     /// Begins to open channel `name` for publishing.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// let mut publisher = shmcast::Publisher::builder("ticks").dir(dir.path()).capacity(1 << 20).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn builder(name: impl Into<String>) -> PublisherBuilder {
         PublisherBuilder::new(name.into())
     }
@@ -99,6 +104,13 @@ impl Publisher {
     /// # Errors
     /// [`PublishError::TooLarge`] when the payload exceeds [`max_message`](Self::max_message), and
     /// [`PublishError::CutOff`] once a daemon has given the channel to another publisher; nothing is published then.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// assert_eq!(publisher.publish(b"bid 100.25")?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn publish(&mut self, payload: &[u8]) -> Result<u64, PublishError> {
         self.publish_with(payload, Mark::default())
@@ -230,6 +242,13 @@ impl Publisher {
     ///
     /// A message that was being published at that moment may have reached nobody. The next publisher's sequences go on where
     /// this one's were cut off.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// assert!(!publisher.is_cut_off());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn is_cut_off(&self) -> bool {
         self.hosted.as_ref().is_some_and(Hosted::is_cut_off)
@@ -242,6 +261,14 @@ impl Publisher {
 
     /// Closes the channel: readers get everything published so far, and then the end of the stream. The same as
     /// dropping, said aloud.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// publisher.publish(b"the last")?;
+    /// publisher.close();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn close(self) {}
 
     /// Tells readers that the messages from the next one up to `to` will never come; the next message published gets
@@ -282,64 +309,6 @@ impl Publisher {
         self.writer.session(identity, self.clock.now());
         Ok(())
     }
-
-    /// The remote session that this channel carries, by the last [`session`](Self::session) of this publisher or one
-    /// before it; `None` if there was none.
-    pub fn remote_session(&self) -> Option<[u8; 10]> {
-        self.segment.session()
-    }
-
-    /// The sequence that the next message will get.
-    pub fn next_sequence(&self) -> u64 {
-        self.writer.next_sequence()
-    }
-
-    /// This publisher's incarnation: 1 for the first of a channel, one more for each that follows.
-    pub fn epoch(&self) -> u64 {
-        self.writer.epoch()
-    }
-
-    /// The largest payload, in bytes.
-    pub fn max_message(&self) -> usize {
-        self.writer.geometry().max_message as usize
-    }
-
-    /// The ring's size, in bytes.
-    pub fn capacity(&self) -> u64 {
-        self.writer.geometry().capacity
-    }
-
-    /// The clock that stamps this channel's messages.
-    pub fn clock(&self) -> Clock {
-        self.clock
-    }
-
-    /// How the preparation of the memory went, step by step, refusals included. Empty while a part of it still goes on behind
-    /// this publisher, which is for some tens of ms after the opening of a large ring; see
-    /// [`PublisherBuilder::prepare`].
-    ///
-    /// ```
-    /// # let dir = tempfile::tempdir()?;
-    /// let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
-    /// for step in publisher.preparation() {
-    ///     println!("{step}"); // "prefault: yes"
-    /// }
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn preparation(&self) -> &[Step] {
-        self.prepared.steps()
-    }
-
-    /// The header that the channel was made with.
-    pub fn header(&self) -> &Header {
-        self.segment.header()
-    }
-
-    /// Whether a daemon knows of this publisher at the moment; `None` where the channel is a file. Data flows either
-    /// way.
-    pub fn is_registered(&self) -> Option<bool> {
-        self.hosted.as_ref().map(|hosted| hosted.attachment.is_connected())
-    }
 }
 
 impl fmt::Debug for Publisher {
@@ -369,6 +338,16 @@ pub struct Claim<'a> {
 
 impl Claim<'_> {
     /// Sets tag and key flag of the message.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// use shmcast::Mark;
+    /// let mut claim = publisher.claim(4)?;
+    /// claim.copy_from_slice(b"book");
+    /// claim.mark(Mark { tag: 7, key: true }).commit(4)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn mark(mut self, mark: Mark) -> Self {
         self.mark = mark;
         self
@@ -382,6 +361,15 @@ impl Claim<'_> {
     ///
     /// # Panics
     /// When `length` exceeds what was claimed.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// let mut claim = publisher.claim(100)?;
+    /// claim[..5].copy_from_slice(b"hello");
+    /// assert_eq!(claim.commit(5)?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn commit(self, length: usize) -> Result<u64, PublishError> {
         assert!(length <= self.length, "commit of {length} B exceeds the claim of {} B", self.length);
         self.publisher.check_not_cut_off()?;
@@ -390,6 +378,14 @@ impl Claim<'_> {
     }
 
     /// Publishes nothing. The same as dropping, said aloud.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// publisher.claim(100)?.abort();
+    /// assert_eq!(publisher.next_sequence(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn abort(self) {}
 }
 

@@ -8,6 +8,14 @@ use shmcast_layout::reader_page::ReaderStats;
 
 impl ChannelInfo {
     /// The channel and its readers in the form that tools print and daemons send.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// let channel = shmcast::Directory::at(dir.path()).channel("t")?;
+    /// assert_eq!(channel.status().state, "active");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn status(&self) -> ChannelStatus {
         let publisher = match &self.publisher {
             Publishing::By(Holder::Publisher { pid, command }) => {

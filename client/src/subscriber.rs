@@ -1,37 +1,46 @@
 //! The receiving end of a channel.
 
+mod buffer;
 mod builder;
 mod following;
 mod hosted;
 mod known;
 mod page;
+mod select;
+#[cfg(feature = "tokio")]
+mod stream;
+mod tags;
 mod waiting;
+mod watch;
 
 use crate::clock::Clock;
 use crate::message::{Event, Message, RecvError};
 use crate::park::Parking;
-use crate::publisher::TOUCHED_BYTES;
 use crate::wait::{Wait, Waiter};
+use buffer::Buffer;
 use hosted::Hosted;
 use page::Page;
 use shmcast_layout::fault;
-use shmcast_layout::layout::geometry::{RECORD_HEADER, record_bytes};
-use shmcast_layout::layout::header::Header;
+use shmcast_layout::layout::geometry::record_bytes;
 use shmcast_layout::layout::record::{Control, session_identity};
 use shmcast_layout::mem::Step;
 use shmcast_layout::reader_page::ReaderPage;
 use shmcast_layout::ring::locate::{LocateError, Place};
-use shmcast_layout::ring::reader::{Copied, Glance, Poll, RUN, Reader};
+use shmcast_layout::ring::reader::{Copied, Flow, Glance, Poll, Reader};
 use shmcast_layout::segment::Segment;
 use std::fmt;
 use std::io;
 use std::mem::offset_of;
 use std::ops::ControlFlow;
 use std::time::Instant;
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 pub use builder::SubscriberBuilder;
+pub use select::{Select, SelectError};
 pub use shmcast_layout::ring::reader::Resume;
+#[cfg(feature = "tokio")]
+pub use stream::EventStream;
+use tags::Tags;
+use watch::Watch;
 
 /// Messages handed out at most before they are counted on the page.
 const BATCH: usize = 64;
@@ -79,9 +88,9 @@ pub struct Subscriber {
     /// Our place at the daemon's table, where a daemon owns the channel.
     hosted: Option<Box<Hosted>>,
     wait: Wait,
-    /// Whether the channel is strict: each publisher has a generation of its own, and messages may be void. A copy of what
-    /// `hosted` says, in the line that each message asks for.
-    is_strict: bool,
+    /// Whether each message is looked at before it is handed out: it may be void, since the channel is strict, or none of
+    /// `tags`. A copy of what those fields say, in the line that each message asks for.
+    is_checked: bool,
     doubt: Doubt,
     /// Whether the last batch came close to the publisher; only with [`Wait::Burst`], which then may let it get ahead.
     came_close: bool,
@@ -108,6 +117,10 @@ pub struct Subscriber {
     page_refused: Option<io::Error>,
     /// What it takes to sleep and be woken, for one opened with [`Wait::Park`].
     parking: Option<Parking>,
+    /// The tags of the messages that are handed out; all of them if `None`.
+    tags: Option<Tags>,
+    /// What it takes to notice that the publisher died, for one who asked to be told.
+    watch: Option<Box<Watch>>,
 }
 
 const _: () = assert!(offset_of!(Subscriber, page) == 3 * 64, "what a message needs fills the third line");
@@ -120,50 +133,6 @@ enum Doubt {
     Epoch,
     /// The reader expects messages that are older than all that is left: `behind` says from where on.
     Behind,
-}
-
-/// Where records are copied to: their payloads begin 16 bytes behind the start of a line, so that messages of fixed layout
-/// can be read in place.
-#[derive(Debug)]
-struct Buffer(Box<[Line]>);
-
-#[derive(Debug, Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C, align(64))]
-struct Line([u8; 64]);
-
-impl Buffer {
-    /// Bytes for the largest record, whose lines are copied whole, or for a run of small ones.
-    fn room_for(header: &Header) -> usize {
-        record_bytes(header.geometry.max_message).max(RUN) as usize
-    }
-
-    /// Room for so many bytes.
-    fn with_room(bytes: usize) -> Self {
-        let lines = bytes / size_of::<Line>();
-        let mut lines = <[Line]>::new_box_zeroed_with_elems(lines).expect("room for one message");
-        // Zeros come as pages yet to be faulted in: touch those that messages of common sizes need.
-        lines.iter_mut().take(TOUCHED_BYTES / size_of::<Line>()).for_each(|line| line.0[0] = 0xff);
-        Self(lines)
-    }
-
-    fn bytes(&self) -> usize {
-        size_of_val(&*self.0)
-    }
-
-    #[inline]
-    fn payload(&self) -> &[u8] {
-        &self.0.as_bytes()[RECORD_HEADER as usize..]
-    }
-
-    #[inline]
-    fn payload_mut(&mut self) -> &mut [u8] {
-        &mut self.records()[RECORD_HEADER as usize..]
-    }
-
-    #[inline]
-    fn records(&mut self) -> &mut [u8] {
-        self.0.as_mut_bytes()
-    }
 }
 
 /// An event without its payload: what is known before the buffer is lent out.
@@ -184,6 +153,13 @@ impl Outcome {
 
 impl Subscriber {
     /// Begins to subscribe to channel `name`.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// let subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn builder(name: impl Into<String>) -> SubscriberBuilder {
         SubscriberBuilder::new(name.into())
     }
@@ -191,10 +167,25 @@ impl Subscriber {
     /// Waits for the next event and returns it; messages are copied into a buffer that this subscriber owns.
     ///
     /// Blocks, by the wait strategy, for as long as nothing comes: the end of a stream is an event, and so is a new
-    /// publisher. A publisher that dies says nothing: see [`publisher_state`](Self::publisher_state).
+    /// publisher. A publisher that dies says nothing; those who ask for it by
+    /// [`watch_publisher`](SubscriberBuilder::watch_publisher) are told.
     ///
     /// # Errors
     /// [`RecvError`]; only the [`TooSmall`](RecvError::TooSmall) of the `_into` variant is worth another try.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// use shmcast::Event;
+    /// publisher.publish(b"x")?;
+    /// match subscriber.recv()? {
+    ///     Event::Message(m) => assert_eq!(m.payload, b"x"),
+    ///     Event::Lapped(l) => eprintln!("missed {} messages", l.missed),
+    ///     other => println!("{other:?}"),
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn recv(&mut self) -> Result<Event<'_>, RecvError> {
         let event = self.recv_until(None)?;
@@ -270,6 +261,16 @@ impl Subscriber {
     ///
     /// # Errors
     /// [`RecvError`].
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// assert_eq!(subscriber.try_recv()?, None);
+    /// publisher.publish(b"x")?;
+    /// assert!(subscriber.try_recv()?.is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline(always)]
     pub fn try_recv(&mut self) -> Result<Option<Event<'_>>, RecvError> {
         self.receive::<false>(None)
@@ -302,11 +303,15 @@ impl Subscriber {
                 break outcome;
             }
         };
+        let outcome = outcome.or_else(|| self.publisher_gone());
         Ok(outcome.map(|outcome| outcome.into_event(buffer)))
     }
 
     /// Hands up to `most` events that are there already to `each`, and returns how many there were. Never waits, but with
     /// [`Wait::Burst`] may first let the publisher get ahead.
+    ///
+    /// `each` returns nothing, or a [`ControlFlow`] that may stop it. The event at which it stopped has been received and
+    /// counts; the next call goes on behind it.
     ///
     /// After a panic in `each` that was caught, messages handed out before it may come again.
     ///
@@ -320,39 +325,62 @@ impl Subscriber {
     /// publisher.publish_batch(["a", "b", "c"])?;
     /// assert_eq!(subscriber.recv_batch(2, |_| ())?, 2);
     /// assert_eq!(subscriber.recv_batch(2, |_| ())?, 1);
+    ///
+    /// use shmcast::Event;
+    /// use std::ops::ControlFlow;
+    /// publisher.publish_batch(["a", "stop", "c"])?;
+    /// let to_stop = |event: Event<'_>| match event {
+    ///     Event::Message(m) if m.payload == b"stop" => ControlFlow::Break(()),
+    ///     _ => ControlFlow::Continue(()),
+    /// };
+    /// assert_eq!(subscriber.recv_batch(64, to_stop)?, 2);
+    /// assert_eq!(subscriber.recv_batch(64, |_| ())?, 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline(always)]
-    pub fn recv_batch(&mut self, most: usize, mut each: impl FnMut(Event<'_>)) -> Result<usize, RecvError> {
+    pub fn recv_batch<F: Flow>(
+        &mut self,
+        most: usize,
+        mut each: impl FnMut(Event<'_>) -> F,
+    ) -> Result<usize, RecvError> {
         if self.came_close {
             self.pause_after_burst();
         }
         let mut handed = 0;
         while handed < most {
-            handed += self.take_messages((most - handed).min(BATCH), &mut each);
+            let (taken, is_over) = self.take_messages((most - handed).min(BATCH), &mut each);
+            handed += taken;
+            if is_over {
+                break;
+            }
             if handed == most {
                 self.came_close = matches!(self.wait, Wait::Burst) && self.is_close_in_a_burst();
                 break;
             }
             match self.try_recv()? {
-                Some(event) => each(event),
+                Some(event) => {
+                    handed += 1;
+                    if each(event).stops() {
+                        break;
+                    }
+                }
                 None => {
                     self.came_close = matches!(self.wait, Wait::Burst);
                     break;
                 }
             }
-            handed += 1;
         }
         Ok(handed)
     }
 
-    /// Hands out messages for as long as there are some and nothing else. None of a strict channel, whose messages may
-    /// be void.
+    /// Hands out messages for as long as there are some and nothing else, and says whether `each` stopped. None where each
+    /// message is to be looked at first.
     #[inline(always)]
-    fn take_messages(&mut self, most: usize, mut each: impl FnMut(Event<'_>)) -> usize {
-        if self.is_strict {
-            return 0;
+    fn take_messages<F: Flow>(&mut self, most: usize, mut each: impl FnMut(Event<'_>) -> F) -> (usize, bool) {
+        if self.is_checked {
+            return (0, false);
         }
+        let mut is_over = false;
         let Self { reader, buffer, page, clock, record_latency, .. } = self;
         let page = page.as_ref().map(|page| &page.page);
         let latency_page = page.filter(|_| *record_latency);
@@ -360,14 +388,15 @@ impl Subscriber {
             if let Some(page) = latency_page {
                 note_latency(page, clock, copied.time);
             }
-            each(Event::Message(message(copied, payload)));
+            is_over = each(Event::Message(message(copied, payload))).stops();
+            if is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         if taken > 0
             && let Some(page) = page
         {
             page.received(taken as u64, reader.place());
         }
-        taken
+        (taken, is_over)
     }
 
     /// Goes on at message `sequence`, forwards or backwards. O(1). Messages passed over do not count as missed.
@@ -408,11 +437,11 @@ impl Subscriber {
         let mut waiter = Waiter::default();
         loop {
             let outcome = match self.reader.glance(self.buffer.records()) {
-                Glance::Message(copied) if !self.is_strict => {
+                Glance::Message(copied) if !self.is_checked => {
                     self.note_received(copied.time);
                     return Ok(Some(Event::Message(message(copied, self.buffer.payload()))));
                 }
-                // Of a strict channel, it may be void.
+                // It may be void, or of another tag than asked for.
                 Glance::Message(copied) => self.admit_message(copied)?,
                 Glance::Nothing if self.is_all_in_the_ring() => None,
                 Glance::Nothing => self.take(Poll::Empty, 0)?,
@@ -446,23 +475,27 @@ impl Subscriber {
             let outcome = self.admit(before, poll, self.buffer.payload().len())?;
             let is_news = outcome.is_some() || self.reader.place() == before;
             if is_news || fault!("records_without_news_end_a_poll") {
-                return Ok(outcome);
+                return Ok(outcome.or_else(|| self.publisher_gone()));
             }
         }
     }
 
-    /// As [`admit`](Self::admit), of a message that was just read.
+    /// As [`admit`](Self::admit), of a message that was just read. Goes on as [`poll`](Self::poll) does if it is not handed
+    /// out.
     #[inline(never)]
     fn admit_message(&mut self, copied: Copied) -> Result<Option<Outcome>, RecvError> {
         let position = self.reader.place().position - record_bytes(copied.length as u64);
         let before = Place { position, sequence: copied.sequence };
-        self.admit(before, Poll::Message(copied), 0)
+        match self.admit(before, Poll::Message(copied), 0)? {
+            None if self.reader.place() != before => self.poll(),
+            outcome => Ok(outcome),
+        }
     }
 
     /// Takes what a poll found, unless the charter withholds it: then the reader is back at the place `before` the poll.
     #[inline]
     fn admit(&mut self, before: Place, poll: Poll, available: usize) -> Result<Option<Outcome>, RecvError> {
-        if self.is_strict && self.withholds(&poll) {
+        if self.is_checked && self.is_strict() && self.withholds(&poll) {
             self.reader.jump(before);
             return self.follow();
         }
@@ -487,7 +520,8 @@ impl Subscriber {
             Poll::Empty => self.follow(),
             Poll::Message(copied) => {
                 self.note_received(copied.time);
-                Ok(Some(Outcome::Message(copied)))
+                let is_asked_for = self.tags.as_ref().is_none_or(|tags| tags.contains(copied.tag));
+                Ok(is_asked_for.then_some(Outcome::Message(copied)))
             }
             other => self.take_rare(other, available),
         }
@@ -544,6 +578,11 @@ impl Subscriber {
         if let Some(page) = &self.page {
             note(&page.page, self.reader.place());
         }
+    }
+
+    /// Whether each publisher of the channel has a generation of its own, so that messages may be void.
+    fn is_strict(&self) -> bool {
+        self.hosted.as_ref().is_some_and(|hosted| hosted.generation.strict)
     }
 
     fn lend(&self, outcome: Outcome) -> Event<'_> {

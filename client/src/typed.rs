@@ -1,11 +1,53 @@
 //! Messages with a type.
 //!
-//! Two ways, each behind a feature. **Plain old data** (`pod`): a type of fixed layout is published as its own bytes
-//! and read in place, with no copy but the one out of the ring. **Serde** (`serde`): any serde type, in the postcard
-//! format, written straight into the claim.
+//! Two ways, each behind a feature. **Plain old data** ([`Pod`], feature `pod`): a type of fixed layout is published as its own
+//! bytes. **Serde** ([`Serde`], feature `serde`): any serde type, in the postcard format, written straight into the claim.
+//!
+//! Both can be used for single messages, by calls of the untyped ends such as [`Publisher::publish_pod`](crate::Publisher) and
+//! [`Message::decode`](crate::Message). Or a channel is for one type: then its ends are a [`typed::Publisher`](Publisher) and
+//! [`typed::Subscriber`](Subscriber)s, and its [`Schema`] is compared when they attach.
+//!
+//! ```
+//! # #[cfg(feature = "pod")] {
+//! # let dir = tempfile::tempdir()?;
+//! use shmcast::typed::{Event, Schema};
+//! use shmcast::{Publisher, Subscriber};
+//! use zerocopy::{FromBytes, Immutable, IntoBytes};
+//!
+//! #[derive(Debug, PartialEq, FromBytes, IntoBytes, Immutable)]
+//! #[repr(C)]
+//! struct Quote { instrument: u64, bid: i64, ask: i64 }
+//!
+//! impl Schema for Quote {
+//!     const ID: u64 = 7;
+//!     const NAME: &'static str = "quote/1";
+//! }
+//!
+//! let mut publisher = Publisher::builder("quotes").dir(dir.path()).capacity(64 << 10).open_pod::<Quote>()?;
+//! let mut subscriber = Subscriber::builder("quotes").dir(dir.path()).open_pod::<Quote>()?;
+//! publisher.publish(&Quote { instrument: 7, bid: 10_025, ask: 10_030 })?;
+//! match subscriber.recv()? {
+//!     Event::Message(quote) => assert_eq!((quote.sequence, quote.payload.bid), (1, 10_025)),
+//!     other => println!("{other:?}"),
+//! }
+//! # }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod publisher;
+mod schema;
+mod subscriber;
 
 use crate::message::Message;
 use thiserror::Error;
+
+pub use publisher::Publisher;
+#[cfg(feature = "pod")]
+pub use schema::Pod;
+#[cfg(feature = "serde")]
+pub use schema::Serde;
+pub use schema::{Codec, Schema};
+pub use subscriber::{Event, Iter, RecvError, Subscriber};
 
 /// Why a payload is not a value of the type asked for.
 #[derive(Debug, Error)]
@@ -134,6 +176,17 @@ mod pod {
         ///
         /// # Errors
         /// [`DecodeError::Size`] or [`DecodeError::Alignment`].
+        ///
+        /// ```
+        /// # let dir = tempfile::tempdir()?;
+        /// # let mut publisher = shmcast::Publisher::builder("q").dir(dir.path()).capacity(64 << 10).open()?;
+        /// # let mut subscriber = shmcast::Subscriber::builder("q").dir(dir.path()).open()?;
+        /// publisher.publish_pod(&[10_025_i64, 10_030])?;
+        /// let shmcast::Event::Message(message) = subscriber.recv()? else { panic!() };
+        /// assert_eq!(message.pod::<[i64; 2]>()?, &[10_025, 10_030]);
+        /// assert!(message.pod::<i64>().is_err(), "another size");
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
         #[inline]
         pub fn pod<T: FromBytes + Immutable + KnownLayout>(&self) -> Result<&'a T, DecodeError> {
             let (sequence, found, wanted) = (self.sequence, self.payload.len(), size_of::<T>());
@@ -207,6 +260,17 @@ mod with_serde {
         ///
         /// # Errors
         /// [`DecodeError::Postcard`], or [`DecodeError::Trailing`] when the value ends before the payload does.
+        ///
+        /// ```
+        /// # let dir = tempfile::tempdir()?;
+        /// # let mut publisher = shmcast::Publisher::builder("q").dir(dir.path()).capacity(64 << 10).open()?;
+        /// # let mut subscriber = shmcast::Subscriber::builder("q").dir(dir.path()).open()?;
+        /// publisher.publish_serde(&("halted", 7_u64))?;
+        /// let shmcast::Event::Message(message) = subscriber.recv()? else { panic!() };
+        /// assert_eq!(message.decode::<(&str, u64)>()?, ("halted", 7));
+        /// assert!(message.decode::<&str>().is_err(), "bytes are left");
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
         pub fn decode<T: Deserialize<'a>>(&self) -> Result<T, DecodeError> {
             let sequence = self.sequence;
             let decoded = postcard::take_from_bytes(self.payload);

@@ -64,7 +64,6 @@ fn a_channel_of_another_size_is_not_taken_over() {
     let cases = [
         (publisher(dir.path()).capacity(2 * SMALL), "capacity", SMALL, 2 * SMALL),
         (publisher(dir.path()).max_message(999), "max_message", 1000, 999),
-        (publisher(dir.path()).schema(8, "x"), "schema", 7, 8),
     ];
     for (builder, property, is, asked) in cases {
         match builder.open().unwrap_err() {
@@ -74,8 +73,16 @@ fn a_channel_of_another_size_is_not_taken_over() {
             other => panic!("{other:?}"),
         }
     }
+    for (id, name) in [(8, "x"), (7, "y")] {
+        let mismatch = publisher(dir.path()).schema(id, name).open().unwrap_err();
+        assert!(matches!(&mismatch, ChannelError::Schema { found, .. } if found.id == 7), "{mismatch:?}");
+        let said = format!("schema 7 \"x\", and schema {id} {name:?} was asked for");
+        assert!(mismatch.to_string().contains(&said), "{mismatch}");
+    }
     let mismatch = subscriber(dir.path()).schema(8).open();
-    assert!(matches!(mismatch, Err(ChannelError::Mismatch { what: "schema", found: 7, wanted: 8, .. })));
+    assert!(
+        matches!(mismatch, Err(ChannelError::Schema { found, wanted, .. }) if (found.id, wanted.id) == (7, 8))
+    );
     assert!(matches!(publisher(dir.path()).capacity(SMALL + 1).open(), Err(ChannelError::Geometry(_))));
     let taken = publisher(dir.path()).capacity(SMALL).max_message(1000).schema(7, "").open().unwrap();
     assert_eq!(taken.epoch(), 2, "those who were refused began no epoch");

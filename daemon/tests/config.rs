@@ -198,6 +198,14 @@ fn channels_have_distinct_good_names_and_labels_that_fit() {
     ] {
         refuses(&format!("{TICKS}labels = {{ {label} }}\n"), &format!("4:10: channel \"ticks\": {why}"));
     }
+    let schema = format!("{TICKS}schema = \"quote\"\n");
+    refuses(
+        &schema,
+        "4:10: channel \"ticks\": schema = \"quote\": give its number as well, schema_id = 1 or more",
+    );
+    let long = format!("{TICKS}schema_id = 1\nschema = {:?}\n", "x".repeat(4000));
+    let shown = "5:10: channel \"ticks\": schema: with the name it exceeds the 3.5 KiB that a segment has for them: shorten it";
+    refuses(&long, shown);
     let long = format!("{TICKS}labels = {{ a = \"{}\" }}\n", "x".repeat(4000));
     let shown = "4:10: channel \"ticks\": labels: with the name they exceed the 3.5 KiB that a segment has for them: shorten them";
     refuses(&long, shown);
@@ -310,6 +318,8 @@ fn optional_fields_of_the_default_file_hold_what_it_says_of_them() {
         publishers: vec![Principal::User("feed".into())],
         subscribers: vec![Principal::Group("traders".into()), Principal::Uid(1000)],
         numa_node: Some(0),
+        schema_id: 7,
+        schema: "quote/1".into(),
         labels: [("feed".into(), "level 1".into()), ("venue".into(), "XETR".into())].into(),
         ..ChannelConfig::new("ticks", 64 << 20)
     };
@@ -367,7 +377,7 @@ fn no_field_is_missing_from_the_default_file() {
 #[test]
 fn what_a_file_says_is_what_the_segment_is_made_with() {
     let text = format!(
-        "{TICKS}max_message = 1000\nmode = \"strict\"\nmlock = false\nhugepages = false\nlabels = {{ b = \"2\", a = \"x=y\" }}\n"
+        "{TICKS}max_message = 1000\nmode = \"strict\"\nmlock = false\nhugepages = false\nschema_id = 7\nschema = \"quote/1\"\nlabels = {{ b = \"2\", a = \"x=y\" }}\n"
     );
     let config = parse(&text);
     assert_eq!(config.channels[0].mode, Mode::Strict);
@@ -376,6 +386,7 @@ fn what_a_file_says_is_what_the_segment_is_made_with() {
     let hosted = HostedSegment::create(&spec, None).unwrap();
     let header = hosted.header();
     assert_eq!((header.channel.as_str(), header.labels.as_str()), ("ticks", "a=x=y\nb=2\n"));
+    assert_eq!((header.schema_id, header.schema.as_str()), (7, "quote/1"));
     assert_eq!((header.geometry.capacity, header.geometry.max_message), (1 << 20, 1000));
     assert_eq!(header.geometry.segment_bytes(), spec.segment_bytes().unwrap());
 }

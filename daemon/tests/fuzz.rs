@@ -157,7 +157,13 @@ fn no_words_break_the_control_socket() {
     let mut sound: Vec<Vec<u8>> = [
         SocketRequest::Hello { version: VERSION },
         SocketRequest::Publish { channel: channel(), resume: true, anew: false },
-        SocketRequest::Subscribe { channel: channel(), resume: false, park: true, hidden: false },
+        SocketRequest::Subscribe {
+            channel: channel(),
+            resume: false,
+            park: true,
+            hidden: false,
+            watch: true,
+        },
     ]
     .iter()
     .map(encode)

@@ -20,8 +20,9 @@
 //! and nothing else: the reader is about to sleep, or the daemon has seen something to read. Each reader has a pair of its
 //! own, so that no process can take, stop or forge the rings of another.
 //!
-//! A subscriber may get `moved`, with the new segment and its lock, at any time after it was subscribed. A publisher gets
-//! `cut-off` when its channel was taken from it. Both come after the charter says so, and the charter decides
+//! A subscriber may get `moved`, with the new segment and its lock, at any time after it was subscribed. If it asked by `watch`, it
+//! may get `publisher-gone`; the segment's state decides about that, and the word means nothing once the state has gone on. A
+//! publisher gets `cut-off` when its channel was taken from it. `moved` and `cut-off` come after the charter says so, and the charter decides
 //! ([`layout::charter`](crate::layout::charter)).
 //!
 //! The lock of a segment is a sealed file that holds the segment's uuid. The publisher keeps it locked. Readers carry a
@@ -64,6 +65,9 @@ pub enum Request {
         /// The daemon neither counts this reader nor shows it to tools: it reads on behalf of others.
         #[serde(default)]
         hidden: bool,
+        /// The reader is to be told when the publisher dies; false may be left out.
+        #[serde(default, skip_serializing_if = "is_false")]
+        watch: bool,
     },
     /// Report all channels that the asking user may read.
     List {},
@@ -90,6 +94,11 @@ pub enum Request {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
 fn is_zero(count: &u32) -> bool {
     *count == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 /// The daemon's reply.
@@ -132,6 +141,13 @@ pub enum Reply {
     Bridge(Box<BridgeStatus>),
     /// The channel goes on in the segment that comes with this.
     Moved(Generation),
+    /// The channel's publisher died without closing it. Only for readers that asked to be told.
+    PublisherGone {
+        /// The generation that it published in.
+        generation: u64,
+        /// Its incarnation.
+        epoch: u64,
+    },
     /// The channel was taken from this publisher. No reader gets what it publishes from now on.
     CutOff {},
     /// An event.

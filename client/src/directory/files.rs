@@ -158,6 +158,15 @@ impl ChannelFiles {
         Ok(Some(Locked { held, is_new }))
     }
 
+    /// Opens the lock file to look at its lock.
+    ///
+    /// # Errors
+    /// Only its owner may.
+    pub(crate) fn lock_file(&self) -> Result<File, ChannelError> {
+        let opened = self.folder.file(LOCK, OFlags::RDONLY);
+        opened.map_err(ChannelError::os("watch the publisher by", self.folder.path_of(LOCK)))
+    }
+
     /// Makes the directory for reader pages if there is none: whoever may enter the channel may leave a page in it, and
     /// nobody may remove another's. The caller holds the lock.
     pub(crate) fn make_readers(&self, mode: u32) -> Result<(), ChannelError> {

@@ -91,11 +91,20 @@ fn is_shared(path: &Path) -> bool {
 
 impl Directory {
     /// The directory at `path`, which need not exist yet. Where links in the path lead is your choice.
+    ///
+    /// ```
+    /// let directory = shmcast::Directory::at("/dev/shm/feeds");
+    /// assert_eq!(directory.path().to_str(), Some("/dev/shm/feeds"));
+    /// ```
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), explicit: true }
     }
 
     /// Where it is.
+    ///
+    /// ```
+    /// println!("channels are in {}", shmcast::Directory::default().path().display());
+    /// ```
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -107,6 +116,14 @@ impl Directory {
     ///
     /// # Errors
     /// [`ChannelError`] when the directory cannot be read. A channel that is damaged is listed with what is wrong.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// for channel in shmcast::Directory::at(dir.path()).channels()? {
+    ///     println!("{}: {} readers", channel.name, channel.readers.len());
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn channels(&self) -> Result<Vec<ChannelInfo>, ChannelError> {
         let Some(folder) = self.open()? else { return Ok(Vec::new()) };
         let entries = folder.names().map_err(ChannelError::os("list", &self.path))?;
@@ -124,6 +141,15 @@ impl Directory {
     ///
     /// # Errors
     /// [`ChannelError::NotFound`], or what kept it from being looked at.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// use shmcast::{Directory, Publishing};
+    /// let channel = Directory::at(dir.path()).channel("t")?;
+    /// assert!(matches!(channel.publisher, Publishing::By(_)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn channel(&self, name: &str) -> Result<ChannelInfo, ChannelError> {
         let Some(files) = self.files(name)?.filter(ChannelFiles::is_channel) else {
             return Err(self.not_found(name));

@@ -6,7 +6,7 @@ use super::{Hosted, Publisher, TOUCHED_BYTES};
 use crate::clock::Clock;
 use crate::connect::{Client, Conversation};
 use crate::directory::Directory;
-use crate::error::{ChannelError, Holder};
+use crate::error::{ChannelError, Holder, SchemaId};
 use crate::keeper::{Attachment, keeper};
 use crate::lock::{self, Held};
 use shmcast_layout::charter::Charter;
@@ -53,11 +53,24 @@ impl PublisherBuilder {
     }
 
     /// Looks for the channel in the directory at `path` rather than in the default one.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// shmcast::Publisher::builder("t").dir(dir.path()).capacity(1 << 20).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn dir(self, path: impl Into<PathBuf>) -> Self {
         self.directory(&Directory::at(path))
     }
 
     /// Looks for the channel in `directory`.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// let directory = shmcast::Directory::at(dir.path());
+    /// shmcast::Publisher::builder("t").directory(&directory).capacity(1 << 20).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn directory(mut self, directory: &Directory) -> Self {
         self.directory = directory.clone();
         self.client = None;
@@ -65,6 +78,12 @@ impl PublisherBuilder {
     }
 
     /// Asks a daemon for the channel rather than a directory. The daemon has made it; capacity and the like are its.
+    ///
+    /// ```no_run
+    /// # let client = shmcast::Client::connect()?;
+    /// shmcast::Publisher::builder("t").client(&client).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn client(mut self, client: &Client) -> Self {
         self.client = Some(client.clone());
         self
@@ -72,12 +91,26 @@ impl PublisherBuilder {
 
     /// Bytes of the ring: a power of two from 64 KiB to 16 GiB; [`DEFAULT_CAPACITY`] for a new channel. An existing
     /// channel must have this capacity; leave it out to take whatever it has.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(1 << 20).open()?;
+    /// assert_eq!(publisher.capacity(), 1 << 20);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn capacity(mut self, bytes: u64) -> Self {
         self.capacity = Some(bytes);
         self
     }
 
     /// Largest payload in bytes: up to an eighth of the capacity and 16 MiB, which is the default.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(1 << 20).max_message(1500).open()?;
+    /// assert_eq!(publisher.max_message(), 1500);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn max_message(mut self, bytes: u64) -> Self {
         self.max_message = Some(bytes);
         self
@@ -89,6 +122,12 @@ impl PublisherBuilder {
     /// An existing channel must have this mode, and the directory that it lies in must let those in whom this mode lets
     /// in, or [`open`](Self::open) gives [`ChannelError::Mode`]; leave it out to take whatever is there. Only for channels
     /// that are files.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// shmcast::Publisher::builder("t").dir(dir.path().join("new")).capacity(1 << 20).mode(0o755).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn mode(mut self, mode: u32) -> Self {
         self.mode = Some(mode & 0o777 | 0o700);
         self
@@ -120,13 +159,28 @@ impl PublisherBuilder {
         self
     }
 
-    /// Number and name of the message schema, for readers that ask for it. Only for a new channel.
+    /// Number and name of the message schema, for readers that ask for it. A channel that exists must have both; a number of
+    /// 0 stands for whatever it has, and so does an empty name.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(1 << 20).schema(7, "quote/1").open()?;
+    /// assert_eq!(publisher.header().schema, "quote/1");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn schema(mut self, id: u64, name: impl Into<String>) -> Self {
         self.schema = (id, name.into());
         self
     }
 
     /// `key=value` lines of your own for tools to show. Only for a new channel.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(1 << 20).labels("venue=XETR\n").open()?;
+    /// assert_eq!(publisher.header().labels, "venue=XETR\n");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn labels(mut self, labels: impl Into<String>) -> Self {
         self.labels = labels.into();
         self
@@ -136,6 +190,16 @@ impl PublisherBuilder {
     /// that has begun again. Readers of the old one get [`RecvError::Superseded`](crate::RecvError::Superseded), or, where a
     /// daemon owns the channel, [`Event::Restarted`](crate::Event::Restarted). Sizes, schema and labels stay as they are
     /// unless given.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// publisher.publish(b"of yesterday")?;
+    /// publisher.close();
+    /// let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(1 << 20).anew().open()?;
+    /// assert_eq!(publisher.next_sequence(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn anew(mut self) -> Self {
         self.anew = true;
         self
@@ -152,6 +216,15 @@ impl PublisherBuilder {
     /// [`ChannelError::InUse`] with the holder while another publisher lives; [`ChannelError::NotAChannel`] for a directory
     /// that holds files of somebody else's; [`ChannelError::Mismatch`], [`ChannelError::Mode`], [`ChannelError::Segment`]
     /// and the rest. All of them leave everything as it was.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use shmcast::{ChannelError, Publisher};
+    /// let publisher = Publisher::builder("t").dir(dir.path()).capacity(1 << 20).open()?;
+    /// let refused = Publisher::builder("t").dir(dir.path()).capacity(1 << 20).open();
+    /// assert!(matches!(refused, Err(ChannelError::InUse { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn open(self) -> Result<Publisher, ChannelError> {
         if let Some(client) = self.client.clone() {
             return self.attach(&client);
@@ -196,14 +269,15 @@ impl PublisherBuilder {
         let asked = [
             ("capacity", found.capacity, self.capacity),
             ("max_message", found.max_message, self.max_message),
-            ("schema", segment.header().schema_id, Some(self.schema.0).filter(|id| *id != 0)),
         ];
         for (what, found, wanted) in asked {
             if let Some(wanted) = wanted.filter(|wanted| *wanted != found) {
                 return Err(ChannelError::Mismatch { name: self.name.clone(), what, found, wanted });
             }
         }
-        Ok(())
+        let (id, name) = self.schema.clone();
+        let wanted = Some(SchemaId { id, name }).filter(|wanted| wanted.id != 0);
+        wanted.map_or(Ok(()), |wanted| wanted.check(&self.name, segment.header()))
     }
 
     pub(super) fn start(self, segment: Segment, lock: Held) -> Result<Publisher, ChannelError> {

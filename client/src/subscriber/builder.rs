@@ -3,11 +3,11 @@
 use super::following::seek;
 use super::hosted::Hosted;
 use super::page::{NoPage, Page, show_page};
-use super::{Buffer, Doubt, Resume, Start, Subscriber};
+use super::{Buffer, Doubt, Resume, Start, Subscriber, Tags, Watch};
 use crate::clock::Clock;
 use crate::connect::{Client, Conversation};
 use crate::directory::Directory;
-use crate::error::ChannelError;
+use crate::error::{ChannelError, SchemaId};
 use crate::keeper::{Attachment, keeper};
 use crate::park::{self, LONGEST_NAP, Parking};
 use crate::wait::Wait;
@@ -38,8 +38,10 @@ pub struct SubscriberBuilder {
     page: bool,
     record_latency: bool,
     wait_for_channel: Option<Duration>,
-    schema_id: Option<u64>,
+    schema: Option<SchemaId>,
     longest_nap: Duration,
+    tags: Option<Tags>,
+    watch_publisher: bool,
 }
 
 impl SubscriberBuilder {
@@ -55,17 +57,34 @@ impl SubscriberBuilder {
             page: true,
             record_latency: false,
             wait_for_channel: None,
-            schema_id: None,
+            schema: None,
             longest_nap: LONGEST_NAP,
+            tags: None,
+            watch_publisher: false,
         }
     }
 
     /// Looks for the channel in the directory at `path` rather than in the default one.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn dir(self, path: impl Into<PathBuf>) -> Self {
         self.directory(&Directory::at(path))
     }
 
     /// Looks for the channel in `directory`.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// let directory = shmcast::Directory::at(dir.path());
+    /// shmcast::Subscriber::builder("t").directory(&directory).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn directory(mut self, directory: &Directory) -> Self {
         self.directory = directory.clone();
         self.client = None;
@@ -73,18 +92,42 @@ impl SubscriberBuilder {
     }
 
     /// Asks a daemon for the channel rather than a directory.
+    ///
+    /// ```no_run
+    /// # let client = shmcast::Client::connect()?;
+    /// shmcast::Subscriber::builder("t").client(&client).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn client(mut self, client: &Client) -> Self {
         self.client = Some(client.clone());
         self
     }
 
     /// Where to begin; [`Start::Latest`] by default.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// publisher.publish(b"early")?;
+    /// let builder = shmcast::Subscriber::builder("t").dir(dir.path());
+    /// let mut subscriber = builder.start(shmcast::Start::Oldest).open()?;
+    /// assert!(subscriber.try_recv()?.is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn start(mut self, start: Start) -> Self {
         self.start = start;
         self
     }
 
     /// How [`Subscriber::recv`] waits; [`Wait::Yield`] by default.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// use shmcast::{Subscriber, Wait};
+    /// Subscriber::builder("t").dir(dir.path()).wait(Wait::Spin).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn wait(mut self, wait: Wait) -> Self {
         self.wait = wait;
         self
@@ -93,12 +136,29 @@ impl SubscriberBuilder {
     /// How long a reader with [`Wait::Park`] sleeps at most before it looks for itself: 0.1 s by default. This is what
     /// a daemon that hangs can make it late by, and what a reader costs while nothing happens at all; a daemon that has
     /// died is noticed at once.
+    ///
+    /// ```no_run
+    /// # let client = shmcast::Client::connect()?;
+    /// use shmcast::{Subscriber, Wait};
+    /// use std::time::Duration;
+    /// let builder = Subscriber::builder("t").client(&client).wait(Wait::Park);
+    /// builder.longest_nap(Duration::from_secs(5)).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn longest_nap(mut self, longest: Duration) -> Self {
         self.longest_nap = longest;
         self
     }
 
     /// Where to go on after having been lapped; [`Resume::Oldest`] by default.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// use shmcast::{Resume, Subscriber};
+    /// Subscriber::builder("t").dir(dir.path()).resume(Resume::Key).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn resume(mut self, resume: Resume) -> Self {
         self.resume = resume;
         self
@@ -106,6 +166,14 @@ impl SubscriberBuilder {
 
     /// What to do to the memory first; by default every page is touched, so that no message meets a page fault. What
     /// was refused is in [`Subscriber::preparation`].
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// use shmcast::{Preparation, Subscriber};
+    /// Subscriber::builder("t").dir(dir.path()).prepare(Preparation::NONE).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn prepare(mut self, preparation: Preparation) -> Self {
         self.preparation = preparation;
         self
@@ -117,6 +185,14 @@ impl SubscriberBuilder {
     ///
     /// Where the file system is full or read-only, or this user may not write there, the subscriber goes on without a page:
     /// see [`Subscriber::page_refused`].
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// let hidden = shmcast::Subscriber::builder("t").dir(dir.path()).page(false).open()?;
+    /// assert!(shmcast::Directory::at(dir.path()).channel("t")?.readers.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn page(mut self, page: bool) -> Self {
         self.page = page;
         self
@@ -124,20 +200,99 @@ impl SubscriberBuilder {
 
     /// Whether each message's latency goes into the page's histogram: no by default. Costs one reading of the clock a
     /// message.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// shmcast::Subscriber::builder("t").dir(dir.path()).record_latency(true).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn record_latency(mut self, record: bool) -> Self {
         self.record_latency = record;
         self
     }
 
     /// How long to wait for the channel to appear: not at all by default.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// use std::time::Duration;
+    /// let builder = shmcast::Subscriber::builder("t").dir(dir.path());
+    /// builder.wait_for_channel(Duration::from_secs(5)).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn wait_for_channel(mut self, patience: Duration) -> Self {
         self.wait_for_channel = Some(patience);
         self
     }
 
     /// Refuses a channel whose message schema has another number.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// use shmcast::{ChannelError, Subscriber};
+    /// let refused = Subscriber::builder("t").dir(dir.path()).schema(7).open();
+    /// assert!(matches!(refused, Err(ChannelError::Schema { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn schema(mut self, id: u64) -> Self {
-        self.schema_id = Some(id);
+        self.schema = Some(SchemaId { id, name: String::new() });
+        self
+    }
+
+    /// Refuses a channel whose message schema has another number or another name.
+    #[cfg(any(feature = "pod", feature = "serde"))]
+    pub(crate) fn schema_of(mut self, schema: SchemaId) -> Self {
+        self.schema = Some(schema);
+        self
+    }
+
+    /// Hands out only messages with one of these tags; all messages by default. None at all for an empty list.
+    ///
+    /// Everything but messages is told as it is otherwise: losses count messages of every tag, and so do sequences and the
+    /// figures that tools show. A message that is not handed out costs about what receiving it would, and wakes a parked
+    /// reader. Batches cost as much as single messages.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// use shmcast::{Event, Mark, Subscriber};
+    /// let mut trades = Subscriber::builder("t").dir(dir.path()).tags([7]).open()?;
+    /// publisher.publish_with(b"quote", Mark { tag: 3, key: false })?;
+    /// publisher.publish_with(b"trade", Mark { tag: 7, key: false })?;
+    /// assert!(matches!(trades.recv()?, Event::Message(m) if m.payload == b"trade" && m.sequence == 2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn tags(mut self, tags: impl IntoIterator<Item = u16>) -> Self {
+        self.tags = Some(tags.into_iter().collect());
+        self
+    }
+
+    /// Whether [`Event::PublisherGone`](crate::Event::PublisherGone) is told when the publisher dies: no by default.
+    ///
+    /// The kernel is the witness. Of a channel that is a file, this reader asks it for itself, at most every hundredth of a
+    /// second and only while nothing comes; so it must be able to open the channel's lock file, which belongs to the
+    /// publisher's user. A daemon tells the readers of its channels, and one that is away tells them when it is back. Messages
+    /// cost nothing more.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// use shmcast::{Event, Subscriber};
+    /// let mut subscriber = Subscriber::builder("t").dir(dir.path()).watch_publisher(true).open()?;
+    /// // A thread that panics closes nothing: as if its process had been killed.
+    /// let died = std::thread::spawn(move || {
+    ///     let _publisher = publisher;
+    ///     panic!("a bug");
+    /// });
+    /// assert!(died.join().is_err());
+    /// assert_eq!(subscriber.recv()?, Event::PublisherGone { epoch: 1 });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn watch_publisher(mut self, watch: bool) -> Self {
+        self.watch_publisher = watch;
         self
     }
 
@@ -145,6 +300,13 @@ impl SubscriberBuilder {
     ///
     /// # Errors
     /// [`ChannelError`]; nothing is left behind.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// let refused = shmcast::Subscriber::builder("nobody").dir(dir.path()).open();
+    /// assert!(refused.is_err_and(|e| e.is_unknown_channel()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn open(self) -> Result<Subscriber, ChannelError> {
         let start = Instant::now();
         let patience = self.wait_for_channel.unwrap_or_default();
@@ -175,6 +337,7 @@ impl SubscriberBuilder {
             resume,
             park: parks,
             hidden: !self.page,
+            watch: self.watch_publisher,
         };
         let path = PathBuf::from(format!("memfd:{}", self.name));
         let bell = if parks {
@@ -202,7 +365,8 @@ impl SubscriberBuilder {
         let daemon = client.socket().to_owned();
         let attachment =
             Attachment::new(keeper, daemon, socket, request(true), self.preparation, charter_file, shown);
-        subscriber.is_strict = generation.strict;
+        subscriber.is_checked |= generation.strict;
+        subscriber.watch = self.watch_publisher.then(|| Box::new(Watch::of_the_daemon()));
         subscriber.hosted = Some(Box::new(Hosted { attachment, charter, generation, next: VecDeque::new() }));
         Ok(subscriber)
     }
@@ -216,6 +380,10 @@ impl SubscriberBuilder {
         }
         let files = files.ok_or_else(not_found)?;
         let file = files.segment(OFlags::RDONLY)?.ok_or_else(not_found)?;
+        let watch = match self.watch_publisher {
+            true => Some(Box::new(Watch::of_lock(files.lock_file()?))),
+            false => None,
+        };
         let segment = Segment::open(&file, Access::Read)
             .map_err(|source| ChannelError::Segment { path: files.segment_path(), source })?;
         let mut refused = None;
@@ -230,7 +398,7 @@ impl SubscriberBuilder {
                     Ok(None)
                 }
             })?;
-        subscriber.page_refused = refused;
+        (subscriber.page_refused, subscriber.watch) = (refused, watch);
         Ok(subscriber)
     }
 
@@ -240,9 +408,8 @@ impl SubscriberBuilder {
         show_page: impl FnOnce(&Header, Place) -> Result<Option<Page>, ChannelError>,
     ) -> Result<Subscriber, ChannelError> {
         let header = segment.header();
-        if let Some(wanted) = self.schema_id.filter(|id| *id != header.schema_id) {
-            let (name, found) = (self.name.clone(), header.schema_id);
-            return Err(ChannelError::Mismatch { name, what: "schema", found, wanted });
+        if let Some(wanted) = &self.schema {
+            wanted.check(&self.name, header)?;
         }
         let steps = segment.prepare(self.preparation);
         // Looked at before the place: a takeover in between is news.
@@ -274,8 +441,10 @@ impl SubscriberBuilder {
             segment,
             steps,
             hosted: None,
-            is_strict: false,
+            is_checked: self.tags.is_some(),
             parking: None,
+            tags: self.tags.clone(),
+            watch: None,
         })
     }
 

@@ -100,8 +100,8 @@ impl Subscriber {
     }
 
     /// Whether nothing of a strict channel may be handed out, since its publisher was or is about to be cut off.
-    fn is_withheld(&self) -> bool {
-        self.is_strict && self.verdict_on_read() != Verdict::Open
+    pub(super) fn is_withheld(&self) -> bool {
+        self.is_strict() && self.verdict_on_read() != Verdict::Open
     }
 
     /// Whether this generation is over.
@@ -187,11 +187,14 @@ impl Subscriber {
         hosted.generation = generation;
         hosted.next.pop_front();
         self.begin_in(segment, generation.first);
-        (self.is_strict, self.steps) = (generation.strict, steps);
+        (self.is_checked, self.steps) = (generation.strict || self.tags.is_some(), steps);
         self.behind = (expected < generation.first).then_some(expected);
         self.doubt = if self.behind.is_some() { Doubt::Behind } else { Doubt::None };
         if is_restart {
             (self.epoch, self.began_in) = (0, 0);
+            if let Some(watch) = &mut self.watch {
+                watch.forget();
+            }
             return Ok(Some(Outcome::Other(Event::Restarted)));
         }
         // The next poll tells of a loss, or reads the record of the next publisher.

@@ -8,49 +8,132 @@ use std::io;
 
 impl Subscriber {
     /// The sequence of the next message expected.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// assert_eq!(subscriber.next_sequence(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn next_sequence(&self) -> u64 {
         self.reader.place().sequence
     }
 
     /// Bytes of the stream before the next record expected.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// let before = subscriber.position();
+    /// publisher.publish(b"x")?;
+    /// subscriber.recv()?;
+    /// assert_eq!(subscriber.position() - before, 64, "the smallest record");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn position(&self) -> u64 {
         self.reader.place().position
     }
 
     /// Messages published and not yet received; up to 64 behind the truth.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// publisher.publish_batch(vec![b"x"; 100])?;
+    /// assert!(subscriber.lag() <= 100);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn lag(&self) -> u64 {
         self.reader.lag()
     }
 
     /// The publisher's incarnation, as far as the stream has told: 0 as long as it has not, after a start or a seek
     /// somewhere in its middle. Who is lapped past the news is told once there is nothing else to receive.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// assert_eq!(subscriber.epoch(), publisher.epoch());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
     /// What the segment says of its publisher now: its epoch, and whether it closed the channel. A publisher that died
     /// still reads [`State::Active`]; [`Directory::channel`](crate::Directory::channel) asks the kernel.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// use shmcast::State;
+    /// publisher.close();
+    /// assert_eq!(subscriber.publisher_state(), Some((1, State::Closed)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn publisher_state(&self) -> Option<(u64, State)> {
         self.reader.state()
     }
 
     /// The remote session that this channel carries, as its publisher last noted it; `None` where the channel is its
     /// publisher's own. While it changes, half of each may be seen: the stream tells where it changes.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// publisher.session(*b"SESSION-01")?;
+    /// assert_eq!(subscriber.remote_session(), Some(*b"SESSION-01"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn remote_session(&self) -> Option<[u8; 10]> {
         self.segment.session()
     }
 
     /// The channel's clock, for the ages of messages.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// let clock = subscriber.clock();
+    /// publisher.publish(b"x")?;
+    /// if let shmcast::Event::Message(m) = subscriber.recv()? {
+    ///     println!("{} ns", clock.ns_since(m.time));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn clock(&self) -> Clock {
         self.clock
     }
 
     /// The header that the channel was made with.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// assert_eq!(subscriber.header().geometry.capacity, 64 << 10);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn header(&self) -> &Header {
         self.segment.header()
     }
 
     /// How the preparation of the memory went, step by step.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// assert!(subscriber.preparation().iter().all(|step| step.result.is_ok()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn preparation(&self) -> &[Step] {
         &self.steps
     }
@@ -74,6 +157,14 @@ impl Subscriber {
 
     /// Whether a daemon knows of this subscriber at the moment; `None` where the channel is a file. Data flows either
     /// way.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// assert_eq!(subscriber.is_registered(), None, "a file");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn is_registered(&self) -> Option<bool> {
         self.hosted.as_ref().map(|hosted| hosted.attachment.is_connected())
     }

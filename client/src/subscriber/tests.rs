@@ -4,6 +4,7 @@ use super::*;
 use crate::hosting::new_header;
 use crate::message::Lapped;
 use shmcast_layout::layout::geometry::Geometry;
+use shmcast_layout::layout::header::Header;
 use shmcast_layout::mem::{Preparation, memfd};
 use std::time::Duration;
 
@@ -107,4 +108,22 @@ fn a_seek_takes_back_a_start_that_was_too_early() {
     let mut subscriber = subscribe(segment, Start::Sequence(5));
     subscriber.seek(101).unwrap();
     assert!(matches!(next(&mut subscriber), Some(Event::Message(m)) if m.sequence == 101));
+}
+
+/// What it published between the last empty poll and the look at its lock comes first.
+#[test]
+fn a_death_is_told_behind_what_nobody_has_polled_for_yet() {
+    let segment = continued();
+    let mut writer = segment.writer(1, 0).unwrap();
+    let mut subscriber = subscribe(segment, Start::Latest);
+    subscriber.watch = Some(Box::new(Watch::of_lock(memfd::create("lock nobody holds").unwrap())));
+    writer.publish(b"x", 0, false, 0).unwrap();
+    let gone = |subscriber: &mut Subscriber| {
+        let told = subscriber.publisher_gone();
+        matches!(told, Some(Outcome::Other(Event::PublisherGone { epoch: 2 })))
+    };
+    assert!(!gone(&mut subscriber));
+    assert!(matches!(next(&mut subscriber), Some(Event::Message(m)) if m.sequence == 101));
+    assert!(gone(&mut subscriber), "and then at once");
+    assert!(!gone(&mut subscriber), "once");
 }

@@ -22,7 +22,7 @@ enum Rest {
 }
 
 /// Until a deadline; for ever without one.
-fn time_left(deadline: Option<Instant>) -> Duration {
+pub(super) fn time_left(deadline: Option<Instant>) -> Duration {
     deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()))
 }
 
@@ -136,9 +136,9 @@ impl Subscriber {
         if self.is_leaving() {
             return Ok(Rest::None);
         }
-        let (position, is_watched) = (self.position(), self.is_registered() == Some(true));
-        let Some(parking) = self.parking.as_mut().filter(|_| is_watched) else { return Ok(Rest::Pause) };
-        parking.lie_down(position);
+        if !self.lie_down() {
+            return Ok(Rest::Pause);
+        }
         let found = self.poll();
         let parking = self.parking.as_ref().expect("looked at above");
         if found.as_ref().is_ok_and(Option::is_none) && !self.is_leaving() {
@@ -149,13 +149,22 @@ impl Subscriber {
         Ok(found?.map_or(Rest::None, Rest::Found))
     }
 
+    /// Says that this reader will sleep until something comes, if somebody wakes it then; says whether that is so. It is to
+    /// be polled once more after this.
+    pub(super) fn lie_down(&mut self) -> bool {
+        let (position, is_watched) = (self.position(), self.is_registered() == Some(true));
+        let Some(parking) = self.parking.as_mut().filter(|_| is_watched) else { return false };
+        parking.lie_down(position);
+        true
+    }
+
     /// Whether the next poll goes on in another segment.
-    fn is_leaving(&self) -> bool {
+    pub(super) fn is_leaving(&self) -> bool {
         self.hosted.as_ref().is_some_and(|hosted| hosted.may_go_on())
     }
 
     /// Looks at what empty polls do not see.
-    fn look(&mut self) -> Result<Option<Outcome>, RecvError> {
+    pub(super) fn look(&mut self) -> Result<Option<Outcome>, RecvError> {
         if let Some(page) = &self.page {
             page.page.heartbeat(self.clock.now());
         }
@@ -168,6 +177,6 @@ impl Subscriber {
         if poll != Poll::Empty {
             return Ok(None);
         }
-        Ok(self.epoch_in_force())
+        Ok(self.epoch_in_force().or_else(|| self.publisher_gone()))
     }
 }

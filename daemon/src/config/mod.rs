@@ -146,6 +146,12 @@ pub struct ChannelConfig {
     /// NUMA node whose memory is preferred; the kernel's choice if `None`.
     #[serde(default)]
     pub numa_node: Option<u32>,
+    /// The application's number for the message schema; 0 for none.
+    #[serde(default)]
+    pub schema_id: u64,
+    /// The application's name for the message schema.
+    #[serde(default)]
+    pub schema: String,
     /// The operator's own facts about the channel. Keys are fit to be label names in metrics.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
@@ -168,6 +174,8 @@ impl ChannelConfig {
             mlock: true,
             hugepages: true,
             numa_node: None,
+            schema_id: 0,
+            schema: String::new(),
             labels: BTreeMap::new(),
         }
     }
@@ -178,6 +186,7 @@ impl ChannelConfig {
             name: self.name.clone(),
             capacity: self.capacity,
             max_message: self.max_message,
+            schema: (self.schema_id, self.schema.clone()),
             labels: self.labels.iter().map(|(key, value)| format!("{key}={value}\n")).collect(),
             preparation: Preparation {
                 numa_node: self.numa_node,

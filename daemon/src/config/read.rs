@@ -45,7 +45,8 @@ struct Kind {
 const TRIES: usize = 20;
 
 const SECTION: Kind = Kind { required: &[], depend_on_others: &["http", "shortest_us"] };
-const CHANNEL: Kind = Kind { required: &[("name", "x"), ("capacity", "16GiB")], depend_on_others: &[] };
+const CHANNEL: Kind =
+    Kind { required: &[("name", "x"), ("capacity", "16GiB")], depend_on_others: &["schema"] };
 const BRIDGE: Kind =
     Kind { required: &[("channel", "x")], depend_on_others: &["name", "channel", "line", "session"] };
 

@@ -71,6 +71,10 @@ pub(super) fn channel(channel: &ChannelConfig) -> Broken {
             broken.push(("labels", format!("label {key:?}: {why}")));
         }
     }
+    if channel.schema_id == 0 && !channel.schema.is_empty() {
+        let what = format!("schema = {:?}: give its number as well, schema_id = 1 or more", channel.schema);
+        broken.push(("schema", what));
+    }
     broken.extend(unmakeable(channel));
     if channel.max_message == Some(0) {
         broken.push((
@@ -84,12 +88,18 @@ pub(super) fn channel(channel: &ChannelConfig) -> Broken {
 /// Why the client library would not make such a segment. One field at a time, so that it is clear which.
 fn unmakeable(channel: &ChannelConfig) -> Option<(&'static str, String)> {
     let spec = channel.spec();
-    let ring = HostedSpec { max_message: None, labels: String::new(), ..spec.clone() };
+    let ring =
+        HostedSpec { max_message: None, schema: (0, String::new()), labels: String::new(), ..spec.clone() };
+    let named = HostedSpec { schema: spec.schema.clone(), ..ring.clone() };
     match (ring.check(), spec.check()) {
         (Err(e @ ChannelError::Name { .. }), _) => Some(("name", e.to_string())),
         (Err(e), _) => {
             let near = fields::size_text(nearest_power_of_two(channel.capacity));
             Some(("capacity", format!("{e}: did you mean {near:?}?")))
+        }
+        (Ok(()), Err(ChannelError::Segment { .. })) if named.check().is_err() => {
+            let what = "schema: with the name it exceeds the 3.5 KiB that a segment has for them: shorten it";
+            Some(("schema", what.to_owned()))
         }
         (Ok(()), Err(ChannelError::Segment { .. })) => {
             let what =

@@ -10,7 +10,7 @@ use super::Shared;
 use super::access::Identity;
 use super::bridges::BridgeFigures;
 use super::limits::Crowded;
-use super::registry::{ConnectionId, Grant, Guest, MemoryRequest, Notice, Refused, Registry};
+use super::registry::{ConnectionId, Grant, Guest, Manner, MemoryRequest, Notice, Refused, Registry};
 use shmcast::MAX_NAME;
 use shmcast::control::{Event, Refusal, Reply, Request, VERSION, decode, encode};
 use shmcast::hosting::fault;
@@ -32,6 +32,8 @@ use tokio::time::timeout;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a client waits for the answer to its greeting while the daemon starts. Then it is told so, and greets again.
 const STARTING: Duration = Duration::from_secs(2);
+/// How long after its connection a publisher's lock is looked at once more.
+const LAST_BREATH: Duration = Duration::from_millis(10);
 /// Readers reported in one packet.
 const READERS_A_PACKET: usize = 64;
 
@@ -117,10 +119,13 @@ async fn serve(shared: Arc<Shared>, socket: OwnedFd, id: ConnectionId, peer: Pee
         };
         connection.run().await;
     }
-    if shared.opened.get().is_some() {
-        shared.registry().detach(id);
-    }
+    let was_publisher = shared.opened.get().is_some() && shared.registry().detach(id);
     shared.limits().disconnect(peer.uid);
+    if was_publisher {
+        // The kernel closes what a program that died held open one after the other: the lock may come after the connection.
+        tokio::time::sleep(LAST_BREATH).await;
+        shared.registry().tell_deaths();
+    }
 }
 
 async fn identify(shared: &Shared, peer: Peer) -> Identity {
@@ -258,10 +263,11 @@ impl Connection<'_> {
                 self.attach(&channel, resume, &descriptors, |registry, guest| registry.publish(guest, anew))
                     .await
             }
-            Request::Subscribe { channel, resume, park, hidden } => {
+            Request::Subscribe { channel, resume, park, hidden: is_hidden, watch: watches } => {
                 let mut bell = if park { descriptors.pop() } else { None };
+                let manner = Manner { is_hidden, watches };
                 let grant =
-                    |registry: &mut Registry, guest: &Guest<'_>| registry.subscribe(guest, hidden, &mut bell);
+                    |registry: &mut Registry, guest: &Guest<'_>| registry.subscribe(guest, manner, &mut bell);
                 self.attach(&channel, resume, &descriptors, grant).await
             }
             Request::Mapped {} => {

@@ -362,7 +362,7 @@ fn warn(config: &Config) {
     });
 }
 
-/// Sums up what the log left out, and forgets users who have left, once a second.
+/// Sums up what the log left out, forgets users who have left, and tells of publishers that died, once a second.
 fn spawn_housekeeping(shared: Arc<Shared>) {
     tokio::spawn(async move {
         let mut tick = tokio::time::interval(Duration::from_secs(1));
@@ -371,6 +371,9 @@ fn spawn_housekeeping(shared: Arc<Shared>) {
             tick.tick().await;
             shared.events.sum_up();
             shared.limits().tidy(Instant::now());
+            if shared.opened.get().is_some() {
+                shared.registry().tell_deaths();
+            }
         }
     });
 }

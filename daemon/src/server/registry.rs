@@ -70,6 +70,15 @@ pub struct Guest<'a> {
     pub has_waited: bool,
 }
 
+/// How a reader wants to be treated.
+#[derive(Debug, Clone, Copy)]
+pub struct Manner {
+    /// Not shown to tools: it reads on behalf of others.
+    pub is_hidden: bool,
+    /// Told when the publisher dies.
+    pub watches: bool,
+}
+
 /// The answer to one who may attach.
 #[derive(Debug)]
 pub enum Grant {
@@ -179,14 +188,15 @@ impl Registry {
     }
 
     /// Grants a reader's end: segment, lock, page and charter. With a bell, which is taken, the reader is woken when there is
-    /// something to read. A hidden one is not shown to tools.
+    /// something to read. A hidden one is not shown to tools. One that watches is told when the publisher dies, or at once if
+    /// that has died.
     ///
     /// # Errors
     /// [`Refused`].
     pub fn subscribe(
         &mut self,
         guest: &Guest<'_>,
-        is_hidden: bool,
+        Manner { is_hidden, watches }: Manner,
         bell: &mut Option<File>,
     ) -> Result<Grant, Refused> {
         let Guest { id, who, channel: name, shown, notices, has_waited } = *guest;
@@ -223,7 +233,11 @@ impl Registry {
             waker.park(id, parked).map_err(failed("start the waker"))?;
         }
         let is_hidden = is_hidden && !fault!("every_reader_is_shown");
-        channel.readers.insert(id, Reader { who: who.clone(), page, is_hidden, notices: notices.clone() });
+        let reader = Reader { who: who.clone(), page, is_hidden, watches, notices: notices.clone() };
+        if let Some(dead) = channel.dead_publisher().filter(|_| watches) {
+            reader.tell_death(dead);
+        }
+        channel.readers.insert(id, reader);
         events.tell(attached(!shown.is_empty()), Some(name), Some("reader"), Some(who), "");
         Ok(Grant::Granted { reply: Reply::Subscribed(channel.generation()), descriptors })
     }
@@ -281,20 +295,30 @@ impl Registry {
         Ok(None)
     }
 
-    /// Forgets whatever the connection was attached to.
-    pub fn detach(&mut self, id: ConnectionId) {
+    /// Tells readers that asked for it of publishers that died, each death once. To be called now and then: a publisher's
+    /// connection may end before its lock, and without a connection there is only the lock.
+    pub fn tell_deaths(&mut self) {
+        self.channels.values_mut().chain(self.retired.values_mut()).for_each(Channel::tell_death);
+    }
+
+    /// Forgets whatever the connection was attached to. Says whether that was a publisher, which may have died.
+    pub fn detach(&mut self, id: ConnectionId) -> bool {
         self.waker.forget(id);
+        let mut is_publisher = false;
         for (name, channel) in self.channels.iter_mut().chain(&mut self.retired) {
             if let Some(Attached { who, .. }) = channel.publisher.take_if(|publisher| publisher.id == id) {
                 let orphaned = matches!(channel.hosted().status().state.as_str(), "orphaned");
                 let detail = if orphaned { "died without closing the channel" } else { "" };
                 self.events.tell("detached", Some(name), Some("publisher"), Some(&who), detail);
+                is_publisher = true;
+                channel.tell_death();
             }
             if let Some(reader) = channel.readers.remove(&id) {
                 self.events.tell("detached", Some(name), Some("reader"), Some(&reader.who), "");
             }
         }
         self.retired.retain(|_, channel| channel.is_in_use());
+        is_publisher
     }
 
     /// Reports the channels that `who` may read, or only the one named.

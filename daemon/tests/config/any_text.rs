@@ -7,7 +7,7 @@ use shmcast_daemon::config::{Config, ConfigError, Principal, Problem};
 /// Text that gets past the TOML reader: real sections and fields with values of all kinds, right and wrong.
 fn nearly_valid() -> impl Strategy<Value = String> {
     let fields = "socket socket_mode http http_allow_remote connections_per_uid request_burst events_queue shortest_us \
-                  longest_us cpu name capacity max_message publishers subscribers mode mlock numa_node labels unknown";
+                  longest_us cpu name capacity max_message publishers subscribers mode mlock numa_node schema_id schema labels unknown";
     let field = prop::sample::select(fields.split_whitespace().collect::<Vec<_>>());
     let value = prop_oneof![
         prop::sample::select(vec![

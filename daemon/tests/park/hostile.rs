@@ -47,7 +47,7 @@ fn ask_to_park(socket: &Path, descriptors: &[BorrowedFd<'_>]) -> (OwnedFd, Reply
     };
     ask(&Request::Hello { version: VERSION }, &[]);
     let (reply, granted) = ask(
-        &Request::Subscribe { channel: "t".into(), resume: false, park: true, hidden: false },
+        &Request::Subscribe { channel: "t".into(), resume: false, park: true, hidden: false, watch: false },
         descriptors,
     );
     (control, reply, granted)

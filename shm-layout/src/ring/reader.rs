@@ -10,6 +10,7 @@ use crate::ring::locate::{LocateError, Locator, Place};
 use crate::ring::sync_points::{close, commit, lazy, window};
 use crate::sync::{AtomicU64, Ordering};
 use std::mem::offset_of;
+use std::ops::ControlFlow;
 
 /// Empty polls between two looks at frontier and state.
 #[cfg(not(loom))]
@@ -85,6 +86,26 @@ pub enum Resume {
     Latest,
     /// At the last key message; or as [`Oldest`](Self::Oldest), if that message is overwritten or there was none.
     Key,
+}
+
+/// The answer of a closure that messages are handed to: `()` asks for all of them, a [`ControlFlow`] may stop.
+pub trait Flow {
+    /// Whether the closure wants no more.
+    fn stops(self) -> bool;
+}
+
+impl Flow for () {
+    #[inline(always)]
+    fn stops(self) -> bool {
+        false
+    }
+}
+
+impl Flow for ControlFlow<()> {
+    #[inline(always)]
+    fn stops(self) -> bool {
+        self.is_break()
+    }
 }
 
 /// Reads records from a ring.
@@ -174,8 +195,9 @@ impl Reader {
         }
     }
 
-    /// Copies up to `most` messages to `out`, one after the other, and hands each to `each`. Returns how many there were. It
-    /// stops where there is no message, or one whose record does not fit in `out`; [`poll`](Self::poll) tells which.
+    /// Copies up to `most` messages to `out`, one after the other, and hands each to `each`. Returns how many were handed out, the
+    /// one at which `each` stopped among them. It stops where `each` says so, where there is no message, or at one whose record
+    /// does not fit in `out`; [`poll`](Self::poll) tells which.
     ///
     /// The bytes around a payload in `out` may change. If `out` has room for [`RUN`] bytes, small messages that the writer has
     /// left behind are copied many at once. If `each` panics on one of these and the caller goes on, the messages of that run
@@ -184,7 +206,12 @@ impl Reader {
     /// Cost of a message: as of `poll`, less a call and its return. Of a message in a run: the lines of its record, and a look
     /// at its header.
     #[inline(always)]
-    pub fn poll_batch(&mut self, most: usize, out: &mut [u8], mut each: impl FnMut(Copied, &[u8])) -> usize {
+    pub fn poll_batch<F: Flow>(
+        &mut self,
+        most: usize,
+        out: &mut [u8],
+        mut each: impl FnMut(Copied, &[u8]) -> F,
+    ) -> usize {
         // The writer waits for this line when it next stores to it, so a reader loads it no more often than it must.
         if self.known() <= KNOWN {
             self.published = lazy::see_for_run(&self.header);
@@ -195,8 +222,11 @@ impl Reader {
             // A record is at least one granule, so so many known messages are at least [`RUN`] bytes. A gap is one granule and
             // counts for many messages: bytes that were copied from behind it are never looked at.
             if are_small && self.known() >= (RUN / GRANULE) as i64 {
-                let in_run = self.poll_run(most - taken, out, &mut each);
+                let (in_run, is_over) = self.poll_run(most - taken, out, &mut each);
                 taken += in_run;
+                if is_over {
+                    return taken;
+                }
                 if in_run > 0 {
                     continue;
                 }
@@ -209,7 +239,9 @@ impl Reader {
             };
             self.place = after;
             taken += 1;
-            each(copied, &out[HEADER..HEADER + copied.length]);
+            if each(copied, &out[HEADER..HEADER + copied.length]).stops() {
+                break;
+            }
         }
         taken
     }
@@ -221,26 +253,33 @@ impl Reader {
         self.published.wrapping_add(1).wrapping_sub(self.place.sequence) as i64
     }
 
-    /// As [`poll_batch`](Self::poll_batch), for small records that are copied together. The caller knows that [`RUN`] bytes of records were
-    /// published. Takes none when the first record is not small or no message, or when the window does not hold all of them.
+    /// As [`poll_batch`](Self::poll_batch), for small records that are copied together. The caller knows that [`RUN`] bytes of
+    /// records were published. Takes none when the first record is not small or no message, or when the window does not hold all
+    /// of them. Says as well whether `each` stopped.
     #[inline(always)]
-    fn poll_run(&mut self, most: usize, out: &mut [u8], mut each: impl FnMut(Copied, &[u8])) -> usize {
+    fn poll_run<F: Flow>(
+        &mut self,
+        most: usize,
+        out: &mut [u8],
+        mut each: impl FnMut(Copied, &[u8]) -> F,
+    ) -> (usize, bool) {
         let Self { max_message, copier, mut place, .. } = *self;
         let Place { position, sequence: first } = place;
-        let Some(record) = self.data.run_at(position, RUN) else { return 0 };
+        let Some(record) = self.data.run_at(position, RUN) else { return (0, false) };
         let bytes = commit::peek(&record[0]).record_bytes();
         if bytes > RUN_RECORD {
-            return 0;
+            return (0, false);
         }
         // Records are often of one size: then these are whole records.
         let run = (RUN as u32 - RUN as u32 % bytes as u32) as usize;
-        let Some(out) = out.get_mut(..run) else { return 0 };
+        let Some(out) = out.get_mut(..run) else { return (0, false) };
         copier.load_records(&record[..run / WORD as usize], out);
         if !is_in_window(&self.data, &self.header, position, run as u64) {
-            return 0;
+            return (0, false);
         }
         let mut rest = &*out;
-        while place.sequence != first.wrapping_add(most as u64) {
+        let mut is_over = false;
+        while !is_over && place.sequence != first.wrapping_add(most as u64) {
             let Some(header) = rest.first_chunk::<HEADER>() else { break };
             let [commit, meta] =
                 [0, 8].map(|i| u64::from_ne_bytes(header[i..i + 8].try_into().expect("a word")));
@@ -250,11 +289,11 @@ impl Reader {
             }
             let Some((record, others)) = rest.split_at_checked(commit.record_bytes() as usize) else { break };
             let (copied, after) = message(commit, meta, place);
-            each(copied, &record[HEADER..HEADER + copied.length]);
+            is_over = each(copied, &record[HEADER..HEADER + copied.length]).stops();
             (rest, place) = (others, after);
         }
         self.place = place;
-        place.sequence.wrapping_sub(first) as usize
+        (place.sequence.wrapping_sub(first) as usize, is_over)
     }
 
     /// Says what is there, when it is no message that can be taken.

@@ -25,6 +25,8 @@ pub(super) struct Channel {
     spare: Option<HostedSegment>,
     pub(super) publisher: Option<Attached>,
     pub(super) readers: BTreeMap<ConnectionId, Reader>,
+    /// Generation and epoch of the last publisher of whose death readers were told.
+    mourned: Option<(u64, u64)>,
 }
 
 /// A publisher that was let in.
@@ -41,7 +43,20 @@ pub(super) struct Reader {
     pub(super) page: HostedPage,
     /// It reads on behalf of others, and is not shown.
     pub(super) is_hidden: bool,
+    /// It is to be told when the publisher dies.
+    pub(super) watches: bool,
     pub(super) notices: UnboundedSender<Notice>,
+}
+
+impl Reader {
+    /// Tells it of a publisher's death, if it wants to know.
+    pub(super) fn tell_death(&self, (generation, epoch): (u64, u64)) {
+        if self.watches {
+            let reply = Reply::PublisherGone { generation, epoch };
+            // One that has hung up needs no word.
+            let _ = self.notices.send(Notice { reply, descriptors: Vec::new() });
+        }
+    }
 }
 
 /// Whom a channel tells of what happens to it.
@@ -61,7 +76,8 @@ impl Channel {
         current: Option<HostedSegment>,
         spare: Option<HostedSegment>,
     ) -> Self {
-        Self { config, charter, current, spare, publisher: None, readers: BTreeMap::new() }
+        let readers = BTreeMap::new();
+        Self { config, charter, current, spare, publisher: None, readers, mourned: None }
     }
 
     /// The segment that programs are given, or would be.
@@ -166,10 +182,14 @@ impl Channel {
     }
 
     fn fits(&self, hosted: &HostedSegment, is_strict: bool) -> bool {
-        let (spec, found) = (self.config.spec(), hosted.header().geometry);
+        let (spec, header) = (self.config.spec(), hosted.header());
+        let found = header.geometry;
         let is_size_right = spec.capacity == found.capacity
             && spec.max_message_bytes().is_ok_and(|max_message| max_message == found.max_message);
-        is_size_right && (spec.is_strict == is_strict || fault!("kept_memory_forgets_its_mode"))
+        let is_schema_right = spec.schema.0 == header.schema_id && spec.schema.1 == header.schema;
+        is_size_right
+            && is_schema_right
+            && (spec.is_strict == is_strict || fault!("kept_memory_forgets_its_mode"))
     }
 
     /// Goes on in new memory. Asks for the memory if none that fits has been made.
@@ -226,6 +246,23 @@ impl Channel {
         // One that has hung up needs no word.
         let _ = from.notices.send(Notice { reply: Reply::CutOff {}, descriptors: Vec::new() });
         Some(from)
+    }
+
+    /// Tells readers that asked for it that the publisher died, once a death. Costs a system call if there are any.
+    pub(super) fn tell_death(&mut self) {
+        if !self.readers.values().any(|reader| reader.watches) {
+            return;
+        }
+        let Some(dead) = self.dead_publisher().filter(|dead| self.mourned != Some(*dead)) else { return };
+        self.mourned = Some(dead);
+        self.readers.values().for_each(|reader| reader.tell_death(dead));
+    }
+
+    /// Generation and epoch of the channel's publisher, if that died without closing it and no other has come.
+    pub(super) fn dead_publisher(&self) -> Option<(u64, u64)> {
+        let entry = self.entry();
+        let epoch = self.current.as_ref()?.dead_publisher(entry.epoch)?;
+        Some((entry.generation, epoch))
     }
 
     pub(super) fn is_in_use(&self) -> bool {

@@ -1,0 +1,125 @@
+//! The facts that a publisher has of itself and of its channel.
+
+use super::Publisher;
+use crate::clock::Clock;
+use shmcast_layout::layout::header::Header;
+use shmcast_layout::mem::Step;
+
+impl Publisher {
+    /// The remote session that this channel carries, by the last [`session`](Self::session) of this publisher or one
+    /// before it; `None` if there was none.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// assert_eq!(publisher.remote_session(), None, "the channel is this publisher's own");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn remote_session(&self) -> Option<[u8; 10]> {
+        self.segment.session()
+    }
+
+    /// The sequence that the next message will get.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// let next = publisher.next_sequence();
+    /// assert_eq!(publisher.publish(b"x")?, next);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn next_sequence(&self) -> u64 {
+        self.writer.next_sequence()
+    }
+
+    /// This publisher's incarnation: 1 for the first of a channel, one more for each that follows.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// assert_eq!(publisher.epoch(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn epoch(&self) -> u64 {
+        self.writer.epoch()
+    }
+
+    /// The largest payload, in bytes.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// assert_eq!(publisher.max_message(), 8 << 10, "an eighth of this ring");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn max_message(&self) -> usize {
+        self.writer.geometry().max_message as usize
+    }
+
+    /// The ring's size, in bytes.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// assert_eq!(publisher.capacity(), 64 << 10);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn capacity(&self) -> u64 {
+        self.writer.geometry().capacity
+    }
+
+    /// The clock that stamps this channel's messages.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// use shmcast::Mark;
+    /// let arrived = publisher.clock().now();
+    /// publisher.publish_at(b"x", Mark::default(), arrived)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// How the preparation of the memory went, step by step, refusals included. Empty while a part of it still goes on behind
+    /// this publisher, which is for some tens of ms after the opening of a large ring; see
+    /// [`PublisherBuilder::prepare`](super::PublisherBuilder::prepare).
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// for step in publisher.preparation() {
+    ///     println!("{step}"); // "prefault: yes"
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn preparation(&self) -> &[Step] {
+        self.prepared.steps()
+    }
+
+    /// The header that the channel was made with.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// assert_eq!(publisher.header().channel, "t");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn header(&self) -> &Header {
+        self.segment.header()
+    }
+
+    /// Whether a daemon knows of this publisher at the moment; `None` where the channel is a file. Data flows either
+    /// way.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// assert_eq!(publisher.is_registered(), None, "a file");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn is_registered(&self) -> Option<bool> {
+        self.hosted.as_ref().map(|hosted| hosted.attachment.is_connected())
+    }
+}

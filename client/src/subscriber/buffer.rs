@@ -1,0 +1,51 @@
+//! The memory that a subscriber copies messages to.
+
+use crate::publisher::TOUCHED_BYTES;
+use shmcast_layout::layout::geometry::{RECORD_HEADER, record_bytes};
+use shmcast_layout::layout::header::Header;
+use shmcast_layout::ring::reader::RUN;
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+/// Where records are copied to: their payloads begin 16 bytes behind the start of a line, so that messages of fixed layout
+/// can be read in place.
+#[derive(Debug)]
+pub(super) struct Buffer(Box<[Line]>);
+
+#[derive(Debug, Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+impl Buffer {
+    /// Bytes for the largest record, whose lines are copied whole, or for a run of small ones.
+    pub(super) fn room_for(header: &Header) -> usize {
+        record_bytes(header.geometry.max_message).max(RUN) as usize
+    }
+
+    /// Room for so many bytes.
+    pub(super) fn with_room(bytes: usize) -> Self {
+        let lines = bytes / size_of::<Line>();
+        let mut lines = <[Line]>::new_box_zeroed_with_elems(lines).expect("room for one message");
+        // Zeros come as pages yet to be faulted in: touch those that messages of common sizes need.
+        lines.iter_mut().take(TOUCHED_BYTES / size_of::<Line>()).for_each(|line| line.0[0] = 0xff);
+        Self(lines)
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(&*self.0)
+    }
+
+    #[inline]
+    pub(super) fn payload(&self) -> &[u8] {
+        &self.0.as_bytes()[RECORD_HEADER as usize..]
+    }
+
+    #[inline]
+    pub(super) fn payload_mut(&mut self) -> &mut [u8] {
+        &mut self.records()[RECORD_HEADER as usize..]
+    }
+
+    #[inline]
+    pub(super) fn records(&mut self) -> &mut [u8] {
+        self.0.as_mut_bytes()
+    }
+}

@@ -1,0 +1,96 @@
+//! Events as a stream, for those who combine it with other streams.
+
+use super::Subscriber;
+use crate::message::{Event, RecvError};
+use crate::owned::OwnedEvent;
+use futures_core::Stream;
+use futures_util::stream::unfold;
+use std::borrow::BorrowMut;
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// What [`Subscriber::stream`] and [`Subscriber::into_stream`] return.
+pub struct EventStream<'a, I = Result<OwnedEvent, RecvError>> {
+    // Boxed, so that whoever has one needs to pin nothing.
+    events: Pin<Box<dyn Stream<Item = I> + Send + 'a>>,
+}
+
+impl<'a, I> EventStream<'a, I> {
+    pub(crate) fn new(events: impl Stream<Item = I> + Send + 'a) -> Self {
+        Self { events: Box::pin(events) }
+    }
+}
+
+impl<I> Stream for EventStream<'_, I> {
+    type Item = I;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<I>> {
+        self.events.as_mut().poll_next(context)
+    }
+}
+
+impl<I> fmt::Debug for EventStream<'_, I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EventStream").finish_non_exhaustive()
+    }
+}
+
+impl Subscriber {
+    /// The events from here on as a stream, each with bytes of its own. Waits as [`recv_async`](Self::recv_async) does, and
+    /// like it panics outside of a tokio runtime.
+    ///
+    /// Cancel-safe: whoever drops a future that waits for the next item has received nothing, and whoever drops the stream
+    /// gets the next event from the subscriber. The stream never ends by itself: behind an end the next publisher may come,
+    /// and what follows an error is the caller's choice. Cost: an allocation a message more than `recv_async`.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// use futures_util::StreamExt;
+    /// use shmcast::OwnedEvent;
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// publisher.publish_batch(["a", "b"])?;
+    /// publisher.close();
+    /// let mut words = Vec::new();
+    /// let mut events = subscriber.stream();
+    /// while let Some(event) = events.next().await {
+    ///     match event? {
+    ///         OwnedEvent::Message(message) => words.push(message.payload),
+    ///         OwnedEvent::End => break,
+    ///         other => println!("{other:?}"),
+    ///     }
+    /// }
+    /// assert_eq!(words, [b"a", b"b"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn stream(&mut self) -> EventStream<'_> {
+        events(self)
+    }
+
+    /// As [`stream`](Self::stream), for a task of its own: the subscriber goes with it.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use futures_util::StreamExt;
+    /// use shmcast::{Client, Subscriber, Wait};
+    /// let ticks = Subscriber::builder("ticks").client(&Client::connect()?).wait(Wait::Park).open()?;
+    /// tokio::spawn(ticks.into_stream().take(1000).for_each(async |event| println!("{event:?}"))).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn into_stream(self) -> EventStream<'static> {
+        events(self)
+    }
+}
+
+fn events<'a, S: BorrowMut<Subscriber> + Send + 'a>(subscriber: S) -> EventStream<'a> {
+    EventStream::new(unfold(subscriber, |mut subscriber: S| async move {
+        let own: &mut Subscriber = subscriber.borrow_mut();
+        let event = own.recv_async().await.map(Event::into_owned);
+        Some((event, subscriber))
+    }))
+}

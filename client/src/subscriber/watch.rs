@@ -1,0 +1,87 @@
+//! Noticing that the publisher died.
+//!
+//! The writer lock is the witness: the kernel lets go of it when its holder ends, however that happens. The reader of a file
+//! asks the kernel for itself. The reader of a daemon's channel cannot, since nobody but the publisher and the daemon may
+//! open that lock; the daemon tells it. Either is looked at only where a poll has found nothing.
+
+use super::{Doubt, Outcome, Subscriber};
+use crate::lock;
+use crate::message::Event;
+use shmcast_layout::layout::header::State;
+use shmcast_layout::ring::reader::Poll;
+use std::fs::File;
+use std::time::Duration;
+
+/// Pause between two looks at the lock of a file. One look is a system call.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// What a subscriber remembers who is to be told of its publisher's death.
+#[derive(Debug)]
+pub(super) struct Watch {
+    /// The lock, where the channel is a file.
+    lock: Option<File>,
+    /// When it was looked at last, in ticks of the channel's clock.
+    looked: Option<u64>,
+    /// Generation and epoch of the last publisher whose death was told.
+    told: Option<(u64, u64)>,
+}
+
+impl Watch {
+    /// By the lock of a channel that is a file.
+    pub(super) fn of_lock(lock: File) -> Self {
+        Self { lock: Some(lock), looked: None, told: None }
+    }
+
+    /// By the word of the daemon that owns the channel.
+    pub(super) fn of_the_daemon() -> Self {
+        Self { lock: None, looked: None, told: None }
+    }
+
+    /// The channel begins again, and generations and epochs may do so, too.
+    pub(super) fn forget(&mut self) {
+        self.told = None;
+    }
+}
+
+impl Subscriber {
+    /// Called where a poll found nothing: tells that the publisher died, if that is so, was not told yet, and was asked for.
+    #[inline]
+    pub(super) fn publisher_gone(&mut self) -> Option<Outcome> {
+        if self.watch.is_none() { None } else { self.look_for_death() }
+    }
+
+    #[cold]
+    fn look_for_death(&mut self) -> Option<Outcome> {
+        let Some((epoch, State::Active | State::Recovering)) = self.reader.state() else { return None };
+        let generation = self.hosted.as_ref().map_or(0, |hosted| hosted.generation.generation);
+        let watch = self.watch.as_mut()?;
+        if watch.told == Some((generation, epoch)) {
+            return None;
+        }
+        match (&watch.lock, &self.hosted) {
+            (Some(lock), _) => {
+                let now = self.clock.now();
+                let is_early = |looked| self.clock.ns_between(looked, now) < PAUSE.as_nanos() as u64;
+                if watch.looked.is_some_and(is_early) {
+                    return None;
+                }
+                watch.looked = Some(now);
+                let (died, _) = lock::dead_publisher(lock, || self.reader.state())?;
+                if died != epoch {
+                    return None;
+                }
+            }
+            (None, Some(hosted)) if hosted.attachment.has_died(generation, epoch) => {}
+            (None, _) => return None,
+        }
+        // All that it published comes first. So does whatever else there is to tell.
+        let is_all_received = self.doubt == Doubt::None && self.reader.look() == Some(Poll::Empty);
+        if !is_all_received || self.is_withheld() {
+            // Asked again with the next empty poll.
+            self.watch.as_mut()?.looked = None;
+            return None;
+        }
+        self.watch.as_mut()?.told = Some((generation, epoch));
+        Some(Outcome::Other(Event::PublisherGone { epoch }))
+    }
+}

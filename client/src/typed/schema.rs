@@ -1,0 +1,90 @@
+//! The types that a channel may be for, and how their values become messages.
+
+#[cfg(feature = "serde")]
+use super::EncodeError;
+use super::{DecodeError, Message};
+use crate::Mark;
+use crate::error::SchemaId;
+#[cfg(feature = "serde")]
+use serde::{Serialize, de::DeserializeOwned};
+#[cfg(feature = "pod")]
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// A type that a channel's messages may have, by number and name.
+///
+/// Both are written into the channel when it is made, and both are compared when an end opens it. Neither is derived from the
+/// type: change them whenever its bytes come to mean something else, such as after a field was added.
+pub trait Schema {
+    /// Its number, by which programs tell schemas apart: anything but 0.
+    const ID: u64;
+    /// Its name, for people and for programs that disagree on numbers, such as `"quote/1"`.
+    const NAME: &'static str;
+}
+
+/// How values of a type become messages and the reverse: [`Pod`] or [`Serde`].
+pub trait Codec<T>: sealed::Sealed {
+    /// Why a value was not published.
+    type PublishError: std::error::Error + Send + Sync + 'static;
+
+    #[doc(hidden)]
+    fn publish(publisher: &mut crate::Publisher, value: &T, mark: Mark) -> Result<u64, Self::PublishError>;
+
+    #[doc(hidden)]
+    fn decode(message: &Message<'_>) -> Result<T, DecodeError>;
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// Plain old data: a message is the value's own bytes. Both ends must lay the type out alike: `#[repr(C)]`, the same word
+/// size, the same byte order.
+#[cfg(feature = "pod")]
+#[derive(Debug, Clone, Copy)]
+pub struct Pod;
+
+#[cfg(feature = "pod")]
+impl sealed::Sealed for Pod {}
+
+#[cfg(feature = "pod")]
+impl<T: FromBytes + IntoBytes + Immutable> Codec<T> for Pod {
+    type PublishError = crate::PublishError;
+
+    #[inline]
+    fn publish(publisher: &mut crate::Publisher, value: &T, mark: Mark) -> Result<u64, Self::PublishError> {
+        publisher.publish_pod_with(value, mark)
+    }
+
+    #[inline]
+    fn decode(message: &Message<'_>) -> Result<T, DecodeError> {
+        let (sequence, found, wanted) = (message.sequence, message.payload.len(), size_of::<T>());
+        T::read_from_bytes(message.payload).map_err(|_| DecodeError::Size { sequence, found, wanted })
+    }
+}
+
+/// Any serde type: a message is the value in the postcard format.
+#[cfg(feature = "serde")]
+#[derive(Debug, Clone, Copy)]
+pub struct Serde;
+
+#[cfg(feature = "serde")]
+impl sealed::Sealed for Serde {}
+
+#[cfg(feature = "serde")]
+impl<T: Serialize + DeserializeOwned> Codec<T> for Serde {
+    type PublishError = EncodeError;
+
+    fn publish(publisher: &mut crate::Publisher, value: &T, mark: Mark) -> Result<u64, Self::PublishError> {
+        publisher.publish_serde_with(value, mark)
+    }
+
+    fn decode(message: &Message<'_>) -> Result<T, DecodeError> {
+        message.decode()
+    }
+}
+
+/// What a channel's header says if the channel is for this type.
+pub(super) fn schema<T: Schema>() -> SchemaId {
+    const { assert!(T::ID != 0, "a schema's number must not be 0, which stands for none") };
+    SchemaId { id: T::ID, name: T::NAME.to_owned() }
+}

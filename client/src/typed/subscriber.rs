@@ -1,0 +1,431 @@
+//! The receiving end of a channel of one type.
+
+use super::DecodeError;
+#[cfg(feature = "pod")]
+use super::Pod;
+#[cfg(feature = "serde")]
+use super::Serde;
+use super::schema::{Codec, Schema, schema};
+use crate::SubscriberBuilder;
+use crate::error::{ChannelError, SchemaId};
+use crate::owned::OwnedEvent;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::time::Instant;
+use thiserror::Error;
+
+/// What a subscriber of a type hands out: an event whose message is a value of the type.
+pub type Event<T> = OwnedEvent<T>;
+
+/// Why a subscriber of a type handed out no event.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RecvError {
+    /// Nothing more can be received.
+    #[error(transparent)]
+    Recv(#[from] crate::RecvError),
+    /// The message is no value of the type, although the channel is for it. It has been received: the next call returns the
+    /// event behind it.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// The message is of another type: the channel goes on with another schema, which its daemon was configured to. It has been
+    /// received, and so will be all that follow. Events that are no messages still come.
+    #[error(
+        "the channel goes on with {found}, and {wanted} was asked for: subscribe again with the new type"
+    )]
+    Schema {
+        /// Its schema now.
+        found: SchemaId,
+        /// The schema asked for.
+        wanted: SchemaId,
+    },
+}
+
+/// Receives values of one type. What there is to know of the untyped [`Subscriber`](crate::Subscriber), it dereferences to.
+///
+/// Each value is decoded into one of its own. Large ones of fixed layout can be read in place instead, by the untyped end and
+/// [`Message::pod`](crate::Message::pod).
+///
+/// ```
+/// # #[cfg(feature = "pod")] {
+/// # let dir = tempfile::tempdir()?;
+/// # #[derive(Debug, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable)]
+/// # #[repr(C)]
+/// # struct Price(i64);
+/// # impl shmcast::typed::Schema for Price { const ID: u64 = 9; const NAME: &'static str = "price/1"; }
+/// # let publisher = shmcast::Publisher::builder("p").dir(dir.path()).capacity(64 << 10);
+/// use shmcast::{ChannelError, Subscriber};
+/// let bytes = publisher.open()?; // of no schema
+/// let refused = Subscriber::builder("p").dir(dir.path()).open_pod::<Price>();
+/// assert!(matches!(refused, Err(ChannelError::Schema { found, .. }) if found.id == 0));
+/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Subscriber<T, C> {
+    untyped: crate::Subscriber,
+    /// The segment whose schema was found to be this type's.
+    checked: [u64; 2],
+    types: PhantomData<fn(C) -> T>,
+}
+
+impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
+    /// Waits for the next event and returns it, as [`Subscriber::recv`](crate::Subscriber::recv) does.
+    ///
+    /// # Errors
+    /// [`RecvError`].
+    ///
+    /// ```
+    /// # #[cfg(feature = "pod")] {
+    /// # let dir = tempfile::tempdir()?;
+    /// # #[derive(Debug, PartialEq, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable)]
+    /// # #[repr(C)]
+    /// # struct Price(i64);
+    /// # impl shmcast::typed::Schema for Price { const ID: u64 = 9; const NAME: &'static str = "price/1"; }
+    /// # let mut publisher = shmcast::Publisher::builder("p").dir(dir.path()).capacity(64 << 10).open_pod::<Price>()?;
+    /// # let mut prices = shmcast::Subscriber::builder("p").dir(dir.path()).open_pod::<Price>()?;
+    /// use shmcast::typed::Event;
+    /// publisher.publish(&Price(10_025))?;
+    /// match prices.recv()? {
+    ///     Event::Message(m) => assert_eq!((m.sequence, m.payload), (1, Price(10_025))),
+    ///     other => println!("{other:?}"),
+    /// }
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn recv(&mut self) -> Result<Event<T>, RecvError> {
+        let event = self.untyped.recv()?.try_map(C::decode);
+        self.check(event)
+    }
+
+    /// As [`recv`](Self::recv), but `None` when nothing came before `deadline`.
+    ///
+    /// # Errors
+    /// [`RecvError`].
+    ///
+    /// ```
+    /// # #[cfg(feature = "pod")] {
+    /// # let dir = tempfile::tempdir()?;
+    /// # #[derive(Debug, PartialEq, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable)]
+    /// # #[repr(C)]
+    /// # struct Price(i64);
+    /// # impl shmcast::typed::Schema for Price { const ID: u64 = 9; const NAME: &'static str = "price/1"; }
+    /// # let publisher = shmcast::Publisher::builder("p").dir(dir.path()).capacity(64 << 10).open_pod::<Price>()?;
+    /// # let mut prices = shmcast::Subscriber::builder("p").dir(dir.path()).open_pod::<Price>()?;
+    /// use std::time::{Duration, Instant};
+    /// assert_eq!(prices.recv_deadline(Instant::now() + Duration::from_millis(5))?, None);
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn recv_deadline(&mut self, deadline: Instant) -> Result<Option<Event<T>>, RecvError> {
+        let Some(event) = self.untyped.recv_deadline(deadline)? else { return Ok(None) };
+        let event = event.try_map(C::decode);
+        self.check(event).map(Some)
+    }
+
+    /// The next event if there is one. Never waits.
+    ///
+    /// # Errors
+    /// [`RecvError`].
+    ///
+    /// ```
+    /// # #[cfg(feature = "pod")] {
+    /// # let dir = tempfile::tempdir()?;
+    /// # #[derive(Debug, PartialEq, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable)]
+    /// # #[repr(C)]
+    /// # struct Price(i64);
+    /// # impl shmcast::typed::Schema for Price { const ID: u64 = 9; const NAME: &'static str = "price/1"; }
+    /// # let mut publisher = shmcast::Publisher::builder("p").dir(dir.path()).capacity(64 << 10).open_pod::<Price>()?;
+    /// use shmcast::{Subscriber, typed::Event};
+    /// let mut prices = Subscriber::builder("p").dir(dir.path()).open_pod::<Price>()?;
+    /// assert_eq!(prices.try_recv()?, None);
+    /// publisher.publish(&Price(10_025))?;
+    /// assert!(matches!(prices.try_recv()?, Some(Event::Message(m)) if m.payload == Price(10_025)));
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn try_recv(&mut self) -> Result<Option<Event<T>>, RecvError> {
+        let Some(event) = self.untyped.try_recv()? else { return Ok(None) };
+        let event = event.try_map(C::decode);
+        self.check(event).map(Some)
+    }
+
+    /// As [`recv`](Self::recv), in an event loop: see [`Subscriber::recv_async`](crate::Subscriber::recv_async).
+    ///
+    /// # Errors
+    /// [`RecvError`].
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime, if it has to wait.
+    ///
+    /// ```
+    /// # #[cfg(feature = "pod")] {
+    /// # let dir = tempfile::tempdir()?;
+    /// # #[derive(Debug, PartialEq, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable)]
+    /// # #[repr(C)]
+    /// # struct Price(i64);
+    /// # impl shmcast::typed::Schema for Price { const ID: u64 = 9; const NAME: &'static str = "price/1"; }
+    /// # let mut publisher = shmcast::Publisher::builder("p").dir(dir.path()).capacity(64 << 10).open_pod::<Price>()?;
+    /// # let mut prices = shmcast::Subscriber::builder("p").dir(dir.path()).open_pod::<Price>()?;
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// publisher.publish(&Price(10_025))?;
+    /// println!("{:?}", prices.recv_async().await?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "tokio")]
+    pub async fn recv_async(&mut self) -> Result<Event<T>, RecvError> {
+        let event = self.untyped.recv_async().await?.try_map(C::decode);
+        self.check(event)
+    }
+
+    /// The events from here on, one after the other: as [`recv`](Self::recv) again and again, without an end.
+    ///
+    /// ```
+    /// # #[cfg(feature = "pod")] {
+    /// # let dir = tempfile::tempdir()?;
+    /// # #[derive(Debug, PartialEq, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable)]
+    /// # #[repr(C)]
+    /// # struct Price(i64);
+    /// # impl shmcast::typed::Schema for Price { const ID: u64 = 9; const NAME: &'static str = "price/1"; }
+    /// # let mut publisher = shmcast::Publisher::builder("p").dir(dir.path()).capacity(64 << 10).open_pod::<Price>()?;
+    /// # let mut prices = shmcast::Subscriber::builder("p").dir(dir.path()).open_pod::<Price>()?;
+    /// use shmcast::typed::Event;
+    /// publisher.publish(&Price(10_025))?;
+    /// publisher.close();
+    /// for event in prices.iter() {
+    ///     match event? {
+    ///         Event::Message(price) => println!("{:?}", price.payload),
+    ///         Event::End => break,
+    ///         other => println!("{other:?}"),
+    ///     }
+    /// }
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn iter(&mut self) -> Iter<'_, T, C> {
+        Iter { subscriber: self }
+    }
+
+    /// The events from here on as a stream: see [`Subscriber::stream`](crate::Subscriber::stream).
+    ///
+    /// ```
+    /// # #[cfg(feature = "pod")] {
+    /// # let dir = tempfile::tempdir()?;
+    /// # #[derive(Debug, PartialEq, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable)]
+    /// # #[repr(C)]
+    /// # struct Price(i64);
+    /// # impl shmcast::typed::Schema for Price { const ID: u64 = 9; const NAME: &'static str = "price/1"; }
+    /// # let mut publisher = shmcast::Publisher::builder("p").dir(dir.path()).capacity(64 << 10).open_pod::<Price>()?;
+    /// # let mut prices = shmcast::Subscriber::builder("p").dir(dir.path()).open_pod::<Price>()?;
+    /// use futures_util::StreamExt;
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// publisher.publish(&Price(10_025))?;
+    /// let first = prices.stream().next().await;
+    /// assert!(matches!(first, Some(Ok(shmcast::typed::Event::Message(m))) if m.payload == Price(10_025)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "tokio")]
+    pub fn stream(&mut self) -> crate::EventStream<'_, Result<Event<T>, RecvError>>
+    where
+        T: Send,
+    {
+        let events = futures_util::stream::unfold(self, |own| async {
+            let event = own.recv_async().await;
+            Some((event, own))
+        });
+        crate::EventStream::new(events)
+    }
+
+    /// As [`stream`](Self::stream), for a task of its own: the subscriber goes with it.
+    ///
+    /// ```
+    /// # #[cfg(feature = "pod")] {
+    /// # let dir = tempfile::tempdir()?;
+    /// # #[derive(Debug, PartialEq, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable)]
+    /// # #[repr(C)]
+    /// # struct Price(i64);
+    /// # impl shmcast::typed::Schema for Price { const ID: u64 = 9; const NAME: &'static str = "price/1"; }
+    /// # let mut publisher = shmcast::Publisher::builder("p").dir(dir.path()).capacity(64 << 10).open_pod::<Price>()?;
+    /// # let prices = shmcast::Subscriber::builder("p").dir(dir.path()).open_pod::<Price>()?;
+    /// use futures_util::StreamExt;
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// publisher.publish(&Price(10_025))?;
+    /// let prices = prices.into_stream();
+    /// let received = tokio::spawn(async move { prices.take(1).count().await });
+    /// assert_eq!(received.await?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "tokio")]
+    pub fn into_stream(self) -> crate::EventStream<'static, Result<Event<T>, RecvError>>
+    where
+        T: Send + 'static,
+        C: 'static,
+    {
+        let events = futures_util::stream::unfold(self, |mut own| async {
+            let event = own.recv_async().await;
+            Some((event, own))
+        });
+        crate::EventStream::new(events)
+    }
+
+    /// Goes on at message `sequence`, as [`Subscriber::seek`](crate::Subscriber::seek) does.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// ```
+    /// # #[cfg(feature = "pod")] {
+    /// # let dir = tempfile::tempdir()?;
+    /// # #[derive(Debug, PartialEq, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable)]
+    /// # #[repr(C)]
+    /// # struct Price(i64);
+    /// # impl shmcast::typed::Schema for Price { const ID: u64 = 9; const NAME: &'static str = "price/1"; }
+    /// # let mut publisher = shmcast::Publisher::builder("p").dir(dir.path()).capacity(64 << 10).open_pod::<Price>()?;
+    /// # let mut prices = shmcast::Subscriber::builder("p").dir(dir.path()).open_pod::<Price>()?;
+    /// publisher.publish(&Price(1))?;
+    /// publisher.publish(&Price(2))?;
+    /// prices.seek(2)?;
+    /// assert!(matches!(prices.recv()?, shmcast::typed::Event::Message(m) if m.payload == Price(2)));
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn seek(&mut self, sequence: u64) -> Result<(), crate::LocateError> {
+        self.untyped.seek(sequence)
+    }
+
+    /// The same end without its type, such as for a [`Select`](crate::Select).
+    ///
+    /// ```
+    /// # #[cfg(feature = "pod")] {
+    /// # let dir = tempfile::tempdir()?;
+    /// # #[derive(Debug, PartialEq, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable)]
+    /// # #[repr(C)]
+    /// # struct Price(i64);
+    /// # impl shmcast::typed::Schema for Price { const ID: u64 = 9; const NAME: &'static str = "price/1"; }
+    /// # let publisher = shmcast::Publisher::builder("p").dir(dir.path()).capacity(64 << 10).open_pod::<Price>()?;
+    /// # let prices = shmcast::Subscriber::builder("p").dir(dir.path()).open_pod::<Price>()?;
+    /// let mut select = shmcast::Select::new(shmcast::Wait::Yield);
+    /// select.add(prices.into_untyped())?;
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn into_untyped(self) -> crate::Subscriber {
+        self.untyped
+    }
+
+    /// Withholds messages of another type. A channel that goes on in other memory may be for another.
+    #[inline]
+    fn check(&mut self, event: Result<Event<T>, DecodeError>) -> Result<Event<T>, RecvError> {
+        let header = self.untyped.header();
+        let is_message = matches!(event, Ok(Event::Message(_)) | Err(_));
+        if is_message && header.uuid != self.checked {
+            let wanted = schema::<T>();
+            if !wanted.fits(header) {
+                return Err(RecvError::Schema { found: SchemaId::of(header), wanted });
+            }
+            self.checked = header.uuid;
+        }
+        Ok(event?)
+    }
+}
+
+impl<T, C> Deref for Subscriber<T, C> {
+    type Target = crate::Subscriber;
+
+    fn deref(&self) -> &crate::Subscriber {
+        &self.untyped
+    }
+}
+
+impl<T, C> fmt::Debug for Subscriber<T, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.untyped.fmt(f)
+    }
+}
+
+/// What [`Subscriber::iter`] returns.
+#[derive(Debug)]
+pub struct Iter<'a, T, C> {
+    subscriber: &'a mut Subscriber<T, C>,
+}
+
+impl<T: Schema, C: Codec<T>> Iterator for Iter<'_, T, C> {
+    type Item = Result<Event<T>, RecvError>;
+
+    /// Waits as [`Subscriber::recv`] does. Never `None`: behind an end the next publisher may come.
+    fn next(&mut self) -> Option<Self::Item> {
+        Some(self.subscriber.recv())
+    }
+}
+
+impl SubscriberBuilder {
+    /// As [`open`](Self::open), for a channel of values of fixed layout.
+    ///
+    /// # Errors
+    /// As there, and [`ChannelError::Schema`] for a channel of another schema than the type's.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use zerocopy::{FromBytes, Immutable, IntoBytes};
+    /// #[derive(FromBytes, IntoBytes, Immutable)]
+    /// #[repr(C)]
+    /// struct Price(i64);
+    /// impl shmcast::typed::Schema for Price {
+    ///     const ID: u64 = 9;
+    ///     const NAME: &'static str = "price/1";
+    /// }
+    /// # let publisher = shmcast::Publisher::builder("p").dir(dir.path()).capacity(64 << 10).open_pod::<Price>()?;
+    /// let subscriber = shmcast::Subscriber::builder("p").dir(dir.path()).open_pod::<Price>()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "pod")]
+    pub fn open_pod<T: Schema>(self) -> Result<Subscriber<T, Pod>, ChannelError>
+    where
+        Pod: Codec<T>,
+    {
+        self.open_typed()
+    }
+
+    /// As [`open`](Self::open), for a channel of values of a serde type.
+    ///
+    /// # Errors
+    /// As there, and [`ChannelError::Schema`] for a channel of another schema than the type's.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use serde::{Deserialize, Serialize};
+    /// #[derive(Serialize, Deserialize)]
+    /// struct Halt { reason: String }
+    /// impl shmcast::typed::Schema for Halt {
+    ///     const ID: u64 = 10;
+    ///     const NAME: &'static str = "halt/1";
+    /// }
+    /// # let publisher = shmcast::Publisher::builder("p").dir(dir.path()).capacity(64 << 10).open_serde::<Halt>()?;
+    /// let subscriber = shmcast::Subscriber::builder("p").dir(dir.path()).open_serde::<Halt>()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "serde")]
+    pub fn open_serde<T: Schema>(self) -> Result<Subscriber<T, Serde>, ChannelError>
+    where
+        Serde: Codec<T>,
+    {
+        self.open_typed()
+    }
+
+    fn open_typed<T: Schema, C>(self) -> Result<Subscriber<T, C>, ChannelError> {
+        let untyped = self.schema_of(schema::<T>()).open()?;
+        Ok(Subscriber { checked: untyped.header().uuid, untyped, types: PhantomData })
+    }
+}

@@ -1,0 +1,172 @@
+//! Publishers that die, and the readers who asked to be told: once, after the last message, and never of one that lives.
+
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+mod support;
+
+use nix::sys::signal::Signal;
+use shmcast::{ChannelError, Event, Start, Subscriber, Wait};
+use std::time::{Duration, Instant};
+use support::{Process, SMALL, is_silent, process, publisher, role, role_dir, scratch, subscriber, wait_for};
+
+#[test]
+#[ignore = "plays a part in another test"]
+fn play() {
+    match role().as_deref() {
+        Some("publish") => {
+            let mut publisher = publisher(&role_dir()).capacity(SMALL).open().unwrap();
+            for _ in 0..10 {
+                publisher.publish(&publisher.epoch().to_le_bytes()).unwrap();
+            }
+            std::fs::write(role_dir().join(format!("ready{}", publisher.epoch())), "").unwrap();
+            std::thread::sleep(Duration::from_secs(600));
+        }
+        Some("attach elsewhere") => {
+            let refused = subscriber(&role_dir()).watch_publisher(true).page(false).open().unwrap_err();
+            assert!(matches!(refused, ChannelError::Os { .. }), "{refused:?}");
+            assert!(refused.to_string().contains("watch the publisher by"), "{refused}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn event(subscriber: &mut Subscriber) -> Option<Event<'_>> {
+    subscriber.recv_deadline(Instant::now() + Duration::from_secs(20)).unwrap()
+}
+
+/// Everything that a publisher of this epoch has published, and nothing else.
+fn receive_all(subscriber: &mut Subscriber, epoch: u64) {
+    for _ in 0..10 {
+        match event(subscriber) {
+            Some(Event::Message(m)) => assert_eq!(m.payload, epoch.to_le_bytes()),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_publisher_that_is_killed_is_told_once_behind_its_last_message() {
+    for wait in [Wait::Spin, Wait::Yield, Wait::Backoff, Wait::Sleep(Duration::from_millis(1))] {
+        let dir = scratch();
+        let mut readers: Vec<Subscriber> = Vec::new();
+        for epoch in 1..=3 {
+            let publishing = Process::start(process("publish", dir.path()));
+            let ready = dir.path().join(format!("ready{epoch}"));
+            wait_for("publisher", || ready.exists().then_some(()));
+            for reader in &mut readers {
+                assert_eq!(event(reader), Some(Event::NewEpoch { epoch }), "{wait:?}");
+                receive_all(reader, epoch);
+                // It lives, also while it is stopped.
+                publishing.signal(Signal::SIGSTOP);
+                assert_eq!(reader.recv_deadline(Instant::now() + Duration::from_millis(60)).unwrap(), None);
+                publishing.signal(Signal::SIGCONT);
+            }
+            let builder = subscriber(dir.path()).wait(wait).start(Start::Oldest);
+            publishing.kill();
+            if epoch == 1 {
+                readers.push(builder.clone().watch_publisher(true).open().unwrap());
+                receive_all(&mut readers[0], epoch);
+                let mut unasked = builder.open().unwrap();
+                receive_all(&mut unasked, epoch);
+                assert!(is_silent(&mut unasked), "nobody is told who did not ask");
+            }
+            for reader in &mut readers {
+                assert_eq!(event(reader), Some(Event::PublisherGone { epoch }), "{wait:?}");
+                assert_eq!(reader.recv_deadline(Instant::now() + Duration::from_millis(60)).unwrap(), None);
+            }
+        }
+        // Who only polls learns of it as well.
+        let mut late = subscriber(dir.path()).watch_publisher(true).open().unwrap();
+        let told = wait_for("word of the death", || late.try_recv().unwrap().map(|event| event.into_owned()));
+        assert_eq!(told, Event::PublisherGone { epoch: 3 }.into_owned());
+        let mut late = subscriber(dir.path()).watch_publisher(true).open().unwrap();
+        let mut buffer = [0; 64];
+        let told = wait_for("word of the death", || {
+            late.try_recv_into(&mut buffer).unwrap().map(|event| event.into_owned())
+        });
+        assert_eq!(told, Event::PublisherGone { epoch: 3 }.into_owned());
+    }
+}
+
+#[test]
+fn a_publisher_that_closes_has_not_died() {
+    let dir = scratch();
+    let mut first = publisher(dir.path()).capacity(SMALL).open().unwrap();
+    let mut reader = subscriber(dir.path()).watch_publisher(true).open().unwrap();
+    for epoch in 2..100 {
+        first.publish(b"x").unwrap();
+        first.close();
+        assert!(matches!(event(&mut reader), Some(Event::Message(_))));
+        assert_eq!(event(&mut reader), Some(Event::End));
+        if epoch % 20 == 0 {
+            assert!(is_silent(&mut reader));
+        }
+        first = publisher(dir.path()).open().unwrap();
+        assert_eq!(event(&mut reader), Some(Event::NewEpoch { epoch }));
+    }
+}
+
+/// Publishers come and go as fast as they can: whoever is said to have died had died, and nobody is said to have twice.
+#[test]
+fn nobody_is_buried_alive() {
+    let dir = scratch();
+    let mut reader = subscriber(dir.path());
+    reader = reader.watch_publisher(true).wait(Wait::Spin);
+    let mut alive = publisher(dir.path()).capacity(SMALL).open().unwrap();
+    let mut reader = reader.open().unwrap();
+    let path = dir.path().to_owned();
+    let publishing = std::thread::spawn(move || {
+        let mut died = Vec::new();
+        for turn in 0..300u64 {
+            alive.publish(&alive.epoch().to_le_bytes()).unwrap();
+            if turn % 3 == 0 {
+                died.push(alive.epoch());
+                die(alive);
+                if turn % 30 == 0 {
+                    std::thread::sleep(Duration::from_millis(25));
+                }
+            } else {
+                alive.close();
+            }
+            alive = publisher(&path).open().unwrap();
+        }
+        alive.close();
+        died
+    });
+    let (mut told, mut epoch) = (Vec::new(), 1);
+    loop {
+        match event(&mut reader).expect("there is more") {
+            Event::PublisherGone { epoch: gone } => {
+                assert_eq!(gone, epoch, "told behind its own messages, before its successor");
+                told.push(gone);
+            }
+            Event::NewEpoch { epoch: new } => epoch = new,
+            Event::Message(m) => assert_eq!(m.payload, epoch.to_le_bytes()),
+            Event::End if epoch == 301 => break,
+            Event::End => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    let died = publishing.join().unwrap();
+    assert!(told.iter().all(|epoch| died.contains(epoch)), "{told:?}");
+    assert!(told.is_sorted_by(|a, b| a < b), "{told:?}");
+    assert!(told.len() >= 5, "those after whom nobody came for a while are told: {told:?}");
+}
+
+/// As if the process had been killed: nothing is closed.
+fn die(publisher: shmcast::Publisher) {
+    let died = std::thread::Builder::new().name("dying".into()).spawn(move || {
+        let _publisher = publisher;
+        std::panic::resume_unwind(Box::new("dies without a word"));
+    });
+    assert!(died.unwrap().join().is_err());
+}
+
+#[test]
+fn one_who_may_not_see_the_lock_is_told_so_at_once() {
+    let dir = scratch();
+    let path = dir.path();
+    std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let _publisher = publisher(path).capacity(SMALL).mode(0o755).open().unwrap();
+    support::as_nobody("one_who_may_not_see_the_lock", &[], "attach elsewhere", path);
+}

@@ -1,0 +1,300 @@
+//! Receiving from several channels at once, and choosing among the messages of one. Parked readers and event loops are in the
+//! daemon's tests.
+
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+mod support;
+
+use shmcast::{Event, Lapped, Mark, Publisher, Select, Start, Subscriber, Wait};
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+use support::{SMALL, scratch};
+
+fn publish(publisher: &mut Publisher, count: u64) {
+    for _ in 0..count {
+        publisher.publish(&publisher.next_sequence().to_le_bytes()).unwrap();
+    }
+}
+
+/// So many channels in a directory, each with one subscriber.
+fn ends(dir: &std::path::Path, count: usize) -> (Vec<Publisher>, Vec<Subscriber>) {
+    let name = |i| format!("t{i}");
+    let publishers = (0..count).map(|i| Publisher::builder(name(i)).dir(dir).capacity(SMALL).open().unwrap());
+    let publishers: Vec<_> = publishers.collect();
+    let open = |i| Subscriber::builder(name(i)).dir(dir).start(Start::Oldest).open().unwrap();
+    (publishers, (0..count).map(open).collect())
+}
+
+fn select(wait: Wait, subscribers: Vec<Subscriber>) -> Select {
+    let mut select = Select::new(wait);
+    for (i, subscriber) in subscribers.into_iter().enumerate() {
+        assert_eq!(select.add(subscriber).unwrap(), i);
+    }
+    select
+}
+
+#[test]
+fn every_way_of_waiting_receives_everything_in_order() {
+    const MESSAGES: u64 = 300;
+    for wait in [
+        Wait::Spin,
+        Wait::Burst,
+        Wait::SpinThenYield(10),
+        Wait::Yield,
+        Wait::Backoff,
+        Wait::Sleep(Duration::from_micros(50)),
+        // Files wake nobody: it looks every millisecond.
+        Wait::Park,
+    ] {
+        let dir = scratch();
+        let (publishers, subscribers) = ends(dir.path(), 3);
+        let mut select = select(wait, subscribers);
+        let publishing = std::thread::spawn(move || {
+            let mut publishers = publishers;
+            for turn in 0..MESSAGES {
+                for publisher in &mut publishers {
+                    publish(publisher, 1);
+                }
+                if turn % 50 == 0 {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            }
+        });
+        let (mut next, mut ends) = ([1; 3], 0);
+        while ends < 3 {
+            let found = select.recv_deadline(Instant::now() + Duration::from_secs(30)).unwrap();
+            match found.expect("events come") {
+                (i, Event::Message(m)) => {
+                    assert_eq!(m.sequence, next[i], "{wait:?}, channel {i}");
+                    assert_eq!(m.payload, m.sequence.to_le_bytes());
+                    next[i] += 1;
+                }
+                (_, Event::End) => ends += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(next, [MESSAGES + 1; 3], "{wait:?}");
+        publishing.join().unwrap();
+    }
+}
+
+#[test]
+fn a_busy_channel_keeps_nobody_waiting_for_more_than_one_of_its_events() {
+    let dir = scratch();
+    let (mut publishers, subscribers) = ends(dir.path(), 4);
+    publish(&mut publishers[1], 200);
+    for quiet in [0, 2, 3] {
+        publish(&mut publishers[quiet], 10);
+    }
+    let mut select = select(Wait::Spin, subscribers);
+    let mut order = Vec::new();
+    while let Some((i, event)) = select.try_recv().unwrap() {
+        assert!(matches!(event, Event::Message(_)), "{event:?}");
+        order.push(i);
+    }
+    assert_eq!(order.len(), 230);
+    assert_eq!(order[..40], [0, 1, 2, 3].repeat(10), "as long as all have something, they take turns");
+    assert!(order[40..].iter().all(|i| *i == 1));
+    // One that has something again is next but for those behind the one that was last.
+    publish(&mut publishers[1], 5);
+    assert!(matches!(select.try_recv().unwrap(), Some((1, _))));
+    publish(&mut publishers[0], 1);
+    let next: Vec<_> = (0..2).map(|_| select.try_recv().unwrap().unwrap().0).collect();
+    assert_eq!(next, [0, 1]);
+}
+
+#[test]
+fn a_deadline_passes_with_nothing_and_events_are_of_their_channel() {
+    let dir = scratch();
+    let (mut publishers, subscribers) = ends(dir.path(), 2);
+    for wait in [Wait::Spin, Wait::Yield, Wait::Sleep(Duration::from_secs(3600)), Wait::Park] {
+        let mut select = Select::new(wait);
+        let open = |i| Subscriber::builder(format!("t{i}")).dir(dir.path()).open().unwrap();
+        select.add(open(0)).unwrap();
+        select.add(open(1)).unwrap();
+        let start = Instant::now();
+        let deadline = start + Duration::from_millis(20);
+        assert_eq!(select.recv_deadline(deadline).unwrap(), None, "{wait:?}");
+        assert!(Instant::now() >= deadline && start.elapsed() < Duration::from_secs(20), "{wait:?}");
+    }
+    let mut select = select(Wait::Yield, subscribers);
+    publish(&mut publishers[1], 3000);
+    let oldest = match select.recv().unwrap() {
+        (1, Event::Lapped(Lapped { missed, resumed_at })) => {
+            assert_eq!(missed + 1, resumed_at);
+            resumed_at
+        }
+        other => panic!("{other:?}"),
+    };
+    select.get_mut(1).unwrap().seek(oldest + 7).unwrap();
+    assert!(matches!(select.recv().unwrap(), (1, Event::Message(m)) if m.sequence == oldest + 7));
+    assert!(select.get(2).is_none());
+    let subscribers = select.into_subscribers();
+    assert_eq!([&subscribers[0], &subscribers[1]].map(Subscriber::next_sequence), [1, oldest + 8]);
+}
+
+#[test]
+#[should_panic(expected = "would wait for ever")]
+fn nobody_waits_for_nobody() {
+    let _ = Select::new(Wait::Yield).recv();
+}
+
+/// One that is damaged is named, each time that its turn comes; the others go on.
+#[test]
+fn one_that_fails_does_not_hold_up_the_others() {
+    let dir = scratch();
+    let (mut publishers, subscribers) = ends(dir.path(), 2);
+    let mut select = select(Wait::Yield, subscribers);
+    // Replaced by another: there is nothing more for its reader.
+    drop(publishers.remove(0));
+    let _anew = Publisher::builder("t0").dir(dir.path()).anew().open().unwrap();
+    assert!(matches!(select.recv(), Ok((0, Event::End))));
+    publish(&mut publishers[0], 100);
+    let (mut failed, mut received) = (0, 0);
+    while received < 100 {
+        match select.recv() {
+            Ok((1, Event::Message(_))) => received += 1,
+            Err(e) if e.index == 0 => failed += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    // Found out by the slow look, which comes only where nothing else does.
+    let failure = select.recv().unwrap_err();
+    assert_eq!((failure.index, failure.source), (0, shmcast::RecvError::Superseded), "{failed} before");
+    assert!(failure.to_string().contains("subscriber 0"), "{failure}");
+}
+
+#[test]
+fn a_batch_that_is_stopped_goes_on_behind_the_event_where_it_stopped() {
+    for (length, page) in [(8, true), (8, false), (700, true)] {
+        let dir = scratch();
+        let mut publisher = Publisher::builder("t").dir(dir.path()).capacity(4 * SMALL).open().unwrap();
+        let builder = Subscriber::builder("t").dir(dir.path()).page(page).record_latency(page);
+        let mut subscriber = builder.open().unwrap();
+        for _ in 0..300 {
+            publisher.publish(&vec![7; length]).unwrap();
+        }
+        let mut next = 1;
+        // In the middle of a run, at its ends, and at the first.
+        for stop in [1, 2, 17, 18, 31, 32, 33, 64, 65, 100, 299] {
+            let before = next;
+            let handed = subscriber.recv_batch(1000, |event| {
+                let Event::Message(m) = event else { panic!("{event:?}") };
+                assert_eq!((m.sequence, m.payload.len()), (next, length));
+                next += 1;
+                if m.sequence == stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+            assert_eq!(handed.unwrap() as u64, next - before, "{length} B, to {stop}");
+            assert_eq!((next, subscriber.next_sequence()), (stop + 1, stop + 1), "{length} B");
+        }
+        // Events that are no messages stop as well.
+        publisher.gap(310).unwrap();
+        publisher.publish(b"x").unwrap();
+        let mut events = Vec::new();
+        let handed = subscriber.recv_batch(1000, |event| {
+            events.push(event.into_owned());
+            if events.len() == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        assert_eq!(handed.unwrap(), 2);
+        assert!(matches!(events[1], shmcast::OwnedEvent::Gap { from: 301, to: 310 }), "{events:?}");
+        assert_eq!(subscriber.recv_batch(1000, |_| ()).unwrap(), 1);
+        if page {
+            let channel = shmcast::Directory::at(dir.path()).channel("t").unwrap();
+            let stats = &channel.readers[0].stats;
+            assert_eq!((stats.received, stats.missed, stats.place.sequence), (301, 10, 312));
+        }
+    }
+}
+
+fn tagged(publisher: &mut Publisher, tag: u16) {
+    publisher.publish_with(&tag.to_le_bytes(), Mark { tag, key: false }).unwrap();
+}
+
+#[test]
+fn only_messages_of_the_tags_asked_for_are_handed_out_by_every_way_of_receiving() {
+    let dir = scratch();
+    let mut publisher = Publisher::builder("t").dir(dir.path()).capacity(4 * SMALL).open().unwrap();
+    let builder = Subscriber::builder("t").dir(dir.path());
+    let [mut waits, mut polls, mut batches, mut copies] =
+        std::array::from_fn(|_| builder.clone().tags([3, u16::MAX]).open().unwrap());
+    let mut nothing = builder.clone().tags([]).open().unwrap();
+    for tag in [1, 3, 2, 2, u16::MAX, 3, 0] {
+        tagged(&mut publisher, tag);
+    }
+    publisher.gap(20).unwrap();
+    tagged(&mut publisher, 2);
+    tagged(&mut publisher, 3);
+    tagged(&mut publisher, 2);
+    publisher.close();
+    let word = |event: Event<'_>| match event {
+        Event::Message(m) => {
+            assert_eq!(m.payload, m.tag.to_le_bytes());
+            m.sequence
+        }
+        Event::Gap { from: 8, to: 20 } => 1000,
+        Event::End => 2000,
+        other => panic!("{other:?}"),
+    };
+    let due = [2, 5, 6, 1000, 22, 2000];
+    let mut heard: [Vec<u64>; 5] = Default::default();
+    for _ in due {
+        heard[0].push(word(waits.recv().unwrap()));
+    }
+    while let Some(event) = polls.try_recv().unwrap() {
+        heard[1].push(word(event));
+    }
+    while batches.recv_batch(2, |event| heard[2].push(word(event))).unwrap() > 0 {}
+    let mut buffer = [0; 8];
+    while let Some(event) = copies.try_recv_into(&mut buffer).unwrap() {
+        heard[3].push(match event {
+            Event::Message(m) => m.sequence,
+            other => word(other),
+        });
+    }
+    while let Some(event) = nothing.try_recv().unwrap() {
+        heard[4].push(word(event));
+    }
+    assert_eq!(heard[..4], [due, due, due, due]);
+    assert_eq!(heard[4], [1000, 2000]);
+    // All of them have received all of it, whatever they handed out.
+    let channel = shmcast::Directory::at(dir.path()).channel("t").unwrap();
+    assert_eq!(channel.readers.len(), 5);
+    for reader in &channel.readers {
+        assert_eq!((reader.stats.received, reader.stats.missed, reader.stats.place.sequence), (10, 13, 24));
+    }
+}
+
+/// Losses are counted over all messages, and a wait that passes messages over keeps its deadline.
+#[test]
+fn losses_are_told_whatever_the_tag_of_what_was_lost() {
+    let dir = scratch();
+    let mut publisher = Publisher::builder("t").dir(dir.path()).capacity(SMALL).open().unwrap();
+    let mut subscriber = Subscriber::builder("t").dir(dir.path()).tags([9]).open().unwrap();
+    for _ in 0..5000 {
+        tagged(&mut publisher, 1);
+    }
+    tagged(&mut publisher, 9);
+    let Event::Lapped(Lapped { missed, resumed_at }) = subscriber.recv().unwrap() else { panic!() };
+    assert_eq!(missed + 1, resumed_at);
+    assert!(matches!(subscriber.recv().unwrap(), Event::Message(m) if m.sequence == 5001));
+    let stats = &shmcast::Directory::at(dir.path()).channel("t").unwrap().readers[0].stats;
+    assert_eq!((stats.missed, stats.received), (missed, 5001 - missed));
+
+    let publishing = std::thread::spawn(move || {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(200) {
+            tagged(&mut publisher, 1);
+            std::thread::yield_now();
+        }
+        std::mem::forget(publisher);
+    });
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(100) {
+        match subscriber.recv_deadline(Instant::now() + Duration::from_millis(5)).unwrap() {
+            None | Some(Event::Lapped(_)) => {}
+            Some(other) => panic!("{other:?}"),
+        }
+    }
+    assert!(start.elapsed() < Duration::from_secs(20));
+    publishing.join().unwrap();
+}
