@@ -56,7 +56,8 @@ pub(super) fn check(history: &History, lives: &Lives, findings: &mut Findings) {
             reader,
             expected: reader.next,
             life: None,
-            since: reader.subscribing,
+            // A publisher that came while this reader was being let in may have been first.
+            since: reader.at,
             is_first: true,
             is_new_here: true,
             last: None,

@@ -199,7 +199,9 @@ fn a_message_that_says_nothing_is_of_the_epoch_that_was_told() {
     let empty = Fact::Odd { sequence, length: 0, tag: 0, key: false, head: String::new() };
     let bytes = total_bytes(first(second, 1), 5, Sizes::Tiny, LARGEST);
     let rest = Fact::Got { sequence: sequence + 1, first: first(second, 1), count: 5, bytes };
-    history.add_actor("r", at(2000, reads(vec![Fact::NewEpoch { epoch: 2 }, empty, rest])));
+    let sought = [Fact::Seeking { to: sequence }, Fact::Sought { error: None }];
+    let seen = sought.into_iter().chain([Fact::NewEpoch { epoch: 2 }, empty, rest]);
+    history.add_actor("r", at(2000, reads(seen.collect())));
     let found: Vec<_> = judge_history(&history).into_iter().map(|violation| violation.name).collect();
     assert_eq!(found, Vec::<String>::new());
 }
