@@ -2,8 +2,8 @@
 //!
 //! A **channel** is a named stream of messages with one publisher. It lives in a shared-memory **segment**: the
 //! publisher writes records into a ring, and each reader polls the place where the next one will appear, through a map
-//! that the kernel lets it only read. No copy per reader, no system call, no lock; the hundredth reader costs the
-//! publisher nothing.
+//! that the kernel lets it only read. There is no copy per reader, no system call and no lock, and the hundredth reader
+//! costs the publisher nothing.
 //!
 //! ```
 //! # let dir = tempfile::tempdir()?;
@@ -26,7 +26,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What to expect:
+//! Properties:
 //! * **Loss is a result.** A reader that is overtaken gets [`Event::Lapped`] with the exact count; nothing is skipped
 //!   in silence. The publisher never waits for anybody.
 //! * **Crashes are survived.** When a publisher dies, the kernel frees its lock; the next one takes the same segment
@@ -34,7 +34,7 @@
 //! * **Readers outnumbering cores** should use [`Wait::Yield`]; readers with a core each, [`Wait::Spin`]; readers that
 //!   may be some microseconds late and should cost nothing meanwhile, [`Wait::Park`] or, in an event loop,
 //!   `Subscriber::recv_async` (feature `tokio`).
-// A library has no terminal.
+// A library must not print.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod clock;
