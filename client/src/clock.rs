@@ -94,7 +94,7 @@ impl Clock {
     }
 }
 
-/// Counts ticks over 20 ms of CLOCK_MONOTONIC. The result is exact to a few parts in a million.
+/// Counts ticks over 20 ms of CLOCK_MONOTONIC: good to a few parts in a million.
 fn measure_hz() -> u64 {
     let (start_ns, start) = simultaneous();
     std::thread::sleep(Duration::from_millis(20));

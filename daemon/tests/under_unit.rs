@@ -132,7 +132,7 @@ fn a_parked_reader_is_woken_for_each_message() {
     reading.join().unwrap();
 }
 
-/// The arguments with which each verb runs. `None` for verbs that use no daemon.
+/// What each verb is played with. `None` for those that ask no daemon anything.
 const VERBS: [(&str, Option<&str>); 16] = [
     ("demo", None),
     ("pub", Some("pub a")),

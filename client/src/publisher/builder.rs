@@ -92,9 +92,9 @@ impl PublisherBuilder {
         self
     }
 
-    /// The preparation of the memory; all of it by default. A step that the kernel refuses does not stop the start; it
-    /// is in [`Publisher::preparation`]. For the quickest start, leave out [`huge_pages`](Preparation::huge_pages), the
-    /// slowest step.
+    /// What to do to the memory first: everything by default. What was refused is in
+    /// [`Publisher::preparation`] and stops nothing. For the quickest start, leave out
+    /// [`huge_pages`](Preparation::huge_pages), the slowest part.
     pub fn prepare(mut self, preparation: Preparation) -> Self {
         self.preparation = preparation;
         self
@@ -124,9 +124,10 @@ impl PublisherBuilder {
     /// Opens the channel: makes it, or takes over the existing one. After a takeover the epoch is the next one and the
     /// sequence goes on, whether the last publisher closed the channel or died. Attached readers stay attached.
     ///
-    /// Takes time in proportion to the capacity: about 0.6 ms a MiB for page faults, and another 2.5 ms a MiB for huge
-    /// pages. After a second, no further huge page is begun. It can take longer if real-time threads leave the kernel
-    /// no core; see [`prepare`](Self::prepare). The first call in a process also measures the clock.
+    /// Takes time in proportion to the capacity: about 0.6 ms a MiB for page faults, and another 2.5 ms for huge pages,
+    /// of
+    /// which no new one is begun after a second. Beside real-time threads that leave the kernel no core this can be
+    /// longer; see [`prepare`](Self::prepare). The first in a process also measures the clock.
     ///
     /// # Errors
     /// [`ChannelError::InUse`] with the holder while another publisher lives. [`ChannelError::NotAChannel`] for a

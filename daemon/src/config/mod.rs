@@ -29,7 +29,7 @@ pub use host::Host;
 pub use source::{Position, Positions, Problem};
 pub use warnings::Warning;
 
-/// A configuration file that has every field at its default, with an explanation.
+/// A configuration file with every field at its default, and explained.
 pub const DEFAULT_CONFIG: &str = include_str!("../../../systemd/shmcast.toml");
 
 /// Size limit of a configuration file, in bytes.
