@@ -124,8 +124,7 @@ impl PublisherBuilder {
     /// Opens the channel: makes it, or takes over the existing one. After a takeover the epoch is the next one and the
     /// sequence goes on, whether the last publisher closed the channel or died. Attached readers stay attached.
     ///
-    /// Takes time in proportion to the capacity: about 0.6 ms a MiB for page faults, and another 2.5 ms for huge pages,
-    /// of
+    /// Takes time in proportion to the capacity: about 0.6 ms a MiB for page faults, and another 2.5 ms for huge pages, of
     /// which no new one is begun after a second. Beside real-time threads that leave the kernel no core this can be
     /// longer; see [`prepare`](Self::prepare). The first in a process also measures the clock.
     ///
