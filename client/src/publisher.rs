@@ -19,7 +19,7 @@ use std::ops::{Deref, DerefMut, Range};
 
 pub use builder::{DEFAULT_CAPACITY, PublisherBuilder};
 
-/// How much of a buffer for one message is touched before the first.
+/// Bytes of a buffer for one message that are touched before the first message.
 pub(crate) const TOUCHED_BYTES: usize = 64 << 10;
 
 /// Publishes messages into a channel: one publisher a channel, any number of readers.
@@ -53,13 +53,13 @@ pub struct Publisher {
     /// Claims are written here and copied into the ring in one burst.
     staging: Box<[u8]>,
     steps: Vec<Step>,
-    /// Held until the writer is done; the kernel lets go of it if we die.
+    /// Held until the writer is done. The kernel releases it if we die.
     lock: Held,
-    /// Our place at the daemon's table, where a daemon owns the channel.
+    /// The attachment to the daemon, if a daemon owns the channel.
     hosted: Option<Hosted>,
 }
 
-/// A publisher's place at a daemon's table.
+/// A publisher's attachment to a daemon.
 struct Hosted {
     attachment: Attachment,
     charter: Charter,
@@ -75,10 +75,10 @@ impl Hosted {
     }
 }
 
-/// What a publisher says about one message besides its payload.
+/// The properties that a publisher gives a message besides its payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Mark {
-    /// For the publisher's own use, handed to every reader: a message type, say.
+    /// A number for the publisher's own use, such as a message type. Every reader gets it.
     pub tag: u16,
     /// Whether a reader that lost its place may start afresh from this message, as from a snapshot.
     pub key: bool,
@@ -239,7 +239,7 @@ impl Publisher {
     }
 
     /// Closes the channel: readers get everything published so far, and then the end of the stream. The same as
-    /// dropping, said aloud.
+    /// dropping it.
     pub fn close(self) {}
 
     /// Tells readers that the messages from the next one up to `to` will never come; the next message published gets
@@ -368,7 +368,7 @@ impl Claim<'_> {
     /// published then.
     ///
     /// # Panics
-    /// When `length` exceeds what was claimed.
+    /// If `length` exceeds the claimed length.
     pub fn commit(self, length: usize) -> Result<u64, PublishError> {
         assert!(length <= self.length, "commit of {length} B exceeds the claim of {} B", self.length);
         self.publisher.check_not_cut_off()?;
@@ -376,7 +376,7 @@ impl Claim<'_> {
         Ok(writer.publish(&staging[..length], self.mark.tag, self.mark.key, clock.now())?)
     }
 
-    /// Publishes nothing. The same as dropping, said aloud.
+    /// Publishes nothing. The same as dropping the claim.
     pub fn abort(self) {}
 }
 

@@ -7,7 +7,7 @@
 use crate::message::Message;
 use thiserror::Error;
 
-/// Why a payload is not a value of the type asked for.
+/// The reason why a payload is not a value of the type that was asked for.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DecodeError {
@@ -47,12 +47,12 @@ pub enum DecodeError {
     Postcard {
         /// The message.
         sequence: u64,
-        /// What postcard says.
+        /// The error of postcard.
         source: postcard::Error,
     },
 }
 
-/// Why a value could not be published.
+/// The reason why a value could not be published.
 #[cfg(feature = "serde")]
 #[derive(Debug, Error)]
 #[non_exhaustive]
