@@ -53,7 +53,7 @@ pub struct Publisher {
     /// Claims are written here and copied into the ring in one burst.
     staging: Box<[u8]>,
     steps: Vec<Step>,
-    /// Held until the writer is done. The kernel releases it if we die.
+    /// Held until the writer is done; the kernel lets go of it if we die.
     lock: Held,
     /// The attachment to the daemon, if a daemon owns the channel.
     hosted: Option<Hosted>,
@@ -239,7 +239,7 @@ impl Publisher {
     }
 
     /// Closes the channel: readers get everything published so far, and then the end of the stream. The same as
-    /// dropping it.
+    /// dropping, said aloud.
     pub fn close(self) {}
 
     /// Tells readers that the messages from the next one up to `to` will never come; the next message published gets
@@ -368,7 +368,7 @@ impl Claim<'_> {
     /// published then.
     ///
     /// # Panics
-    /// If `length` exceeds the claimed length.
+    /// When `length` exceeds what was claimed.
     pub fn commit(self, length: usize) -> Result<u64, PublishError> {
         assert!(length <= self.length, "commit of {length} B exceeds the claim of {} B", self.length);
         self.publisher.check_not_cut_off()?;
@@ -376,7 +376,7 @@ impl Claim<'_> {
         Ok(writer.publish(&staging[..length], self.mark.tag, self.mark.key, clock.now())?)
     }
 
-    /// Publishes nothing. The same as dropping the claim.
+    /// Publishes nothing. The same as dropping, said aloud.
     pub fn abort(self) {}
 }
 

@@ -166,7 +166,7 @@ impl Buffer {
     }
 }
 
-/// An event without its payload, as it is before the buffer is lent out.
+/// An event without its payload: what is known before the buffer is lent out.
 enum Outcome {
     Message(Copied),
     Other(Event<'static>),
@@ -412,7 +412,7 @@ impl Subscriber {
                     self.note_received(copied.time);
                     return Ok(Some(Event::Message(message(copied, self.buffer.payload()))));
                 }
-                // On a strict channel, the message may be void.
+                // Of a strict channel, it may be void.
                 Glance::Message(copied) => self.admit_message(copied)?,
                 Glance::Nothing if self.is_all_in_the_ring() => None,
                 Glance::Nothing => self.take(Poll::Empty, 0)?,

@@ -7,7 +7,7 @@
 use crate::message::Message;
 use thiserror::Error;
 
-/// The reason why a payload is not a value of the type that was asked for.
+/// Why a payload is not a value of the type asked for.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DecodeError {
