@@ -81,7 +81,7 @@ impl HostedSpec {
     }
 }
 
-/// A segment in the host's hands.
+/// The host's end of a segment.
 #[derive(Debug)]
 pub struct HostedSegment {
     file: File,
@@ -160,7 +160,7 @@ impl HostedSegment {
         })
     }
 
-    /// Tells readers that the channel does not go on in this segment. Its publisher must have gone.
+    /// Tells readers that the channel does not go on in this segment. Its publisher must have ended.
     pub fn supersede(&self) {
         if self.segment.access() == Access::Write {
             self.segment.supersede();
@@ -244,7 +244,7 @@ impl HostedSegment {
     }
 }
 
-/// A reader page in the host's hands.
+/// The host's end of a reader page.
 #[derive(Debug)]
 pub struct HostedPage {
     file: File,

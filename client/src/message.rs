@@ -11,16 +11,16 @@ pub struct Message<'a> {
     pub payload: &'a [u8],
     /// Its number in the channel, from 1; the same on every host.
     pub sequence: u64,
-    /// The publisher's own mark.
+    /// The tag that the publisher gave it; see [`Mark::tag`](crate::Mark::tag).
     pub tag: u16,
-    /// Whether a reader may start afresh from it.
+    /// Whether a reader that lost its place may start again from it; see [`Mark::key`](crate::Mark::key).
     pub key: bool,
     /// The time of its publication: the low 48 bits of the channel's clock, for
     /// [`Clock::ns_since`](crate::Clock::ns_since).
     pub time: u64,
 }
 
-/// The next thing in a channel's stream.
+/// The next event in a channel's stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event<'a> {
@@ -37,7 +37,7 @@ pub enum Event<'a> {
     },
     /// Another publisher took over. Sequences continue.
     NewEpoch {
-        /// Its incarnation.
+        /// The epoch of the new publisher.
         epoch: u64,
     },
     /// The remote publisher behind a bridge began a new session.

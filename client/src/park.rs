@@ -36,7 +36,7 @@ pub(crate) const LONGEST_NAP: Duration = Duration::from_millis(100);
 /// Pause between two looks of a reader that nobody would wake, because its daemon is gone or it has none.
 pub(crate) const ALONE: Duration = Duration::from_millis(1);
 
-/// The reader's end.
+/// The reader's end of parking.
 #[derive(Debug)]
 pub(crate) struct Parking {
     bell: UnixStream,

@@ -1,6 +1,6 @@
 //! Bridges that daemons carry. Three hosts, which are network namespaces with a daemon each, are connected in a circle.
 //!
-//! Needs root and the `ip` command; without them each test says so by name.
+//! The tests need root and the `ip` command; without them each prints its name as skipped.
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 

@@ -39,7 +39,7 @@ pub struct ChannelInfo {
 pub struct ChannelDetail {
     /// The immutable header.
     pub header: Header,
-    /// Incarnations of the publisher so far.
+    /// The epoch: the number of publishers so far.
     pub epoch: u64,
     /// The publisher's state; `None` before the first publisher took the segment.
     pub state: Option<State>,

@@ -32,7 +32,7 @@ pub enum Cut {
     Void,
 }
 
-/// A channel's charter in the host's hands.
+/// The host's end of a channel's charter.
 #[derive(Debug)]
 pub struct HostedCharter {
     file: File,
@@ -76,7 +76,7 @@ impl HostedCharter {
         Some(Generation { generation, first, restarted, strict: is_strict })
     }
 
-    /// Notes that a publisher was let in.
+    /// Notes in the charter that a publisher was let in.
     pub fn grant(&mut self) {
         self.charter.grant();
     }

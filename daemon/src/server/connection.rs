@@ -36,11 +36,11 @@ const STARTING: Duration = Duration::from_secs(2);
 /// Readers reported in one packet.
 const READERS_A_PACKET: usize = 64;
 
-/// Why a connection ends.
+/// The reason why a connection ends.
 enum End {
     /// The client left.
     HangUp,
-    /// The client was told why, and is cut off.
+    /// The client got a refusal, and is cut off.
     CutOff,
     /// The socket failed, or the client does not read.
     Broken(io::Error),

@@ -41,7 +41,7 @@ struct User {
 /// The lines that were left out since the last summary.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// How many lines.
+    /// The number of lines.
     pub total: u64,
     /// The most frequent of them: uid, event or refusal, count.
     pub named: Vec<(u32, &'static str, u64)>,

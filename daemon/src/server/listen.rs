@@ -22,7 +22,7 @@ pub(super) struct Place {
     _lock: File,
 }
 
-/// Listens at `path`, with permissions `mode`. The socket is the daemon's for as long as the place is kept.
+/// Listens at `path`, with permissions `mode`. The path belongs to this daemon until the returned place is dropped.
 ///
 /// # Errors
 /// If a daemon listens there, or if the file there is not a daemon's leftover.

@@ -75,9 +75,9 @@ pub struct Shared {
     pub events: Events,
     /// The bridges to other hosts.
     pub bridges: Bridges,
-    /// Grows with each start.
+    /// A number that grows with each start of the daemon.
     pub instance: u64,
-    /// When this daemon started.
+    /// The time at which this daemon started.
     pub started: Instant,
 }
 
@@ -115,7 +115,7 @@ impl Shared {
     }
 }
 
-/// Where the daemon finds its configuration and its socket.
+/// The paths of the daemon's configuration and socket.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The configuration file, for reloads.

@@ -104,7 +104,8 @@ impl Traffic {
         self.readers.iter().chain([&self.publisher]).map(of).collect()
     }
 
-    /// Ends the publisher, lets the readers come to the end, and asserts that each has all of it, whole.
+    /// Ends the publisher, lets the readers read to the end, and asserts that each has received all messages,
+    /// undamaged.
     pub(crate) fn end(mut self, what: &str) {
         fs::write(self.dir.path().join("stop"), "").unwrap();
         let [published, took_ms, ..] = self.report("publisher")[..] else { panic!("no report") };

@@ -22,7 +22,7 @@ pub(super) struct Channel {
     /// The segment that the charter names. `None` if it was lost with the earlier daemon and no program has brought it
     /// back yet.
     current: Option<HostedSegment>,
-    /// Memory that was made for the next generation. A channel without current memory has this.
+    /// Memory that was made for the next generation. A channel without current memory always has a spare.
     spare: Option<HostedSegment>,
     pub(super) publisher: Option<Attached>,
     pub(super) readers: BTreeMap<ConnectionId, Reader>,
@@ -212,7 +212,7 @@ impl Channel {
         let is_restart = generation.restarted == generation.generation;
         if !(is_restart && fault!("restart_tells_no_reader")) {
             for (reader, descriptors) in self.readers.values().zip(descriptors) {
-                // One that has hung up needs no word.
+                // A reader that has hung up needs no notice.
                 let notice = Notice { reply: Reply::Moved(generation), descriptors: descriptors.into() };
                 let _ = reader.notices.send(notice);
             }
@@ -229,7 +229,7 @@ impl Channel {
     /// goes on.
     pub(super) fn cut_off(&mut self) -> Option<Attached> {
         let from = self.publisher.take()?;
-        // One that has hung up needs no word.
+        // A publisher that has hung up needs no notice.
         let _ = from.notices.send(Notice { reply: Reply::CutOff {}, descriptors: Vec::new() });
         Some(from)
     }
