@@ -1,4 +1,4 @@
-//! The clock that stamps messages: the CPU's invariant counter where there is one, else CLOCK_MONOTONIC.
+//! The clock that stamps messages: the CPU's invariant counter if it has one, else CLOCK_MONOTONIC.
 //!
 //! The publisher that makes a channel picks the clock and writes kind and rate into the segment, so that all programs
 //! on the host read the same time from it. Times of different hosts are not comparable.
@@ -9,7 +9,7 @@ use shmcast_layout::layout::record::ticks_since;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// A channel's clock. Copy it out of a publisher or subscriber once; reading it needs neither.
+/// A channel's clock. It is a plain value: copy it from a publisher or subscriber once, and read it anywhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Clock {
     kind: ClockKind,
@@ -19,8 +19,8 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// The best clock of this machine. The first call in a process takes about 20 ms where the counter's rate has to
-    /// be measured.
+    /// The best clock of this machine. The first call in a process takes about 20 ms if the counter's rate has to be
+    /// measured.
     ///
     /// ```
     /// let clock = shmcast::Clock::of_this_host();
@@ -48,7 +48,7 @@ impl Clock {
         Self { kind, hz, ns_per_tick }
     }
 
-    /// Now, in ticks. About 10 ns with the counter, 25 ns without.
+    /// The current time in ticks. Costs about 10 ns with the counter, 25 ns without.
     ///
     /// ```
     /// let clock = shmcast::Clock::of_this_host();
@@ -75,7 +75,7 @@ impl Clock {
     }
 
     /// Nanoseconds since a message's [`time`](crate::Message::time). Exact for messages up to half of 2^48 ticks old
-    /// (13 hours at 3 GHz); the two ends' clocks agree to some tens of nanoseconds, and a negative latency reads 0.
+    /// (13 hours at 3 GHz). The clocks of both ends agree to some tens of nanoseconds; a negative latency gives 0.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -123,7 +123,7 @@ impl Clock {
         ((u128::from(ticks) * u128::from(self.ns_per_tick)) >> 32) as u64
     }
 
-    /// What is read: the CPU's counter or CLOCK_MONOTONIC.
+    /// The kind of the clock: the CPU's counter or CLOCK_MONOTONIC.
     ///
     /// ```
     /// use shmcast::{Clock, ClockKind};
@@ -166,7 +166,7 @@ fn measure_hz() -> u64 {
     (u128::from(end.wrapping_sub(start)) * 1_000_000_000 / u128::from(end_ns - start_ns)) as u64
 }
 
-/// Both clocks at the same instant: of a few tries, the one that was interrupted least.
+/// Reads both clocks at the same instant. It tries 16 times, and takes the try that was interrupted least.
 fn simultaneous() -> (u64, u64) {
     let tries = (0..16).map(|_| {
         let before = counter::ticks();

@@ -1,7 +1,7 @@
-//! Channels that a daemon owns: the conversation with it.
+//! The connection to a daemon, for the channels that it owns.
 //!
-//! The daemon is asked once, at the start; after that, data flows without it, and whether it lives or dies does not
-//! matter to whoever is attached.
+//! A program asks the daemon once, at the start. After that, data flows without the daemon, and an attached program
+//! goes on whether the daemon lives or dies.
 
 use crate::error::ChannelError;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -17,11 +17,11 @@ use std::time::{Duration, Instant};
 
 /// Environment variable that names the daemon's socket.
 pub const SOCKET_VARIABLE: &str = "SHMCAST_SOCKET";
-/// Where the system's daemon listens.
+/// Path of the socket of the system's daemon.
 pub const DEFAULT_SOCKET: &str = "/run/shmcast/control.sock";
 /// How long the daemon may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a daemon may make the memory of its channels, as long as it answers that it does.
+/// How long a daemon may take to make the memory of its channels, while it answers that it is starting.
 const STARTING: Duration = Duration::from_secs(60);
 
 /// A daemon that answers.
@@ -43,8 +43,9 @@ impl Client {
     /// The daemon at [`default_socket`](Self::default_socket).
     ///
     /// # Errors
-    /// [`ChannelError::NoDaemon`] when nothing listens there, [`ChannelError::Silent`] when what listens does not answer
-    /// within five seconds or takes more than a minute to start, [`ChannelError::Refused`] for one of another version.
+    /// [`ChannelError::NoDaemon`] if nothing listens there. [`ChannelError::Silent`] if the daemon does not answer
+    /// within five seconds, or takes more than a minute to start. [`ChannelError::Refused`] if it speaks another
+    /// version.
     ///
     /// ```no_run
     /// let client = shmcast::Client::connect()?;
@@ -69,8 +70,8 @@ impl Client {
         Ok(Self { socket })
     }
 
-    /// `$SHMCAST_SOCKET`; else [`DEFAULT_SOCKET`] if it exists; else `shmcast/control.sock` in `$XDG_RUNTIME_DIR`, where
-    /// a daemon of this user's own listens.
+    /// The first of these: `$SHMCAST_SOCKET`; [`DEFAULT_SOCKET`] if it exists; `shmcast/control.sock` in
+    /// `$XDG_RUNTIME_DIR`, where a daemon of this user's own listens; else [`DEFAULT_SOCKET`].
     ///
     /// ```
     /// println!("{}", shmcast::Client::default_socket().display());
@@ -87,7 +88,7 @@ impl Client {
         }
     }
 
-    /// Where the daemon listens.
+    /// The path at which the daemon listens.
     ///
     /// ```no_run
     /// # let client = shmcast::Client::connect()?;
@@ -129,7 +130,7 @@ impl Client {
         channels.into_iter().next().ok_or_else(|| self.confused("no channel in the answer"))
     }
 
-    /// The daemon's bridges to other hosts, as far as this user may read their channels.
+    /// The daemon's bridges to other hosts whose channels this user may read.
     ///
     /// # Errors
     /// [`ChannelError`] when the daemon is gone or refuses.
@@ -153,10 +154,11 @@ impl Client {
         Ok(bridges)
     }
 
-    /// Takes a strict channel away from a publisher that still lives: whatever it writes from now on reaches nobody.
+    /// Takes a strict channel away from a publisher that still lives. A message that it writes from now on reaches no
+    /// reader.
     ///
     /// # Errors
-    /// [`ChannelError::Refused`] for a channel that is not strict, or by a user who may not publish on it.
+    /// [`ChannelError::Refused`] if the channel is not strict, or if this user may not publish on it.
     ///
     /// ```no_run
     /// # let client = shmcast::Client::connect()?;
@@ -168,7 +170,7 @@ impl Client {
         conversation.ask(&Request::TakeOver { channel: name.into() }, &[]).map(drop)
     }
 
-    /// What happens on the daemon's channels from now on.
+    /// Follows the events of the daemon's channels from now on.
     ///
     /// # Errors
     /// [`ChannelError`] when the daemon is gone or refuses.
@@ -188,8 +190,8 @@ impl Client {
         Ok(self.events_after(0)?.1)
     }
 
-    /// Up to `last` of the events that have happened, the oldest first, and what happens from then on: between the two
-    /// nothing is missing and nothing is there twice. A daemon keeps some, and none across its restarts.
+    /// Up to `last` past events, oldest first, and the events from then on. Between the two, no event is missing or
+    /// repeated. A daemon keeps a limited number of past events, and none across its restarts.
     ///
     /// # Errors
     /// As [`events`](Self::events).
@@ -233,7 +235,7 @@ impl Client {
         Ok(channels)
     }
 
-    /// Asks what is answered in many parts, and hands each to `take`, which says what is wrong with one.
+    /// Sends a request that is answered in many parts, and gives each to `take`, which returns the fault of a part.
     fn ask_for_all(
         &self,
         request: &Request,
@@ -261,7 +263,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// The next event, or `None` when there was none for a tenth of a second.
+    /// The next event; `None` if none came for a tenth of a second.
     ///
     /// # Errors
     /// [`ChannelError::NoDaemon`] when the daemon has gone.
@@ -304,7 +306,7 @@ impl Conversation {
         loop {
             match conversation.ask(&Request::Hello { version: VERSION }, &[])?.0 {
                 Reply::Welcome { version: VERSION, .. } => return Ok(conversation),
-                // It answers after a while: this is no busy loop.
+                // The daemon answers so only after a while, so this is no busy loop.
                 Reply::Starting {} if started.elapsed() < STARTING => {}
                 Reply::Starting {} => {
                     return Err(ChannelError::Silent { socket: path.to_owned(), patience: STARTING });
@@ -326,13 +328,13 @@ impl Conversation {
         self.receive()
     }
 
-    /// The socket, which from now on never makes anybody wait.
+    /// The socket, which from now on does not block.
     pub(crate) fn into_socket(self) -> Result<OwnedFd, ChannelError> {
         rustix::io::ioctl_fionbio(&self.socket, true).map_err(|e| self.gone(e.into()))?;
         Ok(self.socket)
     }
 
-    /// Asks to attach; the daemon must answer with exactly `N` descriptors.
+    /// Asks to attach. The daemon must answer with exactly `N` descriptors.
     pub(crate) fn attach<const N: usize>(
         &mut self,
         request: &Request,
@@ -352,7 +354,7 @@ impl Conversation {
 
     fn send(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
         match handoff::send(&self.socket, &encode(request), descriptors) {
-            // Who was cut off before he spoke finds in his queue why.
+            // If the daemon refused us before our request arrived, its reason is already in the queue.
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             sent => sent.map_err(|e| self.gone(e)),
         }
@@ -360,7 +362,8 @@ impl Conversation {
 
     fn receive(&mut self) -> Result<(Reply, Vec<File>), ChannelError> {
         let packet = match handoff::receive(&self.socket, &mut self.buffer) {
-            // Said once when the daemon left without hearing us out; its last word comes after that.
+            // The kernel reports this once if the daemon hung up before it had read all we sent. The daemon's last
+            // reply follows.
             Err(e) if e.kind() == io::ErrorKind::ConnectionReset => {
                 handoff::receive(&self.socket, &mut self.buffer)
             }
@@ -389,7 +392,7 @@ impl Conversation {
     fn gone(&self, source: io::Error) -> ChannelError {
         let socket = self.path.clone();
         match source.kind() {
-            // What the socket says when its time is up.
+            // The socket's error after its timeout.
             io::ErrorKind::WouldBlock => ChannelError::Silent { socket, patience: self.patience },
             _ => ChannelError::NoDaemon { socket, source },
         }

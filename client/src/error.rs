@@ -1,4 +1,4 @@
-//! Why a channel could not be opened.
+//! Errors of opening a channel and of publishing.
 
 use crate::directory::is_absent;
 use shmcast_layout::control::Refusal;
@@ -11,11 +11,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Why a publisher or subscriber could not attach, or a channel could not be looked at or removed.
+/// The reason why a publisher or subscriber could not attach, or why a channel could not be looked at or removed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ChannelError {
-    /// Not a name that can be a channel's.
+    /// The name is not valid for a channel.
     #[error("channel name {name:?}: {why}")]
     Name {
         /// The name given.
@@ -23,30 +23,30 @@ pub enum ChannelError {
         /// The fault that was found.
         why: &'static str,
     },
-    /// No such channel.
+    /// There is no such channel.
     #[error("no channel {name:?} in {}: start its publisher first, or wait for it", dir.display())]
     NotFound {
         /// The channel.
         name: String,
-        /// Where it was looked for.
+        /// The directory in which it was looked for.
         dir: PathBuf,
     },
-    /// Somebody is using the channel.
+    /// A publisher or readers use the channel.
     #[error("channel {name:?} is in use by {holder}: stop it first")]
     InUse {
         /// The channel.
         name: String,
-        /// Who.
+        /// The publisher or the readers.
         holder: Holder,
     },
-    /// The channel exists with another size than the one asked for.
+    /// The channel exists with another size or schema than the one asked for.
     #[error(
         "channel {name:?} exists with {what} {found}, not {wanted}: leave it out, or remove the channel first"
     )]
     Mismatch {
         /// The channel.
         name: String,
-        /// Which property.
+        /// The name of the property.
         what: &'static str,
         /// Its value.
         found: u64,
@@ -83,23 +83,23 @@ pub enum ChannelError {
     NoRoom {
         /// The channel.
         name: String,
-        /// Where it should lie.
+        /// The directory in which it should lie.
         dir: PathBuf,
         /// Bytes of its segment.
         bytes: u64,
     },
-    /// A size out of range.
+    /// A size is out of range.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
-    /// The place to start from is not there, or the ring is damaged.
+    /// The place to start from does not exist, or the ring is damaged.
     #[error("channel {name:?}: {source}")]
     Locate {
         /// The channel.
         name: String,
-        /// What was wrong.
+        /// The fault that was found.
         source: LocateError,
     },
-    /// A daemon gave the channel a new segment just when this publisher was to take the old one. Nothing was changed.
+    /// A daemon gave the channel a new segment just before this publisher took the old one. Nothing was changed.
     #[error("channel {name:?} has just moved to a new segment: open it again")]
     Superseded {
         /// The channel.
@@ -133,7 +133,7 @@ pub enum ChannelError {
         /// The mode asked for.
         wanted: u32,
     },
-    /// The directory belongs to somebody else.
+    /// The directory belongs to another user.
     #[error("{} belongs to uid {owner}: set SHMCAST_DIR or give a directory of your own", dir.display())]
     ForeignDirectory {
         /// The directory.
@@ -141,34 +141,34 @@ pub enum ChannelError {
         /// Its owner.
         owner: u32,
     },
-    /// No daemon answers at the socket, or it went away, or it makes no sense.
+    /// No daemon answers at the socket, or it hung up, or its answer makes no sense.
     #[error("daemon at {}: {source}: start shmcastd, or use channels in a directory", socket.display())]
     NoDaemon {
-        /// Where it should listen.
+        /// The path of the socket.
         socket: PathBuf,
         /// The system's error.
         source: io::Error,
     },
-    /// A daemon took what we said at the socket, and has not answered.
+    /// A daemon accepted the request at the socket, and has not answered in time.
     #[error(
         "the daemon did not answer within {} s at {}: check whether it hangs (systemctl status shmcastd), and restart it",
         patience.as_secs_f32(), socket.display()
     )]
     Silent {
-        /// Where it listens.
+        /// The path of the socket.
         socket: PathBuf,
-        /// How long it was waited for.
+        /// The time that was waited for it.
         patience: Duration,
     },
     /// The daemon refused.
     #[error("{why}")]
     Refused {
-        /// Why, for programs.
+        /// The reason, for programs.
         code: Refusal,
-        /// Why, for people.
+        /// The reason, for people.
         why: String,
     },
-    /// [`Wait::Park`](crate::Wait::Park) on a channel that is a file: nobody would wake the reader.
+    /// [`Wait::Park`](crate::Wait::Park) on a channel that is a file. Nobody would wake the reader.
     #[error(
         "channel {name:?} is a file in {}, and only a daemon wakes parked readers: wait otherwise, such as by \
          sleeping, or have shmcastd own the channel",
@@ -177,15 +177,15 @@ pub enum ChannelError {
     NoWaker {
         /// The channel.
         name: String,
-        /// Where it lies.
+        /// The directory in which it lies.
         dir: PathBuf,
     },
     /// The operating system refused.
     #[error("{what} {}: {source}", path.display())]
     Os {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// On which file.
+        /// The file.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
@@ -244,17 +244,18 @@ impl fmt::Display for SchemaId {
     }
 }
 
-/// Why a message was not published.
+/// The reason why a message was not published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PublishError {
     /// The payload exceeds the channel's largest message.
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
-    /// The channel counts no further: its sequences are used up, or a gap would use them up.
+    /// The channel's sequences are used up, or a gap would use them up.
     #[error(transparent)]
     OutOfSequences(#[from] OutOfSequences),
-    /// The daemon gave the channel to another publisher, because somebody told it to or while this one did not run.
+    /// The daemon gave the channel to another publisher, because an operator asked for it, or while this one did not
+    /// run.
     #[error(
         "the channel was taken from this publisher, and nobody receives what it publishes: end it, or open the \
          channel again"
@@ -272,11 +273,11 @@ impl From<WriteError> for PublishError {
     }
 }
 
-/// Who holds a channel.
+/// The holder of a channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Holder {
-    /// Its publisher; the process id it left in the lock file, and its command name if that process is visible.
+    /// Its publisher: the process id that it wrote to the lock file, and its command name if that process is visible.
     Publisher {
         /// Process id in the publisher's own namespace.
         pid: Option<u32>,
@@ -285,9 +286,9 @@ pub enum Holder {
     },
     /// This many readers, one of them with this process id.
     Readers {
-        /// How many.
+        /// Their number.
         count: usize,
-        /// One of them.
+        /// The process id of one of them.
         pid: u64,
     },
 }

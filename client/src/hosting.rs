@@ -1,7 +1,7 @@
-//! For programs that own channels on behalf of others: the segments and reader pages that a daemon hands out.
+//! The segments and reader pages that a daemon hands out. This is for programs that own channels on behalf of others.
 //!
-//! All of it is anonymous memory of the hosting user's own, with its size sealed: nobody can truncate it under a map,
-//! and only the host (and root) can open it anew for writing. Readers get a read-only descriptor opened for them.
+//! All of it is anonymous memory of the hosting user, with a sealed size. So nobody can truncate it under a map, and
+//! only the host (and root) can open it again for writing. Readers get a read-only descriptor that is opened for them.
 
 mod generations;
 
@@ -32,12 +32,12 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What a new channel is made with.
+/// The properties of a new channel.
 #[derive(Debug, Clone)]
 pub struct HostedSpec {
     /// Its name.
     pub name: String,
-    /// Bytes of the ring: a power of two from 64 KiB to 16 GiB.
+    /// Size of the ring in bytes: a power of two from 64 KiB to 16 GiB.
     pub capacity: u64,
     /// Largest payload in bytes; the ring's limit if `None`.
     pub max_message: Option<u64>,
@@ -45,14 +45,14 @@ pub struct HostedSpec {
     pub schema: (u64, String),
     /// The operator's `key=value` lines.
     pub labels: String,
-    /// What to do to the memory first.
+    /// The preparation of the memory.
     pub preparation: Preparation,
-    /// Whether each publisher gets a generation of its own, so that nobody hears one that was cut off.
+    /// Whether each publisher gets its own generation, so that no reader gets messages of a publisher that was cut off.
     pub is_strict: bool,
 }
 
 impl HostedSpec {
-    /// Whether such a channel can be made at all, memory apart. Makes nothing.
+    /// Checks whether such a channel can be made, apart from the memory that it needs. Makes nothing.
     ///
     /// # Errors
     /// [`ChannelError::Name`], [`ChannelError::Geometry`], or [`ChannelError::Segment`] for labels that do not fit.
@@ -84,24 +84,24 @@ impl HostedSpec {
     }
 }
 
-/// A segment in the host's hands.
+/// The host's end of a segment.
 #[derive(Debug)]
 pub struct HostedSegment {
     file: File,
-    /// The file that the publisher locks. It holds the segment's identity, and nobody can change that. Readers get only a
-    /// path to it, so that none can hold the lock.
+    /// The file that the publisher locks. It holds the segment's identity, which nobody can change. Readers get only a
+    /// path descriptor of it, so that none can hold the lock.
     lock: File,
     segment: Segment,
     steps: Vec<Step>,
 }
 
 impl HostedSegment {
-    /// Makes an empty segment, which belongs to no channel before a [`HostedCharter`] names it. `created_ns` is when the
-    /// channel's sequences began, if they did before now: bridges tell by it whether they have begun again. Takes time in
-    /// proportion to the capacity: up to seconds for gigabytes.
+    /// Makes an empty segment. It belongs to no channel before a [`HostedCharter`] names it. `created_ns` is the time
+    /// at which the channel's sequences began, if that is not now; bridges see from it whether they have begun again.
+    /// Takes time in proportion to the capacity: up to seconds for gigabytes.
     ///
     /// # Errors
-    /// [`ChannelError`] for a bad name or size, or when there is no memory.
+    /// [`ChannelError`] for a bad name or size, or if there is no memory.
     pub fn create(spec: &HostedSpec, created_ns: Option<u64>) -> Result<Self, ChannelError> {
         let mut header = spec.header()?;
         header.created_ns = created_ns.unwrap_or(header.created_ns);
@@ -114,12 +114,13 @@ impl HostedSegment {
         Ok(Self { file, lock, segment, steps })
     }
 
-    /// Takes back the segment that the charter names, and its lock: from the service manager's store, or from a program that
-    /// was attached to it when an earlier host died. `None` for any other memory, and for a segment that is damaged: nobody
-    /// can pass off one channel's memory as another's.
+    /// Takes back the segment that the charter names, and its lock. They come from the service manager's store, or from
+    /// a program that was attached when an earlier host died. `None` for any other memory and for a damaged segment, so
+    /// that nobody can pass off one channel's memory as another's.
     ///
     /// # Errors
-    /// The system's error, as when there are no descriptors left: then nobody knows which memory it is, and asks again.
+    /// The system's error, such as when no descriptors are left. Then it is not known which memory it is, and the
+    /// caller must try again.
     pub fn adopt(name: &str, entry: &Entry, file: &File, lock: &File) -> Result<Option<Self>, ChannelError> {
         let os = |what| ChannelError::os(what, format!("memfd:{name}"));
         if !memfd::is_own(file).map_err(os("look at"))?
@@ -129,7 +130,8 @@ impl HostedSegment {
         }
         let Some(lock) = adopt_lock(lock, entry).map_err(os("open the lock of"))? else { return Ok(None) };
         let file = memfd::reopen_read_write(file).map_err(os("open"))?;
-        // Sealed against writing after its publisher mapped it: reading is what is left, and enough.
+        // If the segment was sealed after its publisher had mapped it, it can only be opened for reading, which is
+        // enough.
         let opened = Segment::open(&file, Access::Write).or_else(|_| Segment::open(&file, Access::Read));
         match opened {
             Ok(segment) => Ok(Some(Self { file, lock, segment, steps: Vec::new() })),
@@ -138,15 +140,15 @@ impl HostedSegment {
         }
     }
 
-    /// Whether the file is memory of this user's own making, whichever channel's. Everything else is a stranger's.
+    /// Whether the file is memory that this user made, for any channel.
     pub fn is_of_our_making(file: &File) -> bool {
         memfd::is_ours(file).unwrap_or(false)
     }
 
-    /// The charter's words on this segment, as the generation of this number.
+    /// The charter's entry for this segment, as generation number `generation`.
     ///
     /// # Errors
-    /// What `fstat` says.
+    /// The error of `fstat`.
     fn entry(&self, generation: u64, is_strict: bool) -> io::Result<Entry> {
         Ok(Entry {
             generation,
@@ -161,46 +163,47 @@ impl HostedSegment {
         })
     }
 
-    /// Tells readers that the channel does not go on in this segment. Its publisher must have gone.
+    /// Tells readers that the channel does not go on in this segment. Its publisher must have ended.
     pub fn supersede(&self) {
         if self.segment.access() == Access::Write {
             self.segment.supersede();
         }
     }
 
-    /// Lets nobody map the segment for writing any more. To be called when its publisher has mapped it.
+    /// Seals the segment: from now on nobody can map it for writing. To be called when its publisher has mapped it.
     ///
     /// # Errors
-    /// What `fcntl` says.
+    /// The error of `fcntl`.
     pub fn seal(&self) -> io::Result<()> {
         memfd::seal_future_writes(&self.file)
     }
 
-    /// Fresh descriptors for a publisher: the segment, writable, and the lock.
+    /// New descriptors for a publisher: the writable segment, and the lock.
     ///
     /// # Errors
-    /// What `open` says.
+    /// The error of `open`.
     pub fn for_publisher(&self) -> io::Result<[File; 2]> {
         Ok([memfd::reopen_read_write(&self.file)?, memfd::reopen_read_write(&self.lock)?])
     }
 
-    /// Fresh descriptors for a reader: the segment, read-only, and a path to the lock, to show to the next host.
+    /// New descriptors for a reader: the read-only segment, and a path descriptor of the lock, which it shows to the
+    /// next host.
     ///
     /// # Errors
-    /// What `open` says.
+    /// The error of `open`.
     pub fn for_reader(&self) -> io::Result<[File; 2]> {
         Ok([memfd::reopen_read_only(&self.file)?, memfd::reopen_as_path(&self.lock)?])
     }
 
-    /// What a service manager is to keep: the segment and the lock.
+    /// The files for a service manager to keep: the segment and the lock.
     pub fn files(&self) -> [&File; 2] {
         [&self.file, &self.lock]
     }
 
-    /// Whether a publisher lives, attached to this host or not: the kernel's word.
+    /// Whether a publisher lives, attached to this host or not. The kernel says it by the lock.
     ///
     /// # Errors
-    /// What `fcntl` says.
+    /// The error of `fcntl`.
     pub fn has_publisher(&self) -> io::Result<bool> {
         lock::is_locked(&self.lock)
     }
@@ -220,30 +223,30 @@ impl HostedSegment {
         self.segment.header().uuid
     }
 
-    /// What the segment was made with.
+    /// The segment's header, as it was made.
     pub fn header(&self) -> &Header {
         self.segment.header()
     }
 
-    /// How the preparation of the memory went.
+    /// The steps of the memory's preparation, with their results.
     pub fn preparation(&self) -> &[Step] {
         &self.steps
     }
 
-    /// A function that locks the memory again after [`adopt`](Self::adopt): a lock lasts as long as the map of the process that asked.
-    /// Huge pages stay as they are, since collapsing pages that are in use would make their users fault. Takes time in
-    /// proportion to the capacity, in whatever thread calls it.
+    /// A function that locks the memory again after [`adopt`](Self::adopt), since memory stays locked only as long as
+    /// the process that locked it maps it. Huge pages stay as they are: to collapse pages in use would cause page
+    /// faults in their users. The function takes time in proportion to the capacity, in the thread that calls it.
     pub fn lock_again(&self) -> impl FnOnce() -> Vec<Step> + Send + use<> {
         self.segment.preparer(Preparation { lock: true, ..Preparation::NONE })
     }
 
-    /// The channel as it is now, without its publisher and readers, which the host knows.
+    /// The channel as it is now, without its publisher and readers. The host knows these.
     pub fn status(&self) -> ChannelStatus {
         let unheld = !self.has_publisher().unwrap_or(true);
         ChannelDetail::of(&self.segment).status(&self.segment.header().channel, unheld)
     }
 
-    /// For those who watch the ring on behalf of sleepers.
+    /// A locator of the ring, for the waker of parked readers.
     pub(crate) fn locator(&self) -> Locator {
         self.segment.locator()
     }
@@ -254,7 +257,7 @@ impl HostedSegment {
     }
 }
 
-/// A reader page in the host's hands.
+/// The host's end of a reader page.
 #[derive(Debug)]
 pub struct HostedPage {
     file: File,
@@ -262,7 +265,7 @@ pub struct HostedPage {
 }
 
 impl HostedPage {
-    /// Makes an empty page, to be filled by its reader.
+    /// Makes an empty page. Its reader fills it.
     ///
     /// # Errors
     /// The system's error.
@@ -276,7 +279,7 @@ impl HostedPage {
     /// Takes back a page of this user's making from the reader that holds it.
     ///
     /// # Errors
-    /// `InvalidInput` for anything else.
+    /// `InvalidInput` for any other file.
     pub fn adopt(file: &File) -> io::Result<Self> {
         if !memfd::is_ours(file)? || file.metadata()?.len() != PAGE_BYTES {
             return Err(io::Error::new(
@@ -288,28 +291,29 @@ impl HostedPage {
         Ok(Self { page: HostPage::open(&file)?, file })
     }
 
-    /// A fresh descriptor for the reader.
+    /// A new descriptor for the reader.
     ///
     /// # Errors
-    /// What `open` says.
+    /// The error of `open`.
     pub fn for_reader(&self) -> io::Result<File> {
         memfd::reopen_read_write(&self.file)
     }
 
-    /// Takes in hand a reader that sleeps between messages of `segment`, and the end of the bell that it sent.
+    /// The host's end of a reader that sleeps between messages of `segment`. `bell` is the end of the bell that the
+    /// reader sent.
     ///
     /// # Errors
-    /// `InvalidInput` for a `bell` that is no end of a stream socket pair.
+    /// `InvalidInput` if `bell` is not an end of a stream socket pair.
     pub fn park(&self, segment: &HostedSegment, bell: File) -> io::Result<ParkedReader> {
         ParkedReader::new(self.page.clone(), segment, bell)
     }
 
-    /// What the page says; `None` while its reader is still filling it.
+    /// The figures on the page; `None` while its reader is still filling it.
     pub fn stats(&self) -> Option<ReaderStats> {
         ReaderStats::read(&self.file).ok().flatten()
     }
 
-    /// The reader as tools show it; `next` is the channel's next sequence.
+    /// The reader as tools show it. `next` is the channel's next sequence.
     pub fn status(&self, process: Process, next: Option<u64>) -> Option<ReaderStatus> {
         self.stats().map(|stats| reader_status(&stats, process, next))
     }
@@ -328,7 +332,7 @@ fn new_lock(header: &Header) -> Result<File, ChannelError> {
     Ok(lock)
 }
 
-/// The lock that somebody shows, opened; `None` if it is not the one that the charter names.
+/// Opens the lock that a program shows; `None` if it is not the one that the charter names.
 fn adopt_lock(shown: &File, entry: &Entry) -> io::Result<Option<File>> {
     if !memfd::is_own(shown)? || file_id(shown)?[1] != entry.lock {
         return Ok(None);
@@ -350,12 +354,12 @@ fn file_id(file: &File) -> io::Result<[u64; 2]> {
     Ok([metadata.dev(), metadata.ino()])
 }
 
-/// What a lock says it is of.
+/// The content of a lock file: the identity of its segment.
 fn identity([high, low]: [u64; 2]) -> [u8; 16] {
     (u128::from(high) << 64 | u128::from(low)).to_be_bytes()
 }
 
-/// The header of a segment that is made now, with this host's best clock.
+/// The header for a new segment, with this host's best clock.
 pub(crate) fn new_header(name: &str, geometry: Geometry, schema: (u64, String), labels: String) -> Header {
     let clock = Clock::of_this_host();
     let mut uuid = [0; 16];

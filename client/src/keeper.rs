@@ -1,8 +1,8 @@
-//! Staying attached: one quiet thread a process that holds the sockets of all attachments, and registers them again
-//! when a daemon has been replaced.
+//! Staying attached. One thread in each process holds the sockets of all attachments, and registers them again when a
+//! daemon has been replaced.
 //!
-//! Publishing and receiving never touch it. It sleeps in `poll` unless a daemon is gone; then it knocks every tenth of
-//! a second at first and every second later.
+//! Publishing and receiving do not use it. It sleeps in `poll` while all daemons live. If one is gone, it tries to
+//! attach again, after 20 ms at first and every second later.
 
 use crate::connect::Conversation;
 use crate::error::ChannelError;
@@ -22,12 +22,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Segments that are kept for a reader that is late. One that is later than that is told what it missed.
+/// Number of segments that are kept for a late reader. A reader that falls further behind is told its loss.
 pub(crate) const MOST_WAITING: usize = 8;
 const FIRST_KNOCK: Duration = Duration::from_millis(20);
 const LAST_KNOCK: Duration = Duration::from_secs(1);
 
-/// A place at a daemon's table. Dropping it leaves.
+/// An attachment to a daemon. Dropping it detaches.
 #[derive(Debug)]
 pub(crate) struct Attachment {
     shared: Arc<Shared>,
@@ -37,11 +37,11 @@ pub(crate) struct Attachment {
 #[derive(Debug)]
 struct Shared {
     daemon: PathBuf,
-    /// What to say to a daemon that does not know us.
+    /// The request to a daemon that does not know us.
     resume: Request,
-    /// How to prepare the memory in which the channel goes on.
+    /// The preparation of the memory in which the channel goes on.
     preparation: Preparation,
-    /// What to show it: the segment and its lock; then a reader's page, and its bell if it parks.
+    /// The descriptors to show it: the segment and its lock; then a reader's page, and its bell if it parks.
     descriptors: Mutex<Vec<Arc<File>>>,
     /// The channel's charter.
     charter: Mutex<File>,
@@ -50,7 +50,7 @@ struct Shared {
     socket: Mutex<Option<Arc<OwnedFd>>>,
     connected: AtomicBool,
     left: AtomicBool,
-    /// The channel has been given to another publisher.
+    /// Whether the channel has been given to another publisher.
     cut_off: AtomicBool,
     /// The segments in which the channel goes on, one after the other.
     moved: Mutex<VecDeque<Successor>>,
@@ -61,19 +61,19 @@ struct Shared {
     has_died: AtomicBool,
 }
 
-/// A segment in which a channel goes on, by the daemon's word.
+/// A segment in which a channel goes on, as the daemon sent it.
 #[derive(Debug)]
 pub(crate) struct Successor {
     pub(crate) segment: Arc<File>,
-    /// The segment, mapped and made ready here, so that its reader goes on at once; `None` if that failed.
+    /// The segment, mapped and prepared here, so that its reader can go on at once; `None` if that failed.
     pub(crate) ready: Option<(Segment, Vec<Step>)>,
     pub(crate) generation: Generation,
-    /// Another charter, if a daemon came that knew nothing of the one before.
+    /// A new charter, if a daemon made one because it did not have the earlier one.
     pub(crate) charter: Option<File>,
 }
 
 impl Attachment {
-    /// Hands an attached socket to the keeper.
+    /// Gives an attached socket to the keeper.
     pub(crate) fn new(
         keeper: Arc<Keeper>,
         daemon: PathBuf,
@@ -103,12 +103,12 @@ impl Attachment {
         Self { shared, keeper }
     }
 
-    /// Whether a daemon knows of us at the moment. One load.
+    /// Whether a daemon knows of us at the moment. Costs one load.
     pub(crate) fn is_connected(&self) -> bool {
         self.shared.connected.load(Ordering::Acquire)
     }
 
-    /// Whether the channel has been given to another publisher. One load.
+    /// Whether the channel has been given to another publisher. Costs one load.
     #[inline]
     pub(crate) fn is_cut_off(&self) -> bool {
         self.shared.cut_off.load(Ordering::Relaxed)
@@ -127,10 +127,10 @@ impl Attachment {
         *dead == (generation, epoch)
     }
 
-    /// The next segment in which the channel goes on, once. One load if there is none.
+    /// Takes the next segment in which the channel goes on. Costs one load if there is none.
     pub(crate) fn moved(&self) -> Option<Successor> {
         let moved = &self.shared.has_moved;
-        // Asked by every reader that has nothing to read: a load as long as there is nothing.
+        // Every reader that has nothing to read calls this, so it is one load while there is no segment.
         if !moved.load(Ordering::Acquire) {
             return None;
         }
@@ -147,7 +147,7 @@ impl Drop for Attachment {
             return;
         }
         self.shared.left.store(true, Ordering::Release);
-        // The keeper may be polling the socket, which keeps it open: say goodbye aloud.
+        // The keeper may be polling the socket, which keeps it open, so it is shut down.
         if let Some(socket) = lock(&self.shared.socket).take() {
             let _ = shutdown(&socket, Shutdown::Both);
         }
@@ -155,22 +155,22 @@ impl Drop for Attachment {
     }
 }
 
-/// Whatever panicked while holding one of these left a plain value behind.
+/// Locks a mutex. A poisoned one is used: its value is plain data, valid wherever its holder panicked.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The thread's part.
+/// The keeper's thread and its attachments.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     attachments: Mutex<Vec<Arc<Shared>>>,
     bell: OwnedFd,
 }
 
-/// The process's keeper, which is started for the first who asks.
+/// The process's keeper. The first call starts it.
 ///
 /// # Errors
-/// No descriptor or no thread is to be had.
+/// [`ChannelError::Os`] if there is no descriptor or thread for it.
 pub(crate) fn keeper() -> Result<Arc<Keeper>, ChannelError> {
     static KEEPER: Mutex<Option<Arc<Keeper>>> = Mutex::new(None);
     let os = |what| ChannelError::os(what, "the thread that keeps attachments");
@@ -195,7 +195,7 @@ impl Keeper {
     }
 
     fn wake(&self) {
-        // Full means that it rings already.
+        // If the counter is full, it rings already.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
@@ -226,9 +226,11 @@ impl Keeper {
         }
     }
 
-    /// Sleeps until a daemon speaks or hangs up, the list changes, or `patience` is over.
+    /// Sleeps until a daemon sends a packet or hangs up, the list changes, or `patience` is over. Returns the
+    /// attachments whose sockets are ready.
     fn wait(&self, attachments: &[Arc<Shared>], patience: Option<Duration>) -> Vec<Arc<Shared>> {
-        // Held while we sleep, so that a socket given up meanwhile is not another's by the time we look at it.
+        // We hold the sockets while we sleep. So the number of one that is given up meanwhile cannot be another's when
+        // we look at it.
         let is_deaf = |socket: &Arc<OwnedFd>| {
             fault!("without_a_spare_descriptor_nobody_listens") && socket.try_clone().is_err()
         };
@@ -238,7 +240,7 @@ impl Keeper {
         let mut fds = vec![PollFd::new(&self.bell, PollFlags::IN)];
         fds.extend(sockets.iter().map(|(socket, _)| PollFd::new(socket, PollFlags::IN)));
         let timeout = patience.map(|p| Timespec::try_from(p).expect("a second at most"));
-        // An error here (EINTR, ENOMEM) is answered by looking again.
+        // After an error (EINTR, ENOMEM) the loop looks again.
         let _ = poll(&mut fds, timeout.as_ref());
         let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
         let ready: Vec<bool> = fds.iter().skip(1).map(|fd| !fd.revents().is_empty()).collect();
@@ -259,7 +261,7 @@ impl Shared {
         let reply = packet.as_ref().map(|packet| decode(&buffer[..packet.length]));
         match (reply, packet) {
             (Some(Ok(Reply::Moved(generation))), Some(packet)) if packet.descriptors.len() == 2 => {
-                // Mapping takes a while, and whoever drops the attachment meanwhile must not wait for it.
+                // Mapping takes a while. A thread that drops the attachment meanwhile must not wait for it.
                 drop(socket);
                 return self.follow(generation, packet.descriptors, None);
             }
@@ -269,17 +271,18 @@ impl Shared {
                 return self.rouse();
             }
             (Some(Ok(Reply::CutOff {})), _) => self.give_up(),
-            // Without room for its descriptors here: whoever attaches again is given them again.
+            // This process had no room for the descriptors. When we attach again, the daemon gives them again.
             (Some(Ok(Reply::Moved(_))) | None, _) => {}
             _ => return,
         }
         *socket = None;
-        // Before the reader looks: one that still believed to be watched would lie down again, and nobody would wake it.
+        // This must come before the reader looks. If it still believed that a waker watches it, it would sleep again,
+        // and nobody would wake it.
         self.connected.store(false, Ordering::Release);
         self.rouse();
     }
 
-    /// Goes on in the segment that comes first in what the daemon sent, with its lock.
+    /// Goes on in the segment that the daemon sent: the first descriptor is the segment, the second its lock.
     fn follow(&self, generation: Generation, sent: Vec<File>, charter: Option<File>) {
         let mut sent = sent.into_iter().map(Arc::new);
         let (Some(segment), Some(its_lock)) = (sent.next(), sent.next()) else { return };
@@ -303,7 +306,7 @@ impl Shared {
         self.rouse();
     }
 
-    /// Remembers the channel's charter, and returns it if it is another than before.
+    /// Stores the channel's charter, and returns it if it differs from the one before.
     fn note_charter(&self, charter: File) -> Option<File> {
         let mut ours = lock(&self.charter);
         if is_same(&charter, &ours) {
@@ -313,20 +316,20 @@ impl Shared {
         Some(charter)
     }
 
-    /// The channel has gone on with another publisher: it will not have us back.
+    /// Notes that the channel has gone on with another publisher. We do not attach again.
     fn give_up(&self) {
         self.cut_off.store(true, Ordering::Relaxed);
         self.left.store(true, Ordering::Release);
     }
 
-    /// Has a parked reader look: its daemon's waker does not see what happened here.
+    /// Wakes a parked reader, so that it looks. Its daemon's waker does not know what happened here.
     fn rouse(&self) {
         if let Some(bell) = lock(&self.descriptors).get(3) {
             park::ring(&**bell);
         }
     }
 
-    /// Tries to attach again. Whatever goes wrong is tried again later: the data flows without it.
+    /// Tries to attach again. If it fails, it is tried again later; the data flows without it.
     fn knock(&self) {
         let Ok(mut conversation) = Conversation::open(&self.daemon) else { return };
         let answer = {
@@ -342,7 +345,7 @@ impl Shared {
         let Ok(attached) = conversation.into_socket() else { return };
         if let Reply::Subscribed(generation) = reply {
             if granted.len() != 4 {
-                // No room for its descriptors here, at the moment.
+                // At the moment this process has no room for the descriptors.
                 return;
             }
             let charter = granted.pop().and_then(|charter| self.note_charter(charter));

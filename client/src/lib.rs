@@ -2,8 +2,8 @@
 //!
 //! A **channel** is a named stream of messages with one publisher. It lives in a shared-memory **segment**: the
 //! publisher writes records into a ring, and each reader polls the place where the next one will appear, through a map
-//! that the kernel lets it only read. No copy per reader, no system call, no lock; the hundredth reader costs the
-//! publisher nothing.
+//! that the kernel lets it only read. There is no copy per reader, no system call and no lock, and the hundredth reader
+//! costs the publisher nothing.
 //!
 //! ```
 //! # let dir = tempfile::tempdir()?;
@@ -26,7 +26,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What to expect:
+//! Properties:
 //! * **Loss is a result.** A reader that is overtaken gets [`Event::Lapped`] with the exact count; nothing is skipped
 //!   in silence. The publisher never waits for anybody.
 //! * **Crashes are survived.** When a publisher dies, the kernel frees its lock; the next one takes the same segment

@@ -1,5 +1,6 @@
-//! Open-file-description locks: held by an open file, let go by the kernel when its last descriptor closes, however the
-//! process ends. Liveness is asked of the kernel, never guessed from a process id or a timeout.
+//! Open-file-description locks. An open file holds the lock, and the kernel releases it when the last descriptor of the
+//! file closes, however the process ends. So the kernel says whether a process lives; it is never guessed from a
+//! process id or a timeout.
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
@@ -13,7 +14,7 @@ fn whole_file() -> libc::flock {
     libc::flock { l_type: libc::F_WRLCK as _, l_whence: libc::SEEK_SET as _, l_start: 0, l_len: 0, l_pid: 0 }
 }
 
-/// Takes the exclusive lock. False when another open file holds it.
+/// Takes the exclusive lock. False if another open file holds it.
 pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     match fcntl(file, FcntlArg::F_OFD_SETLK(&whole_file())) {
         Ok(_) => Ok(true),
@@ -22,11 +23,11 @@ pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// A lock that [`try_lock`] took. Dropping lets go of it at once, also for duplicates of the descriptor: those shown to
-/// a daemon, and those that a child process has between its fork and its exec.
+/// A lock that [`try_lock`] took. Dropping it releases the lock at once, even if there are duplicates of the
+/// descriptor: those shown to a daemon, and those that a child process has between its fork and its exec.
 ///
-/// A forked child has a copy of this and shares the lock. It belongs to the process that took it: dropping the copy only
-/// closes the child's descriptor.
+/// A forked child has a copy of this and shares the lock. The lock belongs to the process that took it: dropping the
+/// copy only closes the child's descriptor.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) file: File,
@@ -50,12 +51,12 @@ impl Drop for Held {
             return;
         }
         let lock = libc::flock { l_type: libc::F_UNLCK as _, ..whole_file() };
-        // Cannot fail for a lock that is held; without it the lock goes with the last duplicate.
+        // Unlocking a held lock cannot fail. If it did, closing the last duplicate would release the lock.
         let _ = fcntl(&self.file, FcntlArg::F_OFD_SETLK(&lock));
     }
 }
 
-/// The process that made something which others see, and which must not be undone by a forked child's copy.
+/// The process that made something that others see. A forked child's copy must not undo it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Owner(u32);
 
@@ -64,13 +65,13 @@ impl Owner {
         Self(std::process::id())
     }
 
-    /// One system call.
+    /// Whether this process is the owner. Costs one system call.
     pub(crate) fn is_this_process(self) -> bool {
         self.0 == std::process::id() || fault!("children_act_for_their_parent")
     }
 }
 
-/// Whether another open file holds the lock. Takes nothing; a read-only descriptor will do.
+/// Whether another open file holds the lock. Does not take it, so a read-only descriptor is enough.
 pub(crate) fn is_locked(file: &File) -> io::Result<bool> {
     let mut lock = whole_file();
     fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock))?;

@@ -1,42 +1,43 @@
-//! What a subscriber hands out.
+//! The messages, events and errors that a subscriber returns.
 
 use shmcast_layout::error::Corrupt;
 use shmcast_layout::ring::locate::LocateError;
 use thiserror::Error;
 
-/// A message, copied out of the ring and verified: nothing can change it any more.
+/// A message. It was copied out of the ring and checked, so it cannot change any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message<'a> {
     /// Its bytes. In a subscriber's own buffer they start on a 16-byte boundary.
     pub payload: &'a [u8],
     /// Its number in the channel, from 1; the same on every host.
     pub sequence: u64,
-    /// The publisher's own mark.
+    /// The tag that the publisher gave it; see [`Mark::tag`](crate::Mark::tag).
     pub tag: u16,
-    /// Whether a reader may start afresh from it.
+    /// Whether a reader that lost its place may start again from it; see [`Mark::key`](crate::Mark::key).
     pub key: bool,
-    /// When it was published: low 48 bits of the channel's clock, for [`Clock::ns_since`](crate::Clock::ns_since).
+    /// The time of its publication: the low 48 bits of the channel's clock, for
+    /// [`Clock::ns_since`](crate::Clock::ns_since).
     pub time: u64,
 }
 
-/// The next thing in a channel's stream.
+/// The next event in a channel's stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event<'a> {
     /// A message.
     Message(Message<'a>),
-    /// The publisher overtook this reader, which goes on at `resumed_at`.
+    /// The publisher overtook this reader. The reader goes on at `resumed_at`.
     Lapped(Lapped),
-    /// Messages that never reached this host: a bridge gave them up.
+    /// Messages that never reached this host. A bridge gave them up.
     Gap {
         /// First missing sequence.
         from: u64,
         /// Last missing sequence, inclusive.
         to: u64,
     },
-    /// Another publisher took over; sequences continue.
+    /// Another publisher took over. Sequences continue.
     NewEpoch {
-        /// Its incarnation.
+        /// The epoch of the new publisher.
         epoch: u64,
     },
     /// The publisher died without closing the channel, and no other has taken over yet. Told once a death, after all that it
@@ -52,8 +53,9 @@ pub enum Event<'a> {
         /// The session's identity on the wire.
         session: [u8; 10],
     },
-    /// The channel began again: the next sequences count from 1. The daemon lost its memory, or it was told to begin anew, as
-    /// by a bridge whose source did. What was published before and is not received by now is over.
+    /// The channel began again: sequences count from 1. The reason is that the daemon lost the channel's memory, or
+    /// that a publisher began it again, such as a bridge whose source did so. Earlier messages that have not been
+    /// received by now are lost.
     Restarted,
     /// The publisher closed the channel. Receiving again waits for the next publisher.
     End,
@@ -62,13 +64,13 @@ pub enum Event<'a> {
 /// Messages overwritten before they were read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lapped {
-    /// How many, exactly.
+    /// Their exact number.
     pub missed: u64,
     /// The sequence that comes next.
     pub resumed_at: u64,
 }
 
-/// Why nothing more can be received.
+/// The reason why nothing more can be received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RecvError {
@@ -83,7 +85,7 @@ pub enum RecvError {
     /// Another program wrote to the segment.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
-    /// A lapped reader found no place to go on from.
+    /// A lapped reader found no place at which to go on.
     #[error(transparent)]
     Locate(#[from] LocateError),
     /// The channel goes on in a segment that this process cannot map. Nothing was consumed: receive again.

@@ -1,4 +1,5 @@
-//! Events that own their messages: to be kept, sent to another thread, or iterated over. Each message is one allocation.
+//! Events that own their messages, so that they can be kept, sent to another thread, or iterated over. Each message is
+//! one allocation.
 
 use crate::message::{Event, Lapped, Message, RecvError};
 use crate::subscriber::Subscriber;
@@ -19,7 +20,7 @@ pub struct OwnedMessage<P = Vec<u8>> {
     pub time: u64,
 }
 
-/// An [`Event`] that borrows nothing. The variants mean what theirs do.
+/// An [`Event`] that borrows nothing. The variants mean the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "each variant and field is explained where it comes from")]
@@ -35,7 +36,7 @@ pub enum OwnedEvent<P = Vec<u8>> {
 }
 
 impl Message<'_> {
-    /// The same with bytes of its own. Cost: an allocation and a copy.
+    /// The same message with bytes of its own. Cost: an allocation and a copy.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -56,7 +57,7 @@ impl Message<'_> {
 }
 
 impl Event<'_> {
-    /// The same, borrowing nothing. Cost: for a message an allocation and a copy, else nothing.
+    /// The same event without a borrow. Cost: for a message an allocation and a copy, else nothing.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -94,7 +95,7 @@ impl Event<'_> {
     }
 }
 
-/// What [`Subscriber::iter`] returns.
+/// The iterator of [`Subscriber::iter`].
 #[derive(Debug)]
 pub struct Iter<'a> {
     subscriber: &'a mut Subscriber,
@@ -103,15 +104,15 @@ pub struct Iter<'a> {
 impl Iterator for Iter<'_> {
     type Item = Result<OwnedEvent, RecvError>;
 
-    /// Waits as [`Subscriber::recv`] does. Never `None`: behind an end the next publisher may come.
+    /// Waits as [`Subscriber::recv`] does. Never `None`, since another publisher may come after an end.
     fn next(&mut self) -> Option<Self::Item> {
         Some(self.subscriber.recv().map(Event::into_owned))
     }
 }
 
 impl Subscriber {
-    /// The events from here on, one after the other, each with bytes of its own. Cost: an allocation a message more than
-    /// [`recv`](Self::recv).
+    /// An iterator over the events from here on, each with bytes of its own. Cost: one allocation for each message more
+    /// than [`recv`](Self::recv).
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

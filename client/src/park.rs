@@ -1,8 +1,8 @@
-//! Sleeping until the daemon says that there is something to read, so that a publisher wakes nobody and never learns
-//! who sleeps.
+//! Sleeping until the daemon says that there is something to read. So a publisher wakes no reader, and does not know
+//! which readers sleep.
 //!
-//! Both ends are here: [`Parking`] is the reader's, [`ParkedReader`] the host's. They share two things, made for this
-//! reader alone: the word in its page that says where it sleeps, and a socket pair, the bell.
+//! Both ends are here: [`Parking`] is the reader's, [`ParkedReader`] the host's. They share two things that belong to
+//! this reader alone: the word in its page that says where it sleeps, and a socket pair, the bell.
 //!
 //! ```text
 //! reader                                       the host's waker
@@ -12,11 +12,11 @@
 //! sleeps on its bell                     <---  rings
 //! page: awake
 //! ```
-//! A socket pair rather than an eventfd, for three reasons. Ringing can be told not to block by each call, where the
-//! flag of an eventfd belongs to whoever holds it, and its counter may be full. What one reader does to its pair is no
-//! other's business, where an eventfd that all readers ring could be emptied or filled by any of them. And an event loop
-//! can wait for a socket without unsafe code. The reader keeps both ends, one to show to the next daemon; so the pair
-//! outlives daemons, and what was rung for one that died is there for its successor.
+//! The bell is a socket pair and not an eventfd, for three reasons. First, each call that rings can say that it must
+//! not block. The flag of an eventfd belongs to all who hold it, and its counter may be full. Second, one reader cannot
+//! affect the pair of another. Any reader could empty or fill an eventfd that all readers ring. Third, an event loop
+//! can wait for a socket without unsafe code. The reader keeps both ends, one of them to show to the next daemon. So
+//! the pair outlives daemons, and a ring for a daemon that died is still there for its successor.
 
 use crate::hosting::HostedSegment;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
@@ -31,17 +31,17 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a parked reader sleeps at most unless asked otherwise: what a daemon that hangs can cost it.
+/// How long a parked reader sleeps at most by default. A daemon that hangs can make it late by this.
 pub(crate) const LONGEST_NAP: Duration = Duration::from_millis(100);
-/// Pause between two looks of a reader that nobody would wake: its daemon is gone, or it has none.
+/// Pause between two looks of a reader that nobody would wake, because its daemon is gone or it has none.
 pub(crate) const ALONE: Duration = Duration::from_millis(1);
 
-/// The reader's end.
+/// The reader's end of parking.
 #[derive(Debug)]
 pub(crate) struct Parking {
     bell: UnixStream,
     page: ReaderPage,
-    /// Tells one nap from the next.
+    /// Number of the nap. It tells one nap from the next.
     nap: u64,
     longest: Duration,
 }
@@ -54,18 +54,19 @@ pub(crate) fn bell() -> io::Result<(UnixStream, File)> {
 }
 
 impl Parking {
-    /// Of the reader with this page, who sleeps for at most `longest` at a time.
+    /// The end of the reader with this `page`, which sleeps for at most `longest` at a time.
     pub(crate) fn new(bell: UnixStream, page: ReaderPage, longest: Duration) -> Self {
         Self { bell, page, nap: 0, longest }
     }
 
-    /// Says that the reader will sleep until something stands at `position`. The ring is to be looked at after this.
+    /// Writes to the page that the reader will sleep until there is a record at `position`. The caller must look at the
+    /// ring after this.
     pub(crate) fn lie_down(&mut self, position: u64) {
         self.nap = self.nap.wrapping_add(1);
         self.page.sleeps(position, self.nap);
     }
 
-    /// Says that the reader is awake.
+    /// Writes to the page that the reader is awake.
     pub(crate) fn rise(&self) {
         self.page.woke();
     }
@@ -80,29 +81,29 @@ impl Parking {
         hear(&self.bell);
     }
 
-    /// Rings for the waker. One system call, which never blocks.
+    /// Rings for the waker. Costs one system call, which never blocks.
     pub(crate) fn ring(&self) {
         ring(&self.bell);
     }
 
-    /// Sleeps until the bell rings, a signal comes, or the time is over: `limit`, and what a nap may last.
+    /// Sleeps until the bell rings, a signal comes, or the time is over: the shorter of `limit` and the longest nap.
     pub(crate) fn sleep(&self, limit: Duration) {
         let _nap = Nap(self);
-        // Longer than a timespec can say is without end.
+        // A time that is too long for a timespec counts as endless.
         let timeout = Timespec::try_from(self.longest.min(limit)).ok();
-        // Whatever goes wrong here, the ring is looked at next.
+        // An error is ignored: the caller looks at the ring next in any case.
         let _ = poll(&mut [PollFd::new(&self.bell, PollFlags::IN)], timeout.as_ref());
     }
 
-    /// Sleeps as [`sleep`](Self::sleep), while other tasks run. May be given up at any time.
+    /// Sleeps as [`sleep`](Self::sleep), while other tasks run. The future may be dropped at any time.
     #[cfg(feature = "tokio")]
     pub(crate) async fn nap(&self) {
         let _nap = Nap(self);
-        // A registration for this nap alone: the next may be in another event loop.
+        // The registration is for this nap alone, since the next may be in another event loop.
         let bell = self.bell.try_clone().and_then(tokio::net::UnixStream::from_std);
         match bell {
             Ok(bell) => drop(tokio::time::timeout(self.longest, bell.readable()).await),
-            // Out of descriptors, perhaps.
+            // The process may be out of descriptors.
             Err(_) => tokio::time::sleep(ALONE).await,
         }
     }
@@ -160,7 +161,7 @@ impl Bells {
     }
 }
 
-/// A nap, which ends when this is dropped, also when the wait is given up.
+/// A nap. It ends when this is dropped, also when the wait is given up.
 struct Nap<'a>(&'a Parking);
 
 impl Drop for Nap<'_> {
@@ -170,49 +171,50 @@ impl Drop for Nap<'_> {
     }
 }
 
-/// Rings at the other end. Full means that it rings already; broken, that nobody is there to hear.
+/// Rings at the other end. If the socket is full, it rings already. If it is broken, nobody listens.
 pub(crate) fn ring(bell: impl AsFd) {
     let _ = send(bell, b"!", SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
-/// Takes in what was rung; false if nothing was, and nothing will be.
+/// Takes in rings. False if there were none.
 fn hear(bell: impl AsFd) -> bool {
     matches!(recv(bell, &mut [0u8; 512], RecvFlags::DONTWAIT), Ok((_, 1..)))
 }
 
-/// What a host sees of a reader that may sleep.
+/// The result of a host's look at a reader that may sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sight {
     /// It does not sleep, or has been woken already.
     Awake,
-    /// It sleeps, and there is nothing for it.
+    /// It sleeps, and there is nothing for it to read.
     Asleep,
     /// It slept, and has just been woken.
     Woken,
 }
 
-/// A reader that sleeps between messages, in the hands of its host.
+/// The host's end of a reader that sleeps between messages.
 #[derive(Debug)]
 pub struct ParkedReader {
     page: HostPage,
     ring: Locator,
     bell: Bell,
-    /// What the page said when the reader was woken last.
+    /// The page's word when the reader was last woken.
     woken: u64,
 }
 
 impl ParkedReader {
     /// # Errors
-    /// `InvalidInput` for a `bell` that is no end of a socket pair.
+    /// `InvalidInput` if `bell` is not an end of a socket pair.
     pub(crate) fn new(page: HostPage, segment: &HostedSegment, bell: File) -> io::Result<Self> {
         Ok(Self { page, ring: segment.locator(), bell: Bell::new(bell)?, woken: 0 })
     }
 
-    /// Looks whether the reader sleeps and has something to read, and wakes it then, once a nap. What its page says is
-    /// a claim: whatever stands there, this reads two words of the ring, makes at most one system call, which does not
-    /// block, and reaches nobody but this reader.
+    /// Looks whether the reader sleeps and has something to read. If so, wakes it, once for each nap. The content of
+    /// its page is a claim. With any content, this reads two words of the ring, makes at most one system call, which
+    /// does not block, and affects no other reader.
     ///
-    /// Cost: the page's line, and two of the ring that are shared by all who sleep at the same place.
+    /// Cost: one cache line of the page, and two of the ring, which are the same for all readers that sleep at the same
+    /// place.
     pub fn look(&mut self) -> Sight {
         let word = self.page.asleep();
         if word == 0 || word == self.woken {
@@ -226,7 +228,7 @@ impl ParkedReader {
         Sight::Woken
     }
 
-    /// The channel goes on in another segment. The reader is to be told of it otherwise, which wakes it.
+    /// Notes that the channel goes on in `segment`. The caller tells the reader in another way, which wakes it.
     pub fn follow(&mut self, segment: &HostedSegment) {
         self.ring = segment.locator();
         self.woken = 0;
@@ -243,13 +245,13 @@ impl ParkedReader {
 pub struct Bell(Arc<UnixStream>);
 
 impl Bell {
-    /// Only one end of a socket pair will do: writing to whatever else a reader may hold, such as a connection to
-    /// another service, would be done in the host's name.
+    /// Accepts only an end of a socket pair. A reader may hold other sockets, such as a connection to another service,
+    /// and a write to these would be in the host's name.
     fn new(file: File) -> io::Result<Self> {
         let is_stream = sockopt::socket_domain(&file).is_ok_and(|domain| domain == AddressFamily::UNIX)
             && sockopt::socket_type(&file).is_ok_and(|kind| kind == SocketType::STREAM);
         let bell = UnixStream::from(OwnedFd::from(file));
-        // Connections to services have a name at one of their ends.
+        // A connection to a service has a name at one of its ends.
         let mut ends = [bell.local_addr(), bell.peer_addr()].into_iter();
         if is_stream && ends.all(|end| end.is_ok_and(|end| end.is_unnamed())) {
             return Ok(Self(Arc::new(bell)));
@@ -258,11 +260,11 @@ impl Bell {
         Err(io::Error::new(io::ErrorKind::InvalidInput, what))
     }
 
-    /// Blocks until `other` is readable or one of `bells` rings, and takes in the rings. Returns which bells will never
-    /// ring again, so that waiting for them would never block: their readers have shut them, or play tricks.
+    /// Blocks until `other` is readable or one of `bells` rings, and takes in the rings. Returns the indices of bells
+    /// that their readers have shut, or that misbehave. Waiting for such a bell would never block again.
     ///
     /// # Errors
-    /// What `poll` says: `EINTR` after a signal, `EINVAL` for more bells than this process may have descriptors.
+    /// The error of `poll`: `EINTR` after a signal, `EINVAL` for more bells than this process may have descriptors.
     pub fn wait(other: impl AsFd, bells: &[Self]) -> io::Result<Vec<usize>> {
         let mut fds = vec![PollFd::new(&other, PollFlags::IN)];
         fds.extend(bells.iter().map(|bell| PollFd::new(&*bell.0, PollFlags::IN)));

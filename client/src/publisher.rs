@@ -20,7 +20,7 @@ use std::ops::{Deref, DerefMut, Range};
 
 pub use builder::{DEFAULT_CAPACITY, PublisherBuilder};
 
-/// How much of a buffer for one message is touched before the first.
+/// Bytes of a buffer for one message that are touched before the first message.
 pub(crate) const TOUCHED_BYTES: usize = 64 << 10;
 
 /// Publishes messages into a channel: one publisher a channel, any number of readers.
@@ -56,11 +56,11 @@ pub struct Publisher {
     prepared: Prepared,
     /// Held until the writer is done; the kernel lets go of it if we die.
     lock: Held,
-    /// Our place at the daemon's table, where a daemon owns the channel.
+    /// The attachment to the daemon, if a daemon owns the channel.
     hosted: Option<Hosted>,
 }
 
-/// A publisher's place at a daemon's table.
+/// A publisher's attachment to a daemon.
 struct Hosted {
     attachment: Attachment,
     charter: Charter,
@@ -76,10 +76,10 @@ impl Hosted {
     }
 }
 
-/// What a publisher says about one message besides its payload.
+/// The properties that a publisher gives a message besides its payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Mark {
-    /// For the publisher's own use, handed to every reader: a message type, say.
+    /// A number for the publisher's own use, such as a message type. Every reader gets it.
     pub tag: u16,
     /// Whether a reader that lost its place may start afresh from this message, as from a snapshot.
     pub key: bool,

@@ -48,7 +48,7 @@ impl ChannelInfo {
 }
 
 impl ChannelDetail {
-    /// The channel without its ends; `unheld` says that nobody holds the writer lock.
+    /// The channel without its publisher and readers. `unheld` says that nobody holds the writer lock.
     pub(crate) fn status(&self, name: &str, unheld: bool) -> ChannelStatus {
         let (header, geometry) = (&self.header, &self.header.geometry);
         let error = [&self.oldest, &self.tail].into_iter().find_map(|place| place.as_ref().err().cloned());
@@ -90,7 +90,7 @@ impl ChannelDetail {
     }
 }
 
-/// A channel of which nothing is known.
+/// The status of a channel of which only the name is known.
 fn unseen(name: &str, state: &str, error: Option<String>) -> ChannelStatus {
     ChannelStatus {
         channel: name.to_owned(),
@@ -116,7 +116,7 @@ fn unseen(name: &str, state: &str, error: Option<String>) -> ChannelStatus {
     }
 }
 
-/// A reader by its page; `next` is the channel's next sequence.
+/// The status of a reader from its page. `next` is the channel's next sequence.
 pub(crate) fn reader_status(stats: &ReaderStats, process: Process, next: Option<u64>) -> ReaderStatus {
     let latency_ns = stats.latency_ns(0.5).map(|p50| {
         let at = |quantile| stats.latency_ns(quantile).unwrap_or(p50);

@@ -45,7 +45,7 @@ use watch::Watch;
 /// Messages handed out at most before they are counted on the page.
 const BATCH: usize = 64;
 
-/// Where a subscriber begins.
+/// The place at which a subscriber begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Start {
@@ -85,7 +85,7 @@ pub enum Start {
 pub struct Subscriber {
     reader: Reader,
     buffer: Buffer,
-    /// Our place at the daemon's table, where a daemon owns the channel.
+    /// The attachment to the daemon, if a daemon owns the channel.
     hosted: Option<Box<Hosted>>,
     wait: Wait,
     /// Whether each message is looked at before it is handed out: it may be void, since the channel is strict, or none of
@@ -98,24 +98,24 @@ pub struct Subscriber {
     // The fourth line.
     page: Option<Page>,
     clock: Clock,
-    // What is rarely asked for.
-    /// From where [`Wait::Burst`] counts: sequence and time.
+    // Cold fields.
+    /// The sequence and the time from which [`Wait::Burst`] counts.
     burst_mark: (u64, u64),
     /// The sequence after the last message that was there when [`Wait::Burst`] had last let the publisher get ahead.
     burst_target: u64,
     resume: Resume,
-    /// The publisher's incarnation as last told.
+    /// The publisher's epoch in the last event about it.
     epoch: u64,
-    /// The incarnation at the time of the last start or seek: no news, whatever a lap hides.
+    /// The epoch at the time of the last start or seek. It gives no event, even after a lap.
     began_in: u64,
     /// The sequence to begin with, if it lies before all that is left of a segment that continues another: nothing in
     /// the ring tells of that loss.
     behind: Option<u64>,
     segment: Segment,
     steps: Vec<Step>,
-    /// Why there is no page though one was asked for.
+    /// The reason why there is no page although one was asked for.
     page_refused: Option<io::Error>,
-    /// What it takes to sleep and be woken, for one opened with [`Wait::Park`].
+    /// The reader's end of parking, for a subscriber that was opened with [`Wait::Park`].
     parking: Option<Parking>,
     /// The tags of the messages that are handed out; all of them if `None`.
     tags: Option<Tags>,
@@ -125,7 +125,7 @@ pub struct Subscriber {
 
 const _: () = assert!(offset_of!(Subscriber, page) == 3 * 64, "what a message needs fills the third line");
 
-/// An event that is told before all others.
+/// An event that must be given before all others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Doubt {
     None,
@@ -507,7 +507,7 @@ impl Subscriber {
         self.take(poll, available)
     }
 
-    /// Counts what a poll found and decides what the caller is told.
+    /// Counts the result of a poll, and decides which event the caller gets.
     #[inline(never)]
     fn take(&mut self, poll: Poll, available: usize) -> Result<Option<Outcome>, RecvError> {
         match poll {
@@ -543,7 +543,7 @@ impl Subscriber {
         let event = match poll {
             Poll::Empty | Poll::Message(_) => return Ok(None),
             Poll::Control(control) => match control {
-                // Known from the segment's state already.
+                // The event was given already, from the segment's state.
                 Control::Epoch { epoch } if epoch == self.epoch => return Ok(None),
                 Control::Epoch { epoch } => {
                     let told = std::mem::replace(&mut self.epoch, epoch);
@@ -564,10 +564,10 @@ impl Subscriber {
             },
             Poll::Lapped => return self.skip(),
             Poll::TooSmall { needed } => return Err(RecvError::TooSmall { needed, available }),
-            // A claim of whoever can write to the segment: where there is a charter, that decides.
+            // This is a claim of a program that can write to the segment. If there is a charter, the charter decides.
             Poll::Superseded if self.hosted.is_some() => return self.follow(),
             Poll::Superseded => return Err(RecvError::Superseded),
-            // The loss behind it is counted where the channel goes on.
+            // The loss after it is counted where the channel goes on.
             Poll::Corrupt(_) if self.is_over() => return self.follow(),
             Poll::Corrupt(corrupt) => return Err(corrupt.into()),
         };

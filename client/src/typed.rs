@@ -89,12 +89,12 @@ pub enum DecodeError {
     Postcard {
         /// The message.
         sequence: u64,
-        /// What postcard says.
+        /// The error of postcard.
         source: postcard::Error,
     },
 }
 
-/// Why a value could not be published.
+/// The reason why a value could not be published.
 #[cfg(feature = "serde")]
 #[derive(Debug, Error)]
 #[non_exhaustive]

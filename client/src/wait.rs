@@ -1,70 +1,74 @@
-//! What a reader does between two empty polls.
+//! The pauses of a reader between two empty polls.
 
 use crossbeam_utils::Backoff;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
-// An inline system call: among many processes each turn begins with an empty TLB, and libc's code would be a page more.
+// rustix makes the system call inline. Among many processes each time slice begins with an empty TLB, and libc's code
+// would need another page.
 use rustix::thread::sched_yield;
 use std::io;
 use std::time::Duration;
 
-/// How [`Subscriber::recv`](crate::Subscriber::recv) waits. The publisher's cost is the same with each: it never
-/// learns that somebody waits, and wakes nobody.
+/// How [`Subscriber::recv`](crate::Subscriber::recv) waits. The publisher's cost is the same with each: it does not
+/// know whether a reader waits, and wakes none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Wait {
-    /// Polls without pause. Lowest latency, one core at 100 %; for at most as many readers as there are cores to give.
+    /// Polls without a pause. Gives the lowest latency, and keeps one core at 100 %. Use it for no more readers than
+    /// there are free cores.
     Spin,
-    /// As `Spin`, for the highest rate: who catches up with the publisher in the middle of a burst, or with batches comes
-    /// within [`BURST_CLOSE`] messages of it, lets it get ahead for [`BURST_PAUSE`]. Lines near the publisher go back and
-    /// forth between both; a reader that stays behind gets several messages at once from lines that are ready. A message
-    /// that follows [`BURST`] others within [`BURST_WITHIN`] may come that much later; until then, and whenever messages come
-    /// more slowly, nothing differs from `Spin`.
+    /// As `Spin`, for the highest rate. A reader that catches up with the publisher in the middle of a burst, or that
+    /// takes batches and comes within [`BURST_CLOSE`] messages of it, lets the publisher get ahead for [`BURST_PAUSE`].
+    /// Cache lines near the publisher go back and forth between both; a reader that stays behind gets several messages
+    /// at once from lines that are ready. A message that follows [`BURST`] others within [`BURST_WITHIN`] may come
+    /// later by that pause. At lower rates there is no difference from `Spin`.
     Burst,
-    /// Polls this many times, then gives the core away after each further poll.
+    /// Polls this many times, then yields the core after each further poll.
     SpinThenYield(u32),
-    /// Gives the core away after each poll: the choice when readers outnumber cores. Costs 0.5 us alone, more among
-    /// many.
+    /// Yields the core after each poll. Use it if there are more readers than cores. A yield costs 0.5 us if the reader
+    /// is alone on the core, more among many.
     #[default]
     Yield,
-    /// Exponential: few polls apart at first, then yields. `crossbeam_utils::Backoff`.
+    /// Waits as `crossbeam_utils::Backoff` does: spins with exponentially growing pauses at first, then yields.
     Backoff,
-    /// Sleeps this long between polls: latency up to that and a wake-up, next to no CPU.
+    /// Sleeps this long between polls. Adds this time and a wake-up to the latency, and uses next to no CPU.
     Sleep(Duration),
-    /// Sleeps until the daemon's waker rings; next to no CPU, and woken about as fast as messages have been coming. For
-    /// channels of a daemon. While it is away, as `Sleep` with a millisecond.
+    /// Sleeps until the daemon's waker rings. Uses next to no CPU. A message wakes it late by a small share of the
+    /// silence before that message. Only for channels of a daemon. While no daemon runs, it waits as `Sleep` with a
+    /// millisecond.
     Park,
 }
 
-/// Messages that [`Wait::Burst`] takes for a burst, if they come within [`BURST_WITHIN`].
+/// Number of messages that [`Wait::Burst`] takes for a burst, if they come within [`BURST_WITHIN`].
 pub const BURST: u64 = 32;
-/// Time within which they come: at 4 million messages a second and more.
+/// Time within which the messages of a burst come. This is a rate of 4 million messages a second and more.
 pub const BURST_WITHIN: Duration = Duration::from_micros(8);
-/// Messages behind the publisher that are close to it, for [`Wait::Burst`] and who takes batches.
+/// A reader with [`Wait::Burst`] that takes batches is close to the publisher if it is behind by fewer messages than
+/// this.
 pub const BURST_CLOSE: u64 = 512;
-/// How long [`Wait::Burst`] lets the publisher get ahead; never by more than half of the ring.
+/// How long [`Wait::Burst`] lets the publisher get ahead. It never lets it get ahead by more than half of the ring.
 pub const BURST_PAUSE: Duration = Duration::from_micros(8);
 
 /// Polls between two looks at the clock and at the segment's state while spinning.
 const SPINS_PER_LOOK: u32 = 256;
-/// The same while yielding.
+/// Polls between two such looks while yielding.
 const YIELDS_PER_LOOK: u32 = 16;
 
 /// The state of one wait.
 #[derive(Debug, Default)]
 pub(crate) struct Waiter {
     idle: u32,
-    /// How often something was there that then could not be had.
+    /// How often a record was there but could not be received.
     vain: u32,
     backoff: Backoff,
 }
 
 impl Waiter {
-    /// Waits a little. True when it is time to look at what empty polls do not see: deadline, state, heartbeat.
+    /// Waits a little. Returns true when it is time for the checks that polls do not make: deadline, state, heartbeat.
     #[inline(always)]
     pub(crate) fn idle(&mut self, wait: Wait) -> bool {
         self.idle = self.idle.wrapping_add(1);
-        // Who polls most often, or as one of many, needs neither a jump table nor a call.
+        // The two most frequent ways come first, without a jump table or a call.
         if wait == Wait::Spin {
             return self.idle.is_multiple_of(SPINS_PER_LOOK);
         }
@@ -75,8 +79,8 @@ impl Waiter {
         idle_otherwise(wait, self.idle, &self.backoff)
     }
 
-    /// Notes that something is there. True when it was found there many times and could not be had: then it is time to look as
-    /// well.
+    /// Notes that a record is there. Returns true when it has been there many times but could not be received: then it
+    /// is time for the checks as well.
     #[inline(always)]
     pub(crate) fn found(&mut self) -> bool {
         self.vain = self.vain.wrapping_add(1);
@@ -84,7 +88,7 @@ impl Waiter {
     }
 }
 
-/// Given the count and not its place, which then is a register for those who get along without this.
+/// It takes the count by value, so that the count stays in a register in the cases that do not come here.
 #[inline(never)]
 fn idle_otherwise(wait: Wait, idle: u32, backoff: &Backoff) -> bool {
     match wait {
@@ -93,7 +97,7 @@ fn idle_otherwise(wait: Wait, idle: u32, backoff: &Backoff) -> bool {
         Wait::SpinThenYield(_) | Wait::Yield => sched_yield(),
         Wait::Backoff if backoff.is_completed() => sched_yield(),
         Wait::Backoff => backoff.snooze(),
-        // These pauses end by the deadline, which the subscriber knows.
+        // The subscriber itself makes these pauses, since it knows the deadline.
         Wait::Sleep(_) | Wait::Park => return true,
     }
     idle.is_multiple_of(YIELDS_PER_LOOK)
@@ -102,7 +106,7 @@ fn idle_otherwise(wait: Wait, idle: u32, backoff: &Backoff) -> bool {
 /// Runs the calling thread on this CPU only.
 ///
 /// # Errors
-/// What `sched_setaffinity` says: `EINVAL` for a CPU that does not exist or is not allowed here.
+/// The error of `sched_setaffinity`: `EINVAL` for a CPU that does not exist or that this process may not use.
 ///
 /// ```
 /// shmcast::pin_current_thread(0)?;

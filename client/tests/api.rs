@@ -1,5 +1,5 @@
-//! What a program that publishes or receives relies on, one channel and one process at a time. Loss, seeking and
-//! successors are in `stream.rs`, files in `files.rs`, other processes in `crash.rs`.
+//! The interface that a publishing or receiving program relies on, with one channel and one process at a time. Loss,
+//! seeking and successors are in `stream.rs`, files in `files.rs`, other processes in `crash.rs`.
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
@@ -104,7 +104,7 @@ fn messages_of_every_size_from_none_to_the_largest_arrive_whole() {
     for (i, size) in sizes.enumerate() {
         let payload: Vec<u8> = (0..size).map(|at| (at * 31 + i) as u8).collect();
         let sequence = publisher.publish(&payload).unwrap();
-        // The largest four fill half of the ring: each is received before the next comes.
+        // The largest four fill half of the ring, so each is received before the next is published.
         assert_eq!(drain(&mut subscriber), [(sequence, payload)], "{size} B");
     }
 }
@@ -218,7 +218,7 @@ fn every_wait_strategy_keeps_its_deadline_and_sees_the_message() {
         assert_eq!(subscriber.recv_deadline(deadline).unwrap(), None, "{wait:?}");
         assert!(Instant::now() >= deadline, "{wait:?} gave up early");
         let sequence = publisher.publish(b"x").unwrap();
-        // A deadline that has passed does not hide what is there.
+        // A message that is there is received even after the deadline.
         let event = subscriber.recv_deadline(deadline).unwrap();
         assert!(matches!(event, Some(Event::Message(m)) if m.sequence == sequence), "{wait:?}");
         std::thread::scope(|scope| {
@@ -242,7 +242,8 @@ fn who_waits_in_bursts_loses_nothing_in_the_smallest_ring() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for sequence in 1..=20_000u64 {
-                // Half of a ring of one line a message, as far ahead as a reader in a burst may let itself fall.
+                // The publisher stays within half of the ring, with one line for each message. A reader that pauses in
+                // a burst may fall behind as far.
                 while sequence > consumed.load(Ordering::Acquire) + SMALL / 64 / 2 {
                     std::thread::yield_now();
                 }

@@ -1,7 +1,8 @@
-//! Processes that die or stop at any moment: what the others see. Every message carries its sequence, its publisher's
-//! epoch, a pattern and a CRC, so that a torn, repeated, lost or misplaced one cannot pass.
+//! Processes that die or stop at any moment, and the view of the others. Every message carries its sequence, its
+//! publisher's epoch, a pattern and a CRC, so that a torn, repeated, lost or misplaced one is found.
 //!
-//! `SHMCAST_KILLS` sets how many publishers are killed under load, in all (200 unless set), `SHMCAST_SEED` when.
+//! `SHMCAST_KILLS` sets how many publishers are killed under load in all (200 by default). `SHMCAST_SEED` sets the seed
+//! of the moments at which they are.
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
@@ -18,10 +19,10 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use support::{Process, SMALL, process, publisher, role, role_dir, scratch, skip, subscriber, wait_for};
 
-/// These tests want the machine to themselves; run side by side they only starve each other.
+/// Each of these tests needs the whole machine. If they ran at once, they would starve each other.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// A small generator of pseudo-random numbers, seeded so that a failure can be told.
+/// A small generator of pseudo-random numbers. Its seed is known, so that a failure can be reproduced.
 struct Random(u64);
 
 impl Random {
@@ -37,10 +38,10 @@ impl Random {
     }
 }
 
-/// Sequence, epoch and CRC of a message that has room for them.
+/// Bytes of the sequence, epoch and CRC of a message that has room for them.
 const FRAME: usize = 20;
 
-/// What message `sequence` looks like, up to its epoch: mostly small, some up to the largest, some empty.
+/// The length of message `sequence`: mostly small, sometimes up to the largest, sometimes 0.
 fn length(sequence: u64, max_message: usize) -> usize {
     let mut random = Random(sequence);
     match random.below(64) {
@@ -68,7 +69,7 @@ fn fill(bytes: &mut [u8], sequence: u64, epoch: u64) {
     crc.copy_from_slice(&crc32c::crc32c(body).to_le_bytes());
 }
 
-/// The epoch in a message's bytes after all of them were checked; `None` for an empty message.
+/// Checks all bytes of a message, and returns the epoch in them; `None` for an empty message.
 fn check(m: &Message<'_>, max_message: usize) -> Option<u64> {
     let sequence = m.sequence;
     assert_eq!(m.payload.len(), length(sequence, max_message), "length of message {sequence}");
@@ -105,7 +106,7 @@ fn publish_next(publisher: &mut Publisher, random: &mut Random) {
     if random.below(50) == 0 {
         publisher.claim(length).unwrap().abort();
     }
-    // Now and then, more is claimed than committed.
+    // Now and then it claims more than it commits.
     let spare = if random.below(10) == 0 { publisher.max_message() - length } else { 0 };
     let mut claim = publisher.claim(length + spare).unwrap();
     fill(&mut claim[..length], sequence, epoch);
@@ -118,7 +119,7 @@ struct Checker {
     expected: u64,
     /// Whether the epoch in force is known, from the stream or from a message: not at first, and not after a lap.
     epoch_known: bool,
-    /// Whether the stream may yet tell it, late: after a lap.
+    /// Whether the stream may still give the epoch's event late, after a lap.
     epoch_untold: bool,
     epoch: u64,
     started_at: u64,
@@ -134,7 +135,7 @@ impl Checker {
         Self { started_at, expected: started_at, ..Self::default() }
     }
 
-    /// False at the end of the stream.
+    /// Checks an event. Returns false at the end of the stream.
     fn check(&mut self, event: Event<'_>, max_message: usize) -> bool {
         match event {
             Event::Message(m) => {
@@ -167,7 +168,7 @@ impl Checker {
     }
 }
 
-/// Reads and checks to the end of the stream, then leaves its counts in `dir`. Each number is another kind of reader.
+/// Reads and checks to the end of the stream, then writes its counts to `dir`. Each `number` is another kind of reader.
 fn check_to_the_end(dir: &Path, number: usize) {
     let wait = match number {
         0 | 1 => Wait::SpinThenYield(200),
@@ -201,7 +202,7 @@ fn check_to_the_end(dir: &Path, number: usize) {
     fs::write(report, format!("{started_at} {received} {missed} {laps} {epochs} {expected}")).unwrap();
 }
 
-/// The roles of other processes, which the tests here start.
+/// Plays the roles of other processes, which the tests here start.
 #[test]
 #[ignore = "plays a part in other tests"]
 fn play() {
@@ -233,7 +234,7 @@ fn kill_publishers_under_load(name: &str, capacity: u64, kills: u64) {
     let seed = number_from("SHMCAST_SEED").unwrap_or_else(|| {
         SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later than 1970").as_nanos() as u64
     });
-    // Known even if a reader's finding ends the test.
+    // The seed is printed first, so that it is known even if a reader's check ends the test.
     eprintln!("{name}: SHMCAST_SEED={seed}");
     let mut random = Random(seed);
     let role = format!("publisher {capacity}");
@@ -242,14 +243,14 @@ fn kill_publishers_under_load(name: &str, capacity: u64, kills: u64) {
     let mut readers: Vec<Process> = Vec::new();
     let (mut early, mut epoch) = (0, 0);
     for killed in 0..kills {
-        // Readers come one after the other, so that they meet a ring in every state.
+        // Readers start one after another, so that they find the ring in every state.
         if readers.len() < READERS && killed >= readers.len() as u64 * kills / (2 * READERS as u64) {
             let number = readers.len();
             readers.push(Process::start(process(&format!("reader {number}"), dir.path())));
         }
         let process = first.take().unwrap_or_else(|| Process::start(process(&role, dir.path())));
         if killed > 0 && random.below(8) == 0 {
-            // Some do not even get to publish.
+            // Some are killed before they publish.
             early += 1;
             std::thread::sleep(Duration::from_micros(random.below(6_000)));
         } else {
@@ -312,7 +313,7 @@ fn killed_publishers_leave_no_bad_message_in_a_larger_ring() {
     kill_publishers_under_load("1 MiB ring", 1 << 20, kills() - kills() / 2);
 }
 
-/// Publishes `count` checked messages, giving readers time to follow.
+/// Publishes `count` checked messages, and gives readers time to follow.
 fn publish(publisher: &mut Publisher, count: u64) {
     let mut random = Random(publisher.next_sequence());
     for i in 0..count {
@@ -370,7 +371,7 @@ fn a_reader_stopped_and_lapped_counts_its_loss_exactly() {
         receiving(&directory, reader.pid(), publisher.next_sequence());
         reader.signal(Signal::SIGSTOP);
         wait_for("stop", || is_stopped(reader.pid()).then_some(()));
-        // Four times the ring.
+        // Publish four times what the ring holds.
         let before = publisher.next_sequence();
         while publisher.next_sequence() < before + 4 * SMALL / 64 {
             publish_next(&mut publisher, &mut Random(0));
@@ -416,7 +417,7 @@ fn a_stopped_publisher_is_waited_for_and_never_replaced() {
         while let Some(event) = subscriber.recv_deadline(deadline()).unwrap() {
             assert!(checker.check(event, max_message), "no end of the stream");
         }
-        // Wherever in a message it stopped, it holds the channel.
+        // It holds the channel, even if it was stopped in the middle of a message.
         match publisher(dir.path()).open().unwrap_err() {
             ChannelError::InUse { holder: Holder::Publisher { pid, .. }, .. } => {
                 assert_eq!(pid, Some(stopped.pid()));
@@ -443,8 +444,8 @@ fn a_publisher_killed_while_making_a_channel_leaves_nothing_that_matters() {
     let dir = scratch();
     let directory = Directory::at(dir.path());
     let (unfinished, finished) = (dir.path().join("t/.segment.new"), dir.path().join("t/segment"));
-    // Making takes a tenth of a second and more, of which the kill needs some microseconds. Should the machine sleep
-    // in between, again.
+    // Making the segment takes a tenth of a second and more, and the kill needs only some microseconds of it. If the
+    // machine pauses in between, we try again.
     for _ in 0..10 {
         let maker = Process::start(process(&format!("slow-maker {LARGE}"), dir.path()));
         while !unfinished.exists() && !finished.exists() {

@@ -1,4 +1,4 @@
-//! Deadlines are kept, whatever a reader does while it waits.
+//! A reader keeps its deadlines in each way of waiting.
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 

@@ -1,5 +1,5 @@
-//! Channels as files: who may open, see and remove them, and what stays behind. Damaged and planted files are in
-//! `hostile.rs`.
+//! Channels as files: the rights to open, see and remove them, and the files that stay. Damaged and planted files are
+//! in `hostile.rs`.
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
@@ -21,7 +21,7 @@ fn mode(path: impl AsRef<Path>) -> u32 {
     fs::metadata(path).unwrap().mode() & 0o7777
 }
 
-/// The roles of other processes, which other tests here start.
+/// Plays the roles of other processes, which other tests here start.
 #[test]
 #[ignore = "plays a part in other tests"]
 fn play() {
@@ -129,11 +129,11 @@ fn pages_of_dead_readers_are_swept_and_those_of_living_ones_stay() {
     let readers = dir.path().join("t/readers");
     let page = fs::read_dir(&readers).unwrap().next().unwrap().unwrap().path();
     assert_eq!(mode(&page), 0o644);
-    // A file that nobody has locked is what a dead process leaves, whether it had shown its page or not.
+    // A dead process leaves a file without a lock, whether it had shown its page or not.
     for left in ["4194305-0000000000000000", ".4194305-0000000000000001"] {
         fs::copy(&page, readers.join(left)).unwrap();
     }
-    // Its maker died before it stored the magic.
+    // The reader that made it died before it stored the magic.
     fs::write(readers.join(".4194305-0000000000000002"), [0; 4096]).unwrap();
     fs::write(readers.join(".4194305-0000000000000003"), "").unwrap();
     let seen = Directory::at(dir.path()).channel("t").unwrap().readers;
@@ -181,7 +181,7 @@ fn a_readers_map_cannot_be_written_through() {
     let mut reader = subscriber(dir.path()).start(Start::Oldest).open().unwrap();
     assert!(matches!(reader.recv().unwrap(), Event::Message(_)));
     assert!(!maps().is_empty() && maps().iter().all(|flags| flags == "r--s"), "{:?}", maps());
-    // Nor is a descriptor kept that another map could be made from.
+    // No descriptor stays open from which another map could be made.
     let open =
         fs::read_dir("/proc/self/fd").unwrap().flatten().filter_map(|fd| fs::read_link(fd.path()).ok());
     assert!(!open.into_iter().any(|path| path == segment));
@@ -283,7 +283,7 @@ fn a_reader_may_come_before_its_channel() {
     assert!(refused.to_string().contains("start its publisher first"), "{refused}");
 }
 
-/// Publisher, reader and remover in each other's way: everybody gets a whole channel or a clear refusal.
+/// A publisher, a reader and a remover run at once. Each gets a whole channel or a clear refusal.
 #[test]
 fn opening_and_removing_at_once_never_leaves_half_a_channel() {
     let dir = scratch();
@@ -295,7 +295,7 @@ fn opening_and_removing_at_once_never_leaves_half_a_channel() {
             let mut published = 0;
             let start = std::time::Instant::now();
             let turns = [&removed, &read];
-            // Until each of the three has had its turns, however busy the machine.
+            // Go on until each of the three has had its turns, even on a busy machine.
             while published < 100 || turns.iter().any(|turns| turns.load(Ordering::Relaxed) < 20) {
                 if start.elapsed() > Duration::from_secs(120) {
                     break; // and fail below, with everybody stopped
@@ -358,7 +358,7 @@ fn what_is_no_channel_is_not_listed() {
     let names: Vec<_> = directory.channels().unwrap().into_iter().map(|channel| channel.name).collect();
     assert_eq!(names, ["t"]);
     assert!(matches!(directory.remove("notes.txt"), Err(ChannelError::NotFound { .. })));
-    // The next removal finishes what a dead one began.
+    // The next removal finishes one whose process died.
     directory.remove("t").unwrap();
     assert!(!dead.exists() && dir.path().join("notes.txt").exists());
 }
@@ -369,7 +369,8 @@ fn a_channel_whose_removal_died_half_way_begins_anew_and_is_not_brought_back_to_
     let path = dir.path().join("t/segment");
     publisher(dir.path()).capacity(SMALL).open().unwrap().publish(b"old").unwrap();
     let mut late = subscriber(dir.path()).start(Start::Oldest).open().unwrap();
-    // As left by one who told the readers, and died before the files were gone.
+    // This is the state that a remover leaves if it dies after it has told the readers and before it has removed the
+    // files.
     let segment = fs::File::options().write(true).open(&path).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&segment, &(1u64 << 8 | 4).to_le_bytes(), 32 * 8).unwrap();
     let mut next = publisher(dir.path()).capacity(SMALL).open().unwrap();
@@ -377,7 +378,7 @@ fn a_channel_whose_removal_died_half_way_begins_anew_and_is_not_brought_back_to_
     next.publish(b"new").unwrap();
     let mut reader = subscriber(dir.path()).start(Start::Oldest).open().unwrap();
     assert_eq!(support::drain(&mut reader), [(1, b"new".to_vec())]);
-    // Who read the old one gets the rest of it and then hears that it is over.
+    // A reader of the old segment gets the rest of its messages, and is then told that it is over.
     let mut events = Vec::new();
     let over = loop {
         match late.recv_deadline(std::time::Instant::now() + std::time::Duration::from_secs(5)) {

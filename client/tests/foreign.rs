@@ -1,5 +1,5 @@
-//! Files that are not ours, beside channels and in their place: nothing that shmcast did not make is removed, written over
-//! or followed, whatever its name, and the refusal names it.
+//! Files that are not ours, beside channels and in their place. A file that shmcast did not make is not removed,
+//! overwritten or followed, whatever its name, and the refusal names it.
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
@@ -11,7 +11,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use support::{SMALL, publisher, scratch, subscriber};
 
-/// A name as reader pages have, and one as removed channels have.
+/// A name like those of reader pages, and one like those of removed channels.
 const PAGE: &str = "4194305-0123456789abcdef";
 const REMOVED: &str = ".removed-0123456789abcdef";
 
@@ -35,7 +35,7 @@ fn tree(dir: &Path) -> Vec<(PathBuf, u32, Vec<u8>)> {
     found
 }
 
-/// A directory like `~/.ssh`, with files under names such as ours too.
+/// A directory like `~/.ssh`. Some of its files have names like ours.
 fn precious(dir: &Path) -> PathBuf {
     let path = dir.join("precious");
     fs::create_dir(&path).unwrap();
@@ -113,7 +113,7 @@ fn listing_a_directory_of_projects_removes_nothing() {
     }
     fs::create_dir(dir.path().join("src")).unwrap();
     closed_channel(dir.path());
-    // In a channel too: a name such as ours does not make a page, and no other file is touched.
+    // The same holds in a channel: a file with a name like a page's is no page, and no other file is touched.
     for name in ["alice.txt", PAGE] {
         fs::write(dir.path().join("t/readers").join(name), "not ours").unwrap();
     }
@@ -132,13 +132,13 @@ fn removing_what_is_no_channel_is_refused_and_changes_nothing() {
     fs::write(dir.path().join("proj/.git/HEAD"), "ref: refs/heads/main").unwrap();
     fs::write(dir.path().join("proj/main.c"), "int main;").unwrap();
     fs::create_dir(dir.path().join("empty")).unwrap();
-    // Somebody else's lock file; somebody else's segment.
+    // Another program's lock file, and another program's file named `segment`.
     fs::create_dir(dir.path().join("service")).unwrap();
     fs::write(dir.path().join("service/lock"), "1234\n").unwrap();
     fs::set_permissions(dir.path().join("service/lock"), fs::Permissions::from_mode(0o644)).unwrap();
     fs::create_dir(dir.path().join("film")).unwrap();
     fs::write(dir.path().join("film/segment"), "RIFF....").unwrap();
-    // Channels with one file too many: beside the segment, and among the reader pages.
+    // Channels with one foreign file: beside the segment, and among the reader pages.
     for (name, foreign) in [("notes", "notes/notes.txt"), ("guest", "guest/readers/alice.txt")] {
         shmcast::Publisher::builder(name).dir(dir.path()).capacity(SMALL).open().unwrap().close();
         fs::write(dir.path().join(foreign), "mine").unwrap();
@@ -150,7 +150,7 @@ fn removing_what_is_no_channel_is_refused_and_changes_nothing() {
     assert_eq!(entries[1..], ["lock", "segment", "notes.txt", "readers/alice.txt"]);
     assert!(matches!(directory.remove("empty"), Err(ChannelError::NotFound { .. })));
     assert_eq!(tree(dir.path()), before);
-    // With the file out of the way the channel goes.
+    // When the foreign file is gone, the channel can be removed.
     fs::remove_file(dir.path().join("guest/readers/alice.txt")).unwrap();
     let removed = directory.remove("guest").unwrap();
     assert_eq!(removed.files, ["lock", "readers", "segment"]);
@@ -166,7 +166,7 @@ fn publishing_into_a_folder_of_somebodys_is_refused_before_anything_is_written()
         fs::create_dir(dir.path().join(name)).unwrap();
         fs::write(dir.path().join(name).join(file), content).unwrap();
     }
-    // A lock file that looks like ours to the eye, but that everybody may open.
+    // A lock file like ours, except that everybody may open it.
     fs::create_dir(dir.path().join("d")).unwrap();
     fs::write(dir.path().join("d/lock"), "").unwrap();
     fs::set_permissions(dir.path().join("d/lock"), fs::Permissions::from_mode(0o644)).unwrap();
@@ -196,7 +196,8 @@ fn what_a_removal_left_is_swept_only_if_all_of_it_is_ours() {
     let dir = scratch();
     let victim = precious(dir.path());
     let left = |digit: char| dir.path().join(REMOVED.replace('0', &digit.to_string()));
-    // Proved by what is in it; one with a guest; a link; a name of somebody else's.
+    // The first is proved to be ours by its content; the others are one with a foreign file, a link, and one with
+    // another name.
     for digit in ['a', 'b'] {
         closed_channel(dir.path());
         fs::rename(dir.path().join("t"), left(digit)).unwrap();

@@ -1,6 +1,6 @@
-//! Processes that fork: what a child does with its copy of a publisher or a subscriber is no news to anybody.
+//! Processes that fork. Nothing that a child does with its copy of a publisher or a subscriber affects others.
 //!
-//! Only a process of one thread can be forked here, so each test is a process of its own.
+//! Only a process of one thread can be forked here, so each test runs in its own process.
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
@@ -13,7 +13,7 @@ use std::io::{Read, pipe};
 use std::path::Path;
 use support::{SMALL, drain, process, publisher, role, role_dir, run, scratch, subscriber};
 
-/// Tests by their names, with the roles that they are played by.
+/// The names of the tests, each with its role.
 const TESTS: &[(&str, &str)] = &[
     ("a_child_that_drops_a_publisher_closes_its_parents_channel", "dropped publisher"),
     ("a_child_that_exits_closes_its_parents_channel", "exit"),
@@ -23,7 +23,7 @@ const TESTS: &[(&str, &str)] = &[
     ("a_child_of_a_dead_publisher_lets_a_second_one_in_beside_it", "child of the dead"),
 ];
 
-/// Without the usual harness, which has a thread for each test.
+/// Runs the tests without the usual harness, which has a thread for each test.
 fn main() {
     if let Some(role) = role() {
         return play(&role, &role_dir());
@@ -49,12 +49,12 @@ fn play(role: &str, dir: &Path) {
     }
 }
 
-/// A child comes to its end in one of several ways, with a copy of a publisher.
+/// A child with a copy of a publisher ends, in the way that `end` says.
 fn child_ends(dir: &Path, end: impl FnOnce(Publisher)) {
     let mut mine = publisher(dir).capacity(SMALL).open().unwrap();
     let mut reader = subscriber(dir).start(Start::Oldest).open().unwrap();
     mine.publish(b"before").unwrap();
-    // Both have one after the fork: the child its copy, the parent its own.
+    // After the fork both have one: the child its copy, the parent its own.
     let mut both = Some(mine);
     fork(|| end(both.take().unwrap())).unwrap().wait().unwrap();
     let mut mine = both.unwrap();
@@ -99,13 +99,13 @@ fn parent_closes(dir: &Path) {
 
 fn child_of_the_dead(dir: &Path) {
     run(process("parent that dies", dir)).unwrap();
-    // Not closed, as after any other death; and free, now that the child has ended too.
+    // The channel is not closed, as after any other death. It is free, now that the child has ended too.
     let successor = support::wait_for("end of the child", || publisher(dir).open().ok());
     assert_eq!((successor.epoch(), successor.next_sequence()), (2, 2));
     assert_eq!(fs::read_to_string(dir.join("seen")).unwrap(), "in use");
 }
 
-/// Leaves a child behind, which has a copy of the publisher, and looks at the channel after its parent's death.
+/// Leaves a child with a copy of the publisher. The child looks at the channel after its parent's death.
 fn parent_dies(dir: &Path) {
     let mut mine = publisher(dir).capacity(SMALL).open().unwrap();
     mine.publish(b"x").unwrap();
@@ -120,7 +120,8 @@ fn parent_dies(dir: &Path) {
         };
         fs::write(dir.join("seen"), seen).unwrap();
     });
-    // Without destructors, as by a signal; well, so that the test sees that all went well here.
+    // It exits without destructors, as by a signal. The exit code is 0, so that the test sees that all checks here
+    // passed.
     std::mem::forget(mine);
     std::process::exit(0);
 }

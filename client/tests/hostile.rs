@@ -1,6 +1,5 @@
-//! Files that are not what they should be, and file systems that are full: each gives an error that says which, changes
-//! nothing, and keeps neither tools nor successors waiting. What hostile *bytes of a ring* do is the layout crate's
-//! business.
+//! Files of the wrong kind or content, and full file systems. Each gives an error that names it, changes nothing, and
+//! blocks neither tools nor successors. Hostile *bytes of a ring* are tested in the layout crate.
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
@@ -12,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use support::{SMALL, drain, process_under, publisher, role, role_dir, run, scratch, skip, subscriber};
 
-/// The roles of other processes, which other tests here start.
+/// Plays the roles of other processes, which other tests here start.
 #[test]
 #[ignore = "plays a part in other tests"]
 fn play() {
@@ -39,7 +38,7 @@ fn segment_error<T: std::fmt::Debug>(opened: Result<T, ChannelError>) -> OpenErr
     }
 }
 
-/// Damages a segment by `damage`; both ends must refuse it with an error that `expected` accepts and change nothing.
+/// Damages a segment by `damage`. Both ends must refuse it with an error that `expected` accepts, and change nothing.
 fn refused(damage: impl FnOnce(&File), expected: impl Fn(&OpenError) -> bool) {
     let dir = scratch();
     let path = channel(dir.path());
@@ -70,7 +69,7 @@ fn a_truncated_segment_is_refused_by_name() {
 fn garbage_is_called_foreign() {
     let garbage = |file: &File| file.write_all_at(&[0xa5; 8192], 0).unwrap();
     refused(garbage, |e| matches!(e, OpenError::Foreign { found: 0xa5a5_a5a5_a5a5_a5a5 }));
-    // Its maker died before it stored the magic.
+    // The publisher that made it died before it stored the magic.
     let unfinished = |file: &File| file.write_all_at(&[0; 8], 0).unwrap();
     refused(unfinished, |e| matches!(e, OpenError::Foreign { found: 0 }));
 }
@@ -112,7 +111,7 @@ fn a_state_or_tail_that_is_nonsense_opens_neither_end() {
     }
 }
 
-/// Opens both ends of a channel and looks at it, in a thread that must come to an end.
+/// Opens both ends of a channel and looks at it, in a thread that must end in time. Returns the errors.
 fn neither_opens_nor_hangs(dir: &Path) -> Vec<String> {
     let dir = dir.to_owned();
     let (done, ended) = std::sync::mpsc::channel();
@@ -157,12 +156,12 @@ fn what_others_plant_among_the_reader_pages_stops_nobody() {
     let readers = dir.path().join("t/readers");
     let victim = dir.path().join("victim");
     fs::write(&victim, "precious").unwrap();
-    // All under names that pages may have.
+    // All have names that pages may have.
     let planted = |last: char| readers.join(format!("1-000000000000000{last}"));
     nix::unistd::mkfifo(&planted('a'), nix::sys::stat::Mode::S_IRWXU).unwrap();
     std::os::unix::fs::symlink(&victim, planted('b')).unwrap();
     fs::create_dir(planted('c')).unwrap();
-    // One that is locked, as by a living reader, and full of nonsense; and one that is cut short.
+    // One file is locked, as by a living reader, and full of nonsense. Another is too short.
     let locked = File::create(planted('d')).unwrap();
     locked.write_all_at(&[0xff; 4096], 0).unwrap();
     let short = File::create(planted('e')).unwrap();
@@ -176,7 +175,7 @@ fn what_others_plant_among_the_reader_pages_stops_nobody() {
     publisher.close();
     drop(reader);
     let count = || fs::read_dir(&readers).unwrap().count();
-    // It keeps the channel from being removed, by name, until its owner has looked at it.
+    // Each file prevents the removal of the channel, with an error that names it, until its owner removes it.
     for last in ['a', 'b', 'c', 'd'] {
         assert_eq!(count(), 5 - (u32::from(last) - u32::from('a')) as usize);
         let refused = directory.remove("t").unwrap_err();
@@ -189,12 +188,12 @@ fn what_others_plant_among_the_reader_pages_stops_nobody() {
     assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
 }
 
-/// The channel can be taken over whatever readers leave among their pages.
+/// Checks that the channel can be taken over with any files of readers among their pages.
 fn publisher_again(dir: &Path) {
     publisher(dir).open().unwrap().close();
 }
 
-/// Locks a file as a reader does its page, in another open file description.
+/// Locks a file as a reader locks its page, in another open file description.
 fn hold(file: &File) -> File {
     let lock = File::options().write(true).open(format!("/proc/self/fd/{}", fd(file))).unwrap();
     let whole = nix::libc::flock {
@@ -236,7 +235,7 @@ fn read_only_file_system(dir: &Path) {
 fn a_sparse_segment_makes_its_readers_pay_for_it() {
     let dir = scratch();
     let path = channel(dir.path());
-    // Its header stands, and the rest of it is one hole: so a file of 16 GiB takes a page.
+    // The file has its header, and the rest of it is a hole, so a file of 16 GiB takes one page.
     let big = Publisher::builder("big").dir(dir.path()).capacity(1 << 20).open().unwrap();
     drop(big);
     let file = File::options().write(true).open(dir.path().join("big/segment")).unwrap();
@@ -267,7 +266,7 @@ fn a_full_file_system_gives_a_clear_error_and_no_half_made_channel() {
     run(process_under(&["unshare", "-m", "sh", "-c", &mount], "full file system", dir.path())).unwrap();
 }
 
-/// In a directory of 1 MiB.
+/// Runs in a file system of 1 MiB.
 fn full_file_system(dir: &Path) {
     let too_large = publisher(dir).capacity(1 << 20).open().unwrap_err();
     let bytes = 4096 + (1 << 17) + (1 << 20);
@@ -280,7 +279,7 @@ fn full_file_system(dir: &Path) {
     let mut small = publisher(dir).capacity(SMALL).open().unwrap();
     let mut filler = File::create(dir.join("filler")).unwrap();
     while std::io::Write::write(&mut filler, &[1; 4096]).is_ok_and(|written| written > 0) {}
-    // Not one page is left: other channels cannot be made, readers cannot show themselves, and messages flow.
+    // No page is left: other channels cannot be made, readers cannot show pages, but messages flow.
     let other = Publisher::builder("other").dir(dir).capacity(SMALL).open().unwrap_err();
     assert!(matches!(other, ChannelError::NoRoom { .. }), "{other:?}");
     assert!(!dir.join("other").exists());
@@ -289,7 +288,7 @@ fn full_file_system(dir: &Path) {
     let mut reader = subscriber(dir).start(Start::Oldest).open().unwrap();
     assert!(reader.page_refused().is_some_and(|why| why.to_string().contains("No space left")));
     assert_eq!(fs::read_dir(dir.join("t/readers")).unwrap().count(), 0, "no half-made page");
-    // Every page of the ring was reserved when it was made.
+    // Every page of the ring was reserved when the segment was made.
     for _ in 0..10_000u32 {
         small.publish(&[7; 1000]).unwrap();
         assert_eq!(drain(&mut reader).len(), 1);

@@ -1,4 +1,5 @@
-//! Readers that join, or go on after a lap, while a publisher saturates the ring: it may be fast, and they still get a place.
+//! Readers that join, or go on after a lap, while a publisher saturates the ring. They get a place even at its full
+//! speed.
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
@@ -12,7 +13,7 @@ use support::{SMALL, publisher, scratch, subscriber, wait_for};
 const ROUNDS: usize = 300;
 const CAPACITIES: [u64; 2] = [SMALL, 1 << 20];
 
-/// Tells the publisher to end, also when the test fails before it can.
+/// Ends the publisher when this is dropped, so also if the test fails.
 struct EndOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for EndOnDrop<'_> {
@@ -30,7 +31,7 @@ fn under_full_speed(capacity: u64, length: u64, key: bool, rounds: impl FnOnce(&
     let mark = Mark { key, ..Mark::default() };
     std::thread::scope(|scope| {
         let _end = EndOnDrop(&enough);
-        // The ring has been lapped before anybody joins.
+        // The ring is filled twice before a reader joins.
         (0..2 * capacity / (16 + length)).for_each(|_| _ = publisher.publish_at(&payload, mark, 0).unwrap());
         scope.spawn(|| {
             while !enough.load(Ordering::Relaxed) {
@@ -41,8 +42,8 @@ fn under_full_speed(capacity: u64, length: u64, key: bool, rounds: impl FnOnce(&
     });
 }
 
-/// Every ring and message size that matters: records of one line and as large as they can be. The rounds are also
-/// told how many messages the ring holds.
+/// Runs with each size of ring and message that matters: records of one line, and the largest ones. `rounds` also gets
+/// the number of messages that the ring holds.
 fn under_every_load(rounds: impl Fn(&Path, u64)) {
     for capacity in CAPACITIES {
         for (length, key) in
@@ -55,7 +56,7 @@ fn under_every_load(rounds: impl Fn(&Path, u64)) {
     }
 }
 
-/// Receives one message, whatever comes before it.
+/// Receives one message, and skips other events before it.
 fn message(reader: &mut Subscriber) -> u64 {
     loop {
         match reader.recv().unwrap() {
@@ -85,7 +86,7 @@ fn resuming_after_a_lap_never_fails_because_the_publisher_is_fast() {
         for (policy, rounds) in [(Resume::Latest, 30), (Resume::Oldest, 10), (Resume::Key, 10)] {
             let mut reader = subscriber(dir).resume(policy).wait(Wait::Spin).open().unwrap();
             for round in 0..rounds {
-                // So many messages do not fit into the ring.
+                // Wait for more messages than fit into the ring.
                 wait_for("lap", || (reader.lag() > room).then_some(()));
                 let before = reader.next_sequence();
                 match reader.recv() {

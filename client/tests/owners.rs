@@ -1,5 +1,5 @@
-//! Whose the directories of channels are, and who is let in: the default directory of each user and the one that all share,
-//! and modes that were asked for.
+//! The owners of the directories of channels, and the users that are let in: each user's default directory, the shared
+//! one, and modes that were asked for.
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
@@ -17,7 +17,7 @@ fn mode(path: impl AsRef<Path>) -> u32 {
     fs::metadata(path).unwrap().mode() & 0o7777
 }
 
-/// The roles of other processes, which other tests here start.
+/// Plays the roles of other processes, which other tests here start.
 #[test]
 #[ignore = "plays a part in other tests"]
 fn play() {
@@ -31,7 +31,7 @@ fn play() {
     }
 }
 
-/// Plays a role as root in a mount namespace that has a `/dev/shm` of its own.
+/// Plays a role as root, in a mount namespace with its own `/dev/shm`.
 fn with_an_empty_dev_shm(name: &str, role: &str) {
     let private = "mount -t tmpfs -o mode=1777 none /dev/shm";
     if !support::works("unshare", &["-m", "sh", "-c", private]) {
@@ -72,12 +72,12 @@ fn foreign_default_directory() {
         assert!(refused.to_string().contains("SHMCAST_DIR"), "{refused}");
     }
     assert_eq!(fs::read_dir(default.path()).unwrap().count(), 0);
-    // A link is as good a trap as a directory.
+    // A link can be a trap like a directory.
     fs::rename(default.path(), "/dev/shm/elsewhere").unwrap();
     std::os::unix::fs::symlink("/dev/shm/elsewhere", default.path()).unwrap();
     std::os::unix::fs::lchown(default.path(), Some(NOBODY), None).unwrap();
     assert!(matches!(publish_in(&default), Err(ChannelError::ForeignDirectory { .. })));
-    // Named by the user, it is the user's choice.
+    // If the user names the directory, it is the user's choice.
     publish_in(&Directory::at(default.path())).unwrap();
 }
 
@@ -94,18 +94,18 @@ fn several_users() {
     };
     publish_in(&Directory::default()).unwrap();
     other("user with a directory of their own");
-    // The first user of the shared name gets nobody's channels by it, nor keeps anybody from theirs.
+    // A user who makes the shared directory first gets no other user's channels, and keeps nobody from theirs.
     fs::create_dir(shared).unwrap();
     std::os::unix::fs::chown(shared, Some(NOBODY), None).unwrap();
     assert_eq!(Directory::default().path(), Path::new("/dev/shm/shmcast-0"));
     other("user with a directory of their own");
     fs::remove_dir(shared).unwrap();
-    // Private to root: others have their own.
+    // If it is private to root, other users have their own.
     fs::create_dir(shared).unwrap();
     fs::set_permissions(shared, fs::Permissions::from_mode(0o700)).unwrap();
     assert_eq!(Directory::default().path(), shared);
     other("user with a directory of their own");
-    // Opened to all by root: everybody's.
+    // If root opens it to all, all users share it.
     fs::set_permissions(shared, fs::Permissions::from_mode(0o1777)).unwrap();
     let mut root = shmcast::Publisher::builder("roots").capacity(SMALL).mode(0o755).open().unwrap();
     root.publish(b"for all").unwrap();
@@ -151,11 +151,12 @@ fn a_mode_that_what_is_there_does_not_have_is_an_error_and_changes_nothing() {
     fs::set_permissions(private.join("t"), fs::Permissions::from_mode(0o755)).unwrap();
     assert_eq!(refused(asked(&private, 0o755)), (private.join("t/segment"), 0o600, 0o644));
     assert_eq!(modes(&private), ["755", "755", "1700", "600"]);
-    // Without one, and with the one it has, it is taken over. A directory may let in more than the channel does.
+    // The channel is taken over without a mode, and with the mode that it has. The directory around it may let in more
+    // users than the channel does.
     publisher(&private).open().unwrap().close();
     fs::set_permissions(private.join("t"), fs::Permissions::from_mode(0o700)).unwrap();
     asked(&private, 0o700).unwrap();
-    // A folder that was there is no channel yet, and not changed either.
+    // A folder that exists without a channel is not changed either.
     fs::create_dir(private.join("new")).unwrap();
     fs::set_permissions(private.join("new"), fs::Permissions::from_mode(0o750)).unwrap();
     let new = shmcast::Publisher::builder("new").dir(&private).capacity(SMALL).mode(0o755).open();

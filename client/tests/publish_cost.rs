@@ -1,4 +1,4 @@
-//! What the data plane may not do after start-up: allocate, call the system, fault pages in.
+//! After start-up the data plane must not allocate, make system calls, or cause page faults.
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
@@ -10,7 +10,7 @@ use shmcast::{ClockKind, Event, Mark, Publisher, Subscriber};
 use std::path::Path;
 use support::{drain, process_under, publisher, role, role_dir, run, scratch, skip, subscriber};
 
-/// Every way of publishing and receiving, with wraps, pads, frontier moves and laps, in a ring of 1 MiB.
+/// Uses every way of publishing and receiving, with wraps, pads, frontier moves and laps, in a ring of 1 MiB.
 fn exercise(
     publisher: &mut Publisher,
     subscriber: &mut Subscriber,
@@ -60,7 +60,7 @@ fn faults() -> i64 {
     getrusage(UsageWho::RUSAGE_THREAD).unwrap().minor_page_faults()
 }
 
-/// A ring of 1 MiB takes 288 pages, the two buffers for messages of 128 KiB 32 each.
+/// A ring of 1 MiB takes 288 pages, and each of the two buffers for messages of 128 KiB takes 32.
 #[test]
 fn the_first_messages_touch_no_new_page() {
     let dir = scratch();
@@ -76,12 +76,12 @@ fn the_first_messages_touch_no_new_page() {
             assert_eq!(subscriber.recv_batch(10, |_| ()).unwrap(), 2);
         }
         let faults = faults() - before;
-        // A few are the kernel's own business, such as pages that it moves.
+        // The kernel itself causes a few, such as for pages that it moves.
         assert!(!is_measured || faults < 16, "{faults} page faults");
     }
 }
 
-/// The roles of other processes, which other tests here start.
+/// Plays the roles of other processes, which other tests here start.
 #[test]
 #[ignore = "plays a part in other tests"]
 fn play() {
@@ -97,7 +97,7 @@ fn traced(dir: &Path) {
     let mut publisher = publisher(dir).capacity(1 << 20).open().unwrap();
     let mut subscriber = subscriber(dir).record_latency(true).open().unwrap();
     let (mut buffer, payload) = (vec![0; publisher.max_message()], vec![1; 20_000]);
-    // Calls that a trace shows and that change nothing.
+    // These calls only mark a place in the trace.
     let mark = |path: &str| assert!(!Path::new(path).exists());
     mark(BEGIN);
     exercise(&mut publisher, &mut subscriber, &mut buffer, &payload);

@@ -1,4 +1,4 @@
-//! Where a channel's sequences end: nothing that a publisher can say makes the channel unusable.
+//! The end of a channel's sequences. No call of a publisher can make the channel unusable.
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
@@ -55,7 +55,7 @@ fn the_last_sequences_are_published_and_then_refused_with_advice() {
     assert_eq!(received.len() as u64, next - first);
     assert_eq!(received.last().unwrap().0, next - 1);
     writer.close();
-    // Both ends still open; the channel can be removed and made again.
+    // Both ends can still be opened, and the channel can be removed and made again.
     let mut again = publisher(dir.path()).open().unwrap();
     assert_eq!((again.next_sequence(), again.publish(b"")), (next, Err(refused)));
     assert_eq!(subscriber(dir.path()).open().unwrap().next_sequence(), next);
@@ -70,7 +70,7 @@ fn the_last_sequences_are_published_and_then_refused_with_advice() {
     assert_eq!(publisher(dir.path()).capacity(SMALL).open().unwrap().publish(b""), Ok(1));
 }
 
-/// A thing that an older build may have left: a gap record that no sequence can follow.
+/// A gap record that no sequence can follow. An older build may have left one.
 #[test]
 fn a_gap_beyond_all_sequences_is_damage_that_both_ends_name() {
     let dir = scratch();
@@ -78,7 +78,7 @@ fn a_gap_beyond_all_sequences_is_damage_that_both_ends_name() {
     let mut reader = subscriber(dir.path()).open().unwrap();
     writer.publish(b"one").unwrap();
     writer.gap(9).unwrap();
-    // The gap is the second record of 64 bytes; its last sequence stands in its fifth word.
+    // The gap is the second record of 64 bytes. Its fifth word is its last sequence.
     let file = File::options().write(true).open(dir.path().join("t/segment")).unwrap();
     file.write_all_at(&MAX_SEQUENCE.to_le_bytes(), 4096 + SMALL / 64 * 8 + 64 + 4 * 8).unwrap();
     assert!(matches!(reader.recv().unwrap(), Event::Message(_)));

@@ -1,4 +1,5 @@
-//! What the stream says besides messages: losses, ends, successors, gaps; and where a reader may start or go on.
+//! The events of the stream besides messages: losses, ends, new publishers, gaps. Also the places at which a reader may
+//! start or go on.
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
@@ -8,7 +9,7 @@ use shmcast::{ChannelError, Event, Lapped, LocateError, Mark, Publisher, RecvErr
 use std::time::{Duration, Instant};
 use support::{SMALL, drain, is_silent, publisher, rare, scratch, subscriber};
 
-/// Publishes messages of three granules each, up to and including `last`. Laps a small ring every 341.
+/// Publishes messages of three granules each, up to and including `last`. Each 341 messages lap a small ring.
 fn publish_up_to(publisher: &mut Publisher, last: u64) {
     while publisher.next_sequence() <= last {
         let sequence = publisher.next_sequence();
@@ -92,7 +93,7 @@ fn starting_at_an_overwritten_sequence_counts_the_loss_exactly() {
     }
 }
 
-/// A reader that has read up to 5 and then sleeps while the publisher goes on to 1000, with a key message at `key`.
+/// A reader reads up to 5, and then pauses while the publisher goes on to 1000, with a key message at `key`.
 fn lapped(resume: Resume, key: Option<u64>) -> (u64, u64) {
     let dir = scratch();
     let mut publisher = publisher(dir.path()).capacity(SMALL).open().unwrap();
@@ -170,7 +171,7 @@ fn the_end_comes_once_and_after_everything_published() {
     }
     assert_eq!(rare(&mut early), Event::End);
     assert!(is_silent(&mut early), "the end is said once");
-    // Nobody waits for ever on a channel that was closed before it came.
+    // A reader that comes after the channel was closed does not wait for ever.
     let mut late = subscriber(dir.path()).open().unwrap();
     assert_eq!(rare(&mut late), Event::End);
     assert!(is_silent(&mut late));
@@ -222,7 +223,7 @@ fn each_epoch_is_told_where_it_begins_to_whoever_starts_before_it() {
         }
         assert!(is_silent(&mut reader));
     }
-    // One who starts behind the news is not told that somebody took over: for it, nobody did.
+    // A reader that starts after the takeover gets no event of it: it has known no earlier publisher.
     let publisher = publisher(dir.path()).open().unwrap();
     let mut latest = subscriber(dir.path()).open().unwrap();
     let mut middle = subscriber(dir.path()).start(Start::Sequence(publisher.next_sequence())).open().unwrap();
@@ -252,7 +253,7 @@ fn an_epoch_whose_record_was_lapped_is_told_also_to_one_who_never_waits() {
             assert!(matches!(subscriber.try_recv(), Ok(Some(Event::Message(m))) if m.sequence == expected));
         }
         assert_eq!(subscriber.try_recv().unwrap(), Some(Event::NewEpoch { epoch: 3 }), "{start:?}");
-        // A lap without a takeover is nothing but a lap.
+        // A lap without a takeover gives no other event than the lap.
         publish_up_to(&mut second, 3000);
         assert!(matches!(subscriber.try_recv(), Ok(Some(Event::Lapped(_)))));
         drain(&mut subscriber);
@@ -297,7 +298,7 @@ fn a_publisher_that_panics_does_not_say_that_all_is_well() {
     drop(second);
 }
 
-/// A reader that was told of an end, then lapped past a successor's whole life, must be told of the next end too.
+/// A reader gets an end, and is then lapped beyond a successor's whole life. It must get the next end too.
 #[test]
 fn an_end_behind_a_lap_is_not_swallowed() {
     let dir = scratch();
@@ -329,7 +330,7 @@ fn gaps_and_sessions_of_a_remote_stream_are_told_in_order() {
     assert_eq!(sequences(&drain(&mut subscriber)), [6, 7]);
     let page = &shmcast::Directory::at(dir.path()).channel("t").unwrap().readers[0];
     assert_eq!((page.stats.missed, page.stats.lapped, page.stats.received), (3, 0, 4));
-    // Into the hole, the reader gets the gap from its beginning.
+    // After a seek into the hole, the reader gets the whole gap from its first sequence.
     subscriber.seek(4).unwrap();
     assert_eq!(rare(&mut subscriber), Event::Gap { from: 3, to: 5 });
 }
@@ -352,7 +353,7 @@ fn a_remote_session_is_known_to_the_next_publisher_until_the_channel_begins_anew
     assert_eq!((third.remote_session(), third.next_sequence(), third.max_message()), (None, 1, 1000));
     assert_eq!((third.capacity(), third.header().labels.as_str()), (SMALL, "a=b\n"));
     publish_up_to(&mut third, 1);
-    // Everything of the old segment is still read, and only then it is over.
+    // All messages of the old segment are still read. Only then it is over.
     let mut read = Vec::new();
     let over = loop {
         match old.recv_deadline(Instant::now() + Duration::from_secs(10)) {
@@ -366,7 +367,7 @@ fn a_remote_session_is_known_to_the_next_publisher_until_the_channel_begins_anew
     assert_eq!(sequences(&drain(&mut new)), [1]);
 }
 
-/// The index has an entry a granule; a gap of more sequences than that reuses all of them.
+/// The index has one entry for each granule. A gap of more sequences than entries reuses all of them.
 #[test]
 fn a_gap_larger_than_the_index_hides_nothing_that_is_still_in_the_ring() {
     let dir = scratch();
@@ -382,7 +383,7 @@ fn a_gap_larger_than_the_index_hides_nothing_that_is_still_in_the_ring() {
         assert_eq!(rare(&mut subscriber), Event::Gap { from: gap_from, to: 1_000_000 }, "from {from}");
         assert_eq!(sequences(&drain(&mut subscriber)), [1_000_001, 1_000_002, 1_000_003]);
     }
-    // When the ring has gone round, what lies before the gap is a loss like any other.
+    // When the ring has been overwritten once, the messages before the gap are a loss like any other.
     publish_up_to(&mut publisher, 1_001_000);
     let mut subscriber = subscriber(dir.path()).start(Start::Sequence(5)).open().unwrap();
     let Event::Lapped(Lapped { missed, resumed_at }) = rare(&mut subscriber) else { panic!("not lapped") };

@@ -1,4 +1,4 @@
-//! Records that tell a reader nothing, in the way of others that do.
+//! Records that give no event, before records that do.
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
@@ -10,17 +10,18 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use support::{SMALL, drain, publisher, rare, scratch, subscriber};
 
-/// Byte offset of the ring in the smallest segment: header page, and an index entry of 8 bytes for each 64 of the ring.
+/// Byte offset of the ring in the smallest segment: it follows the header page, and an index entry of 8 bytes for each
+/// 64 bytes of the ring.
 const RING: u64 = 4096 + SMALL / 64 * 8;
 
-/// A channel of three messages with a control record before the second whose kind no version knows.
+/// A channel of three messages, with a control record before the second. No version knows the kind of that record.
 fn with_an_unknown_record(dir: &Path) -> Publisher {
     let mut publisher = publisher(dir).capacity(SMALL).open().unwrap();
     publisher.publish(b"one").unwrap();
     publisher.session(*b"SESSION-01").unwrap();
     publisher.publish_batch(["two", "three"]).unwrap();
     let file = File::options().write(true).open(dir.join("t/segment")).unwrap();
-    // One record of 64 bytes stands before it, and its kind behind two words.
+    // One record of 64 bytes stands before it, and its kind is its third word.
     file.write_all_at(&99_u64.to_le_bytes(), RING + 64 + 16).unwrap();
     publisher
 }
@@ -57,7 +58,8 @@ fn recv_batch_goes_on_behind_an_unknown_record() {
     assert_eq!(reader.recv_batch(10, |_| ()).unwrap(), 3);
 }
 
-/// The state told of the takeover before the record did: the record is no news, and the message behind it is.
+/// The segment's state has told of the takeover before its record is read. So the record gives no event, but the
+/// message after it must.
 #[test]
 fn try_recv_goes_on_behind_an_epoch_that_was_told() {
     let dir = scratch();
@@ -69,7 +71,7 @@ fn try_recv_goes_on_behind_an_epoch_that_was_told() {
     assert_eq!(rare(&mut reader), Event::End);
     let mut second = publisher(dir.path()).open().unwrap();
     assert_eq!(rare(&mut reader), Event::NewEpoch { epoch: 2 });
-    // The same epoch once more, as if its record had come after the state that tells of it.
+    // This makes a second record of the same epoch, as if the record had come after the state.
     second.session(*b"SESSION-01").unwrap();
     let file = File::options().write(true).open(dir.path().join("t/segment")).unwrap();
     for (word, value) in [(2, 1_u64), (3, 2), (4, 0)] {

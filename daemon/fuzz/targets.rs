@@ -1,7 +1,7 @@
-//! What is held to be true of every parser and of the receiver, whatever bytes they are given.
+//! Properties that must hold for every parser and for the receiver with any input bytes.
 //!
-//! One function a target: libFuzzer calls them with bytes that it breeds (`fuzz_targets/`), and `daemon/tests/fuzz.rs` with
-//! seeded random ones, on the stable compiler. A function that returns found nothing wrong.
+//! Each target is one function. libFuzzer calls it with generated inputs (`fuzz_targets/`), and `daemon/tests/fuzz.rs`
+//! with seeded random ones, on the stable compiler. A function that returns has found no error.
 
 use shmcast::control::{Event, Reply, Request as SocketRequest, decode, encode};
 use shmcast_bridge::pcap::{Capture, Skipped};
@@ -12,7 +12,7 @@ use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::{Body, Downstream, PacketWriter, Request, end_of_session, heartbeat};
 use shmcast_daemon::config::{Config, ConfigError};
 
-/// A packet that is taken is taken whole: written again, it is the same bytes.
+/// An accepted packet, parsed and written again, gives the same bytes.
 pub fn wire(data: &[u8]) {
     if let Ok(request) = Request::parse(data) {
         assert_eq!(request.encode(), data);
@@ -33,14 +33,14 @@ pub fn wire(data: &[u8]) {
     assert_eq!(writer.next(), messages.end());
     assert_eq!(writer.finish(&mut buffer, packet.session), Some(data.len()));
     assert_eq!(buffer, data);
-    // Any part of it lies within it and is as long as it says.
+    // Each range of the messages lies within the packet and has as many messages as it says.
     let middle = messages.first() + messages.count() / 2;
     let (head, tail) = (messages.range(0, middle), messages.range(middle, u64::MAX));
     assert_eq!(head.blocks().len() + tail.blocks().len(), messages.blocks().len());
     assert_eq!(tail.iter().count() as u64, tail.count());
 }
 
-/// A control datagram that is taken is one that we could have sent, and no MoldUDP64.
+/// An accepted control datagram is one that we could have sent, and is not a MoldUDP64 packet.
 pub fn control(data: &[u8]) {
     let Ok(control) = Control::parse(data) else { return };
     let mut out = [0; CONTROL_MAX_BYTES];
@@ -49,7 +49,7 @@ pub fn control(data: &[u8]) {
     assert!(is_control(data) && Downstream::parse(data).is_err() && Request::parse(data).is_err());
 }
 
-/// A capture ends, and every packet of it is either handed out or counted with a reason.
+/// Reading a capture ends, and each of its packets is either handed out or counted with a reason.
 pub fn pcap(data: &[u8]) {
     let Ok(mut capture) = Capture::open(data, &[]) else { return };
     let mut handed_out = 0;
@@ -62,7 +62,7 @@ pub fn pcap(data: &[u8]) {
     assert_eq!((counters.datagrams, counters.packets), (handed_out, handed_out + skipped));
 }
 
-/// A message of the control socket that is understood means the same when it is said again.
+/// An accepted message of the control socket, encoded and decoded again, means the same.
 pub fn socket(data: &[u8]) {
     if let Ok(request) = decode::<SocketRequest>(data) {
         let again: SocketRequest = decode(&encode(&request)).expect("our own words");
@@ -77,10 +77,10 @@ pub fn socket(data: &[u8]) {
     }
 }
 
-/// A configuration is read, or each of its mistakes has a place within the text and a reason.
+/// Either a configuration is valid, or each of its mistakes has a place within the text and a reason.
 pub fn config(data: &[u8]) {
     match Config::read(data, "fuzz.toml") {
-        // Not `warnings()`: those ask the machine's user database, which is slow and no parser.
+        // `warnings()` is left out: it looks up the machine's user database, which is slow and is no parser.
         Ok(config) => assert!(config.channels.iter().all(|channel| channel.spec().check().is_ok())),
         Err(ConfigError::Invalid { problems, .. }) => {
             let lines = data.iter().filter(|byte| **byte == b'\n').count() + 1;
@@ -94,7 +94,7 @@ pub fn config(data: &[u8]) {
     }
 }
 
-/// Takes bytes off the front of the input; zeros when it is used up.
+/// Takes bytes off the front of the input. When the input is used up, `byte` gives zeros.
 struct Script<'a> {
     rest: &'a [u8],
 }
@@ -106,7 +106,7 @@ impl<'a> Script<'a> {
         *first
     }
 
-    /// A number that is most often small.
+    /// A number that is small in most cases.
     fn number(&mut self) -> u64 {
         let bits = self.byte();
         let number =
@@ -121,8 +121,8 @@ impl<'a> Script<'a> {
     }
 }
 
-/// Whatever packets come, in whatever order and however late: what is delivered is in order, without holes that were not
-/// announced, and memory stays within its bounds.
+/// Packets may come with any content, in any order and at any time. Delivery is in order, each hole is announced, and
+/// memory stays within its bounds.
 pub fn receiver(data: &[u8]) {
     let mut script = Script { rest: data };
     let (options, packets) = (script.byte(), 1 + usize::from(script.byte() % 32));

@@ -1,38 +1,40 @@
-//! Sets of CPU numbers in the two spellings Linux uses: lists (`0-3,8`) and hex masks (`ff,00000003`).
+//! Sets of CPU numbers, in the two forms in which Linux writes them: lists (`0-3,8`) and hex masks (`ff,00000003`).
 //!
-//! Only text to set and back; which CPUs exist or are allowed is the caller's matter.
+//! This only converts text to a set and back. The caller checks which CPUs exist or are allowed.
 
 use std::{collections::BTreeSet, fmt, str::FromStr};
 
-/// No Linux build numbers CPUs higher (`NR_CPUS` is at most 8192), so a larger number is a slip, not a set to allocate.
+/// The highest CPU number of any Linux build (`NR_CPUS` is at most 8192). A larger number is a mistake, and no set is
+/// allocated for it.
 const MAX_CPU: usize = 8191;
 
 /// A set of CPU numbers, each 0..=8191, printed as Linux prints it: `0-3,8`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CpuList(BTreeSet<usize>);
 
-/// Why a text is not a set of CPUs.
+/// The reason why a text is not a set of CPUs.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseCpuListError {
-    /// A part is neither a number nor a range of two.
+    /// A part is neither a number nor a range of two numbers.
     #[error("{0:?} is no CPU number and no range; write it like 0,2-5")]
     NotANumber(String),
-    /// A number beyond what Linux supports.
+    /// A number is higher than any CPU of Linux.
     #[error("CPU {0} is beyond Linux's highest, {MAX_CPU}")]
     TooHigh(usize),
-    /// A range that runs downwards.
+    /// A range runs downwards.
     #[error("the range {0}-{1} runs downwards; write {1}-{0}")]
     Backwards(usize, usize),
-    /// A mask with something other than hex digits and commas.
+    /// A mask holds something other than hex digits and commas.
     #[error("{0:?} is no hex mask of CPUs")]
     NotAMask(String),
 }
 
 impl CpuList {
-    /// Reads a hex mask such as `ff` or `1,00000003`, most significant word first.
+    /// Reads a hex mask such as `ff` or `1,00000003`. The most significant word comes first.
     ///
     /// # Errors
-    /// [`ParseCpuListError::NotAMask`] for anything but hex digits and commas, `TooHigh` beyond CPU 8191.
+    /// [`ParseCpuListError::NotAMask`] if the text is empty or holds anything but hex digits and commas.
+    /// [`ParseCpuListError::TooHigh`] if a CPU is beyond 8191.
     pub fn from_mask(text: &str) -> Result<Self, ParseCpuListError> {
         let digits: Vec<u32> = text
             .trim()
@@ -51,7 +53,7 @@ impl CpuList {
         Ok(Self(cpus))
     }
 
-    /// The set as a hex mask in words of 32 bits, as sysfs takes it: `1,00000003`; `0` when empty.
+    /// The set as a hex mask in words of 32 bits, as sysfs takes it: `1,00000003`. The empty set is `0`.
     #[must_use]
     pub fn to_mask(&self) -> String {
         let words = self.0.last().map_or(1, |cpu| cpu / 32 + 1);
@@ -63,13 +65,13 @@ impl CpuList {
         bits[..words - 1].iter().rev().fold(top, |mask, word| format!("{mask},{word:08x}"))
     }
 
-    /// Whether no CPU is in the set.
+    /// Whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many CPUs are in the set.
+    /// The number of CPUs in the set.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.len()
@@ -114,7 +116,7 @@ impl FromIterator<usize> for CpuList {
 impl FromStr for CpuList {
     type Err = ParseCpuListError;
 
-    /// Reads `0-3,8`. Empty text and the kernel's `(null)` are the empty set.
+    /// Reads a list such as `0-3,8`. Empty text and the kernel's `(null)` give the empty set.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let text = text.trim();
         if text.is_empty() || text == "(null)" {

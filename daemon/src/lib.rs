@@ -1,8 +1,9 @@
-//! The daemon and the `shmcast` command: a shell around the client library, with no logic of the ring in it.
+//! The daemon and the `shmcast` command. Both are built on the client library, and hold no logic of the ring.
 //!
-//! One verb, one file, under [`cli`]; what the daemon does is under [`server`], what it is told under [`config`].
+//! Each verb of the command is one file under [`cli`]. The daemon is under [`server`], its configuration under
+//! [`config`].
 #![forbid(unsafe_code)]
-// The command speaks through `cli::say` alone, which never panics where nothing can be written.
+// The command prints only through `cli::say`, which does not panic if the output cannot be written.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod cli;

@@ -1,6 +1,7 @@
-//! Who may do what, by the kernel's word: programs under other users, and what they can do with what they are handed.
+//! Access: programs under other users, identified by the kernel, and the use that they can make of the descriptors that
+//! they are given.
 //!
-//! Needs root, to become others; says so by name where it cannot run.
+//! It needs root to become other users. Without it, each test prints its name as skipped.
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 mod daemon_support;
@@ -28,7 +29,7 @@ const SOCKET: &str = "SHMCAST_TEST_SOCKET";
 const DAEMON_PID: &str = "SHMCAST_TEST_DAEMON";
 const DIR: &str = "SHMCAST_TEST_DIR";
 const VICTIM: &str = "SHMCAST_TEST_VICTIM";
-/// `nobody` and `nogroup`, and `daemon`, on every Debian.
+/// The numbers of `nobody` (and `nogroup`) and of `daemon`, on every Debian.
 const NOBODY: u32 = 65534;
 const DAEMON: u32 = 1;
 
@@ -53,7 +54,7 @@ fn run(mut command: Command, daemon: &Daemon) -> (bool, String) {
     (output.status.success(), String::from_utf8_lossy(&said).into_owned())
 }
 
-/// Prints, for each channel, whether this user is let in as `publisher` and as `reader`.
+/// Prints, for each channel, whether this user may attach as `publisher` and as `reader`.
 fn attach_to_all(socket: &Path) {
     let client = Client::at(socket).unwrap();
     for name in LISTS.iter().map(|(name, _, _)| name) {
@@ -62,12 +63,12 @@ fn attach_to_all(socket: &Path) {
         for (end, result) in [("publisher", published), ("reader", read)] {
             println!("{name} {end} {}", result.map_or_else(|e| e.to_string(), |()| "granted".to_owned()));
         }
-        // What may be read is reported, and nothing else.
+        // A channel is reported if and only if this user may read it.
         println!("{name} listed {}", client.channels().unwrap().iter().any(|c| c.channel == *name));
     }
 }
 
-/// Names of channels with the users that their lists let in, of [`NOBODY`] and [`DAEMON`].
+/// Names of channels, the entry of their lists, and those of [`NOBODY`] and [`DAEMON`] that the entry lets in.
 const LISTS: &[(&str, &str, &[u32])] = &[
     ("by-user", "\"user:nobody\"", &[NOBODY]),
     ("by-group", "\"group:daemon\"", &[DAEMON]),
@@ -84,7 +85,7 @@ fn the_lists_let_in_whom_they_name_and_nobody_else() {
     let config: String = LISTS
         .iter()
         .flat_map(|(name, who, _)| {
-            // One channel for each end, so that a publisher's right to read does not blur the picture.
+            // Each channel is used for one end only, so that a publisher's right to read does not hide a mistake.
             [channel(name, &format!("publishers = [{who}]\nsubscribers = [{who}]"))]
         })
         .collect();
@@ -118,24 +119,24 @@ fn config() -> String {
     [strict, open, closed, channel("shared", FOR_ALL)].concat()
 }
 
-/// All that a reader of another user can try with what the daemon hands it.
+/// Tries all that a reader of another user can do with the descriptors that the daemon gives it.
 fn intrude(socket: &Path) {
     let raw = Raw::greeted(socket);
     let [segment, lock, page, charter] = raw.subscribe("open");
     cannot_be_changed(&segment);
     cannot_be_changed(&charter);
     is_a_mere_path(&lock);
-    // The page is the reader's own to write, and of fixed size.
+    // The reader may write to its page, but not change its size.
     for result in [page.set_len(0), page.set_len(1 << 20)] {
         assert_eq!(result.unwrap_err().kind(), ErrorKind::PermissionDenied);
     }
     page.write_all_at(&[0xff; 4096], 0).unwrap();
     assert_eq!(page.write_at(&[0], 4096).unwrap_err().kind(), ErrorKind::PermissionDenied);
-    // Locks on what it has: none of them is the publisher's.
+    // It takes locks on its descriptors: none of these is the publisher's lock.
     rustix::fs::flock(&segment, FlockOperation::LockShared).unwrap();
     rustix::fs::flock(&segment, FlockOperation::NonBlockingLockExclusive).unwrap();
     rustix::fs::fcntl_lock(&page, FlockOperation::NonBlockingLockExclusive).unwrap();
-    // The publisher's end, and other people's channels.
+    // It asks for the publisher's end, and for channels of others.
     let other = Raw::greeted(socket);
     let why = other.assert_refused(&publish("open", false), &[], "denied");
     assert!(why.contains(&format!("uid {NOBODY})")) && why.contains("publishers"), "{why}");
@@ -144,23 +145,23 @@ fn intrude(socket: &Path) {
     let seen: Vec<String> =
         Client::at(socket).unwrap().channels().unwrap().into_iter().map(|channel| channel.channel).collect();
     assert_eq!(seen, ["open", "shared", "strict"]);
-    // Coming back as what it is not.
+    // It comes back as a publisher, which it never was.
     let shown = [&segment, &lock].map(std::os::fd::AsFd::as_fd);
     other.assert_refused(&publish("open", true), &shown, "denied");
     other.assert_refused(&publish("shared", true), &shown, "busy");
-    // The daemon's own descriptors.
+    // It opens the daemon's own descriptors and memory.
     let daemon = std::env::var(DAEMON_PID).unwrap();
     for path in
         [format!("/proc/{daemon}/fd"), format!("/proc/{daemon}/mem"), format!("/proc/{daemon}/map_files")]
     {
         assert_eq!(File::open(path).unwrap_err().kind(), ErrorKind::PermissionDenied);
     }
-    // Held until the test has looked at how the others fare.
+    // It holds all of this until the test has checked the other programs.
     println!("done");
     std::io::stdin().read_to_string(&mut String::new()).unwrap();
 }
 
-/// The lock can be shown to a daemon, and nothing else.
+/// Checks that the lock can be shown to a daemon, but not be used as a file.
 fn is_a_mere_path(lock: &File) {
     assert_eq!(
         rustix::fs::fcntl_lock(lock, FlockOperation::NonBlockingLockExclusive),
@@ -177,7 +178,7 @@ fn is_a_mere_path(lock: &File) {
     assert!(lock.read_at(&mut [0], 0).is_err() && lock.write_at(&[0], 0).is_err());
 }
 
-/// What a read-only descriptor of another user's sealed memory refuses.
+/// Checks that a read-only descriptor of another user's sealed memory allows no change of it.
 fn cannot_be_changed(segment: &File) {
     let own = format!("/proc/self/fd/{}", segment.as_raw_fd());
     for options in
@@ -189,14 +190,14 @@ fn cannot_be_changed(segment: &File) {
             "opened anew for writing"
         );
     }
-    // Reading anew is refused as well: nothing but what was handed over.
+    // Opening it again for reading is refused as well.
     assert_eq!(File::open(&own).unwrap_err().kind(), ErrorKind::PermissionDenied);
     assert_eq!(segment.write_at(&[1], 0).unwrap_err().raw_os_error(), Some(Errno::BADF.raw_os_error()));
     let size = segment.metadata().unwrap().len();
     for bytes in [0, size - 1, size + 1, size * 2] {
         assert!(segment.set_len(bytes).is_err(), "truncated to {bytes}");
     }
-    // And no map that could be written: neither asked for, nor as a private one's change of mind.
+    // A map that is writable is refused, at once and as a later change of a read-only one.
     let map = memmap2::MmapOptions::new().len(4096).map_raw(segment).map(drop);
     assert_eq!(map.unwrap_err().kind(), ErrorKind::PermissionDenied, "a writable map");
     memmap2::MmapOptions::new().len(4096).map_raw_read_only(segment).unwrap();
@@ -234,7 +235,7 @@ fn a_reader_of_another_user_can_change_nothing_and_harms_nobody() {
         }
         fs::read_to_string(&out).unwrap().contains("done").then_some(())
     });
-    // With all its locks and nonsense still in place: the channel flows, and its lock is to be had.
+    // While the intruder still holds its locks, the channel works, and a publisher can take its lock.
     bystanders.assert_flowing();
     assert!(client.channel("open").unwrap().publisher.is_some());
     let received = bystanders.end();
@@ -247,7 +248,7 @@ fn a_reader_of_another_user_can_change_nothing_and_harms_nobody() {
     println!("{received} messages beside the intruder, none missed");
 }
 
-/// A publisher of another user: may write to its segment, and still not change what the daemon fixed.
+/// A publisher of another user may write to its segment, but cannot change what the daemon has fixed.
 fn take_from_descriptors(socket: &Path) {
     let raw = Raw::greeted(socket);
     let (answer, files) = raw.ask_for_files(&publish("shared", false), &[]);
@@ -272,10 +273,10 @@ fn a_publisher_of_another_user_cannot_resize_what_it_is_handed() {
     assert!(success, "{said}");
 }
 
-/// Words of a reader page: where it says that it sleeps.
+/// The offset of the word of a reader page that says that the reader sleeps.
 const ASLEEP: u64 = 17 * 8;
 
-/// A reader that parks, speaking for itself: the connection, its page, and both ends of its bell.
+/// A reader that parks without the library: its connection, its page, and both ends of its bell.
 fn park(socket: &Path, channel: &str) -> (Raw, File, UnixStream, UnixStream) {
     let raw = Raw::greeted(socket);
     let (near, far) = UnixStream::pair().unwrap();
@@ -288,11 +289,11 @@ fn park(socket: &Path, channel: &str) -> (Raw, File, UnixStream, UnixStream) {
     (raw, files.swap_remove(2), near, far)
 }
 
-/// All that a reader can do to wake or to starve others: reach for what is theirs, ring its own bells without end, claim to
-/// sleep and to wake all the time, and take all the room there is.
+/// Tries all that a reader can do to wake or to starve others: to reach what is theirs, to ring its own bells without
+/// end, to claim sleep and waking all the time, and to use up all connections.
 fn disturb(socket: &Path) {
     let victim: i32 = std::env::var(VICTIM).unwrap().parse().unwrap();
-    // The victim's bells and connections have no name that could be connected to, and are its own.
+    // The victim's bells and connections are its own, and have no name to connect to.
     let names = fs::read_to_string("/proc/net/unix").unwrap();
     assert!(names.contains("control.sock"), "this process sees sockets that have names");
     assert_eq!(
@@ -305,7 +306,7 @@ fn disturb(socket: &Path) {
         let taken = pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).map(drop);
         assert_eq!(taken, Err(Errno::PERM), "the victim's descriptor {number}");
     }
-    // What it is handed itself leads to no other reader: its page is not the victim's, and has one reader.
+    // Its own descriptors lead to no other reader: its page is not the victim's, and belongs to one reader.
     let parked: Vec<_> = (0..8).map(|_| park(socket, "open")).collect();
     let started = Instant::now();
     let mut word = 1_u64;
@@ -317,7 +318,7 @@ fn disturb(socket: &Path) {
             let _ = (&mut &*far).write(&[0; 64]);
         }
     }
-    // The place of every connection that this user may have, and of every request.
+    // It uses up all connections and all requests that this user may have.
     let mut held = Vec::new();
     let refused = loop {
         let raw = Raw::connect(socket);
@@ -330,14 +331,14 @@ fn disturb(socket: &Path) {
     };
     assert_eq!(refused["code"], "limit", "{refused}");
     println!("done, holding {} connections", held.len());
-    // Held, and asleep at the end of the world, until the test has looked at how the others fare.
+    // It holds them, and claims to sleep at the largest position, until the test has checked the other programs.
     for (_, page, _, _) in &parked {
         page.write_all_at(&(u64::MAX - 62).to_le_bytes(), ASLEEP).unwrap();
     }
     std::io::stdin().read_to_string(&mut String::new()).unwrap();
 }
 
-/// How often a thread of this process has been given a CPU.
+/// How often a thread of this process has run on a CPU.
 fn times_run(thread: i32) -> u64 {
     let text = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).unwrap();
     text.split_whitespace().nth(2).unwrap().parse().unwrap()
@@ -352,7 +353,7 @@ fn a_reader_of_another_user_can_neither_wake_nor_starve_others() {
     let bystanders = Bystanders::start(&client, "shared");
     let Some(mut command) = role_as(test, NOBODY, "disturber") else { return };
     let mut publisher = publishing(&client, "open").open().unwrap();
-    // Asleep for as long as nobody wakes it.
+    // The victim sleeps until somebody wakes it.
     let victim = Subscriber::builder("open").client(&client).wait(Wait::Park);
     let mut victim = victim.longest_nap(Duration::from_secs(600)).open().unwrap();
     let (tell, told) = mpsc::channel();
@@ -364,7 +365,7 @@ fn a_reader_of_another_user_can_neither_wake_nor_starve_others() {
         }
     });
     let thread = told.recv().unwrap();
-    // Asleep, and no longer on its way there.
+    // Wait until it really sleeps.
     let mut before = times_run(thread);
     wait_for("the victim to sleep", || {
         std::thread::sleep(Duration::from_millis(100));
@@ -383,7 +384,7 @@ fn a_reader_of_another_user_can_neither_wake_nor_starve_others() {
         fs::read_to_string(&out).unwrap().contains("done").then_some(())
     });
     assert_eq!(times_run(thread), before, "the victim was woken for nothing");
-    // With everything still held: it wakes for its message, others attach, and traffic flows.
+    // While the disturber still holds everything, the victim wakes for its message, others attach, and traffic flows.
     let sequence = publisher.publish(b"for the victim").unwrap();
     assert_eq!(received.recv_timeout(Duration::from_secs(30)), Ok(sequence), "the victim starves");
     let mut newcomer = Subscriber::builder("open").client(&client).wait(Wait::Park).open().unwrap();

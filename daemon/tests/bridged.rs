@@ -1,6 +1,6 @@
-//! Bridges that daemons carry: three hosts in a circle of wires, which are network namespaces, each with a daemon.
+//! Bridges that daemons carry. Three hosts, which are network namespaces with a daemon each, are connected in a circle.
 //!
-//! Needs root and the `ip` command; without them each test says so by name.
+//! The tests need root and the `ip` command; without them each prints its name as skipped.
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
@@ -42,12 +42,12 @@ fn ip(words: &str) -> Result<(), String> {
     }
 }
 
-/// Hosts 0, 1 and 2; a wire from each host `n` (10.78.n.1, `out`) to the next (10.78.n.2, `in`). There are no routes: each
-/// reaches its neighbours only.
+/// Hosts 0, 1 and 2, with a wire from each host `n` (10.78.n.1, `out`) to the next (10.78.n.2, `in`). There are no
+/// routes: each host reaches only its neighbours.
 struct Net {
     names: [String; 3],
     dir: tempfile::TempDir,
-    /// The unit that restricts the daemons, if one does.
+    /// The unit that restricts the daemons, if there is one.
     unit: Option<PathBuf>,
     _turn: MutexGuard<'static, ()>,
 }
@@ -57,7 +57,7 @@ impl Net {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let names = [0, 1, 2].map(|n| format!("shmcast-{}-{n}", std::process::id()));
         let dir = tempfile::Builder::new().prefix("shmcast-bridged-").tempdir_in("/dev/shm").unwrap();
-        // A daemon may be another user.
+        // A daemon may run as another user.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let net = Self { names, dir, unit: unit::asked(), _turn: turn };
         match net.wire() {
@@ -183,7 +183,7 @@ impl Daemon<'_> {
     }
 
     fn signal(&self, signal: Signal) {
-        // `ip netns exec` becomes the program: the process is the daemon's own.
+        // `ip netns exec` replaces itself by the program, so this is the daemon's own process id.
         kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
     }
 }
@@ -204,7 +204,7 @@ fn channel(name: &str) -> String {
     )
 }
 
-/// A bridge from `channel` of `host` to the next host, with a server there.
+/// A bridge from `channel` of `host` to the next host, with a retransmission server.
 fn sends(channel: &str, host: usize) -> String {
     format!(
         "[[bridge]]\nname = \"{channel}-out\"\nchannel = \"{channel}\"\n\
@@ -227,12 +227,13 @@ fn has_session(bridge: &Value) -> bool {
     bridge["session"].is_string() && bridge["state"] == "running"
 }
 
-/// It repeats the end of the session while nobody publishes.
+/// While nobody publishes, the bridge repeats the end of the session and is `ending`.
 fn is_up(bridge: &Value) -> bool {
     bridge["state"] == "running" || bridge["state"] == "ending"
 }
 
-/// A to B to C, which has no way to A: sequences are A's at every host, and what C missed comes from B's own ring.
+/// A to B to C, which cannot reach A. Sequences are A's at every host, and C gets the messages that it missed from B's
+/// ring.
 #[test]
 fn a_feed_goes_on_from_host_to_host_under_its_own_sequences() {
     const MESSAGES: u64 = 20_000;
@@ -249,7 +250,7 @@ fn a_feed_goes_on_from_host_to_host_under_its_own_sequences() {
     b.wait_for_bridge("ticks-in", "have all", whole("/figures/receive/next_sequence"));
     b.wait_for_bridge("ticks-out", "have sent all", whole("/figures/send/next_sequence"));
 
-    // Late, and asking for everything that went by.
+    // C starts late, and asks for all earlier messages.
     let c = net.daemon(2, &(channel("ticks") + &receives("ticks", 2, "from = 1")));
     let at_c = c.wait_for_bridge("ticks-in", "have all", whole("/figures/receive/next_sequence"));
     assert_eq!(at_c["session"], at_a["session"]);
@@ -269,7 +270,7 @@ fn a_feed_goes_on_from_host_to_host_under_its_own_sequences() {
         serde_json::from_str(String::from_utf8_lossy(&output.stderr).lines().last().unwrap()).unwrap();
     assert_eq!((&summary["first_sequence"], &summary["next_sequence"]), (&1.into(), &(MESSAGES + 1).into()));
 
-    // The bridge is the channel's only publisher, even towards root.
+    // The bridge is the channel's only publisher: even root is refused.
     let output = b.run("pub ticks");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
@@ -278,7 +279,8 @@ fn a_feed_goes_on_from_host_to_host_under_its_own_sequences() {
     );
 }
 
-/// A to B to C and back to A, into another channel: known by the session, and refused before the first message.
+/// A to B to C and back to A, into another channel. The session shows that it is a loop, and it is refused before the
+/// first message.
 #[test]
 fn a_feed_that_comes_back_to_where_it_began_is_refused() {
     let Some(net) = Net::new("a_feed_that_comes_back_to_where_it_began_is_refused") else { return };
@@ -299,7 +301,7 @@ fn a_feed_that_comes_back_to_where_it_began_is_refused() {
     assert!(is_up(&a.bridge("ticks-out")));
 }
 
-/// A circle of hosts that all receive, with nobody who publishes: each waits for a session, and says so.
+/// A circle of hosts that all receive, without a publisher: each waits for a session, and says so.
 #[test]
 fn a_circle_without_a_source_waits_and_says_so() {
     let Some(net) = Net::new("a_circle_without_a_source_waits_and_says_so") else { return };
@@ -312,7 +314,7 @@ fn a_circle_without_a_source_waits_and_says_so() {
     }
 }
 
-/// A reload ends what is gone, starts what is new, and leaves alone what is the same.
+/// A reload ends removed bridges, starts added ones, and leaves unchanged ones alone.
 #[test]
 fn a_reload_touches_only_what_has_changed() {
     let Some(net) = Net::new("a_reload_touches_only_what_has_changed") else { return };
@@ -352,20 +354,21 @@ fn a_reload_touches_only_what_has_changed() {
     let log = a.log();
     let touched = log.lines().filter(|line| line.contains("bridge-removed") && line.contains("ticks-out"));
     assert_eq!(touched.count(), 0, "{log}");
-    // One session, before and after.
+    // The session is the same before and after.
     a.publish("ticks", 100);
     let after =
         b.wait_for_bridge("ticks-in", "go on", |bridge| bridge["figures"]["receive"]["next_sequence"] == 201);
     assert_eq!(before["session"], after["session"]);
     assert_eq!(after["figures"]["receive"]["sessions"], 1);
 
-    // A clean stop says goodbye to nobody: the next daemon goes on in the session.
+    // An orderly stop does not end the session: the next daemon goes on in it.
     a.signal(Signal::SIGTERM);
     a.wait_for_log("stopped");
 }
 
-/// A sender whose memory is gone counts from 1 again, in a session of its own: so does the channel here. A reader that was
-/// attached before goes on in it, and so does a bridge that sends the channel on to the next host.
+/// A sender that has lost its memory counts from 1 again, in a new session. The channel here then counts from 1 again,
+/// too. A reader that was attached before goes on in it, and so does a bridge that sends the channel on to the next
+/// host.
 #[test]
 fn a_session_that_counts_from_the_beginning_begins_the_channel_anew() {
     let Some(net) = Net::new("a_session_that_counts_from_the_beginning_begins_the_channel_anew") else {
@@ -398,7 +401,7 @@ fn a_session_that_counts_from_the_beginning_begins_the_channel_anew() {
     b.wait_for_bridge("ticks-in", "have all", next_is(101));
     c.wait_for_bridge("ticks-in", "have all", next_is(101));
     hear_until(100, &mut heard);
-    // Epochs count half seconds.
+    // Epochs are half seconds, so the new session needs a later one.
     std::thread::sleep(Duration::from_millis(600));
     drop(a);
     let a = net.daemon(0, &config);
@@ -411,11 +414,11 @@ fn a_session_that_counts_from_the_beginning_begins_the_channel_anew() {
     assert_eq!(output.stdout, fs::read(net.path(0, "input")).unwrap());
     assert!(b.log().contains("event=\"restarted\""), "{}", b.log());
     hear_until(50, &mut heard);
-    // A zero stands for the word that the channel began again.
+    // A zero stands for the event that the channel began again.
     assert_eq!(heard, (1..=100).chain(0..=50).collect::<Vec<u64>>());
 }
 
-/// The figures of both ends, by Prometheus's own judgement.
+/// The figures of both ends, as Prometheus's own tool checks them.
 #[test]
 fn figures_of_bridges_are_sound_metrics() {
     let Some(net) = Net::new("figures_of_bridges_are_sound_metrics") else { return };
@@ -434,7 +437,7 @@ fn figures_of_bridges_are_sound_metrics() {
         let text = String::from_utf8(output.stdout).unwrap();
         text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{text:?}")).1.to_owned()
     };
-    // What is counted is shown some milliseconds later, and an answer is given again for a tenth of a second.
+    // Counters are shown some milliseconds later, and an answer is reused for a tenth of a second.
     let (sent, received) = wait_for("the figures", || {
         let (sent, received) = (metrics(&a), metrics(&b));
         let line = "\nshmcast_bridge_receive_to_ring_seconds_count{bridge=\"ticks-in\"} 0\n";

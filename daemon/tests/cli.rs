@@ -1,4 +1,4 @@
-//! The `shmcast` command as people and scripts meet it: real processes, real files, real exit codes.
+//! The `shmcast` command as people and scripts use it: real processes, real files, real exit codes.
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 mod cli_support;
@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 #[test]
 fn percentiles_of_no_messages() {
     let host = Host::new();
-    // An address of this run's own, for the case that another runs at the same time.
+    // An address of this run's own, in case another run is under way at the same time.
     let [_, _, high, low] = std::process::id().to_be_bytes();
     let recv = host.shmcast(&format!("bridge recv t --from 127.1.{high}.{low}:30001")).spawn().unwrap();
     wait_until("the channel", || host.run("stat t").status.success());
@@ -132,7 +132,7 @@ fn a_channel_with_a_reader_is_not_removed() {
         "{}",
         text(&refused.stderr)
     );
-    // A killed reader leaves its page behind; the kernel says that nobody holds it any more.
+    // A killed reader leaves its page behind. The kernel says that no process holds it any more.
     reader.kill().unwrap();
     reader.wait().unwrap();
     let removed = host.run("rm t");
@@ -310,7 +310,7 @@ fn interrupted_programs_end_cleanly() {
     assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(0), "one\n"));
     assert!(text(&output.stderr).contains("received 1, missed 0"), "{}", text(&output.stderr));
 
-    // Its input stays open, and silent.
+    // Its input stays open, and nothing is written to it.
     let input = publisher.stdin.take();
     interrupt(&publisher);
     assert_eq!(publisher.wait_with_output().unwrap().status.code(), Some(130));
@@ -346,7 +346,7 @@ fn the_demo_serves_every_reader_and_its_json_has_both_transports() {
 #[test]
 fn the_demo_says_why_multicast_cannot_run_and_goes_on() {
     let host = Host::new();
-    // A network namespace of its own has its loopback down.
+    // In a new network namespace the loopback interface is down.
     let program = env!("CARGO_BIN_EXE_shmcast");
     let demo = ["demo", "--readers", "2", "--messages", "50", "--json"];
     let output = Command::new("unshare").args(["--net", "--", program]).args(demo).output();

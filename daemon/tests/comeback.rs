@@ -1,4 +1,4 @@
-//! Programs that come back after a crash of the daemon: nobody and nothing comes before them.
+//! Programs that come back after a crash of the daemon: no newcomer and no takeover may come before them.
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 mod daemon_support;
@@ -9,7 +9,7 @@ use shmcast::Subscriber;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// How long those who come back are waited for.
+/// How long a daemon waits for the programs that come back.
 const GRACE: Duration = Duration::from_secs(2);
 
 fn config() -> String {
@@ -29,7 +29,7 @@ fn a_takeover_waits_for_programs_that_hold_the_channel() {
     assert_eq!(next.next_sequence(), 11, "the channel was lost, and its publisher held it all the time");
 }
 
-/// As of a publisher that is stopped over a crash, over all the life of the next daemon, and until the one after that.
+/// As for a publisher that is stopped before a crash, and goes on only after the next daemon has come and gone.
 #[test]
 fn a_program_that_has_not_come_back_is_waited_for_by_each_next_daemon() {
     let mut daemon = Daemon::start(&config());
@@ -40,7 +40,7 @@ fn a_program_that_has_not_come_back_is_waited_for_by_each_next_daemon() {
     std::thread::sleep(GRACE);
     daemon.end(Signal::SIGTERM);
     assert!(daemon.marker().exists(), "the next daemon does not know that somebody may come back");
-    // Until the channel has gone on without it.
+    // The wait ends when the channel has gone on without it.
     daemon.restart();
     drop(publishing(&daemon.client(), "ticks").open().unwrap());
     daemon.wait_for_log(&["event=\"restarted\""]);
@@ -49,7 +49,7 @@ fn a_program_that_has_not_come_back_is_waited_for_by_each_next_daemon() {
     assert!(!daemon.marker().exists(), "the next daemon waits for nobody");
 }
 
-/// A host that stands still, or a daemon that is stopped, gives nobody time to come back.
+/// While the host or the daemon is stopped, no program can come back.
 #[test]
 fn time_in_which_the_daemon_itself_was_stopped_is_no_time_to_come_back() {
     let mut daemon = Daemon::start(&config());
@@ -78,7 +78,7 @@ fn time_in_which_the_daemon_itself_was_stopped_is_no_time_to_come_back() {
 fn a_daemon_that_ends_early_leaves_the_next_to_wait_for_programs_that_hold_channels() {
     loop {
         let dir = memory_dir();
-        // As a daemon that crashed leaves it, beside the socket.
+        // The marker as a daemon that crashed leaves it, beside the socket.
         let marker = dir.path().join("run/control.running");
         fs::create_dir(dir.path().join("run")).unwrap();
         fs::write(&marker, "1").unwrap();
@@ -89,7 +89,7 @@ fn a_daemon_that_ends_early_leaves_the_next_to_wait_for_programs_that_hold_chann
         daemon.end(Signal::SIGTERM);
         assert_eq!(daemon.socket().with_extension("running"), marker, "the marker lies elsewhere");
         let is_marked = marker.exists();
-        // On a slow machine there was time to come back.
+        // On a slow machine the time to come back may be over.
         if started.elapsed() < GRACE {
             assert!(is_marked, "the next daemon does not know that somebody may come back");
             return;

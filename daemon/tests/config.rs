@@ -1,4 +1,4 @@
-//! The daemon's configuration as its administrator meets it: mistakes with their place and the nearest valid name, the
+//! The daemon's configuration as its administrator sees it: mistakes with their place and the nearest valid name, the
 //! default file, and `shmcast check`.
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
@@ -33,7 +33,7 @@ fn problems(text: &str) -> Vec<Problem> {
     }
 }
 
-/// The text has exactly one mistake, which is shown as `shown`.
+/// Checks that the text has exactly one mistake, which is shown as `shown`.
 fn refuses(text: &str, shown: &str) {
     let found = problems(text);
     assert_eq!(found.iter().map(ToString::to_string).collect::<Vec<_>>(), [shown], "{text}");
@@ -77,7 +77,7 @@ fn a_misspelt_value_is_told_with_its_place_and_the_nearest_one() {
     refuses(&text, shown);
 }
 
-/// A user list that quietly names nobody, or everybody, is the mistake that costs most.
+/// The most costly mistake is a list of users that silently names nobody, or everybody.
 #[test]
 fn access_lists_name_somebody_or_are_refused() {
     for (written, why) in [
@@ -249,7 +249,7 @@ x = 1
 "#;
     let found = problems(text);
     let lines: Vec<usize> = found.iter().map(|problem| problem.position.line).collect();
-    // 12: name and capacity are missing; 22: its rules, which need no field that could not be read.
+    // Line 12: name and capacity are missing. Line 22: rules that need no field that could not be read.
     assert_eq!(
         lines,
         [2, 3, 4, 7, 9, 10, 10, 11, 12, 12, 13, 14, 17, 18, 20, 21, 22, 23, 24, 25],
@@ -302,7 +302,7 @@ fn the_default_file_says_what_the_daemon_does_without_one() {
     assert_eq!(config.warnings(), []);
 }
 
-/// The default file with the optional fields, which stand behind a "#" alone, in force.
+/// The default file with its optional fields, which stand behind a bare "#", uncommented.
 fn default_with_everything() -> String {
     let is_field = |rest: &str| rest.starts_with(|c: char| c.is_ascii_lowercase() || c == '[');
     let uncommented =
@@ -348,7 +348,7 @@ fn optional_fields_of_the_default_file_hold_what_it_says_of_them() {
     assert_eq!(parse(TICKS).channels, [ChannelConfig::new("ticks", 1 << 20)]);
 }
 
-/// A field that was added to a struct must not be missing from the file that explains all.
+/// A field that is added to a struct must also be explained in the default file.
 #[test]
 fn no_field_is_missing_from_the_default_file() {
     let mut seen = 0;
@@ -363,7 +363,7 @@ fn no_field_is_missing_from_the_default_file() {
         let fields: Vec<&str> = what.split('`').skip(3).step_by(2).collect();
         assert!(fields.len() >= 3, "{what}");
         for field in fields {
-            // The bridge's tables stand there as sections.
+            // The tables of a bridge stand in the file as sections.
             let is_table = |line: &str| line.starts_with("[bridge.") && line.ends_with(&format!("{field}]"));
             let is_field = |line: &str| line.starts_with(&format!("{field} = ")) || is_table(line);
             let stands = |line: &str| is_field(line.strip_prefix('#').unwrap_or(line));

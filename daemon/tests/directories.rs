@@ -1,4 +1,4 @@
-//! The command among other people's files: what is no channel is neither removed nor written to by any verb.
+//! The command in directories of other files: no verb removes or writes to a file that is not a channel's.
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 use serde_json::Value;
@@ -45,7 +45,7 @@ fn paths(dir: &Path) -> Vec<String> {
     found
 }
 
-/// Projects as they lie in a home directory.
+/// Makes projects as they lie in a home directory.
 fn projects(dir: &Path) -> Vec<String> {
     fs::create_dir_all(dir.join("proj/.git/objects")).unwrap();
     fs::write(dir.join("proj/.git/HEAD"), "ref: refs/heads/main").unwrap();
@@ -109,7 +109,7 @@ fn looking_at_channels_removes_files() {
     let dir = scratch();
     succeeds(dir.path(), "pub t --dir . --capacity 64KiB");
     projects(dir.path());
-    // The reader pages are elsewhere, by a link.
+    // The directory of reader pages is a link to another place.
     fs::remove_dir(dir.path().join("t/readers")).unwrap();
     std::os::unix::fs::symlink(dir.path().join("lib/readers"), dir.path().join("t/readers")).unwrap();
     let before = paths(dir.path());
@@ -141,7 +141,7 @@ fn what_was_removed_is_said() {
     assert!(told["bytes"].as_u64().unwrap() > 1 << 20, "{told}");
 }
 
-/// The publisher may use too little memory for the map, and has made the file by then.
+/// The publisher's limit on memory is too low for the map, so it fails after it has made the file.
 #[test]
 fn a_publisher_that_fails_takes_an_ordinary_folder_away() {
     let dir = scratch();
@@ -155,7 +155,7 @@ fn a_publisher_that_fails_takes_an_ordinary_folder_away() {
     let output = publish();
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert_eq!(fs::read_dir(dir.path().join("P/X")).unwrap().count(), 0);
-    // Nor is a file of that folder written over.
+    // A file in that folder is not overwritten either.
     fs::write(dir.path().join("P/X/lock"), "of my own").unwrap();
     assert_eq!(publish().status.code(), Some(1));
     assert_eq!(fs::read_to_string(dir.path().join("P/X/lock")).unwrap(), "of my own");
@@ -177,7 +177,7 @@ fn a_mode_that_is_not_what_is_there_is_ignored() {
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
 }
 
-/// A reader of a channel where it may not write goes on, and says once that tools do not see it.
+/// A reader that may not write in a channel's directory goes on, and says once that tools do not see it.
 #[test]
 fn a_reader_that_cannot_show_a_page_is_refused() {
     let name = "a_reader_that_cannot_show_a_page_is_refused";

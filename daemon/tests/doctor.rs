@@ -1,5 +1,5 @@
-//! Every check of `doctor` against fake hosts: each must pass on a good one, complain about a bad one, and claim
-//! nothing where it cannot read or where what it reads makes no sense.
+//! Every check of `doctor` against fake hosts. Each must pass on a good host, complain about a bad one, and claim
+//! nothing if it cannot read a file or the file makes no sense.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,16 +20,16 @@ mod memory_cases;
 #[path = "doctor/network_cases.rs"]
 mod network_cases;
 
-/// One fake host and what one check must say of it.
+/// One fake host, and the result that one check must give for it.
 struct Case {
     id: &'static str,
-    /// What would be wrong if this case came out otherwise.
+    /// The mistake that another result would show.
     fear: &'static str,
     cpus: Option<&'static str>,
     status: Status,
-    /// Part of the words that the check must find.
+    /// A part of the text that the check must give.
     says: &'static str,
-    /// Part of the mend, where it matters.
+    /// A part of the advice that it must give, if that is checked.
     mend: &'static str,
     files: &'static [(&'static str, &'static str)],
 }
@@ -45,18 +45,18 @@ const fn case(
 }
 
 impl Case {
-    /// The same for a user who named the CPUs.
+    /// The same case with CPUs that the user named.
     const fn on(self, cpus: &'static str) -> Self {
         Self { cpus: Some(cpus), ..self }
     }
 
-    /// The same, with what the user should be told to do.
+    /// The same case with the advice that the user must be given.
     const fn mended_by(self, mend: &'static str) -> Self {
         Self { mend, ..self }
     }
 }
 
-/// On every fake host of a case; a file of the case itself takes its place.
+/// Files of every fake host. A file of the case replaces the one of the same path.
 const BASE: &[(&str, &str)] = &[("/sys/devices/system/cpu/online", "0-1"), ("/proc/cmdline", "quiet")];
 
 fn cases() -> impl Iterator<Item = &'static Case> {
@@ -68,7 +68,7 @@ fn cases() -> impl Iterator<Item = &'static Case> {
 fn write(root: &Path, path: &str, contents: impl AsRef<[u8]>) {
     let path = root.join(path.trim_start_matches('/'));
     let dir = path.parent().expect("a file in a directory");
-    // A garbage file may stand where a directory is wanted, or the other way round: first come, first served.
+    // A garbage file may stand where a directory is wanted, or the other way round. The one that was made first stays.
     if fs::create_dir_all(dir).is_ok() && !path.is_dir() {
         fs::write(path, contents).expect("a fake file");
     }
@@ -141,7 +141,7 @@ fn an_empty_host_that_passes() {
     }
 }
 
-/// Fills in nonsense wherever a check looks, until it finds nothing missing any more.
+/// Puts nonsense into each file that a check reads, until it finds no file missing any more.
 fn with_nonsense(id: &str, nonsense: &[u8]) -> Finding {
     let dir = tempfile::tempdir().expect("a temporary directory");
     for (path, contents) in BASE {
@@ -160,7 +160,7 @@ fn with_nonsense(id: &str, nonsense: &[u8]) -> Finding {
             write(dir.path(), &missing, nonsense);
             continue;
         }
-        // A file is there and yet it is missing: a directory is wanted.
+        // A file exists and is still reported missing, so a directory is wanted.
         fs::remove_file(below).expect("a fake file");
         if missing == "/sys/class/net" {
             write(dir.path(), "/sys/class/net/eth0/device/vendor", nonsense);
@@ -181,7 +181,7 @@ fn nonsense_that_passes() {
         b"-99999999999999999999999",
         b"Udp: a\nUdp: b\n1 2 3 4 5 6 7 8 9: - :::",
     ];
-    // Here any text at all is a legitimate answer: a list of processes without the feared one.
+    // For these checks any text is valid: it is a list of processes without the harmful one.
     let any_text = ["irqbalance"];
     for id in ids() {
         for nonsense in nonsense {

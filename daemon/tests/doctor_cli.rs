@@ -1,4 +1,4 @@
-//! The `doctor` verb as a user runs it: exit codes, JSON, and what it says to wrong arguments.
+//! The `doctor` verb as a user runs it: exit codes, JSON, and errors about wrong arguments.
 
 use std::{
     fs,

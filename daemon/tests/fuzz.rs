@@ -1,7 +1,7 @@
 //! The fuzz targets on the stable compiler: the same functions, fed with sound inputs that a seeded generator damages.
 //!
-//! `SHMCAST_FUZZ_RUNS` sets how many inputs each target gets, and `SHMCAST_FUZZ_SEED` where they begin. A failure names the
-//! seed that makes it again.
+//! `SHMCAST_FUZZ_RUNS` sets the number of inputs of each target, and `SHMCAST_FUZZ_SEED` the first seed. A failure
+//! names the seed that reproduces it.
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
@@ -23,7 +23,8 @@ fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).ok().map_or(default, |text| text.parse().expect("a number"))
 }
 
-/// Runs a target over what libFuzzer bred or broke it with once, over damaged copies of `sound`, and over plain noise.
+/// Runs a target over the inputs that libFuzzer generated or that once broke it, over damaged copies of `sound`, and
+/// over plain noise.
 fn fuzz(name: &str, runs: u64, sound: &[Vec<u8>], target: fn(&[u8])) {
     sound.iter().for_each(|input| target(input));
     assert!(replay("corpus", name, target) > 0, "{name}: daemon/fuzz/corpus has nothing for it");
@@ -41,10 +42,10 @@ fn fuzz(name: &str, runs: u64, sound: &[Vec<u8>], target: fn(&[u8])) {
     }
 }
 
-/// Plays the files of `daemon/fuzz/FOLDER/NAME`; returns how many there are.
+/// Runs the target over the files of `daemon/fuzz/FOLDER/NAME`. Returns their number.
 fn replay(folder: &str, name: &str, target: fn(&[u8])) -> usize {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz").join(folder).join(name);
-    // The last regression of a target may be gone, and its folder with it.
+    // A target without regressions has no folder for them.
     let Ok(files) = std::fs::read_dir(&dir) else { return 0 };
     let mut count = 0;
     for file in files {
@@ -77,7 +78,7 @@ fn damaged(rng: &mut Rng, sound: &[Vec<u8>]) -> Vec<u8> {
             _ if at == input.len() => {}
             3 => drop(input.remove(at)),
             4 => input[at] ^= 1 << rng.u8(..8),
-            // Numbers at their ends are where sums go wrong.
+            // Sums go wrong at the ends of a number's range.
             _ => input[at] = *rng.choice(&[0, 1, 0x7F, 0x80, 0xFE, 0xFF]).unwrap(),
         }
     }
@@ -144,7 +145,7 @@ fn no_file_breaks_the_reader_of_captures() {
     }
     file.finish().unwrap();
     let raw = std::fs::read(&path).unwrap();
-    // The same bytes as Ethernet, cooked and loopback frames are mostly nonsense, which is what they are here for.
+    // The same bytes read as Ethernet, cooked and loopback frames are mostly nonsense, on purpose.
     let as_link = |link: u8| [&raw[..20], &[link], &raw[21..]].concat();
     let ng = include_bytes!("samples/two-interfaces.pcapng").to_vec();
     let sound = [raw.clone(), as_link(1), as_link(113), as_link(0), ng];
@@ -180,7 +181,7 @@ fn no_words_break_the_control_socket() {
 fn no_text_breaks_the_configuration() {
     let every_field: String = DEFAULT_CONFIG
         .lines()
-        // Optional fields stand in it behind a `#` alone.
+        // Optional fields stand in the file behind a bare `#`.
         .map(|line| {
             format!("{}\n", line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).unwrap_or(line))
         })
@@ -197,7 +198,8 @@ fn no_text_breaks_the_configuration() {
 
 #[test]
 fn no_script_of_packets_breaks_a_receiver() {
-    // Options; then packets 1.., a later one, time, the missing ones from a server, a heartbeat, an end.
+    // Each script is: options; then packets from 1 on, a later one, time, the missing ones from a server, a heartbeat,
+    // an end.
     let sound = [
         vec![0x20, 20, 5, 0, 1, 17, 5, 0, 30, 17, 4, 64, 1, 1, 1, 0x25, 0, 3, 17, 1, 0, 60, 2, 0, 60],
         vec![0xB1, 3, 5, 0, 9, 200, 0x45, 0, 1, 17, 4, 200, 9, 9, 9, 9, 9, 9, 1, 255, 0, 3, 0, 1, 0, 9],

@@ -1,4 +1,4 @@
-//! The `hiccups` verb as a user runs it. No assertion is about how the machine performs.
+//! The `hiccups` verb as a user runs it. No assertion depends on the machine's performance.
 
 use std::{
     path::Path,
@@ -53,7 +53,7 @@ fn numbers_that_contradict_each_other() {
     assert!(number("watched_ns") >= 200_000_000);
 }
 
-/// The log's header is written once the signal is being watched for.
+/// Waits for the log's header. It is written after the signal handler is set.
 fn wait_for(log: &Path) {
     let begun = Instant::now();
     while std::fs::metadata(log).map_or(0, |log| log.len()) == 0 {

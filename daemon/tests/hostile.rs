@@ -1,5 +1,5 @@
-//! Clients that keep no rule of the control socket: each harms itself alone. After every one of them the daemon lives,
-//! answers, and holds no descriptor more than before, and a publisher and a reader beside it have missed nothing.
+//! Clients that break the rules of the control socket. Each harms only itself: after it the daemon lives, answers, and
+//! holds no more descriptors than before, and a publisher and a reader beside it have missed nothing.
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 mod daemon_support;
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 const CONNECTIONS: usize = 100;
 const BURST: usize = 500;
 
-/// What a case is given: the socket, and the daemon's descriptors before.
+/// The environment of a case: the socket, and the number of the daemon's descriptors before it.
 struct Case<'a> {
     socket: PathBuf,
     daemon: &'a Daemon,
@@ -37,20 +37,20 @@ impl Case<'_> {
         Raw::connect(&self.socket)
     }
 
-    /// Patient, since a case before it may have used up what this user may ask for.
+    /// It waits first, since an earlier case may have used up this user's requests.
     fn greeted(&self) -> Raw {
         self.daemon.client();
         Raw::greeted(&self.socket)
     }
 
-    /// Says one thing after the greeting that ends the conversation.
+    /// Greets, and then sends a packet that must end the connection.
     fn greeted_and_cut_off(&self, said: &[u8], descriptors: &[BorrowedFd<'_>]) {
         let raw = self.greeted();
         raw.send(said, descriptors).unwrap();
         raw.assert_cut_off("bad-request");
     }
 
-    /// Brings back what is not ours.
+    /// Shows a segment that no daemon made.
     fn foreign(&self, segment: &File) {
         let raw = self.greeted();
         let [_, lock, page, _] = self.greeted().subscribe("bystander");
@@ -60,10 +60,11 @@ impl Case<'_> {
         raw.assert_refused(&publish("idle", true), &shown, "bad-request");
     }
 
-    /// Memory of the daemon's user, and not the channel's: a reader is led on to the channel, a publisher refused.
+    /// Shows memory of the daemon's user that is not the channel's. A reader is given the channel's current memory; a
+    /// publisher is refused.
     fn not_this_channels(&self, segment: &File) {
         let [real, lock, page, _] = self.greeted().subscribe("bystander");
-        // Under the unit that user is another one than this test's.
+        // Under the unit, the daemon's user is not this test's.
         std::os::unix::fs::fchown(segment, Some(real.metadata().unwrap().uid()), None).unwrap();
         let shown = [segment.as_fd(), lock.as_fd(), page.as_fd()];
         let (answer, given) = self.greeted().ask_for_files(&subscribe("bystander", true), &shown);
@@ -73,7 +74,7 @@ impl Case<'_> {
         self.greeted().assert_refused(&publish("idle", true), &shown, "busy");
     }
 
-    /// Waits until the daemon has let go of everything that this case made it open.
+    /// Waits until the daemon has closed all descriptors that this case made it open.
     fn wait_until_closed(&self) {
         wait_for("the daemon to close descriptors", || {
             (self.daemon.open_descriptors() <= self.before).then_some(())
@@ -93,7 +94,7 @@ fn size_sealed() -> SealFlags {
     SealFlags::GROW | SealFlags::SHRINK
 }
 
-/// More descriptors than the library would send.
+/// Sends more descriptors than the library would.
 fn send_with_many(raw: &Raw, said: &[u8], count: usize) {
     let null = File::open("/dev/null").unwrap();
     let descriptors = vec![null.as_fd(); count];
@@ -105,7 +106,7 @@ fn send_with_many(raw: &Raw, said: &[u8], count: usize) {
 
 const LIST: &[u8] = br#"{"request":"list"}"#;
 
-/// What a client does, and how.
+/// The name of a case, and its function.
 type Deed = (&'static str, fn(&Case<'_>));
 
 const CASES: &[Deed] = &[
@@ -149,7 +150,7 @@ const CASES: &[Deed] = &[
         assert!(started.elapsed() >= Duration::from_secs(4), "cut off after {:?}", started.elapsed());
     }),
     ("greeting twice", |case| {
-        // Harmless, and answered as the first.
+        // A second greeting is harmless, and answered as the first.
         let raw = case.greeted();
         assert_eq!(raw.ask(&json!({"request": "hello", "version": 2}), &[])["reply"], "welcome");
         raw.subscribe("bystander");
@@ -182,7 +183,7 @@ const CASES: &[Deed] = &[
         ] {
             case.greeted_and_cut_off(said, &[]);
         }
-        // What is said of it is short, however long it is.
+        // The log has a short line about it, however long it is.
         let long = json!({"request": "\u{1b}".repeat(10_000)}).to_string();
         case.greeted_and_cut_off(long.as_bytes(), &[]);
         assert!(case.daemon.log().lines().all(|line| line.len() < 4000), "a client fills the log");
@@ -226,7 +227,7 @@ const CASES: &[Deed] = &[
         case.not_this_channels(&memfd(1 << 50, 0o600, size_sealed()));
     }),
     ("coming back with a forged header", |case| {
-        // A copy of a real segment's first page in a file of another size.
+        // This is a copy of a real segment's first page in a file of another size.
         let [segment, ..] = case.greeted().subscribe("idle");
         let mut page = [0; 4096];
         segment.read_exact_at(&mut page, 0).unwrap();
@@ -259,8 +260,8 @@ const CASES: &[Deed] = &[
         for order in [[0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0], [0, 0, 0], [2, 2, 2]] {
             let shown = order.map(|i: usize| fds[i]);
             let answer = case.greeted().ask(&subscribe("bystander", true), &shown);
-            // Whatever it shows for the segment, a reader with its page is led on to the channel's own memory; a path to a lock
-            // is no memory at all.
+            // A reader that shows its page in place of the segment is given the channel's current memory. A path
+            // descriptor of the lock is no memory, so it is refused.
             let expected = if order == [2, 2, 2] { "subscribed" } else { "refused" };
             assert_eq!(answer["reply"], expected, "{order:?}: {answer}");
         }
@@ -277,7 +278,7 @@ const CASES: &[Deed] = &[
             let answer = case.greeted().ask(&subscribe("idle", true), &shown);
             assert_eq!(answer["reply"], "subscribed", "{answer}");
         }
-        // The channel is still to be had.
+        // A publisher can still take the channel.
         drop(publishing(&case.daemon.client(), "idle").open().unwrap());
     }),
     ("a page full of nonsense", |case| {
@@ -285,7 +286,7 @@ const CASES: &[Deed] = &[
         let [_, _, page, _] = raw.subscribe("bystander");
         for byte in [0xff, 0x00, 0x7f] {
             page.write_all_at(&[byte; 4096], 0).unwrap();
-            // What it says is shown as it is, or not at all; asking for it must not fail.
+            // The page is shown as it is, or not at all. A request for it must not fail.
             case.daemon.client().channel("bystander").unwrap();
         }
     }),
@@ -301,7 +302,7 @@ const CASES: &[Deed] = &[
         let raw = case.greeted();
         let (answer, files) = raw.ask_for_files(&publish("idle", false), &[]);
         assert_eq!((&answer["reply"], files.len()), (&json!("publishing"), 3));
-        // The lock is what counts: the channel is still to be had.
+        // Only the lock counts: a publisher can still take the channel.
         drop(publishing(&case.daemon.client(), "idle").open().unwrap());
     }),
     ("attaching twice", |case| {
@@ -313,9 +314,9 @@ const CASES: &[Deed] = &[
     ("a flood of requests", |case| {
         let raw = case.greeted();
         let mut answers = Vec::new();
-        // It is cut off long before it has said everything.
+        // The daemon cuts it off long before it has sent everything.
         while answers.last().is_none_or(|said| said == "done") && answers.len() < 100 * BURST {
-            // Whoever is cut off cannot say more.
+            // A client that was cut off cannot send more.
             let sent = (0..64).take_while(|_| raw.send(br#"{"request":"mapped"}"#, &[]).is_ok()).count();
             answers.extend((0..sent).map_while(|_| raw.receive()).map(|(said, _)| match &said["code"] {
                 code if code.is_string() => code.clone(),
@@ -336,11 +337,11 @@ const CASES: &[Deed] = &[
     ("following events without ever reading them", |case| {
         let follower = case.greeted();
         assert_eq!(follower.ask(&json!({"request": "events"}), &[])["reply"], "done");
-        // A program that attaches and leaves makes two events.
+        // A program that attaches and leaves causes two events.
         for _ in 0..300 {
             case.greeted().subscribe("bystander");
         }
-        // Cut off while it is still there, not reading.
+        // The follower is cut off while it is still connected and does not read.
         case.wait_until_closed();
         drop(follower);
     }),
@@ -372,7 +373,7 @@ const CASES: &[Deed] = &[
     }),
     ("thousands of connections, one after the other", |case| {
         for _ in 0..3000 {
-            // Refused for a moment when it is faster than the daemon takes leave of the last ones.
+            // It may be refused for a moment, if it is faster than the daemon closes the last connections.
             drop(case.connect());
         }
         wait_for("the daemon to answer", || Client::at(&case.socket).ok());
@@ -380,7 +381,7 @@ const CASES: &[Deed] = &[
     ("as many connections as one user may have, and more", |case| {
         case.daemon.client();
         let mut held = Vec::new();
-        // The case before may have used up how often this user may connect: until there are enough.
+        // The case before may have used up this user's rate of connections, so we retry until there are enough.
         wait_for("a refusal", || {
             held.extend((0..CONNECTIONS * 2).map(|_| case.connect()));
             match Client::at(&case.socket) {
@@ -393,7 +394,7 @@ const CASES: &[Deed] = &[
         let open = case.daemon.open_descriptors();
         assert!(open <= case.before + CONNECTIONS, "{open} descriptors, {} before", case.before);
         drop(held);
-        // Room again.
+        // Now there is room again.
         wait_for("the daemon to answer", || Client::at(&case.socket).ok());
     }),
 ];
@@ -433,7 +434,7 @@ fn a_hostile_client_harms_only_itself() {
     println!("{} cases; {received} messages, none missed; {memory_before} to {memory} KiB", CASES.len());
 }
 
-/// Descriptors of the daemon once it has taken leave of those who have left.
+/// The number of the daemon's descriptors, once it has closed the connections of clients that have left.
 fn settled_descriptors(daemon: &Daemon) -> usize {
     let mut last = daemon.open_descriptors();
     loop {

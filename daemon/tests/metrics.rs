@@ -1,5 +1,5 @@
-//! What the daemon shows over HTTP, as Prometheus and an administrator meet it: a real daemon, real programs attached,
-//! and clients with bad manners.
+//! The daemon's HTTP server as Prometheus and an administrator use it: a real daemon, real attached programs, and badly
+//! behaved clients.
 
 mod daemon_support;
 
@@ -78,13 +78,13 @@ fn config(http: SocketAddr) -> String {
     format!("[daemon]\nhttp = \"{http}\"\n[limits]\nrequests_per_second = 10000\n{CHANNEL}")
 }
 
-/// Publishes so many lines of ten bytes, and stays.
+/// Publishes `lines` lines of ten bytes. The publisher stays.
 fn publish(publisher: &mut Child, lines: usize) {
     let pipe = publisher.stdin.as_mut().expect("a pipe");
     pipe.write_all("0123456789\n".repeat(lines).as_bytes()).expect("it reads");
 }
 
-/// Lets a program end by itself, and must find it content.
+/// Lets a program end by itself, and checks that it succeeded.
 fn end(mut program: Child) {
     drop(program.stdin.take());
     assert!(program.wait().expect("it ran").success());
@@ -130,7 +130,7 @@ fn what_happened_is_what_is_counted() {
     });
     let metrics = daemon.metrics();
     assert_eq!(metrics[PUBLISHED], 1000.0);
-    // The publisher tells its bytes every 64 messages, and at its end.
+    // The publisher stores its count of bytes every 64 messages, and when it ends.
     const BYTES: &str = "shmcast_published_bytes_total{channel=\"ticks\"}";
     assert!((9_360.0..=10_000.0).contains(&metrics[BYTES]), "{}", metrics[BYTES]);
     assert_eq!(metrics["shmcast_channel_sequence{channel=\"ticks\"}"], 1000.0);
@@ -145,7 +145,7 @@ fn what_happened_is_what_is_counted() {
         assert_eq!(metrics[&format!("shmcast_reader_info{{{labels},command=\"shmcast\"}}")], 1.0);
     }
 
-    // The last message lets them end; then they are nowhere.
+    // The readers end with the last message; then they are shown no more.
     publish(&mut publisher, 1);
     end(publisher);
     readers.into_iter().for_each(end);
@@ -197,7 +197,7 @@ fn metrics_that_promtool_finds_fault_with() {
     wait_until("the reader", || daemon.metric(READERS) == 1.0);
     let mut publisher = daemon.publisher();
     publish(&mut publisher, 100);
-    // Histograms are shown once there is something in them.
+    // A histogram is shown once it is not empty.
     const LATENCIES: &str = "shmcast_reader_latency_seconds_bucket{";
     wait_until("a latency", || daemon.get("/metrics").body.contains(LATENCIES));
     let text = daemon.get("/metrics").body;
@@ -270,7 +270,7 @@ fn the_rules_of_http() {
     assert_eq!(head.headers["content-length"], "3");
 }
 
-/// Sends what may be too much for the daemon, and reads what it says to it.
+/// Sends a request that the daemon may refuse, and reads the answer.
 fn provoke(daemon: &Watched, request: &[u8]) -> io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(daemon.http)?;
     stream.set_read_timeout(Some(Duration::from_secs(60)))?;
@@ -291,7 +291,7 @@ fn nonsense_that_is_taken_for_a_request() {
     let requests: [&[u8]; 7] =
         [b"", b"\r\n\r\n", b"\0\xff\xfe", tls, long.as_bytes(), wide.as_bytes(), endless.as_bytes()];
     for request in requests {
-        // A refusal may overtake the rest of the request, which then is an error of the socket.
+        // The daemon may refuse before the whole request is sent. Then sending fails.
         let answer = provoke(&daemon, request).unwrap_or_default();
         assert!(!answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(request));
         assert_eq!(daemon.get("/healthz").status, 200);
@@ -307,7 +307,7 @@ fn slow_clients_that_keep_others_from_the_metrics() {
     let daemon = Watched::start();
     let connect = |said: &[u8]| {
         let mut stream = TcpStream::connect(daemon.http).expect("it listens");
-        // The oldest is cut off while we go on.
+        // The oldest connections are closed while we go on, so writing may fail.
         let _ = stream.write_all(said);
         stream
     };
@@ -323,7 +323,7 @@ fn slow_clients_that_keep_others_from_the_metrics() {
     }
     let open = daemon.daemon.open_descriptors();
     assert!(open < 150, "{open} descriptors open");
-    // Those that are left are cut off before long, whatever they do.
+    // The remaining connections are closed soon, even if they do nothing.
     for mut stream in slow {
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
         if let Err(e) = stream.read_to_end(&mut Vec::new()) {
@@ -341,7 +341,7 @@ fn a_port_that_is_taken_leaves_nothing_that_looks_like_a_crash() {
     let log = second.log();
     assert!(log.contains(&daemon.http.to_string()) && log.contains("daemon.http"), "{log}");
     assert!(!second.marker().exists(), "its successor would wait for programs that there are not");
-    // And with the port free, it starts at once.
+    // Once the port is free, it starts at once.
     let http = daemon.http;
     drop(daemon);
     second.restart();
@@ -350,7 +350,7 @@ fn a_port_that_is_taken_leaves_nothing_that_looks_like_a_crash() {
     assert!(!log.contains("crashed=true"), "{log}");
 }
 
-/// Rates are taken of these: a counter that falls is taken for one that began again.
+/// Prometheus computes rates of counters. It takes a counter that falls for one that began again.
 #[test]
 fn counters_that_go_backwards_with_the_next_publisher() {
     let daemon = Watched::start();
@@ -371,7 +371,7 @@ fn counters_that_go_backwards_with_the_next_publisher() {
             std::thread::sleep(Duration::from_millis(5));
         }
         end(publisher);
-        // What is shown may be as old as the answer before.
+        // An answer may be as old as the one before.
         wait_until("all of it", || look(&mut last) == [100.0, 1000.0].map(|n| n * f64::from(publishers)));
     }
 }

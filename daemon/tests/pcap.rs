@@ -1,4 +1,4 @@
-//! `shmcast pub --pcap`: captures, as files that a network left behind, into channels.
+//! `shmcast pub --pcap`: publishes captures of a network into channels.
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
@@ -28,7 +28,7 @@ impl Host {
         command.stdin(Stdio::null()).output().unwrap()
     }
 
-    /// A capture of datagrams, each with its time and the port it went to.
+    /// Writes a capture of datagrams, each with its time and destination port.
     fn capture(&self, datagrams: &[(u64, u16, Vec<u8>)]) -> PathBuf {
         let path = self.dir.path().join("feed.pcap");
         let file = CaptureFile::create(&path, 1_500).unwrap();
@@ -41,14 +41,14 @@ impl Host {
         path
     }
 
-    /// Publishes a capture into the channel `c`; gives the summary.
+    /// Publishes a capture into the channel `c`. Returns the summary.
     fn publish(&self, path: &std::path::Path, more: &str) -> Value {
         let output = self.shmcast(&format!("pub c --pcap {} {more} --capacity 1MiB --json", path.display()));
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// What readers get: payloads by sequence, and `-` for each message that is missing.
+    /// The messages that readers get: payloads by sequence, and `-` for each missing message.
     fn read(&self) -> Vec<(u64, String)> {
         let output = self.shmcast("sub c --from oldest --framing json");
         let mut found = Vec::new();
@@ -100,8 +100,8 @@ fn every_payload_is_a_message_in_the_order_of_the_file() {
     );
 }
 
-/// Two lines, one of them behind, with a loss on either and one on both: readers get each message once, in order, and
-/// are told exactly what is missing.
+/// Two lines, one of them late, with a loss on each and one on both. Readers get each message once, in order, and are
+/// told exactly which are missing.
 #[test]
 fn copies_disorder_and_losses_of_the_lines_end_as_a_bridge_would_end_them() {
     let host = Host::new();
@@ -129,8 +129,8 @@ fn copies_disorder_and_losses_of_the_lines_end_as_a_bridge_would_end_them() {
     assert_eq!(host.read(), expected);
 }
 
-/// What went before a capture began is a gap, so that sequences are the feed's own; a channel that has had messages says
-/// by how much they differ.
+/// Messages from before the capture are a gap, so that sequences are the feed's own. For a channel that has had
+/// messages, the command says by how much the sequences differ.
 #[test]
 fn sequences_are_the_feeds_own_or_the_difference_is_told() {
     let host = Host::new();

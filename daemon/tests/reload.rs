@@ -1,4 +1,4 @@
-//! SIGHUP: the file is read again, channels come and go, and whoever is attached does not notice.
+//! SIGHUP: the file is read again, channels are added and removed, and attached programs do not notice.
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 mod daemon_support;
@@ -38,14 +38,14 @@ fn a_reload_adds_and_removes_channels_and_leaves_the_others_alone() {
     assert_eq!(names(&daemon), ["a", "c"]);
     assert_eq!(client.channel("a").unwrap().uuid, uuid, "the live channel is the one it was");
     bystanders.assert_flowing();
-    // Nobody new finds what was removed; those who are attached go on among themselves.
+    // New programs cannot find a removed channel. Attached programs go on among themselves.
     let error = Subscriber::builder("b").client(&client).open().unwrap_err();
     assert!(error.is_unknown_channel() && error.to_string().contains("reload"), "{error}");
     publisher.publish(b"among ourselves").unwrap();
     assert!(matches!(reader.recv().unwrap(), Event::Message(m) if m.payload == b"among ourselves"));
     drop(publishing(&client, "c").open().unwrap());
 
-    // Back under the old name, it is a new channel.
+    // Added again under the old name, it is a new channel.
     reload(&daemon, &[a.as_str(), &b, &c].concat());
     assert_eq!(names(&daemon), ["a", "b", "c"]);
     assert_eq!(client.channel("b").unwrap().next_sequence, Some(1));
@@ -98,7 +98,7 @@ fn a_bad_configuration_is_refused_loudly_and_the_old_one_stays() {
     daemon.signal(Signal::SIGHUP);
     daemon.wait_for_log(&["reload-refused", "cannot read"]);
     assert!(daemon.is_alive());
-    // And a good one is taken after that.
+    // A good configuration is accepted after that.
     reload(&daemon, &[good.as_str(), &channel("b", FOR_ALL)].concat());
     assert_eq!(names(&daemon), ["a", "b"]);
     bystanders.end();
@@ -170,7 +170,7 @@ fn the_waker_moves_to_the_cpu_that_a_reload_names() {
         reload(&daemon, &config(waker));
         wait_for("the waker to move", || (waker_cpus(&daemon)? == cpus).then_some(()));
     }
-    // Where it cannot run it stays, and says so.
+    // If it cannot run on the CPU, it stays where it is, and the log says so.
     reload(&daemon, &config("cpu = 1023"));
     daemon.wait_for_log(&["WARN", "cpu=1023", "the waker runs where it ran before"]);
     assert_eq!(waker_cpus(&daemon).as_deref(), Some("0"));

@@ -1,5 +1,5 @@
-//! The outputs of the command: nothing that is published or received depends on stderr, lines are whole however many
-//! programs share a file, and what cannot be written to stdout is an error.
+//! The outputs of the command. Publishing and receiving do not depend on stderr, lines stay whole however many programs
+//! share a file, and a failed write to stdout is an error.
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 mod cli_support;
@@ -17,28 +17,28 @@ fn full() -> Stdio {
     Stdio::from(File::options().write(true).open("/dev/full").unwrap())
 }
 
-/// A pipe that nobody reads any more.
+/// A pipe whose reader has gone.
 fn left() -> Stdio {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     Stdio::from(writer)
 }
 
-/// An output that shows each write as a packet of its own, and its end as an empty one.
+/// An output that shows each write as one packet, and its end as an empty one.
 fn packets() -> (File, Stdio) {
     let (ours, theirs) =
         socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
     (File::from(ours), Stdio::from(theirs))
 }
 
-/// Everything that is written until the last program with this output has ended, a write each.
+/// All writes to an output, until the last program that holds it has ended.
 fn writes(mut output: File) -> Vec<String> {
     let mut packet = vec![0; 1 << 20];
     let mut read = || output.read(&mut packet).map(|length| text(&packet[..length])).unwrap();
     std::iter::from_fn(|| Some(read()).filter(|write| !write.is_empty())).collect()
 }
 
-/// A channel of ten messages, and one whose ring has forgotten its first messages.
+/// A host with a channel of ten messages, and one whose first messages have been overwritten.
 fn host_with_channels() -> Host {
     let host = Host::new();
     for (name, count) in [("t", 10), ("lapped", 5_000)] {
@@ -170,7 +170,7 @@ fn a_line_of_one_program_is_cut_by_a_line_of_another() {
         assert_eq!(writes.len(), 1, "shmcast {arguments}: {writes:#?}");
         assert!(writes[0].ends_with('\n') && writes[0].lines().count() == 1, "{writes:?}");
     }
-    // Many writes, each of whole messages.
+    // The output takes many writes. Each must hold whole messages.
     let input = host.file("input", &lines(5_000));
     assert!(host.run(&format!("pub wide --capacity 4MiB --input {}", input.display())).status.success());
     for (arguments, least) in [("sub wide --from oldest --framing json", 2), ("ls --json", 1), ("ls", 1)] {
@@ -206,14 +206,14 @@ fn twenty_summaries_in_one_file_are_twenty_lines() {
     assert_eq!(received, [10; 20]);
 }
 
-/// Sends SIGINT once `ready`, and says how the program ended.
+/// Sends SIGINT when `ready`, and returns how the program ended: code, stdout and stderr.
 fn interrupted(mut child: Child, mut ready: impl FnMut() -> bool) -> (i32, String, String) {
     wait_until("the program to be under way", || {
         assert_eq!(child.try_wait().unwrap(), None, "it ended by itself");
         ready()
     });
     interrupt(&child);
-    // Its input stays open, and silent.
+    // Its input stays open, and nothing is written to it.
     let input = child.stdin.take();
     let output = child.wait_with_output().unwrap();
     drop(input);
@@ -235,7 +235,7 @@ fn a_publisher_that_was_interrupted_passes_for_one_that_ended() {
     let last = stderr.lines().last().unwrap();
     assert!(last.contains("INTERRUPTED") && last.contains("published 2 messages"), "{stderr}");
     assert!(last.contains("sequences 1 to 2,"), "{stderr}");
-    // The third line had not ended, and is no message.
+    // The third line had no end yet, so it is no message.
     assert_eq!(text(&host.run("sub t --from oldest").stdout), "one\ntwo\n");
 
     let child = start("pub t --json");
@@ -334,7 +334,7 @@ fn a_rate_that_is_shown_to_a_ten_thousandth_of_a_message() {
     let input = host.file("input", &lines(30_000));
     let publish =
         format!("{} pub t --rate 40000/s --input {}", env!("CARGO_BIN_EXE_shmcast"), input.display());
-    // It gives the command a terminal, and us what the command writes there.
+    // `script` gives the command a terminal, and gives us its output.
     let mut terminal = Command::new("script");
     terminal.args(["-qec", &publish, "/dev/null"]).env("SHMCAST_DIR", host.dir.path().join("channels"));
     let Ok(output) = terminal.env("TERM", "xterm").stdin(Stdio::null()).output() else {

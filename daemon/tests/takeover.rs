@@ -1,7 +1,7 @@
-//! Publishers that die, and publishers that only seem dead: the next one goes on where the last one was cut off, and
-//! nothing that a stopped publisher writes later reaches anybody.
+//! Publishers that die, and publishers that only seem dead. The next publisher goes on where the last one was cut off,
+//! and a message that a stopped publisher writes later reaches no reader.
 //!
-//! `SHMCAST_TAKEOVERS` says how many publishers are killed, `SHMCAST_STRICT_TAKEOVERS` how many are stopped.
+//! `SHMCAST_TAKEOVERS` sets how many publishers are killed, `SHMCAST_STRICT_TAKEOVERS` how many are stopped.
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 mod daemon_support;
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 const DIR: &str = "SHMCAST_TEST_DIR";
 const SOCKET: &str = "SHMCAST_TEST_SOCKET";
-/// Tag of the last message of all.
+/// The tag of the very last message.
 const LAST: u16 = 9;
 
 fn config(mode: &str) -> String {
@@ -52,7 +52,7 @@ fn start(daemon: &Daemon, dir: &Path, name: &str) -> Guarded {
     Guarded::start(command.env(DIR, dir).env(SOCKET, daemon.socket()))
 }
 
-/// Appears whole or not at all.
+/// Writes a file of numbers. It appears whole or not at all.
 fn tell(dir: &Path, name: &str, words: &[u64]) {
     let part = dir.join(format!("{name}.part"));
     fs::write(&part, words.iter().map(u64::to_string).collect::<Vec<_>>().join(" ")).unwrap();
@@ -64,8 +64,8 @@ fn told(dir: &Path, name: &str) -> Option<Vec<u64>> {
     Some(text.split_whitespace().map(|word| word.parse().unwrap()).collect())
 }
 
-/// Publishes its epoch and the sequence in each message until it is told that it was cut off. Tells its epoch and first
-/// sequence once, and how far it is all the time.
+/// Publishes messages that hold its epoch and their sequence, until it learns that it was cut off. Writes its epoch and
+/// first sequence to a file once, and its progress all the time.
 fn publish(client: &Client, dir: &Path, name: &str) {
     let mut publisher = publishing(client, "ticks").open().unwrap();
     tell(dir, &format!("first.{name}"), &[publisher.epoch(), publisher.next_sequence()]);
@@ -83,8 +83,8 @@ fn publish(client: &Client, dir: &Path, name: &str) {
     }
 }
 
-/// As [`publish`], but without the library's manners: it writes on whatever it is told, until the file `NAME.close` is
-/// there, and still holds on to its place at each daemon that comes.
+/// As [`publish`], but it ignores notices of the daemon, which the library obeys. It writes on until the file
+/// `NAME.close` exists, and still registers with each next daemon.
 fn publish_deaf(socket: &Path, dir: &Path, name: &str) {
     let (mut place, files) = register(socket, &[]).unwrap();
     let [file, lock, _charter] = <[File; 3]>::try_from(files).unwrap();
@@ -112,7 +112,8 @@ fn publish_deaf(socket: &Path, dir: &Path, name: &str) {
     tell(dir, &format!("closed.{name}"), &[]);
 }
 
-/// Attaches as the publisher, showing what it holds if it was one before. `None` without a daemon, or if it refuses.
+/// Attaches as the publisher, and shows its descriptors if it was attached before. `None` if there is no daemon, or if
+/// it refuses.
 fn register(socket: &Path, shown: &[BorrowedFd<'_>]) -> Option<(OwnedFd, Vec<File>)> {
     let place = handoff::connect(socket).ok()?;
     ask(&place, &Request::Hello { version: VERSION }, &[])?;
@@ -136,8 +137,8 @@ fn has_hung_up(place: &OwnedFd) -> bool {
     fds[0].revents().contains(PollFlags::HUP)
 }
 
-/// Checks everything it receives until the last message, and reports: missed, wrong, and for each epoch in the messages
-/// itself, the first and the last sequence. Tells of each epoch that it comes to.
+/// Checks all messages until the last one, and reports: the missed and the wrong ones, and for each epoch in the
+/// messages, that epoch, its first and its last sequence. Writes a file at each new epoch.
 fn receive(client: &Client, dir: &Path, kind: &str, name: &str) {
     let builder = Subscriber::builder("ticks").client(client).start(Start::Oldest);
     let mut subscriber = builder.wait(Wait::Sleep(Duration::from_millis(1))).open().unwrap();
@@ -192,7 +193,7 @@ fn receive(client: &Client, dir: &Path, kind: &str, name: &str) {
     }
 }
 
-/// The daemon knows of a publisher and of all readers.
+/// Waits until the daemon knows of a publisher and of all readers.
 fn wait_until_all_are_back(daemon: &Daemon, readers: usize) {
     wait_for("all to register again", || {
         let status = daemon.client().channel("ticks").ok()?;
@@ -209,7 +210,7 @@ fn a_killed_publisher_is_followed_at_once_and_nothing_is_lost_or_told_twice() {
     let mut expected = reader.next_sequence();
     let mut last_epoch = 0;
     let mut latencies = Vec::new();
-    // Looks at everything there is, up to the message of `epoch`.
+    // Reads all messages up to those of `epoch`.
     let mut read_until = |epoch: u64, least: u64| {
         let mut of_epoch = 0;
         wait_for("messages", || {
@@ -289,7 +290,7 @@ fn nothing_that_a_stopped_publisher_writes_late_reaches_anybody() {
     for round in 1..=rounds {
         await_progress(round - 1, 200);
         if round.is_multiple_of(2) {
-            // The daemon that comes back can read the segment, and no more: it is sealed.
+            // The next daemon can only read the segment, since it is sealed.
             daemon.crash();
             wait_until_all_are_back(&daemon, READERS.len());
         }
@@ -304,7 +305,8 @@ fn nothing_that_a_stopped_publisher_writes_late_reaches_anybody() {
         let next = start(&daemon, dir, &format!("deaf.{round}"));
         firsts.push(await_publisher(round));
         if round % 3 == 2 {
-            // Those who come back bring different segments, and the one that was cut off may be the first.
+            // The programs that come back bring different segments, and the publisher that was cut off may be the
+            // first.
             publisher.signal(Signal::SIGCONT);
             daemon.crash();
             readers[2].signal(Signal::SIGCONT);
@@ -315,11 +317,11 @@ fn nothing_that_a_stopped_publisher_writes_late_reaches_anybody() {
         readers[2].signal(Signal::SIGCONT);
         await_progress(round - 1, 40);
         if round % 2 == 1 {
-            // Its last word is as void as what it wrote before.
+            // Its closing of the channel is as void as the messages that it wrote before.
             tell(dir, &format!("{}.close", round - 1), &[]);
             wait_for("the old publisher to close", || told(dir, &format!("closed.{}", round - 1)));
         }
-        // Who is late by two segments finds the third, and has missed the second.
+        // A reader that is behind by two segments goes on in the third, and has missed the second.
         for kind in READERS {
             let came_to =
                 || told(dir, &format!("came-to.{kind}")).filter(|epoch| epoch[0] == firsts[round][0]);
@@ -338,7 +340,7 @@ fn nothing_that_a_stopped_publisher_writes_late_reaches_anybody() {
         let (counts, spans) = report.split_at(2);
         assert_eq!(counts, [0, 0], "{kind}: missed, wrong; {report:?}");
         let spans: Vec<&[u64]> = spans.chunks(3).collect();
-        // What belongs to whom: each publisher's messages from its first to the last before the next one's first.
+        // The messages that belong to each publisher: from its first to the last before the next publisher's first.
         let owned: Vec<[u64; 3]> = firsts
             .windows(2)
             .map(|pair| [pair[0][0], pair[0][1], pair[1][1] - 1])
@@ -351,7 +353,7 @@ fn nothing_that_a_stopped_publisher_writes_late_reaches_anybody() {
     );
 }
 
-/// By the command, as an operator would.
+/// Takes the channel over by the command, as an operator would.
 fn take_over(daemon: &Daemon, round: usize) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_shmcast"));
     command.args(["takeover", "ticks"]).env("SHMCAST_SOCKET", daemon.socket()).env_remove("SHMCAST_DIR");
@@ -376,7 +378,7 @@ fn a_channel_that_is_not_strict_is_not_taken_from_a_live_publisher() {
     publisher.publish(b"goes on").unwrap();
 }
 
-/// A publisher and a reader attach, the publisher is stopped, and the daemon crashes: the reader alone comes back, and
+/// A publisher and a reader attach, the publisher is stopped, and the daemon crashes. Only the reader comes back, so it
 /// brings the segment without its publisher.
 fn crash_with_a_stopped_publisher(daemon: &mut Daemon, dir: &Path) -> (Guarded, Guarded) {
     let reader = start(daemon, dir, "sleeping.first");
@@ -401,7 +403,7 @@ fn a_new_daemon_knows_of_a_live_publisher_whoever_comes_back_first() {
         let mut daemon = Daemon::start(&config("takeover"));
         let dir = memory_dir();
         let (publisher, reader) = crash_with_a_stopped_publisher(&mut daemon, dir.path());
-        // Its lock came back with the reader: nobody gets the ring of one that only cannot answer.
+        // The lock came back with the reader. So no other publisher gets the ring while the stopped one lives.
         let refused = publishing(&daemon.client(), "ticks").open();
         let error = refused.expect_err("a second publisher on the ring of a stopped one").to_string();
         assert!(error.contains("in use by a publisher that has not registered yet"), "{error}");
@@ -433,7 +435,7 @@ fn a_publisher_whose_ring_nobody_brought_back_is_told_that_the_channel_went_on_w
     wait_for("the publisher", || told(dir.path(), "at.0"));
     publisher.pause();
     daemon.crash();
-    // Let in after those who were attached had their time to come back.
+    // It is let in after the attached programs have had their time to come back.
     let mut next = publishing(&daemon.client(), "ticks").open().unwrap();
     assert_eq!(next.epoch(), 1, "memory of its own");
     publisher.signal(Signal::SIGCONT);
@@ -441,7 +443,7 @@ fn a_publisher_whose_ring_nobody_brought_back_is_told_that_the_channel_went_on_w
     next.publish(b"goes on").unwrap();
 }
 
-/// The bytes were claimed while the channel was this publisher's.
+/// The publisher makes the claim before it is cut off, and commits it after.
 #[test]
 fn a_claim_that_is_committed_after_the_cut_is_refused() {
     let daemon = Daemon::start(&config("strict"));
@@ -452,7 +454,7 @@ fn a_claim_that_is_committed_after_the_cut_is_refused() {
         let claim = publisher.claim(8).unwrap();
         client.take_over("ticks").unwrap();
         wait_for("cut-off", || events.next_event().unwrap().filter(|event| event.event == "cut-off"));
-        // The word may still be on its way to this process: then another round tells.
+        // The notice may still be on its way to this process. Then the next round shows it.
         claim.commit(8).err().map(|error| assert_eq!(error, PublishError::CutOff))
     });
 }
@@ -487,15 +489,15 @@ fn a_publisher_that_is_cut_off_is_told_so_and_so_is_everybody_who_watches() {
         assert_eq!(event.process.unwrap().pid, me);
         assert!(event.detail.as_ref().unwrap().contains(word), "{:?}", event.detail);
     }
-    // It may have the channel again as anybody may, and what nobody heard has no sequence there.
+    // It may take the channel again like any publisher. The messages that no reader received have no sequence there.
     let next = publishing(&client, "ticks").open().unwrap();
     assert_eq!((next.next_sequence(), next.is_cut_off()), (published + 1, false));
-    // Its leaving disturbs nobody.
+    // The end of the old publisher disturbs nobody.
     drop(publisher);
     assert!(client.channel("ticks").unwrap().publisher.is_some());
 }
 
-/// A lock on memory lasts as long as the map of the process that asked for it.
+/// Memory stays locked only as long as the process that locked it maps it.
 #[test]
 fn what_was_locked_into_memory_is_locked_again_by_the_next_daemon() {
     let test = "what_was_locked_into_memory_is_locked_again_by_the_next_daemon";

@@ -1,4 +1,4 @@
-//! `top`, `events`, `man` and `completions` as an operator meets them: a real daemon, real readers, a real terminal.
+//! `top`, `events`, `man` and `completions` as an operator uses them: a real daemon, real readers, a real terminal.
 
 mod daemon_support;
 
@@ -15,7 +15,7 @@ const SHMCAST: &str = env!("CARGO_BIN_EXE_shmcast");
 const CONFIG: &str = "[limits]\nrequests_per_second = 10000\n\n[[channel]]\nname = \"ticks\"\ncapacity = \"1MiB\"\n\
                       mlock = false\nhugepages = false\n";
 
-/// A publisher, and a hundred readers that read all there is whenever they are asked to.
+/// A publisher, and a hundred readers that read all available messages when they are told to.
 struct Traffic {
     publisher: Publisher,
     readers: Vec<Subscriber>,
@@ -71,7 +71,7 @@ fn top_into_a_pipe() {
     assert_eq!(output.status.code(), Some(1));
 }
 
-/// A terminal of a test's own. Ends with it.
+/// A terminal of a test's own. It ends when this is dropped.
 struct Terminal {
     server: String,
 }
@@ -151,7 +151,7 @@ fn top_with_a_hundred_readers_in_a_terminal() {
         assert!(!screen.contains("READERS"), "the terminal is not given back:\n{screen}");
     }
 
-    // A daemon that goes away is no reason to end.
+    // `top` must not end when the daemon goes away.
     let command = format!("SHMCAST_SOCKET={} SHMCAST_DIR= {SHMCAST} top", daemon.socket().display());
     let terminal = Terminal::run("gone", 80, 24, &command);
     terminal.wait_for("1 channel, 100 readers");
@@ -174,7 +174,7 @@ fn events_in_the_order_they_happen_and_through_a_restart() {
         let mut found = found.skip_while(|told| told["event"] != event);
         found.next().unwrap_or_else(|| panic!("no {event}"))
     };
-    // It follows from some moment on: until then nobody hears of anything.
+    // The command follows from some moment on. Earlier events do not reach it, so they are caused again.
     let client = daemon.client();
     let heard = std::thread::scope(|scope| {
         let heard = scope.spawn(|| next("refused"));
@@ -222,7 +222,7 @@ fn what_happened_before_somebody_asked_is_known_to_nobody() {
     let names = |past: &[Value]| -> Vec<String> {
         past.iter().filter_map(|event| Some(event["event"].as_str()?.to_owned())).collect()
     };
-    // The end of a connection is noticed a little later than the next one's refusal, or not.
+    // The daemon may notice the end of a connection after it has refused the next one.
     wait_until("the publisher's end", || names(&past("--last 100")).contains(&"detached".to_owned()));
     let all = past("--last 100");
     let at = |name: &str| all.iter().position(|event| event["event"] == name).expect("it happened");

@@ -1,7 +1,7 @@
-//! The daemon with what the shipped unit leaves it: traffic, a reload, a restart, a crash, metrics over HTTP, a strict
-//! takeover, parked readers, and every verb of the command.
+//! The daemon with only the rights that the shipped unit gives it: traffic, a reload, a restart, a crash, metrics over
+//! HTTP, a strict takeover, parked readers, and every verb of the command.
 //!
-//! The suites about each of these can all be played so: `SHMCAST_UNDER_UNIT=1 cargo test -p shmcast-daemon`. Bridges are in
+//! The other suites can also run with these rights: `SHMCAST_UNDER_UNIT=1 cargo test -p shmcast-daemon`. Bridges are in
 //! `bridge/under_unit.rs`.
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
@@ -20,7 +20,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Longer than the test takes: a reader that is not woken is found out.
+/// A nap longer than the test, so that a reader that is not woken makes the test fail.
 const FOR_EVER: Duration = Duration::from_secs(600);
 
 fn config() -> String {
@@ -36,7 +36,7 @@ fn start(test: &str, config: &str) -> Option<Daemon> {
     let unit = unit::shipped_for(test)?;
     let daemon = Daemon::start_under(unit, config);
     let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
-    // Otherwise the test would pass for the wrong reason.
+    // Without the restrictions, the test would pass for the wrong reason.
     for word in ["Seccomp:\t2", "NoNewPrivs:\t1", "CapBnd:\t0000000000000000"] {
         assert!(status.contains(word), "the daemon is not restricted: {status}");
     }
@@ -64,7 +64,7 @@ fn traffic_goes_on_through_a_reload_a_restart_and_a_crash() {
     });
     bystanders.assert_flowing();
     assert!(bystanders.end() > 0);
-    // Whatever the unit takes away, the daemon misses nothing.
+    // The daemon lacks no right that it needs.
     let log = daemon.log();
     for word in ["ERROR", "cannot", "not permitted", "os error"] {
         assert!(!log.contains(word), "{word}: {log}");
@@ -122,7 +122,7 @@ fn a_parked_reader_is_woken_for_each_message() {
             told.send(message.sequence).unwrap();
         }
     });
-    // It parks between each two: one ring that is not rung would leave it asleep.
+    // The reader parks between each two messages. A single missed wake-up would leave it asleep.
     for _ in 0..100 {
         let sequence = publisher.publish(b"wake").unwrap();
         assert_eq!(received.recv_timeout(PATIENCE), Ok(sequence), "the reader sleeps through a message");
@@ -168,7 +168,7 @@ fn every_verb_of_the_command_works_with_it() {
         let mut command = daemon.shmcast(words);
         let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
         if verb == "events" {
-            // It shows what happens while it listens.
+            // It shows events from the moment when it listens, so events are caused until it has shown one.
             wait_for("an event to be shown", || {
                 drop(publishing(&daemon.client(), "a").open());
                 child.try_wait().unwrap()
@@ -179,7 +179,7 @@ fn every_verb_of_the_command_works_with_it() {
         let [out, said] =
             [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
         match verb {
-            // A daemon's channel is its administrator's to remove.
+            // Only its administrator removes a daemon's channel, so `rm` must fail.
             "rm" => assert!(!output.status.success() && said.contains("daemon"), "{verb}: {out}{said}"),
             _ => assert!(output.status.success(), "{verb}: {out}{said}"),
         }

@@ -1,4 +1,4 @@
-//! The shipped units as systemd's own tools judge them. None needs systemd to run.
+//! The shipped units as systemd's own tools check them. No test needs a running systemd.
 
 use shmcast::hosting::handoff::MAX_KEPT;
 use std::fs;
@@ -9,7 +9,7 @@ fn shipped(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../systemd").join(name)
 }
 
-/// Runs a tool of systemd's; `None`, said aloud, where it is not installed.
+/// Runs a tool of systemd. If it is not installed, prints that and returns `None`.
 fn tool(test: &str, program: &str, arguments: &[&str]) -> Option<Output> {
     let output = Command::new(program).args(arguments).output();
     output.inspect_err(|e| eprintln!("SKIPPED {test}: {program}: {e}")).ok()
@@ -24,7 +24,7 @@ fn units_hold_no_line_that_systemd_does_not_know() {
     let dir = tempfile::tempdir().unwrap();
     let service = fs::read_to_string(shipped("shmcastd.service")).unwrap();
     assert!(service.contains("ExecStart=/usr/bin/shmcastd "));
-    // The daemon need not be installed for this.
+    // The path is replaced, so that the daemon need not be installed.
     let service = service.replace("/usr/bin/shmcastd", env!("CARGO_BIN_EXE_shmcastd"));
     let units = ["shmcastd.service", "shmcastd.socket"].map(|name| dir.path().join(name));
     fs::write(&units[0], service).unwrap();

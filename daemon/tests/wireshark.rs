@@ -1,5 +1,5 @@
-//! Wireshark's own MoldUDP64 dissector as the judge of every packet that a bridge sends: what it reads must be what was
-//! meant, and it must find no error.
+//! Wireshark's own MoldUDP64 dissector checks every packet that a bridge sends. It must read what was meant, and find
+//! no error.
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
@@ -19,7 +19,7 @@ const PORT: u16 = 30_001;
 const ERROR: u64 = 0x0080_0000;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// What the dissector says of one packet.
+/// The dissector's reading of one packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Dissected {
     session: String,
@@ -27,11 +27,11 @@ struct Dissected {
     count: u64,
     lengths: Vec<u64>,
     sequences: Vec<u64>,
-    /// What it found wrong.
+    /// The errors that it found.
     errors: Vec<String>,
 }
 
-/// Puts packets into a capture and has it read; `None` where there is no tshark.
+/// Writes packets into a capture and lets tshark read it. `None` if tshark is not installed.
 fn dissect(test: &str, packets: &[Vec<u8>]) -> Option<Vec<Dissected>> {
     if Command::new("tshark").arg("--version").output().is_err() {
         eprintln!("SKIPPED {test}: tshark is not installed");
@@ -53,7 +53,7 @@ fn dissect(test: &str, packets: &[Vec<u8>]) -> Option<Vec<Dissected>> {
 
 fn tshark(capture: &Path, home: &Path) -> Vec<Dissected> {
     let mut command = Command::new("tshark");
-    // Checksums are looked at too: those of the capture are made up here.
+    // It checks checksums too, since our own code computes those of the capture.
     command.args(["-n", "-o", "udp.check_checksum:TRUE", "-o", "ip.check_checksum:TRUE", "-r"]).arg(capture);
     command.args(["-d", &format!("udp.port=={PORT},moldudp64"), "-T", "fields", "-E", "separator=;"]);
     for field in [
@@ -92,7 +92,7 @@ fn dissected(line: &str) -> Dissected {
     }
 }
 
-/// What our own parser says of a packet, which is what was meant.
+/// Our own parser's reading of a packet: the meaning that was intended.
 fn meant(packet: &[u8]) -> Dissected {
     let packet = Downstream::parse(packet).unwrap();
     let (count, messages) = match packet.body {
@@ -114,7 +114,7 @@ fn assert_agrees(test: &str, packets: &[Vec<u8>]) {
     let Some(found) = dissect(test, packets) else { return };
     assert_eq!(found.len(), packets.len());
     for (found, packet) in found.iter().zip(packets) {
-        // Versions of the dissector differ in whether they show the padding.
+        // Only some versions of the dissector show the padding.
         let trimmed = |packet: &Dissected| Dissected {
             session: packet.session.trim_end().to_owned(),
             ..packet.clone()
@@ -123,7 +123,7 @@ fn assert_agrees(test: &str, packets: &[Vec<u8>]) {
     }
 }
 
-/// Sends messages of these sizes, packed, from `first` on.
+/// The packets of messages of these sizes, from `first` on.
 fn sent(payload_bytes: usize, session: Session, first: u64, sizes: &[usize]) -> Vec<Vec<u8>> {
     let config = SenderConfig { payload_bytes, batch: 256, ..SenderConfig::default() };
     let mut sender = Sender::new(config, session, first, 0);
@@ -164,7 +164,7 @@ fn heartbeats_and_ends_read_as_they_were_meant() {
     assert_agrees("heartbeats_and_ends_read_as_they_were_meant", &packets);
 }
 
-/// A receiver with a hole asks; a server answers. The dissector is shown both.
+/// A receiver asks for a hole, and a server answers. The dissector reads both.
 #[test]
 fn requests_and_their_answers_read_as_they_were_meant() {
     let session = Session::of_channel("TICK", 1).unwrap();
@@ -205,7 +205,7 @@ fn requests_and_their_answers_read_as_they_were_meant() {
     assert_eq!(delivered, (1..=u64::from(count)).collect::<Vec<_>>());
     assert_agrees("requests_and_their_answers_read_as_they_were_meant", &[reply]);
 
-    // A request has a data packet's header and no data; the dissector calls that a request.
+    // A request has a data packet's header and no data. The dissector calls that a request.
     let Some(found) = dissect("requests_and_their_answers_read_as_they_were_meant", &[request.to_vec()])
     else {
         return;
@@ -216,7 +216,7 @@ fn requests_and_their_answers_read_as_they_were_meant() {
     assert_eq!(found.errors, [""; 0]);
 }
 
-/// What `shmcast bridge send --pcap` writes of a real channel: all of it, and sound.
+/// `shmcast bridge send --pcap` writes all packets of a real channel, without an error.
 #[test]
 fn what_a_bridge_says_it_sent_is_what_was_published() {
     if Command::new("tshark").arg("--version").output().is_err() {
@@ -254,7 +254,7 @@ fn what_a_bridge_says_it_sent_is_what_was_published() {
     assert!(ends.clone().count() > 1 && ends.clone().all(|end| end.sequence == 2_001), "the end is repeated");
 }
 
-/// A judge that finds nothing wrong with anything would prove nothing.
+/// The dissector must also report errors, else the other tests would prove nothing.
 #[test]
 fn the_judge_finds_what_is_wrong() {
     let session = Session::of_channel("TICK", 1).unwrap();

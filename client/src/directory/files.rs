@@ -1,4 +1,4 @@
-//! One channel's files: the lock, the segment and the reader pages, by the directory that holds them.
+//! One channel's files: the lock, the segment and the reader pages, in the directory that holds them.
 
 use super::folder::{Folder, is_absent, is_same_file, mode, unique};
 use super::ours::{self, Inventory, LOCK, READERS, REMOVED, SEGMENT, UNFINISHED, not_a_channel};
@@ -60,11 +60,11 @@ impl ChannelFiles {
         Inventory::of(&self.folder).map_err(ChannelError::os("look into", self.folder.path()))
     }
 
-    /// Whether a directory that lies where a channel may lie is one: it has a segment, or a lock file of ours.
+    /// Whether this directory is a channel: it has a segment, or a lock file of ours.
     pub(super) fn is_channel(&self) -> bool {
         match ours::lock_of(&self.folder) {
             Ok(Some(true)) => true,
-            // Another user's, to be listed as that.
+            // It is another user's private channel, and is listed as private.
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => true,
             _ => ours::is_segment(&self.folder).unwrap_or(false),
         }
@@ -72,8 +72,8 @@ impl ChannelFiles {
 
     /// Refuses to publish into a directory that is not a channel's. Reads only.
     ///
-    /// A channel is known by its segment. Files of readers may lie beside it: whoever may read may also leave files among
-    /// the reader pages, and must not be able to keep the publisher out by that.
+    /// A segment makes the directory a channel. Other files may lie among the reader pages, since every user who may
+    /// read may make files there. These must not keep the publisher out.
     pub(crate) fn check_usable(&self) -> Result<(), ChannelError> {
         if ours::is_segment(&self.folder).map_err(ChannelError::os("open", self.segment_path()))? {
             return match self.readers() {
@@ -89,8 +89,8 @@ impl ChannelFiles {
         Err(ChannelError::ForeignDirectory { dir: self.folder.path().to_owned(), owner })
     }
 
-    /// Refuses a channel that exists with another mode than `wanted`, for its directory or its segment, and one in a
-    /// directory that does not let those in whom `wanted` lets in.
+    /// Refuses a channel whose directory or segment exists with another mode than `wanted`. Also refuses one in a
+    /// directory that keeps out users whom `wanted` lets in.
     pub(crate) fn check_mode(&self, wanted: u32) -> Result<(), ChannelError> {
         let of = |folder: &Folder| match folder.own_stat() {
             Ok(stat) => Ok((folder.path().to_owned(), mode(&stat) & 0o777)),
@@ -112,16 +112,16 @@ impl ChannelFiles {
         }
     }
 
-    /// Takes the writer lock and leaves this process's id in the file; makes the file if there is none, and `may_make` it.
-    /// `None` when the channel is not there, or was removed in this moment.
+    /// Takes the writer lock and writes this process's id to the file. Makes the file if there is none and `may_make`
+    /// is true. `None` if the channel is not there, or was removed at this moment.
     ///
     /// # Errors
-    /// [`ChannelError::NotAChannel`] for a file that is not a lock of ours: nothing is written to it.
+    /// [`ChannelError::NotAChannel`] if the file is not a lock of ours. Nothing is written to it then.
     pub(crate) fn lock(&self, may_make: bool) -> Result<Option<Locked>, ChannelError> {
         let os = |what| ChannelError::os(what, self.folder.path_of(LOCK));
         let owner = self.folder.own_stat().map_err(os("look at"))?.st_uid;
         let foreign = || not_a_channel(&self.folder, LOCK, ours::NO_LOCK);
-        // Before it is opened: it may be a link, or a pipe.
+        // This check comes before the file is opened, since it may be a link or a pipe.
         if self.folder.stat(LOCK).is_ok_and(|stat| !ours::is_lock(&stat, owner)) {
             return Err(foreign());
         }
@@ -129,7 +129,7 @@ impl ChannelFiles {
             Ok(file) => (file, false),
             Err(e) if is_absent(&e) && may_make => match self.folder.create(LOCK, 0o600) {
                 Ok(file) => (file, true),
-                // Another was quicker, or the directory is gone.
+                // Another process was quicker, or the directory is gone.
                 Err(e) if is_absent(&e) || e.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
                 Err(e) => return Err(os("create")(e)),
             },
@@ -144,15 +144,16 @@ impl ChannelFiles {
             return Err(ChannelError::InUse { name: self.name.clone(), holder: holder(&file) });
         }
         let held = Held::new(file);
-        // Whoever removes a channel moves it away under this lock. If that was between our opening and locking, this
-        // lock guards nothing.
+        // A process that removes the channel renames it under this lock. If that was between our opening and locking,
+        // this lock protects nothing.
         match self.parent.stat(PathBuf::from(&self.name).join(LOCK)) {
             Ok(there) if is_same_file(&there, &stat) => {}
             Ok(_) => return Ok(None),
             Err(e) if is_absent(&e) => return Ok(None),
             Err(e) => return Err(os("look at")(e)),
         }
-        // A courtesy to whoever is refused; a full file system must not keep a channel from being removed.
+        // The id only helps processes that are refused. An error is ignored, since a full file system must not prevent
+        // the removal of a channel.
         let pid = format!("{}\n", std::process::id());
         let _ = held.file.set_len(0).and_then(|()| held.file.write_all_at(pid.as_bytes(), 0));
         Ok(Some(Locked { held, is_new }))
@@ -167,8 +168,8 @@ impl ChannelFiles {
         opened.map_err(ChannelError::os("watch the publisher by", self.folder.path_of(LOCK)))
     }
 
-    /// Makes the directory for reader pages if there is none: whoever may enter the channel may leave a page in it, and
-    /// nobody may remove another's. The caller holds the lock.
+    /// Makes the directory for reader pages if there is none. Every user who may enter the channel may make a page in
+    /// it, and nobody may remove another's. The caller holds the lock.
     pub(crate) fn make_readers(&self, mode: u32) -> Result<(), ChannelError> {
         match self.folder.make(READERS, 0o1000 | mode | (mode & 0o011) << 1) {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
@@ -179,32 +180,33 @@ impl ChannelFiles {
     }
 
     /// Makes the file of a new segment under its unfinished name, and the directory for reader pages. The caller holds
-    /// the lock and has checked that what lies here is ours.
+    /// the lock and has checked that all files here are ours.
     pub(crate) fn make_unfinished(&self, mode: u32) -> Result<File, ChannelError> {
-        // Both may be left by a publisher that died here. The pages of living readers stay.
+        // A publisher that died here may have left both. The pages of living readers stay.
         let _ = (self.folder.unlink(UNFINISHED), self.folder.remove_empty(READERS));
         self.make_readers(mode)?;
         let made = self.folder.create(UNFINISHED, segment_mode(mode));
         made.map_err(ChannelError::os("create", self.unfinished_path()))
     }
 
-    /// Gives the finished segment its name, in place of the one that was there.
+    /// Gives the finished segment its name. It replaces an existing segment.
     pub(crate) fn finish(&self) -> Result<(), ChannelError> {
         let named = self.folder.rename(UNFINISHED, SEGMENT);
         named.map_err(ChannelError::os("name", self.segment_path()))
     }
 
-    /// Takes the channel's directory back, if this process made it and nobody has put anything in it.
+    /// Removes the channel's directory again, if this process made it and it is empty.
     pub(crate) fn leave(&self) {
         if self.is_new {
             let _ = self.parent.remove_empty(&self.name);
         }
     }
 
-    /// Takes back what this process made here after [`make_unfinished`](Self::make_unfinished) failed, and nothing else.
+    /// Removes the files that this process made here, after [`make_unfinished`](Self::make_unfinished) or a later step
+    /// failed.
     pub(crate) fn undo(&self, lock: &Locked) {
         let _ = self.folder.unlink(UNFINISHED);
-        // Where there was a channel before, only the new segment was ours.
+        // If there was a channel before, this process made only the new segment.
         if self.folder.stat(SEGMENT).is_ok() {
             return;
         }
@@ -217,8 +219,9 @@ impl ChannelFiles {
         }
     }
 
-    /// Takes the channel out of sight at once, then removes it file by file, with what others left who died right here.
-    /// The caller holds the lock, and found nothing foreign in `inventory`.
+    /// Renames the channel, so that it is gone at once, and then removes it file by file. Also removes channels that
+    /// other processes left when they died at this point. The caller holds the lock, and found nothing foreign in
+    /// `inventory`.
     pub(super) fn discard(&self, inventory: Inventory) -> Result<Removed, ChannelError> {
         let hidden = format!("{REMOVED}{}", unique());
         let renamed = self.parent.rename(&self.name, &hidden);
@@ -268,7 +271,8 @@ impl ChannelFiles {
     }
 }
 
-/// Removes all that is in a removed channel's directory. A reader that came late may still add its page meanwhile.
+/// Removes all files in a removed channel's directory. A late reader may still add its page meanwhile, so it tries a
+/// few times.
 fn empty(folder: &Folder) -> io::Result<()> {
     for _ in 0..8 {
         if let Ok(readers) = folder.folder(READERS) {
@@ -281,7 +285,7 @@ fn empty(folder: &Folder) -> io::Result<()> {
             _ => break,
         }
     }
-    // The lock last: it is the proof of the others.
+    // The lock goes last, since it proves that the others are ours.
     for name in [UNFINISHED, SEGMENT, LOCK] {
         match folder.unlink(name) {
             Err(e) if !is_absent(&e) => return Err(e),
@@ -291,12 +295,12 @@ fn empty(folder: &Folder) -> io::Result<()> {
     Ok(())
 }
 
-/// Mode of a segment in a directory of `mode`: readers that the mode lets in must be able to read.
+/// Mode of a segment in a directory of mode `mode`: users that the mode lets in must be able to read it.
 fn segment_mode(mode: u32) -> u32 {
     0o600 | mode & 0o444
 }
 
-/// The content of the lock file names its holder. It is a courtesy; the lock is the truth.
+/// The holder that the content of the lock file names. It is for messages only; the lock itself decides.
 fn holder(lock: &File) -> Holder {
     let mut text = String::new();
     let _ = lock.take(32).read_to_string(&mut text);

@@ -1,7 +1,7 @@
-//! A directory that was opened once: names are looked up in it, and no link is followed.
+//! A directory that was opened once. Names are looked up in it, and no link is followed.
 //!
-//! A path is looked up anew by each call, and whoever may write to a directory on the way can put a link there in
-//! between. A descriptor stays with the directory that was looked at.
+//! Each call looks a path up again, and a user who may write to a directory on it can put a link there in between. A
+//! descriptor stays with the directory that was checked.
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, Stat};
@@ -13,23 +13,23 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// An open directory. Opening one takes no right to list it.
+/// An open directory. Opening it needs no right to list it.
 #[derive(Debug)]
 pub(crate) struct Folder {
     fd: OwnedFd,
-    /// Where it was found, for messages only.
+    /// The path at which it was found, for messages only.
     path: PathBuf,
 }
 
 const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 impl Folder {
-    /// The directory at a path that the user gave: where its links lead is the user's choice.
+    /// The directory at a path that the user gave. Links in it are the user's choice, and are followed.
     pub(crate) fn named(path: &Path) -> io::Result<Self> {
         Ok(Self { fd: openat(CWD, path, FOLDER, Mode::empty())?, path: path.to_owned() })
     }
 
-    /// The directory at a path that the user did not give, whose last part must be no link.
+    /// The directory at a path that the user did not give. Its last part must not be a link.
     pub(crate) fn unnamed(path: &Path) -> io::Result<Self> {
         Ok(Self { fd: openat(CWD, path, FOLDER | OFlags::NOFOLLOW, Mode::empty())?, path: path.to_owned() })
     }
@@ -41,7 +41,7 @@ impl Folder {
         Ok(Self { fd: openat(&self.fd, name, flags, Mode::empty())?, path: self.path.join(name) })
     }
 
-    /// Opens the plain file `name`. A pipe is not waited for, a link is not followed, and both are refused.
+    /// Opens the regular file `name`. Refuses a link, and also a pipe, without waiting for its other end.
     pub(crate) fn file(&self, name: impl AsRef<OsStr>, access: OFlags) -> io::Result<File> {
         let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = File::from(openat(&self.fd, name.as_ref(), flags, Mode::empty())?);
@@ -71,12 +71,12 @@ impl Folder {
         Ok(fchmod(self.readable()?, Mode::from_raw_mode(mode))?)
     }
 
-    /// Opened once more, with the right to list it.
+    /// The same directory, opened again so that it can be listed.
     fn readable(&self) -> io::Result<OwnedFd> {
         Ok(openat(&self.fd, ".", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
     }
 
-    /// The names in it, in no order.
+    /// The names in it, in no particular order.
     pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
         let mut names = Vec::new();
         for entry in Dir::new(self.readable()?)? {
@@ -88,7 +88,7 @@ impl Folder {
         Ok(names)
     }
 
-    /// What `name` is; a link is a link. May be a path below this directory.
+    /// The metadata of `name`, which may be a path below this directory. For a link, those of the link itself.
     pub(crate) fn stat(&self, name: impl AsRef<Path>) -> io::Result<Stat> {
         Ok(statat(&self.fd, name.as_ref(), AtFlags::SYMLINK_NOFOLLOW)?)
     }
@@ -107,7 +107,7 @@ impl Folder {
         Ok(unlinkat(&self.fd, name.as_ref(), AtFlags::REMOVEDIR)?)
     }
 
-    /// Renames over whatever is there.
+    /// Renames an entry. It replaces an existing one.
     pub(crate) fn rename(&self, from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) -> io::Result<()> {
         Ok(renameat_with(&self.fd, from.as_ref(), &self.fd, to.as_ref(), RenameFlags::empty())?)
     }
@@ -143,7 +143,7 @@ pub(crate) fn is_absent(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// Part of a file name that no other process picks, in whatever namespace it counts its process ids: 16 hexadecimal digits.
+/// A part of a file name that no other process uses, even in another PID namespace: 16 random hexadecimal digits.
 pub(crate) fn unique() -> String {
     let mut random = [0; 8];
     getrandom::fill(&mut random).expect("Linux gives random bytes once it has booted");

@@ -1,4 +1,4 @@
-//! A channel as it was found.
+//! The state of a channel when it was looked at.
 
 use crate::error::Holder;
 use shmcast_layout::layout::header::{Header, LAZY_BYTES, State};
@@ -11,9 +11,9 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Publishing {
-    /// Somebody holds the writer lock.
+    /// A process holds the writer lock.
     By(Holder),
-    /// Nobody does.
+    /// No process holds the writer lock.
     Nobody,
     /// The lock file cannot be read by this user.
     Unknown,
@@ -24,7 +24,7 @@ pub enum Publishing {
 pub struct ChannelInfo {
     /// Its name.
     pub name: String,
-    /// Whether another user keeps it to themself: no more than its name can be seen.
+    /// Whether it is private to another user. Then only its name can be seen.
     pub is_private: bool,
     /// The header of its segment, or the reason why it cannot be read.
     pub detail: Result<ChannelDetail, String>,
@@ -34,18 +34,18 @@ pub struct ChannelInfo {
     pub readers: Vec<ReaderInfo>,
 }
 
-/// The facts that a segment's header holds.
+/// The facts from a segment's header and ring.
 #[derive(Debug, Clone)]
 pub struct ChannelDetail {
     /// The immutable header.
     pub header: Header,
-    /// Incarnations of the publisher so far.
+    /// The epoch: the number of publishers so far.
     pub epoch: u64,
-    /// `None` before the first publisher took it.
+    /// The publisher's state; `None` before the first publisher took the segment.
     pub state: Option<State>,
-    /// Where the next message will stand; an error when the ring is damaged.
+    /// The place of the next message; an error if the ring is damaged.
     pub tail: Result<Place, String>,
-    /// The oldest message a reader can start from.
+    /// The place of the oldest message that a reader can start from.
     pub oldest: Result<Place, String>,
     /// Payload bytes published, up to 64 messages behind.
     pub published_bytes: u64,
@@ -75,13 +75,13 @@ pub struct ReaderInfo {
     pub command: Option<String>,
 }
 
-/// What [`Directory::remove`](super::Directory::remove) removed.
+/// The result of [`Directory::remove`](super::Directory::remove).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Removed {
     /// The channel's directory.
     pub dir: PathBuf,
     /// Its contents, in order: `lock`, `readers`, `segment`, and pages that dead readers left, as `readers/PAGE`.
     pub files: Vec<String>,
-    /// Bytes of memory that all of it took.
+    /// Bytes of memory that its files took.
     pub bytes: u64,
 }

@@ -7,12 +7,13 @@
 //!     lock                 0600; the publisher holds its lock, readers have no use for it
 //!     readers/PID-RANDOM   one page a subscriber, locked while it lives
 //! ```
-//! A channel that is removed first moves out of sight, to `DIR/.removed-RANDOM`, so that no other process ever meets half
-//! of one. Names that begin with a dot are never channels.
+//! A channel that is removed first moves to `DIR/.removed-RANDOM`, so that no other process ever finds half of a
+//! channel. Names that begin with a dot are never channels.
 //!
-//! Who may read is a matter of file modes. Whoever owns the files can of course destroy them; other users are held out
-//! by the kernel. Nobody is led to files elsewhere: all names below DIR are looked up in directories that are held open
-//! ([`folder`]), links are not followed, and only what is proved to be a channel's is written to or removed ([`ours`]).
+//! File modes decide which users may read. The owner of the files can of course destroy them; the kernel keeps other
+//! users out. Nothing leads to files elsewhere: all names below DIR are looked up in directories that are held open
+//! ([`folder`]), links are not followed, and only files that are proved to be a channel's are written to or removed
+//! ([`ours`]).
 
 mod files;
 mod folder;
@@ -56,15 +57,15 @@ pub const MAX_NAME: usize = 200;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Directory {
     path: PathBuf,
-    /// Given by name, so that its owner is the user's own choice.
+    /// Whether the user gave the path, so that its owner is the user's own choice.
     explicit: bool,
 }
 
 impl Default for Directory {
     /// The first of these:
     /// 1. `$SHMCAST_DIR`, if it is set and not empty;
-    /// 2. [`SHARED_DIR`], if root owns it and this user may enter and list it. shmcast never makes it: the administrator
-    ///    does, with mode 1777 for all users, say, or 0750 for those of a group;
+    /// 2. [`SHARED_DIR`], if root owns it and this user may enter and list it. shmcast never makes it. The
+    ///    administrator does, for example with mode 1777 for all users, or 0750 for those of a group;
     /// 3. `/dev/shm/shmcast-UID`, this user's own, which the first publisher makes.
     fn default() -> Self {
         match std::env::var_os(DIR_VARIABLE) {
@@ -79,8 +80,8 @@ fn me() -> u32 {
     nix::unistd::geteuid().as_raw()
 }
 
-/// Whether the administrator has made a directory for all, and lets this user in. Anybody may make one in /dev/shm, so
-/// another user's does not count.
+/// Whether the administrator has made a directory for all, and lets this user in. Any user may make one in /dev/shm, so
+/// only one of root counts.
 fn is_shared(path: &Path) -> bool {
     if fault!("first_user_owns_the_default") {
         return true;
@@ -90,7 +91,7 @@ fn is_shared(path: &Path) -> bool {
 }
 
 impl Directory {
-    /// The directory at `path`, which need not exist yet. Where links in the path lead is your choice.
+    /// The directory at `path`, which need not exist yet. Links in the path are followed.
     ///
     /// ```
     /// let directory = shmcast::Directory::at("/dev/shm/feeds");
@@ -100,7 +101,7 @@ impl Directory {
         Self { path: path.into(), explicit: true }
     }
 
-    /// Where it is.
+    /// The path of the directory.
     ///
     /// ```
     /// println!("channels are in {}", shmcast::Directory::default().path().display());
@@ -112,10 +113,10 @@ impl Directory {
     /// Looks at every channel, in order of their names. A directory that does not exist holds none. A subdirectory that
     /// has neither a segment nor a lock file of shmcast's is no channel.
     ///
-    /// Pages that dead readers left are swept away on the occasion. Nothing else is changed.
+    /// It also removes pages that dead readers left. Nothing else is changed.
     ///
     /// # Errors
-    /// [`ChannelError`] when the directory cannot be read. A channel that is damaged is listed with what is wrong.
+    /// [`ChannelError`] if the directory cannot be read. A damaged channel is listed with the fault that was found.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -133,14 +134,14 @@ impl Directory {
             .filter(|name| check_name(name).is_ok())
             .collect();
         names.sort();
-        // One that is removed meanwhile is no longer there to list.
+        // A channel that is removed meanwhile is left out.
         Ok(names.iter().filter_map(|name| self.channel(name).ok()).collect())
     }
 
-    /// Looks at one channel. Sweeps as [`channels`](Self::channels) does.
+    /// Looks at one channel. Removes pages of dead readers as [`channels`](Self::channels) does.
     ///
     /// # Errors
-    /// [`ChannelError::NotFound`], or what kept it from being looked at.
+    /// [`ChannelError::NotFound`], or the reason why it could not be looked at.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -170,14 +171,14 @@ impl Directory {
         Ok(ChannelInfo { name: name.into(), is_private, detail, publisher, readers })
     }
 
-    /// Removes a channel that nobody uses, whatever state it is in, and says what that was.
+    /// Removes a channel that nobody uses, in any state, and returns what was removed.
     ///
-    /// Removes only what is proved to be a channel's, file by file, after all of it was looked at: a damaged segment and what
-    /// a publisher left that died half-way go too, anything else is left as it is.
+    /// Removes only files that are proved to be a channel's, one by one, after all of them were checked. This includes
+    /// a damaged segment, and the files of a publisher that died half-way.
     ///
     /// # Errors
-    /// [`ChannelError::InUse`] while it has a live publisher or reader, [`ChannelError::NotAChannel`] for a directory that
-    /// holds anything else; nothing is removed then.
+    /// [`ChannelError::InUse`] while it has a live publisher or reader. [`ChannelError::NotAChannel`] if the directory
+    /// holds any other file. Nothing is removed then.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -192,7 +193,7 @@ impl Directory {
         if !inventory.is_channel() {
             return Err(self.not_found(name));
         }
-        // The lock keeps a publisher from beginning while we look for readers and remove.
+        // The lock keeps a publisher from starting while we look for readers and remove.
         let Some(_lock) = files.lock(inventory.has_segment)? else { return Err(self.not_found(name)) };
         let readers = files.live_readers();
         if let Some(first) = readers.first() {
@@ -200,7 +201,7 @@ impl Directory {
             return Err(ChannelError::InUse { name: name.into(), holder });
         }
         let inventory = files.inventory()?.all_ours(files.folder())?;
-        // A reader between opening the segment and showing its page must not wait for ever on what is gone.
+        // A reader that has opened the segment and not yet shown its page must not wait for ever on a removed segment.
         let segment = files.segment(OFlags::RDWR).ok().flatten();
         if let Some(segment) = segment.and_then(|file| Segment::open(&file, segment::Access::Write).ok()) {
             segment.supersede();
@@ -212,7 +213,7 @@ impl Directory {
         ChannelError::NotFound { name: name.into(), dir: self.path.clone() }
     }
 
-    /// The directory of a channel, whatever is in it; `None` if there is none.
+    /// The directory of a channel, with any content; `None` if there is none.
     pub(crate) fn files(&self, name: &str) -> Result<Option<ChannelFiles>, ChannelError> {
         check_name(name).map_err(|why| ChannelError::Name { name: name.into(), why })?;
         let Some(parent) = self.open()? else { return Ok(None) };
@@ -225,7 +226,7 @@ impl Directory {
 
     /// Opens the directory; `None` if there is none.
     ///
-    /// Anybody may make a directory in /dev/shm; channels of ours must not be laid into somebody else's by default.
+    /// Any user may make a directory in /dev/shm, so by default our channels must not go into another user's directory.
     fn open(&self) -> Result<Option<Folder>, ChannelError> {
         let opened = if self.explicit { Folder::named(&self.path) } else { Folder::unnamed(&self.path) };
         let foreign = |owner| Err(ChannelError::ForeignDirectory { dir: self.path.clone(), owner });
@@ -243,8 +244,8 @@ impl Directory {
         if self.explicit || [me(), 0].contains(&owner) { Ok(Some(folder)) } else { foreign(owner) }
     }
 
-    /// Opens the directory of a channel for its publisher, and makes it and this directory if they are not there, with
-    /// exactly `mode`. `None` when another process removed it in this moment.
+    /// Opens the directory of a channel for its publisher. Makes it and this directory, with exactly `mode`, if they do
+    /// not exist. `None` if another process removed it at this moment.
     pub(crate) fn create(&self, name: &str, mode: u32) -> Result<Option<ChannelFiles>, ChannelError> {
         check_name(name).map_err(|why| ChannelError::Name { name: name.into(), why })?;
         let parent = self.open_or_make(mode)?;
@@ -267,10 +268,10 @@ impl Directory {
         }
         let os = |what| ChannelError::os(what, &self.path);
         DirBuilder::new().recursive(true).mode(mode).create(&self.path).map_err(os("create directory"))?;
-        // Somebody else may have made the directory since we looked: `open` says whose it is.
+        // Another user may have made the directory since we looked. `open` checks its owner.
         let gone = || io::Error::from(io::ErrorKind::NotFound);
         let folder = self.open()?.ok_or_else(|| os("create directory")(gone()))?;
-        // Whatever the umask.
+        // This sets the mode exactly, since the umask may have removed bits.
         folder.set_mode(mode).map_err(os("set the mode of"))?;
         Ok(folder)
     }
@@ -279,7 +280,8 @@ impl Directory {
 /// Mode of directories that are made, unless asked otherwise.
 pub(crate) const DEFAULT_MODE: u32 = 0o700;
 
-/// A name becomes a directory entry and a label in metrics: no separators, nothing hidden, nothing to escape.
+/// Checks a name. It becomes a directory entry and a label in metrics, so it has no separators, is not hidden, and
+/// needs no escapes.
 pub(crate) fn check_name(name: &str) -> Result<(), &'static str> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._-:@+".contains(c);
     match name {

@@ -1,6 +1,6 @@
-//! Which files are ours, and how that is known.
+//! The files that are ours, and the proof of that.
 //!
-//! Nothing is removed, written over or followed unless it is proved to be ours. The proof never rests on a name alone:
+//! A file is removed, overwritten or followed only if it is proved to be ours. A name alone is never enough:
 //!
 //! | entry of a channel's directory | ours if it is an ordinary file and |
 //! |---|---|
@@ -10,8 +10,8 @@
 //! | `readers/PID-RANDOM` | begins with the magic of reader pages; RANDOM is 16 hexadecimal digits |
 //! | `readers/.PID-RANDOM` | the same, or begins with a zero, or is empty: it is being made, or its maker died |
 //!
-//! `readers` must be a directory and no link. It and `.segment.new` are ours only beside a `lock` or a `segment` that is: the
-//! lock is made first. Every other entry is foreign.
+//! `readers` must be a directory and not a link. It and `.segment.new` are ours only beside a `lock` or a `segment`
+//! that is ours, since the lock is made first. Every other entry is foreign.
 
 use super::folder::{Folder, is_absent, is_directory, is_plain, mode};
 use crate::error::ChannelError;
@@ -28,34 +28,34 @@ pub(super) const LOCK: &str = "lock";
 pub(super) const READERS: &str = "readers";
 /// A segment that its publisher has not finished.
 pub(super) const UNFINISHED: &str = ".segment.new";
-/// Channels that are being removed move to such a name; 16 hexadecimal digits follow.
+/// A channel that is being removed is renamed to this, followed by 16 hexadecimal digits.
 pub(super) const REMOVED: &str = ".removed-";
 
 pub(super) const NO_LOCK: &str = "is not a lock file that shmcast made";
 const NO_SEGMENT: &str = "is not a segment that shmcast made";
 pub(super) const NO_READERS: &str = "is not a directory that shmcast made";
 
-/// The words that an unfinished segment may begin with: nothing, a zero, or the magic, which is stored last.
+/// The first word of an unfinished segment: none, a zero, or the magic, which is stored last.
 const UNFINISHED_MAGICS: &[Option<u64>] = &[None, Some(0), Some(header::MAGIC)];
 
 /// The longest content of a lock file: a process id and a newline.
 const LOCK_BYTES: i64 = 16;
 
-/// Everything in a channel's directory.
+/// All entries of a channel's directory.
 #[derive(Debug, Default)]
 pub(super) struct Inventory {
-    /// Names of ours, with the bytes of memory they take; those of reader pages begin with `readers/`.
+    /// The names of our files, with the bytes of memory that they take. Those of reader pages begin with `readers/`.
     pub(super) files: Vec<(String, u64)>,
-    /// The first entry that is not ours, and why it is not.
+    /// The first entry that is not ours, and the reason.
     pub(super) foreign: Option<(String, &'static str)>,
     /// Whether `segment` begins with the magic.
     pub(super) has_segment: bool,
 }
 
 impl Inventory {
-    /// Looks at all that is in `folder`. Without the channel's lock, what publishers and removers do meanwhile may be missing
-    /// from it, but is not taken for foreign: they make the lock file first and remove it last, so it is looked at
-    /// between the listing and everything else.
+    /// Looks at all entries of `folder`. If the caller does not hold the channel's lock, publishers and removers may
+    /// change it meanwhile. Their files may then be missing here, but are not taken for foreign: they make the lock
+    /// file first and remove it last, so it is looked at after the listing and before all other entries.
     pub(super) fn of(folder: &Folder) -> io::Result<Self> {
         let names = sorted_names(folder)?;
         let lock = lock_of(folder)?;
@@ -110,12 +110,12 @@ impl Inventory {
         }
     }
 
-    /// Whether there is anything of a channel.
+    /// Whether it has a lock or a segment of a channel.
     pub(super) fn is_channel(&self) -> bool {
         self.files.iter().any(|(name, _)| name == LOCK || name == SEGMENT)
     }
 
-    /// Refuses a directory that holds anything foreign.
+    /// Refuses a directory that holds a foreign entry.
     pub(super) fn all_ours(self, folder: &Folder) -> Result<Self, ChannelError> {
         match self.foreign {
             Some((entry, why)) => Err(not_a_channel(folder, entry, why)),
@@ -128,7 +128,7 @@ pub(super) fn not_a_channel(folder: &Folder, entry: impl Into<String>, why: &'st
     ChannelError::NotAChannel { dir: folder.path().to_owned(), entry: entry.into(), why }
 }
 
-/// Whether there is a segment, by its magic.
+/// Whether there is a segment, which is known by its magic.
 pub(super) fn is_segment(folder: &Folder) -> io::Result<bool> {
     match begins_with(folder, SEGMENT, &[Some(header::MAGIC)]) {
         Err(e) if is_absent(&e) => Ok(false),
@@ -136,7 +136,8 @@ pub(super) fn is_segment(folder: &Folder) -> io::Result<bool> {
     }
 }
 
-/// Whether the lock file is ours; `None` if there is none. The content of another user's cannot be read.
+/// Whether the lock file is ours; `None` if there is none. The content of another user's lock file cannot be read, and
+/// is not checked.
 pub(super) fn lock_of(folder: &Folder) -> io::Result<Option<bool>> {
     let owner = folder.own_stat()?.st_uid;
     match folder.stat(LOCK) {
@@ -152,7 +153,7 @@ pub(super) fn lock_of(folder: &Folder) -> io::Result<Option<bool>> {
     }
 }
 
-/// Whether a lock file looks like ours from outside; `owner` is the directory's.
+/// Whether a lock file's metadata are as those of ours. `owner` is the directory's owner.
 pub(super) fn is_lock(stat: &Stat, owner: u32) -> bool {
     let me = nix::unistd::geteuid().as_raw();
     let is_private = mode(stat) & !0o600 == 0 && stat.st_size <= LOCK_BYTES;
@@ -169,7 +170,7 @@ pub(super) fn holds_a_pid(file: &File) -> io::Result<bool> {
     })
 }
 
-/// Whether a name among the reader pages is that of a page, shown or still hidden.
+/// Whether a name is that of a reader page, shown or still hidden.
 pub(super) fn is_page_name(name: &OsStr) -> bool {
     let name = name.as_encoded_bytes();
     let name = name.strip_prefix(b".").unwrap_or(name);
@@ -181,17 +182,18 @@ pub(super) fn is_page_name(name: &OsStr) -> bool {
         && parts.next().is_some_and(is_random)
 }
 
-/// Whether a name is that of a channel which is being removed.
+/// Whether a name is that of a channel that is being removed.
 pub(super) fn is_removed_name(name: &OsStr) -> bool {
     name.as_encoded_bytes().strip_prefix(REMOVED.as_bytes()).is_some_and(is_random)
 }
 
-/// What `unique` makes.
+/// Whether a text has the form that `unique` makes.
 fn is_random(text: &[u8]) -> bool {
     text.len() == 16 && text.iter().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte))
 }
 
-/// Whether `name` among the reader pages is a page, finished or not. A hidden page can be read by its owner alone.
+/// Whether the file `name` is a reader page, finished or not. Only its owner can read a hidden page, so its content is
+/// not checked for others.
 fn is_page(readers: &Folder, name: &OsStr, stat: &Stat) -> io::Result<bool> {
     if !is_page_name(name) {
         return Ok(false);
@@ -208,12 +210,12 @@ pub(super) fn is_hidden(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(b".")
 }
 
-/// Whether an open file, which `name` was opened as, begins as a page does.
+/// Whether an open file, opened by `name`, begins as a page does.
 pub(super) fn begins_as_page(file: &File, name: &OsStr) -> io::Result<bool> {
     Ok(page_magics(name).contains(&first_word(file)?))
 }
 
-/// The words that a page may begin with: the magic comes last, and before it the page has its hidden name.
+/// The words that a page may begin with. The magic is stored last; before that, the page has its hidden name.
 fn page_magics(name: &OsStr) -> &'static [Option<u64>] {
     const HIDDEN: &[Option<u64>] = &[Some(reader_page::MAGIC), Some(0), None];
     if is_hidden(name) { HIDDEN } else { &HIDDEN[..1] }
@@ -229,7 +231,8 @@ fn sorted_names(folder: &Folder) -> io::Result<Vec<OsString>> {
     Ok(names)
 }
 
-/// A link, a pipe or a directory begins with nothing. An error when there is no such file, or it may not be read.
+/// Whether a file begins with one of `words`. False for a link, a pipe or a directory. An error if there is no such
+/// file, or if it may not be read.
 fn begins_with(folder: &Folder, name: impl AsRef<OsStr>, words: &[Option<u64>]) -> io::Result<bool> {
     match folder.file(name, OFlags::RDONLY) {
         Ok(file) => Ok(words.contains(&first_word(&file)?)),
@@ -238,7 +241,7 @@ fn begins_with(folder: &Folder, name: impl AsRef<OsStr>, words: &[Option<u64>]) 
     }
 }
 
-/// `None` when the file is shorter than a word.
+/// The first word of a file; `None` if the file is shorter than a word.
 fn first_word(file: &File) -> io::Result<Option<u64>> {
     let mut bytes = [0; 8];
     match file.read_exact_at(&mut bytes, 0) {

@@ -1,4 +1,4 @@
-//! The pages of living readers, and the sweeping of those that the dead left.
+//! The pages of living readers, and the removal of pages that dead readers left.
 
 use super::files::ChannelFiles;
 use super::folder::Folder;
@@ -10,7 +10,7 @@ use shmcast_layout::reader_page::ReaderStats;
 use std::ffi::OsStr;
 
 impl ChannelFiles {
-    /// The live readers, by the pages they hold locked. Pages of the dead are swept away where permitted.
+    /// The live readers, which are known by the locks on their pages. Removes pages of dead readers, if this user may.
     pub(super) fn live_readers(&self) -> Vec<ReaderInfo> {
         let Ok(pages) = self.readers() else { return Vec::new() };
         let names = pages.names().unwrap_or_default();
@@ -20,7 +20,7 @@ impl ChannelFiles {
     }
 }
 
-/// The reader behind one page. Sweeps the page if its reader is dead; touches nothing that is not a page.
+/// The reader of one page. Removes the page if its reader is dead. Does not touch a file that is not a page.
 fn look_at(pages: &Folder, name: &OsStr) -> Option<ReaderInfo> {
     let sweeps_all = fault!("sweeps_what_is_no_page") || fault!("links_are_followed");
     if !ours::is_page_name(name) && !sweeps_all {
@@ -33,8 +33,8 @@ fn look_at(pages: &Folder, name: &OsStr) -> Option<ReaderInfo> {
     }
     let is_ours = ours::begins_as_page(&file, name).ok()? || sweeps_all;
     if !lock::is_locked(&file).ok()? {
-        // Swept by whoever may; where that is forbidden the page stays until the channel goes. Names are never used
-        // twice, so this is the file that we looked at.
+        // If this user may not remove the page, it stays until another does or the channel is removed. Names are never
+        // used twice, so this is the file that we looked at.
         if is_ours {
             let _ = pages.unlink(name);
         }

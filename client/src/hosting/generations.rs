@@ -1,4 +1,4 @@
-//! How a channel goes on in another segment: prepared in full first, then decided by one store to its charter.
+//! The move of a channel to another segment. It is prepared in full first, and then done by one store to the charter.
 
 use super::{HostedSegment, HostedSpec, fault};
 use shmcast_layout::charter::{Charter, Entry, HostCharter};
@@ -11,28 +11,28 @@ use shmcast_layout::segment::Access;
 use std::fs::File;
 use std::io;
 
-/// Sequences beyond this are given to no channel: a charter cannot name them.
+/// Highest sequence that a charter can name.
 const LAST_SEQUENCE: u64 = NO_CUT - 1;
 
-/// Epochs beyond this are no publisher's count.
+/// Highest epoch that is believed to be a publisher's count.
 const LAST_EPOCH: u64 = u32::MAX as u64;
 
-/// Where the generation before ends, for all of its readers.
+/// The point at which the previous generation ends for all of its readers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// At its tail, and sequences go on from there. If the ring is damaged, nobody can tell the tail: then as
+    /// At its tail; sequences go on from there. If the ring is damaged, the tail is not known, and this acts as
     /// [`Void`](Self::Void).
     Tail,
-    /// At its tail, and sequences begin at 1 again.
+    /// At its tail; sequences begin at 1 again.
     Restart,
-    /// Nowhere: readers get whatever they still find, and then sequences begin at 1 again. For memory that is lost to the
-    /// host while its readers may hold it.
+    /// Nowhere: readers get all messages that they still find, and then sequences begin at 1 again. For memory that the
+    /// host has lost while readers may still hold it.
     Lost,
-    /// At once: nothing that readers have not got yet is valid, and sequences begin at 1 again.
+    /// At once: messages that a reader has not received yet are void, and sequences begin at 1 again.
     Void,
 }
 
-/// A channel's charter in the host's hands.
+/// The host's end of a channel's charter.
 #[derive(Debug)]
 pub struct HostedCharter {
     file: File,
@@ -48,7 +48,7 @@ impl HostedCharter {
         Ok(Self { charter: HostCharter::create(&file, name, boot)?, file })
     }
 
-    /// Goes on with the charter that an earlier host left in `file`; `None` if that is none of this channel and boot.
+    /// Opens the charter that an earlier host left in `file`; `None` if it is not of this channel and boot.
     ///
     /// # Errors
     /// The system's error.
@@ -57,10 +57,10 @@ impl HostedCharter {
         Ok(charter.map(|charter| Self { charter, file }))
     }
 
-    /// A fresh read-only descriptor of the charter, for a program.
+    /// A new read-only descriptor of the charter, for a program.
     ///
     /// # Errors
-    /// What `open` says.
+    /// The error of `open`.
     pub fn for_program(&self) -> io::Result<File> {
         memfd::reopen_read_only(&self.file)
     }
@@ -70,23 +70,23 @@ impl HostedCharter {
         self.charter.current()
     }
 
-    /// The current generation, as readers are told of it.
+    /// The current generation, in the form in which readers are told of it.
     pub fn generation(&self) -> Option<Generation> {
         let Entry { generation, first, restarted, is_strict, .. } = *self.charter.current()?;
         Some(Generation { generation, first, restarted, strict: is_strict })
     }
 
-    /// Notes that a publisher was let in.
+    /// Notes in the charter that a publisher was let in.
     pub fn grant(&mut self) {
         self.charter.grant();
     }
 
-    /// The channel goes on in `next`, made for `spec`, which no program has seen yet. `before` is the segment that it lives
-    /// in now, unless that is lost. `ready` does whatever else can fail and gets the entry that is to come: nothing has
-    /// happened if it fails, and nothing can fail after it.
+    /// Moves the channel to `next`, which was made for `spec` and which no program has seen yet. `before` is its
+    /// current segment, unless that is lost. `ready` does all other steps that can fail. If it fails, nothing has
+    /// changed; after it, nothing can fail.
     ///
     /// # Errors
-    /// What `ready` or the system says; the channel stays as it was.
+    /// The error of `ready` or of the system. The channel stays as it was.
     pub fn go_on<E: From<io::Error>>(
         &mut self,
         before: Option<&HostedSegment>,
@@ -114,7 +114,7 @@ impl HostedCharter {
             _ => (0, false),
         };
         if let (Cut::Tail, Some(tail), Some(before), Some(current)) = (cut, tail, before, current) {
-            // On a strict channel each generation has one publisher; on others the ring counts them.
+            // On a strict channel each generation has one publisher. On other channels the ring counts its publishers.
             let counted = before.segment.state().map_or(0, |(epoch, _)| epoch.min(LAST_EPOCH));
             let epoch = current.epoch + u64::from(current.is_granted);
             entry.epoch = if current.is_strict { epoch } else { counted.max(epoch) };
@@ -126,7 +126,8 @@ impl HostedCharter {
             }
         }
         self.charter.go_on(entry, below, ended);
-        // A courtesy to tools and to a publisher that was granted the old segment and has not opened it yet.
+        // This tells tools, and a publisher that was granted the old segment and has not opened it yet. Nothing depends
+        // on it.
         if let Some(before) = before.filter(|before| before.segment.access() == Access::Write) {
             before.segment.supersede();
         }
@@ -139,7 +140,8 @@ impl HostedCharter {
     }
 }
 
-/// The first sequence that is void: above whatever was committed before this call. `None` if the ring is damaged.
+/// The first void sequence: the one after all messages that were committed before this call. `None` if the ring is
+/// damaged.
 fn tail(locator: &Locator, current: &Entry) -> Option<u64> {
     let next = locator.tail_bound().ok()?.next_sequence();
     (current.first..=LAST_SEQUENCE).contains(&next).then_some(next)
@@ -149,10 +151,10 @@ fn has_ended(before: &HostedSegment) -> bool {
     matches!(before.segment.state(), Some((_, State::Closed)))
 }
 
-/// The identity of this boot: what memory of another boot is called means nothing now.
+/// The identity of this boot. A charter of another boot names memory that is gone.
 ///
 /// # Errors
-/// When the kernel does not say.
+/// If the kernel does not give it.
 pub fn boot_id() -> io::Result<[u64; 2]> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let digits: String = text.trim().chars().filter(|c| *c != '-').collect();

@@ -1,5 +1,4 @@
-//! Opening a channel for publishing: what may be asked for, and the channels of a daemon. Those that are files are in
-//! `files`.
+//! Opening a channel for publishing: the options, and channels of a daemon. Channels that are files are in `files`.
 
 use super::prepared::Prepared;
 use super::{Hosted, Publisher, TOUCHED_BYTES};
@@ -16,10 +15,10 @@ use shmcast_layout::ring::writer::TakeOverError;
 use shmcast_layout::segment::{Access, Segment};
 use std::path::PathBuf;
 
-/// Capacity of a new channel unless asked otherwise, in bytes.
+/// Default capacity of a new channel, in bytes.
 pub const DEFAULT_CAPACITY: u64 = 64 << 20;
 
-/// How to open a channel for publishing.
+/// The options for opening a channel for publishing.
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct PublisherBuilder {
@@ -77,7 +76,8 @@ impl PublisherBuilder {
         self
     }
 
-    /// Asks a daemon for the channel rather than a directory. The daemon has made it; capacity and the like are its.
+    /// Asks a daemon for the channel rather than a directory. The daemon has made the channel, with its own capacity
+    /// and other properties.
     ///
     /// ```no_run
     /// # let client = shmcast::Client::connect()?;
@@ -89,8 +89,8 @@ impl PublisherBuilder {
         self
     }
 
-    /// Bytes of the ring: a power of two from 64 KiB to 16 GiB; [`DEFAULT_CAPACITY`] for a new channel. An existing
-    /// channel must have this capacity; leave it out to take whatever it has.
+    /// Size of the ring in bytes: a power of two from 64 KiB to 16 GiB; [`DEFAULT_CAPACITY`] for a new channel. An
+    /// existing channel must have this capacity; without this call, any capacity is accepted.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -103,7 +103,7 @@ impl PublisherBuilder {
         self
     }
 
-    /// Largest payload in bytes: up to an eighth of the capacity and 16 MiB, which is the default.
+    /// Largest payload in bytes: at most an eighth of the capacity, and at most 16 MiB. The default is this limit.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -116,12 +116,12 @@ impl PublisherBuilder {
         self
     }
 
-    /// Mode of the directories that are made; files get its read bits. 0700 by default, so that the channel is this
-    /// user's alone; 0755 lets everybody read, and nobody else publish.
+    /// Mode of the directories that are made; files get its read bits. It is 0700 by default, so that the channel is
+    /// this user's alone. With 0755 everybody may read, and nobody else may publish.
     ///
-    /// An existing channel must have this mode, and the directory that it lies in must let those in whom this mode lets
-    /// in, or [`open`](Self::open) gives [`ChannelError::Mode`]; leave it out to take whatever is there. Only for channels
-    /// that are files.
+    /// An existing channel must have this mode, and the directory that it lies in must let in all users whom this mode
+    /// lets in. Otherwise [`open`](Self::open) gives [`ChannelError::Mode`]. Without this call, any mode is accepted.
+    /// Only for channels that are files.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -186,10 +186,10 @@ impl PublisherBuilder {
         self
     }
 
-    /// Gives up the segment that is there for a new one, in which sequences begin at 1 again: for a stream from elsewhere
-    /// that has begun again. Readers of the old one get [`RecvError::Superseded`](crate::RecvError::Superseded), or, where a
-    /// daemon owns the channel, [`Event::Restarted`](crate::Event::Restarted). Sizes, schema and labels stay as they are
-    /// unless given.
+    /// Replaces the existing segment by a new one, in which sequences begin at 1 again. This is for a channel whose
+    /// source elsewhere has begun again. Readers of the old segment get
+    /// [`RecvError::Superseded`](crate::RecvError::Superseded), or, if a daemon owns the channel,
+    /// [`Event::Restarted`](crate::Event::Restarted). Sizes, schema and labels stay as they are unless given.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -205,17 +205,17 @@ impl PublisherBuilder {
         self
     }
 
-    /// Opens the channel: makes it, or takes over the one that is there, in the next epoch and with the sequence going
-    /// on, whether its last publisher closed it or died. Readers that are attached stay so.
+    /// Opens the channel: makes it, or takes over the existing one. After a takeover the epoch is the next one and the
+    /// sequence goes on, whether the last publisher closed the channel or died. Attached readers stay attached.
     ///
     /// A new channel's memory is reserved first, so that a full file system is an error here and no crash later: about 0.2 ms a
     /// MiB. What else takes time is said at [`prepare`](Self::prepare). The first in a process also measures the clock, for
     /// 20 ms at most.
     ///
     /// # Errors
-    /// [`ChannelError::InUse`] with the holder while another publisher lives; [`ChannelError::NotAChannel`] for a directory
-    /// that holds files of somebody else's; [`ChannelError::Mismatch`], [`ChannelError::Mode`], [`ChannelError::Segment`]
-    /// and the rest. All of them leave everything as it was.
+    /// [`ChannelError::InUse`] with the holder while another publisher lives. [`ChannelError::NotAChannel`] for a
+    /// directory that holds foreign files. [`ChannelError::Mismatch`], [`ChannelError::Mode`],
+    /// [`ChannelError::Segment`] and others. After each of them, nothing has changed.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -240,7 +240,7 @@ impl PublisherBuilder {
         let (reply, [file, lock, charter_file]) = conversation.attach(&request(false), &[])?;
         let Reply::Publishing { generation } = reply else { return Err(conversation.confused(&reply)) };
         let memory = || format!("memfd:{}", self.name);
-        // Two may be granted a free channel at the same time: the lock says whose it is.
+        // Two programs may be granted a free channel at the same time. The lock decides between them.
         if !lock::try_lock(&lock).map_err(ChannelError::os("lock", memory()))? {
             let holder = Holder::Publisher { pid: None, command: None };
             return Err(ChannelError::InUse { name: self.name, holder });
@@ -263,7 +263,7 @@ impl PublisherBuilder {
         Ok(publisher)
     }
 
-    /// Whether an existing channel is what was asked for.
+    /// Refuses an existing channel that differs from the options.
     pub(super) fn check(&self, segment: &Segment) -> Result<(), ChannelError> {
         let found = segment.header().geometry;
         let asked = [
@@ -291,7 +291,7 @@ impl PublisherBuilder {
             TakeOverError::Locate(source) => ChannelError::Locate { name: self.name, source },
         })?;
         let mut staging = vec![0; segment.header().geometry.max_message as usize].into_boxed_slice();
-        // Zeros come as pages yet to be faulted in: touch those that claims of common sizes need.
+        // The pages of a zeroed buffer are not in memory yet. This touches those that claims of common sizes need.
         staging.iter_mut().take(TOUCHED_BYTES).for_each(|byte| *byte = 0xff);
         Ok(Publisher { writer, clock, segment, staging, prepared, lock, hosted: None })
     }

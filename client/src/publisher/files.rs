@@ -19,7 +19,7 @@ impl PublisherBuilder {
     pub(super) fn open_file(self) -> Result<Publisher, ChannelError> {
         begin_measuring();
         let wanted = Geometry::new(self.capacity.unwrap_or(DEFAULT_CAPACITY), self.max_message)?;
-        // Again if somebody removes the channel meanwhile.
+        // Try again if another process removes the channel meanwhile.
         let (files, lock) = loop {
             let Some(files) = self.directory.create(&self.name, self.file_mode())? else { continue };
             if let Some(lock) = self.lock(&files).inspect_err(|_| files.leave())? {
@@ -33,7 +33,7 @@ impl PublisherBuilder {
         }
     }
 
-    /// Takes the writer lock after all that can be checked before anything is written. `None` if the channel is gone.
+    /// Takes the writer lock, after all checks that are possible before a write. `None` if the channel is gone.
     fn lock(&self, files: &ChannelFiles) -> Result<Option<Locked>, ChannelError> {
         files.check_usable()?;
         if let Some(mode) = self.mode
@@ -54,7 +54,7 @@ impl PublisherBuilder {
         let segment = Segment::open(file, Access::Write)
             .map_err(|source| ChannelError::Segment { path: files.segment_path(), source })?;
         if matches!(segment.state(), Some((_, State::Superseded))) {
-            // The process that removed the channel died before the files had gone.
+            // The process that removed the channel died before it had removed the files.
             return self.make(files, wanted, lock);
         }
         self.check(&segment)?;
@@ -76,7 +76,7 @@ impl PublisherBuilder {
             self.labels.clone_from(labels);
         }
         let publisher = self.make(files, Geometry::new(capacity, max_message)?, lock)?;
-        // Only now: whoever is told and attaches again must find the new one.
+        // This comes last: a reader that is told by it, and attaches again, must find the new segment.
         old.supersede();
         Ok(publisher)
     }

@@ -1,4 +1,4 @@
-//! Attaching: from a channel's name to a reader at its place.
+//! Attaching: from a channel's name to a subscriber at its place.
 
 use super::following::seek;
 use super::hosted::Hosted;
@@ -24,7 +24,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How to subscribe to a channel.
+/// The options for subscribing to a channel.
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct SubscriberBuilder {
@@ -103,7 +103,7 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Where to begin; [`Start::Latest`] by default.
+    /// The place to begin at; [`Start::Latest`] by default.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -133,9 +133,9 @@ impl SubscriberBuilder {
         self
     }
 
-    /// How long a reader with [`Wait::Park`] sleeps at most before it looks for itself: 0.1 s by default. This is what
-    /// a daemon that hangs can make it late by, and what a reader costs while nothing happens at all; a daemon that has
-    /// died is noticed at once.
+    /// How long a reader with [`Wait::Park`] sleeps at most before it looks for itself: 0.1 s by default. A daemon that
+    /// hangs can make it late by this time. While no messages come, the reader wakes once in this time, which is its
+    /// only cost. A daemon that has died is noticed at once.
     ///
     /// ```no_run
     /// # let client = shmcast::Client::connect()?;
@@ -150,7 +150,7 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Where to go on after having been lapped; [`Resume::Oldest`] by default.
+    /// The place to go on at after a lap; [`Resume::Oldest`] by default.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -164,8 +164,8 @@ impl SubscriberBuilder {
         self
     }
 
-    /// What to do to the memory first; by default every page is touched, so that no message meets a page fault. What
-    /// was refused is in [`Subscriber::preparation`].
+    /// The preparation of the memory. By default every page is touched, so that no message causes a page fault. Steps
+    /// that the kernel refused are in [`Subscriber::preparation`].
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -179,12 +179,12 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Whether tools can see this subscriber, its lag and its losses: yes by default. Costs a few stores a message to
-    /// a line of its own, and a 4 KiB file. Without it, tools that wait for readers do not count it, and a removal of the
-    /// channel does not spare it.
+    /// Whether tools can see this subscriber, its lag and its losses; true by default. Costs a few stores for each
+    /// message to a cache line of its own, and a file of 4 KiB. Without it, tools that wait for readers do not count
+    /// this one, and the channel can be removed although this reader uses it.
     ///
-    /// Where the file system is full or read-only, or this user may not write there, the subscriber goes on without a page:
-    /// see [`Subscriber::page_refused`].
+    /// If the file system is full or read-only, or this user may not write there, the subscriber goes on without a
+    /// page; see [`Subscriber::page_refused`].
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -198,8 +198,8 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Whether each message's latency goes into the page's histogram: no by default. Costs one reading of the clock a
-    /// message.
+    /// Whether each message's latency goes into the page's histogram; false by default. Costs one reading of the clock
+    /// for each message.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -212,7 +212,7 @@ impl SubscriberBuilder {
         self
     }
 
-    /// How long to wait for the channel to appear: not at all by default.
+    /// How long [`open`](Self::open) waits for the channel to appear. By default it does not wait.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -296,10 +296,10 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Attaches. Takes time in proportion to the capacity where pages are touched first, about 0.1 ms a MiB.
+    /// Attaches. If pages are touched first, takes time in proportion to the capacity, about 0.1 ms a MiB.
     ///
     /// # Errors
-    /// [`ChannelError`]; nothing is left behind.
+    /// [`ChannelError`]. No file is left behind.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -320,7 +320,7 @@ impl SubscriberBuilder {
         }
     }
 
-    /// Attaches if the channel is there, and not just being removed.
+    /// Attaches if the channel exists and is not just being removed.
     fn attach(&self) -> Result<Subscriber, ChannelError> {
         match &self.client {
             Some(client) => self.attach_by(client),
@@ -412,12 +412,12 @@ impl SubscriberBuilder {
             wanted.check(&self.name, header)?;
         }
         let steps = segment.prepare(self.preparation);
-        // Looked at before the place: a takeover in between is news.
+        // The state is read before the place, so that a takeover in between is reported.
         let began_in = segment.state().map_or(0, |(epoch, _)| epoch);
         let epoch = if self.start == Start::Latest || began_in == 1 { began_in } else { 0 };
         let (place, behind) = self.place(&segment)?;
         let page = show_page(header, place)?;
-        // A daemon's reader follows: where to is on its way.
+        // A reader of a daemon's channel follows instead: the daemon sends it the next segment.
         if self.client.is_none() && matches!(segment.state(), Some((_, State::Superseded))) {
             return Err(self.directory.not_found(&self.name));
         }
@@ -448,7 +448,7 @@ impl SubscriberBuilder {
         })
     }
 
-    /// Where to begin, and the sequence asked for if that is gone.
+    /// The place to begin at, and the sequence that was asked for if it is gone.
     fn place(&self, segment: &Segment) -> Result<(Place, Option<u64>), ChannelError> {
         let locator = segment.locator();
         let place = match self.start {

@@ -1,5 +1,5 @@
-//! Laps, takeovers and changes of segment: where a subscriber goes on when the stream does not simply go on, and what of
-//! it is void.
+//! Laps, takeovers and changes of segment: the place at which a subscriber goes on after each, and the messages that
+//! are void.
 
 use super::{Buffer, Doubt, Outcome, Subscriber};
 use crate::clock::Clock;
@@ -15,9 +15,10 @@ use shmcast_layout::segment::{Access, Segment};
 use std::sync::atomic::{Ordering, fence};
 
 impl Subscriber {
-    /// A new epoch that the segment's state tells of and whose record this reader has jumped over.
+    /// The event of a new epoch that is in the segment's state, and whose record this reader has jumped over.
     pub(super) fn epoch_in_force(&mut self) -> Option<Outcome> {
-        // While a successor is recovering, its record is yet to come; one that has closed is news no more.
+        // While a new publisher is recovering, its record is still to come. One that has closed is not reported any
+        // more.
         let (epoch, State::Active) = self.reader.state()? else { return None };
         if epoch <= self.epoch {
             return None;
@@ -28,15 +29,15 @@ impl Subscriber {
         self.tell_epoch(epoch)
     }
 
-    /// Called where nothing is left to receive after a lap: a takeover that was not told in its place, since its record was
-    /// overwritten, is told now.
+    /// Called when nothing is left to receive after a lap. If the record of a takeover was overwritten, the event is
+    /// given now.
     #[cold]
     pub(super) fn hidden_epoch(&mut self) -> Option<Outcome> {
         let state = self.reader.state();
         if self.has_more() || self.is_withheld() {
             return None;
         }
-        // Records from here on are read in their places.
+        // Records from here on are read as usual.
         self.doubt = Doubt::None;
         let (epoch, State::Active) = state? else { return None };
         if epoch <= self.epoch.max(self.began_in) {
@@ -46,34 +47,34 @@ impl Subscriber {
         Some(Outcome::Other(Event::NewEpoch { epoch }))
     }
 
-    /// Whether there is something to receive that was there when a state looked at before was set.
+    /// Whether there is something to receive that was committed before the state that the caller has read was set.
     fn has_more(&self) -> bool {
         fence(Ordering::Acquire);
         self.reader.locator().is_ready(self.position())
     }
 
-    /// Who has not been told of any publisher has nobody for this one to succeed.
+    /// Notes the epoch. Gives the event only if an earlier publisher was known, which the new one succeeds.
     fn tell_epoch(&mut self, epoch: u64) -> Option<Outcome> {
         let told = std::mem::replace(&mut self.epoch, epoch);
         (told > 0).then_some(Outcome::Other(Event::NewEpoch { epoch }))
     }
 
-    /// Tells one who asked for a sequence that is no longer here what it missed.
+    /// If the reader began at a sequence that is gone, gives the lap with its loss.
     #[cold]
     pub(super) fn begin(&mut self) -> Result<Option<Outcome>, RecvError> {
         let Some(sequence) = self.behind else { return Ok(None) };
-        // Whatever the poll made of a place that is not this reader's.
+        // The poll was at a place that is not this reader's, so its result is ignored.
         self.reader.jump(Place { position: 0, sequence });
         self.skip()
     }
 
-    /// Goes on behind what is lost.
+    /// Goes on after a loss.
     #[cold]
     pub(super) fn skip(&mut self) -> Result<Option<Outcome>, RecvError> {
         let before = self.reader.place();
         let resumed = self.reader.resume(self.resume);
-        // What a publisher that was cut off wrote must not count as missed. If nothing valid is left here, what was is counted
-        // where the channel goes on.
+        // Messages of a publisher that was cut off must not count as missed. If nothing valid is left here, the valid
+        // loss is counted where the channel goes on.
         let nothing_left = match self.verdict_on_read() {
             Verdict::Open => false,
             Verdict::Closing => true,
@@ -84,7 +85,8 @@ impl Subscriber {
             return self.follow();
         }
         let missed = resumed?;
-        // Looked at after the jump: whatever record it skipped, the state was set before that was committed.
+        // The state is read after the jump. The state of any record that the jump skipped was set before that record
+        // was committed.
         fence(Ordering::Acquire);
         let known = self.epoch.max(self.began_in);
         let is_in_doubt = self.reader.state().is_some_and(|(epoch, _)| epoch > known);
@@ -93,7 +95,7 @@ impl Subscriber {
         Ok(Some(Outcome::Other(Event::Lapped(Lapped { missed, resumed_at: self.next_sequence() }))))
     }
 
-    /// The charter's verdict on a message that was read before this call; a channel that is a file is always open.
+    /// The charter's verdict on a message that was read before this call. A channel that is a file is always open.
     #[inline]
     fn verdict_on_read(&self) -> Verdict {
         self.hosted.as_ref().map_or(Verdict::Open, |hosted| hosted.verdict_on_read())
@@ -109,7 +111,7 @@ impl Subscriber {
         matches!(self.verdict_on_read(), Verdict::Cut { .. })
     }
 
-    /// Whether what was just read of a strict channel may not be handed out, or not yet.
+    /// Whether the record that was just read from a strict channel must not be handed out, or not yet.
     #[inline]
     pub(super) fn withholds(&self, poll: &Poll) -> bool {
         if fault!("void_messages_are_handed_out") {
@@ -131,10 +133,10 @@ impl Subscriber {
         }
     }
 
-    /// Called where nothing valid is left here: goes on in the next segment if the daemon has sent it.
+    /// Called when nothing valid is left here. Goes on in the next segment if the daemon has sent it.
     ///
     /// The daemon sends it after the charter has said that this generation is over. So the segment must have been here
-    /// *before* the poll that found nothing: the first call only takes it, and has everything looked at once more.
+    /// *before* the poll that found nothing. The first call only takes the segment, and the caller polls once more.
     #[inline]
     pub(super) fn follow(&mut self) -> Result<Option<Outcome>, RecvError> {
         let Some(hosted) = &mut self.hosted else { return Ok(None) };
@@ -142,16 +144,16 @@ impl Subscriber {
         if hosted.look_ahead() && was_here && hosted.may_go_on() { self.go_on() } else { Ok(None) }
     }
 
-    /// Goes on in a later segment if that is where message `sequence` is; says whether it is there now.
+    /// Goes on in a later segment if message `sequence` is there. Returns whether it did.
     ///
     /// # Errors
-    /// The sequence is to be looked for in a later segment, and is not to be had there. The reader stays where it is.
+    /// If the sequence belongs to a later segment and cannot be received there. The reader stays where it is.
     pub(super) fn seek_ahead(&mut self, sequence: u64) -> Result<bool, LocateError> {
         let Some(hosted) = &mut self.hosted else { return Ok(false) };
         let Some(found) = hosted.find_ahead(sequence) else { return Ok(false) };
         let (before, place) = found?;
         hosted.next.drain(..before);
-        // The segment is mapped and its charter is ours: nothing is left that could fail.
+        // The segment is mapped, and its charter is ours, so this cannot fail.
         let _ = self.go_on();
         self.reader.jump(place);
         Ok(true)
@@ -159,17 +161,17 @@ impl Subscriber {
 
     #[cold]
     fn go_on(&mut self) -> Result<Option<Outcome>, RecvError> {
-        // A loss that it was led over on the way here and that was not told yet is told there.
+        // A loss from an earlier move that has not been reported yet is reported in the next segment.
         let untold = self.behind.filter(|_| !fault!("losses_are_forgotten_on_the_way"));
         let expected = untold.unwrap_or_else(|| self.next_sequence());
         let Some(hosted) = &mut self.hosted else { return Ok(None) };
         let Some(next) = hosted.next.front_mut() else { return Ok(None) };
         if next.charter.is_none() && next.generation.generation <= hosted.generation.generation {
-            // From a daemon that had not been shown the newest one yet.
+            // It came from a daemon that did not have the newest segment yet.
             hosted.next.pop_front();
             return Ok(None);
         }
-        // All that can fail: until it is done, this reader stays as it is.
+        // These are the steps that can fail. Until they are done, this reader stays as it is.
         let charter =
             next.charter.as_ref().map(Charter::open).transpose().map_err(|_| RecvError::Unmapped)?;
         let (segment, steps) = match next.ready.take() {
@@ -181,7 +183,7 @@ impl Subscriber {
         };
         let generation = next.generation;
         let is_restart = charter.is_some() || generation.restarted > hosted.generation.generation;
-        // A reader that joined behind void messages expects more than there is.
+        // A reader that joined after void messages expects a higher sequence than there is.
         let expected = if is_restart { 1 } else { expected.min(generation.first) };
         hosted.charter = charter.unwrap_or_else(|| hosted.charter.clone());
         hosted.generation = generation;
@@ -197,7 +199,7 @@ impl Subscriber {
             }
             return Ok(Some(Outcome::Other(Event::Restarted)));
         }
-        // The next poll tells of a loss, or reads the record of the next publisher.
+        // The next poll reports a loss, or reads the record of the next publisher.
         Ok(None)
     }
 

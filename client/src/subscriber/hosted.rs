@@ -1,7 +1,7 @@
-//! The knowledge that a reader of a daemon's channel has of the channel's generations.
+//! The generations of a daemon's channel, as one of its readers knows them.
 //!
-//! A channel of a daemon lives in one segment after another. The charter, which the daemon alone writes, says which of them
-//! are over and from which sequence on. A reader is in one of three states:
+//! A channel of a daemon lives in one segment after another. The charter says which of them are over, and from which
+//! sequence on; only the daemon writes it. A reader is in one of three states:
 //! ```text
 //!                 the charter withholds or cuts what comes next
 //!    READING  ------------------------------------------------->  WAITING   hands out nothing, keeps its deadlines
@@ -13,7 +13,7 @@
 //!          tells Restarted, or Lapped for what lies between;
 //!          a failure leaves it in FOLLOWING, to be tried again
 //! ```
-//! READING and WAITING are told apart by the charter alone, each time anew. FOLLOWING is `next`.
+//! The charter alone distinguishes READING from WAITING, and it is read each time. In FOLLOWING, `next` is not empty.
 
 use crate::keeper::{Attachment, MOST_WAITING, Successor};
 use shmcast_layout::charter::Charter;
@@ -23,14 +23,14 @@ use shmcast_layout::ring::locate::{LocateError, Place};
 use shmcast_layout::segment::{Access, Segment};
 use std::collections::VecDeque;
 
-/// A subscriber's place at a daemon's table.
+/// A subscriber's attachment to a daemon.
 #[derive(Debug)]
 pub(super) struct Hosted {
     pub(super) attachment: Attachment,
     pub(super) charter: Charter,
     /// The generation that it reads.
     pub(super) generation: Generation,
-    /// Where the channel goes on: one segment after the other. Usually empty, or one that is to be gone on in.
+    /// The segments in which the channel goes on, in their order. Usually there is none, or one.
     pub(super) next: VecDeque<Successor>,
 }
 
@@ -41,7 +41,8 @@ impl Hosted {
         self.charter.verdict_on_read(self.generation.generation)
     }
 
-    /// Takes what the daemon has sent. Says whether there is somewhere to go on. One load as long as it has sent nothing.
+    /// Takes a segment that the daemon has sent. Returns whether there is one to go on in. Costs one load while the
+    /// daemon has sent nothing.
     #[inline]
     pub(super) fn look_ahead(&mut self) -> bool {
         if self.next.is_empty() {
@@ -50,16 +51,17 @@ impl Hosted {
         !self.next.is_empty()
     }
 
-    /// Whether the next segment is here and this one is over. With another charter, ours has no more say.
+    /// Whether the next segment is here and this one is over. If the next segment has a new charter, ours does not
+    /// count any more.
     pub(super) fn may_go_on(&self) -> bool {
         let is_over = || matches!(self.verdict_on_read(), Verdict::Cut { .. });
         self.next.front().is_some_and(|next| next.charter.is_some() || is_over())
     }
 
-    /// Looks for message `sequence` in the segments in which the channel goes on; `None` if it is to be looked for in the one
-    /// that is read. With its place comes how many segments lie before the one that it is in.
+    /// Looks for message `sequence` in the segments in which the channel goes on. `None` if it belongs to the current
+    /// segment. Otherwise returns its place, and the number of segments before the one that it is in.
     ///
-    /// Nothing is left behind yet: a search that fails leaves the reader where it is.
+    /// The reader does not move. So after a search that fails, it is where it was.
     pub(super) fn find_ahead(&mut self, sequence: u64) -> Option<Result<(usize, Place), LocateError>> {
         if !self.look_ahead() || !self.may_go_on() {
             return None;
@@ -70,7 +72,7 @@ impl Hosted {
             self.next.push_back(next);
         }
         let mut last = self.generation.generation;
-        // Behind a beginning anew, sequences mean something else.
+        // After a restart, sequences mean other messages.
         let goes_on = |next: &&mut Successor| {
             let before = std::mem::replace(&mut last, next.generation.generation);
             let is_later = next.generation.generation > before;
@@ -84,7 +86,7 @@ impl Hosted {
             next.ready = Segment::open(&next.segment, Access::Read).ok().map(|segment| (segment, Vec::new()));
         }
         let Some((segment, _)) = &next.ready else {
-            // Mapping it is tried again; until then the sequence is one that is not there yet.
+            // Mapping is tried again later. Until then the sequence counts as not published yet.
             return Some(Err(LocateError::NotYet { sequence, next: next.generation.first }));
         };
         Some(segment.locator().seek(sequence).map(|place| (at, place)))

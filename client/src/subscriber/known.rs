@@ -1,4 +1,4 @@
-//! The facts that a subscriber has of itself and of its channel. None of it touches the stream.
+//! Facts about a subscriber and its channel. To read them does not touch the stream.
 
 use super::Subscriber;
 use crate::clock::Clock;
@@ -20,7 +20,7 @@ impl Subscriber {
         self.reader.place().sequence
     }
 
-    /// Bytes of the stream before the next record expected.
+    /// The number of bytes of the stream before the next expected record.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -36,7 +36,7 @@ impl Subscriber {
         self.reader.place().position
     }
 
-    /// Messages published and not yet received; up to 64 behind the truth.
+    /// The number of messages that are published and not yet received. It may be up to 64 too low.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -50,8 +50,9 @@ impl Subscriber {
         self.reader.lag()
     }
 
-    /// The publisher's incarnation, as far as the stream has told: 0 as long as it has not, after a start or a seek
-    /// somewhere in its middle. Who is lapped past the news is told once there is nothing else to receive.
+    /// The publisher's epoch, as far as the stream has given it. After a start or a seek into the middle of the stream
+    /// it is 0, until the stream gives it. A reader that was lapped beyond the event of a new epoch gets the event once
+    /// there is nothing else to receive.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -64,8 +65,8 @@ impl Subscriber {
         self.epoch
     }
 
-    /// What the segment says of its publisher now: its epoch, and whether it closed the channel. A publisher that died
-    /// still reads [`State::Active`]; [`Directory::channel`](crate::Directory::channel) asks the kernel.
+    /// The publisher's epoch and state as the segment has them now. After a publisher has died, the state is still
+    /// [`State::Active`]; [`Directory::channel`](crate::Directory::channel) asks the kernel.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -80,8 +81,8 @@ impl Subscriber {
         self.reader.state()
     }
 
-    /// The remote session that this channel carries, as its publisher last noted it; `None` where the channel is its
-    /// publisher's own. While it changes, half of each may be seen: the stream tells where it changes.
+    /// The remote session that this channel carries, as its publisher last noted it; `None` if the channel carries
+    /// none. While it changes, the result may mix both sessions. The stream says where it changes.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -125,7 +126,7 @@ impl Subscriber {
         self.segment.header()
     }
 
-    /// How the preparation of the memory went, step by step.
+    /// The steps of the memory's preparation, with their results.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -138,9 +139,10 @@ impl Subscriber {
         &self.steps
     }
 
-    /// Why tools cannot see this subscriber, although it was asked to show them a [`page`](crate::SubscriberBuilder::page): the
-    /// file system was full or read-only, or this user may not write there. `None` if it has its page, or wants none.
-    /// Messages are received either way; but `rm` does not spare the channel for such a reader.
+    /// The reason why tools cannot see this subscriber, although it was to have a
+    /// [`page`](crate::SubscriberBuilder::page): the file system was full or read-only, or this user may not write
+    /// there. `None` if it has its page, or wants none. Messages are received either way, but `rm` removes the channel
+    /// although such a reader uses it.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -155,8 +157,7 @@ impl Subscriber {
         self.page_refused.as_ref()
     }
 
-    /// Whether a daemon knows of this subscriber at the moment; `None` where the channel is a file. Data flows either
-    /// way.
+    /// Whether a daemon knows of this subscriber at the moment; `None` if the channel is a file. Data flows either way.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

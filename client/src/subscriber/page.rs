@@ -1,4 +1,5 @@
-//! The page that a subscriber shows to tools: made, locked and named so that it is there exactly as long as its reader.
+//! The page that a subscriber shows to tools. It is made, locked and named so that it exists exactly as long as its
+//! reader lives.
 
 use crate::directory::{ChannelFiles, Folder, unique};
 use crate::error::ChannelError;
@@ -16,7 +17,7 @@ use std::os::unix::fs::PermissionsExt;
 #[derive(Debug)]
 pub(super) struct Page {
     pub(super) page: ReaderPage,
-    /// Where it is shown, until this is dropped. A daemon's page is not.
+    /// Its entry in a directory, until this is dropped. A page from a daemon has none.
     #[expect(dead_code, reason = "it is there to be dropped")]
     pub(super) shown: Option<Box<Shown>>,
 }
@@ -26,24 +27,25 @@ pub(super) struct Page {
 pub(super) struct Shown {
     pages: Folder,
     name: String,
-    /// Its lock says that this reader lives.
+    /// Held open for its lock, which shows that this reader lives.
     _locked: File,
-    /// A forked child's copy leaves the page to its parent.
+    /// A forked child's copy must not remove the page of its parent.
     owner: Owner,
 }
 
 impl Drop for Shown {
     fn drop(&mut self) {
         if self.owner.is_this_process() {
-            // A page that cannot be removed is swept by the next who lists the readers: its lock is gone.
+            // If the page cannot be removed, the next program that lists the readers removes it, since its lock is
+            // gone.
             let _ = self.pages.unlink(&self.name);
         }
     }
 }
 
-/// Why a subscriber has no page.
+/// The reason why a subscriber has no page.
 pub(super) enum NoPage {
-    /// The file system has no room or lets this user write nothing: messages can be received all the same.
+    /// The file system has no room, or this user may not write there. Messages can still be received.
     Refused(io::Error),
     Failed(ChannelError),
 }
@@ -67,7 +69,7 @@ fn is_refusal(e: &io::Error) -> bool {
     matches!(e.kind(), PermissionDenied | QuotaExceeded | ReadOnlyFilesystem | StorageFull)
 }
 
-/// Makes a page under a hidden name, locks it, and only then shows it: a page without a lock is a dead one.
+/// Makes a page under a hidden name, locks it, and only then shows it, since a page without a lock counts as dead.
 pub(super) fn show_page(files: &ChannelFiles, header: &Header, place: Place) -> Result<Page, NoPage> {
     let pid = std::process::id();
     let pages = files.readers()?;
@@ -78,7 +80,8 @@ pub(super) fn show_page(files: &ChannelFiles, header: &Header, place: Place) -> 
     let file = pages.create(&hidden, 0o600).map_err(os("create the reader page"))?;
     let show = || {
         lock::try_lock(&file).map_err(os("lock the reader page"))?;
-        // Whatever the umask: a page that the channel's owner cannot read would not keep the channel from removal.
+        // This sets the mode in spite of the umask: if the channel's owner could not read the page, it would not
+        // prevent the removal of the channel.
         file.set_permissions(Permissions::from_mode(0o644)).map_err(os("set the mode of"))?;
         let page = ReaderPage::create(&file, pid, header.uuid, place)
             .map_err(|source| ChannelError::Segment { path: path.clone(), source })?;

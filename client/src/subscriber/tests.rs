@@ -1,4 +1,4 @@
-//! What a subscriber makes of a segment that continues another's channel, without the daemon that would make one.
+//! A subscriber of a segment that continues the channel of another segment, without the daemon that would make it.
 
 use super::*;
 use crate::hosting::new_header;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 const CAPACITY: u64 = 64 << 10;
 
-/// The second segment of a channel, whose first held messages up to 100 of epoch 1.
+/// The second segment of a channel. Its first held messages up to 100, of epoch 1.
 fn continued() -> Segment {
     let geometry = Geometry::new(CAPACITY, None).unwrap();
     let file = memfd::create("continued").unwrap();
@@ -20,7 +20,7 @@ fn continued() -> Segment {
     segment
 }
 
-/// A subscriber of `segment` with a page of its own, as one that a daemon sent both.
+/// A subscriber of `segment` with a page, as if a daemon had sent both.
 fn subscribe(segment: Segment, start: Start) -> Subscriber {
     let builder = Subscriber::builder("t").start(start).prepare(Preparation::NONE);
     let page = memfd::create("page").unwrap();
@@ -58,7 +58,7 @@ fn a_start_before_a_continued_segment_is_a_loss_and_no_damage() {
         while let Some(event) = next(&mut subscriber) {
             match event {
                 Event::Message(m) => assert_eq!(m.sequence, due),
-                // Its record is the first of the segment: seen by whoever is not lapped.
+                // The record of the epoch is the first of the segment. A reader that is not lapped reads it.
                 Event::NewEpoch { epoch: 2 } if published == 10 && due == 101 => continue,
                 other => panic!("{other:?}"),
             }
@@ -68,7 +68,7 @@ fn a_start_before_a_continued_segment_is_a_loss_and_no_damage() {
     }
 }
 
-/// Each turn finds a record that cannot be had, as a void one of a strict channel cannot.
+/// Each poll finds a record that cannot be received, like a void record of a strict channel.
 #[test]
 fn every_wait_keeps_its_deadline_before_a_record_that_cannot_be_had() {
     let long = Duration::from_secs(3600);

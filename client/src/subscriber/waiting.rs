@@ -1,5 +1,5 @@
-//! What a subscriber does while there is nothing to receive: it polls, yields, sleeps or parks, and looks now and then
-//! at what empty polls do not see.
+//! The waits of a subscriber while there is nothing to receive. It polls, yields, sleeps or parks, and now and then
+//! makes the checks that polls do not make.
 
 use super::{Outcome, Subscriber};
 use crate::message::RecvError;
@@ -9,13 +9,13 @@ use shmcast_layout::ring::reader::Poll;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-/// What to do when there is nothing to receive.
+/// The next step when a poll has found nothing.
 enum Rest {
-    /// There is something.
+    /// There is an event after all.
     Found(Outcome),
-    /// Look again.
+    /// Poll again.
     None,
-    /// Sleep a little: nobody will ring.
+    /// Sleep a little, since nobody will ring.
     Pause,
     /// Sleep until the bell rings.
     Nap,
@@ -27,8 +27,8 @@ pub(super) fn time_left(deadline: Option<Instant>) -> Duration {
 }
 
 impl Subscriber {
-    /// Called after a poll that found nothing: waits a little, in the way that the caller chose. Ends the wait with an event
-    /// that polls do not see, or with none after the deadline.
+    /// Called after a poll that found nothing. Waits a little, in the way that the user chose. Ends the wait with an
+    /// event that polls do not see, or with none after the deadline.
     #[inline(always)]
     pub(super) fn idle(
         &mut self,
@@ -52,7 +52,7 @@ impl Subscriber {
         if is_time_to_look { self.look_up(deadline) } else { Ok(ControlFlow::Continue(())) }
     }
 
-    /// Looks at what empty polls do not see: whether the wait is over with an event from there, or with none in time.
+    /// Makes the checks that polls do not make. Ends the wait if they give an event, or if the deadline has passed.
     #[inline(never)]
     fn look_up(&mut self, deadline: Option<Instant>) -> Result<ControlFlow<Option<Outcome>>, RecvError> {
         let outcome = self.look()?;
@@ -60,7 +60,8 @@ impl Subscriber {
         Ok(if is_over { ControlFlow::Break(outcome) } else { ControlFlow::Continue(()) })
     }
 
-    /// Called close to the publisher: if messages come in a burst, it may get ahead now.
+    /// Called when this reader is close to the publisher. If messages come in a burst, waits so that the publisher gets
+    /// ahead.
     #[inline(never)]
     pub(super) fn pause_after_burst(&mut self) {
         self.came_close = false;
@@ -82,14 +83,14 @@ impl Subscriber {
         self.burst_target = next.saturating_add(self.reader.lag());
     }
 
-    /// Whether the publisher may get ahead before more is taken: it is close, and all has been taken that was there when it
-    /// last got ahead, so that no message waits for more than one pause.
+    /// Whether to let the publisher get ahead before more messages are taken. It must be close, and all messages must
+    /// have been taken that were there when it last got ahead. So no message waits for more than one pause.
     #[inline]
     pub(super) fn is_close_in_a_burst(&self) -> bool {
         self.reader.lag() < BURST_CLOSE && self.next_sequence() >= self.burst_target
     }
 
-    /// As [`idle`](Self::idle) until the wait is over, for one who parks.
+    /// As [`idle`](Self::idle) until the wait is over, for a reader that parks.
     #[cold]
     fn sleep_for(&mut self, deadline: Option<Instant>) -> Result<Option<Outcome>, RecvError> {
         loop {
@@ -126,8 +127,8 @@ impl Subscriber {
         }
     }
 
-    /// Called where a poll found nothing: decides how to wait for the next. [`Rest::Nap`] is only for those who have
-    /// said where they sleep, found nothing there since, and rung for the waker.
+    /// Called after a poll that found nothing. Decides how to wait. It returns [`Rest::Nap`] only after the reader has
+    /// written where it sleeps, has then found nothing there, and has rung for the waker.
     #[cold]
     fn rest(&mut self) -> Result<Rest, RecvError> {
         if let Some(outcome) = self.look()? {
@@ -169,7 +170,7 @@ impl Subscriber {
             page.page.heartbeat(self.clock.now());
         }
         let before = self.reader.place();
-        // Something is there: the next poll takes it.
+        // There is a record, and the next poll takes it.
         let Some(poll) = self.reader.look() else { return Ok(None) };
         if let Some(outcome) = self.admit(before, poll, 0)? {
             return Ok(Some(outcome));

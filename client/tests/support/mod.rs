@@ -1,5 +1,4 @@
-//! What the tests share: scratch directories in shared memory, processes of their own, and short ways to say what is
-//! expected of a stream.
+//! Helpers that the tests share: scratch directories in shared memory, other processes, and short checks of a stream.
 
 #![allow(dead_code, reason = "each test file uses some of it")]
 
@@ -11,11 +10,11 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Smallest ring there is.
+/// Bytes of the smallest possible ring.
 pub(crate) const SMALL: u64 = 64 << 10;
 const ROLE: &str = "SHMCAST_TEST_ROLE";
 
-/// A directory of its own for one test, in shared memory where the machine has it.
+/// A directory for one test, in shared memory if the machine has it.
 pub(crate) fn scratch() -> TempDir {
     let mut builder = tempfile::Builder::new();
     builder.prefix("shmcast-test-");
@@ -30,7 +29,7 @@ pub(crate) fn subscriber(dir: &Path) -> SubscriberBuilder {
     Subscriber::builder("t").dir(dir)
 }
 
-/// Receives what is there, which must be messages only: their sequences and payloads.
+/// Receives all that is there. It must be messages only. Returns their sequences and payloads.
 pub(crate) fn drain(subscriber: &mut Subscriber) -> Vec<(u64, Vec<u8>)> {
     let mut messages = Vec::new();
     while let Some(event) = subscriber.try_recv().unwrap() {
@@ -40,7 +39,7 @@ pub(crate) fn drain(subscriber: &mut Subscriber) -> Vec<(u64, Vec<u8>)> {
     messages
 }
 
-/// Receives the next event, which must be there and be no message.
+/// Receives the next event, which must come and must not be a message.
 pub(crate) fn rare(subscriber: &mut Subscriber) -> Event<'static> {
     let event = subscriber.recv_deadline(Instant::now() + Duration::from_secs(5)).unwrap();
     match event.expect("an event within five seconds") {
@@ -54,12 +53,12 @@ pub(crate) fn rare(subscriber: &mut Subscriber) -> Event<'static> {
     }
 }
 
-/// Whether nothing at all comes within some milliseconds.
+/// Whether no event comes within some milliseconds.
 pub(crate) fn is_silent(subscriber: &mut Subscriber) -> bool {
     subscriber.recv_deadline(Instant::now() + Duration::from_millis(5)).unwrap().is_none()
 }
 
-/// Tries until `ready` has something, for at most 30 s.
+/// Waits until `ready` returns a value, for at most 30 s.
 pub(crate) fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
@@ -71,7 +70,7 @@ pub(crate) fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T
     }
 }
 
-/// Says that a test could not run here.
+/// Prints that a test could not run here.
 pub(crate) fn skip(name: &str, reason: impl std::fmt::Display) {
     eprintln!("SKIPPED {name}: {reason}");
 }
@@ -80,17 +79,17 @@ pub(crate) fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// The role that this process was started to play, if it was.
+/// The role that this process was started for, if it was started for one.
 pub(crate) fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-/// The directory that this process was started to work in.
+/// The directory of the role that this process was started for.
 pub(crate) fn role_dir() -> PathBuf {
     PathBuf::from(std::env::var_os("SHMCAST_TEST_DIR").expect("roles are started with a directory"))
 }
 
-/// This very test program again, as a process that plays `role`: the test named `play`.
+/// A command that starts this test program again in a role: it runs the test `play`.
 pub(crate) fn process(role: &str, dir: &Path) -> Command {
     process_under(&[], role, dir)
 }
@@ -107,7 +106,7 @@ pub(crate) fn process_under(under: &[&str], role: &str, dir: &Path) -> Command {
     command
 }
 
-/// Runs a command to its end; what it wrote to stderr if it failed.
+/// Runs a command to its end. If it failed, the error is what it wrote to stderr.
 pub(crate) fn run(mut command: Command) -> Result<(), String> {
     let output = command.output().map_err(|e| format!("{:?}: {e}", command.get_program()))?;
     if output.status.success() {
@@ -116,7 +115,7 @@ pub(crate) fn run(mut command: Command) -> Result<(), String> {
     Err(format!("{}\n{}", output.status, String::from_utf8_lossy(&output.stderr)))
 }
 
-/// Runs a role as another user, if that can be done here.
+/// Runs a role as another user, if that is possible here.
 pub(crate) fn as_nobody(name: &str, first: &[&str], role: &str, dir: &Path) {
     let setpriv = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
     if !is_root() {
@@ -130,12 +129,12 @@ pub(crate) fn as_nobody(name: &str, first: &[&str], role: &str, dir: &Path) {
     run(process_under(&[first, &setpriv].concat(), role, dir)).unwrap_or_else(|e| panic!("{role}: {e}"));
 }
 
-/// Whether a command exists and ends well.
+/// Whether a command exists and succeeds.
 pub(crate) fn works(program: &str, args: &[&str]) -> bool {
     Command::new(program).args(args).output().is_ok_and(|output| output.status.success())
 }
 
-/// A process that dies with the test that started it.
+/// A process that is killed when this is dropped.
 pub(crate) struct Process(Child);
 
 impl Process {
@@ -151,14 +150,14 @@ impl Process {
         kill(Pid::from_raw(self.0.id() as i32), signal).expect("a child of ours");
     }
 
-    /// Kills it and waits until the kernel is done with it.
+    /// Kills it, and waits for its end.
     pub(crate) fn kill(mut self) {
         self.0.kill().expect("a child of ours");
         let status = self.0.wait().expect("a child of ours");
         assert!(status.code().is_none(), "it had ended by itself: {status}");
     }
 
-    /// Waits for it to end by itself, well.
+    /// Waits until it ends by itself. It must succeed.
     pub(crate) fn end(mut self) {
         let status = wait_for("end of a reader", || self.0.try_wait().expect("a child of ours"));
         assert!(status.success(), "{status}: see above");

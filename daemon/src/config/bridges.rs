@@ -1,6 +1,7 @@
-//! Bridges beside each other, their channels and this machine: what cannot work, and what will be regretted.
+//! Checks of the bridges against each other, against their channels and against this machine: errors for what cannot
+//! work, warnings for what is unwise.
 //!
-//! What a bridge says by itself is judged by its own rules (`BridgeSpec::problems`).
+//! The rules for one bridge by itself are in `BridgeSpec::problems`.
 
 use super::host::Host;
 use super::rules::Broken;
@@ -9,12 +10,12 @@ use shmcast_bridge::proto::wire::{HEADER_BYTES, LENGTH_BYTES};
 use shmcast_bridge::spec::{BridgeSpec, Direction, WaitMode};
 use std::net::SocketAddrV4;
 
-/// UDP payload that an Ethernet frame of 1500 bytes takes.
+/// Largest UDP payload that fits an Ethernet frame of 1500 bytes.
 const ETHERNET_PAYLOAD_BYTES: usize = 1_472;
-/// Allow-lists shorter than this many bits let in more hosts than anybody knows.
+/// An allowed network with a prefix shorter than this many bits is too wide: nobody knows all its hosts.
 const WIDE_PREFIX_BITS: u8 = 8;
 
-/// What is wrong with one bridge by itself, each with the path of its field.
+/// The problems of one bridge by itself, each with the path of its field.
 pub(super) fn own(bridge: &BridgeSpec) -> Broken {
     let path = |field| match field {
         "allow" => "send.repair.allow",
@@ -27,8 +28,8 @@ pub(super) fn own(bridge: &BridgeSpec) -> Broken {
     problems.map(|(field, what)| (path(field), format!("{field}: {what}"))).collect()
 }
 
-/// What is wrong with a bridge in view of the `names` of all channels, of `channels` as far as they can be read, of the bridges `before` it, and of the names of the channels that any
-/// bridge receives.
+/// The problems of a bridge together with its surroundings: the `names` of all channels, those `channels` that could be
+/// read, the bridges `before` it, and the names of the channels that any bridge `received`.
 pub(super) fn together(
     bridge: &BridgeSpec,
     names: &[String],
@@ -45,7 +46,7 @@ pub(super) fn together(
         };
         return vec![("channel", format!("channel: there is no [[channel]] {:?}{hint}", bridge.channel))];
     }
-    // One that could not be read has its own mistakes told.
+    // A channel that could not be read has its own problems reported.
     let channel = channels.iter().find(|channel| channel.name == bridge.channel);
     if let (Some(Direction::Send(_)), Some(channel)) = (bridge.direction(), channel) {
         broken.extend(too_long(bridge, channel));
@@ -82,7 +83,7 @@ fn on_one_channel(bridge: &BridgeSpec, other: &BridgeSpec) -> Option<(&'static s
         (Direction::Receive(_), Direction::Send(_)) => (other, bridge),
         (Direction::Send(_), Direction::Send(_)) => return None,
     };
-    // Multi-hop is another thing: what comes from one side goes on to another.
+    // Sending a received channel on to another group is fine (multi-hop). Sending it back to its source is a loop.
     let back = sends.lines.iter().find(|to| receives.lines.iter().any(|from| from.group == to.group));
     let own = repair_address(sends);
     let servers = receives.receive.iter().flat_map(|receive| &receive.servers);
@@ -94,10 +95,10 @@ fn on_one_channel(bridge: &BridgeSpec, other: &BridgeSpec) -> Option<(&'static s
     Some(("line", what))
 }
 
-/// Two channels whose sessions begin alike: a receiver that follows a sender by its tag could not tell them apart. Tags that both
-/// were written on purpose are refused only where the packets meet.
+/// Refuses two channels whose sessions have the same tag: a receiver that follows a sender by its tag could not tell
+/// them apart. If both tags were configured explicitly, they are refused only if the packets meet in one group.
 fn one_tag(bridge: &BridgeSpec, other: &BridgeSpec, received: &[String]) -> Option<(&'static str, String)> {
-    // What is received goes on under the session that it came with.
+    // A bridge that relays a received channel keeps the session that it came with.
     let relays = |bridge: &BridgeSpec| bridge.session.is_none() && received.contains(&bridge.channel);
     let names_it =
         |bridge: &BridgeSpec| matches!(bridge.direction(), Some(Direction::Send(_))) && !relays(bridge);
@@ -139,7 +140,8 @@ fn too_long(bridge: &BridgeSpec, channel: &ChannelConfig) -> Option<(&'static st
 }
 
 impl Config {
-    /// What will be regretted about the bridges; each with the bridge's index, its field, what, and what instead.
+    /// The warnings about the bridges, each with the bridge's index, the field, the problem, and the value to write
+    /// instead.
     pub(super) fn regretted_bridges(&self, host: &Host) -> Vec<(usize, &'static str, String, String)> {
         let mut found = Vec::new();
         for (index, bridge) in self.bridges.iter().enumerate() {
@@ -229,7 +231,8 @@ impl Config {
     }
 }
 
-/// The daemon that reads this may be another host's, so it is no error; on this host the bridge would not start.
+/// Warns of interfaces that this host does not have. The configuration may be for another host's daemon, so it is no
+/// error; on this host the bridge would not start.
 fn warn_of_interfaces(bridge: &BridgeSpec, host: &Host, warn: &mut impl FnMut(&'static str, String, &str)) {
     let Some(found) = &host.interfaces else { return };
     for interface in bridge.lines.iter().filter_map(|line| line.interface.as_ref()) {

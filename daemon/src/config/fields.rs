@@ -1,4 +1,4 @@
-//! Fields that are written in a form of their own, and the nearest valid name for what is misspelt.
+//! Fields with a syntax of their own, and the nearest valid name for a misspelt one.
 
 use bytesize::ByteSize;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
@@ -6,11 +6,11 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
-/// Whom a channel's access list names.
+/// An entry of a channel's access list.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Principal {
-    /// `user:NAME`: the user whom the user database calls so. A program's user is looked up when it connects, once a minute at
-    /// most. A name that does not exist matches nobody.
+    /// `user:NAME`: the user of this name in the user database. A program's user is looked up when it connects, at most
+    /// once a minute. A name that does not exist matches nobody.
     User(String),
     /// `group:NAME`: users in the group of this name, looked up in the same way.
     Group(String),
@@ -60,7 +60,7 @@ impl fmt::Display for Principal {
 
 impl<'de> Deserialize<'de> for Principal {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // Parsed in the visitor, so that a mistake is placed at its own entry of a long list.
+        // It is parsed in the visitor, so that a mistake is reported at its own entry of a long list.
         struct Text;
         impl Visitor<'_> for Text {
             type Value = Principal;
@@ -77,10 +77,10 @@ impl<'de> Deserialize<'de> for Principal {
     }
 }
 
-/// Refuses `64M` and the like, which some programs read as 64 MiB and others as 64 MB.
+/// Refuses sizes such as `64M`, which some programs read as 64 MiB and others as 64 MB.
 ///
 /// # Errors
-/// Both sizes that may have been meant.
+/// A text that names both sizes that may have been meant.
 pub(crate) fn refuse_half_unit(text: &str) -> Result<(), String> {
     let text = text.trim();
     let Some(number) = text.strip_suffix(|last: char| "kKmMgGtT".contains(last)).map(str::trim) else {
@@ -92,7 +92,7 @@ pub(crate) fn refuse_half_unit(text: &str) -> Result<(), String> {
         (Ok(ByteSize(larger)), Ok(ByteSize(smaller))) => {
             Err(format!("{text:?} has two meanings: write {binary} ({larger} B) or {decimal} ({smaller} B)"))
         }
-        // It is no size at all, which its reader says.
+        // It is no size at all; the caller reports that when it reads the size.
         _ => Ok(()),
     }
 }
@@ -134,7 +134,7 @@ pub(super) fn optional_size<'de, D: Deserializer<'de>>(deserializer: D) -> Resul
     size(deserializer).map(Some)
 }
 
-/// Permissions: octal digits in quotes, since TOML would take 0666 for a mistake and 666 for a decimal number.
+/// Permissions as octal digits in quotes. Without quotes, TOML refuses 0666 and reads 666 as a decimal number.
 pub(super) fn mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     struct Mode;
     impl Visitor<'_> for Mode {
@@ -163,9 +163,9 @@ pub(super) fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opti
     text.parse().map(Some).map_err(|_| de::Error::custom(wrong()))
 }
 
-/// Says in the file's terms what serde and the TOML reader found, with the nearest of the names that they list.
+/// Rewrites an error of serde or of the TOML reader in the file's terms, with the nearest of the names that it lists.
 pub(super) fn explain(message: &str) -> String {
-    // "unknown field `capasity`, expected one of `name`, `capacity`": names stand between backquotes.
+    // The names stand between backquotes: "unknown field `capasity`, expected one of `name`, `capacity`".
     let mut quoted = message.split('`').skip(1).step_by(2);
     match (message.split(' ').next(), quoted.next()) {
         (Some("unknown"), Some(name)) => {
@@ -189,7 +189,7 @@ pub(super) fn explain(message: &str) -> String {
     }
 }
 
-/// What to write instead of a name that is none of `names`: the nearest, or all where none is near.
+/// A hint for a name that is none of `names`: the nearest of them, or all if none is near.
 pub(super) fn hint(name: &str, names: &[&str]) -> String {
     let likeness = |other: &str| strsim::normalized_damerau_levenshtein(&name.to_lowercase(), other);
     let nearest = names.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
@@ -202,7 +202,7 @@ pub(super) fn hint(name: &str, names: &[&str]) -> String {
     }
 }
 
-/// A size as one would write it: the largest unit that takes no fraction.
+/// A size as people write it, in the largest unit that needs no fraction.
 pub(super) fn size_text(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let step = if bytes == 0 { 0 } else { bytes.trailing_zeros() as usize / 10 };

@@ -1,6 +1,6 @@
-//! What a configuration is held against before it is called unwise: this machine's memory, limits, CPUs and users.
+//! Facts about this machine that warnings compare a configuration with: its memory, limits, CPUs and users.
 //!
-//! Facts only, read from the kernel and the user database; what cannot be read is taken as no obstacle.
+//! They are read from the kernel and the user database. A fact that cannot be read causes no warning.
 
 use super::Principal;
 use crate::cpu_list::CpuList;
@@ -10,7 +10,7 @@ use shmcast::hosting::interfaces;
 use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
 
-/// `CAP_IPC_LOCK`: who has it may lock any amount of memory.
+/// The capability `CAP_IPC_LOCK`: a process that has it may lock any amount of memory.
 const CAP_IPC_LOCK: u32 = 14;
 
 /// A machine and the limits of a process on it.
@@ -18,7 +18,8 @@ const CAP_IPC_LOCK: u32 = 14;
 pub struct Host {
     /// Bytes of memory.
     pub memory_bytes: Option<u64>,
-    /// Bytes that this process may lock; `None` for no limit. The daemon's own limit may be another.
+    /// Bytes that this process may lock; `None` if there is no limit. If this process is not the daemon, the daemon's
+    /// limit may differ.
     pub memlock_bytes: Option<u64>,
     /// Whether memory can be swapped out.
     pub has_swap: bool,
@@ -28,7 +29,7 @@ pub struct Host {
     pub numa_nodes: Option<CpuList>,
     /// Network interfaces with an IPv4 address.
     pub interfaces: Option<Vec<(String, Ipv4Addr)>>,
-    /// Whether there is such a user or group.
+    /// Whether a user or group exists.
     pub exists: fn(&Principal) -> bool,
 }
 
@@ -57,12 +58,12 @@ fn exists(principal: &Principal) -> bool {
     match principal {
         Principal::User(name) => !matches!(User::from_name(name), Ok(None)),
         Principal::Group(name) => !matches!(Group::from_name(name), Ok(None)),
-        // Numbers need no name: containers have many that the host does not know.
+        // A uid needs no name: containers use many that the host does not know.
         Principal::Uid(_) | Principal::Anyone => true,
     }
 }
 
-/// The user number that `principal` stands for, if it stands for one.
+/// The uid that `principal` stands for, if it stands for one.
 pub(super) fn uid_of(principal: &Principal) -> Option<u32> {
     match principal {
         Principal::Uid(uid) => Some(*uid),

@@ -1,8 +1,8 @@
 //! The daemon's configuration: one TOML file, one struct a section.
 //!
-//! What is not known here is an error with its place in the file and the nearest valid name, so that a misspelt access
-//! list never becomes an open channel. What is legal but unwise is a [`Warning`]. Nothing here opens a socket or makes
-//! a channel; the rules for sizes, names and labels are the client library's own.
+//! An unknown field is an error, reported with its place in the file and the nearest valid name. So a misspelt access
+//! list never becomes an open channel. A setting that is legal but unwise is a [`Warning`]. Nothing here opens a socket
+//! or makes a channel. The rules for sizes, names and labels are the client library's own.
 
 use serde::Deserialize;
 use shmcast::hosting::{HostedSpec, Preparation};
@@ -33,10 +33,10 @@ pub use warnings::Warning;
 // A link to `systemd/shmcast.toml`, of which a package of this crate gets a copy.
 pub const DEFAULT_CONFIG: &str = include_str!("shmcast.toml");
 
-/// Bytes of the largest file that is read as a configuration.
+/// Size limit of a configuration file, in bytes.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
-/// Everything that the daemon is told by its administrator. The default has no channels.
+/// The daemon's whole configuration. The default has no channels.
 #[derive(Debug, Clone, Default)]
 pub struct Config {
     /// `[daemon]`
@@ -47,25 +47,25 @@ pub struct Config {
     pub waker: WakerConfig,
     /// `[[channel]]`, in the order of the file; names are unique.
     pub channels: Vec<ChannelConfig>,
-    /// `[[bridge]]`, in the order of the file; names are unique, and each channel is there.
+    /// `[[bridge]]`, in the order of the file; names are unique, and the channel of each bridge is in `channels`.
     pub bridges: Vec<BridgeSpec>,
-    /// Where in the file things stand; empty if there is none.
+    /// Places of the sections and fields in the file; empty if there is no file.
     pub positions: Positions,
 }
 
-/// The daemon itself.
+/// Settings of the daemon itself.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DaemonConfig {
-    /// Absolute path of the control socket; where the client library looks for it if `None`.
+    /// Absolute path of the control socket. If `None`, the path where the client library looks for it.
     pub socket: Option<PathBuf>,
-    /// Permissions of the socket, 0 to 0o777: who may connect at all.
+    /// Permissions of the socket, 0 to 0o777. They decide which users may connect at all.
     #[serde(deserialize_with = "fields::mode")]
     pub socket_mode: u32,
-    /// Where metrics are served over HTTP; nowhere if `None`.
+    /// Address at which metrics are served over HTTP. If `None`, they are not served.
     #[serde(deserialize_with = "fields::address")]
     pub http: Option<SocketAddr>,
-    /// Whether `http` may be an address that other hosts reach.
+    /// Whether `http` may be an address that other hosts can reach.
     pub http_allow_remote: bool,
 }
 
@@ -75,20 +75,20 @@ impl Default for DaemonConfig {
     }
 }
 
-/// How much of the daemon one user may take.
+/// Limits on each user's use of the daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsConfig {
-    /// Connections that one uid may have open, 1 to 65536. Each attachment is one.
+    /// Connections that one uid may have open, 1 to 65536. Each attachment is one connection.
     pub connections_per_uid: u32,
-    /// Requests a second that one uid may make in the long run, 1 to 1 000 000, and as many connections. A connection's
-    /// greeting is no request, and neither is coming back after a crash of the daemon.
+    /// Requests a second that one uid may make in the long run, 1 to 1 000 000. The same rate limits its connections. A
+    /// connection's greeting does not count as a request, and coming back after a crash of the daemon does not either.
     pub requests_per_second: u32,
-    /// Requests that one uid may make at once after a quiet time, 1 to 1 000 000. Connections: this many, or
-    /// `connections_per_uid` if that is more.
+    /// Requests that one uid may make at once after a quiet time, 1 to 1 000 000. The burst of connections is the
+    /// larger of this and `connections_per_uid`.
     pub request_burst: u32,
-    /// Events kept for programs that ask for the past, and for one that follows and is slow, 1 to 65536; the oldest are
-    /// dropped.
+    /// Events that are kept, 1 to 65536: past events for programs that ask for them, and as many for each slow
+    /// follower. The oldest are dropped.
     pub events_queue: u32,
 }
 
@@ -98,7 +98,7 @@ impl Default for LimitsConfig {
     }
 }
 
-/// The thread that wakes parked readers.
+/// Settings of the thread that wakes parked readers.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WakerConfig {
@@ -106,7 +106,7 @@ pub struct WakerConfig {
     pub shortest_us: u32,
     /// Pause between two looks at a quiet channel, in microseconds: 1 to 1 000 000.
     pub longest_us: u32,
-    /// CPU that the thread is pinned to, 0 to 1023; none if `None`.
+    /// CPU that the thread is pinned to, 0 to 1023. If `None`, it is not pinned.
     pub cpu: Option<usize>,
 }
 
@@ -122,28 +122,28 @@ impl Default for WakerConfig {
 pub struct ChannelConfig {
     /// Its name.
     pub name: String,
-    /// Bytes of the ring: a power of two from 64 KiB to 16 GiB.
+    /// Size of the ring in bytes: a power of two from 64 KiB to 16 GiB.
     #[serde(deserialize_with = "fields::size")]
     pub capacity: u64,
     /// Largest payload in bytes; the ring's limit if `None`.
     #[serde(default, deserialize_with = "fields::optional_size")]
     pub max_message: Option<u64>,
-    /// Who may publish. Root and the daemon's own user always may; nobody else if empty.
+    /// Users who may publish. Root and the daemon's own user always may. If empty, nobody else may.
     #[serde(default)]
     pub publishers: Vec<Principal>,
-    /// Who may read. Root, the daemon's own user and publishers always may; nobody else if empty.
+    /// Users who may read. Root, the daemon's own user and publishers always may. If empty, nobody else may.
     #[serde(default)]
     pub subscribers: Vec<Principal>,
-    /// What a new publisher finds.
+    /// Whether a new publisher goes on in its predecessor's segment.
     #[serde(default)]
     pub mode: Mode,
-    /// Whether the ring is kept from being swapped.
+    /// Whether the ring is locked into RAM, so that it is never swapped out.
     #[serde(default = "yes")]
     pub mlock: bool,
-    /// Whether the ring is put on huge pages where the kernel has them.
+    /// Whether the ring is put on huge pages, if the kernel has them.
     #[serde(default = "yes")]
     pub hugepages: bool,
-    /// NUMA node whose memory is preferred; the kernel's choice if `None`.
+    /// NUMA node whose memory is preferred. If `None`, the kernel chooses.
     #[serde(default)]
     pub numa_node: Option<u32>,
     /// The application's number for the message schema; 0 for none.
@@ -152,7 +152,7 @@ pub struct ChannelConfig {
     /// The application's name for the message schema.
     #[serde(default)]
     pub schema: String,
-    /// The operator's own facts about the channel. Keys are fit to be label names in metrics.
+    /// The operator's own labels of the channel. Their keys are valid label names in metrics.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
 }
@@ -180,7 +180,8 @@ impl ChannelConfig {
         }
     }
 
-    /// What the channel's segment is made with. With neither `mlock` nor `hugepages`, pages arrive as they are touched.
+    /// The spec of the channel's segment. With neither `mlock` nor `hugepages`, the kernel allocates each page when it
+    /// is first touched.
     pub fn spec(&self) -> HostedSpec {
         HostedSpec {
             name: self.name.clone(),
@@ -199,14 +200,14 @@ impl ChannelConfig {
     }
 }
 
-/// What a new publisher of a channel finds.
+/// The segment in which a new publisher of a channel goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// The segment of its predecessor, whose messages stay readable.
     #[default]
     Takeover,
-    /// A segment of its own, so that nothing its predecessor writes late reaches anybody.
+    /// A segment of its own. A message that its predecessor writes late reaches no reader.
     Strict,
 }
 
@@ -219,7 +220,7 @@ impl fmt::Display for Mode {
     }
 }
 
-/// Why a configuration could not be read. Nothing of it is used.
+/// The reason why a configuration could not be read. Nothing of it is used.
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file could not be read.
@@ -227,20 +228,20 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The file says something that it may not. One line each, as `FILE:LINE:COLUMN: what`.
+    /// The file breaks a rule. The text has one line for each problem, as `FILE:LINE:COLUMN: what`.
     #[error("{}", lines(origin, problems))]
     Invalid {
-        /// The file, or what the text came from.
+        /// The file, or another name for the source of the text.
         origin: String,
-        /// What is wrong, in the order of the file.
+        /// The problems, in the order of the file.
         problems: Vec<Problem>,
     },
 }
 
-/// Mistakes that an error's text names before it counts the rest.
+/// Number of problems that an error's text names. It only counts the rest.
 const SHOWN: usize = 20;
 
 fn lines(origin: &str, problems: &[Problem]) -> String {
@@ -256,13 +257,13 @@ impl Config {
     /// Reads a file.
     ///
     /// # Errors
-    /// [`ConfigError`] with everything that was found wrong.
+    /// [`ConfigError`] with all problems that were found.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let file = File::open(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
         Self::read(file, &path.display().to_string())
     }
 
-    /// Reads to the end of `from`, which errors call `origin`.
+    /// Reads `from` to its end. Errors name it as `origin`.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -281,11 +282,11 @@ impl Config {
         Self::parse(&text, origin)
     }
 
-    /// Understands the text of a file. `origin` is what errors call it.
+    /// Reads the text of a file. Errors name it as `origin`.
     ///
     /// # Errors
-    /// [`ConfigError::Invalid`] with everything that was found wrong, and all that makes no sense together. Of a section or
-    /// table with many mistakes, the first 20.
+    /// [`ConfigError::Invalid`] with all problems that were found, also fields that contradict each other. If a section
+    /// or table has many mistakes, the first 20 of them.
     pub fn parse(text: &str, origin: &str) -> Result<Self, ConfigError> {
         let (config, problems) = read::read(text);
         if problems.is_empty() {

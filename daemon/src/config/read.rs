@@ -1,4 +1,4 @@
-//! From the text of a file to a [`Config`], section by section, so that one mistake does not hide the others.
+//! Reads the text of a file into a [`Config`], section by section, so that one mistake does not hide the others.
 
 use super::rules::Broken;
 use super::source::{Positions, Problem, Source};
@@ -12,7 +12,7 @@ use toml::de::{DeArray, DeTable, DeValue, ValueDeserializer};
 
 const SECTIONS: [&str; 5] = ["daemon", "limits", "waker", "channel", "bridge"];
 
-/// Reads a text; what is wrong with it comes in the order of the file. With problems the configuration is of no use.
+/// Reads a text. The problems are in the order of the file. If there are any, the configuration must not be used.
 pub(super) fn read(text: &str) -> (Config, Vec<Problem>) {
     let mut reader = Reader {
         source: Source::new(text),
@@ -33,15 +33,16 @@ pub(super) fn read(text: &str) -> (Config, Vec<Problem>) {
     (config, reader.problems)
 }
 
-/// Facts about a kind of table that are needed to judge one of which a part cannot be read.
+/// Facts about a kind of table. They are needed to check a table of which a part cannot be read.
 struct Kind {
-    /// Fields that must be there, with a value that makes no rule complain of another field.
+    /// Required fields, each with a substitute value that causes no problem with another field.
     required: &'static [(&'static str, &'static str)],
-    /// Fields whose rules look at other fields: not applied when something was left out.
+    /// Fields whose rules look at other fields. These rules are not applied if a field was left out.
     depend_on_others: &'static [&'static str],
 }
 
-/// Mistakes told of one table: a file may be megabytes of them, and each costs another look at the table.
+/// Limit of the mistakes that are reported for one table. A file may hold megabytes of them, and for each the table is
+/// read once more.
 const TRIES: usize = 20;
 
 const SECTION: Kind = Kind { required: &[], depend_on_others: &["http", "shortest_us"] };
@@ -50,14 +51,14 @@ const CHANNEL: Kind =
 const BRIDGE: Kind =
     Kind { required: &[("channel", "x")], depend_on_others: &["name", "channel", "line", "session"] };
 
-/// The fields of a table that could not be read. Unknown ones do not count: nothing depends on them.
+/// The fields of a table that could not be read. Unknown fields are not among them, since no rule depends on them.
 #[derive(Default)]
 struct LeftOut {
     fields: Vec<String>,
 }
 
 impl LeftOut {
-    /// Removes what stands at `at`. False if nothing does, so that trying again would lead nowhere.
+    /// Removes the entry at the offset `at`. False if there is none; then another attempt would fail in the same way.
     fn take_out(
         &mut self,
         why: &str,
@@ -71,7 +72,8 @@ impl LeftOut {
         remove_at(value.get_mut(), at)
     }
 
-    /// Gives a required field a value, so that the rest can be read. False for a field that is not known as required.
+    /// Gives a required field its substitute value, so that the rest can be read. False if the field is not known as
+    /// required.
     fn put_in(&mut self, field: &str, kind: &Kind, value: &mut Spanned<DeValue<'_>>) -> bool {
         let Some((name, text)) = kind.required.iter().find(|(name, _)| *name == field) else { return false };
         let DeValue::Table(table) = value.get_mut() else { return false };
@@ -86,7 +88,7 @@ fn missing_field(message: &str) -> Option<&str> {
     message.strip_prefix("missing field `")?.strip_suffix('`')
 }
 
-/// Removes the innermost entry or element that stands at `at`, by its key or by its value.
+/// Removes the innermost entry or element whose key or value contains the offset `at`.
 fn remove_at(value: &mut DeValue<'_>, at: usize) -> bool {
     match value {
         DeValue::Table(table) => {
@@ -116,7 +118,7 @@ struct Reader<'a> {
     source: Source<'a>,
     positions: Positions,
     problems: Vec<Problem>,
-    /// The names of all channels, also of those that could not be read.
+    /// The names of all channels, including those that could not be read.
     channels: Vec<String>,
 }
 
@@ -140,7 +142,7 @@ impl Reader<'_> {
                 }
             }
         }
-        // Last: they are about channels, wherever those stand.
+        // Bridges come last: they refer to channels, which may stand after them in the file.
         if let Some(value) = bridges {
             config.bridges = self.bridges(value, &config.channels);
         }
@@ -271,7 +273,7 @@ impl Reader<'_> {
         left_out.fields.is_empty().then_some(read)
     }
 
-    /// Notes a mistake; one without a place is the end's.
+    /// Reports a mistake. Without a `span`, its place is the end of the file.
     fn report(&mut self, span: Option<Range<usize>>, section: &str, what: String) {
         let position = self.source.position(span.map_or(usize::MAX, |span| span.start));
         self.problems.push(Problem { position, section: section.to_owned(), what });

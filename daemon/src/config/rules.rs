@@ -1,7 +1,7 @@
-//! What a field may hold beyond its type, and what fields may not say together.
+//! Rules for the values of fields beyond their types, and for fields that must not contradict each other.
 //!
-//! Each rule gives the field that it is about and what to do. Names, sizes and labels are checked by the client library,
-//! which makes the segments: what passes here can be made.
+//! Each rule gives the field that it is about, and what to do. Names, sizes and labels are checked by the client
+//! library, which makes the segments. So a channel that passes here can be made.
 
 use super::{ChannelConfig, DaemonConfig, LimitsConfig, WakerConfig, fields};
 use shmcast::ChannelError;
@@ -10,11 +10,11 @@ use std::ops::RangeInclusive;
 
 pub(super) type Broken = Vec<(&'static str, String)>;
 
-/// Bytes that the path of a Unix socket may have.
+/// Longest path of a Unix socket in bytes.
 const MAX_SOCKET_PATH: usize = 107;
-/// Names of labels that metrics use for themselves.
+/// Label names that the daemon's own metrics use.
 const RESERVED_LABELS: [&str; 3] = ["channel", "reader", "bridge"];
-/// Largest number of a CPU or NUMA node that a mask holds.
+/// Largest number of a CPU or NUMA node that fits the kernel's masks.
 const MAX_NUMBER: u64 = 1023;
 
 pub(super) fn daemon(daemon: &DaemonConfig) -> Broken {
@@ -85,7 +85,8 @@ pub(super) fn channel(channel: &ChannelConfig) -> Broken {
     broken
 }
 
-/// Why the client library would not make such a segment. One field at a time, so that it is clear which.
+/// The reason why the client library would refuse such a segment, if it would. The ring is checked first without the
+/// other fields, so that it is clear which field is wrong.
 fn unmakeable(channel: &ChannelConfig) -> Option<(&'static str, String)> {
     let spec = channel.spec();
     let ring =
@@ -111,10 +112,10 @@ fn unmakeable(channel: &ChannelConfig) -> Option<(&'static str, String)> {
     }
 }
 
-/// Within the sizes of rings.
+/// The power of two nearest to `bytes`, within the allowed sizes of rings.
 fn nearest_power_of_two(bytes: u64) -> u64 {
     let above = bytes.clamp(1 << 16, 1 << 34).next_power_of_two();
-    // Three quarters of it lie in the middle between it and the one below.
+    // Three quarters of `above` is the middle between `above` and the next lower power of two.
     if bytes < above / 4 * 3 && above > 1 << 16 { above / 2 } else { above }
 }
 
@@ -125,7 +126,7 @@ fn within(broken: &mut Broken, field: &'static str, value: impl Into<u64>, range
     }
 }
 
-/// Labels are lines in the segment and labels in metrics.
+/// Checks a label. It becomes a line in the segment and a label in metrics.
 fn check_label(key: &str, value: &str) -> Result<(), String> {
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let begins = |c: char| c.is_ascii_alphabetic() || c == '_';

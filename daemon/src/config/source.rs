@@ -1,4 +1,4 @@
-//! Places in a configuration's text: where each section and field stands, and how a mistake is told with its place.
+//! Places in a configuration's text: the position of each section and field, and mistakes with their position.
 
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::fmt;
 use std::ops::Range;
 use toml::de::{DeTable, DeValue};
 
-/// A place in a text; line and column count from 1, columns in characters.
+/// A place in a text. Line and column count from 1; columns are in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Position {
     /// Line.
@@ -15,20 +15,20 @@ pub struct Position {
     pub column: usize,
 }
 
-/// One thing that is wrong, shown as `LINE:COLUMN: section: what`.
+/// One mistake, shown as `LINE:COLUMN: section: what`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// Where.
+    /// The place of the mistake.
     #[serde(flatten)]
     pub position: Position,
-    /// In which section or channel; empty where there is none.
+    /// The section or channel that it is in; empty if there is none.
     pub section: String,
-    /// What, and what to do about it.
+    /// The mistake, and what to do about it.
     pub what: String,
 }
 
 impl Problem {
-    /// The byte at `offset` of `bytes` is not text; all before it is.
+    /// The problem that the byte at `offset` of `bytes` is not UTF-8 text. All bytes before it must be.
     pub(super) fn not_text(bytes: &[u8], offset: usize) -> Self {
         let before = String::from_utf8_lossy(&bytes[..offset]);
         let position = Source::new(&before).position(offset);
@@ -44,12 +44,13 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Where the sections and fields of a file stand, by paths such as `daemon.http` and `channel.2.capacity`.
+/// The positions of a file's sections and fields, by paths such as `daemon.http` and `channel.2.capacity`.
 #[derive(Debug, Clone, Default)]
 pub struct Positions(BTreeMap<String, Position>);
 
 impl Positions {
-    /// The place of what `path` names, or of the nearest thing that holds it and is in the file.
+    /// The position of the field that `path` names. If it is not in the file, the position of the nearest table above
+    /// it that is.
     pub fn find(&self, path: &str) -> Option<Position> {
         let found = self.0.get(path).copied();
         found.or_else(|| path.rsplit_once('.').and_then(|(holder, _)| self.find(holder)))
@@ -72,7 +73,7 @@ impl<'a> Source<'a> {
         Self { text, lines, values: BTreeMap::new() }
     }
 
-    /// Notes where everything in `table` stands.
+    /// Notes the position of each value in `table`.
     pub(super) fn note_table(&mut self, path: &str, table: &DeTable<'_>) {
         for (key, value) in table {
             let path =
@@ -94,7 +95,7 @@ impl<'a> Source<'a> {
         self.values.insert(path, span);
     }
 
-    /// The place of a byte, or of the end for an offset behind it.
+    /// The position of the byte at `offset`; the end of the text for an offset beyond it.
     pub(super) fn position(&self, offset: usize) -> Position {
         let offset = offset.min(self.text.len());
         let line = self.lines.partition_point(|start| *start <= offset);
@@ -108,7 +109,8 @@ impl<'a> Source<'a> {
         Positions(places.collect())
     }
 
-    /// The field below `section` whose value begins at `offset`, if one does; the list's name for an element of a list.
+    /// The field below `section` whose value begins at `offset`, if there is one. For an element of a list, it is the
+    /// field that holds the list.
     pub(super) fn field_at(&self, section: &str, offset: usize) -> Option<&str> {
         let holder = format!("{section}.");
         let below = self.values.range(holder.clone()..).take_while(|(path, _)| path.starts_with(&holder));

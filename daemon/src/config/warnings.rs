@@ -1,8 +1,8 @@
-//! What is legal in a configuration and will be regretted: who may do what, memory that is not there, settings without
-//! effect.
+//! Warnings about settings that are legal but unwise: too wide access, memory that the machine does not have, settings
+//! without effect.
 //!
-//! A warning never keeps a configuration from loading. In particular a user or group that does not exist (yet) is a
-//! warning: it matches nobody until it does, and one missing account must not keep all channels down.
+//! A warning never prevents a configuration from loading. In particular, a user or group that does not exist (yet) is a
+//! warning. It matches nobody until it exists, and one missing account must not keep all channels down.
 
 use super::fields::size_text;
 use super::host::{Host, uid_of};
@@ -12,24 +12,24 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::fmt;
 
-/// Fewer largest messages than this in a ring leave readers little time.
+/// A ring that holds fewer messages of the largest size than this leaves readers little time.
 const FEW_MESSAGES: u64 = 256;
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
-/// Directories in which everybody may make files.
+/// Directories in which every user may make files.
 const SHARED_DIRS: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 
-/// Something legal but unwise.
+/// A setting that is legal but unwise.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Warning {
-    /// Line of the file that it is about, if the configuration came from one.
+    /// Line of the file that it is about, if the configuration came from a file.
     pub line: Option<usize>,
     /// The channel, if it is about one.
     pub channel: Option<String>,
-    /// The field, as `section.field` outside of channels; `bridge.field` for one of the channel's bridges.
+    /// The field. Outside of channels it is `section.field`; for one of the channel's bridges it is `bridge.field`.
     pub field: &'static str,
-    /// What is unwise, and why.
+    /// The problem, and why it is one.
     pub what: String,
-    /// What to write instead.
+    /// The value to write instead.
     pub instead: String,
 }
 
@@ -46,12 +46,12 @@ impl fmt::Display for Warning {
 }
 
 impl Config {
-    /// What will be regretted on this machine, in the order of the file. Reads the user database.
+    /// The warnings for this machine, in the order of the file. Reads the user database, so it may block.
     pub fn warnings(&self) -> Vec<Warning> {
         self.warnings_on(&Host::this())
     }
 
-    /// What would be regretted on `host`.
+    /// The warnings for `host`.
     pub fn warnings_on(&self, host: &Host) -> Vec<Warning> {
         let mut list = List { config: self, warnings: Vec::new() };
         self.warn_of_daemon(&mut list);
@@ -91,7 +91,8 @@ impl Config {
             let what = "allows what nothing here uses, and hides a later slip".to_owned();
             list.section("daemon.http_allow_remote", what, "false");
         }
-        // Who is let in by the socket's group was chosen by somebody who thought about it; "everybody" was not.
+        // If the socket's group may connect, the operator chose that group on purpose, so only an entry `*` is then
+        // reported as shut out.
         let (group, others) = (daemon.socket_mode & 0o020 != 0, daemon.socket_mode & 0o002 != 0);
         let shut_out = |channel: &&ChannelConfig| {
             let mut named = channel.publishers.iter().chain(&channel.subscribers);
@@ -125,7 +126,7 @@ impl Config {
                 format!("{}: a terminal that shows all channels is cut off", limits.requests_per_second);
             list.section("limits.requests_per_second", what, "200");
         }
-        // Attaching takes a request and a confirmation.
+        // To attach takes two requests: one to ask, one to confirm.
         if limits.request_burst < 2 * limits.connections_per_uid.min(101) {
             let what =
                 format!("{}: 100 readers that one user starts at once are cut off", limits.request_burst);
@@ -163,7 +164,8 @@ impl Config {
         }
     }
 
-    /// Of all channels together; told at the last one that makes it too much.
+    /// Warns of the memory of all channels together. The warning is at the channel whose memory makes the sum too
+    /// large.
     fn warn_of_memory(&self, list: &mut List<'_>, host: &Host) {
         let half = host.memory_bytes.map_or(u64::MAX, |bytes| bytes / 2);
         let memlock = host.memlock_bytes.unwrap_or(u64::MAX);

@@ -1,7 +1,8 @@
-//! Stalls as an HdrHistogram interval log (format 1.3, V2 deflate), which the viewers made for that format open.
+//! Stalls as an HdrHistogram interval log (format 1.3, V2 deflate). Viewers for that format can open it.
 //!
-//! One line a CPU and interval, tagged `cpu0`, `cpu1` and so on, times in seconds since the log began, values in
-//! nanoseconds. Each line is handed to the system as soon as it is whole, so a killed run leaves a log that opens.
+//! There is one line for each CPU and interval, tagged `cpu0`, `cpu1` and so on. Times are in seconds since the log
+//! began, values in nanoseconds. Each line is written to the file as soon as it is complete, so the log of a killed run
+//! can still be opened.
 
 use std::{
     fs::File,
@@ -21,10 +22,10 @@ use crate::cpu_list::CpuList;
 /// The column titles that the format puts before the first interval.
 const LEGEND: &str = r#""StartTimestamp","Interval_Length","Interval_Max","Interval_Compressed_Histogram""#;
 
-/// Why the log is incomplete.
+/// The reason why the log is incomplete.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// It could not be created.
+    /// The file could not be created.
     #[error("cannot create the log {path}: {cause}")]
     Create {
         /// The file.
@@ -32,7 +33,7 @@ pub enum LogError {
         /// The system's error.
         cause: io::Error,
     },
-    /// It could not be written on; what is there so far is whole lines but perhaps the last.
+    /// The file could not be written further. All its lines are complete, except perhaps the last.
     #[error("cannot write the log {path}: {cause}; is the disk full?")]
     Write {
         /// The file.
@@ -50,10 +51,10 @@ pub struct Log {
 }
 
 impl Log {
-    /// Creates the file, or empties it, and writes the header: it begins now.
+    /// Creates the file, or empties it, and writes the header. The log begins now.
     ///
     /// # Errors
-    /// [`LogError`] when it cannot be created or written.
+    /// [`LogError`] if the file cannot be created or written.
     pub fn create(path: &Path, cpus: &CpuList, threshold_ns: u64) -> Result<Self, LogError> {
         let file = File::create(path).map_err(|cause| LogError::Create { path: path.to_owned(), cause })?;
         let mut log = Self {
@@ -78,7 +79,7 @@ impl Log {
     /// Adds the stalls of one interval, which began `begun` after the log and lasted `length`.
     ///
     /// # Errors
-    /// [`LogError::Write`].
+    /// [`LogError::Write`] if the file cannot be written.
     pub fn write(
         &mut self,
         begun: Duration,
@@ -88,7 +89,7 @@ impl Log {
         for (cpu, stalls) in stalls {
             let tag = format!("cpu{cpu}");
             let tag = Tag::new(&tag).expect("a tag without comma, space or line end");
-            // A builder without settings writes nothing of its own, so it can be made anew each time.
+            // A builder without settings writes no header, so a new one can be made each time.
             let written = IntervalLogWriterBuilder::new()
                 .begin_log_with(&mut self.file, &mut self.serializer)
                 .map_err(IntervalLogWriterError::IoError)
@@ -137,7 +138,7 @@ mod tests {
         log.write(Duration::ZERO, second, &[(0, Stalls::none()), (3, stalls.clone())]).expect("written");
         log.write(second, second, &[(3, stalls.clone())]).expect("written");
 
-        // Read while the log is still open: whatever was written must be there already.
+        // The file is read while the log is still open: all that was written must be there already.
         let bytes = std::fs::read(&path).expect("the log");
         let mut read = Vec::new();
         for entry in IntervalLogIterator::new(&bytes) {
@@ -166,7 +167,7 @@ mod tests {
         assert!(matches!(log, Err(LogError::Create { .. })));
     }
 
-    /// Plain base 64 with padding, enough to read the log without another dependency.
+    /// Decodes plain base 64 with padding. It is enough to read the log without another dependency.
     fn base64_decode(text: &str) -> Vec<u8> {
         let six_bits = |symbol: u8| match symbol {
             b'A'..=b'Z' => symbol - b'A',

@@ -1,11 +1,11 @@
-//! The machine's own stalls: on each chosen CPU one thread reads the clock back to back, and whatever keeps it from
-//! doing so for longer than a threshold is recorded.
+//! The machine's own stalls. On each chosen CPU one thread reads the clock back to back, and each gap between two
+//! readings that is longer than a threshold is recorded.
 //!
-//! No program can do better on that CPU than these threads, so what they see is the floor under every latency here.
-//! A gap says that the CPU was away, not who took it; `perf` and `shmcast doctor` find the cause. The measuring loop
-//! makes no system call and allocates nothing: it locks one of two histograms, and only when it has a gap to record.
-//! It still disturbs itself when the caller of [`Recorder::drain`] runs on a measured CPU, and says so honestly: that
-//! wake-up is a stall like any other. Printing is the caller's.
+//! No program on that CPU can do better than these threads, so the stalls that they see are a lower bound of every
+//! program's worst latency there. A gap shows that the thread did not have the CPU, but not the cause; `perf` and
+//! `shmcast doctor` find it. The measuring loop makes no system call and allocates nothing. It locks one of two
+//! histograms, and only when it has a gap to record. If the caller of [`Recorder::drain`] runs on a measured CPU, its
+//! wake-ups disturb the measurement, and are recorded as stalls like any other. Printing is left to the caller.
 
 mod log;
 mod steal;
@@ -34,22 +34,22 @@ use nix::{
 
 use crate::cpu_list::CpuList;
 
-/// Longer gaps are recorded as this long: an hour.
+/// The longest stall that is recorded: an hour. Longer gaps are recorded with this length.
 pub const MAX_STALL_NS: u64 = 3_600_000_000_000;
 
-/// Values are kept to three significant digits, so within 0.1 %.
+/// Digits to which the histograms keep values: three, so values are exact within 0.1 %.
 const SIGNIFICANT_DIGITS: u8 = 3;
 
-/// A thread that cannot be told to stop must not run for ever, so the flag is read once in this many clock readings.
+/// Clock readings between two checks of the flag `stop`.
 const READINGS_PER_CHECK: u32 = 64;
 
-/// Why recording cannot begin.
+/// The reason why recording cannot begin.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// No CPU to measure.
+    /// There is no CPU to measure.
     #[error("no CPU to measure; name some with --cpu, such as --cpu 0,2-3")]
     NoCpu,
-    /// This process may not run on a CPU it was asked to measure.
+    /// This process may not run on a CPU that it was asked to measure.
     #[error(
         "CPU {cpu} is not among those this process may use, {allowed}; choose from these or widen them with taskset"
     )]
@@ -59,13 +59,13 @@ pub enum StartError {
         /// The CPUs of this process.
         allowed: CpuList,
     },
-    /// The kernel would not say which CPUs this process may use.
+    /// The kernel does not say which CPUs this process may use.
     #[error("cannot read the CPUs of this process: {0}")]
     Affinity(Errno),
     /// A thread could not be started.
     #[error("cannot start a thread for CPU {cpu}: {cause}; check the limit on processes (ulimit -u)")]
     Thread {
-        /// The CPU it was for.
+        /// The CPU that it was for.
         cpu: usize,
         /// The system's error.
         cause: io::Error,
@@ -73,17 +73,17 @@ pub enum StartError {
     /// A thread could not be pinned.
     #[error("cannot pin a thread to CPU {cpu}: {cause}; is it online?")]
     Pin {
-        /// The CPU it was for.
+        /// The CPU that it was for.
         cpu: usize,
-        /// What the kernel said.
+        /// The kernel's error.
         cause: Errno,
     },
 }
 
-/// The CPUs this process may run on.
+/// The CPUs that this process may run on.
 ///
 /// # Errors
-/// [`StartError::Affinity`] when the kernel will not say.
+/// [`StartError::Affinity`] if the kernel does not say.
 pub fn allowed_cpus() -> Result<CpuList, StartError> {
     let set = sched_getaffinity(Pid::from_raw(0)).map_err(StartError::Affinity)?;
     Ok((0..CpuSet::count()).filter(|&cpu| set.is_set(cpu).unwrap_or(false)).collect())
@@ -92,16 +92,16 @@ pub fn allowed_cpus() -> Result<CpuList, StartError> {
 /// The stalls of one CPU over some time.
 #[derive(Debug, Clone)]
 pub struct Stalls {
-    /// Their lengths in nanoseconds, to 0.1 %.
+    /// Their lengths in nanoseconds, exact within 0.1 %.
     pub histogram: Histogram<u64>,
-    /// Their lengths in nanoseconds, added up exactly.
+    /// The exact sum of their lengths in nanoseconds.
     pub sum_ns: u64,
-    /// The longest in nanoseconds, exactly.
+    /// The exact length of the longest in nanoseconds.
     pub max_ns: u64,
 }
 
 impl Stalls {
-    /// None yet. Allocates about 260 KiB and touches all of it, so that recording takes no page fault.
+    /// A record without stalls. Allocates about 260 KiB and touches all of it, so that recording takes no page fault.
     #[must_use]
     pub fn none() -> Self {
         let mut histogram = Histogram::new_with_bounds(1, MAX_STALL_NS, SIGNIFICANT_DIGITS)
@@ -110,20 +110,21 @@ impl Stalls {
         Self { histogram, sum_ns: 0, max_ns: 0 }
     }
 
-    /// How many there were.
+    /// The number of stalls.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }
 
-    /// The length that a share of `quantile` (0.0 to 1.0) did not exceed, in nanoseconds; 0 when there were none.
+    /// The length in nanoseconds that a share of `quantile` (0.0 to 1.0) of the stalls did not exceed. 0 if there were
+    /// none.
     #[must_use]
     pub fn quantile_ns(&self, quantile: f64) -> u64 {
-        // The histogram names the top of a bucket, which may lie above anything that happened.
+        // The histogram gives the top of a bucket, which may be longer than the longest stall.
         self.histogram.value_at_quantile(quantile).min(self.max_ns)
     }
 
-    /// Adds those of `other`.
+    /// Adds the stalls of `other`.
     pub fn add(&mut self, other: &Self) {
         self.histogram.add(&other.histogram).expect("both histograms have the same bounds");
         self.sum_ns += other.sum_ns;
@@ -143,7 +144,7 @@ impl Stalls {
     }
 }
 
-/// Two tallies, so that one can be read out at leisure while the other is written.
+/// Two tallies: one is read out while the other is written.
 #[derive(Debug)]
 struct Shared {
     tallies: [Mutex<Stalls>; 2],
@@ -157,7 +158,7 @@ impl Shared {
         Self { tallies, active: AtomicUsize::new(0), stop: AtomicBool::new(false) }
     }
 
-    /// A panic while holding the lock leaves counters that are still counters.
+    /// A poisoned lock is used: whatever a panic interrupted, the counters are still counters.
     fn lock(&self, index: usize) -> MutexGuard<'_, Stalls> {
         self.tallies[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -170,7 +171,7 @@ struct Worker {
     thread: JoinHandle<Watched>,
 }
 
-/// What a measuring thread did in all.
+/// The whole run of a measuring thread.
 #[derive(Debug, Clone, Copy)]
 struct Watched {
     elapsed: Duration,
@@ -178,32 +179,34 @@ struct Watched {
     preemptions: Option<u64>,
 }
 
-/// What one CPU showed in all.
+/// The results of one CPU over the whole run.
 #[derive(Debug, Clone)]
 pub struct CpuRecord {
     /// Its number.
     pub cpu: usize,
-    /// How long it was watched.
+    /// The time for which it was watched.
     pub watched: Duration,
-    /// How often the clock was read in that time.
+    /// The number of clock readings in that time.
     pub readings: u64,
-    /// How often another task was put in its place; None where the kernel would not say.
+    /// How often the kernel took the measuring thread off the CPU to run another task; `None` if the kernel does not
+    /// say.
     pub preemptions: Option<u64>,
-    /// The stalls not yet drained.
+    /// The stalls that have not been drained yet.
     pub rest: Stalls,
 }
 
-/// Threads that watch one CPU each until [`finish`](Recorder::finish); dropping it stops them too.
+/// Threads that watch one CPU each until [`finish`](Recorder::finish). Dropping the recorder stops them too, without
+/// waiting for them.
 #[derive(Debug)]
 pub struct Recorder {
     workers: Vec<Worker>,
 }
 
 impl Recorder {
-    /// Starts one busy thread on each of `cpus` that records every gap of more than `threshold_ns`.
+    /// Starts one busy thread on each of `cpus`. It records every gap of more than `threshold_ns` nanoseconds.
     ///
     /// # Errors
-    /// [`StartError`]; threads already started are stopped again.
+    /// [`StartError`]. Threads that have been started already are stopped again.
     pub fn start(cpus: &CpuList, threshold_ns: u64) -> Result<Self, StartError> {
         let allowed = allowed_cpus()?;
         if cpus.is_empty() {
@@ -220,7 +223,7 @@ impl Recorder {
             let thread = std::thread::Builder::new()
                 .name(format!("hiccups-{cpu}"))
                 .spawn(move || {
-                    // Whoever started this thread may have given up on it; then `stop` is set too.
+                    // The thread that started this one may have given up on it. Then it has also set `stop`.
                     let _ = report.send(pin(cpu));
                     watch(&its, threshold_ns)
                 })
@@ -234,13 +237,13 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// Takes what was recorded since the last time, one entry a CPU. Copies some 260 KiB a CPU; does not stop the
-    /// measuring threads.
+    /// Takes the stalls that were recorded since the last call, one entry for each CPU. Copies some 260 KiB for each
+    /// CPU. Does not stop the measuring threads.
     pub fn drain(&self) -> Vec<(usize, Stalls)> {
         let drain = |worker: &Worker| {
             let shared = &worker.shared;
-            // The flip only steers the thread to the other tally; the lock is what orders the data. A thread that
-            // read the old index before it may still record there afterwards, and that is drained two flips later.
+            // The flip only directs the thread to the other tally; the lock orders the data. A thread that read the old
+            // index before the flip may still record there afterwards. That record is drained two flips later.
             let old = shared.active.fetch_xor(1, Ordering::Relaxed);
             let mut tally = shared.lock(old);
             let stalls = tally.clone();
@@ -250,7 +253,7 @@ impl Recorder {
         self.workers.iter().map(drain).collect()
     }
 
-    /// Stops all threads and takes what is left, one entry a CPU.
+    /// Stops all threads, waits for them, and takes the remaining stalls, one entry for each CPU.
     #[must_use]
     pub fn finish(mut self) -> Vec<CpuRecord> {
         self.stop();
@@ -296,7 +299,7 @@ fn watch(shared: &Shared, threshold_ns: u64) -> Watched {
     while !shared.stop.load(Ordering::Relaxed) {
         for _ in 0..READINGS_PER_CHECK {
             let now = Instant::now();
-            // 64 bits of nanoseconds last five centuries.
+            // The conversion cannot overflow: 64 bits of nanoseconds last five centuries.
             let gap_ns = now.duration_since(last).as_nanos() as u64;
             last = now;
             if gap_ns > threshold_ns {
@@ -313,7 +316,7 @@ fn watch(shared: &Shared, threshold_ns: u64) -> Watched {
     }
 }
 
-/// How often this thread was taken off its CPU although it wanted to go on.
+/// How often the kernel took this thread off its CPU although it was ready to run. `None` if the kernel does not say.
 fn involuntary_switches() -> Option<u64> {
     let usage = getrusage(UsageWho::RUSAGE_THREAD).ok()?;
     u64::try_from(usage.involuntary_context_switches()).ok()
@@ -325,9 +328,10 @@ mod tests {
 
     #[test]
     fn a_stall_lost_between_two_drains() {
-        // With a threshold of 0 every reading that moved the clock is a stall: enough of them to race with the drains.
+        // With a threshold of 0, every reading at which the clock has advanced is a stall. These are enough to race
+        // with the drains.
         let cpus: CpuList = allowed_cpus().expect("affinity").iter().take(1).collect();
-        // An even and an odd number of drains, so that either tally is the last one in use.
+        // An even and an odd number of drains, so that each tally is once the last one in use.
         for drains in [50, 51] {
             let recorder = Recorder::start(&cpus, 0).expect("an allowed CPU");
             let mut all = Stalls::none();
@@ -338,7 +342,7 @@ mod tests {
             }
             let records = recorder.finish();
             all.add(&records[0].rest);
-            // The gaps follow one another without a hole, so together they are the time watched, to the nanosecond.
+            // The gaps follow one another without a hole, so their sum is the time watched, to the nanosecond.
             assert_eq!(u128::from(all.sum_ns), records[0].watched.as_nanos());
             assert!(all.count() <= records[0].readings);
             assert!(all.count() > 0);

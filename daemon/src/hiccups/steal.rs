@@ -1,10 +1,11 @@
-//! How much time the hypervisor has taken from each CPU, which explains stalls that nothing in the guest caused.
+//! The time that the hypervisor has taken from each CPU. It explains stalls that nothing in the guest caused.
 
 use std::collections::BTreeMap;
 
 use nix::unistd::{SysconfVar, sysconf};
 
-/// Stolen nanoseconds since boot by CPU, to a tick (10 ms as a rule). Empty where /proc/stat does not tell.
+/// Stolen nanoseconds since boot by CPU, with the resolution of a tick (usually 10 ms). Empty if /proc/stat does not
+/// give them.
 #[must_use]
 pub fn steal_ns_by_cpu() -> BTreeMap<usize, u64> {
     let ticks_a_second = sysconf(SysconfVar::CLK_TCK).ok().flatten();
@@ -22,7 +23,7 @@ fn parse(stat: &str, ns_a_tick: u64) -> BTreeMap<usize, u64> {
     let steal = |line: &str| {
         let mut fields = line.strip_prefix("cpu")?.split(' ');
         let cpu = fields.next()?.parse().ok()?;
-        // user nice system idle iowait irq softirq steal
+        // The fields are: user nice system idle iowait irq softirq steal.
         let ticks: u64 = fields.nth(7)?.parse().ok()?;
         Some((cpu, ticks.saturating_mul(ns_a_tick)))
     };

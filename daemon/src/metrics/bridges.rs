@@ -1,5 +1,5 @@
-//! The bridges' figures as Prometheus reads them: what was sent, received, repaired, lost, dropped and refused, by line,
-//! server and reason.
+//! The bridges' figures for Prometheus: messages and packets sent, received, repaired, lost, dropped and refused, by
+//! line, server and reason.
 
 use super::text::Text;
 use crate::server::bridges::{BridgeFigures, Counted};
@@ -7,7 +7,7 @@ use shmcast_bridge::proto::counters::Histogram;
 use shmcast_bridge::spec::BridgeSpec;
 use shmcast_bridge::status::{LineStatus, ReceiveCounters, RepairCounters, SendCounters, ServerStatus};
 
-/// Where buckets end, as exponents of two in nanoseconds: 256 ns to 17 s.
+/// The ends of the buckets, as exponents of two in nanoseconds: 256 ns to 17 s.
 const EXPONENTS: [u32; 19] = [8, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 24, 26, 28, 30, 34];
 
 /// All families of all bridges.
@@ -27,7 +27,7 @@ pub(super) fn render(text: &mut Text, bridges: &[BridgeFigures]) {
     servers(text, bridges);
 }
 
-/// What is shown of some counters.
+/// Reads one figure from a set of counters.
 type Figure<C> = fn(&C) -> u64;
 type Sends = Figure<SendCounters>;
 type Repairs = Figure<RepairCounters>;
@@ -199,7 +199,7 @@ fn receivers(text: &mut Text, bridges: &[BridgeFigures]) {
 
 fn cumulative(histogram: &Histogram) -> impl Iterator<Item = (f64, u64)> {
     EXPONENTS.into_iter().map(|exponent| {
-        // Steps end right before powers of two, so each lies on one side of an end.
+        // Steps end right before powers of two, so no step lies on both sides of a bucket's end.
         let end_ns = 1u64 << exponent;
         let below = histogram.steps().take_while(|(limit_ns, _)| *limit_ns < end_ns);
         (end_ns as f64 / 1e9, below.map(|(_, count)| count).sum())
@@ -230,7 +230,7 @@ fn lines(text: &mut Text, bridges: &[BridgeFigures]) {
     }
 }
 
-/// The lines as they were configured; those of unicast leases come after them.
+/// The names of the lines: first the configured ones, then one for each server of unicast leases.
 fn line_names(spec: &BridgeSpec) -> Vec<String> {
     let unicast = spec.receive.iter().filter(|receive| receive.unicast).flat_map(|receive| &receive.servers);
     let groups = spec.lines.iter().enumerate().map(|(index, line)| format!("{index}:{}", line.group));

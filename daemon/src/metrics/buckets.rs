@@ -1,44 +1,45 @@
-//! Latency histograms as Prometheus wants them: a few buckets, counted up from the fine ones of the reader pages.
+//! Latency histograms for Prometheus: a few coarse buckets, summed from the fine ones of the reader pages.
 
 use shmcast::hosting::{BUCKETS, bucket_limit_ns};
 
-/// Where buckets end, in nanoseconds, as exponents of two: so each holds whole buckets of the reader page, and the
-/// coarse counts are as exact as the fine ones. 64 ns to 1 ms by twos, to 1 s by fours.
+/// The ends of the buckets in nanoseconds, as exponents of two. So each bucket holds whole buckets of the reader page,
+/// and the coarse counts are as exact as the fine ones. They go from 64 ns to 1 ms in factors of two, then to 1 s in
+/// factors of four.
 const EXPONENTS: [u32; 20] = [6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 22, 24, 26, 28, 30];
 
 /// A histogram of latencies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Latencies {
-    /// Counts of the fine buckets.
+    /// Counts of the fine buckets, as in a reader page.
     fine: Box<[u64]>,
 }
 
 impl Latencies {
-    /// None.
+    /// A histogram without latencies.
     pub(super) fn none() -> Self {
         Self { fine: vec![0; BUCKETS].into() }
     }
 
-    /// Adds counts as a reader page has them. They are its reader's claim, so sums stop at the largest number instead
-    /// of wrapping.
+    /// Adds the counts of a reader page. They are claims of that reader, so sums saturate instead of wrapping.
     pub(super) fn add(&mut self, fine: &[u64]) {
         for (sum, count) in self.fine.iter_mut().zip(fine) {
             *sum = sum.saturating_add(*count);
         }
     }
 
-    /// How many there are.
+    /// The number of latencies.
     pub(super) fn count(&self) -> u64 {
         self.fine.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
-    /// All of them added up, in seconds, each as the upper end of its fine bucket: up to 6.25 % high.
+    /// The sum of all latencies in seconds. Each is taken as the upper end of its fine bucket, so the sum is up to 6.25
+    /// % too high.
     pub(super) fn sum_seconds(&self) -> f64 {
         let ns = |(bucket, count): (usize, &u64)| bucket_limit_ns(bucket) as f64 * *count as f64;
         self.fine.iter().enumerate().map(ns).sum::<f64>() / 1e9
     }
 
-    /// Upper ends in seconds, with the count of all latencies up to there.
+    /// The upper ends of the buckets in seconds, each with the count of all latencies up to that end.
     pub(super) fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> {
         let mut fine = self.fine.iter().enumerate().peekable();
         let mut sum = 0u64;

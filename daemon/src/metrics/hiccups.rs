@@ -1,21 +1,21 @@
-//! How late the daemon's own event loop runs its timers: a cheap look at whether the host gives it the CPU.
+//! The delay of the timers of the daemon's own event loop. It shows cheaply whether the host gives the daemon the CPU.
 //!
-//! Ten looks a second, and none of them on a CPU that anybody measures; for the stalls that readers see there is
+//! The delay is measured ten times a second, wherever the event loop runs. For the stalls that readers see, use
 //! `shmcast hiccups`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Time between two looks.
+/// Time between two measurements.
 const PERIOD: Duration = Duration::from_millis(100);
-/// Ends of the buckets in milliseconds. Timers are told in whole milliseconds, so less says nothing.
+/// Ends of the buckets in milliseconds. Timers are set in whole milliseconds, so smaller ends would show nothing.
 const ENDS_MS: [u64; 8] = [2, 5, 10, 20, 50, 100, 500, 2000];
 
-/// Delays of the event loop, counted.
+/// A histogram of the event loop's delays.
 #[derive(Debug, Default)]
 pub struct Hiccups {
-    /// By bucket, the last for what is beyond all ends.
+    /// Counts by bucket. The last one is for delays beyond all ends.
     counts: [AtomicU64; ENDS_MS.len() + 1],
     sum_us: AtomicU64,
 }
@@ -27,7 +27,7 @@ impl Hiccups {
         self.sum_us.fetch_add(u64::try_from(late.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Upper ends in seconds, with the count of all delays up to there.
+    /// The upper ends of the buckets in seconds, each with the count of all delays up to that end.
     pub(super) fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> {
         let mut sum = 0;
         ENDS_MS.iter().zip(&self.counts).map(move |(end, count)| {
@@ -45,7 +45,7 @@ impl Hiccups {
     }
 }
 
-/// Looks for ever.
+/// Measures the delay for ever.
 pub(super) async fn watch(hiccups: Arc<Hiccups>) {
     loop {
         let due = Instant::now() + PERIOD;

@@ -1,7 +1,7 @@
-//! A small HTTP server for a few local readers: GET and HEAD of three paths, one request a connection.
+//! A small HTTP server for a few local clients: GET and HEAD of three paths, one request a connection.
 //!
-//! Nobody can keep it from anybody else: a connection lives for seconds, whatever it does; when there are too many the
-//! oldest gives way; requests are small, bodies unread; and answers are made at most ten times a second.
+//! No client can block it for the others. A connection lives for ten seconds at most. If there are too many, the oldest
+//! is closed. Requests are small, and their bodies are not read. Each answer is made at most ten times a second.
 
 use super::{Hiccups, Snapshot, render};
 use crate::server::Shared;
@@ -20,13 +20,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
-/// Connections at a time; one more ends the oldest.
+/// Connections at a time. One more closes the oldest.
 const MAX_CONNECTIONS: usize = 64;
-/// How long a connection may take in all.
+/// Time limit of a whole connection.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Largest head of a request in bytes.
 const MAX_HEAD: usize = 16 << 10;
-/// An answer younger than this is given again.
+/// An answer younger than this is sent again instead of being made anew.
 const FRESH: Duration = Duration::from_millis(100);
 
 struct Server {
@@ -70,7 +70,7 @@ async fn converse(stream: TcpStream, server: Arc<Server>) {
         .serve_connection(TokioIo::new(stream), answer);
     match timeout(PATIENCE, connection).await {
         Ok(Ok(())) => {}
-        // Others' bad manners are theirs to look into.
+        // A client's error is for the client's operator, so it is not logged above the level of debugging.
         Ok(Err(e)) => tracing::debug!("HTTP: {e}"),
         Err(_) => tracing::debug!("HTTP: too slow, cut off"),
     }
@@ -114,7 +114,7 @@ fn respond(status: StatusCode, content_type: &'static str, body: Bytes) -> Respo
     response
 }
 
-/// What was made a moment ago, or anew.
+/// The kept answer if it is younger than [`FRESH`], else a new one.
 fn fresh(kept: &Mutex<Option<(Instant, Bytes)>>, make: impl FnOnce() -> String) -> Bytes {
     let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
     match &*kept {

@@ -1,8 +1,8 @@
-//! What the daemon tells Prometheus and other programs over HTTP: `/metrics`, `/healthz` and `/channels.json`.
+//! The daemon's HTTP server for Prometheus and other programs: `/metrics`, `/healthz` and `/channels.json`.
 //!
-//! Everything is looked up when it is asked for, from the registry and the reader pages: nothing is counted twice, and
-//! nobody who is measured takes part in it. It relies on the event loop of the daemon, and never holds it for longer
-//! than one look at the channels.
+//! All figures are read from the registry and the reader pages at the time of a request. So no figure is counted twice,
+//! and measured programs do no work for it. The server runs on the daemon's event loop, and never blocks it for longer
+//! than one look at the channels takes.
 
 use crate::server::Shared;
 use anyhow::{Context, Result};
@@ -21,10 +21,10 @@ pub use hiccups::Hiccups;
 pub use snapshot::{ChannelFigures, MAX_READERS, OTHERS, ReaderFigures, Snapshot};
 pub use text::render;
 
-/// Listens at `address` and serves metrics from now on. Port 0 takes a free one; the log says which.
+/// Listens at `address` and serves metrics from now on. Port 0 stands for any free port; the log says which.
 ///
 /// # Errors
-/// When nobody can listen there.
+/// If it cannot listen at `address`.
 pub async fn spawn(address: SocketAddr, shared: Arc<Shared>) -> Result<()> {
     let listener = TcpListener::bind(address)
         .await

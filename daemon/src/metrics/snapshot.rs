@@ -1,4 +1,4 @@
-//! The figures of one moment, as they are shown: plain data, gathered in one look at the registry.
+//! The figures at one moment, in the form in which they are shown: plain data, gathered in one look at the registry.
 
 use super::Hiccups;
 use super::buckets::Latencies;
@@ -11,13 +11,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// Readers of one channel that are shown one by one, those attached longest; the rest is summed under [`OTHERS`]. So a
-/// channel never has more than this and one times the series of a reader, whoever attaches.
+/// Number of readers of one channel that are shown one by one: those that have been attached longest. The rest is
+/// summed under [`OTHERS`]. So a channel never has more than `MAX_READERS` + 1 times the series of a reader, however
+/// many attach.
 pub const MAX_READERS: usize = 128;
-/// The name under which the readers beyond [`MAX_READERS`] are shown together.
+/// The name of the sum of the readers beyond [`MAX_READERS`].
 pub const OTHERS: &str = "other";
 
-/// Everything that is shown.
+/// All figures that are shown.
 #[derive(Debug)]
 pub struct Snapshot {
     /// All channels, in order of their names.
@@ -26,43 +27,44 @@ pub struct Snapshot {
     pub bridges: Vec<BridgeFigures>,
     /// How often each refusal was given.
     pub refusals: HashMap<Refusal, u64>,
-    /// When the daemon started.
+    /// The time at which the daemon started.
     pub started: SystemTime,
-    /// Delays of its event loop.
+    /// Delays of the daemon's event loop.
     pub hiccups: Arc<Hiccups>,
 }
 
-/// A channel.
+/// The figures of a channel.
 #[derive(Debug)]
 pub struct ChannelFigures {
     /// The channel, without its readers.
     pub status: ChannelStatus,
-    /// How many readers it has.
+    /// The number of its readers that tools show.
     pub reader_count: usize,
-    /// Its readers, at most [`MAX_READERS`] and one.
+    /// Its readers, at most [`MAX_READERS`] and one sum of the rest.
     pub readers: Vec<ReaderFigures>,
 }
 
-/// A reader, or several summed. All but the name is the readers' own word.
+/// The figures of a reader, or of several summed. The kernel gives the name; all else is the reader's own claim.
 #[derive(Debug)]
 pub struct ReaderFigures {
-    /// Its process id; with `/2`, `/3` and so on where one process reads a channel several times; or [`OTHERS`].
+    /// Its process id, with `/2`, `/3` and so on if one process reads a channel several times; or [`OTHERS`].
     pub reader: String,
-    /// Its command; empty where it is not known.
+    /// Its command; empty if it is not known.
     pub command: String,
-    /// Messages published that it has not read; of several, the most.
+    /// Messages published that it has not read. For several readers, the largest of their lags.
     pub lag: u64,
     /// Messages received.
     pub received: u64,
-    /// Times overtaken.
+    /// Number of times that the publisher overtook it.
     pub lapped: u64,
-    /// Messages missed.
+    /// Messages that it missed.
     pub missed: u64,
     pub(super) latencies: Latencies,
 }
 
 impl Snapshot {
-    /// Looks now. Reads a page of 4 KiB for each reader: some milliseconds with hundreds of them.
+    /// Takes a snapshot now. Reads a page of 4 KiB for each reader, which takes some milliseconds with hundreds of
+    /// them.
     pub fn take(shared: &Shared, hiccups: Arc<Hiccups>) -> Self {
         let measured = shared.registry().measure();
         Self {
@@ -78,7 +80,7 @@ impl Snapshot {
 }
 
 impl ChannelFigures {
-    /// Names the readers, and sums those beyond the limit.
+    /// Names the readers of a channel, and sums those beyond the limit.
     pub fn of(measured: Measured) -> Self {
         let Measured { status, readers } = measured;
         let next = status.next_sequence;
@@ -102,9 +104,9 @@ impl ChannelFigures {
     }
 }
 
-/// No two readers of a channel have the same name: Prometheus would refuse all metrics.
+/// A name that no other reader of the channel has: with two equal series, Prometheus would refuse all metrics.
 fn name(process: &Process, seen: &mut HashMap<u32, u32>) -> String {
-    // 0 is a process in a namespace that we cannot see.
+    // 0 stands for a process in a PID namespace that we cannot see.
     let pid = process.pid.unwrap_or(0);
     let times = seen.entry(pid).or_default();
     *times += 1;

@@ -1,8 +1,8 @@
-//! Figures as Prometheus reads them: the text format, version 0.0.4
+//! The figures in Prometheus's text format, version 0.0.4
 //! (<https://prometheus.io/docs/instrumenting/exposition_formats/>).
 //!
-//! Written by hand because everything here is a snapshot: libraries for this keep counters of their own, or speak
-//! OpenMetrics, in which `promtool check metrics` finds no help for counters.
+//! It is written by hand because the figures are a snapshot. Libraries for this format keep counters of their own, or
+//! write OpenMetrics, in which `promtool check metrics` finds no help for counters.
 
 use super::bridges;
 use super::snapshot::{ChannelFigures, ReaderFigures, Snapshot};
@@ -89,7 +89,8 @@ fn channels(text: &mut Text, channels: &[ChannelFigures]) {
     }
 }
 
-/// `[a-zA-Z_][a-zA-Z0-9_]*`, and not of those that begin with two underscores, which are Prometheus's own.
+/// Whether `key` matches `[a-zA-Z_][a-zA-Z0-9_]*` and does not begin with two underscores, which Prometheus keeps for
+/// itself.
 fn is_label(key: &str) -> bool {
     let is_word = key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     is_word && !key.starts_with("__") && key.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
@@ -132,7 +133,8 @@ fn readers(text: &mut Text, channels: &[ChannelFigures]) {
     let help = "From publish to receipt, as far as readers record it. The sum is up to 6.25 % high.";
     text.family(name, "histogram", help);
     for (channel, reader) in all() {
-        // A reader that records nothing has no latency, which is not the same as none so far.
+        // A reader that records no latencies gets no series. A series of zeros would say that it records them and had
+        // none yet.
         let count = reader.latencies.count();
         if count > 0 {
             let labels = [("channel", channel), ("reader", reader.reader.as_str())];

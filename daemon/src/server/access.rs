@@ -1,8 +1,8 @@
-//! Identities: which user a program runs as, by the kernel's word, which names the user database gives that user, and whether a
-//! channel's lists contain one of them.
+//! Identities. The kernel says which user a program runs as; the user database says which names that user has. An
+//! identity is then compared with a channel's lists.
 //!
-//! The user database may be a server on the network. It is asked on threads of its own, for a limited time, once a minute for
-//! each user at most; comparing a program with a list asks nobody.
+//! The user database may be a server on the network. Look-ups run on other threads, the wait for them is limited, and
+//! each user is looked up at most once a minute. Comparing a program with a list makes no look-up.
 
 use crate::config::Principal;
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
@@ -19,31 +19,31 @@ use tokio::time::timeout;
 
 /// How long a program waits for its names. After that it counts as a user without names.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long an answer of the user database is believed.
+/// How long an answer of the user database is used.
 const FRESH: Duration = Duration::from_secs(60);
-/// How long a failure of the user database stands before it is asked again.
+/// How long after a failure the user database is not asked again.
 const FAILED_FOR: Duration = Duration::from_secs(5);
-/// Look-ups at a time. One that hangs keeps its thread.
+/// Look-ups that run at a time. A look-up that hangs keeps its thread.
 const LOOK_UPS: usize = 4;
-/// Users whose names are kept.
+/// Largest number of users whose names are kept.
 const MAX_USERS: usize = 4096;
 
 /// The names that the user database gives a user.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Names {
-    /// The user's name; `None` for a number without one. Of several names of one number, the first in the database.
+    /// The user's name; `None` for a uid without one. If a uid has several names, the first in the database.
     pub user: Option<String>,
-    /// The groups: the effective one, and those that the database gives the user.
+    /// The groups: the effective group, and those that the database gives the user.
     pub groups: Vec<String>,
 }
 
-/// Asks the user database for the names of user `uid` whose effective group is `gid`. May take any time.
+/// Asks the user database for the names of user `uid` whose effective group is `gid`. May block for any time.
 type LookUp = fn(uid: u32, gid: u32) -> io::Result<Names>;
 
 /// The answer of the user database: `None` when it failed.
 type Answer = Option<Arc<Names>>;
 
-/// The names of the users who have connected of late.
+/// The names of the users who have connected recently.
 #[derive(Debug)]
 pub struct Access {
     /// The user that this daemon runs as.
@@ -61,7 +61,8 @@ struct Asked {
 }
 
 impl Asked {
-    /// Whether this is good enough for another program of the user: still under way, or answered a short while ago.
+    /// Whether another program of the user can use this question: it is still under way, or was answered a short while
+    /// ago.
     fn is_fresh(&self) -> bool {
         match &*self.answer.borrow() {
             None => self.answer.has_changed().is_ok(),
@@ -72,7 +73,7 @@ impl Asked {
 }
 
 impl Access {
-    /// No user is known yet.
+    /// An `Access` that knows no user yet.
     pub fn new(daemon_uid: u32) -> Self {
         Self::with(daemon_uid, look_up)
     }
@@ -86,8 +87,8 @@ impl Access {
         uid == 0 || uid == self.daemon_uid
     }
 
-    /// Finds out who `peer` is. Waits up to two seconds for the user database, and never for users whose names decide nothing.
-    /// Must be called on the event loop's runtime.
+    /// Identifies `peer`. Waits up to two seconds for the user database; a privileged user's names decide nothing and
+    /// are not looked up. Must be called on the event loop's runtime.
     pub async fn identify(&self, peer: Peer) -> Identity {
         let names = match self.is_privileged(peer.uid) {
             true => Some(Arc::default()),
@@ -114,7 +115,7 @@ impl Access {
         answered.ok()?.ok()?.clone().flatten()
     }
 
-    /// Has a thread ask the user database.
+    /// Starts a look-up on another thread.
     fn ask(&self, uid: u32, gid: u32) -> Asked {
         let (tell, answer) = watch::channel(None);
         let (turns, look_up) = (Arc::clone(&self.turns), self.look_up);
@@ -146,7 +147,7 @@ fn look_up(uid: u32, gid: u32) -> io::Result<Names> {
     groups.dedup();
     let mut names = Names { user, groups: Vec::new() };
     for gid in groups {
-        // A number without a name is in no list.
+        // A group without a name cannot be in a list.
         names.groups.extend(Group::from_gid(Gid::from_raw(gid))?.map(|group| group.name));
     }
     Ok(names)
@@ -155,20 +156,21 @@ fn look_up(uid: u32, gid: u32) -> io::Result<Names> {
 /// A program at the other end of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// Process id; 0 when it lives in a namespace that we cannot see.
+    /// Process id; 0 if the process is in a PID namespace that we cannot see.
     pub pid: u32,
     /// Effective user.
     pub uid: u32,
     /// Effective group.
     pub gid: u32,
-    /// The user's names; `None` when the name service did not answer.
+    /// The user's names; `None` if the user database did not answer.
     pub names: Option<Arc<Names>>,
-    /// Command name, as it was when it connected.
+    /// Command name of the process when it connected.
     pub command: Option<String>,
 }
 
 impl Identity {
-    /// Whether one of `principals` is this program's user. Root and the daemon's own user always are. Asks nobody.
+    /// Whether one of `principals` names this program's user. Root and the daemon's own user always count as named.
+    /// Makes no look-up.
     pub fn is_named_by(&self, principals: &[Principal], daemon_uid: u32) -> bool {
         let named = |principal: &Principal| match principal {
             Principal::Anyone => true,
@@ -181,13 +183,13 @@ impl Identity {
         self.uid == 0 || self.uid == daemon_uid || principals.iter().any(named)
     }
 
-    /// As tools show it.
+    /// The process as tools show it.
     pub fn process(&self) -> Process {
         let pid = Some(self.pid).filter(|pid| *pid != 0);
         Process { pid, uid: Some(self.uid), command: self.command.clone() }
     }
 
-    /// The kernel's word on it.
+    /// The identity as the kernel reports it.
     pub fn peer(&self) -> Peer {
         Peer { pid: self.pid, uid: self.uid, gid: self.gid }
     }
@@ -266,7 +268,7 @@ mod tests {
         assert!(one.is_named_by(&[Principal::Group("traders".into())], 1000));
         assert!(access.identify(peer(7)).await.names.is_some());
         assert_eq!(ASKED.load(Ordering::Relaxed), 1);
-        // Whose names decide nothing is not asked for.
+        // Users whose names decide nothing are not looked up.
         access.identify(peer(0)).await;
         access.identify(peer(1000)).await;
         assert_eq!(ASKED.load(Ordering::Relaxed), 1);
@@ -288,7 +290,7 @@ mod tests {
                 async move { access.identify(peer(uid)).await }
             });
             let mut all: Vec<_> = twenty.map(Box::pin).collect();
-            // Somebody who needs no name is answered meanwhile.
+            // A user who needs no look-up is identified meanwhile.
             let mut at_once = std::pin::pin!(access.identify(peer(0)));
             let found = std::future::poll_fn(|context| {
                 for one in &mut all {

@@ -1,7 +1,8 @@
-//! The daemon's bridges: started and ended as the configuration says, tried again when they fail, and reported.
+//! The daemon's bridges. They are started and ended as the configuration says, tried again when they fail, and
+//! reported.
 //!
-//! A thread of its own does it, because starting a bridge means asking this very daemon for the channel, as any program
-//! does, and the event loop must be free to answer. The bridges' own threads carry the messages; nothing here is between.
+//! This runs in a thread of its own. To start, a bridge asks this daemon for the channel, as any program does, and the
+//! event loop must be free to answer. The bridges' own threads carry the messages; nothing here is on their path.
 
 mod carried;
 
@@ -20,10 +21,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often the bridges are looked at.
+/// Interval at which the bridges are looked at.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What each bridge is doing.
+/// The state of each bridge, by its name.
 #[derive(Debug, Default)]
 pub struct Bridges(Mutex<BTreeMap<String, Carried>>);
 
@@ -51,10 +52,10 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Starts it. `socket` is where this daemon listens.
+    /// Starts the thread. `socket` is the path at which this daemon listens.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// If the thread cannot be started.
     pub fn start(shared: Arc<Shared>, socket: PathBuf) -> std::io::Result<Self> {
         let (orders, received) = channel();
         let work = Work { shared, socket, origins: Origins::default(), leaving: Vec::new() };
@@ -63,13 +64,14 @@ impl Supervisor {
         Ok(Self { orders, thread })
     }
 
-    /// Carries these bridges from now on, and no others. Those that are the same as before are not touched.
+    /// Carries these bridges from now on, and no others. A bridge that is the same as before goes on undisturbed.
     pub fn carry(&self, bridges: Vec<BridgeSpec>) {
-        // It listens until it is told to stop.
+        // The thread receives until it is told to stop, so sending does not fail.
         let _ = self.orders.send(Order::Carry(bridges));
     }
 
-    /// Stops all bridges, without ending their sessions: the next daemon goes on with them. Takes up to a second.
+    /// Stops all bridges without ending their sessions: the next daemon goes on with the sessions. Blocks for up to a
+    /// second.
     pub fn stop(self) {
         let _ = self.orders.send(Order::Stop);
         if self.thread.join().is_err() {
@@ -82,7 +84,7 @@ struct Work {
     shared: Arc<Shared>,
     socket: PathBuf,
     origins: Origins,
-    /// Bridges no longer configured that still repeat the end of their session.
+    /// Bridges that are no longer configured and still repeat the end of their session.
     leaving: Vec<(String, Carrier)>,
 }
 
@@ -101,7 +103,7 @@ impl Work {
         let carriers: Vec<Carrier> =
             carriers.chain(self.leaving.drain(..).map(|(_, carrier)| carrier)).collect();
         carriers.iter().for_each(Carrier::stop);
-        // Dropping waits for their threads.
+        // Dropping a carrier waits for its threads.
         drop(carriers);
     }
 
@@ -122,7 +124,8 @@ impl Work {
         drop(carried);
         for (name, carrier, is_changed) in given_up {
             self.shared.events.tell("bridge-removed", None, None, None, &format!("{name:?}"));
-            // One that has changed is dropped, which waits for it: its sockets and its channel are the next one's.
+            // A bridge that has changed is dropped, which waits for its threads: its successor needs its sockets and
+            // its channel.
             if let Some(carrier) = carrier.filter(|_| !is_changed) {
                 carrier.end();
                 self.leaving.push((name, carrier));
@@ -151,7 +154,7 @@ impl Work {
                 self.note(name, bridge);
             }
             let now = Instant::now();
-            // Those that send go on with the session of what is received, once there is one.
+            // A bridge that sends a received channel goes on with the received session, so it waits until there is one.
             let sources: BTreeMap<String, (String, bool)> = carried
                 .values()
                 .filter(|bridge| bridge.spec.receive.is_some())
@@ -176,7 +179,7 @@ impl Work {
         }
     }
 
-    /// Tells what has changed about a bridge since the last look.
+    /// Reports what has changed about a bridge since the last look.
     fn note(&self, name: &str, bridge: &mut Carried) {
         let Some(carrier) = bridge.carrier.as_ref().filter(|_| bridge.state == State::Running) else {
             return;
@@ -199,7 +202,7 @@ impl Work {
 
     fn start(&self, spec: BridgeSpec) {
         let name = spec.title().to_owned();
-        // The one before has ended, but holds its counters.
+        // The earlier carrier has ended, and was kept for its counters.
         let before = self.shared.bridges.carried().get_mut(&name).and_then(|bridge| bridge.carrier.take());
         drop(before);
         let started = self.open(&spec);

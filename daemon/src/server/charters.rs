@@ -1,7 +1,7 @@
-//! Where the charters lie: one file a channel, in a directory of the daemon's own beside its socket.
+//! The files of the charters: one for each channel, in a directory of the daemon's own beside its socket.
 //!
-//! They outlive the daemon, however it ends, so that the next one knows which memory each channel lives in and which of its
-//! generations are over. No program can write to them.
+//! They outlive the daemon, however it ends. So the next daemon knows which memory each channel lives in, and which of
+//! its generations are over. No program can write to them.
 
 use anyhow::{Context, Result, bail};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, mkdirat, openat, renameat, unlinkat};
@@ -23,7 +23,7 @@ impl Charters {
     /// Opens the directory at `path`, which is made if there is none.
     ///
     /// # Errors
-    /// When it cannot be made, or when others than this user may write to it.
+    /// If it cannot be made, or if users other than this one may write to it.
     pub fn at(path: &Path) -> Result<Self> {
         let shown = path.display();
         match mkdirat(rustix::fs::CWD, path, Mode::RWXU) {
@@ -69,7 +69,7 @@ impl Charters {
         Ok(HostedCharter::open(file, name, self.boot)?)
     }
 
-    /// It gets its name when it is whole.
+    /// Makes a charter. The file is renamed to `name` only when it is complete.
     fn make(&self, name: &str) -> Result<HostedCharter> {
         let unfinished = format!(".{name}");
         match unlinkat(&self.dir, &unfinished, AtFlags::empty()) {

@@ -1,10 +1,10 @@
-//! One connection: a conversation that ends in an attachment, and lasts as long as that.
+//! One connection: requests and replies, and then one attachment at most, which lasts as long as the connection.
 //!
-//! Whatever a client does wrong (garbage, silence, floods, surplus descriptors, never reading) ends its own connection
-//! and nothing else: every wait has a limit, and no answer is larger than a packet.
+//! A client that misbehaves (garbage, silence, floods, surplus descriptors, never reading) ends its own connection and
+//! nothing else. Each wait for a client has a limit, and each answer fits a packet.
 //!
-//! Users take turns. Of all programs of one user, one is served at a time, and after each packet that it is sent the others
-//! run. So a user waits for one packet of each other user, however much those ask for.
+//! Users take turns. Of all programs of one user, one is served at a time, and after each packet that it is sent the
+//! other users' programs run. So a user waits for one packet of each other user, however much those ask for.
 
 use super::Shared;
 use super::access::Identity;
@@ -28,20 +28,21 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::yield_now;
 use tokio::time::timeout;
 
-/// How long a client may take to greet, and to read what it asked for.
+/// How long a client may take to greet, and to read an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a client waits for the answer to its greeting while the daemon starts. Then it is told so, and greets again.
+/// How long a greeting waits for its answer while the daemon starts. Then the answer is `Starting`, and the client
+/// greets again.
 const STARTING: Duration = Duration::from_secs(2);
 /// How long after its connection a publisher's lock is looked at once more.
 const LAST_BREATH: Duration = Duration::from_millis(10);
 /// Readers reported in one packet.
 const READERS_A_PACKET: usize = 64;
 
-/// Why a connection ends.
+/// The reason why a connection ends.
 enum End {
     /// The client left.
     HangUp,
-    /// The client was told why, and is cut off.
+    /// The client got a refusal, and is cut off.
     CutOff,
     /// The socket failed, or the client does not read.
     Broken(io::Error),
@@ -63,9 +64,11 @@ struct Connection<'a> {
     socket: UnixDatagram,
     /// The turn of this program's user.
     turn: Arc<Semaphore>,
-    /// Held while this program is served. Let go of whenever the program makes us wait.
+    /// The permit of that turn, held while this program is served. It is released while its request has to wait, so
+    /// that it delays no other program of the user.
     served: Option<OwnedSemaphorePermit>,
-    /// Packets that came with the connection: the greeting and what follows it.
+    /// Number of packets still to come that may be free: the greeting, and the request after it if a program comes back
+    /// with it.
     prepaid: u32,
     has_greeted: bool,
     is_attached: bool,
@@ -73,7 +76,8 @@ struct Connection<'a> {
     notices: (UnboundedSender<Notice>, UnboundedReceiver<Notice>),
 }
 
-/// Lets a connection in and has it served, unless its user has too many or makes them too often. Costs three system calls.
+/// Accepts a connection and serves it in a task of its own, unless its user has too many or connects too often. Costs
+/// three system calls.
 pub(super) fn admit(shared: &Arc<Shared>, socket: OwnedFd, id: ConnectionId) {
     let Ok(peer) = handoff::peer(&socket) else { return };
     let uid = peer.uid;
@@ -97,7 +101,7 @@ pub(super) fn admit(shared: &Arc<Shared>, socket: OwnedFd, id: ConnectionId) {
     let refused = Refused::new(Refusal::Limit, why);
     let who = Identity { pid: peer.pid, uid, gid: peer.gid, names: None, command: None };
     shared.events.refused(refused.code, &who, None, &refused.why);
-    // A fresh socket has room for one packet.
+    // A new socket has room for one packet, so this does not block.
     let _ = handoff::send(&socket, &encode(&to_reply(&refused)), &[]);
 }
 
@@ -155,7 +159,7 @@ impl Connection<'_> {
         }
     }
 
-    /// Waits for the next thing to happen on this connection and deals with it.
+    /// Waits for the next packet, notice or event on this connection, and handles it.
     async fn step(&mut self, buffer: &mut [u8]) -> Result<(), End> {
         let silence = if self.has_greeted { Duration::from_secs(u64::from(u32::MAX)) } else { PATIENCE };
         tokio::select! {
@@ -198,7 +202,8 @@ impl Connection<'_> {
                 return Err(self.cut_off(Refused::new(Refusal::BadRequest, why)).await);
             }
         };
-        // The connection itself was paid for. Those who come back are let in at once, as many as may be connected.
+        // The connection itself was counted. A program that comes back is not counted again, so as many can come back
+        // at once as may be connected.
         let is_free = is_prepaid
             && match request {
                 Request::Hello { .. } => !self.has_greeted,
@@ -228,7 +233,7 @@ impl Connection<'_> {
     }
 
     async fn wait_for_turn(&mut self) {
-        // It is never closed.
+        // The semaphore is never closed, so this gives a permit.
         self.served = Arc::clone(&self.turn).acquire_owned().await.ok();
     }
 
@@ -294,16 +299,16 @@ impl Connection<'_> {
         }
     }
 
-    /// Lets those come first who were attached to a daemon that crashed.
+    /// Waits until the programs that were attached to a crashed daemon have had their time to come back.
     async fn wait_for_those_who_come_back(&mut self) {
         self.served = None;
         let mut admits = self.shared.admits_newcomers.subscribe();
-        // The sender lives as long as what all connections share.
+        // The sender is in `Shared`, so it outlives this wait.
         let _ = admits.wait_for(|admits| *admits).await;
         self.wait_for_turn().await;
     }
 
-    /// Has memory made that a channel needs to go on.
+    /// Makes the memory that a channel needs to go on.
     async fn wait_for_memory(&mut self, channel: &str, request: MemoryRequest) -> Result<(), Refused> {
         self.served = None;
         let made = self.shared.make_memory(channel, request).await;
@@ -312,7 +317,7 @@ impl Connection<'_> {
     }
 
     async fn take_over(&mut self, channel: &str) -> Result<(), Refused> {
-        // Programs that are yet to come back may hold the memory that is taken over.
+        // A program that has not come back yet may hold the memory of the channel that is taken over.
         if !fault!("takeovers_come_first") {
             self.wait_for_those_who_come_back().await;
         }
@@ -325,7 +330,7 @@ impl Connection<'_> {
         }
     }
 
-    /// Waits until the memory of all channels is made, but for less time than a client waits for an answer.
+    /// Waits until the memory of all channels is made, but no longer than a client waits for an answer.
     async fn is_open(&mut self) -> bool {
         if self.shared.opened.get().is_some() {
             return true;
@@ -380,7 +385,7 @@ impl Connection<'_> {
         }
     }
 
-    /// Tells what has happened, and from then on what happens.
+    /// Sends past events, and new ones from then on.
     async fn follow(&mut self, last: usize) -> Result<(), End> {
         let (past, follows) = self.shared.events.follow(&self.who, last);
         self.follows = Some(follows);
@@ -406,15 +411,15 @@ impl Connection<'_> {
         self.send(&Reply::Done {}, &[]).await
     }
 
-    /// Says no; the conversation goes on.
+    /// Sends a refusal; the connection stays.
     async fn refuse(&mut self, refused: Refused, channel: Option<&str>) -> Result<(), End> {
-        // No channel has a longer name: it is the client's invention, and not for logs.
+        // No channel has a longer name. The client made this name up, and it must not get into logs.
         let channel = channel.filter(|name| name.len() <= MAX_NAME);
         self.shared.events.refused(refused.code, &self.who, channel, &refused.why);
         self.send(&to_reply(&refused), &[]).await
     }
 
-    /// Says no, and that is the end of it.
+    /// Sends a refusal; the caller then ends the connection.
     async fn cut_off(&mut self, refused: Refused) -> End {
         match self.refuse(refused, None).await {
             Ok(()) => End::CutOff,
@@ -428,12 +433,12 @@ impl Connection<'_> {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
             sent => {
                 sent?;
-                // Others run between two packets of a long answer.
+                // Between two packets of a long answer, other connections run.
                 yield_now().await;
                 return Ok(());
             }
         }
-        // A program that does not read keeps no other of its user waiting.
+        // A program that does not read must not block the other programs of its user.
         let is_served = self.served.take().is_some();
         let write =
             self.socket.async_io(Interest::WRITABLE, || handoff::send(&self.socket, &packet, descriptors));
@@ -457,15 +462,15 @@ fn to_reply(refused: &Refused) -> Reply {
     Reply::Refused { code: refused.code, why: refused.why.clone() }
 }
 
-/// Has the event loop watch a packet socket. Datagram sockets are the nearest kind it knows; only readiness is asked of
-/// it, and that is the same.
+/// Registers a packet socket with the event loop. Tokio has no type for packet sockets, so it is registered as a
+/// datagram socket. Only readiness is asked of it, and that is the same for both.
 pub(super) fn watch(socket: OwnedFd) -> io::Result<UnixDatagram> {
     let socket = std::os::unix::net::UnixDatagram::from(socket);
     socket.set_nonblocking(true)?;
     UnixDatagram::from_std(socket)
 }
 
-/// Lets conversations whose other end has hung up come to their end.
+/// Lets the tasks of connections whose client has hung up run to their end.
 pub(super) async fn settle() {
     for _ in 0..8 {
         tokio::task::yield_now().await;
@@ -476,7 +481,7 @@ async fn receive(socket: &UnixDatagram, buffer: &mut [u8]) -> io::Result<Packet>
     socket.async_io(Interest::READABLE, || handoff::receive(socket, buffer)).await
 }
 
-/// The next event for one who follows; never comes for one who does not.
+/// The next event for a client that follows events. For any other client it never completes.
 async fn next_event(follows: &mut Option<Receiver<Event>>) -> Event {
     let Some(events) = follows else { return std::future::pending().await };
     match events.recv().await {

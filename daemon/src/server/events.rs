@@ -1,7 +1,7 @@
-//! What happens, told to everybody whom it concerns: the log, and the programs that follow.
+//! Events: each is written to the log and sent to the programs that follow.
 //!
-//! A follower is told what happens on the channels that its user may read, what happens to its own user, and that the
-//! configuration was loaded anew. Root and the daemon's own user are told everything.
+//! A follower receives the events of the channels that its user may read, the events of its own user, and the fact that
+//! the configuration was loaded again. Root and the daemon's own user receive all events.
 
 use super::access::Identity;
 use super::lines::Lines;
@@ -13,14 +13,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::broadcast;
 
-/// Where events go, and how often each refusal was given.
+/// The followers, the past events, and how often each refusal was given.
 #[derive(Debug, Clone)]
 pub struct Events(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     followers: broadcast::Sender<Event>,
-    /// Events kept of the past.
+    /// Number of past events that are kept.
     kept: usize,
     /// The user that this daemon runs as.
     daemon_uid: u32,
@@ -31,15 +31,16 @@ struct Inner {
 struct State {
     lines: Lines,
     refusals: HashMap<Refusal, u64>,
-    /// Who may read each channel. Channels that are no longer there stay, for the word that they were removed.
+    /// Principals that may read each channel. A removed channel stays here, so that the event of its removal still
+    /// reaches its readers.
     readers: HashMap<String, Vec<Principal>>,
-    /// The last events, the oldest first.
+    /// The past events, oldest first.
     past: VecDeque<Event>,
 }
 
 impl Events {
-    /// `queue` events are kept for those who ask for the past, and as many for a follower that is slow: then it loses the
-    /// oldest, and is told how many.
+    /// Keeps `queue` past events, and as many for each follower. A follower that falls further behind loses the oldest,
+    /// and is told how many.
     pub fn new(queue: usize, daemon_uid: u32) -> Self {
         let state = State {
             lines: Lines::new(Instant::now()),
@@ -52,11 +53,11 @@ impl Events {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Maps and numbers: whole wherever somebody may have panicked.
+        // A poisoned lock is used: the state is maps and numbers, consistent wherever its holder may have panicked.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes over who may read which channel. To be called before `config` is put into force.
+    /// Takes over the lists of the users who may read each channel. To be called before `config` takes effect.
     pub fn admit(&self, config: &Config) {
         let mut state = self.state();
         for channel in &config.channels {
@@ -65,11 +66,11 @@ impl Events {
         }
     }
 
-    /// Up to `last` events of the past that concern `who`, the oldest first, and all that happens from then on, of which what
-    /// [`concerns`](Self::concerns) `who` is to be passed on.
+    /// Up to `last` past events that concern `who`, oldest first, and a receiver of all events from then on. The caller
+    /// passes on only those that [`concern`](Self::concerns) `who`.
     pub fn follow(&self, who: &Identity, last: usize) -> (Vec<Event>, broadcast::Receiver<Event>) {
         let (past, follows) = {
-            // Under the lock, so that an event is in one of the two.
+            // Both are taken under the lock, so that each event is in exactly one of the two.
             let state = self.state();
             let past = if last == 0 { Vec::new() } else { state.past.iter().cloned().collect() };
             (past, self.0.followers.subscribe())
@@ -80,7 +81,7 @@ impl Events {
         (past, follows)
     }
 
-    /// What `who` is told of `event`: all of it, a part, or `None` if it is not this user's business.
+    /// The part of `event` that `who` may see: all of it, some of it, or `None`.
     pub fn concerns(&self, who: &Identity, event: Event) -> Option<Event> {
         let is_own = event.process.as_ref().is_some_and(|process| process.uid == Some(who.uid));
         if shmcast::hosting::fault!("events_for_everybody")
@@ -95,14 +96,14 @@ impl Events {
                 let readers = state.readers.get(channel)?;
                 who.is_named_by(readers, self.0.daemon_uid).then_some(event)
             }
-            // Its detail names channels.
+            // The detail names channels, so it is left out.
             None if event.event == "reloaded" => Some(Event { detail: None, ..event }),
             None => None,
         }
     }
 
-    /// Tells an event. `who` and `channel` as far as it concerns one. Of what one user does more often than a log can take, the
-    /// log has the sum; followers are told all of it.
+    /// Reports an event. `who` and `channel` are given if it concerns one. If one user causes more events than the log
+    /// has lines for, the log has a sum of the rest; followers receive all of them.
     pub fn tell(
         &self,
         event: &'static str,
@@ -118,7 +119,7 @@ impl Events {
         self.send(event, channel, role, who.map(Identity::process), detail);
     }
 
-    /// Counts a refusal, and tells it unless there are too many: then the log and the followers have the sum.
+    /// Counts a refusal, and reports it. If there are too many, the log and the followers get a sum of the rest.
     pub fn refused(&self, code: Refusal, who: &Identity, channel: Option<&str>, why: &str) {
         let is_told = {
             let mut state = self.state();
@@ -131,7 +132,7 @@ impl Events {
         }
     }
 
-    /// Tells how much was left out since the last time. To be called once a second.
+    /// Reports how much was left out since the last call. To be called once a second.
     pub fn sum_up(&self) {
         let Some(summary) = self.state().lines.sum_up(Instant::now()) else { return };
         log("left-out", None, None, None, &summary.text());
@@ -142,7 +143,7 @@ impl Events {
         }
     }
 
-    /// How often each reason was given.
+    /// How often each refusal was given.
     pub fn refusals(&self) -> HashMap<Refusal, u64> {
         self.state().refusals.clone()
     }
@@ -169,7 +170,7 @@ impl Events {
             state.past.pop_front();
         }
         state.past.push_back(event.clone());
-        // Nobody following is no error.
+        // An error means that nobody follows, which is fine.
         let _ = self.0.followers.send(event);
     }
 }

@@ -1,7 +1,7 @@
-//! How much one user may have open and ask for, so that a client gone wild harms only its own user.
+//! Limits on the connections and requests of each user, so that a faulty client harms only its own user.
 //!
-//! Counted by user, not by process: a user can have any number of processes. What a connection costs is taken when it is accepted,
-//! before anything else is done for it.
+//! They count by user, not by process, since a user can have any number of processes. A connection is counted when it
+//! is accepted, before anything else is done for it.
 
 use crate::config::LimitsConfig;
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::Semaphore;
 
-/// The use that each user makes of the daemon. Users with nothing open and full buckets are forgotten.
+/// The usage of each user. A user with no open connection and full buckets is forgotten.
 #[derive(Debug)]
 pub struct Limits {
     config: LimitsConfig,
@@ -24,16 +24,16 @@ struct Usage {
     turn: Arc<Semaphore>,
 }
 
-/// Why a connection is not let in.
+/// The reason why a connection is not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Crowded {
-    /// The user has too many open.
+    /// The user has too many connections open.
     Open,
     /// The user connects too often.
     Often,
 }
 
-/// What may be taken at once, and flows in again over time.
+/// A token bucket: it holds up to a burst of tokens, and is refilled at a rate.
 #[derive(Debug, Clone, Copy)]
 pub struct Bucket {
     tokens: f64,
@@ -41,12 +41,12 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// A full one.
+    /// A full bucket.
     pub fn full(burst: f64, now: Instant) -> Self {
         Self { tokens: burst, filled: now }
     }
 
-    /// Takes one if there is one. `rate` flow in a second, up to `burst`.
+    /// Takes a token if there is one, and returns whether there was. `rate` tokens flow in each second, up to `burst`.
     pub fn take(&mut self, rate: f64, burst: f64, now: Instant) -> bool {
         self.fill(rate, burst, now);
         let granted = self.tokens >= 1.0;
@@ -56,7 +56,7 @@ impl Bucket {
         granted
     }
 
-    /// Whether nothing is missing.
+    /// Whether the bucket is full.
     pub fn is_full(&mut self, rate: f64, burst: f64, now: Instant) -> bool {
         self.fill(rate, burst, now);
         self.tokens >= burst
@@ -70,20 +70,21 @@ impl Bucket {
 }
 
 impl Limits {
-    /// No user has anything yet.
+    /// Limits with no user known yet.
     pub fn new(config: LimitsConfig) -> Self {
         Self { config, users: HashMap::new() }
     }
 
-    /// Takes over changed limits; what is open stays.
+    /// Takes over changed limits. Connections that are open stay.
     pub fn reload(&mut self, config: LimitsConfig) {
         self.config = config;
     }
 
-    /// Counts a connection, and gives the user's turn: whoever holds its permit is the one program of this user that is served.
+    /// Counts a connection, and returns the user's turn: the program that holds its permit is the one of this user that
+    /// is served.
     ///
     /// # Errors
-    /// [`Crowded`]; nothing is counted then but the attempt.
+    /// [`Crowded`]. The connection is not counted as open then.
     pub fn connect(&mut self, uid: u32, now: Instant) -> Result<Arc<Semaphore>, Crowded> {
         let (rate, burst, arrivals) = (self.rate(), self.request_burst(), self.arrival_burst());
         let usage = self.users.entry(uid).or_insert_with(|| Usage {
@@ -109,13 +110,13 @@ impl Limits {
         }
     }
 
-    /// Counts a request; false when the user asks too often.
+    /// Counts a request. Returns false if the user asks too often.
     pub fn request(&mut self, uid: u32, now: Instant) -> bool {
         let (rate, burst) = (self.rate(), self.request_burst());
         self.users.get_mut(&uid).is_some_and(|usage| usage.requests.take(rate, burst, now))
     }
 
-    /// Forgets users who have nothing open and are owed nothing. To be called now and then.
+    /// Forgets users who have no open connection and whose buckets are full. To be called now and then.
     pub fn tidy(&mut self, now: Instant) {
         let (rate, burst, arrivals) = (self.rate(), self.request_burst(), self.arrival_burst());
         self.users.retain(|_, usage| {
@@ -125,7 +126,7 @@ impl Limits {
         });
     }
 
-    /// Requests a second, and as many connections.
+    /// Requests a second; also the limit of connections a second.
     fn rate(&self) -> f64 {
         f64::from(self.config.requests_per_second)
     }
@@ -134,7 +135,7 @@ impl Limits {
         f64::from(self.config.request_burst)
     }
 
-    /// All programs of a user may come back at once.
+    /// It is at least `connections_per_uid`, so that all programs of a user may come back at once.
     fn arrival_burst(&self) -> f64 {
         f64::from(self.config.request_burst.max(self.config.connections_per_uid))
     }

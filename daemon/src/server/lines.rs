@@ -1,25 +1,25 @@
-//! How many lines users can have written to the log, and how the rest is summed up.
+//! Limits on the lines that each user can cause in the log, and a summary of the rest.
 //!
-//! Whatever a user does is told in a line until that user, or all users together, have had their share; from then on it is
-//! counted, and told once a second: how often, by which user. At most 100 lines are written in any second.
+//! Each event of a user gets a line until that user, or all users together, have had their share. Further events are
+//! counted, and once a second a summary says how often each came, by user. At most 100 lines are written in any second.
 
 use super::limits::Bucket;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 use std::time::Instant;
 
-/// Lines at once, and lines a second.
+/// Lines at once (burst), and lines a second (rate).
 type Share = (f64, f64);
 
-/// For all users together. With the sum of what was left out: 100 a second.
+/// The share of all users together. With the line of the summary, this makes at most 100 lines in any second.
 const ALL: Share = (59.0, 40.0);
-/// For the refusals of one user.
+/// The share of one user's refusals.
 const REFUSALS: Share = (20.0, 10.0);
-/// For what one user is granted.
+/// The share of one user's other events.
 const GRANTS: Share = (50.0, 20.0);
-/// Users whose shares are counted one by one; the others share what is for all.
+/// Number of users who have shares of their own. The others have only the share of all users.
 const MAX_USERS: usize = 1024;
-/// Counts that are named in one summary.
+/// Number of counts that one summary names.
 const MAX_NAMED: usize = 8;
 
 /// The number of lines that each user has had.
@@ -28,7 +28,7 @@ pub struct Lines {
     all: Bucket,
     users: HashMap<u32, User>,
     left_out: BTreeMap<(u32, &'static str), u64>,
-    /// Left out, of users beyond those that are counted one by one.
+    /// Lines left out, of users beyond `MAX_USERS`.
     others: u64,
 }
 
@@ -41,14 +41,14 @@ struct User {
 /// The lines that were left out since the last summary.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// How many lines.
+    /// The number of lines.
     pub total: u64,
-    /// The most frequent of them: user, what, how often.
+    /// The most frequent of them: uid, event or refusal, count.
     pub named: Vec<(u32, &'static str, u64)>,
 }
 
 impl Summary {
-    /// For people: `uid 1000 denied 17, uid 1001 limit 3, others 4`.
+    /// The summary as text: `uid 1000 denied 17, uid 1001 limit 3, others 4`.
     pub fn text(&self) -> String {
         let mut text = String::new();
         for (uid, what, count) in &self.named {
@@ -64,13 +64,13 @@ impl Summary {
 }
 
 impl Lines {
-    /// Nobody has had any.
+    /// No user has had a line yet.
     pub fn new(now: Instant) -> Self {
         let (burst, _) = ALL;
         Self { all: Bucket::full(burst, now), users: HashMap::new(), left_out: BTreeMap::new(), others: 0 }
     }
 
-    /// Whether a line about user `uid` is to be written. If not, it is counted under `what`.
+    /// Whether a line about user `uid` is to be written. If not, the line is counted under `what`.
     pub fn admit(&mut self, uid: u32, what: &'static str, is_refusal: bool, now: Instant) -> bool {
         let is_counted = self.users.contains_key(&uid) || self.users.len() < MAX_USERS;
         let has_own = !is_counted || {
@@ -92,7 +92,7 @@ impl Lines {
         false
     }
 
-    /// What was left out since this was called last, if anything. Forgets users who have been quiet.
+    /// The lines left out since the last call; `None` if there were none. Forgets users who have been quiet.
     pub fn sum_up(&mut self, now: Instant) -> Option<Summary> {
         self.users.retain(|_, user| {
             let is_full = |bucket: &mut Bucket, (burst, rate): Share| bucket.is_full(rate, burst, now);

@@ -1,8 +1,8 @@
-//! The control socket's place in the file system: taken by one daemon, and never from anybody else.
+//! The path of the control socket. One daemon at a time owns it, and never takes it from another program.
 //!
-//! A daemon holds the lock `PATH.lock` for as long as it lives, so of two that start at once one wins. What is at `PATH` is replaced
-//! only if it is a leftover: a socket of this user's own that refuses connections. A leftover is moved aside and looked at
-//! once more before it is removed, so that nothing is removed that came there in between.
+//! A daemon holds the lock `PATH.lock` for as long as it lives, so if two start at once, one wins. A file at `PATH` is
+//! replaced only if it is a leftover: a socket of this user's own that refuses connections. A leftover is moved aside
+//! and checked once more before it is removed, so that a file that came there in between is not removed.
 
 use anyhow::{Context, Result, bail};
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
@@ -15,17 +15,17 @@ use std::path::{Path, PathBuf};
 
 const INSTEAD: &str = "give another --socket, or move it away";
 
-/// A path that is ours to listen at until this is dropped.
+/// The right to listen at a path, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Place {
-    /// Held for its lock.
+    /// Held open because it holds the lock.
     _lock: File,
 }
 
-/// Listens at `path`, with permissions `mode`. The socket is the daemon's for as long as the place is kept.
+/// Listens at `path`, with permissions `mode`. The path belongs to this daemon until the returned place is dropped.
 ///
 /// # Errors
-/// When a daemon listens there, or what is there is not a daemon's leftover.
+/// If a daemon listens there, or if the file there is not a daemon's leftover.
 pub(super) fn listen(path: &Path, mode: u32) -> Result<(OwnedFd, Place)> {
     if let Some(dir) = path.parent() {
         fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
@@ -41,12 +41,14 @@ pub(super) fn listen(path: &Path, mode: u32) -> Result<(OwnedFd, Place)> {
     Ok((listener, Place { _lock: lock }))
 }
 
-/// The lock of the daemons that want `path`. The kernel lets go of it when its holder ends, however it does; the file stays.
+/// Takes the lock that a daemon must hold to listen at `path`. The kernel releases it when its holder ends, for
+/// whatever reason; the file stays.
 fn lock(path: &Path) -> Result<File> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let name = PathBuf::from(name);
-    // Not through a link, and for nobody else: whoever can open it can lock it.
+    // It must not be opened through a link, and other users must not be able to open it: a process that can open it can
+    // lock it.
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
     let no_links = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits();
@@ -65,13 +67,13 @@ fn lock(path: &Path) -> Result<File> {
             holder.trim()
         );
     }
-    // For people; the lock is what counts.
+    // The process id in the file is for people; only the lock counts.
     let _ =
         lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| writeln!(lock, "{}", std::process::id()));
     Ok(lock)
 }
 
-/// What is at `path`, itself and not what a link leads to.
+/// Metadata of the file at `path`; of the link itself, if it is a symbolic link.
 fn look(path: &Path) -> Result<Option<Metadata>> {
     match fs::symlink_metadata(path) {
         Ok(found) => Ok(Some(found)),
@@ -80,7 +82,7 @@ fn look(path: &Path) -> Result<Option<Metadata>> {
     }
 }
 
-/// Refuses whatever is not a leftover.
+/// Refuses a file that is not a leftover.
 fn check(path: &Path, found: &Metadata) -> Result<()> {
     let at = path.display();
     if fault!("whatever_refuses_is_a_leftover") && handoff::try_connect(path).is_err() {
@@ -98,7 +100,7 @@ fn check(path: &Path, found: &Metadata) -> Result<()> {
     match handoff::try_connect(path) {
         Err(e) if e.kind() == ErrorKind::ConnectionRefused => Ok(()),
         Ok(()) => bail!("a daemon listens at {at} already: stop it, or give --socket"),
-        // Its queue is full.
+        // The queue of its listening socket is full.
         Err(e) if e.kind() == ErrorKind::WouldBlock => {
             bail!("a daemon listens at {at} already, and is busy: stop it, or give --socket")
         }
@@ -106,7 +108,7 @@ fn check(path: &Path, found: &Metadata) -> Result<()> {
     }
 }
 
-/// Removes a leftover, and nothing that has come to its place since `found` was looked at.
+/// Removes a leftover. A file that has replaced it since `found` was read is moved back instead.
 fn move_aside(path: &Path, found: &Metadata) -> Result<()> {
     let mut aside = path.as_os_str().to_owned();
     aside.push(format!(".leftover-{}", std::process::id()));

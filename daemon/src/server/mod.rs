@@ -1,16 +1,18 @@
-//! The daemon: owns channels, decides who may attach, watches, and is never on the data path.
+//! The daemon. It owns the channels, decides which programs may attach, and reports what happens. It is never on the
+//! data path.
 //!
-//! It may die at any time: programs that are attached go on, and register again with the next one. These threads run here:
+//! The daemon may die at any time. Attached programs go on without it, and register again with the next daemon. These
+//! threads run here:
 //!
 //! | thread | does | waits for |
 //! |---|---|---|
 //! | event loop (the main thread) | signals, the control socket and all connections, metrics over HTTP, the watchdog | sockets, timers |
-//! | a few for work that may wait | the memory of the channels at the start, look-ups in the user database, warnings of a configuration, ending the bridges | the system, the network |
-//! | `shmcast-waker` | rings for parked readers (`waker`); starts with the first of them | their bells, short pauses |
+//! | a few for work that may block | making the memory of channels, look-ups in the user database, warnings of a configuration, ending the bridges | the system, the network |
+//! | `shmcast-waker` | wakes parked readers (`waker`); starts with the first of them | their bells, short pauses |
 //! | `bridges` | starts, watches and ends the bridges (`bridges`) | orders, 50 ms |
 //! | one or two a bridge | messages and repairs between hosts (`crate::bridge`) | rings, sockets |
 //!
-//! Whatever the event loop does is short: nothing on it waits for a disk, a name service or another thread.
+//! Each step of the event loop is short. Nothing on it waits for a disk, a name service or another thread.
 
 use crate::config::Config;
 use anyhow::{Context, Result};
@@ -51,13 +53,14 @@ use shmcast::control::Refusal;
 use store::{Kept, Store};
 use waker::Waker;
 
-/// How long programs that were attached to a daemon that crashed have to come back before others are let in: two seconds in
-/// which this daemon runs. Time in which it was itself stopped, or its host, is nobody's time to come back.
+/// Grace period after a crash of the earlier daemon: programs that were attached to it come back before others are let
+/// in. It lasts two seconds in which this daemon runs. It is a list of short pauses, so that time in which this process
+/// or its host was stopped does not count.
 const GRACE: [Duration; 20] = [Duration::from_millis(100); 20];
-/// How long the service manager is to wait once more while memory is made.
+/// The time by which the service manager extends its start timeout, each time that we ask while memory is made.
 const GOES_ON: Duration = Duration::from_secs(60);
 
-/// What all connections share.
+/// State that all connections share.
 #[derive(Debug)]
 pub struct Shared {
     /// Set once the memory of all channels is made.
@@ -68,13 +71,13 @@ pub struct Shared {
     memory_turn: tokio::sync::Mutex<()>,
     limits: Mutex<Limits>,
     access: Access,
-    /// Where events are told.
+    /// The events: the log, and the programs that follow.
     pub events: Events,
     /// The bridges to other hosts.
     pub bridges: Bridges,
-    /// Grows with each start.
+    /// A number that grows with each start of the daemon.
     pub instance: u64,
-    /// When this daemon started.
+    /// The time at which this daemon started.
     pub started: Instant,
 }
 
@@ -82,15 +85,15 @@ impl Shared {
     /// The channels.
     ///
     /// # Panics
-    /// Before the memory of all channels is made. Nobody is greeted before that.
+    /// If the memory of all channels has not been made yet. No client is greeted before that.
     pub fn registry(&self) -> MutexGuard<'_, Registry> {
-        // Its methods leave it whole wherever they may panic.
+        // A poisoned lock is used: the registry's methods leave it consistent wherever they may panic.
         let registry =
             self.opened.get().expect("nobody is greeted before the memory of all channels is made");
         registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Greets from now on.
+    /// Makes the channels available; from now on clients are greeted.
     fn open(&self, registry: Registry) {
         let _ = self.opened.set(Mutex::new(registry));
         self.is_open.send_replace(true);
@@ -100,7 +103,8 @@ impl Shared {
         self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes memory for a channel's next generation beside the event loop, one at a time, and hands it to the registry.
+    /// Makes memory for a channel's next generation on another thread, one request at a time, and gives it to the
+    /// registry.
     async fn make_memory(&self, channel: &str, request: MemoryRequest) -> Result<(), Refused> {
         let _turn = self.memory_turn.lock().await;
         let made = tokio::task::spawn_blocking(move || request.make()).await;
@@ -111,19 +115,19 @@ impl Shared {
     }
 }
 
-/// Where the daemon finds its configuration and its socket.
+/// The paths of the daemon's configuration and socket.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The configuration file, for reloads.
     pub config_path: Option<PathBuf>,
-    /// Where to listen, if not where the configuration says.
+    /// Path of the control socket; overrides the configuration.
     pub socket: Option<PathBuf>,
 }
 
 /// Runs the daemon until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// What kept it from starting. Once it listens it goes on whatever happens.
+/// The reason why it could not start. Once it is ready, only SIGTERM or SIGINT ends it.
 pub fn run(options: &Options) -> Result<()> {
     let config = load(options)?;
     let inherited = handoff::inherited();
@@ -131,7 +135,7 @@ pub fn run(options: &Options) -> Result<()> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the event loop")?;
     let ended = runtime.block_on(serve(options, config, inherited));
-    // A look-up that hangs holds nobody up.
+    // A look-up that hangs must not delay the exit.
     runtime.shutdown_background();
     ended
 }
@@ -147,7 +151,8 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
     let path = options.socket.clone().or_else(|| config.daemon.socket.clone()).unwrap_or_else(default_socket);
     let marker = path.with_extension("running");
     let (segments, sockets) = sort(inherited);
-    // Its predecessor ended without a word, and nobody kept its segments: programs that hold them come first.
+    // The earlier daemon ended without removing its marker, and the service manager kept no segments. So the programs
+    // that hold the segments may come back first.
     let crashed = marker.exists() && segments.is_empty();
     let kept = segments.len();
     let (listener, _place) = match sockets.into_iter().next() {
@@ -174,11 +179,12 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
         _ = terminate.recv() => return Ok(()),
         _ = interrupt.recv() => return Ok(()),
     };
-    // What serves metrics runs when this next waits, which is after the channels are there.
+    // The metrics server needs the channels. It runs only when this task next waits, and that is after `open`.
     if let Some(address) = config.daemon.http {
         crate::metrics::spawn(address, shared.clone()).await?;
     }
-    // After all that can fail: a daemon that has served nobody leaves nobody to be waited for.
+    // The marker comes after all steps that can fail: a daemon that fails here has served no program, so the next one
+    // need not wait for any.
     mark(&marker);
     shared.open(registry);
     admit_newcomers(shared.clone(), if crashed { &GRACE } else { &[] });
@@ -193,7 +199,7 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
         tokio::select! {
             _ = hang_up.recv() => tokio::select! {
                 () = reload(options, &shared, &supervisor, &mut config) => {}
-                // Not after the memory of whatever was added.
+                // A signal to stop does not wait until the memory of added channels is made.
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
             },
@@ -205,7 +211,7 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
     stop(&shared, supervisor, &marker).await
 }
 
-/// Lets newcomers in after these pauses.
+/// Lets programs that were not attached before in, after these pauses.
 fn admit_newcomers(shared: Arc<Shared>, pauses: &'static [Duration]) {
     tokio::spawn(async move {
         for pause in pauses {
@@ -215,20 +221,20 @@ fn admit_newcomers(shared: Arc<Shared>, pauses: &'static [Duration]) {
     });
 }
 
-/// Leaves word for the next daemon that this one has not stopped in order.
+/// Writes the marker. If the next daemon finds it, this one has not stopped in order.
 fn mark(marker: &Path) {
     if let Err(e) = fs::write(marker, std::process::id().to_string()) {
         tracing::warn!("cannot write {}: {e}; after a crash, newcomers are not held back", marker.display());
     }
 }
 
-/// Ends the bridges, and says whether the next daemon has anybody to wait for.
+/// Ends the bridges. Removes the marker, unless programs may want to come back to the next daemon.
 async fn stop(shared: &Shared, supervisor: Supervisor, marker: &Path) -> Result<()> {
     sd_notify::notify(&[NotifyState::Stopping])?;
-    // Their clients' conversations are with this very loop: it goes on meanwhile.
+    // The bridges are clients of this event loop, so the loop must run while they end.
     tokio::task::spawn_blocking(move || supervisor.stop()).await.context("stop the bridges")?;
     connection::settle().await;
-    // Programs that had no time to come back are waited for by the next daemon.
+    // If the grace period is not over, the next daemon must wait for the programs too: the marker stays.
     let is_too_early = !*shared.admits_newcomers.borrow() && !fault!("a_short_life_forgets_a_crash");
     if !shared.registry().is_needed() && !is_too_early {
         let _ = fs::remove_file(marker);
@@ -269,8 +275,8 @@ fn share(config: &Config, events: Events, uid: u32) -> Arc<Shared> {
     })
 }
 
-/// Makes the memory of all channels beside the event loop, which greets nobody yet but says so. It takes seconds for each GiB on a
-/// busy machine, and the service manager is told that it goes on.
+/// Makes the memory of all channels on another thread. Meanwhile the event loop answers greetings with `Starting`. It
+/// takes seconds for each GiB on a busy machine, so the service manager is told that the start goes on.
 async fn make(mut registry: Registry, config: Config, segments: Vec<Kept>) -> Result<Registry> {
     let making = tokio::task::spawn_blocking(move || registry.start(&config, &segments).map(|()| registry));
     tokio::pin!(making);
@@ -282,7 +288,7 @@ async fn make(mut registry: Registry, config: Config, segments: Vec<Kept>) -> Re
     }
 }
 
-/// Takes in connections for ever.
+/// Accepts connections for ever.
 async fn accept(listener: UnixDatagram, shared: Arc<Shared>) {
     for id in 1.. {
         let socket = loop {
@@ -331,7 +337,7 @@ async fn reload(options: &Options, shared: &Shared, supervisor: &Supervisor, con
     }
 }
 
-/// Makes what a configuration needs beside the event loop, then takes it over whole.
+/// Makes the memory that a configuration needs on another thread, then applies the configuration, all of it or nothing.
 async fn apply(shared: &Shared, wanted: &Config) -> Result<Changes> {
     let (config, present) = (wanted.clone(), shared.registry().names());
     let made = tokio::task::spawn_blocking(move || Registry::make_missing(&config, &present)).await??;
@@ -339,20 +345,20 @@ async fn apply(shared: &Shared, wanted: &Config) -> Result<Changes> {
     shared.registry().apply(wanted, made)
 }
 
-/// Where an ordinary user's daemon listens, and where the system's does.
+/// Default path of the control socket: one for the system's daemon, another for an ordinary user's.
 fn default_socket() -> PathBuf {
     shmcast::Client::default_socket()
 }
 
-/// A hundred readers hold a descriptor or two each here.
+/// Raises the limit on open descriptors to the hard limit: each reader holds one or two here.
 fn raise_descriptor_limit() {
     if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
     }
 }
 
-/// Says what will be regretted, by this process's own limits: service managers clamp those without a word. Looks users up, so
-/// it has a thread of its own.
+/// Logs the warnings about a configuration. It takes this process's own limits, which a service manager may have
+/// lowered silently. It looks users up, so it runs on another thread.
 fn warn(config: &Config) {
     let config = config.clone();
     tokio::task::spawn_blocking(move || {
@@ -378,7 +384,7 @@ fn spawn_housekeeping(shared: Arc<Shared>) {
     });
 }
 
-/// Tells the service manager that the loop turns, if it wants to know.
+/// Feeds the service manager's watchdog from the event loop, if the watchdog is enabled.
 fn spawn_watchdog() {
     if let Some(limit) = sd_notify::watchdog_enabled() {
         tokio::spawn(async move {

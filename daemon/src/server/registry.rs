@@ -1,7 +1,7 @@
-//! The channels, who is attached to them, and who may be.
+//! The channels, the programs that are attached to them, and the decision which programs may attach.
 //!
-//! Plain state without sockets or time: connections call it, and carry out what it grants. The kernel's lock says
-//! whether a publisher lives; what stands here about it is for people to read.
+//! Plain state without sockets or time. Connections call it, and carry out what it grants. The kernel's lock says
+//! whether a publisher lives; the entry about it here is for people to read.
 
 mod channel;
 mod reload;
@@ -21,32 +21,33 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use tokio::sync::mpsc::UnboundedSender;
 
-/// Characters of a reason that are told.
+/// Characters of a refusal's reason that are kept.
 const WHY_CHARS: usize = 600;
 
 /// A connection's number, never used twice.
 pub type ConnectionId = u64;
 
-/// Something to send to a connection that did not ask for it.
+/// A packet for a connection that did not ask for it.
 #[derive(Debug)]
 pub struct Notice {
-    /// What to say.
+    /// The reply to send.
     pub reply: Reply,
-    /// What to hand over with it.
+    /// The descriptors to send with it.
     pub descriptors: Vec<File>,
 }
 
-/// A refusal: why, for programs and for people.
+/// A refusal with its reason.
 #[derive(Debug)]
 pub struct Refused {
-    /// For programs.
+    /// The reason, for programs.
     pub code: Refusal,
-    /// For people.
+    /// The reason, for people.
     pub why: String,
 }
 
 impl Refused {
-    /// A refusal with its reason. Parts of it may be the client's words: they must not fill packets and logs.
+    /// A refusal with its reason. The reason may repeat the client's words, so it is cut off after 600 characters: it
+    /// must not fill packets and logs.
     pub fn new(code: Refusal, why: impl Into<String>) -> Self {
         let why: String = why.into();
         Self { code, why: why.chars().take(WHY_CHARS).collect() }
@@ -56,17 +57,18 @@ impl Refused {
 /// A program that asks to attach.
 #[derive(Debug, Clone, Copy)]
 pub struct Guest<'a> {
-    /// Its connection.
+    /// The number of its connection.
     pub id: ConnectionId,
-    /// Who it is, by the kernel's word.
+    /// Its identity; user and process are the kernel's word.
     pub who: &'a Identity,
     /// The channel that it asks for.
     pub channel: &'a str,
-    /// What it holds, if it was attached to an earlier daemon: segment and lock, then a reader's page.
+    /// The descriptors that it holds, if it was attached to an earlier daemon: segment, lock and, for a reader, its
+    /// page.
     pub shown: &'a [File],
-    /// How it is told what it did not ask for.
+    /// The queue of its connection's notices.
     pub notices: &'a UnboundedSender<Notice>,
-    /// Whether those who were attached to a daemon that crashed have had their time to come back.
+    /// Whether the programs that were attached to a crashed daemon have had their time to come back.
     pub has_waited: bool,
 }
 
@@ -79,36 +81,38 @@ pub struct Manner {
     pub watches: bool,
 }
 
-/// The answer to one who may attach.
+/// The answer to a program that may attach.
 #[derive(Debug)]
 pub enum Grant {
     /// Attached.
     Granted {
-        /// What to say.
+        /// The reply to send.
         reply: Reply,
-        /// What to hand over with it.
+        /// The descriptors to send with it.
         descriptors: Vec<File>,
     },
-    /// Make this memory, [`stock`](Registry::stock) it, and ask again: making it takes too long for the event loop.
+    /// The caller must make this memory, [`stock`](Registry::stock) it, and ask again. Making it takes too long for the
+    /// event loop.
     NeedsMemory(Box<MemoryRequest>),
-    /// Ask again when those who were attached to a daemon that crashed have had their time to come back.
+    /// The caller must ask again when the programs that were attached to a crashed daemon have had their time to come
+    /// back.
     NotYet,
 }
 
 /// Memory to be made for a channel's next generation.
 #[derive(Debug, Clone)]
 pub struct MemoryRequest {
-    /// What it is made with.
+    /// The spec of the segment.
     pub spec: HostedSpec,
-    /// When the channel's sequences began; now if `None`.
+    /// The time at which the channel's sequences began; now if `None`.
     pub created_ns: Option<u64>,
 }
 
 impl MemoryRequest {
-    /// Makes it. Takes time in proportion to the capacity.
+    /// Makes the memory. Takes time in proportion to the capacity, so it must not run on the event loop.
     ///
     /// # Errors
-    /// [`Refused`] when there is no such memory to be had.
+    /// [`Refused`] if the memory cannot be made.
     pub fn make(&self) -> Result<HostedSegment, Refused> {
         let made = HostedSegment::create(&self.spec, self.created_ns);
         made.map_err(|e| Refused::new(Refusal::Failed, format!("make the next segment: {e}")))
@@ -125,33 +129,33 @@ pub struct Registry {
     events: Events,
     store: Store,
     waker: Waker,
-    /// The user that this daemon runs as, who may use all channels.
+    /// The user that this daemon runs as. This user may use all channels.
     uid: u32,
-    /// Channels that a bridge receives, with its name: nobody else publishes on them.
+    /// Channels that a bridge receives, with the bridge's name. No other program may publish on them.
     received: BTreeMap<String, String>,
 }
 
-/// A channel and its readers with all that their pages say.
+/// A channel and its readers, with all figures of their pages.
 #[derive(Debug)]
 pub struct Measured {
     /// The channel, without its readers.
     pub status: ChannelStatus,
-    /// Its readers, those attached longest first.
+    /// Its readers; those that have been attached longest come first.
     pub readers: Vec<(Process, ReaderStats)>,
 }
 
 impl Registry {
-    /// No channels yet.
+    /// A registry without channels.
     pub fn new(charters: Charters, events: Events, store: Store, waker: Waker, uid: u32) -> Self {
         let (channels, retired, received) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Self { channels, retired, charters, events, store, waker, uid, received }
     }
 
-    /// Grants the publisher's end: segment, lock and charter. The lock decides between two who were granted it at once. With
-    /// `anew`, the channel's sequences begin at 1 again.
+    /// Grants the publisher's end: segment, lock and charter. If two programs are granted it at once, the lock decides
+    /// between them. With `anew`, the channel's sequences begin at 1 again.
     ///
     /// # Errors
-    /// [`Refused`].
+    /// [`Refused`] with the reason.
     pub fn publish(&mut self, guest: &Guest<'_>, anew: bool) -> Result<Grant, Refused> {
         let Guest { id, who, channel: name, shown, notices, .. } = *guest;
         let Self { channels, store, waker, events, received, uid, .. } = self;
@@ -192,7 +196,7 @@ impl Registry {
     /// that has died.
     ///
     /// # Errors
-    /// [`Refused`].
+    /// [`Refused`] with the reason.
     pub fn subscribe(
         &mut self,
         guest: &Guest<'_>,
@@ -209,7 +213,7 @@ impl Registry {
         let mut told = Told { name, store, waker, events };
         let page = match shown {
             [segment, lock, page] => {
-                // One that shows older memory is led on, like everybody who comes, to what is current.
+                // A reader that shows older memory is given the current memory, like a new reader.
                 channel.recognizes([segment, lock], &mut told)?;
                 HostedPage::adopt(page).map_err(|e| Refused::new(Refusal::BadRequest, e.to_string()))?
             }
@@ -242,14 +246,15 @@ impl Registry {
         Ok(Grant::Granted { reply: Reply::Subscribed(channel.generation()), descriptors })
     }
 
-    /// Takes memory that was made as [`Grant::NeedsMemory`] asked.
+    /// Stores memory that was made as [`Grant::NeedsMemory`] asked. The next grant uses it.
     pub fn stock(&mut self, name: &str, memory: HostedSegment) {
         if let Some(channel) = self.channels.get_mut(name) {
             channel.stock(memory);
         }
     }
 
-    /// The publisher on this connection has mapped its segment: on a strict channel nobody can from now on.
+    /// Notes that the publisher on this connection has mapped its segment. On a strict channel the segment is then
+    /// sealed: no program can map it for writing from now on.
     pub fn mapped(&mut self, id: ConnectionId) {
         for (name, channel) in &self.channels {
             let is_its = channel.publisher.as_ref().is_some_and(|publisher| publisher.id == id);
@@ -262,11 +267,11 @@ impl Registry {
         }
     }
 
-    /// Takes a strict channel away from its publisher, living or not. The memory that this needs is made first, and returned
-    /// as a request if that has not been done.
+    /// Takes a strict channel away from its publisher, whether that lives or not. This needs new memory. If that has
+    /// not been made yet, nothing changes and a request for it is returned.
     ///
     /// # Errors
-    /// [`Refused`] for a channel that is not strict, or by one who may not publish on it; nothing has changed then.
+    /// [`Refused`] if the channel is not strict, or if `who` may not publish on it. Nothing has changed then.
     pub fn take_over(&mut self, who: &Identity, name: &str) -> Result<Option<MemoryRequest>, Refused> {
         let Self { channels, store, waker, events, uid, .. } = self;
         let channel = channels.get_mut(name).ok_or_else(|| unknown(name))?;
@@ -324,7 +329,7 @@ impl Registry {
     /// Reports the channels that `who` may read, or only the one named.
     ///
     /// # Errors
-    /// [`Refused`] for a channel that does not exist or that `who` may not read.
+    /// [`Refused`] if the channel does not exist or `who` may not read it.
     pub fn report(&self, who: &Identity, only: Option<&str>) -> Result<Vec<ChannelStatus>, Refused> {
         if let Some(name) = only {
             let channel = self.channels.get(name).ok_or_else(|| unknown(name))?;
@@ -336,12 +341,12 @@ impl Registry {
         Ok(self.channels.values().filter(|c| c.may_read(who, self.uid)).map(Channel::status).collect())
     }
 
-    /// Reports all channels, whoever asks.
+    /// Reports all channels, without a check of access.
     pub fn report_all(&self) -> Vec<ChannelStatus> {
         self.channels.values().map(Channel::status).collect()
     }
 
-    /// All channels with the pages of their readers, for metrics.
+    /// All channels with the figures of their readers' pages, for metrics.
     pub fn measure(&self) -> Vec<Measured> {
         let pages = |channel: &Channel| {
             let readers = channel.shown();
@@ -353,8 +358,8 @@ impl Registry {
             .collect()
     }
 
-    /// Whether a program may want to find its channel as it is: because it is attached, or holds memory that it has not brought
-    /// back yet.
+    /// Whether a program may come back to its channel: it is attached, or it holds memory that it has not brought back
+    /// yet.
     pub fn is_needed(&self) -> bool {
         let holds_messages = |channel: &Channel| channel.is_lost() && channel.entry().is_granted;
         let is_needed = |channel: &Channel| {

@@ -1,7 +1,7 @@
-//! The service manager's keeping: descriptors that outlive this process, however it ends.
+//! The service manager's descriptor store. Descriptors in it outlive this process, however it ends.
 //!
-//! With systemd's `FileDescriptorStoreMax=`, segments and locks are handed to it as they are made, and come back with
-//! the next start. Elsewhere nothing is kept, and attached programs bring their segments back themselves.
+//! With systemd's `FileDescriptorStoreMax=`, segments and locks are put into the store as they are made, and come back
+//! at the next start. Without it nothing is kept, and attached programs bring their segments back themselves.
 
 use sd_notify::NotifyState;
 use shmcast::hosting::HostedSegment;
@@ -20,15 +20,15 @@ pub struct Store {
 }
 
 impl Store {
-    /// The store of the service manager that started us; without one, keeping does nothing.
+    /// The store of the service manager that started us. Without a service manager, all methods do nothing.
     pub fn of_service_manager() -> Self {
         Self { _private: () }
     }
 
-    /// Keeps a segment and its lock.
+    /// Puts a segment and its lock into the store.
     ///
     /// # Errors
-    /// When the service manager cannot be told: neither is kept then.
+    /// If the service manager cannot be told. Then neither is kept.
     pub fn keep(&mut self, hosted: &HostedSegment) -> io::Result<()> {
         for (file, kind) in hosted.files().into_iter().zip([SEGMENT, LOCK]) {
             let name = format!("{kind}{}", id(hosted));
@@ -38,12 +38,12 @@ impl Store {
         Ok(())
     }
 
-    /// Keeps a segment and its lock no longer.
+    /// Removes a segment and its lock from the store.
     pub fn forget(&mut self, hosted: &HostedSegment) {
         self.forget_id(&id(hosted));
     }
 
-    /// Keeps what came back under this identity no longer.
+    /// Removes the segment and the lock that came back under this identity from the store.
     pub fn forget_id(&mut self, id: &str) {
         for kind in [SEGMENT, LOCK] {
             let name = format!("{kind}{id}");
@@ -55,7 +55,7 @@ impl Store {
     }
 }
 
-/// A segment and its lock that came back from the service manager. Which channel lives in it, if any, the charters say.
+/// A segment and its lock that came back from the service manager. The charters say which channel lives in it, if any.
 #[derive(Debug)]
 pub struct Kept {
     /// The identity that it was kept under.
@@ -66,13 +66,13 @@ pub struct Kept {
     pub lock: File,
 }
 
-/// Names in the store may hold no colons and at most 255 characters: the segment's identity serves both.
+/// The segment's identity as a name in the store. Names may hold no colons and at most 255 characters.
 fn id(hosted: &HostedSegment) -> String {
     let [high, low] = hosted.uuid();
     format!("{high:016x}{low:016x}")
 }
 
-/// Sorts what the service manager passed into the segments that it kept and the rest, such as sockets.
+/// Sorts the descriptors that the service manager passed into the segments that it kept and the rest, such as sockets.
 pub fn sort(inherited: Vec<(String, OwnedFd)>) -> (Vec<Kept>, Vec<(String, OwnedFd)>) {
     let (mut segments, mut locks, mut rest) = (Vec::new(), HashMap::new(), Vec::new());
     for (name, descriptor) in inherited {

@@ -1,11 +1,13 @@
-//! Wakes parked readers, so that no publisher has to: one thread that looks into the rings on behalf of those who sleep.
+//! Wakes parked readers, so that no publisher has to. One thread looks into the rings on behalf of the readers that
+//! sleep.
 //!
-//! While somebody sleeps it looks, pauses, and looks again; the pause is a share of the time that nothing has happened,
-//! so that a message after a silence is late by a small part of that silence. When nobody has slept for a while it blocks
-//! until a reader rings, and costs nothing. It knows nothing of connections or access: the registry tells it whom to wake.
+//! While a reader sleeps, the thread looks, pauses, and looks again. The pause is a share of the time since it last
+//! woke a reader, so a message after a silence is late by a small part of that silence. When no reader has slept for a
+//! while, the thread blocks until a reader rings its bell, and costs nothing. It knows nothing of connections or
+//! access: the registry tells it which readers to wake.
 //!
-//! Nothing that a reader does can hold it up: it reads what readers say without believing it, and rings without ever
-//! blocking. A reader that flags sleep after sleep makes it look as often as a busy channel does, and no more.
+//! No reader can block the thread. It does not trust what readers write, and it never blocks when it wakes them. A
+//! reader that claims to sleep again and again makes it look as often as a busy channel does, and no more.
 
 use super::registry::ConnectionId;
 use crate::config::WakerConfig;
@@ -23,7 +25,7 @@ use std::time::{Duration, Instant};
 /// A pause is at most the silence divided by this.
 const SILENCE_SHARE: u32 = 16;
 
-/// The waker, and those whom it wakes. Its thread starts with the first of them and ends when this is dropped.
+/// The waker and its parked readers. Its thread starts with the first reader and ends when this is dropped.
 #[derive(Debug)]
 pub struct Waker {
     shared: Arc<Shared>,
@@ -32,7 +34,8 @@ pub struct Waker {
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// What the thread blocks on beside the readers' bells, and what gets it out of there.
+    /// A socket pair that interrupts the thread's wait. The thread waits on the first end, beside the readers' bells;
+    /// `knock` writes to the second.
     door: (UnixStream, UnixStream),
 }
 
@@ -44,7 +47,7 @@ struct State {
     has_ended: bool,
 }
 
-/// What one look at everybody found.
+/// The result of one look at all readers.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Round {
     asleep: usize,
@@ -52,10 +55,10 @@ struct Round {
 }
 
 impl Waker {
-    /// A waker with nobody to wake.
+    /// A waker without readers.
     ///
     /// # Errors
-    /// What `socketpair` says.
+    /// The error of `socketpair`.
     pub fn new(config: WakerConfig) -> std::io::Result<Self> {
         let door = UnixStream::pair()?;
         door.0.set_nonblocking(true)?;
@@ -64,7 +67,7 @@ impl Waker {
         Ok(Self { shared: Arc::new(Shared { state: Mutex::new(state), door }) })
     }
 
-    /// Takes over changed pauses and another CPU.
+    /// Takes over changed pauses and a changed CPU.
     pub fn reload(&self, config: WakerConfig) {
         self.shared.state().config = config;
         self.shared.knock();
@@ -73,7 +76,7 @@ impl Waker {
     /// Wakes `reader` from now on.
     ///
     /// # Errors
-    /// What the system says when there is no thread to be had.
+    /// The system's error if the thread cannot be started.
     pub fn park(&self, id: ConnectionId, reader: ParkedReader) -> std::io::Result<()> {
         let mut state = self.shared.state();
         if !state.is_running {
@@ -87,7 +90,7 @@ impl Waker {
         Ok(())
     }
 
-    /// Those of `readers` that park go on in `segment`.
+    /// Tells the waker that `readers` go on in `segment`. Readers that are not parked here are skipped.
     pub fn follow<'a>(&self, readers: impl Iterator<Item = &'a ConnectionId>, segment: &HostedSegment) {
         let mut state = self.shared.state();
         for id in readers {
@@ -97,9 +100,9 @@ impl Waker {
         }
     }
 
-    /// Forgets a reader, if it was here.
+    /// Forgets a reader, if it is parked here.
     pub fn forget(&self, id: ConnectionId) {
-        // The thread may be blocked on its bell, and learns of it with the next ring.
+        // The thread may be blocked on the reader's bell, so it is woken to drop it.
         if self.shared.state().readers.remove(&id).is_some() {
             self.shared.knock();
         }
@@ -115,19 +118,19 @@ impl Drop for Waker {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Maps and numbers: whole wherever somebody may have panicked.
+        // A poisoned lock is used: the state is maps and numbers, consistent wherever its holder may have panicked.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn knock(&self) {
-        // Full means that it has been knocked already.
+        // If the socket is full, a knock is already waiting there.
         let _ = (&self.door.1).write(&[1]);
     }
 
     fn run(&self) {
         let unpinned = sched_getaffinity(Pid::from_raw(0));
         let mut placed = None;
-        // Else the kernel stretches each pause by 50 us.
+        // The default timer slack makes each pause up to 50 us longer.
         let _ = prctl::set_timerslack(1);
         let mut busy = Instant::now();
         loop {
@@ -155,7 +158,7 @@ impl Shared {
         }
     }
 
-    /// Blocks until somebody may sleep again.
+    /// Blocks until a reader may sleep again, or until `knock`.
     fn block(&self, ids: &[ConnectionId], bells: &[Bell]) {
         match Bell::wait(&self.door.0, bells) {
             Ok(broken) => {
@@ -194,7 +197,7 @@ impl State {
     }
 }
 
-/// Pins this thread to `cpu`, or lets it run where it might before.
+/// Pins this thread to `cpu`; without one, restores the CPUs that it had at first.
 fn place(cpu: Option<usize>, unpinned: nix::Result<CpuSet>) {
     let placed = match (cpu, unpinned) {
         (Some(cpu), _) => shmcast::pin_current_thread(cpu),
@@ -211,7 +214,7 @@ fn longest(config: &WakerConfig) -> Duration {
     Duration::from_micros(config.longest_us.max(config.shortest_us).into())
 }
 
-/// How long to pause after `silence`.
+/// The pause after a time of `silence`.
 fn pause(silence: Duration, config: &WakerConfig) -> Duration {
     let shortest = Duration::from_micros(config.shortest_us.into());
     (silence / SILENCE_SHARE).clamp(shortest, longest(config))

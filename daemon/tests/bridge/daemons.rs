@@ -1,7 +1,7 @@
 //! Daemons on both hosts, as an installation has them: bridges from their configurations, readers attached to B's.
 //!
-//! `SHMCAST_BRIDGE_MESSAGES` and `SHMCAST_BRIDGE_RATE` as elsewhere here; `SHMCAST_DAEMON_KILLS` says how often a daemon is
-//! killed, each in turn, and `SHMCAST_FLOOD` how many malformed packets go to each place.
+//! `SHMCAST_BRIDGE_MESSAGES` and `SHMCAST_BRIDGE_RATE` are as in the other files. `SHMCAST_DAEMON_KILLS` sets how often
+//! a daemon is killed, each in turn, and `SHMCAST_FLOOD` how many malformed packets go to each place.
 
 use super::hosts::{Host, Hosts, Running, number, wait_for};
 use super::loss::{assert_all_have_all, count, messages, rate, readers};
@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::time::Instant;
 
 const GROUP: &str = "239.77.0.1:30001";
-/// What the relay hands on to, and where it takes requests.
+/// The group to which the relay forwards, and the address at which it takes requests.
 const RELAYED: (&str, &str) = ("239.77.0.9:30009", "10.77.0.2:30002");
 pub const SERVER: &str = "10.77.0.1:30002";
 
@@ -37,9 +37,9 @@ fn receives(group: &str, server: &str) -> String {
     )
 }
 
-/// What the bridge of a host's daemon says of itself.
+/// The status of the bridge of a host's daemon.
 pub fn bridge(hosts: &Hosts, host: Host) -> Value {
-    // A daemon limits how often it is asked.
+    // A daemon limits the rate of requests.
     std::thread::sleep(std::time::Duration::from_millis(50));
     let program = env!("CARGO_BIN_EXE_shmcast");
     let text = hosts.output(host, program, &["bridge", "status", "--json"]);
@@ -60,7 +60,7 @@ fn everything_arrives_at_loss_of(test: &str, per_mille: u32) {
     }
 }
 
-/// Ten readers on B have everything that is published on A, through a relay that loses packets.
+/// Ten readers on B receive all that is published on A, through a relay that loses packets.
 pub fn everything_arrives(test: &str, hosts: &Hosts, per_mille: u32) {
     let (last, seed) = (messages(), number("SHMCAST_BRIDGE_SEED", 7));
     eprintln!("{test}: {last} messages, seed {seed}");
@@ -118,8 +118,8 @@ fn daemons_lose_nothing_at_20_percent_loss_each_way() {
     everything_arrives_at_loss_of("daemons_lose_nothing_at_20_percent_loss_each_way", 200);
 }
 
-/// Nobody keeps anything for a daemon here: its successor has the channel from those who are attached to it. The publisher
-/// goes on until all kills are over, so that A's ring is always somebody's.
+/// There is no service manager that keeps segments for a daemon here. Its successor gets the channel from the attached
+/// programs. The publisher goes on until all kills are over, so that a program always holds A's ring.
 #[test]
 fn a_daemon_that_is_killed_is_followed_by_one_that_goes_on() {
     let Some(hosts) = Hosts::with_daemons("a_daemon_that_is_killed_is_followed_by_one_that_goes_on", 1)
@@ -140,7 +140,7 @@ fn a_daemon_that_is_killed_is_followed_by_one_that_goes_on() {
     let publish = hosts.role(Host::A, "publish", &format!("{} {} {}", u64::MAX, rate(), enough.display()));
     let mut goal = 10_000;
     for kill in 0..kills {
-        // Half of the kills fall upon a bridge that is still catching up, half upon one that has.
+        // Half of the kills hit a bridge that is still catching up, half one that has caught up.
         wait_for("progress", || {
             let at_b = bridge(&hosts, Host::B);
             let of_b = |name: &str| at_b.pointer(&format!("/figures/receive/{name}")).and_then(Value::as_u64);
@@ -161,7 +161,7 @@ fn a_daemon_that_is_killed_is_followed_by_one_that_goes_on() {
     let (mut gaps, mut sessions) = (0, 0);
     for reader in readers {
         let seen = reader.end_well();
-        // Each message was checked by the reader itself: once, in order, or told of as a gap.
+        // The reader itself has checked that each message came once, in order, or was reported as a gap.
         assert_eq!(count(&seen, "/received") + count(&seen, "/gap_messages"), last, "{seen}");
         assert_eq!((count(&seen, "/lapped"), count(&seen, "/epochs")), (0, kills / 2), "{seen}");
         gaps = gaps.max(count(&seen, "/gap_messages"));
@@ -170,13 +170,13 @@ fn a_daemon_that_is_killed_is_followed_by_one_that_goes_on() {
     eprintln!(
         "{kills} kills, {last} messages: at most {gaps} in gaps, {sessions} session(s) for each of 10 readers"
     );
-    // The ring on A held everything of the seconds that any of this took.
+    // The ring on A held all messages of the few seconds that each restart took.
     assert_eq!((gaps, sessions), (0, 1));
     drop((a, b));
 }
 
-/// Packets that are wrong in every way that a header can be, into the very group that carries the feed and to the port that
-/// repairs are asked of, for as long as messages are published.
+/// Packets that are wrong in every way that a header can be go to the group that carries the feed and to the port that
+/// takes requests for repairs, for as long as messages are published.
 #[test]
 fn floods_into_the_group_and_of_the_repair_port_cost_no_message() {
     let Some(hosts) = Hosts::with_daemons("floods_into_the_group_and_of_the_repair_port_cost_no_message", 1)

@@ -1,5 +1,5 @@
-//! Somebody who can send to the group or to the server and wishes them ill: packets that are wrong in every way a header can
-//! be, most of them under the feed's own session. None is sound, so none may count.
+//! An attacker who can send to the group or to the server. The packets are wrong in every way that a header can be,
+//! most of them under the feed's own session. None is sound, so none may count.
 
 use serde_json::json;
 use shmcast::hosting::datagrams::{self, BATCH};
@@ -25,7 +25,7 @@ pub fn run(words: &[&str]) {
             batch.push(malformed(made, &own, &mut rng));
             made += 1;
         }
-        // On a socket that waits, a datagram is refused only where there is no memory for it.
+        // On a blocking socket, a datagram is refused only if there is no memory for it.
         let done = datagrams::send(&socket, line.group, batch.iter().map(Vec::as_slice));
         sent += batch.len() as u64 - done.refused;
     }
@@ -44,11 +44,11 @@ fn malformed(number: u64, own: &[u8; 10], rng: &mut fastrand::Rng) -> Vec<u8> {
         0 => noise[..rng.usize(0..HEADER_BYTES)].to_vec(),
         1 => packet(own, 0, 1, &[0, 0]),
         2 => packet(own, u64::MAX, 2, &[0, 0, 0, 0]),
-        // A length that reaches past the end, in the first message or in the second.
+        // A length that reaches beyond the end, in the first or in the second message.
         3 if noise[0] & 1 == 0 => packet(own, sequence, 1, &[0, 9, b'x']),
         3 => packet(own, sequence, 2, &[0, 1, b'x', 0xff, 0xff, b'y']),
         4 => packet(own, sequence, 1, &[0, 1, b'x', b'y', b'z']),
-        // Somebody else's session, whatever is in it.
+        // Another session, with any content.
         _ => packet(&[b'~'; 10], sequence, noise[0].into(), &noise[..rng.usize(0..noise.len())]),
     }
 }

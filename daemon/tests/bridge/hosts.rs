@@ -1,4 +1,4 @@
-//! Two hosts on one wire, or two: namespaces, veth pairs, and the processes that run in them.
+//! Two hosts on one or two wires: namespaces, veth pairs, and the processes that run in them.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::unit;
 
-/// How long anything here may take that is only a matter of time.
+/// Time limit of each wait.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 /// One test at a time: each uses all of a small machine.
 static TURN: Mutex<()> = Mutex::new(());
@@ -27,7 +27,7 @@ pub fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).ok().map_or(default, |text| text.parse().expect("a number"))
 }
 
-/// Waits until `ready` has something.
+/// Waits until `ready` returns a value.
 pub fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     let started = Instant::now();
     loop {
@@ -60,20 +60,20 @@ pub struct Hosts {
     pub dir: tempfile::TempDir,
     /// Whether a daemon owns a host's channels.
     daemons: bool,
-    /// The unit that restricts the daemons, if one does.
+    /// The unit that restricts the daemons, if there is one.
     unit: Option<PathBuf>,
     _turn: MutexGuard<'static, ()>,
 }
 
 impl Hosts {
-    /// `None`, and a word about it, where there can be none.
+    /// Makes the hosts. If that is not possible here, prints the reason and returns `None`.
     pub fn new(test: &str, wires: usize) -> Option<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let turn = turn();
         let id = format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let names = [format!("shmcast-a-{id}"), format!("shmcast-b-{id}")];
         let dir = tempfile::Builder::new().prefix("shmcast-bridge-").tempdir_in("/dev/shm").unwrap();
-        // A daemon may be another user.
+        // A daemon may run as another user.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let hosts = Self { names, dir, daemons: false, unit: unit::asked(), _turn: turn };
         match hosts.wire(wires) {
@@ -85,14 +85,14 @@ impl Hosts {
         }
     }
 
-    /// As `new`; channels are those of daemons, which are to be started.
+    /// As `new`, but the channels are those of daemons, which the test must start.
     pub fn with_daemons(test: &str, wires: usize) -> Option<Self> {
         let mut hosts = Self::new(test, wires)?;
         hosts.daemons = true;
         Some(hosts)
     }
 
-    /// As `with_daemons`, and the daemons run as `unit` says.
+    /// As `with_daemons`, but the daemons run as `unit` says.
     pub fn under(test: &str, wires: usize, unit: PathBuf) -> Option<Self> {
         let mut hosts = Self::with_daemons(test, wires)?;
         hosts.unit = Some(unit);
@@ -126,7 +126,7 @@ impl Hosts {
         ip(&format!("-n {} link set va{wire} down", self.names[0])).unwrap();
     }
 
-    /// Where a host's channels are.
+    /// The directory of a host's channels.
     pub fn channels(&self, host: Host) -> PathBuf {
         self.dir.path().join(if host == Host::A { "a" } else { "b" })
     }
@@ -186,7 +186,7 @@ impl Hosts {
         self.start(command, format!("{role} {words}"))
     }
 
-    /// What a command printed on a host.
+    /// Runs a command on a host, and returns its output.
     pub fn output(&self, host: Host, program: &str, arguments: &[&str]) -> String {
         let output = self.command_in(host, Path::new(program)).args(arguments).output().unwrap();
         assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
@@ -220,7 +220,7 @@ pub struct Running {
 
 impl Running {
     pub fn signal(&self, signal: Signal) {
-        // `ip netns exec` becomes the program: the process is the program's own.
+        // `ip netns exec` replaces itself by the program, so this is the program's own process id.
         kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
     }
 
@@ -237,7 +237,7 @@ impl Running {
         wait_for(&format!("{text:?} from {}", self.what), || self.log().contains(text).then_some(()));
     }
 
-    /// Waits for its end; exit code, and the last line of its output as JSON.
+    /// Waits for its end. Returns the exit code, and the last line of its output as JSON.
     pub fn end(mut self) -> (i32, Value) {
         let status = wait_for(&format!("the end of {}", self.what), || self.child.try_wait().unwrap());
         let out = fs::read_to_string(&self.out).unwrap();
@@ -246,7 +246,7 @@ impl Running {
         (code, json)
     }
 
-    /// As `end`, and it must have ended well.
+    /// As `end`, but it must have succeeded.
     pub fn end_well(self) -> Value {
         let (what, log) = (self.what.clone(), self.log.clone());
         let (code, json) = self.end();

@@ -1,4 +1,4 @@
-//! Both ends of a bridge on the one thread that publishes and reads, on the loopback interface of this very process.
+//! Both ends of a bridge on one thread that also publishes and reads, over the loopback interface.
 
 use super::hosts::{turn, wait_for};
 use super::roles::{LONGEST, make_channel, write_message};
@@ -28,7 +28,7 @@ fn one_thread_publishes_sends_receives_and_reads() {
     let channel = Subscriber::builder("t").dir(a.path());
     let mut egress = EgressInvoker::open(&spec, channel, EgressOptions::default()).unwrap();
 
-    // Nobody hears the first half: it is asked for.
+    // Nobody receives the first half, so it is requested later.
     let mut buffer = [0; LONGEST];
     let mut publish = |egress: &mut EgressInvoker| {
         let size = write_message(publisher.next_sequence(), &mut buffer);

@@ -1,4 +1,4 @@
-//! Unicast leases and what they are to keep out, on the loopback interface of this very process.
+//! Unicast leases and the clients that they must keep out, over the loopback interface.
 
 use super::hosts::{turn, wait_for};
 use super::roles::{LONGEST, make_channel, write_message};
@@ -52,7 +52,7 @@ fn a_lease_is_renewed_given_back_and_runs_out() {
     let server = egress.repair_address().unwrap();
     let leases = || egress.repair_counters().leases;
     let mut ingress = receiving(b.path(), server);
-    // One for the feed, one for requests.
+    // The receiver takes two leases: one for the feed, one for requests.
     wait_for("both leases", || (leases().held == 2).then_some(()));
     wait_for("renewals past the first second", || (leases().renewed >= 8).then_some(()));
     publish(&mut publisher, 100);
@@ -63,14 +63,14 @@ fn a_lease_is_renewed_given_back_and_runs_out() {
     ingress.join();
     wait_for("the leases' return", || (leases().held == 0).then_some(()));
     assert_eq!((leases().released, leases().expired), (2, 0));
-    // What was on its way when the leases came back is shown after a moment.
+    // The counters show datagrams that were still on their way after a moment.
     std::thread::sleep(Duration::from_millis(100));
     let sent = egress.counters().datagrams_sent;
     publish(&mut publisher, 100);
     wait_for("the egress", || (egress.counters().messages == 200).then_some(()));
     assert_eq!(egress.counters().datagrams_sent, sent, "somebody without a lease was sent to");
 
-    // One that takes a lease and is never heard of again.
+    // This client takes a lease and then sends nothing any more.
     let (silent, mut out) = (client(), [0; CONTROL_MAX_BYTES]);
     let size = Control::Hello { nonce: 1 }.encode(&mut out);
     silent.send_to(&out[..size], server).unwrap();
@@ -95,17 +95,17 @@ fn answer(socket: &UdpSocket) -> Option<Vec<u8>> {
     socket.recv(&mut bytes).ok().map(|size| bytes[..size].to_vec())
 }
 
-/// How long a socket is listened to after its last question.
+/// How long a socket is read after its last question.
 const LISTEN: Duration = Duration::from_millis(200);
 
-/// Everything that comes back on a socket until nothing has come for a while, in bytes.
+/// The number of bytes that come back on a socket until nothing has come for [`LISTEN`].
 fn drawn(socket: &UdpSocket) -> usize {
     socket.set_read_timeout(Some(LISTEN)).unwrap();
     std::iter::from_fn(|| answer(socket)).map(|datagram| datagram.len()).sum()
 }
 
-/// What is asked of a bridge without a cookie, at the port that repairs come from and at that of the live packets, each
-/// question by itself, with all that it draws in however many datagrams.
+/// Asks a bridge all questions without a cookie, at the port that sends repairs and at the one that sends live packets.
+/// Each question is asked by itself, and all bytes that it draws are counted.
 #[test]
 fn strangers_draw_no_byte_and_who_is_unproved_three_times_what_it_sent() {
     let _turn = turn();
@@ -116,7 +116,7 @@ fn strangers_draw_no_byte_and_who_is_unproved_three_times_what_it_sent() {
     let std::net::SocketAddr::V4(group) = listener.local_addr().unwrap() else { panic!("an IPv4 socket") };
     let line = LineSpec { group, interface: None, source: None };
     let egress = sending_to(vec![line], dir.path(), |_| {});
-    // More than the ring holds, so that the first are gone.
+    // More messages than the ring holds, so that the first are gone.
     publish(&mut publisher, 10_000);
     publisher.publish(b"short").unwrap();
     let next = publisher.next_sequence();
@@ -166,13 +166,13 @@ fn strangers_draw_no_byte_and_who_is_unproved_three_times_what_it_sent() {
         refused += 1;
         wait_for("both", || (counted() == (refused, 2 * refused)).then_some(()));
     }
-    // Else nothing was asked that is ever answered.
+    // At least one question must have been answered.
     assert!(most > 1.0, "{most}");
     eprintln!(
         "{} questions: strangers drew 0 B, the unproved at most {most:.2} times what they sent",
         questions.len()
     );
-    // Nobody got a lease, so nobody is sent live packets.
+    // No client got a lease, so live packets go to none.
     assert_eq!(egress.repair_counters().leases.granted, 0);
 }
 

@@ -1,4 +1,4 @@
-//! Loss of packets, of lines, of either end; and that all counters tell of it alike.
+//! Loss of packets, of lines and of either end. All counters must agree about it.
 
 use super::hosts::{Host, Hosts, Running, number, wait_for};
 use super::roles::make_channel;
@@ -13,7 +13,7 @@ pub fn messages() -> u64 {
     number("SHMCAST_BRIDGE_MESSAGES", 30_000)
 }
 
-/// Messages a second: what a loaded machine with two cores, ten readers and a relay still keeps up with.
+/// Messages a second. A loaded machine with two cores, ten readers and a relay keeps up with the default.
 pub fn rate() -> u64 {
     number("SHMCAST_BRIDGE_RATE", 20_000)
 }
@@ -26,7 +26,7 @@ pub fn count(json: &Value, path: &str) -> u64 {
     json.pointer(path).and_then(Value::as_u64).unwrap_or_else(|| panic!("no {path} in {json}"))
 }
 
-/// Every reader has every message, and knows of nothing missing.
+/// Checks that every reader has every message, and reports none missing.
 pub fn assert_all_have_all(readers: Vec<Running>, last: u64) {
     for reader in readers {
         let seen = reader.end_well();
@@ -140,7 +140,7 @@ fn a_line_that_is_cut_costs_nothing_while_the_other_lives() {
     let lines = ["/receive/lines/0/packets", "/receive/lines/1/packets"].map(|path| count(&received, path));
     assert!(lines[1] > 0 && lines[1] < lines[0], "one line must have been cut on the way: {received}");
     assert!(count(&sent, "/send/datagrams_refused") > 0, "{sent}");
-    // Nobody was asked for anything: there was nobody to ask.
+    // Nothing was requested, since there is no server.
     assert_eq!(count(&received, "/receive/requests"), 0);
 }
 
@@ -176,7 +176,7 @@ fn an_end_that_is_killed_comes_back_to_the_same_stream() {
         }
     }
     publish.end_well();
-    // The ring on A holds everything of the last seconds, so that there is no gap either.
+    // The ring on A holds all messages of the last seconds, so there is no gap either.
     for reader in readers {
         let seen = reader.end_well();
         let figures = ["received", "gap_messages", "lapped"].map(|name| count(&seen, &format!("/{name}")));
@@ -200,7 +200,7 @@ fn what_the_kernel_dropped_and_what_readers_miss_add_up() {
     let readers = readers(&hosts, 2, last);
     hosts.role(Host::A, "publish", &format!("{last} 1000000000")).end_well();
     let sent = send.end().1;
-    // Packets wait in no queue any more: the sender has ended two seconds after its last.
+    // No packet waits in a queue any more: the sender ended two seconds after its last one.
     let sockets = hosts.output(Host::B, "cat", &["/proc/net/udp"]);
     let kernel_drops: u64 = sockets
         .lines()

@@ -1,8 +1,8 @@
-//! Bridges between two hosts that are network namespaces, as real processes over a real (virtual) wire.
+//! Bridges between two hosts, which are network namespaces: real processes over a virtual wire.
 //!
-//! `SHMCAST_BRIDGE_MESSAGES` says how many messages are carried in each test, `SHMCAST_KILLS` how often an end is killed.
-//! Needs root and the `ip` command; without them each test says so by name. Loss is made by a relay in user space, from
-//! a seed that is printed.
+//! `SHMCAST_BRIDGE_MESSAGES` sets how many messages each test carries, `SHMCAST_KILLS` how often an end is killed. The
+//! tests need root and the `ip` command; without them each prints its name as skipped. A relay in user space loses
+//! packets, chosen from a seed that is printed.
 #![allow(clippy::unwrap_used, unreachable_pub, reason = "in a test, an unwrap that fails is a finding")]
 
 mod daemons;

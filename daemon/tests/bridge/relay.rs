@@ -1,5 +1,5 @@
-//! A bad network in user space: takes a line on one group and hands it on to another, and requests and answers likewise,
-//! losing some of each from a seed.
+//! A bad network in user space. It forwards a line from one group to another, and requests and answers in the same way,
+//! and loses some of each, chosen from a seed.
 
 use shmcast::hosting::datagrams;
 use shmcast_bridge::socket::{Refusals, Tuning, open_line, open_sender, open_unicast, wait_for_any};
@@ -32,7 +32,7 @@ pub fn run(words: &[&str]) {
     loop {
         let mut idle = true;
         let mut lost = || rng.u32(0..1_000) < per_mille;
-        // An error is an echo of a datagram that nobody took: here, just another way to lose one.
+        // An error is the echo of a datagram that was not received (port unreachable). Here it is just another loss.
         while inbox.receive(&lines_in).is_ok_and(|received| received > 0) {
             idle = false;
             let kept = inbox.datagrams().filter(|_| !lost()).map(|datagram| datagram.bytes);

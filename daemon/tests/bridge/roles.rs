@@ -1,4 +1,4 @@
-//! The processes that are not bridges: a publisher and readers, who know what every message must be.
+//! The processes that are not bridges: a publisher and readers, which know the content of every message.
 
 use serde_json::json;
 use shmcast::{Client, Event, Publisher, Start, Subscriber, Wait};
@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 pub const ROLE: &str = "SHMCAST_TEST_ROLE";
 pub const WORDS: &str = "SHMCAST_TEST_WORDS";
-/// The longest message.
+/// Length of the longest message in bytes.
 pub const LONGEST: usize = 1_378;
 
-/// The message with this number: of mixed sizes, none like another.
+/// Writes the message with this number. Sizes are mixed, and no two messages are alike. Returns the size.
 pub fn write_message(sequence: u64, buffer: &mut [u8; LONGEST]) -> usize {
     let mut rng = fastrand::Rng::with_seed(sequence);
-    // Mostly small, some as long as a packet takes, some empty.
+    // Most are small, some as long as fits a packet, some empty.
     let size = match rng.u8(0..10) {
         0 => rng.usize(0..=LONGEST),
         1 => 0,
@@ -45,14 +45,14 @@ pub fn make_channel(dir: &Path) -> Publisher {
     builder.open().unwrap()
 }
 
-/// The host's daemon, if it has one.
+/// A client of the host's daemon, if it has one.
 fn client() -> Option<Client> {
     let socket = std::env::var_os("SHMCAST_SOCKET")?;
     Some(Client::at(socket).unwrap())
 }
 
-/// Publishes up to and including sequence `last`, or until there is a file `enough`, `rate` a second in bursts, then closes
-/// the channel; prints how many that were.
+/// Publishes up to and including sequence `last`, or until the file `enough` exists, `rate` messages a second in
+/// bursts. Then closes the channel and prints how many there were.
 fn publish(last: u64, rate: u64, enough: Option<&Path>) {
     let builder = Publisher::builder("t");
     let builder = match client() {
@@ -79,7 +79,7 @@ fn publish(last: u64, rate: u64, enough: Option<&Path>) {
     publisher.close();
 }
 
-/// Reads to the end and checks every message; prints what it saw.
+/// Reads to the end and checks every message. Prints its figures.
 fn read(last: u64) {
     let wait = Wait::Sleep(Duration::from_micros(200));
     let patience = Duration::from_secs(60);

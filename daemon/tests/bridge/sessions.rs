@@ -1,4 +1,4 @@
-//! Where one stream ends and another begins.
+//! The end of one session, and the beginning of another.
 
 use super::hosts::{turn, wait_for};
 use shmcast::{Event, Publisher, RecvError, Start, Subscriber};
@@ -13,7 +13,7 @@ fn publisher(dir: &Path) -> Publisher {
     Publisher::builder("t").dir(dir).capacity(1 << 20).max_message(1_000).open().unwrap()
 }
 
-/// A port of this host's own that nobody else uses.
+/// A line to a port of this host that nothing else uses.
 fn line() -> LineSpec {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let std::net::SocketAddr::V4(group) = socket.local_addr().unwrap() else { panic!("an IPv4 socket") };
@@ -33,7 +33,7 @@ fn receiving(dir: &Path, line: &LineSpec) -> Ingress {
     Ingress::start(&spec, channel, IngressOptions::default()).unwrap()
 }
 
-/// Messages up to `last`, and what came between them.
+/// Reads messages up to `last`, and returns the other events between them.
 fn read_to(subscriber: &mut Subscriber, last: u64) -> Vec<String> {
     let mut news = Vec::new();
     while subscriber.next_sequence() <= last {
@@ -66,7 +66,7 @@ fn a_channel_made_anew_is_a_new_session_from_its_first_message_on() {
     second.publish_batch(["one", "two"]).unwrap();
     let renewed = wait_for("another session", || egress.life().session().filter(|now| *now != session));
     assert!(renewed.epoch() > session.epoch() && renewed.tag() == session.tag(), "{renewed} after {session}");
-    // Sequences begin again, and so the channel on B does.
+    // The sequences begin again, and so the channel on B begins again.
     let over = loop {
         match reader.recv_deadline(Instant::now() + Duration::from_secs(20)) {
             Ok(Some(Event::End)) => {}
@@ -143,6 +143,6 @@ fn a_second_hop_keeps_sessions_and_sequences() {
     publisher.publish_batch(["3", "4", "5"]).unwrap();
     let mut reader = Subscriber::builder("t").dir(dirs[2].path()).start(Start::Oldest).open().unwrap();
     let news = read_to(&mut reader, 5);
-    // What was before anybody listened nobody was asked for.
+    // Messages from before the bridge listened were not requested.
     assert_eq!(news, [format!("session {session}"), "Gap { from: 1, to: 2 }".to_owned()]);
 }

@@ -1,4 +1,4 @@
-//! The last message before a silence is lost: nothing that follows tells of it but heartbeats.
+//! The last message before a silence is lost. Only heartbeats show that it existed.
 
 use super::hosts::{number, turn, wait_for};
 use shmcast::{Publisher, Subscriber};
@@ -16,7 +16,7 @@ fn port() -> SocketAddrV4 {
     address
 }
 
-/// Hands packets on, but none with messages; says after how long a heartbeat gave each of them away.
+/// Forwards packets, except those with messages. Returns the time after which a heartbeat showed each of them.
 fn lose_all_messages(from: &UdpSocket, to: SocketAddrV4, stop: &AtomicBool) -> Vec<Duration> {
     from.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     let (mut bytes, mut lost, mut noticed) = ([0; 2_048], None, Vec::new());

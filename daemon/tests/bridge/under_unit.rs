@@ -1,6 +1,6 @@
 //! Bridges of daemons that the shipped unit restricts: its system calls, socket families, rights and files.
 //!
-//! `SHMCAST_UNDER_UNIT=1` plays all tests of this suite so; these are always played.
+//! `SHMCAST_UNDER_UNIT=1` runs all tests of this suite in this way; these here always run so.
 
 use super::daemons::{SERVER, bridge, channel, daemon, everything_arrives, sends};
 use super::hosts::{Host, Hosts, wait_for};
@@ -17,7 +17,7 @@ fn a_multicast_bridge_by_interface_works_under_the_shipped_unit() {
     everything_arrives(test, &hosts, 10);
 }
 
-/// The receiver names no line: unicast leases carry the feed.
+/// The receiver has no line, so unicast leases carry the feed.
 #[test]
 fn a_bridge_over_unicast_leases_works_under_the_shipped_unit() {
     let test = "a_bridge_over_unicast_leases_works_under_the_shipped_unit";
@@ -61,7 +61,7 @@ fn a_source_and_an_interface_by_address_work_under_the_shipped_unit() {
     assert!(count(&at_b, "/figures/receive/lines/0/datagrams") > 0, "nothing came by multicast: {at_b}");
 }
 
-/// How a bridge fares under the shipped unit with a line replaced: its state, and why.
+/// The state of a bridge, and the reason for it, under the shipped unit with one line replaced.
 fn under_a_changed_unit(test: &str, line: &str, by: &str) -> Option<(String, String)> {
     let shipped = fs::read_to_string(unit::shipped_for(test)?).unwrap();
     let changed = shipped.replace(line, by);
@@ -79,7 +79,7 @@ fn under_a_changed_unit(test: &str, line: &str, by: &str) -> Option<(String, Str
     Some((text("state"), text("why")))
 }
 
-/// The tests above can fail: the same bridge does not start when the unit forbids what it needs.
+/// This shows that the tests above can fail: the same bridge does not start if the unit forbids what it needs.
 #[test]
 fn a_unit_without_the_networks_family_stops_a_bridge() {
     let test = "a_unit_without_the_networks_family_stops_a_bridge";

@@ -1,4 +1,4 @@
-//! The command as a test runs it: processes of a directory of channels of the test's own.
+//! Runs the command for tests, in a directory of channels of the test's own.
 #![allow(dead_code, reason = "each test program uses its part")]
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
@@ -10,7 +10,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// A directory of channels of a test's own, and the command pointed at it.
+/// A test's own directory of channels, and the command that uses it.
 pub(crate) struct Host {
     pub(crate) dir: TempDir,
 }
@@ -31,7 +31,7 @@ impl Host {
         self.shmcast(arguments).output().unwrap()
     }
 
-    /// Runs a verb that must succeed and takes its stdout for JSON.
+    /// Runs a verb that must succeed, and reads its stdout as JSON.
     pub(crate) fn json(&self, arguments: &str) -> Value {
         let output = self.run(arguments);
         assert!(output.status.success(), "{arguments}: {}", text(&output.stderr));
@@ -54,7 +54,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Ends with the child's stderr, so that a failed assertion says what the child said.
+/// Waits for a child. Returns its exit code and its stderr, which failed assertions show.
 pub(crate) fn end(child: Child) -> (i32, String) {
     let output = child.wait_with_output().unwrap();
     (output.status.code().unwrap_or(-1), text(&output.stderr))
@@ -68,7 +68,7 @@ pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Lines of many lengths, so that records of many sizes follow each other.
+/// Lines of many lengths, so that records of many sizes follow one another.
 pub(crate) fn lines(count: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     for i in 0..count {

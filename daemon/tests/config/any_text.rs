@@ -1,10 +1,10 @@
-//! Whatever is in the file, the reader neither panics nor takes it for something else.
+//! With any text in the file, the reader neither panics nor misreads it.
 
 use super::{default_with_everything, host};
 use proptest::prelude::*;
 use shmcast_daemon::config::{Config, ConfigError, Principal, Problem};
 
-/// Text that gets past the TOML reader: real sections and fields with values of all kinds, right and wrong.
+/// Text that the TOML reader accepts: real sections and fields with values of all kinds, right and wrong.
 fn nearly_valid() -> impl Strategy<Value = String> {
     let fields = "socket socket_mode http http_allow_remote connections_per_uid request_burst events_queue shortest_us \
                   longest_us cpu name capacity max_message publishers subscribers mode mlock numa_node schema_id schema labels unknown";
@@ -43,7 +43,7 @@ fn nearly_valid() -> impl Strategy<Value = String> {
     let heads = vec!["[daemon]\n", "[limits]\n", "[waker]\n", "[x]\n", "[[channel]]\n"];
     let other = (prop::sample::select(heads), prop::collection::vec(line.clone(), 0..5));
     let other = other.prop_map(|(head, lines)| head.to_owned() + &lines.concat());
-    // Mostly right, so that what lies behind the first checks is reached too.
+    // Most of it is right, so that checks behind the first ones are reached too.
     let right = "mlock = false\nmode = \"strict\"\npublishers = [\"*\"]\nsubscribers = [\"uid:7\"]\nhugepages = false\n\
                  numa_node = 9\nlabels = { b = \"2\" }\nmax_message = \"8KiB\"";
     let right = prop::sample::subsequence(right.lines().collect::<Vec<_>>(), 0..8);
@@ -64,7 +64,7 @@ fn damaged() -> impl Strategy<Value = String> {
     })
 }
 
-/// Whatever the text: a configuration that can be carried out, or mistakes that stand in the text.
+/// Any text gives either a configuration that works, or mistakes with places in the text.
 fn holds(text: &str) -> Result<(), TestCaseError> {
     match Config::parse(text, "x") {
         Ok(config) => {

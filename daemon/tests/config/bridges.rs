@@ -1,5 +1,5 @@
-//! `[[bridge]]` tables as their administrator meets them: mistakes with their place, what cannot work together, and what
-//! will be regretted.
+//! `[[bridge]]` tables as their administrator sees them: mistakes with their place, bridges that cannot work together,
+//! and warnings.
 
 use super::host;
 use shmcast_bridge::spec::WaitMode;
@@ -16,7 +16,7 @@ name = \"rates\"
 capacity = \"1MiB\"
 max_message = 1378
 ";
-/// The line of the first one below `CHANNELS`.
+/// The line of the first bridge below `CHANNELS`.
 const FIRST: usize = 9;
 
 fn send(more: &str) -> String {
@@ -44,7 +44,7 @@ fn refuses(bridges: &str, line: usize, column: usize, shown: &str) {
     assert_eq!(problems(bridges), [format!("{}:{column}: {shown}", FIRST + line)], "{bridges}");
 }
 
-/// What is warned of beside the channels themselves.
+/// The warnings about bridges. Those about the channels themselves are left out.
 fn warnings(bridges: &str) -> Vec<Warning> {
     let config =
         Config::parse(&format!("{CHANNELS}{bridges}"), "test.toml").unwrap_or_else(|e| panic!("{e}"));
@@ -82,14 +82,14 @@ fn two_channels_whose_sessions_begin_alike_are_not_told_apart() {
         assert_eq!(problems.len(), 1, "{problems:?}");
         assert!(problems[0].contains(said) && problems[0].contains("another session"), "{problems:?}");
     };
-    // Both by default; one by default, on lines of their own; both on purpose, where the packets meet.
+    // Both tags are by default; one is by default, on separate lines; both are set on purpose, on one group.
     refused(two("", "", 30002));
     refused(two("session = \"TICK\"", "", 30002));
     refused(two("session = \"TICK\"", "session = \"TICK\"", 30001));
     let none: [String; 0] = [];
     assert_eq!(two("session = \"TICK\"", "session = \"TICK\"", 30002), none);
     assert_eq!(two("session = \"TKEU\"", "", 30001), none);
-    // What is received goes on under the session that it came with.
+    // A received channel is sent on under the session that it came with.
     let receive = "[[bridge]]\nname = \"from\"\nchannel = \"ticks-us\"\nline = [{ group = \"239.9.9.9:9\" }]\n[bridge.receive]\n";
     assert_eq!(with("", "", 30002, receive), none);
 }
@@ -125,7 +125,7 @@ fn a_bridge_without_its_channel_is_refused() {
     );
 }
 
-/// Found at the desk and not when the first long message is published.
+/// This is found when the file is checked, and not when the first long message is published.
 #[test]
 fn a_message_that_fits_no_packet_is_told_with_both_numbers() {
     let text = format!("{CHANNELS}{}", send("")).replacen("max_message = 1378\n", "", 1);
@@ -169,7 +169,7 @@ fn two_bridges_do_not_get_in_each_others_way() {
     );
 }
 
-/// What is received goes on to others, never back to where it comes from.
+/// A received channel may be sent on to others, but never back to its source.
 #[test]
 fn a_channel_that_is_sent_back_where_it_comes_from_is_refused() {
     let from = receive("");

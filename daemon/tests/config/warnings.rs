@@ -1,4 +1,4 @@
-//! What is valid and will be regretted: each is warned of on the machine where it is so, and nothing else is.
+//! Settings that are valid but unwise. Each is warned of on a machine where it is unwise, and nothing else is.
 
 use super::{host, parse};
 use shmcast_daemon::config::{Host, Principal, Warning};
@@ -6,7 +6,7 @@ use shmcast_daemon::config::{Host, Principal, Warning};
 const GOOD: &str =
     "[[channel]]\nname = \"ticks\"\ncapacity = \"64MiB\"\npublishers = [\"uid:7\"]\nsubscribers = [\"*\"]\n";
 
-/// The text is valid, and has exactly one warning on `host`, of which these are line, field, and a part.
+/// Checks that the text is valid, and has exactly one warning on `host`, with this line, field, and part of its text.
 fn warns(text: &str, host: &Host, expected: (usize, &str, &str)) {
     let warnings = parse(text).warnings_on(host);
     let [Warning { line, field, what, instead, .. }] = warnings.as_slice() else {

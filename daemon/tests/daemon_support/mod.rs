@@ -1,4 +1,4 @@
-//! A real daemon for tests, traffic that must not suffer whatever is done to it, and clients that keep no rules.
+//! A real daemon for tests, traffic that must not be disturbed, and clients that break the rules.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) mod unit;
 
-/// How long anything here may take that is only a matter of time.
+/// Time limit of each wait.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const ROLE: &str = "SHMCAST_TEST_ROLE";
 
@@ -32,7 +32,8 @@ pub(crate) fn number<T: FromStr<Err: Debug>>(variable: &str, default: T) -> T {
     std::env::var(variable).ok().map_or(default, |text| text.parse().expect("a number"))
 }
 
-/// Waits until `ready` has something. Looks less often the longer it takes: a daemon counts its users' requests.
+/// Waits until `ready` returns a value. The longer it takes, the less often it calls `ready`, since a daemon limits its
+/// users' requests.
 pub(crate) fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     let (started, mut pause) = (Instant::now(), Duration::from_millis(1));
     loop {
@@ -45,12 +46,12 @@ pub(crate) fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T
     }
 }
 
-/// Waits until it is so.
+/// Waits until `is_so` returns true.
 pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     wait_for(what, || is_so().then_some(()));
 }
 
-/// A directory that no disk makes anybody wait for.
+/// A temporary directory in memory, so that no test waits for a disk.
 pub(crate) fn memory_dir() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("shmcast-test-").tempdir_in("/dev/shm").unwrap()
 }
@@ -67,7 +68,7 @@ pub(crate) const FOR_ALL: &str = "publishers = [\"*\"]\nsubscribers = [\"*\"]";
 /// `shmcastd` as a process.
 pub(crate) struct Daemon {
     dir: tempfile::TempDir,
-    /// The unit that restricts it, if one does.
+    /// The unit that restricts it, if there is one.
     unit: Option<PathBuf>,
     child: Child,
 }
@@ -79,14 +80,14 @@ impl Daemon {
         daemon
     }
 
-    /// Starts one that a unit restricts.
+    /// Starts a daemon that `unit` restricts.
     pub(crate) fn start_under(unit: PathBuf, config: &str) -> Self {
         let daemon = Self::spawn_under(Some(unit), memory_dir(), config);
         daemon.client();
         daemon
     }
 
-    /// Starts one and does not wait for it.
+    /// Starts a daemon without waiting until it answers.
     pub(crate) fn spawn(dir: tempfile::TempDir, config: &str) -> Self {
         Self::spawn_under(unit::asked(), dir, config)
     }
@@ -98,7 +99,7 @@ impl Daemon {
         Self { dir, unit, child }
     }
 
-    /// The exit code of one that was to end by itself.
+    /// Waits until it ends by itself, and returns its exit code.
     pub(crate) fn wait(&mut self) -> Option<i32> {
         self.child.wait().unwrap().code()
     }
@@ -111,7 +112,7 @@ impl Daemon {
         runtime(self.dir.path()).join("control.sock")
     }
 
-    /// The file that says that this daemon has not stopped in an orderly way.
+    /// The marker file. It exists unless this daemon has stopped in an orderly way.
     pub(crate) fn marker(&self) -> PathBuf {
         self.socket().with_extension("running")
     }
@@ -120,7 +121,7 @@ impl Daemon {
         Pid::from_raw(self.child.id() as i32)
     }
 
-    /// A client of it, as soon as it answers.
+    /// A client of it. Waits until it answers.
     pub(crate) fn client(&self) -> Client {
         wait_for("the daemon's answer", || Client::at(self.socket()).ok())
     }
@@ -143,7 +144,7 @@ impl Daemon {
         kill(self.pid(), signal).unwrap();
     }
 
-    /// The command, which talks to this daemon.
+    /// The command `shmcast`, set to use this daemon.
     pub(crate) fn shmcast(&self, arguments: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_shmcast"));
         command.args(arguments.split_whitespace()).env("SHMCAST_SOCKET", self.socket());
@@ -156,19 +157,19 @@ impl Daemon {
         self.end(Signal::SIGKILL);
     }
 
-    /// Sends a signal that ends it, and waits until it has.
+    /// Sends a signal that ends it, and waits for its end.
     pub(crate) fn end(&mut self, by: Signal) {
         self.signal(by);
         self.child.wait().unwrap();
     }
 
-    /// Starts the next, in the place of one that has ended.
+    /// Starts the next daemon after this one has ended.
     pub(crate) fn restart(&mut self) {
         self.child = spawn(self.unit.as_deref(), self.dir.path());
         self.client();
     }
 
-    /// Kills it and starts the next at once.
+    /// Kills it, and starts the next daemon at once.
     pub(crate) fn crash(&mut self) {
         self.kill();
         self.restart();
@@ -183,7 +184,7 @@ impl Daemon {
         fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
     }
 
-    /// Memory of its own in KiB.
+    /// Its anonymous memory in KiB.
     pub(crate) fn anonymous_kib(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
@@ -226,12 +227,12 @@ fn spawn(unit: Option<&Path>, dir: &Path) -> Child {
         .unwrap()
 }
 
-/// A publisher to be, which leaves its memory as it finds it: locking pages may take a loaded machine half a minute.
+/// A builder of a publisher that does not prepare its memory: locking pages may take a loaded machine half a minute.
 pub(crate) fn publishing(client: &Client, channel: &str) -> PublisherBuilder {
     Publisher::builder(channel).client(client).prepare(Preparation::NONE)
 }
 
-/// A publisher and a reader that have nothing to do with what is being tested.
+/// A publisher and a reader that are not part of the test, and must not be disturbed by it.
 pub(crate) struct Bystanders {
     stop: Arc<AtomicBool>,
     received: Arc<AtomicU64>,
@@ -239,7 +240,7 @@ pub(crate) struct Bystanders {
 }
 
 impl Bystanders {
-    /// Publishes and reads on `channel` until stopped; each message holds its sequence.
+    /// Publishes and reads on `channel` until stopped. Each message holds its sequence.
     pub(crate) fn start(client: &Client, channel: &str) -> Self {
         let (stop, received) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let mut publisher = publishing(client, channel).open().unwrap();
@@ -273,7 +274,7 @@ impl Bystanders {
         Self { stop, received, threads: vec![publishing, reading] }
     }
 
-    /// Waits for messages that were not there yet.
+    /// Waits until more messages are received.
     pub(crate) fn assert_flowing(&self) {
         let before = self.received.load(Ordering::Relaxed);
         wait_for("the bystanders' messages", || {
@@ -282,7 +283,7 @@ impl Bystanders {
         });
     }
 
-    /// Lets the stream end. Returns how many messages were received, all of them in order.
+    /// Ends the stream. Returns how many messages were received; all of them were in order.
     pub(crate) fn end(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads {
@@ -292,7 +293,7 @@ impl Bystanders {
     }
 }
 
-/// A connection that says whatever it likes.
+/// A connection on which a test can send any packet.
 pub(crate) struct Raw {
     pub(crate) socket: OwnedFd,
 }
@@ -338,13 +339,13 @@ impl Raw {
                 let value = serde_json::from_slice(&buffer[..packet.length]).expect("the daemon speaks JSON");
                 Some((value, packet.descriptors))
             }
-            // What it had not read yet when it hung up; its last word, if any, comes after that.
+            // The daemon hung up before it had read all our packets. Its last reply, if there is one, still follows.
             Err(e) if e.kind() == io::ErrorKind::ConnectionReset => self.receive(),
             Err(e) => panic!("the daemon neither answered nor hung up: {e}"),
         }
     }
 
-    /// Whatever else was sent before it, the last thing is a refusal by `code`, and then the end.
+    /// Reads all packets up to the end. The last one must be a refusal with `code`.
     pub(crate) fn assert_cut_off(&self, code: &str) {
         let mut last = Value::Null;
         while let Some((said, _)) = self.receive() {
@@ -354,7 +355,7 @@ impl Raw {
         assert!(last["why"].as_str().is_some_and(|why| why.len() > 5), "{last}");
     }
 
-    /// Refused by `code`, and still in conversation.
+    /// Sends a request, which must be refused with `code`. The connection must stay. Returns the reason.
     pub(crate) fn assert_refused(
         &self,
         request: &Value,
@@ -387,14 +388,14 @@ pub(crate) fn fds(files: &[File]) -> Vec<BorrowedFd<'_>> {
     files.iter().map(AsFd::as_fd).collect()
 }
 
-/// This test program again, in a role of its own: the test `play` of the same file.
+/// A command that starts this test program again in a role: it runs the test `play` of the same file.
 pub(crate) fn role(name: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     as_role(&mut command, name);
     command
 }
 
-/// As [`role`], under another user. `None`, with the reason said, where that cannot be done.
+/// As [`role`], under another user. If that is not possible here, prints the reason and returns `None`.
 pub(crate) fn role_as(test: &str, uid: u32, name: &str) -> Option<Command> {
     let program = std::env::current_exe().unwrap();
     let mut command = as_user(test, uid, &program)?;
@@ -402,7 +403,7 @@ pub(crate) fn role_as(test: &str, uid: u32, name: &str) -> Option<Command> {
     Some(command)
 }
 
-/// `program` as user and group `uid`, without other groups.
+/// A command that runs `program` as user and group `uid`, without other groups.
 pub(crate) fn as_user(test: &str, uid: u32, program: &Path) -> Option<Command> {
     let setpriv = |program: &Path| {
         let mut command = Command::new("setpriv");
@@ -434,7 +435,7 @@ pub(crate) fn my_role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-/// A process that does not outlive its test.
+/// A process that is killed when this is dropped.
 pub(crate) struct Guarded(pub(crate) Child);
 
 impl Guarded {
@@ -446,7 +447,7 @@ impl Guarded {
         kill(Pid::from_raw(self.0.id() as i32), signal).unwrap();
     }
 
-    /// Stops it, and waits until it has.
+    /// Stops it, and waits until it is stopped.
     pub(crate) fn pause(&self) {
         self.signal(Signal::SIGSTOP);
         let stat = format!("/proc/{}/stat", self.0.id());

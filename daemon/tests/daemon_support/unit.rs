@@ -1,7 +1,8 @@
 //! The daemon as the shipped unit runs it, on hosts where PID 1 is not systemd; see `shmcast_under_unit`.
 //!
-//! `SHMCAST_UNDER_UNIT=1` does it to every daemon that a suite starts: `SHMCAST_UNDER_UNIT=1 cargo test -p shmcast-daemon --test
-//! bridge`. Some tests do it always. This test program starts once more, restricts itself, and becomes the daemon.
+//! `SHMCAST_UNDER_UNIT=1` does this for every daemon that a suite starts: `SHMCAST_UNDER_UNIT=1 cargo test -p
+//! shmcast-daemon --test bridge`. Some tests always do it. The test program starts itself again, restricts itself, and
+//! replaces itself by the daemon.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use shmcast_under_unit::{Settings, exec, missing};
@@ -10,14 +11,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Says that all daemons are to run under the unit.
+/// The variable that makes all daemons run under the unit.
 const ASKED: &str = "SHMCAST_UNDER_UNIT";
-/// Where a daemon finds its socket's place then, which is `control.sock` in its runtime directory.
+/// The path of such a daemon's socket: `control.sock` in its runtime directory.
 pub(crate) const SOCKET: &str = "/run/shmcast/control.sock";
 const UNIT: &str = "SHMCAST_TEST_UNIT";
 const RUNTIME: &str = "SHMCAST_TEST_RUNTIME";
 
-/// The unit as it is shipped.
+/// The path of the shipped unit.
 pub(crate) fn shipped() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../systemd/shmcastd.service")
 }
@@ -25,7 +26,7 @@ pub(crate) fn shipped() -> PathBuf {
 /// The shipped unit, if every daemon is to run under it.
 ///
 /// # Panics
-/// When it is asked for and cannot be had: a run that seems to test it must not pass without.
+/// If it was asked for and cannot be applied here. A run that seems to test it must not pass without it.
 pub(crate) fn asked() -> Option<PathBuf> {
     std::env::var_os(ASKED).filter(|value| value == "1")?;
     if let Some(reason) = missing() {
@@ -34,7 +35,8 @@ pub(crate) fn asked() -> Option<PathBuf> {
     Some(shipped())
 }
 
-/// The shipped unit, for a test that always runs under it. `None`, with the reason said, where that cannot be done.
+/// The shipped unit, for a test that always runs under it. If it cannot be applied here, prints the reason and returns
+/// `None`.
 pub(crate) fn shipped_for(test: &str) -> Option<PathBuf> {
     match missing() {
         None => Some(shipped()),
@@ -45,7 +47,8 @@ pub(crate) fn shipped_for(test: &str) -> Option<PathBuf> {
     }
 }
 
-/// The beginning of a command line: what is appended to it runs as `unit` says, with `runtime` as `/run/shmcast`.
+/// The beginning of a command line. A program that is appended to it runs as `unit` says, with `runtime` as
+/// `/run/shmcast`.
 pub(crate) fn launcher(unit: &Path, runtime: &Path) -> Vec<OsString> {
     let (_, module) = module_path!().split_once("::").expect("this is a module of a test program");
     let pair = |name: &str, value: &Path| OsString::from(format!("{name}={}", value.display()));
@@ -57,7 +60,7 @@ pub(crate) fn launcher(unit: &Path, runtime: &Path) -> Vec<OsString> {
     words
 }
 
-/// `program` as `unit` says.
+/// A command that runs `program` as `unit` says.
 pub(crate) fn command(unit: &Path, runtime: &Path, program: &Path) -> Command {
     let words = launcher(unit, runtime);
     let mut command = Command::new(&words[0]);

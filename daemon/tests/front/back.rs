@@ -17,15 +17,15 @@ fn many_readers_of_one_user_are_all_back_soon_after_a_crash() {
     let readers: Vec<Subscriber> = (0..300)
         .map(|_| Subscriber::builder("ticks").client(&client).start(Start::Latest).open().unwrap())
         .collect();
-    // So little that asking for their places one by one would take ten minutes.
+    // With these limits it would take ten minutes if each return counted as a request.
     daemon.configure(&config("requests_per_second = 1\nrequest_burst = 20"));
     daemon.crash();
     wait_for("all readers to be back", || {
-        // From what they say themselves: asking the daemon would cost requests.
+        // The readers say so themselves. To ask the daemon would cost requests.
         readers.iter().all(|reader| reader.is_registered() == Some(true)).then_some(())
     });
     assert!(publisher.is_registered() == Some(true));
-    // Bounded all the same: a stranger who asks without end is cut off.
+    // The limits still hold: a client that sends requests without end is cut off.
     let refused = wait_for("a refusal", || client.channel("ticks").err());
     assert!(refused.to_string().contains("limits.requests_per_second"), "{refused}");
     drop(readers);

@@ -1,4 +1,4 @@
-//! Users who come and go by the thousand leave nothing behind.
+//! Thousands of programs that come and go leave nothing behind.
 
 use crate::daemon_support::{Daemon, FOR_ALL, Raw, channel, number, publish, subscribe, wait_for};
 use serde_json::json;
@@ -14,7 +14,7 @@ fn thousands_who_come_and_go_leave_no_descriptor_no_memory_and_a_short_log() {
             let raw = Raw::greeted(&daemon.socket());
             raw.subscribe("ticks");
             drop(raw);
-            // Refused at its first word, and in the middle.
+            // One is refused at its first packet, one later.
             let raw = Raw::connect(&daemon.socket());
             raw.send(publish("ticks", false).to_string().as_bytes(), &[]).unwrap();
             raw.assert_cut_off("bad-request");
@@ -25,7 +25,7 @@ fn thousands_who_come_and_go_leave_no_descriptor_no_memory_and_a_short_log() {
             daemon.client().channel("ticks").unwrap().readers.is_empty().then_some(())
         });
     };
-    // Whatever is made once and kept.
+    // The first round makes all that is made once and kept.
     cycle(100);
     let settled = || {
         let mut last = usize::MAX;

@@ -1,4 +1,4 @@
-//! The rules of which user is told of which event.
+//! The rules that decide which user receives which event.
 
 use crate::daemon_support::{Daemon, FOR_ALL, Raw, as_user, channel, publish, publishing, role_as, wait_for};
 use crate::{NOBODY, SOCKET};
@@ -13,13 +13,13 @@ fn config(closed: &str) -> String {
     [channel("open", FOR_ALL), closed].concat().replace("16MiB", "64KiB")
 }
 
-/// Asks for what this user is not given.
+/// Asks for channels that this user may not use.
 pub(crate) fn be_refused(socket: &Path) {
     let raw = Raw::greeted(socket);
     raw.assert_refused(&publish("closed", false), &[], "denied");
 }
 
-/// What somebody who follows has been told.
+/// The events that a follower has received.
 fn told(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap();
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
@@ -40,7 +40,7 @@ fn a_follower_is_told_nothing_of_what_he_may_not_read() {
         followers.push(crate::daemon_support::Guarded::start(command));
     }
     let client = daemon.client();
-    // Until both follow.
+    // Wait until both follow.
     for path in &followed {
         wait_for("a follower", || {
             drop(publishing(&client, "open").open().unwrap());
@@ -52,10 +52,10 @@ fn a_follower_is_told_nothing_of_what_he_may_not_read() {
     raw.assert_refused(&publish("nosuch", false), &[], "unknown-channel");
     let Some(mut refused) = role_as(test, NOBODY, "refused") else { return };
     assert!(refused.env(SOCKET, daemon.socket()).status().unwrap().success());
-    // What is added and removed has a name that not everybody may know.
+    // Not every user may know the names of the channels that are added and removed.
     daemon.configure(&config("publishers = []").replace("closed", "hidden"));
     daemon.signal(Signal::SIGHUP);
-    // The last thing.
+    // The reload is the last event.
     let [nobody, root] = followed;
     for path in [&nobody, &root] {
         wait_for("the word of the reload", || {
@@ -75,7 +75,7 @@ fn a_follower_is_told_nothing_of_what_he_may_not_read() {
     let his = told(&nobody);
     assert!(his.iter().any(|event| is(event, "attached", "open")), "{his:?}");
     assert!(his.iter().any(|event| is(event, "refused", "closed")), "his own refusal: {his:?}");
-    // A user who asks for the past is told no more of it than a follower was.
+    // A user who asks for past events gets no more of them than a follower did.
     let Some(mut later) = as_user(test, NOBODY, program) else { return };
     later.args(["events", "--last", "1000", "--json"]).env("SHMCAST_SOCKET", daemon.socket());
     let output = later.env_remove("SHMCAST_DIR").output().unwrap();

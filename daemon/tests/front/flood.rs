@@ -1,4 +1,4 @@
-//! One user who asks without end: others are answered, and the log stays short, and the counters exact.
+//! One user sends requests without end. Others are still answered, the log stays short, and the counters are exact.
 
 use crate::daemon_support::{Daemon, FOR_ALL, Guarded, Raw, channel, role_as, wait_for};
 use crate::{NOBODY, SOCKET};
@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Longest time that somebody quiet may wait for an answer, with two floods of four processes on a loaded machine.
+/// Longest time that a quiet user may wait for an answer, beside two floods of four processes on a loaded machine.
 const BOUND: Duration = Duration::from_secs(1);
 
 fn config() -> String {
@@ -24,7 +24,7 @@ pub(crate) fn connect_for_ever(socket: &Path) {
     }
 }
 
-/// Has as many connections as it is given, and asks on all of them for all that there is.
+/// Opens as many connections as it is granted, and on each of them asks for the status of all channels.
 pub(crate) fn ask_for_ever(socket: &Path) {
     let mut held = Vec::new();
     loop {
@@ -63,7 +63,7 @@ fn one_users_flood_keeps_nobody_else_waiting() {
         let Some(mut command) = role_as(test, NOBODY, role) else { return };
         floods.push(Guarded::start(command.env(SOCKET, daemon.socket())));
     }
-    // Once it is under way.
+    // The flood must be under way first.
     daemon.wait_for_log(&["refused", &format!("uid={NOBODY}")]);
     let mut worst = Duration::ZERO;
     let started = Instant::now();
@@ -105,7 +105,7 @@ fn refusals_by_the_thousand_are_counted_and_not_all_logged() {
     }
     client.channel("ticks0").unwrap();
     assert_eq!(refusals(http, "unknown-channel") - before, 5000, "the counter");
-    // The word of what was left out comes after that.
+    // The summary of the lines that were left out comes after that.
     daemon.wait_for_log(&["left-out", "unknown-channel", &format!("uid {}", nix::unistd::geteuid())]);
     let (lines, seconds) = (daemon.log().lines().count() - lines_before, started.elapsed().as_secs() + 1);
     assert!(lines as u64 <= 100 * seconds, "{lines} lines in {seconds} s");

@@ -1,4 +1,4 @@
-//! What a service manager hands over: as many descriptors as the unit lets it keep.
+//! Descriptors from a service manager: as many as the unit lets it keep.
 
 use crate::daemon_support::{FOR_ALL, Guarded, channel, memory_dir, wait_for};
 use shmcast::Client;
@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 
-/// Opens descriptors 3 to `$1`, the last of them the listening socket that is its standard input.
+/// Opens descriptors 3 to `$1`. The last one is the listening socket, which the script has as its standard input.
 const SCRIPT: &str = r#"
 last=$1; shift
 ulimit -n $((last + 200)) || exit 9
@@ -18,7 +18,7 @@ export LISTEN_FDS=$((last - 2)) LISTEN_FDNAMES="${names}control" LISTEN_PID=$$
 exec "$@" </dev/null
 "#;
 
-/// Whether a daemon that is handed `count` descriptors serves on the last, and what it logs.
+/// Whether a daemon that is given `count` descriptors serves on the last one, and its log.
 fn serves_on_the_last_of(count: usize) -> (bool, String) {
     let dir = memory_dir();
     let path = dir.path().join("control.sock");
@@ -52,6 +52,6 @@ fn as_many_descriptors_are_taken_as_the_unit_lets_systemd_keep() {
             "SKIPPED as_many_descriptors_are_taken_as_the_unit_lets_systemd_keep: no bash, or no 9000 descriptors"
         );
     }
-    // Two for each of 4096 channels, and the socket behind them.
+    // Two descriptors for each of 4096 channels, and the socket after them.
     assert!(serves_on_the_last_of(8193).0, "the socket behind 8192 descriptors was dropped");
 }

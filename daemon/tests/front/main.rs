@@ -1,8 +1,8 @@
-//! The daemon's front, as users meet it: its socket, who is told what, floods, a slow name service, churn, and starts that
-//! are cut short.
+//! The daemon's front as users see it: its socket, the rules for events, floods, a slow name service, churn, and
+//! interrupted starts.
 //!
-//! `SHMCAST_CHURN` says how many connections the test of churn makes (10,000 is the full size); `SHMCAST_STARTS` how many starts
-//! are cut short.
+//! `SHMCAST_CHURN` sets how many connections the test of churn makes (10,000 is the full size), `SHMCAST_STARTS` how
+//! many starts are interrupted.
 #![allow(clippy::unwrap_used, unreachable_pub, reason = "in a test, an unwrap that fails is a finding")]
 
 #[path = "../daemon_support/mod.rs"]
@@ -19,7 +19,7 @@ mod starts;
 
 use std::path::PathBuf;
 
-/// `nobody`, and `daemon`, on every Debian.
+/// The numbers of `nobody` and of `daemon`, on every Debian.
 const NOBODY: u32 = 65534;
 const DAEMON: u32 = 1;
 const SOCKET: &str = "SHMCAST_TEST_SOCKET";

@@ -1,6 +1,8 @@
-//! A name service that hangs: whoever needs it waits a little and is taken for a user without groups; nobody else waits.
+//! A name service that hangs. A program that needs it waits a little, and then counts as a user without names. No other
+//! program waits.
 //!
-//! In a mount namespace of the daemon's own, `/etc/passwd` and `/etc/group` are pipes that nobody writes to: every look-up hangs.
+//! In the daemon's own mount namespace, `/etc/passwd` and `/etc/group` are pipes that nobody writes to, so every
+//! look-up hangs.
 
 use crate::daemon_support::{Guarded, channel, memory_dir, role_as, wait_for};
 use crate::{DAEMON, NOBODY, SOCKET};
@@ -20,10 +22,10 @@ WATCHDOG_PID=$$ exec "$@"
 
 /// The daemon's watchdog in this test.
 const WATCHDOG: Duration = Duration::from_secs(3);
-/// How long somebody who needs no name may wait for an answer on a loaded machine.
+/// How long a user who needs no name may wait for an answer on a loaded machine.
 const BOUND: Duration = Duration::from_secs(1);
 
-/// Attaches to a channel by number, and is refused on one by group.
+/// Attaches to a channel that names it by number, and is refused on one that names it by group.
 pub(crate) fn read_once(socket: &Path) {
     let client = wait_for("the daemon's answer", || Client::at(socket).ok());
     Subscriber::builder("by-number").client(&client).open().unwrap();
@@ -62,7 +64,7 @@ fn a_name_service_that_hangs_holds_up_nobody_and_feeds_no_watchdog_late() {
         Client::at(at("control.sock")).ok()
     });
 
-    // Two users whose names hang, while root, who needs none, asks.
+    // The look-ups of two users hang, while root, who needs none, sends requests.
     let mut slow = [&mut reader, &mut other].map(|command| {
         let command = command.env(SOCKET, at("control.sock")).stdout(Stdio::null());
         Guarded::start(command)

@@ -1,4 +1,4 @@
-//! The path that a daemon listens at: what is there and is not a daemon's leftover is nobody's to remove.
+//! The path at which a daemon listens. A daemon removes no file there that is not a daemon's leftover.
 
 use crate::NOBODY;
 use crate::daemon_support::{Daemon, FOR_ALL, PATIENCE, channel, memory_dir, wait_for};
@@ -22,7 +22,7 @@ fn daemon_at(dir: &Path, socket: &Path) -> Child {
     command.env_remove("NOTIFY_SOCKET").stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// What a daemon said that was to end by itself. One that does not is ended.
+/// The output of a daemon that should end by itself. If it does not end in time, it is killed and this is `None`.
 fn ended(mut child: Child) -> Option<Output> {
     let started = Instant::now();
     while child.try_wait().unwrap().is_none() {

@@ -1,4 +1,4 @@
-//! Starts that are cut short at every system call: the next daemon serves.
+//! Starts that are killed at each of their system calls. The next daemon must serve.
 
 use crate::daemon_support::{
     FOR_ALL, Guarded, PATIENCE, Raw, channel, memory_dir, number, publishing, wait_for,
@@ -48,7 +48,7 @@ fn a_start_that_is_cut_short_anywhere_leaves_a_place_for_the_next() {
     let most = number("SHMCAST_STARTS", 24_usize);
     let dir = memory_dir();
     fs::write(dir.path().join("shmcast.toml"), channel("ticks", FOR_ALL).replace("16MiB", "64KiB")).unwrap();
-    // How many system calls a start takes, its thread's own counted.
+    // The number of system calls of a start, on its main thread alone.
     let trace = dir.path().join("trace");
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let through = words(&format!("strace -qq -o {}", trace.display()));
@@ -57,13 +57,13 @@ fn a_start_that_is_cut_short_anywhere_leaves_a_place_for_the_next() {
     let calls = fs::read_to_string(&trace).unwrap().lines().count();
     stop_traced(&daemon);
     assert!(calls > 100, "{calls} calls");
-    // The loader's calls come first, and touch nothing: the rest is gone through evenly.
+    // The loader's calls come first, and change nothing. The kills are spread evenly over all calls.
     let mut slowest = (Duration::ZERO, 0);
     for nth in (1..=most).map(|i| (calls * i / most).max(1)) {
         let through = words(&format!("strace -qq -o /dev/null --inject=all:signal=SIGKILL:when={nth}"));
         let mut daemon = Guarded::start(&mut daemon_in(dir.path(), &through));
         let given = Instant::now();
-        // Beyond the last call of its start it waits for ever.
+        // If the call comes after the start, the daemon waits for ever, so it is ended here.
         while daemon.0.try_wait().unwrap().is_none() && given.elapsed() < PATIENCE {
             if Client::at(dir.path().join("control.sock")).is_ok() {
                 stop_traced(&daemon);
@@ -72,13 +72,13 @@ fn a_start_that_is_cut_short_anywhere_leaves_a_place_for_the_next() {
         }
         let next = Guarded::start(&mut daemon_in(dir.path(), &[]));
         slowest = slowest.max((answers(dir.path()), nth));
-        // As rudely as the other, so that the next one comes upon a leftover.
+        // It is killed like the first, so that the next daemon finds a leftover.
         drop(next);
     }
     println!("{most} of {calls} calls; the slowest answer took {:?}, after call {}", slowest.0, slowest.1);
 }
 
-/// Ends a daemon under strace, which ends with it.
+/// Kills a daemon under strace. strace ends with it.
 fn stop_traced(strace: &Guarded) {
     let children = format!("/proc/{0}/task/{0}/children", strace.0.id());
     for child in fs::read_to_string(children).unwrap_or_default().split_whitespace() {
@@ -87,7 +87,8 @@ fn stop_traced(strace: &Guarded) {
     }
 }
 
-/// Starts strace on a daemon that runs, and waits until it holds it. It counts the calls of each thread by itself.
+/// Attaches strace to a running daemon, and waits until it traces it. strace counts the calls of each thread
+/// separately.
 fn trace(daemon: &Guarded, options: &[&str]) -> Guarded {
     let pid = daemon.0.id().to_string();
     let mut command = Command::new("strace");
@@ -95,7 +96,7 @@ fn trace(daemon: &Guarded, options: &[&str]) -> Guarded {
     let strace = Guarded::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()));
     wait_for("strace to hold the daemon", || {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        // Its first call may be its last.
+        // The daemon may already have been killed at its first call.
         (!status.contains("TracerPid:\t0\n") || status.contains("State:\tZ")).then_some(())
     });
     strace
@@ -117,7 +118,7 @@ fn a_reload_that_is_cut_short_anywhere_leaves_a_place_for_the_next() {
     let calls_before = dir.path().join("trace");
     let mut slowest = (Duration::ZERO, 0);
     let mut calls = most;
-    // The first one is only counted.
+    // The first daemon is only counted, not killed.
     for step in 0..=most {
         config(&["ticks", "removed"]);
         let mut daemon = Guarded::start(&mut daemon_in(dir.path(), &[]));
@@ -148,7 +149,7 @@ fn a_reload_that_is_cut_short_anywhere_leaves_a_place_for_the_next() {
     println!("{most} of {calls} calls; the slowest answer took {:?}, after call {}", slowest.0, slowest.1);
 }
 
-/// How long the daemon of the next test takes to make its memory: longer than a client waits for an answer.
+/// How long the daemon of the next test takes to make its memory. It is longer than a client waits for an answer.
 const SLOW: Duration = Duration::from_secs(8);
 
 #[test]
@@ -169,7 +170,7 @@ fn a_daemon_that_takes_long_to_make_its_memory_answers_and_nobody_gives_up() {
     let hello = serde_json::json!({"request": "hello", "version": shmcast::control::VERSION});
     assert_eq!(raw.ask(&hello, &[])["reply"], "starting", "after {:?}", started.elapsed());
     assert!(started.elapsed() < Duration::from_secs(5), "a client would have given up");
-    // Neither does one who knows how to ask.
+    // A client of the library does not give up either.
     let client = Client::at(&socket).unwrap();
     assert_eq!(client.channels().unwrap().len(), 1);
     drop(publishing(&client, "ticks").open().unwrap());

@@ -1,4 +1,5 @@
-//! Publishers that say what they should not: after they were cut off, in words that they can write, with memory of others.
+//! Hostile publishers: they write after they were cut off, they write any word that they can, and they show memory of
+//! others.
 
 use super::{Apart, publisher, reader, words};
 use crate::daemon_support::{Daemon, FOR_ALL, Raw, channel, fds, publish, publishing, subscribe, wait_until};
@@ -12,7 +13,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-/// Says what its publisher would not: it writes on after it was cut off.
+/// A publisher that writes on after it was cut off, which the library would not do.
 struct Deaf {
     _place: Raw,
     writer: Writer,
@@ -56,13 +57,14 @@ fn void_messages_of_a_deaf_publisher_reach_no_reader_before_or_after_it_follows(
     assert_eq!(apart.wait_for("2 from the next"), ["ready", "1 valid", "epoch 2", "2 from the next"]);
 }
 
-/// No word that a publisher can write to its segment decides anything.
+/// No word that a publisher can write to its segment decides about a takeover.
 #[test]
 fn no_word_that_a_publisher_can_write_stops_a_takeover_or_brings_void_messages_back() {
     let daemon = Daemon::start(&super::config("strict"));
     let client = daemon.client();
     let mut epoch = 0;
-    // Frontier, state, lazy line, first sequence, what once was the generation, remote session.
+    // Words of the header: frontier, state, lazy line, first sequence, a word that once was the generation, remote
+    // session.
     for at in [16, 32, 33, 48, 49, 50, 51, 56, 57, 58, 59] {
         for value in [0, 1, u64::MAX, 1 << 62, 1 << 47] {
             let mut old = publisher(&daemon);
@@ -83,7 +85,8 @@ fn no_word_that_a_publisher_can_write_stops_a_takeover_or_brings_void_messages_b
     }
 }
 
-/// Stores a word into the header page of the channel's segment, through a map of this process that is its publisher.
+/// Stores a word into the header page of the channel's segment. This process is the publisher, and writes through its
+/// own map.
 fn deface(daemon: &Daemon, word: usize, value: u64) {
     let uuid = daemon.client().channel("ticks").unwrap().uuid;
     for fd in fs::read_dir("/proc/self/fd").unwrap().flatten() {
@@ -100,7 +103,8 @@ fn deface(daemon: &Daemon, word: usize, value: u64) {
     panic!("no descriptor of the segment");
 }
 
-/// The segment is sealed against new maps for writing; the map that its publisher has is where a hostile one would write.
+/// The segment is sealed against new writable maps, so this writes through the map that its publisher has, as a hostile
+/// publisher would.
 fn write_through_a_map(file: &File, word: usize, value: u64) {
     let inode = file.metadata().unwrap().ino();
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
@@ -116,7 +120,7 @@ fn write_through_a_map(file: &File, word: usize, value: u64) {
         .unwrap();
 }
 
-/// A publisher of one channel shows its memory as another's when a daemon comes that has lost its own.
+/// After a crash, a publisher of one channel shows its memory to the next daemon as another channel's.
 #[test]
 fn memory_of_one_channel_cannot_be_passed_off_as_anothers() {
     let [a, b] = ["a", "b"].map(|name| channel(name, FOR_ALL).replace("16MiB", "1MiB"));
@@ -127,7 +131,7 @@ fn memory_of_one_channel_cannot_be_passed_off_as_anothers() {
     let mut honest = publishing(&client, "b").open().unwrap();
     honest.publish(b"truth").unwrap();
     let real = client.channel("b").unwrap().uuid;
-    // It makes its own segment say that it is the other channel's, checksum and all.
+    // It writes the other channel's name into its own segment, with a right checksum.
     let segment = Segment::open(&files[0], Access::Read).unwrap();
     let mut words = segment.header().clone();
     words.channel = "b".into();

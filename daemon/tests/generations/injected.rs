@@ -1,4 +1,4 @@
-//! A takeover that fails, and one whose daemon dies, at one system call after the other.
+//! Takeovers that fail, and takeovers whose daemon dies, at each of its system calls in turn.
 
 use super::{config, publisher, reader, words};
 use crate::daemon_support::{Daemon, memory_dir, number, wait_for, wait_until};
@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// A takeover with an error injected at one of the daemon's system calls after the other, and with a kill at each.
+/// A takeover with an error injected at each of the daemon's system calls in turn, and one with a kill at each.
 #[test]
 fn a_takeover_that_fails_at_any_system_call_has_moved_everybody_or_nobody() {
     let test = "a_takeover_that_fails_at_any_system_call_has_moved_everybody_or_nobody";
@@ -21,7 +21,7 @@ fn a_takeover_that_fails_at_any_system_call_has_moved_everybody_or_nobody() {
     };
     let home = memory_dir();
     let log = home.path().join("trace");
-    // Which calls there are.
+    // A first run lists the calls.
     let daemon = Daemon::start(&config("strict"));
     let first = publisher(&daemon);
     let Ok(strace) = traced("", &log, &daemon) else { return println!("SKIPPED {test}: no strace") };
@@ -61,7 +61,7 @@ fn a_takeover_that_fails_at_any_system_call_has_moved_everybody_or_nobody() {
             let taken = traced
                 && Client::at(daemon.socket()).ok().is_some_and(|client| client.take_over("ticks").is_ok());
             drop(strace);
-            // One that was killed takes a moment to be gone.
+            // A daemon that was killed takes a moment to end.
             let answers = wait_for("the daemon to answer or to be gone", || {
                 (!daemon.is_alive())
                     .then_some(false)
@@ -101,7 +101,7 @@ struct Tracer(Child);
 
 impl Drop for Tracer {
     fn drop(&mut self) {
-        // The kernel lets go of what it traced.
+        // When strace ends, the kernel detaches it from the daemon.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

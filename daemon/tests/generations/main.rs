@@ -1,6 +1,7 @@
-//! A channel that goes on in other memory: all of its readers follow, whatever they were doing, or none does.
+//! A channel that goes on in other memory. Either all of its readers follow, in any state that they were in, or none
+//! does.
 //!
-//! `SHMCAST_INJECTIONS` says at how many of the daemon's system calls a takeover is made to fail; 0 is all of them.
+//! `SHMCAST_INJECTIONS` sets at how many of the daemon's system calls a takeover is made to fail; 0 means all of them.
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 #[path = "../daemon_support/mod.rs"]
@@ -50,7 +51,7 @@ fn reload(daemon: &Daemon, config: &str) {
     wait_until("the reload", || told() > before);
 }
 
-/// What a reader gets, in words: payloads as they are, events by their names.
+/// An event as text: payloads as they are, other events by their names.
 fn word(event: &Event<'_>) -> String {
     match event {
         Event::Message(m) => format!("{} {}", m.sequence, m.payload.escape_ascii()),
@@ -62,7 +63,7 @@ fn word(event: &Event<'_>) -> String {
     }
 }
 
-/// The next words that a reader gets, up to and with `last`.
+/// The next events that a reader gets, as text, up to and including `last`.
 fn words(subscriber: &mut Subscriber, last: &str) -> Vec<String> {
     let deadline = Instant::now() + Duration::from_secs(30);
     let mut words = Vec::new();
@@ -175,12 +176,13 @@ fn a_takeover_that_fails_half_way_leaves_everything_as_it_was() {
     }
     assert!(refused > 1 && granted > 1, "{refused} refused, {granted} granted");
     for subscriber in &mut readers {
-        // A publisher that is replaced while it lives says no end.
+        // A publisher that is replaced while it lives does not close the channel, so no end comes.
         assert_eq!(words(subscriber, expected.last().unwrap()), expected);
     }
 }
 
-/// A daemon that cannot open what a publisher shows does not know whose it is. That is no reason to cut the publisher off.
+/// A daemon that cannot open the segment that a publisher shows does not know which channel it is of. It must not cut
+/// the publisher off because of that.
 #[test]
 fn a_publisher_that_comes_back_to_a_daemon_without_descriptors_is_not_cut_off() {
     let daemon = Daemon::start(&config("strict"));
@@ -206,14 +208,15 @@ fn a_publisher_that_comes_back_to_a_daemon_without_descriptors_is_not_cut_off() 
     assert!(refused > 1 && granted > 1, "{refused} refused, {granted} granted");
 }
 
-/// The limit under which the process can open so many descriptors more: it is one on their numbers.
+/// The limit under which the process can open `room` more descriptors. The kernel limits the numbers of descriptors,
+/// not their count.
 fn limit_with_room(pid: Pid, room: usize) -> u64 {
     let open = fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())).unwrap();
     let open: Vec<u64> = open.map(|fd| fd.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
     (0..1024).filter(|number| !open.contains(number)).nth(room).unwrap()
 }
 
-/// The reader is stopped, the daemon crashes, the channel is taken over meanwhile, and the old publisher writes on.
+/// The reader is stopped, and the daemon crashes. Meanwhile the channel is taken over, and the old publisher writes on.
 #[test]
 fn a_reader_that_was_stopped_over_a_crash_and_a_takeover_hears_no_void_message() {
     let mut daemon = Daemon::start(&config("strict"));
@@ -269,7 +272,7 @@ fn a_reader_without_room_for_a_descriptor_follows_when_it_has_some() {
     daemon.client().take_over("ticks").unwrap();
     let mut second = publisher(&daemon);
     second.publish(b"two").unwrap();
-    // Nothing that happens to it in between can be waited for, but that it is gone from the daemon's table.
+    // We can only wait until the reader is gone from the daemon's table; nothing else that happens to it can be seen.
     wait_until("the reader to be without a place", || {
         daemon.client().channel("ticks").is_ok_and(|status| status.readers.is_empty())
     });
@@ -308,8 +311,8 @@ fn whoever_only_polls_or_has_sought_hears_of_the_next_publisher() {
     }
 }
 
-/// A seek names a sequence that nobody has published yet, after the channel went on in other memory: the messages before are
-/// still to be had.
+/// A seek to a sequence that has not been published yet fails, after the channel went on in other memory. The earlier
+/// messages can still be received.
 #[test]
 fn a_seek_that_fails_costs_no_message() {
     let daemon = Daemon::start(&config("strict"));
@@ -390,7 +393,7 @@ fn a_reader_that_was_stopped_until_the_channel_went_on_without_it_begins_again()
         }
         apart.wait_for("1000 old");
         apart.process.pause();
-        // Nobody is left to bring the memory back in time.
+        // No program is left that could bring the memory back in time.
         daemon.kill();
         drop(old);
         daemon.restart();
@@ -405,7 +408,8 @@ fn a_reader_that_was_stopped_until_the_channel_went_on_without_it_begins_again()
     }
 }
 
-/// A repair server of a bridge reads only what it is asked for: shown as a reader, its lag would grow for ever.
+/// A repair server of a bridge reads only the requested messages. If it were shown as a reader, its lag would grow for
+/// ever.
 #[test]
 fn a_reader_that_is_to_be_hidden_is_shown_by_no_tool_and_follows_all_the_same() {
     let mut daemon = Daemon::start(&config("strict"));

@@ -1,4 +1,4 @@
-//! Readers that wait in async code, with a daemon that wakes them and without.
+//! Readers that wait in async code, with a daemon that wakes them and without one.
 
 use super::daemon_support::PATIENCE;
 use super::{Dice, daemon, parked, publisher, wait_for_readers};
@@ -23,7 +23,8 @@ fn a_future_dropped_half_way_takes_a_message_with_it() {
     let publishing = thread::spawn(move || {
         let mut dice = Dice(99);
         for message in 0..2000u64 {
-            // At times not before one more was dropped, however long that takes: it is not left to chance that some are.
+            // Now and then it waits until one more future was dropped, however long that takes, so that some certainly
+            // are.
             let before = dropped_so_far.load(Ordering::Relaxed);
             while message % 100 == 50 && dropped_so_far.load(Ordering::Relaxed) == before {
                 thread::sleep(Duration::from_micros(100));
@@ -57,7 +58,7 @@ fn a_future_dropped_half_way_takes_a_message_with_it() {
     runtime().block_on(async { tokio::time::timeout(PATIENCE, receiving).await }).expect("all messages come");
     let mut publisher = publishing.join().unwrap();
 
-    // In another event loop, with the daemon gone, and with the next one.
+    // It receives in another event loop, without the daemon, and with the next one.
     let mut receive_one = |publisher: &mut Publisher| {
         runtime().block_on(async {
             let sleeping = subscriber.recv_async();
@@ -80,7 +81,7 @@ fn a_future_dropped_half_way_takes_a_message_with_it() {
     assert_eq!(last, Ok(true));
 }
 
-/// Works without a daemon as well: then it looks now and then.
+/// It works without a daemon as well: then it polls now and then.
 #[test]
 fn receiving_asynchronously_from_a_file_sleeps_for_ever() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Parked readers that say of themselves what no library would, and what that does to the others: nothing.
+//! Parked readers that write words to their pages that no library would. They must not affect the others.
 
 use super::daemon_support::{PATIENCE, wait_until};
 use super::{Dice, daemon, join, parked, publisher, receive, waking_time};
@@ -13,7 +13,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A reader that speaks the protocol itself, to say what no library would.
+/// A reader that uses the protocol without the library, to write what no library would.
 struct Hostile {
     _control: OwnedFd,
     page: File,
@@ -21,7 +21,7 @@ struct Hostile {
     far: UnixStream,
 }
 
-/// Byte of the page where a reader says that it sleeps.
+/// The offset in the page of the word that says that the reader sleeps.
 const ASLEEP: u64 = 17 * 8;
 
 impl Hostile {
@@ -53,7 +53,7 @@ fn ask_to_park(socket: &Path, descriptors: &[BorrowedFd<'_>]) -> (OwnedFd, Reply
     (control, reply, granted)
 }
 
-/// Each trick is played while an honest reader sleeps; after it, the honest one still gets what is published.
+/// Each trick is played while an honest reader sleeps. After it, the honest reader still gets each message.
 #[test]
 fn hostile_sleepers_keep_the_waker_from_the_honest_ones() {
     let daemon = daemon();
@@ -91,7 +91,7 @@ fn hostile_sleepers_keep_the_waker_from_the_honest_ones() {
     }
     still_fine("toggling, which fills the bells");
     for hostile in &crowd {
-        // The flags of the end that the daemon holds are ours as well: now writing to it would block.
+        // We share the flags of the end that the daemon holds. After this, a plain write to it would block.
         hostile.far.set_nonblocking(false).unwrap();
     }
     for nap in 0..2000 {
@@ -138,7 +138,7 @@ fn hostile_sleepers_keep_the_waker_from_the_honest_ones() {
     join(vec![honest]);
 }
 
-/// Blocking is what makes it free: with everybody awake, the waker's thread does not run at all.
+/// The waker costs nothing because it blocks: while all readers are awake, its thread does not run at all.
 #[test]
 fn the_waker_polls_for_nobody() {
     let daemon = daemon();
@@ -147,12 +147,12 @@ fn the_waker_polls_for_nobody() {
     let mut subscriber = parked(&client).open().unwrap();
     publisher.publish(b"x").unwrap();
     assert_eq!(receive(&mut subscriber), Some(1));
-    // Shut bells are readable for ever: minding them, it would never block again.
+    // A shut bell is readable for ever. If the waker waited on it, it would never block again.
     let shut = Hostile::attach(&daemon.socket());
     shut.bell.shutdown(std::net::Shutdown::Both).unwrap();
-    // A nap that nobody ended: the reader must have said that it is awake all the same.
+    // Nobody ended this nap. The reader must still write that it is awake.
     assert_eq!(subscriber.recv_deadline(Instant::now() + Duration::from_millis(10)), Ok(None));
-    // Nobody sleeps from here on: the reader does not come back.
+    // No reader sleeps from here on, since this one does not receive again.
     wait_until("rest", || {
         let before = waking_time(&daemon);
         thread::sleep(Duration::from_millis(300));

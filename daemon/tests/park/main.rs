@@ -1,5 +1,5 @@
-//! Parked readers and the daemon that wakes them, as processes: nobody sleeps through a message, no publisher pays for
-//! it, and nobody's tricks reach anybody else.
+//! Parked readers and the daemon that wakes them, as processes. No reader sleeps through a message, no publisher pays
+//! for it, and no reader's tricks affect others.
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
@@ -17,7 +17,7 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Longer than any of these tests takes: whoever is not woken sleeps through the test, and is found out.
+/// A nap longer than any of these tests, so that a reader that is not woken makes the test fail.
 const FOR_EVER: Duration = Duration::from_secs(600);
 
 /// A daemon with the channels `t` and `strict`.
@@ -33,7 +33,7 @@ fn wait_for_readers(daemon: &Daemon, expected: usize) {
     });
 }
 
-/// Time on a CPU so far of the daemon's thread that wakes.
+/// CPU time of the waker's thread so far.
 fn waking_time(daemon: &Daemon) -> Duration {
     let tasks = fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap();
     let of_task = |task: PathBuf| {
@@ -53,7 +53,7 @@ fn parked(client: &Client) -> SubscriberBuilder {
     Subscriber::builder("t").client(client).wait(Wait::Park).longest_nap(FOR_EVER)
 }
 
-/// The next message's sequence, with whatever else the stream says passed over, but for a loss.
+/// The next message's sequence. Other events are skipped, except a loss.
 fn receive(subscriber: &mut Subscriber) -> Option<u64> {
     loop {
         let waited = Instant::now();
@@ -68,7 +68,7 @@ fn receive(subscriber: &mut Subscriber) -> Option<u64> {
     }
 }
 
-/// Receives to the end of the stream in a thread, and returns how many there were; each must follow the one before.
+/// Receives to the end of the stream in a thread, and returns the number of messages. Each must follow the one before.
 fn count(mut subscriber: Subscriber) -> JoinHandle<u64> {
     thread::spawn(move || {
         let first = subscriber.next_sequence();
@@ -81,7 +81,7 @@ fn count(mut subscriber: Subscriber) -> JoinHandle<u64> {
     })
 }
 
-/// Results of threads, within a limit: one who sleeps through the end would never return.
+/// The results of threads, within a time limit: a reader that sleeps through the end would never return.
 fn join<T: Send + 'static>(threads: Vec<JoinHandle<T>>) -> Vec<T> {
     let start = Instant::now();
     let join = |thread: JoinHandle<T>| {
@@ -94,7 +94,7 @@ fn join<T: Send + 'static>(threads: Vec<JoinHandle<T>>) -> Vec<T> {
     threads.into_iter().map(join).collect()
 }
 
-/// A small generator of pauses (xorshift), so that a failure can be had again.
+/// A small random generator of pauses (xorshift), so that a failure can be reproduced.
 struct Dice(u64);
 
 impl Dice {
@@ -106,7 +106,7 @@ impl Dice {
     }
 }
 
-/// With naps as good as endless, a single ring that is lost shows up as a reader that never comes back.
+/// The naps are practically endless, so a single lost wake-up shows as a reader that never returns.
 #[test]
 fn a_wake_up_lost_between_the_last_look_and_the_sleep() {
     let daemon = daemon();
@@ -117,7 +117,8 @@ fn a_wake_up_lost_between_the_last_look_and_the_sleep() {
     for message in 0..10_000u64 {
         publisher.publish(&message.to_le_bytes()).unwrap();
         match dice.roll() % 16 {
-            // From none at all, over the time that it takes to fall asleep, to long enough for the waker to back off.
+            // The pauses go from none, over the time that it takes to fall asleep, to long enough for the waker to back
+            // off.
             0..8 => {}
             8..13 => spin(Duration::from_nanos(dice.roll() % 50_000)),
             13..15 => thread::sleep(Duration::from_micros(dice.roll() % 500)),
@@ -144,7 +145,7 @@ fn one_of_a_hundred_sleepers_is_forgotten() {
     wait_for_readers(&daemon, 100);
     for message in 0..200u64 {
         publisher.publish(&message.to_le_bytes()).unwrap();
-        // Now and then everybody falls asleep, and the waker with them.
+        // Now and then all readers fall asleep, and the waker blocks.
         thread::sleep(Duration::from_millis(if message % 50 == 49 { 100 } else { 2 }));
     }
     publisher.close();
@@ -155,7 +156,7 @@ const ROLE: &str = "SHMCAST_PARK_ROLE";
 const BEGIN: &str = "/publishing-begins";
 const END: &str = "/publishing-ends";
 
-/// What the publisher that is traced does.
+/// The part of the traced publisher.
 #[test]
 #[ignore = "plays a part in another test"]
 fn play() {
@@ -164,7 +165,7 @@ fn play() {
         return;
     };
     let mut publisher = publisher(&Client::at(&socket).unwrap());
-    // Calls that a trace shows and that change nothing.
+    // These calls only mark a place in the trace.
     assert!(!Path::new(BEGIN).exists());
     for message in 0..1000u64 {
         publisher.publish(&message.to_le_bytes()).unwrap();
@@ -192,7 +193,7 @@ fn the_publisher_pays_for_sleepers() {
         wait_for_readers(&daemon, sleepers);
         let traces = tempfile::tempdir().unwrap();
         let mut traced = Command::new("strace");
-        // One file a thread, so that no line is torn by another thread's.
+        // One file for each thread, so that their lines do not mix.
         traced.args(["-ff", "-e", "trace=all", "-o"]).arg(traces.path().join("trace"));
         traced.arg(std::env::current_exe().unwrap());
         traced.args(["play", "--exact", "--ignored", "--nocapture", "--test-threads=1", "-q"]);
@@ -241,10 +242,10 @@ fn sleepers_of_a_daemon_that_was_killed_never_wake_again() {
         publish_to_all("while it is away");
         daemon.restart();
         wait_for_readers(&daemon, 8);
-        // Long enough for all to fall asleep, and for the waker to stop looking.
+        // This is long enough for all readers to fall asleep, and for the waker's pauses to become longest.
         thread::sleep(Duration::from_millis(100));
         publish_to_all("with its successor");
-        // The successor has indeed been looking into the ring for them.
+        // The next daemon's waker has indeed looked into the ring for them.
         assert!(waking_time(&daemon) > Duration::ZERO, "round {round}");
     }
     publisher.close();

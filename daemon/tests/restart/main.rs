@@ -1,7 +1,7 @@
-//! Daemons that end under traffic, in every way that daemons end: nobody may lose or misread a message by it.
+//! Daemons that end under traffic, in each way that a daemon can end. No reader may lose or misread a message by it.
 //!
-//! `SHMCAST_RESTARTS` says how often under systemd, `SHMCAST_KILLS` how often without; `SHMCAST_TEST_RATE` is the
-//! publisher's rate; `SHMCAST_DEB` names a package to install and to upgrade.
+//! `SHMCAST_RESTARTS` sets how often a daemon ends under systemd, `SHMCAST_KILLS` how often without it.
+//! `SHMCAST_TEST_RATE` is the publisher's rate. `SHMCAST_DEB` names a package to install and to upgrade.
 #![allow(clippy::unwrap_used, unreachable_pub, reason = "in a test, an unwrap that fails is a finding")]
 
 #[path = "../daemon_support/mod.rs"]
@@ -61,7 +61,7 @@ fn a_killed_daemon_costs_nobody_a_message_of_a_strict_channel() {
     ended_many_times_without_a_service_manager("strict", Signal::SIGKILL, 2, 3);
 }
 
-/// Boots with `drop_in`, has traffic, and ends the daemon by `end` many times.
+/// Boots with `drop_in`, starts traffic, and ends the daemon by `end` many times.
 fn ended_many_times_under_systemd(test: &str, drop_in: &str, what: &str, end: impl Fn(&Manager)) {
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let manager = match Manager::boot(&config("takeover"), drop_in) {
@@ -79,7 +79,7 @@ fn ended_many_times_under_systemd(test: &str, drop_in: &str, what: &str, end: im
         traffic.assert_that_nobody_remapped();
         traffic.wait_for_more(10_000);
     }
-    // They came back from the manager's store, and not from those who had them mapped.
+    // The segments came back from the manager's store, and not from the programs that had mapped them.
     let log = manager.log();
     let (fresh, kept) = (log.matches("kept=0").count() as u64, log.matches("kept=1").count() as u64);
     assert!(fresh == 1 && kept >= times, "{fresh} starts without, {kept} with the segment kept: {log}");
@@ -104,12 +104,12 @@ fn a_crash_costs_nobody_a_message() {
 fn a_daemon_that_hangs_is_replaced_and_costs_nobody_a_message() {
     let test = "a_daemon_that_hangs_is_replaced_and_costs_nobody_a_message";
     ended_many_times_under_systemd(test, "WatchdogSec=2s", "watchdog", |manager| {
-        // Nothing but the watchdog ends it then.
+        // Then only the watchdog can end it.
         manager.signal("SIGSTOP");
     });
 }
 
-/// Which interfaces there are is asked of the kernel by a way that the unit's filters must leave open.
+/// To list the interfaces, a bridge uses a system interface that the unit's filters must allow.
 #[test]
 fn a_bridge_that_names_an_interface_runs_under_the_shipped_unit() {
     let test = "a_bridge_that_names_an_interface_runs_under_the_shipped_unit";

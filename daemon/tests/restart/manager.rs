@@ -1,7 +1,7 @@
-//! systemd as PID 1 of namespaces of its own, with the units as they are shipped: a machine for one test.
+//! A machine for one test: systemd as PID 1 of its own namespaces, with the shipped units.
 //!
-//! Nothing of the host is touched: files that systemd and packages change lie on layers in memory, and the control groups
-//! are below one of ours. And nothing of the host runs in there: its units and what makes units of other files are hidden.
+//! It does not change the host: files that systemd and packages change lie on layers in memory, and the control groups
+//! are below one of the test's own. It starts nothing of the host: the host's units and unit generators are hidden.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use crate::daemon_support::wait_for;
 
-/// Targets that units name, without what a distribution puts behind them.
+/// Targets that units name, without the units that a distribution adds to them.
 const TARGETS: [&str; 6] = ["basic", "multi-user", "shutdown", "sockets", "sysinit", "umount"];
 
-/// What happens in the new namespaces before systemd takes over: layers in memory over whatever may change, and nothing
-/// left of the host that systemd would start.
+/// The script that runs in the new namespaces before systemd. It mounts layers in memory over all that may change, and
+/// removes all units of the host that systemd would start.
 const BOOT: &str = r#"
 set -eu
 mount --make-rprivate /
@@ -46,7 +46,7 @@ export container=shmcast-test
 exec /usr/lib/systemd/systemd --system --unit=multi-user.target --log-target=console
 "#;
 
-/// Puts the daemon there as it is in the tree.
+/// Installs the daemon from the tree.
 const SETUP: &str = r#"
 cp "$1/shmcastd" /usr/bin/
 mkdir -p /etc/shmcast
@@ -64,8 +64,8 @@ pub(crate) struct Manager {
 }
 
 impl Manager {
-    /// Boots, with the daemon configured by `config` and its unit changed by `drop_in`. `Err` says why it cannot be
-    /// done on this host.
+    /// Boots, with the daemon configured by `config` and its unit changed by `drop_in`. `Err` gives the reason if that
+    /// is not possible on this host.
     pub(crate) fn boot(config: &str, drop_in: &str) -> Result<Self, String> {
         Self::boot_with(drop_in, |at| {
             let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../systemd");
@@ -81,7 +81,7 @@ impl Manager {
         })
     }
 
-    /// Boots a machine without a daemon, on which a package is to be installed.
+    /// Boots a machine without a daemon, for the installation of a package.
     pub(crate) fn boot_without_daemon() -> Result<Self, String> {
         Self::boot_with("", |at| fs::write(at("setup.sh"), "").unwrap())
     }
@@ -132,7 +132,7 @@ impl Manager {
             .map_err(|e| format!("unshare: {e}"))?;
         let mut manager = Self { dir, group, unshare, pid: 0 };
         manager.pid = manager.first_process()?;
-        // What cannot be mounted here shows within moments.
+        // If a mount is not possible here, the process ends within moments.
         for _ in 0..300 {
             if manager.unshare.try_wait().unwrap().is_some() {
                 break;
@@ -146,7 +146,7 @@ impl Manager {
         Err(format!("systemd does not start in namespaces here: {}", manager.console()))
     }
 
-    /// The process that is PID 1 in there.
+    /// The process that is PID 1 inside.
     fn first_process(&mut self) -> Result<u32, String> {
         let path = format!("/proc/{0}/task/{0}/children", self.unshare.id());
         for _ in 0..600 {
@@ -166,7 +166,7 @@ impl Manager {
         fs::read_to_string(self.dir.path().join("console.log")).unwrap_or_default()
     }
 
-    /// The control socket, as seen from out here.
+    /// The path of the control socket as seen from outside.
     pub(crate) fn socket(&self) -> PathBuf {
         format!("/proc/{}/root/run/shmcast/control.sock", self.pid).into()
     }
@@ -184,7 +184,7 @@ impl Manager {
         self.run("systemctl", arguments)
     }
 
-    /// Runs a script inside, which must go well; returns what it said on stdout.
+    /// Runs a script inside, which must succeed. Returns its stdout.
     pub(crate) fn sh(&self, script: &str) -> String {
         let output = self.run("sh", &["-euc", script]);
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -203,19 +203,19 @@ impl Manager {
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
-    /// Does something to the daemon's unit, which must go well.
+    /// Runs `systemctl` with a verb and a unit, which must succeed.
     pub(crate) fn must(&self, verb: &str, unit: &str) {
         let output = self.systemctl(&[verb, unit]);
         assert!(output.status.success(), "systemctl {verb} {unit}: {}\n{}", stderr(&output), self.log());
     }
 
-    /// Signals the daemon, and nothing else.
+    /// Sends a signal to the daemon's main process only.
     pub(crate) fn signal(&self, signal: &str) {
         let output = self.systemctl(&["kill", "--kill-whom=main", "--signal", signal, "shmcastd.service"]);
         assert!(output.status.success(), "{}", stderr(&output));
     }
 
-    /// Waits until another process than `old` is the daemon, and ready.
+    /// Waits until a process other than `old` is the daemon, and ready. Returns its id.
     pub(crate) fn wait_for_another(&self, old: &str) -> String {
         wait_for("another daemon", || {
             let pid = self.property("MainPID");
@@ -223,7 +223,7 @@ impl Manager {
         })
     }
 
-    /// What the daemon has said so far.
+    /// The daemon's log so far.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.dir.path().join("daemon.log")).unwrap_or_else(|_| self.console())
     }
@@ -231,7 +231,7 @@ impl Manager {
 
 impl Drop for Manager {
     fn drop(&mut self) {
-        // With its PID 1 all processes in there end.
+        // All processes inside end with their PID 1.
         let _ = self.unshare.kill();
         let _ = self.unshare.wait();
         for _ in 0..100 {

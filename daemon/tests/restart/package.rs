@@ -11,8 +11,8 @@ use std::process::Command;
 /// The later version.
 const UPGRADED: &str = "0.1.0-99";
 
-/// Everything that a package may leave something in; dpkg's own books, and the older editions that tools for accounts
-/// keep, are no part of it.
+/// All places in which a package may leave files. dpkg's own records and the backups that account tools keep are left
+/// out.
 const FILES: &str = "find /etc /usr /var /run/shmcast /run/systemd/system -xdev 2>/dev/null | sort \\
     | grep -v -e ^/var/lib/dpkg/ -e ^/var/log/ -e ^/var/cache/ -e '^/etc/[a-z]*-$' -e ^/etc/.pwd.lock$ || true";
 const ACCOUNTS: &str = "cat /etc/passwd /etc/group /etc/shadow /etc/gshadow";
@@ -34,7 +34,7 @@ fn a_package_is_installed_upgraded_under_traffic_and_purged() {
     let lines = |text: String| text.lines().map(str::to_owned).collect::<BTreeSet<_>>();
     let (files, accounts) = (lines(machine.sh(FILES)), machine.sh(ACCOUNTS));
 
-    // Installed, it runs, is enabled, and answers; with no channels yet.
+    // After the installation it runs, is enabled, and answers. It has no channels yet.
     install(&machine, &first);
     machine.wait_for_another("0");
     assert_eq!(machine.sh("systemctl is-enabled shmcastd.service shmcastd.socket"), "enabled\nenabled\n");
@@ -42,14 +42,14 @@ fn a_package_is_installed_upgraded_under_traffic_and_purged() {
     assert_eq!(machine.sh("shmcast ls --json").trim(), "[]");
     machine.sh("shmcast check /etc/shmcast/shmcast.toml");
 
-    // Configured as its documentation says.
+    // It is configured as its documentation says.
     let own = machine.shared("own.toml");
     std::fs::write(&own, config("takeover")).unwrap();
     machine.sh(&format!("cp {} /etc/shmcast/shmcast.toml", own.display()));
     machine.sh("shmcast check /etc/shmcast/shmcast.toml && systemctl reload shmcastd");
     wait_for("the channel", || machine.sh("shmcast ls --json").contains("ticks").then_some(()));
 
-    // Upgraded under traffic: another daemon and version, the same memory, and nothing lost.
+    // It is upgraded under traffic: another daemon and version, the same memory, and no message lost.
     let mut traffic = Traffic::start(&machine.socket(), 2);
     for _ in 0..2 {
         let old = machine.property("MainPID");
@@ -65,13 +65,13 @@ fn a_package_is_installed_upgraded_under_traffic_and_purged() {
     assert_eq!(machine.sh("cat /etc/shmcast/shmcast.toml"), config("takeover"), "the administrator's file");
     traffic.end("a package upgraded twice under systemd");
 
-    // Whoever disabled it finds it disabled after an upgrade.
+    // A unit that was disabled stays disabled after an upgrade.
     machine.sh("systemctl disable shmcastd.service shmcastd.socket 2>&1");
     install(&machine, &second);
     let enabled = machine.run("systemctl", &["is-enabled", "shmcastd.service", "shmcastd.socket"]);
     assert_eq!(String::from_utf8_lossy(&enabled.stdout), "disabled\ndisabled\n");
 
-    // Removed, it has stopped and the configuration is there; purged, nothing is.
+    // After the removal, the daemon has stopped and the configuration stays. After the purge, no file is left.
     machine.sh("dpkg --remove shmcast-daemon 2>&1");
     assert_ne!(machine.property("ActiveState"), "active");
     assert!(!machine.socket().exists());

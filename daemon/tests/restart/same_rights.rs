@@ -1,4 +1,5 @@
-//! What a program may do under the shipped unit, as systemd runs it and as `shmcast_under_unit` does: it must be the same.
+//! The rights of a program under the shipped unit must be the same when systemd runs it and when `shmcast_under_unit`
+//! does.
 
 use super::TURN;
 use super::daemon_support::{unit, wait_for};
@@ -8,7 +9,8 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::PoisonError;
 
-/// Tries one thing after the other, and says which are refused. Its output names neither numbers nor places that differ.
+/// Tries one operation after another, and prints which are refused. Its output has no numbers or paths that differ
+/// between the two.
 const PROBE: &str = r#"
 grep -E '^(Cap|NoNewPrivs|Seccomp:|Umask)' /proc/self/status
 echo "coredump filter: $(cat /proc/self/coredump_filter)"
@@ -71,7 +73,7 @@ perl -e 'for my $call (@ARGV) { my $r = syscall($call, -1, 0, 0, 0, 0, 0); print
     92 101 105 135 153 155 161 165 169 172 173 175 246 272 298 304 308 310 321 323 424 425 428 434 435 437 447 449 452 999
 "#;
 
-/// What the probe says under systemd.
+/// The output of the probe under systemd.
 fn under_systemd() -> Result<String, String> {
     let manager = Manager::boot("", "")?;
     let [probe, said] = ["probe.sh", "probe.said"].map(|name| manager.shared(name));
@@ -91,7 +93,7 @@ fn under_systemd() -> Result<String, String> {
     Ok(fs::read_to_string(&said).unwrap_or_else(|e| panic!("{}: {e}\n{}", said.display(), manager.log())))
 }
 
-/// What the probe says under the launcher.
+/// The output of the probe under the launcher.
 fn under_launcher(unit: &Path) -> String {
     let dir = tempfile::tempdir().unwrap();
     let (probe, runtime) = (dir.path().join("probe.sh"), dir.path().join("runtime"));
@@ -137,7 +139,8 @@ const SEEN: [(&str, &str); 8] = [
     ("UMask=0077", "Umask"),
 ];
 
-/// The comparison above can fail: the launcher gives back what a changed unit no longer takes.
+/// This shows that the comparison above can fail: if a setting is removed from the unit, the launcher grants that right
+/// again.
 #[test]
 fn a_setting_that_is_taken_out_of_the_unit_is_seen() {
     let test = "a_setting_that_is_taken_out_of_the_unit_is_seen";

@@ -1,7 +1,7 @@
-//! Traffic that survives or does not: a publisher at a steady rate and readers that check every byte, each a process of
-//! its own, and what is asked of them while and after the daemon is ended under them.
+//! Traffic during the end of a daemon: a publisher at a steady rate and readers that check every byte, each in its own
+//! process, and the checks on them while and after the daemon ends.
 //!
-//! Messages say by themselves what they must contain, so a reader needs nobody to compare with.
+//! The sequence of a message determines its content, so a reader can check it alone.
 
 use super::daemon_support::{PATIENCE, number, wait_for};
 use shmcast::{ChannelStatus, Client, Event, Publisher, Start, Subscriber, Wait};
@@ -31,7 +31,7 @@ pub(crate) struct Traffic {
     dir: tempfile::TempDir,
     publisher: Child,
     readers: Vec<Child>,
-    /// What each process had mapped of the channel at first.
+    /// The maps of the channel that each process had at first.
     maps: Vec<Vec<String>>,
 }
 
@@ -64,7 +64,7 @@ impl Traffic {
         Client::at(&self.socket).ok()?.channel(CHANNEL).ok()
     }
 
-    /// Waits until the daemon knows of all of them, and looks whether each still runs.
+    /// Checks that each process still runs, and waits until the daemon knows of all of them.
     pub(crate) fn wait_until_all_are_back(&mut self) {
         let wanted = self.readers.len();
         for child in self.readers.iter_mut().chain([&mut self.publisher]) {
@@ -90,7 +90,7 @@ impl Traffic {
         wait_for("messages", || next().filter(|next| *next >= before + count));
     }
 
-    /// Asserts that nobody has mapped the channel anew.
+    /// Asserts that no process has mapped the channel anew.
     pub(crate) fn assert_that_nobody_remapped(&self) {
         assert_eq!(self.mapped(), self.maps, "a program mapped the channel anew");
     }
@@ -104,7 +104,8 @@ impl Traffic {
         self.readers.iter().chain([&self.publisher]).map(of).collect()
     }
 
-    /// Ends the publisher, lets the readers come to the end, and asserts that each has all of it, whole.
+    /// Ends the publisher, lets the readers read to the end, and asserts that each has received all messages,
+    /// undamaged.
     pub(crate) fn end(mut self, what: &str) {
         fs::write(self.dir.path().join("stop"), "").unwrap();
         let [published, took_ms, ..] = self.report("publisher")[..] else { panic!("no report") };
@@ -152,7 +153,7 @@ pub(crate) fn play() {
     } else {
         receive(&client)
     };
-    // Appears whole or not at all.
+    // The report appears whole or not at all.
     let part = path(DIR).join(format!("{role}.part"));
     fs::write(&part, report.map(|n| n.to_string()).join(" ")).unwrap();
     fs::rename(part, path(DIR).join(role)).unwrap();
@@ -187,7 +188,8 @@ fn receive(client: &Client) -> [u64; 4] {
             Event::Message(message) => {
                 received += 1;
                 fill(&mut expected, message.sequence);
-                // Both kinds are counted: what is not what was published, and what is not where it belongs.
+                // Both kinds are counted: a payload that differs from the published one, and a message in the wrong
+                // place.
                 torn += u64::from(message.payload != expected);
                 torn += u64::from(message.sequence != received + missed);
             }
@@ -199,7 +201,7 @@ fn receive(client: &Client) -> [u64; 4] {
     }
 }
 
-/// What message `sequence` consists of: 24 to 87 bytes, each decided by the sequence.
+/// Fills in the payload of message `sequence`: 24 to 87 bytes, all determined by the sequence.
 fn fill(payload: &mut Vec<u8>, sequence: u64) {
     let length = 24 + (sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize;
     payload.clear();

@@ -1,7 +1,8 @@
-//! Which system calls there are: the filters that systemd makes of `SystemCallFilter=` and of the settings that restrict
-//! what calls may be asked for (systemd's `seccomp-util.c`).
+//! Filters of system calls: those that systemd makes from `SystemCallFilter=` and from the settings that restrict the
+//! arguments of calls (systemd's `seccomp-util.c`).
 //!
-//! Several filters hold at once. The kernel asks all of them, and one that refuses is enough; each gives its own error.
+//! Several filters apply at once. The kernel runs all of them, and one that refuses is enough. Each gives its own
+//! error.
 
 use crate::settings::Settings;
 use anyhow::{Context, Result, ensure};
@@ -24,13 +25,13 @@ pub(crate) fn compile(settings: &Settings) -> Result<Vec<BpfProgram>> {
         refusing(families(settings)?, libc::EAFNOSUPPORT)?,
         refusing(restricted(settings, &groups)?, libc::EPERM)?,
         refusing(opaque(settings), libc::ENOSYS)?,
-        // SystemCallErrorNumber=EPERM. Last, because it may forbid applying more.
+        // SystemCallErrorNumber=EPERM. It is last, because it may forbid the call that applies further filters.
         filter(allowed, SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow)?,
     ])
 }
 
 fn filter(rules: Rules, otherwise: SeccompAction, matching: SeccompAction) -> Result<BpfProgram> {
-    // Calls by another architecture's numbers end the process: SystemCallArchitectures=native.
+    // A call by another architecture's number ends the process: SystemCallArchitectures=native.
     let architecture = std::env::consts::ARCH.try_into()?;
     Ok(SeccompFilter::new(rules, otherwise, matching, architecture)?.try_into()?)
 }
@@ -62,7 +63,7 @@ impl Groups {
         Ok(Self(groups))
     }
 
-    /// The numbers of a call, or of all calls of a group. Calls of other architectures have none.
+    /// The number of a call, or of all calls of a group. A call of another architecture has none.
     fn numbers(&self, name: &str) -> Result<BTreeSet<i64>> {
         if !name.starts_with('@') {
             return Ok(Sysno::from_str(name).ok().map(|call| i64::from(call.id())).into_iter().collect());
@@ -76,7 +77,8 @@ impl Groups {
         Ok(numbers)
     }
 
-    /// systemd.exec(5), `SystemCallFilter=`: the first line makes it a list of what is allowed, and a few calls are always.
+    /// The numbers of all allowed calls, as in systemd.exec(5), `SystemCallFilter=`: the first line makes the list one
+    /// of allowed calls, and the calls of `@default` are always allowed.
     fn allowed(&self, lines: &[(bool, Vec<String>)]) -> Result<BTreeSet<i64>> {
         let (allows, _) = lines.first().context("the unit has no SystemCallFilter=")?;
         ensure!(
@@ -100,15 +102,15 @@ impl Groups {
                 }
             }
         }
-        // KeyringMode=private gives a keyring of its own, by a call that no library wraps. Here there is none at all, which is
-        // stricter: what needs one fails.
+        // KeyringMode=private gives the process its own keyring, by a call that no library wraps. Here all calls about
+        // keyrings are refused, which is stricter: a program that needs one fails.
         let keyrings = self.numbers("@keyring")?;
         allowed.retain(|number| !keyrings.contains(number));
         Ok(allowed)
     }
 }
 
-/// `socket` of any family but those that are allowed.
+/// Refuses `socket` of any family that is not allowed.
 fn families(settings: &Settings) -> Result<Rules> {
     if settings.families.is_empty() {
         return Ok(Rules::new());
@@ -127,7 +129,7 @@ fn families(settings: &Settings) -> Result<Rules> {
     Ok([(libc::SYS_socket, vec![all_of(conditions)])].into())
 }
 
-/// Calls whose arguments cannot be looked at, so that programs must do without.
+/// Calls whose arguments a filter cannot read, since they lie in memory. They are refused altogether.
 fn opaque(settings: &Settings) -> Rules {
     let calls = [("RestrictNamespaces", libc::SYS_clone3), ("RestrictSUIDSGID", libc::SYS_openat2)];
     calls
@@ -137,7 +139,7 @@ fn opaque(settings: &Settings) -> Rules {
         .collect()
 }
 
-/// What the switches of a unit refuse, whatever its list of calls allows.
+/// The calls that the switches of a unit refuse, even if its list of calls allows them.
 fn restricted(settings: &Settings, groups: &Groups) -> Result<Rules> {
     let mut rules = Rules::new();
     let mut refuse = |call: i64, conditions: Vec<SeccompCondition>| {
@@ -157,7 +159,7 @@ fn restricted(settings: &Settings, groups: &Groups) -> Result<Rules> {
         file_modes(&mut refuse);
     }
     if settings.is_set("LockPersonality") {
-        // The one that Linux programs begin with.
+        // 0 is the personality that Linux programs start with.
         refuse(libc::SYS_personality, vec![condition(0, SeccompCmpOp::Ne, 0)]);
     }
     if settings.is_set("MemoryDenyWriteExecute") {
@@ -177,7 +179,7 @@ fn restricted(settings: &Settings, groups: &Groups) -> Result<Rules> {
     ] {
         if settings.is_set(switch) {
             for name in names {
-                // No rules: whatever its arguments.
+                // A call without rules is refused with any arguments.
                 rules.extend(groups.numbers(name)?.into_iter().map(|number| (number, Vec::new())));
             }
         }
@@ -186,7 +188,7 @@ fn restricted(settings: &Settings, groups: &Groups) -> Result<Rules> {
 }
 
 fn namespaces(refuse: &mut impl FnMut(i64, Vec<SeccompCondition>)) {
-    // A namespace of any kind.
+    // For `setns`, 0 stands for a namespace of any kind.
     refuse(libc::SYS_setns, vec![equal(1, 0)]);
     for kind in [
         libc::CLONE_NEWCGROUP,
@@ -240,7 +242,7 @@ fn equal(argument: u8, value: u64) -> SeccompCondition {
     condition(argument, SeccompCmpOp::Eq, value)
 }
 
-/// All of `bits` are set.
+/// The condition that all of `bits` are set.
 fn has_all(argument: u8, bits: u64) -> SeccompCondition {
     condition(argument, SeccompCmpOp::MaskedEq(bits), bits)
 }

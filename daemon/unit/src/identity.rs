@@ -1,4 +1,4 @@
-//! Who the process is: user and group, capabilities, limits, the mode of its files.
+//! The identity of the process: user and group, capabilities, limits, the mode of its files.
 
 use crate::settings::Settings;
 use anyhow::{Context, Result, ensure};
@@ -14,7 +14,8 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
 
-/// Where systemd-sysusers begins to look for a free number, downwards (login.defs(5), SYS_UID_MAX).
+/// The highest number that systemd-sysusers gives to a system user. It searches downwards from there (login.defs(5),
+/// SYS_UID_MAX).
 const LAST_SYSTEM_ID: u32 = 999;
 
 /// The unit's user.
@@ -25,8 +26,8 @@ pub(crate) struct User {
 }
 
 impl User {
-    /// The user and group that the unit names. Where the package is not installed, a number that systemd-sysusers could
-    /// give it: one that is nobody's.
+    /// The user and group that the unit names. If the package is not installed, they do not exist; then a free number
+    /// that systemd-sysusers could give them.
     pub(crate) fn of(settings: &Settings) -> Result<Self> {
         let name = settings.value("User").context("no User=")?.to_owned();
         let group = settings.value("Group").context("no Group=")?;
@@ -42,7 +43,7 @@ impl User {
         Ok(Self { name, uid: Uid::from_raw(free), gid: Gid::from_raw(free) })
     }
 
-    /// systemd.exec(5), "Environment variables in spawned processes".
+    /// The variables that systemd sets: systemd.exec(5), "Environment variables in spawned processes".
     pub(crate) fn environment(&self, settings: &Settings) -> Vec<(OsString, OsString)> {
         let pair = |name: &str, value: String| (OsString::from(name), OsString::from(value));
         vec![
@@ -52,7 +53,7 @@ impl User {
         ]
     }
 
-    /// Gives up everything that is root's.
+    /// Becomes this user, and gives up all rights of root.
     pub(crate) fn become_it(&self) -> Result<()> {
         for capability in CapabilitySet::all().iter() {
             match remove_capability_from_bounding_set(capability) {
@@ -73,16 +74,16 @@ impl User {
     }
 }
 
-/// Where the unit's runtime directory appears.
+/// The path at which the unit's runtime directory appears.
 pub(crate) fn runtime_directory(settings: &Settings) -> PathBuf {
     PathBuf::from("/run").join(settings.value("RuntimeDirectory").unwrap_or_default())
 }
 
-/// Resource limits, the contents of cores, the mode of new files.
+/// Applies the resource limits and the contents of core dumps.
 pub(crate) fn limit(settings: &Settings) -> Result<()> {
     for (resource, wanted) in &settings.limits {
         let result = setrlimit(*resource, *wanted, *wanted);
-        // In containers systemd takes what it can get, without a word.
+        // If it may not raise a limit, as in containers, systemd silently takes the highest that it may set.
         if result == Err(Errno::EPERM) {
             let (_, most) = getrlimit(*resource)?;
             setrlimit(*resource, most, most).with_context(|| format!("{resource:?}"))?;
@@ -97,7 +98,7 @@ pub(crate) fn limit(settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// The mode of new files. The mask is the calling thread's own once its view of files is.
+/// Applies the mode of new files. After `unshare`, the mask belongs to the calling thread alone.
 pub(crate) fn mask_modes(settings: &Settings) -> Result<()> {
     if let Some(mask) = settings.value("UMask") {
         umask(octal(mask)?);
@@ -110,7 +111,7 @@ pub(crate) fn octal(mode: &str) -> Result<Mode> {
     Ok(Mode::from_bits_truncate(bits))
 }
 
-/// core(5), "Controlling which mappings are written to the core dump".
+/// The bits of the named kinds of memory: core(5), "Controlling which mappings are written to the core dump".
 fn coredump_filter(kinds: &str) -> Result<u32> {
     const KINDS: [&str; 9] = [
         "private-anonymous",

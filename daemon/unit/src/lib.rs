@@ -1,18 +1,18 @@
 //! Runs a program as a systemd unit says, on a host where PID 1 is not systemd.
 //!
-//! Tests start the daemon through this, so that it has the system calls, socket families, rights, limits and files that the
-//! shipped `shmcastd.service` gives it. The unit file is read and not repeated here: [`Settings::read`] refuses a line that
-//! this crate does not know, so a new line of the unit cannot go untested.
+//! Tests start the daemon through this crate, so that it has the system calls, socket families, rights, limits and
+//! files that the shipped `shmcastd.service` gives it. The settings are read from the unit file itself.
+//! [`Settings::read`] refuses a line that this crate does not know, so a new line of the unit cannot go untested.
 //!
-//! What systemd itself does with the process (starting it again, the watchdog, the descriptor store) is not done here.
-//! `daemon/tests/restart/` boots systemd for that, and compares what a process may do under both.
+//! The service manager's own work (starting the process again, the watchdog, the descriptor store) is not done here.
+//! `daemon/tests/restart/` boots systemd for that, and compares the rights of a process under both.
 //!
-//! | file | what it applies |
+//! | file | settings that it applies |
 //! |---|---|
-//! | `settings.rs` | nothing: it reads the unit |
+//! | `settings.rs` | none: it reads the unit |
 //! | `identity.rs` | user, capabilities, limits, file modes |
-//! | `view.rs` | which files there are, and which of them can be written |
-//! | `calls.rs` | which system calls there are |
+//! | `view.rs` | the visible files, and which of them can be written |
+//! | `calls.rs` | the allowed system calls |
 #![forbid(unsafe_code)]
 
 use anyhow::{Context, Result, ensure};
@@ -32,7 +32,7 @@ mod view;
 
 pub use settings::Settings;
 
-/// Why a unit cannot be applied on this host; `None` where it can.
+/// The reason why a unit cannot be applied on this host; `None` if it can.
 pub fn missing() -> Option<&'static str> {
     if !geteuid().is_root() {
         return Some("only root may apply the unit");
@@ -41,15 +41,16 @@ pub fn missing() -> Option<&'static str> {
     analyze.is_err().then_some("no systemd-analyze, which names the system calls (Debian package systemd)")
 }
 
-/// Becomes `program`, its first word, restricted by `settings`, with `runtime` as the unit's runtime directory.
+/// Replaces this process by `program` (its path, then its arguments), restricted by `settings`, with `runtime` as the
+/// unit's runtime directory.
 ///
-/// `runtime` must exist. It becomes the unit's user's own and appears to the program at the unit's path, below `/run`.
-/// The program is opened before anything else is done, so it may lie where the unit hides it.
-/// The environment stays the caller's. Restrictions hold for the calling thread, which replaces the whole process: call
-/// this where nothing else runs.
+/// `runtime` must exist. It is given to the unit's user, and the program sees it at the unit's path, below `/run`. The
+/// program is opened before anything else is done, so it may lie in a directory that the unit hides. The environment
+/// stays the caller's, with the variables that systemd adds. The restrictions apply to the calling thread, which then
+/// replaces the whole process: call this while no other thread runs.
 ///
 /// # Errors
-/// The setting that could not be applied. The process is then partly restricted and good for nothing but to end.
+/// The setting that could not be applied. The process is then partly restricted, and must end.
 pub fn exec(settings: &Settings, runtime: &Path, program: &[OsString]) -> Result<Infallible> {
     if let Some(reason) = missing() {
         anyhow::bail!("{reason}");
@@ -60,7 +61,7 @@ pub fn exec(settings: &Settings, runtime: &Path, program: &[OsString]) -> Result
         .with_context(|| format!("open {}", first.display()))?;
     let c_string = |text: OsString| CString::new(text.into_vec()).context("a zero byte in an argument");
     let arguments = program.iter().cloned().map(c_string).collect::<Result<Vec<_>>>()?;
-    // The groups of system calls are asked for while a program can still be run.
+    // The groups of system calls come from a program, so they are read while a program can still be run.
     let filters = calls::compile(settings).context("compile the filters of system calls")?;
     let user = identity::User::of(settings)?;
 

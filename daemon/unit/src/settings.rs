@@ -1,10 +1,11 @@
-//! Reads the `[Service]` section of a unit. Every line must be known: applied somewhere in this crate, or the manager's.
+//! Reads the `[Service]` section of a unit. Every line must be known: either this crate applies it, or it is the
+//! service manager's.
 
 use anyhow::{Result, bail, ensure};
 use nix::sys::resource::{RLIM_INFINITY, Resource};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Settings that say what the service manager does. They change nothing that the process itself may do.
+/// Settings about the service manager's own actions. They do not change the rights of the process.
 const OF_THE_MANAGER: [&str; 12] = [
     "Type",
     "ExecStart",
@@ -15,15 +16,15 @@ const OF_THE_MANAGER: [&str; 12] = [
     "TimeoutStartSec",
     "TimeoutStopSec",
     "FileDescriptorStoreMax",
-    // What becomes of the directory, and of the user's other shared memory, after the service has ended.
+    // These two say whether the directory, and the user's other shared memory, stay after the service has ended.
     "RuntimeDirectoryPreserve",
     "RemoveIPC",
-    // The control group's list of devices. `closed` allows the nodes that PrivateDevices leaves, and no others can be
-    // made without CAP_MKNOD.
+    // The control group's list of devices. `closed` allows the nodes that PrivateDevices leaves, and without CAP_MKNOD
+    // the process cannot make others.
     "DevicePolicy",
 ];
 
-/// Switches that are applied where they are `yes`.
+/// Switches that are applied if they are `yes`.
 const SWITCHES: [&str; 16] = [
     "NoNewPrivileges",
     "ProtectHome",
@@ -43,7 +44,7 @@ const SWITCHES: [&str; 16] = [
     "MemoryDenyWriteExecute",
 ];
 
-/// Settings of which one value is known: the others would need code that nothing needs yet.
+/// Settings of which only one value is known. No unit needs the others yet.
 const ONE_VALUE: [(&str, &str); 8] = [
     ("CapabilityBoundingSet", ""),
     ("AmbientCapabilities", ""),
@@ -51,7 +52,7 @@ const ONE_VALUE: [(&str, &str); 8] = [
     // These two leave /proc as it is.
     ("ProtectProc", "default"),
     ("ProcSubset", "all"),
-    // Applied by `calls.rs`, more strictly than systemd does.
+    // `calls.rs` applies this more strictly than systemd does.
     ("KeyringMode", "private"),
     ("SystemCallArchitectures", "native"),
     ("SystemCallErrorNumber", "EPERM"),
@@ -65,7 +66,7 @@ pub struct Settings {
     pub(crate) limits: Vec<(Resource, u64)>,
     /// Socket families that may be used.
     pub(crate) families: BTreeSet<String>,
-    /// Lines of `SystemCallFilter=` in their order: whether they allow, and the names.
+    /// Lines of `SystemCallFilter=` in their order: whether the line allows, and its names.
     pub(crate) calls: Vec<(bool, Vec<String>)>,
 }
 
@@ -73,7 +74,7 @@ impl Settings {
     /// Reads a unit file.
     ///
     /// # Errors
-    /// A line that this crate cannot apply.
+    /// The line that this crate cannot apply.
     pub fn read(unit: &str) -> Result<Self> {
         let mut settings = Self::default();
         let joined = unit.replace("\\\n", " ");
@@ -140,7 +141,7 @@ fn words(value: &str) -> Vec<String> {
     value.split_whitespace().map(str::to_owned).collect()
 }
 
-/// As systemd.exec(5): an empty value empties the list, others add to it.
+/// Adds to a list as systemd.exec(5) says: an empty value empties the list, other values add to it.
 fn list(list: &mut BTreeSet<String>, value: &str) -> Result<()> {
     ensure!(!value.starts_with('~'), "{value:?}: under-unit knows lists of what is allowed");
     if value.is_empty() {

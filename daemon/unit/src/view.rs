@@ -1,4 +1,5 @@
-//! Which files the process sees, and which of them it can write: systemd.exec(5), "Sandboxing", in a mount namespace.
+//! The files that the process sees, and which of them it can write: systemd.exec(5), "Sandboxing", in a mount
+//! namespace.
 
 use crate::identity::{User, mask_modes, octal, runtime_directory};
 use crate::settings::Settings;
@@ -13,9 +14,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// What `ProtectSystem=strict` leaves as it is.
+/// Trees that `ProtectSystem=strict` leaves as they are.
 const API_TREES: [&str; 3] = ["/dev", "/proc", "/sys"];
-/// What `PrivateDevices=` leaves of `/dev`.
+/// Device nodes that `PrivateDevices=` leaves in `/dev`.
 const NODES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 /// Directories of `/dev` that hold no devices.
 const NO_DEVICES: [&str; 4] = ["shm", "pts", "mqueue", "hugepages"];
@@ -24,7 +25,7 @@ const NOTHING: Option<&str> = None;
 
 /// Applies the settings about files to the namespace of the calling thread.
 pub(crate) fn apply(settings: &Settings, runtime: &Path, user: &User) -> Result<()> {
-    // What is done here stays here.
+    // Mounts made in this namespace must not appear outside of it.
     mount(NOTHING, "/", NOTHING, MsFlags::MS_REC | MsFlags::MS_SLAVE, NOTHING).context("keep mounts here")?;
     give(runtime, settings, user)?;
     let shown_at = runtime_directory(settings);
@@ -57,7 +58,7 @@ pub(crate) fn apply(settings: &Settings, runtime: &Path, user: &User) -> Result<
     if settings.is_set("ProtectControlGroups") {
         read_only_below(Path::new("/sys/fs/cgroup"), &[])?;
     }
-    // ProtectSystem=strict, the one value that is known. Last, for its list is of the mounts that there are by now.
+    // ProtectSystem=strict, the only known value. It is last, because it goes through the mounts that exist by now.
     let mut writable: Vec<PathBuf> = API_TREES.map(PathBuf::from).into();
     writable.push(shown_at);
     if settings.is_set("PrivateTmp") {
@@ -67,7 +68,7 @@ pub(crate) fn apply(settings: &Settings, runtime: &Path, user: &User) -> Result<
     mask_modes(settings)
 }
 
-/// Makes the runtime directory the user's.
+/// Gives the runtime directory to the user.
 fn give(runtime: &Path, settings: &Settings, user: &User) -> Result<()> {
     let what = || format!("give {} to the unit's user", runtime.display());
     chown(runtime, Some(user.uid), Some(user.gid)).with_context(what)?;
@@ -86,7 +87,7 @@ fn memory(target: &Path, options: &str) -> Result<()> {
         .with_context(|| format!("mount memory at {}", target.display()))
 }
 
-/// Puts something there that nobody but root can look into.
+/// Hides a file or directory: an empty one without permissions is mounted over it.
 fn hide(path: &str) -> Result<()> {
     let path = Path::new(path);
     match fs::metadata(path) {
@@ -107,16 +108,16 @@ fn tempfile_without_rights() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// A `/dev` of the harmless nodes and of the directories that hold no devices.
+/// Mounts a new `/dev` with only [`NODES`] and the directories that hold no devices.
 fn private_devices() -> Result<()> {
     let dev = Path::new("/dev");
     let kept = NODES.into_iter().chain(NO_DEVICES).filter_map(|name| {
-        // A way to what the new tree hides.
+        // The descriptor still reaches the node when the new tree hides it.
         let file = open(&dev.join(name), OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).ok()?;
         Some((dev.join(name), file))
     });
     let kept: Vec<(PathBuf, OwnedFd)> = kept.collect();
-    // Not MS_NODEV: the nodes are to work.
+    // Without MS_NODEV, since the nodes must work.
     mount(Some("tmpfs"), dev, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC, Some("mode=755"))
         .context("mount memory for the devices")?;
     for (path, file) in kept {
@@ -141,7 +142,7 @@ fn private_devices() -> Result<()> {
     Ok(())
 }
 
-/// Binds a tree or a file onto itself, so that it is a mount, and makes that read-only.
+/// Binds a tree or a file onto itself, so that it is a mount, and makes that mount read-only.
 fn read_only_copy(path: &str) -> Result<()> {
     let path = Path::new(path);
     if !path.exists() {
@@ -151,11 +152,11 @@ fn read_only_copy(path: &str) -> Result<()> {
     read_only_below(path, &[])
 }
 
-/// Makes each mount at or below `root` read-only, but those at or below `but`.
+/// Makes each mount at or below `root` read-only, except those at or below a path of `but`.
 fn read_only_below(root: &Path, but: &[PathBuf]) -> Result<()> {
     let table = fs::read_to_string("/proc/self/mountinfo").context("read the list of mounts")?;
     for line in table.lines() {
-        // proc(5): id, parent, device, root, mount point, options.
+        // The fields, by proc(5): id, parent, device, root, mount point, options.
         let mut fields = line.split(' ').skip(4);
         let (Some(point), Some(options)) = (fields.next(), fields.next()) else { continue };
         let point = PathBuf::from(unescaped(point));
@@ -175,7 +176,7 @@ fn read_only_below(root: &Path, but: &[PathBuf]) -> Result<()> {
             flags.set(flag, options.split(',').any(|option| option == name));
         }
         match mount(NOTHING, &point, NOTHING, flags, NOTHING) {
-            // Another mount lies over this one, or hides the way to it.
+            // Another mount covers this one, or a directory on its path.
             Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => {}
             Err(e) => return Err(e).with_context(|| format!("make {} read-only", point.display())),
         }
@@ -183,7 +184,7 @@ fn read_only_below(root: &Path, but: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// proc(5): spaces and backslashes of paths stand there as octal numbers.
+/// Decodes a path of the table: by proc(5), white space and backslashes are written as octal numbers.
 fn unescaped(path: &str) -> String {
     path.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 }

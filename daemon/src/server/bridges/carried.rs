@@ -1,6 +1,6 @@
-//! One bridge of the configuration: what it is doing, when it is tried again after a failure, and its figures.
+//! One bridge of the configuration: its state, the time of the next attempt after a failure, and its figures.
 //!
-//! Starts nothing: the supervisor does.
+//! Nothing here starts a bridge; the supervisor does.
 
 use serde_json::json;
 use shmcast::control::BridgeStatus;
@@ -12,20 +12,20 @@ use shmcast_bridge::spec::BridgeSpec;
 use shmcast_bridge::status::{Latency, Life, Phase, ReceiveCounters, RepairCounters, SendCounters};
 use std::time::{Duration, Instant};
 
-/// Pause before a bridge that failed is tried again; doubled each time.
+/// Pause before a failed bridge is started again; doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// A bridge that ran for this long has not failed again, but anew.
+/// If a bridge ran for this long before it failed, the pauses begin again with the shortest.
 const HEALTHY: Duration = Duration::from_secs(60);
 
 /// One bridge of the configuration.
 #[derive(Debug)]
 pub(super) struct Carried {
     pub(super) spec: BridgeSpec,
-    /// Stays, for its counters, until another takes its place.
+    /// A carrier that has ended stays here for its counters, until the next one replaces it.
     pub(super) carrier: Option<Carrier>,
     pub(super) state: State,
-    /// Why it waits or has failed.
+    /// The reason why it waits or has failed.
     pub(super) why: Option<String>,
     pub(super) session: Option<Session>,
     pub(super) started: Instant,
@@ -49,38 +49,38 @@ pub(super) enum Carrier {
 /// A bridge at one moment.
 #[derive(Debug)]
 pub struct BridgeFigures {
-    /// What it was told.
+    /// Its configuration.
     pub spec: BridgeSpec,
     /// `waiting`, `running`, `ending` or `failed`.
     pub state: &'static str,
-    /// The session that it carries, if it knows one.
+    /// The session that it carries, if one is known.
     pub session: Option<Session>,
-    /// Why it waits or has failed.
+    /// The reason why it waits or has failed.
     pub why: Option<String>,
-    /// What the kernel refused, each with its reason; it stopped nothing.
+    /// Settings that the kernel refused, each with its reason. None of them stopped the bridge.
     pub refusals: Vec<String>,
-    /// What it counted; `None` before it ever ran.
+    /// Its counters; `None` before it has run for the first time.
     pub counted: Option<Counted>,
 }
 
-/// What a bridge counted.
+/// The counters of a bridge.
 #[derive(Debug)]
 pub enum Counted {
-    /// One that sends, and its retransmission server if it has one.
+    /// A bridge that sends, and its retransmission server if it has one.
     Send(Box<SendCounters>, Option<Box<RepairCounters>>),
-    /// One that receives.
+    /// A bridge that receives.
     Receive {
         /// Its counters.
         counters: Box<ReceiveCounters>,
-        /// From noticing a loss to having the message.
+        /// Times from noticing a loss to having the message.
         recovery: Histogram,
-        /// From the kernel's time stamp to the ring.
+        /// Times from the kernel's time stamp of a packet to the ring.
         to_ring: Histogram,
     },
 }
 
 impl BridgeFigures {
-    /// As tools show it.
+    /// The figures as tools show them.
     pub fn status(&self) -> BridgeStatus {
         let figures = match &self.counted {
             None => serde_json::Value::Null,
@@ -125,7 +125,7 @@ impl Carrier {
         }
     }
 
-    /// Stops for good: who receives is told that the session is over.
+    /// Stops for good: the receivers are told that the session is over.
     pub(super) fn end(&self) {
         match self {
             Self::Send(egress) => egress.end(),

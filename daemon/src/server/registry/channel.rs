@@ -1,6 +1,6 @@
-//! One channel: its charter, its memory, who is attached to it, and how it goes on in other memory.
+//! One channel: its charter, its memory, the programs attached to it, and its move to other memory.
 //!
-//! Who may do what is decided before this is called.
+//! The registry checks access before it calls anything here; `may_read` is a part of that check.
 
 use super::{ConnectionId, MemoryRequest, Notice, Refused, failed};
 use crate::config::{ChannelConfig, Mode};
@@ -19,9 +19,10 @@ use tokio::sync::mpsc::UnboundedSender;
 pub(super) struct Channel {
     pub(super) config: ChannelConfig,
     pub(super) charter: HostedCharter,
-    /// The segment that the charter names; `None` while that is lost with the last daemon and nobody has brought it back.
+    /// The segment that the charter names. `None` if it was lost with the earlier daemon and no program has brought it
+    /// back yet.
     current: Option<HostedSegment>,
-    /// Memory that was made for the next generation. A channel without current memory has this.
+    /// Memory that was made for the next generation. A channel without current memory always has a spare.
     spare: Option<HostedSegment>,
     pub(super) publisher: Option<Attached>,
     pub(super) readers: BTreeMap<ConnectionId, Reader>,
@@ -41,7 +42,7 @@ pub(super) struct Attached {
 pub(super) struct Reader {
     pub(super) who: Identity,
     pub(super) page: HostedPage,
-    /// It reads on behalf of others, and is not shown.
+    /// Whether it is left out of what tools show, because it reads on behalf of others.
     pub(super) is_hidden: bool,
     /// It is to be told when the publisher dies.
     pub(super) watches: bool,
@@ -59,7 +60,7 @@ impl Reader {
     }
 }
 
-/// Whom a channel tells of what happens to it.
+/// The parts of the daemon that a channel notifies of its changes.
 pub(super) struct Told<'a> {
     pub(super) name: &'a str,
     pub(super) store: &'a mut Store,
@@ -68,8 +69,8 @@ pub(super) struct Told<'a> {
 }
 
 impl Channel {
-    /// A channel that lives in `current`, the segment that its charter names. Without it, `spare` takes its place as soon as
-    /// somebody new needs it.
+    /// A channel that lives in `current`, the segment that its charter names. Without `current`, `spare` takes its
+    /// place as soon as a new program needs the channel.
     pub(super) fn new(
         config: ChannelConfig,
         charter: HostedCharter,
@@ -80,13 +81,13 @@ impl Channel {
         Self { config, charter, current, spare, publisher: None, readers, mourned: None }
     }
 
-    /// The segment that programs are given, or would be.
+    /// The current segment; without one, the spare.
     pub(super) fn hosted(&self) -> &HostedSegment {
         let hosted = self.current.as_ref().or(self.spare.as_ref());
         hosted.expect("a channel without current memory has a spare")
     }
 
-    /// Whether the memory that the charter names has not been brought back.
+    /// Whether the segment that the charter names was lost with the earlier daemon and has not been brought back.
     pub(super) fn is_lost(&self) -> bool {
         self.current.is_none()
     }
@@ -105,17 +106,19 @@ impl Channel {
         self.charter.generation().unwrap_or(none)
     }
 
-    /// Whoever may publish may also read.
+    /// Whether `who` may read. A user who may publish may also read.
     pub(super) fn may_read(&self, who: &Identity, daemon_uid: u32) -> bool {
         let lists = [&self.config.subscribers, &self.config.publishers];
         lists.into_iter().any(|list| who.is_named_by(list, daemon_uid))
     }
 
-    /// Whether the segment that an attached program shows is the one that the channel lives in, and not one of an earlier
-    /// generation. One that was lost with the last daemon is taken back.
+    /// Whether the segment that an attached program shows is the one that the channel lives in, and not one of an
+    /// earlier generation. If the channel's memory was lost with the earlier daemon, the segment is taken back as its
+    /// memory.
     ///
     /// # Errors
-    /// [`Refusal::BadRequest`] for memory that no daemon of this user made, [`Refusal::Failed`] where it cannot be looked at.
+    /// [`Refusal::BadRequest`] for memory that no daemon of this user made. [`Refusal::Failed`] if it cannot be
+    /// examined.
     pub(super) fn recognizes(
         &mut self,
         [segment, lock]: [&File; 2],
@@ -143,18 +146,18 @@ impl Channel {
         Ok(true)
     }
 
-    /// Whether the channel lives in what its configuration asks for.
+    /// Whether the channel's memory is as its configuration asks.
     pub(super) fn is_as_configured(&self) -> bool {
         self.fits(self.hosted(), self.entry().is_strict)
     }
 
-    /// What becomes of memory that was lost with the last daemon and that programs may still read: on a strict channel nothing
-    /// of it is valid any more, since its publisher may still write there.
+    /// The cut for memory that was lost with the earlier daemon and that programs may still read. On a strict channel
+    /// nothing in it is valid any more, since its publisher may still write there.
     pub(super) fn cut_of_lost(&self) -> Cut {
         if self.entry().is_strict { Cut::Void } else { Cut::Lost }
     }
 
-    /// Makes the channel ready for a new publisher. Asks for memory if that takes some that has not been made.
+    /// Makes the channel ready for a new publisher. Returns a request if this needs memory that has not been made yet.
     pub(super) fn make_way(
         &mut self,
         anew: bool,
@@ -171,7 +174,7 @@ impl Channel {
             let why = format!("channel {:?} is in use by {holder}: stop it first", told.name);
             return Err(Refused::new(Refusal::Busy, why));
         }
-        // On a strict channel each publisher gets a generation of its own.
+        // On a strict channel each new publisher gets its own generation.
         let entry = self.entry();
         match anew {
             true => self.go_on(Cut::Restart, told),
@@ -192,9 +195,10 @@ impl Channel {
             && (spec.is_strict == is_strict || fault!("kept_memory_forgets_its_mode"))
     }
 
-    /// Goes on in new memory. Asks for the memory if none that fits has been made.
+    /// Goes on in new memory. Returns a request if no memory that fits has been made.
     pub(super) fn go_on(&mut self, cut: Cut, told: &mut Told<'_>) -> Result<Option<MemoryRequest>, Refused> {
-        // As old as the channel, unless its sequences begin again: bridges tell by it whether they do.
+        // The new segment keeps the channel's `created_ns`, unless its sequences begin again. Bridges compare
+        // `created_ns` to see whether they do.
         let created_ns = Some(self.entry().created_ns).filter(|_| cut == Cut::Tail);
         let is_new = |spare: &HostedSegment| spare.header().created_ns != self.entry().created_ns;
         let fits = |spare: &HostedSegment| {
@@ -207,7 +211,8 @@ impl Channel {
         Ok(None)
     }
 
-    /// Goes on in the spare: all that can fail comes first, then one store to the charter, then the word to the readers.
+    /// Goes on in the spare. All steps that can fail come first, then one store to the charter, then the notices to the
+    /// readers.
     fn move_to_spare(&mut self, cut: Cut, told: &mut Told<'_>) -> Result<(), Refused> {
         let Self { config, charter, current, spare, readers, .. } = self;
         let Some(next) = spare else { return Ok(()) };
@@ -227,7 +232,7 @@ impl Channel {
         let is_restart = generation.restarted == generation.generation;
         if !(is_restart && fault!("restart_tells_no_reader")) {
             for (reader, descriptors) in self.readers.values().zip(descriptors) {
-                // One that has hung up needs no word.
+                // A reader that has hung up needs no notice.
                 let notice = Notice { reply: Reply::Moved(generation), descriptors: descriptors.into() };
                 let _ = reader.notices.send(notice);
             }
@@ -240,10 +245,11 @@ impl Channel {
         Ok(())
     }
 
-    /// Tells a publisher that was let in that it is cut off. One that is stopped finds it when it goes on.
+    /// Tells the publisher that it is cut off, if there is one. A publisher that is stopped finds the notice when it
+    /// goes on.
     pub(super) fn cut_off(&mut self) -> Option<Attached> {
         let from = self.publisher.take()?;
-        // One that has hung up needs no word.
+        // A publisher that has hung up needs no notice.
         let _ = from.notices.send(Notice { reply: Reply::CutOff {}, descriptors: Vec::new() });
         Some(from)
     }
@@ -293,7 +299,7 @@ impl Channel {
     }
 }
 
-/// Locks memory that was taken back, in a thread of its own: gigabytes take seconds.
+/// Locks memory that was taken back into RAM. It runs in a thread of its own, since gigabytes take seconds.
 fn lock_again(name: &str, hosted: &HostedSegment) {
     let (channel, lock) = (name.to_owned(), hosted.lock_again());
     let thread = std::thread::Builder::new().name("lock-memory".into());

@@ -1,4 +1,4 @@
-//! What a configuration makes of the channels: at the start, and when it is read again. All of it, or nothing.
+//! Applies a configuration to the channels, at the start and at a reload: all of it, or nothing.
 
 use super::Registry;
 use super::channel::{Channel, Told, warn_of_refused_steps};
@@ -7,7 +7,7 @@ use crate::server::store::Kept;
 use shmcast::hosting::{Cut, Entry, HostedCharter, HostedSegment, fault};
 use std::collections::BTreeMap;
 
-/// Memory that was made for channels that are not there yet, by their names.
+/// Memory that was made for channels that do not exist yet, by their names.
 pub type Made = BTreeMap<String, HostedSegment>;
 
 /// The changes that a reload made.
@@ -15,18 +15,18 @@ pub type Made = BTreeMap<String, HostedSegment>;
 pub struct Changes {
     /// Channels that were made.
     pub added: Vec<String>,
-    /// Channels that were given up.
+    /// Channels that were removed.
     pub removed: Vec<String>,
-    /// Channels that live in other memory than the file asks for. They change with their next publisher.
+    /// Channels whose memory is not as the file asks. They change with their next publisher.
     pub kept: Vec<String>,
 }
 
 impl Registry {
-    /// Makes the memory of the channels that `config` names and that are not there. Takes time in proportion to their
-    /// capacities, and changes nothing.
+    /// Makes the memory of the channels that `config` names and that are not in `present`. Takes time in proportion to
+    /// their capacities. Changes no channel.
     ///
     /// # Errors
-    /// The first that could not be made.
+    /// The first segment that could not be made.
     pub fn make_missing(config: &Config, present: &[String]) -> anyhow::Result<Made> {
         let missing = config.channels.iter().filter(|wanted| !present.contains(&wanted.name));
         missing
@@ -34,15 +34,17 @@ impl Registry {
             .collect()
     }
 
-    /// The names of the channels that there are.
+    /// The names of all channels.
     pub fn names(&self) -> Vec<String> {
         self.channels.keys().cloned().collect()
     }
 
-    /// Goes on with what an earlier daemon left, as far as the service manager kept it: to be called once, at the start.
+    /// Makes the channels of `config`. A channel goes on in the memory that an earlier daemon left, if the service
+    /// manager kept it. To be called once, at the start.
     ///
     /// # Errors
-    /// The first channel that could not be made, or whose memory was kept and cannot be opened: it must not begin anew for that.
+    /// The first channel that could not be made, or whose memory was kept and cannot be opened. Such a channel must not
+    /// begin again because of that.
     pub fn start(&mut self, config: &Config, kept: &[Kept]) -> anyhow::Result<()> {
         let mut is_used = vec![false; kept.len()];
         for wanted in &config.channels {
@@ -74,8 +76,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Adds the channels that `config` names and that are not there yet, in memory from `made`; gives up those that it no
-    /// longer names; takes over changed lists and sizes.
+    /// Adds the channels that `config` names and that do not exist yet, in memory from `made`. Removes those that it no
+    /// longer names. Takes over changed lists and sizes.
     ///
     /// # Errors
     /// The step that could not be done. Nothing has changed then.
@@ -93,7 +95,7 @@ impl Registry {
                 Some(mut retired) if !fault!("added_again_is_a_stranger") => {
                     let revived = self.revive(wanted, &mut retired, memory);
                     if let Err(e) = revived {
-                        // Programs are attached to it still: it is there for the next try.
+                        // Programs are still attached to it, so it stays for the next attempt.
                         self.retired.insert(wanted.name.clone(), retired);
                         return Err(e);
                     }
@@ -120,15 +122,15 @@ impl Registry {
         Ok(changes)
     }
 
-    /// Takes over what a configuration says of more than one channel.
+    /// Takes over the settings that are not of one channel: the waker's, and the list of received channels.
     fn note(&mut self, config: &Config) {
         self.waker.reload(config.waker.clone());
         let received = config.bridges.iter().filter(|bridge| bridge.receive.is_some());
         self.received = received.map(|bridge| (bridge.channel.clone(), bridge.title().to_owned())).collect();
     }
 
-    /// A channel in new memory. If it lived before and nobody has that memory here, it waits for it, unless it is `forced`
-    /// to begin again at once.
+    /// A channel in new memory. A new channel, or one that is `forced`, begins in that memory at once. For a channel of
+    /// an earlier daemon it stays a spare, since a program may bring the earlier memory back.
     fn begin(
         &mut self,
         wanted: &ChannelConfig,
@@ -146,7 +148,8 @@ impl Registry {
         Ok(channel)
     }
 
-    /// A channel that is named again while programs are still attached to what it was: for them it begins again.
+    /// Brings back a removed channel that programs are still attached to. Its sequences begin again, and its publisher
+    /// is cut off.
     fn revive(
         &mut self,
         wanted: &ChannelConfig,
@@ -172,7 +175,7 @@ impl Registry {
         }
     }
 
-    /// Programs that are attached go on among themselves; nobody new finds the channel.
+    /// Removes a channel. Attached programs go on among themselves; no new program can attach.
     fn retire(&mut self, name: &str) {
         let Some(channel) = self.channels.remove(name) else { return };
         self.store.forget(channel.hosted());
@@ -183,7 +186,7 @@ impl Registry {
     }
 }
 
-/// The memory that `entry` names among what was `kept`, and its place there.
+/// The segment that `entry` names and its index in `kept`, if it is there.
 fn adopt(name: &str, entry: &Entry, kept: &[Kept]) -> anyhow::Result<Option<(usize, HostedSegment)>> {
     for (at, Kept { segment, lock, .. }) in kept.iter().enumerate() {
         if let Some(hosted) = HostedSegment::adopt(name, entry, segment, lock)? {
