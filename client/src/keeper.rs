@@ -30,12 +30,12 @@ const LAST_KNOCK: Duration = Duration::from_secs(1);
 /// An attachment to a daemon. Dropping it detaches.
 #[derive(Debug)]
 pub(crate) struct Attachment {
-    shared: Arc<Shared>,
+    shared: Arc<Inner>,
     keeper: Arc<Keeper>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct Inner {
     daemon: PathBuf,
     /// The request to a daemon that does not know us.
     resume: Request,
@@ -83,7 +83,7 @@ impl Attachment {
         charter: File,
         descriptors: Vec<File>,
     ) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(Inner {
             daemon,
             resume,
             preparation,
@@ -163,7 +163,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The keeper's thread and its attachments.
 #[derive(Debug)]
 pub(crate) struct Keeper {
-    attachments: Mutex<Vec<Arc<Shared>>>,
+    attachments: Mutex<Vec<Arc<Inner>>>,
     bell: OwnedFd,
 }
 
@@ -189,7 +189,7 @@ pub(crate) fn keeper() -> Result<Arc<Keeper>, ChannelError> {
 }
 
 impl Keeper {
-    fn adopt(&self, shared: Arc<Shared>) {
+    fn adopt(&self, shared: Arc<Inner>) {
         lock(&self.attachments).push(shared);
         self.wake();
     }
@@ -204,7 +204,7 @@ impl Keeper {
         let mut pause = FIRST_KNOCK;
         let mut knocked = Instant::now();
         loop {
-            let attachments: Vec<Arc<Shared>> = {
+            let attachments: Vec<Arc<Inner>> = {
                 let mut all = lock(&self.attachments);
                 all.retain(|shared| !shared.left.load(Ordering::Acquire));
                 all.clone()
@@ -228,14 +228,14 @@ impl Keeper {
 
     /// Sleeps until a daemon sends a packet or hangs up, the list changes, or `patience` is over. Returns the
     /// attachments whose sockets are ready.
-    fn wait(&self, attachments: &[Arc<Shared>], patience: Option<Duration>) -> Vec<Arc<Shared>> {
+    fn wait(&self, attachments: &[Arc<Inner>], patience: Option<Duration>) -> Vec<Arc<Inner>> {
         // We hold the sockets while we sleep. So the number of one that is given up meanwhile cannot be another's when
         // we look at it.
         let is_deaf = |socket: &Arc<OwnedFd>| {
             fault!("without_a_spare_descriptor_nobody_listens") && socket.try_clone().is_err()
         };
-        let socket = |shared: &Shared| lock(&shared.socket).clone().filter(|socket| !is_deaf(socket));
-        let sockets: Vec<(Arc<OwnedFd>, &Arc<Shared>)> =
+        let socket = |shared: &Inner| lock(&shared.socket).clone().filter(|socket| !is_deaf(socket));
+        let sockets: Vec<(Arc<OwnedFd>, &Arc<Inner>)> =
             attachments.iter().filter_map(|shared| Some((socket(shared)?, shared))).collect();
         let mut fds = vec![PollFd::new(&self.bell, PollFlags::IN)];
         fds.extend(sockets.iter().map(|(socket, _)| PollFd::new(socket, PollFlags::IN)));
@@ -249,7 +249,7 @@ impl Keeper {
     }
 }
 
-impl Shared {
+impl Inner {
     fn listen(&self, buffer: &mut [u8]) {
         let mut socket = lock(&self.socket);
         let Some(open) = socket.as_ref() else { return };
@@ -263,7 +263,7 @@ impl Shared {
             (Some(Ok(Reply::Moved(generation))), Some(packet)) if packet.descriptors.len() == 2 => {
                 // Mapping takes a while. A thread that drops the attachment meanwhile must not wait for it.
                 drop(socket);
-                return self.follow(generation, packet.descriptors, None);
+                return self.note_generation(generation, packet.descriptors, None);
             }
             (Some(Ok(Reply::PublisherGone { generation, epoch })), _) => {
                 *lock(&self.dead) = (generation, epoch);
@@ -283,7 +283,7 @@ impl Shared {
     }
 
     /// Goes on in the segment that the daemon sent: the first descriptor is the segment, the second its lock.
-    fn follow(&self, generation: Generation, sent: Vec<File>, charter: Option<File>) {
+    fn note_generation(&self, generation: Generation, sent: Vec<File>, charter: Option<File>) {
         let mut sent = sent.into_iter().map(Arc::new);
         let (Some(segment), Some(its_lock)) = (sent.next(), sent.next()) else { return };
         lock(&self.descriptors)[..2].clone_from_slice(&[segment.clone(), its_lock]);
@@ -351,7 +351,7 @@ impl Shared {
             let charter = granted.pop().and_then(|charter| self.note_charter(charter));
             let ours = lock(&self.descriptors)[0].clone();
             if charter.is_some() || !granted.first().is_some_and(|segment| is_same(segment, &ours)) {
-                self.follow(generation, granted, charter);
+                self.note_generation(generation, granted, charter);
             }
         }
         let mut socket = lock(&self.socket);

@@ -229,7 +229,7 @@ impl ParkedReader {
     }
 
     /// Notes that the channel goes on in `segment`. The caller tells the reader in another way, which wakes it.
-    pub fn follow(&mut self, segment: &HostedSegment) {
+    pub fn watch(&mut self, segment: &HostedSegment) {
         self.ring = segment.locator();
         self.woken = 0;
     }

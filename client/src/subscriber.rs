@@ -5,28 +5,29 @@ mod builder;
 mod following;
 mod hosted;
 mod known;
+mod outcome;
 mod page;
 mod select;
 #[cfg(feature = "tokio")]
 mod stream;
 mod tags;
+mod telling;
 mod waiting;
 mod watch;
 
 use crate::clock::Clock;
-use crate::message::{Event, Message, RecvError};
+use crate::message::{Event, RecvError};
 use crate::park::Parking;
 use crate::wait::{Wait, Waiter};
 use buffer::Buffer;
 use hosted::Hosted;
+use outcome::{Outcome, message};
 use page::Page;
 use shmcast_layout::fault;
-use shmcast_layout::layout::geometry::record_bytes;
-use shmcast_layout::layout::record::{Control, session_identity};
 use shmcast_layout::mem::Step;
 use shmcast_layout::reader_page::ReaderPage;
-use shmcast_layout::ring::locate::{LocateError, Place};
-use shmcast_layout::ring::reader::{Copied, Flow, Glance, Poll, Reader};
+use shmcast_layout::ring::locate::LocateError;
+use shmcast_layout::ring::reader::{Flow, Glance, Poll, Reader};
 use shmcast_layout::segment::Segment;
 use std::fmt;
 use std::io;
@@ -119,7 +120,7 @@ pub struct Subscriber {
     parking: Option<Parking>,
     /// The tags of the messages that are handed out; all of them if `None`.
     tags: Option<Tags>,
-    /// What it takes to notice that the publisher died, for one who asked to be told.
+    /// How it notices that the publisher died, if the caller asked to be told.
     watch: Option<Box<Watch>>,
 }
 
@@ -133,22 +134,6 @@ enum Doubt {
     Epoch,
     /// The reader expects messages that are older than all that is left: `behind` says from where on.
     Behind,
-}
-
-/// An event without its payload: what is known before the buffer is lent out.
-enum Outcome {
-    Message(Copied),
-    Other(Event<'static>),
-}
-
-impl Outcome {
-    #[inline]
-    fn into_event(self, buffer: &[u8]) -> Event<'_> {
-        match self {
-            Self::Message(copied) => Event::Message(message(copied, buffer)),
-            Self::Other(event) => event,
-        }
-    }
 }
 
 impl Subscriber {
@@ -348,7 +333,7 @@ impl Subscriber {
         }
         let mut handed = 0;
         while handed < most {
-            let (taken, is_over) = self.take_messages((most - handed).min(BATCH), &mut each);
+            let (taken, is_over) = self.recv_messages((most - handed).min(BATCH), &mut each);
             handed += taken;
             if is_over {
                 break;
@@ -376,7 +361,7 @@ impl Subscriber {
     /// Hands out messages for as long as there are some and nothing else, and says whether `each` stopped. None where each
     /// message is to be looked at first.
     #[inline(always)]
-    fn take_messages<F: Flow>(&mut self, most: usize, mut each: impl FnMut(Event<'_>) -> F) -> (usize, bool) {
+    fn recv_messages<F: Flow>(&mut self, most: usize, mut each: impl FnMut(Event<'_>) -> F) -> (usize, bool) {
         if self.is_checked {
             return (0, false);
         }
@@ -444,7 +429,7 @@ impl Subscriber {
                 // It may be void, or of another tag than asked for.
                 Glance::Message(copied) => self.admit_message(copied)?,
                 Glance::Nothing if self.is_all_in_the_ring() => None,
-                Glance::Nothing => self.take(Poll::Empty, 0)?,
+                Glance::Nothing => self.tell(Poll::Empty, 0)?,
                 Glance::Other => self.poll()?,
             };
             if let Some(outcome) = outcome {
@@ -480,53 +465,6 @@ impl Subscriber {
         }
     }
 
-    /// As [`admit`](Self::admit), of a message that was just read. Goes on as [`poll`](Self::poll) does if it is not handed
-    /// out.
-    #[inline(never)]
-    fn admit_message(&mut self, copied: Copied) -> Result<Option<Outcome>, RecvError> {
-        let position = self.reader.place().position - record_bytes(copied.length as u64);
-        let before = Place { position, sequence: copied.sequence };
-        match self.admit(before, Poll::Message(copied), 0)? {
-            None if self.reader.place() != before => self.poll(),
-            outcome => Ok(outcome),
-        }
-    }
-
-    /// Takes what a poll found, unless the charter withholds it: then the reader is back at the place `before` the poll.
-    #[inline]
-    fn admit(&mut self, before: Place, poll: Poll, available: usize) -> Result<Option<Outcome>, RecvError> {
-        if self.is_checked && self.is_strict() && self.withholds(&poll) {
-            self.reader.jump(before);
-            return self.follow();
-        }
-        // A record that is no news: there may be more behind it, so that nothing is over yet.
-        let is_passed_over = poll == Poll::Empty && self.reader.place() != before;
-        if is_passed_over && self.doubt != Doubt::Behind {
-            return Ok(None);
-        }
-        self.take(poll, available)
-    }
-
-    /// Counts the result of a poll, and decides which event the caller gets.
-    #[inline(never)]
-    fn take(&mut self, poll: Poll, available: usize) -> Result<Option<Outcome>, RecvError> {
-        match poll {
-            Poll::Empty if self.is_all_in_the_ring() => Ok(None),
-            _ if self.doubt == Doubt::Behind => self.begin(),
-            Poll::Empty if self.doubt == Doubt::Epoch => match self.hidden_epoch() {
-                None => self.follow(),
-                told => Ok(told),
-            },
-            Poll::Empty => self.follow(),
-            Poll::Message(copied) => {
-                self.note_received(copied.time);
-                let is_asked_for = self.tags.as_ref().is_none_or(|tags| tags.contains(copied.tag));
-                Ok(is_asked_for.then_some(Outcome::Message(copied)))
-            }
-            other => self.take_rare(other, available),
-        }
-    }
-
     /// Counts a message on the page.
     #[inline(always)]
     fn note_received(&self, time: u64) {
@@ -538,63 +476,9 @@ impl Subscriber {
         }
     }
 
-    #[cold]
-    fn take_rare(&mut self, poll: Poll, available: usize) -> Result<Option<Outcome>, RecvError> {
-        let event = match poll {
-            Poll::Empty | Poll::Message(_) => return Ok(None),
-            Poll::Control(control) => match control {
-                // The event was given already, from the segment's state.
-                Control::Epoch { epoch } if epoch == self.epoch => return Ok(None),
-                Control::Epoch { epoch } => {
-                    let told = std::mem::replace(&mut self.epoch, epoch);
-                    if told == 0 && fault!("a_new_epoch_needs_an_old_one") {
-                        return Ok(None);
-                    }
-                    Event::NewEpoch { epoch }
-                }
-                Control::End => Event::End,
-                Control::Gap { from, to } => {
-                    self.count(|page, place| page.missed(to - from + 1, place));
-                    Event::Gap { from, to }
-                }
-                Control::Session { high, low } => {
-                    Event::NewSession { session: session_identity([high, low]) }
-                }
-                Control::Unknown { .. } => return Ok(None),
-            },
-            Poll::Lapped => return self.skip(),
-            Poll::TooSmall { needed } => return Err(RecvError::TooSmall { needed, available }),
-            // This is a claim of a program that can write to the segment. If there is a charter, the charter decides.
-            Poll::Superseded if self.hosted.is_some() => return self.follow(),
-            Poll::Superseded => return Err(RecvError::Superseded),
-            // The loss after it is counted where the channel goes on.
-            Poll::Corrupt(_) if self.is_over() => return self.follow(),
-            Poll::Corrupt(corrupt) => return Err(corrupt.into()),
-        };
-        Ok(Some(Outcome::Other(event)))
-    }
-
-    fn count(&self, note: impl FnOnce(&ReaderPage, Place)) {
-        if let Some(page) = &self.page {
-            note(&page.page, self.reader.place());
-        }
-    }
-
-    /// Whether each publisher of the channel has a generation of its own, so that messages may be void.
-    fn is_strict(&self) -> bool {
-        self.hosted.as_ref().is_some_and(|hosted| hosted.generation.strict)
-    }
-
     fn lend(&self, outcome: Outcome) -> Event<'_> {
         outcome.into_event(self.buffer.payload())
     }
-}
-
-/// A message whose payload begins the buffer.
-#[inline(always)]
-fn message(copied: Copied, buffer: &[u8]) -> Message<'_> {
-    let Copied { length, sequence, tag, key, time } = copied;
-    Message { payload: &buffer[..length], sequence, tag, key, time }
 }
 
 /// Counts the latency of a message of `time` that has just been received.

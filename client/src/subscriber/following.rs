@@ -82,7 +82,7 @@ impl Subscriber {
         };
         if nothing_left {
             self.reader.jump(before);
-            return self.follow();
+            return self.try_next_segment();
         }
         let missed = resumed?;
         // The state is read after the jump. The state of any record that the jump skipped was set before that record
@@ -138,7 +138,7 @@ impl Subscriber {
     /// The daemon sends it after the charter has said that this generation is over. So the segment must have been here
     /// *before* the poll that found nothing. The first call only takes the segment, and the caller polls once more.
     #[inline]
-    pub(super) fn follow(&mut self) -> Result<Option<Outcome>, RecvError> {
+    pub(super) fn try_next_segment(&mut self) -> Result<Option<Outcome>, RecvError> {
         let Some(hosted) = &mut self.hosted else { return Ok(None) };
         let was_here = !hosted.next.is_empty();
         if hosted.look_ahead() && was_here && hosted.may_go_on() { self.go_on() } else { Ok(None) }

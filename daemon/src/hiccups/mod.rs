@@ -146,13 +146,13 @@ impl Stalls {
 
 /// Two tallies: one is read out while the other is written.
 #[derive(Debug)]
-struct Shared {
+struct Tallies {
     tallies: [Mutex<Stalls>; 2],
     active: AtomicUsize,
     stop: AtomicBool,
 }
 
-impl Shared {
+impl Tallies {
     fn new() -> Self {
         let tallies = [Mutex::new(Stalls::none()), Mutex::new(Stalls::none())];
         Self { tallies, active: AtomicUsize::new(0), stop: AtomicBool::new(false) }
@@ -167,7 +167,7 @@ impl Shared {
 #[derive(Debug)]
 struct Worker {
     cpu: usize,
-    shared: Arc<Shared>,
+    shared: Arc<Tallies>,
     thread: JoinHandle<Watched>,
 }
 
@@ -217,7 +217,7 @@ impl Recorder {
         }
         let mut recorder = Self { workers: Vec::with_capacity(cpus.count()) };
         for cpu in cpus.iter() {
-            let shared = Arc::new(Shared::new());
+            let shared = Arc::new(Tallies::new());
             let its = Arc::clone(&shared);
             let (report, pinned) = mpsc::channel();
             let thread = std::thread::Builder::new()
@@ -291,7 +291,7 @@ fn pin(cpu: usize) -> Result<(), Errno> {
     sched_setaffinity(Pid::from_raw(0), &set)
 }
 
-fn watch(shared: &Shared, threshold_ns: u64) -> Watched {
+fn watch(shared: &Tallies, threshold_ns: u64) -> Watched {
     let preempted_before = involuntary_switches();
     let begun = Instant::now();
     let mut last = begun;

@@ -4,7 +4,7 @@
 //! is closed. Requests are small, and their bodies are not read. Each answer is made at most ten times a second.
 
 use super::{Hiccups, Snapshot, render};
-use crate::server::Shared;
+use crate::server::ServerState;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
@@ -30,14 +30,14 @@ const MAX_HEAD: usize = 16 << 10;
 const FRESH: Duration = Duration::from_millis(100);
 
 struct Server {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     hiccups: Arc<Hiccups>,
     metrics: Mutex<Option<(Instant, Bytes)>>,
     channels: Mutex<Option<(Instant, Bytes)>>,
 }
 
 /// Serves for ever.
-pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, hiccups: Arc<Hiccups>) {
+pub(super) async fn serve(listener: TcpListener, shared: Arc<ServerState>, hiccups: Arc<Hiccups>) {
     let server = Arc::new(Server { shared, hiccups, metrics: Mutex::default(), channels: Mutex::default() });
     let mut connections: VecDeque<AbortHandle> = VecDeque::new();
     loop {

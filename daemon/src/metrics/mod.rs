@@ -4,7 +4,7 @@
 //! and measured programs do no work for it. The server runs on the daemon's event loop, and never blocks it for longer
 //! than one look at the channels takes.
 
-use crate::server::Shared;
+use crate::server::ServerState;
 use anyhow::{Context, Result};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub use text::render;
 ///
 /// # Errors
 /// If it cannot listen at `address`.
-pub async fn spawn(address: SocketAddr, shared: Arc<Shared>) -> Result<()> {
+pub async fn spawn(address: SocketAddr, shared: Arc<ServerState>) -> Result<()> {
     let listener = TcpListener::bind(address)
         .await
         .with_context(|| format!("serve metrics at {address}: set daemon.http to an address that is free"))?;

@@ -2,7 +2,7 @@
 
 use super::Hiccups;
 use super::buckets::Latencies;
-use crate::server::Shared;
+use crate::server::ServerState;
 use crate::server::bridges::BridgeFigures;
 use crate::server::registry::Measured;
 use shmcast::control::Refusal;
@@ -65,7 +65,7 @@ pub struct ReaderFigures {
 impl Snapshot {
     /// Takes a snapshot now. Reads a page of 4 KiB for each reader, which takes some milliseconds with hundreds of
     /// them.
-    pub fn take(shared: &Shared, hiccups: Arc<Hiccups>) -> Self {
+    pub fn take(shared: &ServerState, hiccups: Arc<Hiccups>) -> Self {
         let measured = shared.registry().measure();
         Self {
             channels: measured.into_iter().map(ChannelFigures::of).collect(),

@@ -6,7 +6,7 @@
 
 mod carried;
 
-use super::Shared;
+use super::ServerState;
 pub use carried::{BridgeFigures, Counted};
 use carried::{Carried, Carrier, State};
 use shmcast::{Client, Preparation, Publisher, Subscriber};
@@ -56,7 +56,7 @@ impl Supervisor {
     ///
     /// # Errors
     /// If the thread cannot be started.
-    pub fn start(shared: Arc<Shared>, socket: PathBuf) -> std::io::Result<Self> {
+    pub fn start(shared: Arc<ServerState>, socket: PathBuf) -> std::io::Result<Self> {
         let (orders, received) = channel();
         let work = Work { shared, socket, origins: Origins::default(), leaving: Vec::new() };
         let thread = std::thread::Builder::new().name("bridges".to_owned());
@@ -81,7 +81,7 @@ impl Supervisor {
 }
 
 struct Work {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     socket: PathBuf,
     origins: Origins,
     /// Bridges that are no longer configured and still repeat the end of their session.

@@ -6,7 +6,7 @@
 //! Users take turns. Of all programs of one user, one is served at a time, and after each packet that it is sent the
 //! other users' programs run. So a user waits for one packet of each other user, however much those ask for.
 
-use super::Shared;
+use super::ServerState;
 use super::access::Identity;
 use super::bridges::BridgeFigures;
 use super::limits::Crowded;
@@ -58,7 +58,7 @@ impl From<io::Error> for End {
 }
 
 struct Connection<'a> {
-    shared: &'a Shared,
+    shared: &'a ServerState,
     id: ConnectionId,
     who: Identity,
     socket: UnixDatagram,
@@ -78,7 +78,7 @@ struct Connection<'a> {
 
 /// Accepts a connection and serves it in a task of its own, unless its user has too many or connects too often. Costs
 /// three system calls.
-pub(super) fn admit(shared: &Arc<Shared>, socket: OwnedFd, id: ConnectionId) {
+pub(super) fn admit(shared: &Arc<ServerState>, socket: OwnedFd, id: ConnectionId) {
     let Ok(peer) = handoff::peer(&socket) else { return };
     let uid = peer.uid;
     let crowded = match shared.limits().connect(uid, Instant::now()) {
@@ -106,7 +106,13 @@ pub(super) fn admit(shared: &Arc<Shared>, socket: OwnedFd, id: ConnectionId) {
 }
 
 /// Serves a connection to its end.
-async fn serve(shared: Arc<Shared>, socket: OwnedFd, id: ConnectionId, peer: Peer, turn: Arc<Semaphore>) {
+async fn serve(
+    shared: Arc<ServerState>,
+    socket: OwnedFd,
+    id: ConnectionId,
+    peer: Peer,
+    turn: Arc<Semaphore>,
+) {
     if let Ok(socket) = watch(socket) {
         let connection = Connection {
             shared: &shared,
@@ -132,7 +138,7 @@ async fn serve(shared: Arc<Shared>, socket: OwnedFd, id: ConnectionId, peer: Pee
     }
 }
 
-async fn identify(shared: &Shared, peer: Peer) -> Identity {
+async fn identify(shared: &ServerState, peer: Peer) -> Identity {
     let who = shared.access.identify(peer).await;
     if who.names.is_none() {
         let what = "it does not answer, or fails: lists name this user by uid: alone until it does";
@@ -291,7 +297,7 @@ impl Connection<'_> {
                 }
                 self.send(&Reply::Done {}, &[]).await
             }
-            Request::Events { last } => self.follow(last as usize).await,
+            Request::Events { last } => self.send_events(last as usize).await,
             Request::TakeOver { channel } => match self.take_over(&channel).await {
                 Ok(()) => self.send(&Reply::Done {}, &[]).await,
                 Err(refused) => self.refuse(refused, Some(&channel)).await,
@@ -303,7 +309,7 @@ impl Connection<'_> {
     async fn wait_for_those_who_come_back(&mut self) {
         self.served = None;
         let mut admits = self.shared.admits_newcomers.subscribe();
-        // The sender is in `Shared`, so it outlives this wait.
+        // The sender is in `ServerState`, so it outlives this wait.
         let _ = admits.wait_for(|admits| *admits).await;
         self.wait_for_turn().await;
     }
@@ -386,8 +392,8 @@ impl Connection<'_> {
     }
 
     /// Sends past events, and new ones from then on.
-    async fn follow(&mut self, last: usize) -> Result<(), End> {
-        let (past, follows) = self.shared.events.follow(&self.who, last);
+    async fn send_events(&mut self, last: usize) -> Result<(), End> {
+        let (past, follows) = self.shared.events.subscribe(&self.who, last);
         self.follows = Some(follows);
         for event in past {
             self.send(&Reply::Event(event), &[]).await?;

@@ -68,7 +68,7 @@ impl Events {
 
     /// Up to `last` past events that concern `who`, oldest first, and a receiver of all events from then on. The caller
     /// passes on only those that [`concern`](Self::concerns) `who`.
-    pub fn follow(&self, who: &Identity, last: usize) -> (Vec<Event>, broadcast::Receiver<Event>) {
+    pub fn subscribe(&self, who: &Identity, last: usize) -> (Vec<Event>, broadcast::Receiver<Event>) {
         let (past, follows) = {
             // Both are taken under the lock, so that each event is in exactly one of the two.
             let state = self.state();

@@ -62,7 +62,7 @@ const GOES_ON: Duration = Duration::from_secs(60);
 
 /// State that all connections share.
 #[derive(Debug)]
-pub struct Shared {
+pub struct ServerState {
     /// Set once the memory of all channels is made.
     opened: OnceLock<Mutex<Registry>>,
     is_open: watch::Sender<bool>,
@@ -81,7 +81,7 @@ pub struct Shared {
     pub started: Instant,
 }
 
-impl Shared {
+impl ServerState {
     /// The channels.
     ///
     /// # Panics
@@ -212,7 +212,7 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
 }
 
 /// Lets programs that were not attached before in, after these pauses.
-fn admit_newcomers(shared: Arc<Shared>, pauses: &'static [Duration]) {
+fn admit_newcomers(shared: Arc<ServerState>, pauses: &'static [Duration]) {
     tokio::spawn(async move {
         for pause in pauses {
             tokio::time::sleep(*pause).await;
@@ -229,7 +229,7 @@ fn mark(marker: &Path) {
 }
 
 /// Ends the bridges. Removes the marker, unless programs may want to come back to the next daemon.
-async fn stop(shared: &Shared, supervisor: Supervisor, marker: &Path) -> Result<()> {
+async fn stop(shared: &ServerState, supervisor: Supervisor, marker: &Path) -> Result<()> {
     sd_notify::notify(&[NotifyState::Stopping])?;
     // The bridges are clients of this event loop, so the loop must run while they end.
     tokio::task::spawn_blocking(move || supervisor.stop()).await.context("stop the bridges")?;
@@ -259,9 +259,9 @@ fn sort(inherited: Inherited) -> (Vec<Kept>, Vec<OwnedFd>) {
     (segments, sockets.into_iter().map(|(_, socket)| socket).collect())
 }
 
-fn share(config: &Config, events: Events, uid: u32) -> Arc<Shared> {
+fn share(config: &Config, events: Events, uid: u32) -> Arc<ServerState> {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Arc::new(Shared {
+    Arc::new(ServerState {
         opened: OnceLock::new(),
         is_open: watch::Sender::new(false),
         admits_newcomers: watch::Sender::new(false),
@@ -289,7 +289,7 @@ async fn make(mut registry: Registry, config: Config, segments: Vec<Kept>) -> Re
 }
 
 /// Accepts connections for ever.
-async fn accept(listener: UnixDatagram, shared: Arc<Shared>) {
+async fn accept(listener: UnixDatagram, shared: Arc<ServerState>) {
     for id in 1.. {
         let socket = loop {
             match listener.async_io(Interest::READABLE, || handoff::accept(&listener)).await {
@@ -304,7 +304,7 @@ async fn accept(listener: UnixDatagram, shared: Arc<Shared>) {
     }
 }
 
-async fn reload(options: &Options, shared: &Shared, supervisor: &Supervisor, config: &mut Config) {
+async fn reload(options: &Options, shared: &ServerState, supervisor: &Supervisor, config: &mut Config) {
     let wanted = match load(options) {
         Ok(wanted) => wanted,
         Err(e) => {
@@ -338,7 +338,7 @@ async fn reload(options: &Options, shared: &Shared, supervisor: &Supervisor, con
 }
 
 /// Makes the memory that a configuration needs on another thread, then applies the configuration, all of it or nothing.
-async fn apply(shared: &Shared, wanted: &Config) -> Result<Changes> {
+async fn apply(shared: &ServerState, wanted: &Config) -> Result<Changes> {
     let (config, present) = (wanted.clone(), shared.registry().names());
     let made = tokio::task::spawn_blocking(move || Registry::make_missing(&config, &present)).await??;
     shared.events.admit(wanted);
@@ -369,7 +369,7 @@ fn warn(config: &Config) {
 }
 
 /// Sums up what the log left out, forgets users who have left, and tells of publishers that died, once a second.
-fn spawn_housekeeping(shared: Arc<Shared>) {
+fn spawn_housekeeping(shared: Arc<ServerState>) {
     tokio::spawn(async move {
         let mut tick = tokio::time::interval(Duration::from_secs(1));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -28,11 +28,11 @@ const SILENCE_SHARE: u32 = 16;
 /// The waker and its parked readers. Its thread starts with the first reader and ends when this is dropped.
 #[derive(Debug)]
 pub struct Waker {
-    shared: Arc<Shared>,
+    shared: Arc<Inner>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct Inner {
     state: Mutex<State>,
     /// A socket pair that interrupts the thread's wait. The thread waits on the first end, beside the readers' bells;
     /// `knock` writes to the second.
@@ -64,7 +64,7 @@ impl Waker {
         door.0.set_nonblocking(true)?;
         door.1.set_nonblocking(true)?;
         let state = State { config, readers: BTreeMap::new(), is_running: false, has_ended: false };
-        Ok(Self { shared: Arc::new(Shared { state: Mutex::new(state), door }) })
+        Ok(Self { shared: Arc::new(Inner { state: Mutex::new(state), door }) })
     }
 
     /// Takes over changed pauses and a changed CPU.
@@ -91,11 +91,11 @@ impl Waker {
     }
 
     /// Tells the waker that `readers` go on in `segment`. Readers that are not parked here are skipped.
-    pub fn follow<'a>(&self, readers: impl Iterator<Item = &'a ConnectionId>, segment: &HostedSegment) {
+    pub fn watch<'a>(&self, readers: impl Iterator<Item = &'a ConnectionId>, segment: &HostedSegment) {
         let mut state = self.shared.state();
         for id in readers {
             if let Some(reader) = state.readers.get_mut(id) {
-                reader.follow(segment);
+                reader.watch(segment);
             }
         }
     }
@@ -116,7 +116,7 @@ impl Drop for Waker {
     }
 }
 
-impl Shared {
+impl Inner {
     fn state(&self) -> MutexGuard<'_, State> {
         // A poisoned lock is used: the state is maps and numbers, consistent wherever its holder may have panicked.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

@@ -3,6 +3,7 @@
 use crate::daemon_support::{Daemon, FOR_ALL, Guarded, Raw, channel, role_as, wait_for};
 use crate::{NOBODY, SOCKET};
 use shmcast::Client;
+use shmcast::control::VERSION;
 use shmcast::hosting::handoff;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -26,6 +27,7 @@ pub(crate) fn connect_for_ever(socket: &Path) {
 
 /// Opens as many connections as it is granted, and on each of them asks for the status of all channels.
 pub(crate) fn ask_for_ever(socket: &Path) {
+    let hello = format!(r#"{{"request":"hello","version":{VERSION}}}"#);
     let mut held = Vec::new();
     loop {
         for _ in 0..64 {
@@ -33,7 +35,7 @@ pub(crate) fn ask_for_ever(socket: &Path) {
                 && let Ok(socket) = handoff::connect(socket)
             {
                 let _ = rustix::io::ioctl_fionbio(&socket, true);
-                let _ = handoff::send(&socket, br#"{"request":"hello","version":1}"#, &[]);
+                let _ = handoff::send(&socket, hello.as_bytes(), &[]);
                 held.push(socket);
             }
         }

@@ -224,7 +224,7 @@ impl Channel {
             told.store.keep(next)
         });
         moved.map_err(failed("make the next segment ready"))?;
-        told.waker.follow(readers.keys(), next);
+        told.waker.watch(readers.keys(), next);
         if let Some(before) = std::mem::replace(current, spare.take()) {
             told.store.forget(&before);
         }

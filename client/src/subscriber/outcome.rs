@@ -1,0 +1,27 @@
+//! The event that a call ends with, before it borrows the buffer.
+
+use crate::message::{Event, Message};
+use shmcast_layout::ring::reader::Copied;
+
+/// An event without its payload, which the caller gets once the buffer is lent out.
+pub(super) enum Outcome {
+    Message(Copied),
+    Other(Event<'static>),
+}
+
+impl Outcome {
+    #[inline]
+    pub(super) fn into_event(self, buffer: &[u8]) -> Event<'_> {
+        match self {
+            Self::Message(copied) => Event::Message(message(copied, buffer)),
+            Self::Other(event) => event,
+        }
+    }
+}
+
+/// A message whose payload begins the buffer.
+#[inline(always)]
+pub(super) fn message(copied: Copied, buffer: &[u8]) -> Message<'_> {
+    let Copied { length, sequence, tag, key, time } = copied;
+    Message { payload: &buffer[..length], sequence, tag, key, time }
+}

@@ -1,0 +1,111 @@
+//! Decides what the caller is told of what a poll found.
+
+use super::{Doubt, Outcome, Subscriber};
+use crate::message::{Event, RecvError};
+use shmcast_layout::fault;
+use shmcast_layout::layout::geometry::record_bytes;
+use shmcast_layout::layout::record::{Control, session_identity};
+use shmcast_layout::reader_page::ReaderPage;
+use shmcast_layout::ring::locate::Place;
+use shmcast_layout::ring::reader::{Copied, Poll};
+
+impl Subscriber {
+    /// As [`admit`](Self::admit), of a message that was just read. Goes on as [`poll`](Self::poll) does if it is not handed
+    /// out.
+    #[inline(never)]
+    pub(super) fn admit_message(&mut self, copied: Copied) -> Result<Option<Outcome>, RecvError> {
+        let position = self.reader.place().position - record_bytes(copied.length as u64);
+        let before = Place { position, sequence: copied.sequence };
+        match self.admit(before, Poll::Message(copied), 0)? {
+            None if self.reader.place() != before => self.poll(),
+            outcome => Ok(outcome),
+        }
+    }
+
+    /// Takes what a poll found, unless the charter withholds it: then the reader is back at the place `before` the poll.
+    #[inline]
+    pub(super) fn admit(
+        &mut self,
+        before: Place,
+        poll: Poll,
+        available: usize,
+    ) -> Result<Option<Outcome>, RecvError> {
+        if self.is_checked && self.is_strict() && self.withholds(&poll) {
+            self.reader.jump(before);
+            return self.try_next_segment();
+        }
+        // A record that is no news: there may be more behind it, so that nothing is over yet.
+        let is_passed_over = poll == Poll::Empty && self.reader.place() != before;
+        if is_passed_over && self.doubt != Doubt::Behind {
+            return Ok(None);
+        }
+        self.tell(poll, available)
+    }
+
+    /// Counts the result of a poll, and decides which event the caller gets.
+    #[inline(never)]
+    pub(super) fn tell(&mut self, poll: Poll, available: usize) -> Result<Option<Outcome>, RecvError> {
+        match poll {
+            Poll::Empty if self.is_all_in_the_ring() => Ok(None),
+            _ if self.doubt == Doubt::Behind => self.begin(),
+            Poll::Empty if self.doubt == Doubt::Epoch => match self.hidden_epoch() {
+                None => self.try_next_segment(),
+                told => Ok(told),
+            },
+            Poll::Empty => self.try_next_segment(),
+            Poll::Message(copied) => {
+                self.note_received(copied.time);
+                let is_asked_for = self.tags.as_ref().is_none_or(|tags| tags.contains(copied.tag));
+                Ok(is_asked_for.then_some(Outcome::Message(copied)))
+            }
+            other => self.tell_rare(other, available),
+        }
+    }
+
+    #[cold]
+    pub(super) fn tell_rare(&mut self, poll: Poll, available: usize) -> Result<Option<Outcome>, RecvError> {
+        let event = match poll {
+            Poll::Empty | Poll::Message(_) => return Ok(None),
+            Poll::Control(control) => match control {
+                // The event was given already, from the segment's state.
+                Control::Epoch { epoch } if epoch == self.epoch => return Ok(None),
+                Control::Epoch { epoch } => {
+                    let told = std::mem::replace(&mut self.epoch, epoch);
+                    if told == 0 && fault!("a_new_epoch_needs_an_old_one") {
+                        return Ok(None);
+                    }
+                    Event::NewEpoch { epoch }
+                }
+                Control::End => Event::End,
+                Control::Gap { from, to } => {
+                    self.count(|page, place| page.missed(to - from + 1, place));
+                    Event::Gap { from, to }
+                }
+                Control::Session { high, low } => {
+                    Event::NewSession { session: session_identity([high, low]) }
+                }
+                Control::Unknown { .. } => return Ok(None),
+            },
+            Poll::Lapped => return self.skip(),
+            Poll::TooSmall { needed } => return Err(RecvError::TooSmall { needed, available }),
+            // This is a claim of a program that can write to the segment. If there is a charter, the charter decides.
+            Poll::Superseded if self.hosted.is_some() => return self.try_next_segment(),
+            Poll::Superseded => return Err(RecvError::Superseded),
+            // The loss after it is counted where the channel goes on.
+            Poll::Corrupt(_) if self.is_over() => return self.try_next_segment(),
+            Poll::Corrupt(corrupt) => return Err(corrupt.into()),
+        };
+        Ok(Some(Outcome::Other(event)))
+    }
+
+    pub(super) fn count(&self, note: impl FnOnce(&ReaderPage, Place)) {
+        if let Some(page) = &self.page {
+            note(&page.page, self.reader.place());
+        }
+    }
+
+    /// Whether each publisher of the channel has a generation of its own, so that messages may be void.
+    pub(super) fn is_strict(&self) -> bool {
+        self.hosted.as_ref().is_some_and(|hosted| hosted.generation.strict)
+    }
+}

@@ -1,0 +1,138 @@
+//! Many messages in one call, small ones copied together.
+
+use super::{Copied, Found, HEADER, Reader, is_due, is_in_window, look_at, message};
+use crate::layout::geometry::{GRANULE, WORD};
+use crate::layout::record::Commit;
+use crate::ring::locate::Place;
+use crate::ring::sync_points::{commit, lazy};
+use std::ops::ControlFlow;
+
+/// Bytes of small records that [`Reader::poll_batch`] copies at once when it knows that they have been published.
+pub const RUN: u64 = if cfg!(loom) { 2 } else { 32 } * GRANULE;
+/// Only records of up to so many bytes are copied in runs.
+const RUN_RECORD: u64 = if cfg!(loom) { 1 } else { 8 } * GRANULE;
+/// Below this many known messages, the reader loads `LAZY_PUBLISHED` again.
+const KNOWN: i64 = if cfg!(loom) { 1 } else { 192 };
+
+/// The answer of a closure that messages are handed to: `()` asks for all of them, a [`ControlFlow`] may stop.
+pub trait Flow {
+    /// Whether the closure wants no more.
+    fn stops(self) -> bool;
+}
+
+impl Flow for () {
+    #[inline(always)]
+    fn stops(self) -> bool {
+        false
+    }
+}
+
+impl Flow for ControlFlow<()> {
+    #[inline(always)]
+    fn stops(self) -> bool {
+        self.is_break()
+    }
+}
+
+impl Reader {
+    /// Copies up to `most` messages to `out`, one after the other, and hands each to `each`. Returns how many were handed out, the
+    /// one at which `each` stopped among them. It stops where `each` says so, where there is no message, or at one whose record
+    /// does not fit in `out`; [`poll`](Self::poll) tells which.
+    ///
+    /// The bytes around a payload in `out` may change. If `out` has room for [`RUN`] bytes, small messages that the writer has
+    /// left behind are copied many at once. If `each` panics on one of these and the caller goes on, the messages of that run
+    /// come again.
+    ///
+    /// Cost of a message: as of `poll`, less a call and its return. Of a message in a run: the lines of its record, and a look
+    /// at its header.
+    #[inline(always)]
+    pub fn poll_batch<F: Flow>(
+        &mut self,
+        most: usize,
+        out: &mut [u8],
+        mut each: impl FnMut(Copied, &[u8]) -> F,
+    ) -> usize {
+        // The writer waits for this line when it next stores to it, so a reader loads it no more often than it must.
+        if self.known() <= KNOWN {
+            self.published = lazy::see_for_run(&self.header);
+        }
+        let mut taken = 0;
+        let mut are_small = true;
+        while taken < most {
+            // A record is at least one granule, so so many known messages are at least [`RUN`] bytes. A gap is one granule and
+            // counts for many messages: bytes that were copied from behind it are never looked at.
+            if are_small && self.known() >= (RUN / GRANULE) as i64 {
+                let (in_run, is_over) = self.poll_run(most - taken, out, &mut each);
+                taken += in_run;
+                if is_over {
+                    return taken;
+                }
+                if in_run > 0 {
+                    continue;
+                }
+                are_small = false;
+            }
+            let Found::Message(copied, after) =
+                look_at::<true>(&self.data, &self.header, self.max_message, self.copier, self.place, out)
+            else {
+                break;
+            };
+            self.place = after;
+            taken += 1;
+            if each(copied, &out[HEADER..HEADER + copied.length]).stops() {
+                break;
+            }
+        }
+        taken
+    }
+
+    /// How many messages, from the next one on, are known to have been published. Messages of gaps count. The number is 0 or
+    /// negative when the lazy line was last loaded too long ago.
+    #[inline(always)]
+    fn known(&self) -> i64 {
+        self.published.wrapping_add(1).wrapping_sub(self.place.sequence) as i64
+    }
+
+    /// As [`poll_batch`](Self::poll_batch), for small records that are copied together. The caller knows that [`RUN`] bytes of
+    /// records were published. Takes none when the first record is not small or no message, or when the window does not hold all
+    /// of them. Says as well whether `each` stopped.
+    #[inline(always)]
+    fn poll_run<F: Flow>(
+        &mut self,
+        most: usize,
+        out: &mut [u8],
+        mut each: impl FnMut(Copied, &[u8]) -> F,
+    ) -> (usize, bool) {
+        let Self { max_message, copier, mut place, .. } = *self;
+        let Place { position, sequence: first } = place;
+        let Some(record) = self.data.run_at(position, RUN) else { return (0, false) };
+        let bytes = commit::peek(&record[0]).record_bytes();
+        if bytes > RUN_RECORD {
+            return (0, false);
+        }
+        // Records are often of one size: then these are whole records.
+        let run = (RUN as u32 - RUN as u32 % bytes as u32) as usize;
+        let Some(out) = out.get_mut(..run) else { return (0, false) };
+        copier.load_records(&record[..run / WORD as usize], out);
+        if !is_in_window(&self.data, &self.header, position, run as u64) {
+            return (0, false);
+        }
+        let mut rest = &*out;
+        let mut is_over = false;
+        while !is_over && place.sequence != first.wrapping_add(most as u64) {
+            let Some(header) = rest.first_chunk::<HEADER>() else { break };
+            let [commit, meta] =
+                [0, 8].map(|i| u64::from_ne_bytes(header[i..i + 8].try_into().expect("a word")));
+            let commit = Commit::from_word(commit);
+            if !is_due(commit, place.sequence, max_message) {
+                break;
+            }
+            let Some((record, others)) = rest.split_at_checked(commit.record_bytes() as usize) else { break };
+            let (copied, after) = message(commit, meta, place);
+            is_over = each(copied, &record[HEADER..HEADER + copied.length]).stops();
+            (rest, place) = (others, after);
+        }
+        self.place = place;
+        (place.sequence.wrapping_sub(first) as usize, is_over)
+    }
+}
