@@ -3,6 +3,7 @@
 use super::*;
 use crate::hosting::new_header;
 use crate::message::Lapped;
+use crate::message::Message;
 use shmcast_layout::layout::geometry::Geometry;
 use shmcast_layout::layout::header::Header;
 use shmcast_layout::mem::{Preparation, memfd};
