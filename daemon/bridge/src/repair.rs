@@ -19,7 +19,7 @@ use super::proto::SECOND_NS;
 use super::proto::control::{CONTROL_MAX_BYTES, is_control};
 use super::proto::lease::{LeaseConfig, LeaseServer};
 use super::proto::limit::{AllowList, Rate};
-use super::proto::replay::{GLOBAL_RATE_BYTES, Held, Replay, ReplayConfig, Reply, SOURCE_RATE_BYTES};
+use super::proto::replay::{GLOBAL_RATE_BYTES, Held, Replay, ReplayConfig, SOURCE_RATE_BYTES};
 use super::proto::wire::Request;
 use super::socket::wait_for_any;
 use super::spec::RepairSpec;
@@ -241,10 +241,7 @@ fn answer(
     let oldest = Request::parse(datagram.bytes).map_or(1, |request| ring.oldest_from(request.first, next));
     let held = Held { oldest, next };
     let read = |sequence, room: &mut [u8]| ring.read(sequence, room);
-    match replay.handle_request(now_ns, source, datagram.bytes, (shared.session(), held), reply, read) {
-        Reply::Messages { bytes, .. } | Reply::Gone { bytes } | Reply::Later { bytes } => Some(bytes),
-        Reply::Nothing(_) => None,
-    }
+    replay.handle_request(now_ns, source, datagram.bytes, (shared.session(), held), reply, read).bytes()
 }
 
 impl FeedRate {

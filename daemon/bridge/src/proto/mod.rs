@@ -23,6 +23,7 @@ pub mod receiver;
 pub mod replay;
 pub mod sender;
 pub mod session;
+pub mod source;
 pub mod store;
 pub mod wire;
 

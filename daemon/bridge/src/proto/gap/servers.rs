@@ -1,7 +1,14 @@
-//! What is known of one retransmission server: how far it is, and how long its answers may be waited for.
+//! What is known of one retransmission server: whether it is there, how far it is, and how long its answers may be waited for.
+//!
+//! ```text
+//! Up ── a request times out ──> Doubted ── three in a row, and silence for 250 ms ──> Down
+//!  ^                               │                                                   │ asked one thing a second,
+//!  └───────────── any word ────────┴───────────────────────────────────────────────────┘ beside another server
+//! ```
 
 use super::super::SECOND_NS;
 use super::GapConfig;
+use shmcast::hosting::fault;
 
 /// No answer is waited for longer than this, whatever was measured.
 const LONGEST_NS: u64 = SECOND_NS;
@@ -18,12 +25,62 @@ pub(super) struct Server {
     pub(super) backed_off_ns: u64,
     /// Added to the wait after answers that came when they had been asked for again.
     pub(super) margin_ns: u64,
-    /// Timeouts since the last packet.
+    /// Timeouts since the last packet: with none it is up, with some it is doubted.
     pub(super) failures: u32,
     pub(super) heard_ns: u64,
+    /// When the first of the requests was sent that it has left unanswered since it was last heard; 0 if there is none.
+    pub(super) unanswered_ns: u64,
+    /// Nothing is left to it alone until it is heard again.
+    pub(super) is_down: bool,
+    /// When a server that is down is asked for something again.
+    pub(super) probe_ns: u64,
 }
 
+/// Requests in a row that a server leaves unanswered, and the silence, after which it is down.
+const DOWN_AFTER: u32 = 3;
+/// See [`DOWN_AFTER`].
+const DOWN_AFTER_NS: u64 = SECOND_NS / 4;
+/// How often a server that is down is asked for something.
+const PROBE_EVERY_NS: u64 = SECOND_NS;
+
 impl Server {
+    /// Any word came from it.
+    pub(super) fn note_heard(&mut self, now_ns: u64) {
+        (self.heard_ns, self.unanswered_ns, self.failures, self.is_down) = (now_ns, 0, 0, false);
+    }
+
+    pub(super) fn note_asked(&mut self, now_ns: u64) {
+        if self.unanswered_ns == 0 {
+            self.unanswered_ns = now_ns.max(1);
+        }
+    }
+
+    /// A request timed out; says whether the server is down from now on.
+    pub(super) fn note_failure(&mut self, now_ns: u64) -> bool {
+        self.failures = self.failures.saturating_add(1);
+        let silent_ns = now_ns.saturating_sub(self.unanswered_ns.max(self.heard_ns));
+        let is_down = self.failures >= DOWN_AFTER && silent_ns >= DOWN_AFTER_NS && !fault!("nobody_is_down");
+        let falls = is_down && !self.is_down;
+        if falls {
+            (self.is_down, self.probe_ns) = (true, now_ns.saturating_add(PROBE_EVERY_NS));
+        }
+        falls
+    }
+
+    /// Whether it is down and it is time to ask it for something; then it is not for a while.
+    pub(super) fn take_probe(&mut self, now_ns: u64) -> bool {
+        let is_due = self.is_down && now_ns >= self.probe_ns;
+        if is_due {
+            self.probe_ns = now_ns.saturating_add(PROBE_EVERY_NS);
+        }
+        is_due
+    }
+
+    /// Requests that it may leave unanswered at a time, of `window`: of one that may not be there, one, as guessing wrongly
+    /// then costs one wait rather than a whole round of them.
+    pub(super) fn limit(&self, window: usize) -> usize {
+        if self.rtt_ns == 0 || self.failures >= DOWN_AFTER { 1 } else { window }
+    }
     pub(super) fn sample(&mut self, sample_ns: u64) {
         if self.rtt_ns == 0 {
             (self.rtt_ns, self.deviation_ns) = (sample_ns, sample_ns / 2);
