@@ -85,9 +85,10 @@ impl Gaps {
         note(server);
         self.servers[server].note_asked(now_ns);
         for other in (0..self.config.servers).filter(|&other| other != server && gone & (1 << other) == 0) {
-            if self.servers[other].take_probe(now_ns) {
+            if let Some(falls) = self.servers[other].take_probe(now_ns) {
                 note(other);
                 self.probe = Some(Ask { server: other, ..ask });
+                self.due_ns = if falls { now_ns.saturating_add(1) } else { self.due_ns };
                 break;
             }
         }
@@ -116,12 +117,12 @@ impl Gaps {
         (0..self.config.servers).filter(is_up).fold(0, |up, server| up | 1 << server)
     }
 
-    // First the server that answers; then, whenever it did not, the next one. One that is down only if all others are, or
+    // First the server that answers; then, whenever it did not, the next one. One that is doubted only if all others are, or
     // have it no longer.
     fn choose_server(&self, hole: &Hole, pending: &Pending, window: usize) -> Option<usize> {
         let servers = self.config.servers;
         let holds = |server: &usize| hole.gone & (1 << server) == 0;
-        let is_up = |server: &usize| holds(server) && !self.servers[*server].is_down;
+        let is_up = |server: &usize| holds(server) && !self.servers[*server].is_doubted();
         let has_room = |server: &usize| {
             let limit = match fault!("one_limit_for_all_servers") && self.servers[*server].rtt_ns == 0 {
                 true => return pending.shown + pending.claims == 0,

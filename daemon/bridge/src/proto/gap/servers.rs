@@ -1,9 +1,10 @@
 //! What is known of one retransmission server: whether it is there, how far it is, and how long its answers may be waited for.
 //!
 //! ```text
-//! Up ── a request times out ──> Doubted ── three in a row, and silence for 250 ms ──> Down
-//!  ^                               │                                                   │ asked one thing a second,
-//!  └───────────── any word ────────┴───────────────────────────────────────────────────┘ beside another server
+//! Up ── requests time out ──> Doubted ── silence for 250 ms ──> Down
+//!  ^                             │ asked beside another            │ asked beside another
+//!  │                             │ each 50 ms                      │ each second; `gone` counts without it
+//!  └──────────── any word ───────┴─────────────────────────────────┘
 //! ```
 
 use super::super::SECOND_NS;
@@ -30,9 +31,9 @@ pub(super) struct Server {
     pub(super) heard_ns: u64,
     /// When the first of the requests was sent that it has left unanswered since it was last heard; 0 if there is none.
     pub(super) unanswered_ns: u64,
-    /// Nothing is left to it alone until it is heard again.
+    /// It counts no more until it is heard again.
     pub(super) is_down: bool,
-    /// When a server that is down is asked for something again.
+    /// When a server that is doubted is asked for something again.
     pub(super) probe_ns: u64,
 }
 
@@ -40,8 +41,10 @@ pub(super) struct Server {
 const DOWN_AFTER: u32 = 3;
 /// See [`DOWN_AFTER`].
 const DOWN_AFTER_NS: u64 = SECOND_NS / 4;
-/// How often a server that is down is asked for something.
+/// How often a server that is down is asked for something, and one that is only doubted.
 const PROBE_EVERY_NS: u64 = SECOND_NS;
+/// See [`PROBE_EVERY_NS`].
+const DOUBT_EVERY_NS: u64 = SECOND_NS / 20;
 
 impl Server {
     /// Any word came from it.
@@ -59,27 +62,33 @@ impl Server {
     pub(super) fn note_failure(&mut self, now_ns: u64) -> bool {
         self.failures = self.failures.saturating_add(1);
         let silent_ns = now_ns.saturating_sub(self.unanswered_ns.max(self.heard_ns));
-        let is_down = self.failures >= DOWN_AFTER && silent_ns >= DOWN_AFTER_NS && !fault!("nobody_is_down");
+        let is_down = self.failures >= DOWN_AFTER && silent_ns >= DOWN_AFTER_NS;
         let falls = is_down && !self.is_down;
-        if falls {
-            (self.is_down, self.probe_ns) = (true, now_ns.saturating_add(PROBE_EVERY_NS));
-        }
+        self.is_down |= is_down;
         falls
     }
 
-    /// Whether it is down and it is time to ask it for something; then it is not for a while.
-    pub(super) fn take_probe(&mut self, now_ns: u64) -> bool {
-        let is_due = self.is_down && now_ns >= self.probe_ns;
-        if is_due {
-            self.probe_ns = now_ns.saturating_add(PROBE_EVERY_NS);
-        }
-        is_due
+    /// Whether nothing is left to it alone while there is another: it has not answered lately, or never.
+    pub(super) fn is_doubted(&self) -> bool {
+        let few = if self.rtt_ns == 0 { 1 } else { DOWN_AFTER };
+        (self.is_down || self.failures >= few) && !fault!("nobody_is_doubted")
     }
 
-    /// Requests that it may leave unanswered at a time, of `window`: of one that may not be there, one, as guessing wrongly
-    /// then costs one wait rather than a whole round of them.
+    /// Whether it is doubted and it is time to ask it for something; then it is not for a while. Says as well whether it is
+    /// down from now on.
+    pub(super) fn take_probe(&mut self, now_ns: u64) -> Option<bool> {
+        if !self.is_doubted() || now_ns < self.probe_ns {
+            return None;
+        }
+        let falls = self.note_failure(now_ns);
+        self.probe_ns = now_ns.saturating_add(if self.is_down { PROBE_EVERY_NS } else { DOUBT_EVERY_NS });
+        Some(falls)
+    }
+
+    /// Requests that it may leave unanswered at a time, of `window`: of one of unknown distance, one, as the first wait is a guess,
+    /// and guessing wrongly costs one needless answer rather than a whole round of them.
     pub(super) fn limit(&self, window: usize) -> usize {
-        if self.rtt_ns == 0 || self.failures >= DOWN_AFTER { 1 } else { window }
+        if self.rtt_ns == 0 { 1 } else { window }
     }
     pub(super) fn sample(&mut self, sample_ns: u64) {
         if self.rtt_ns == 0 {
