@@ -122,7 +122,8 @@ impl Gaps {
     fn choose_server(&self, hole: &Hole, pending: &Pending, window: usize) -> Option<usize> {
         let servers = self.config.servers;
         let holds = |server: &usize| hole.gone & (1 << server) == 0;
-        let is_up = |server: &usize| holds(server) && !self.servers[*server].is_doubted();
+        let is_good = |server: &usize| holds(server) && !self.servers[*server].is_doubted();
+        let is_there = |server: &usize| holds(server) && !self.servers[*server].is_down;
         let has_room = |server: &usize| {
             let limit = match fault!("one_limit_for_all_servers") && self.servers[*server].rtt_ns == 0 {
                 true => return pending.shown + pending.claims == 0,
@@ -130,8 +131,13 @@ impl Gaps {
             };
             pending.servers[*server] < limit
         };
-        let any_up = (0..servers).any(|server| is_up(&server));
-        let may = |server: &usize| if any_up { is_up(server) } else { holds(server) };
+        let any = |is: &dyn Fn(&usize) -> bool| (0..servers).any(|server| is(&server));
+        let (any_good, any_there) = (any(&is_good), any(&is_there));
+        let may = |server: &usize| match (any_good, any_there) {
+            (true, _) => is_good(server),
+            (false, true) => is_there(server),
+            (false, false) => holds(server),
+        };
         if hole.attempts == 0 {
             let by_failures = |&server: &usize| self.servers[server].failures;
             return (0..servers).filter(may).filter(has_room).min_by_key(by_failures);

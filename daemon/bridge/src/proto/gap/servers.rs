@@ -37,6 +37,9 @@ pub(super) struct Server {
     pub(super) probe_ns: u64,
 }
 
+/// Requests in a row that a server leaves unanswered that has answered before, until it is doubted: of two directions that lose
+/// 20 % each, so many in a row come once in 3,000.
+const DOUBTED_AFTER: u32 = 8;
 /// Requests in a row that a server leaves unanswered, and the silence, after which it is down.
 const DOWN_AFTER: u32 = 3;
 /// See [`DOWN_AFTER`].
@@ -70,7 +73,7 @@ impl Server {
 
     /// Whether nothing is left to it alone while there is another: it has not answered lately, or never.
     pub(super) fn is_doubted(&self) -> bool {
-        let few = if self.rtt_ns == 0 { 1 } else { DOWN_AFTER };
+        let few = if self.rtt_ns == 0 { 1 } else { DOUBTED_AFTER };
         (self.is_down || self.failures >= few) && !fault!("nobody_is_doubted")
     }
 
