@@ -13,7 +13,7 @@ use shmcast_layout::control::{Reply, Request};
 use shmcast_layout::mem::Preparation;
 use shmcast_layout::ring::writer::TakeError;
 use shmcast_layout::segment::{Access, Segment};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Capacity of a new channel unless asked otherwise, in bytes.
 pub const DEFAULT_CAPACITY: u64 = 64 << 20;
@@ -66,6 +66,11 @@ impl PublisherBuilder {
     pub fn client(mut self, client: &Client) -> Self {
         self.client = Some(client.clone());
         self
+    }
+
+    /// Where it looks: the daemon's socket, or the directory. No other channel of this name is to be found there.
+    pub fn location(&self) -> &Path {
+        self.client.as_ref().map_or(self.directory.path(), Client::socket)
     }
 
     /// Bytes of the ring: a power of two from 64 KiB to 16 GiB; [`DEFAULT_CAPACITY`] for a new channel. An existing

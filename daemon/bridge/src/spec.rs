@@ -8,6 +8,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 use super::proto::control::CONTROL_MAX_BYTES;
+use super::proto::lease::LeaseConfig;
 use super::proto::limit::Network;
 use super::proto::session::Session;
 use super::proto::wire::MAX_DATAGRAM_BYTES;
@@ -142,16 +143,30 @@ pub struct RepairSpec {
     /// more.
     #[serde(default)]
     pub source_rate_bytes: Option<u64>,
-    /// The most leases at a time; 64 by default.
+    /// The most leases at a time with which the feed itself is sent; 64 by default.
     #[serde(default = "default_max_leases")]
     pub max_leases: usize,
+    /// The most leases of any sort at a time, those of receivers that only ask for repairs included; 4096 by default.
+    #[serde(default = "default_max_proved")]
+    pub max_proved: usize,
+    /// The most leases of any sort that one address may hold, so that one host cannot take all places; 16 by default.
+    #[serde(default = "default_leases_per_source")]
+    pub leases_per_source: usize,
     /// How long a lease lasts that is not renewed, in seconds; 60 by default.
     #[serde(default = "default_lease_s")]
     pub lease_s: u64,
 }
 
 fn default_max_leases() -> usize {
-    64
+    LeaseConfig::default().max_leases
+}
+
+fn default_max_proved() -> usize {
+    LeaseConfig::default().max_proved
+}
+
+fn default_leases_per_source() -> usize {
+    LeaseConfig::default().leases_per_source
 }
 
 fn default_lease_s() -> u64 {
@@ -168,6 +183,8 @@ impl RepairSpec {
             rate_bytes: None,
             source_rate_bytes: None,
             max_leases: default_max_leases(),
+            max_proved: default_max_proved(),
+            leases_per_source: default_leases_per_source(),
             lease_s: default_lease_s(),
         }
     }
@@ -194,6 +211,9 @@ pub struct ReceiveSpec {
     /// Without a session to resume: begin with this sequence, asking for what went by already; with whatever is heard
     /// first if `None`.
     pub from: Option<u64>,
+    /// Whose packets are taken from the lines, such as `10.0.0.1` or `10.1.0.0/16`. If empty, a line keeps to the first source
+    /// that sends on it until that one falls silent.
+    pub sources: Vec<Network>,
     /// Bytes of each socket's receive buffer; up to 1 GiB; 4 MiB by default. The kernel's own limit is `net.core.rmem_max`.
     pub buffer_bytes: usize,
 }
@@ -208,6 +228,7 @@ impl Default for ReceiveSpec {
             give_up_ms: 5_000,
             hold_us: 50,
             from: None,
+            sources: Vec::new(),
             buffer_bytes: 4 << 20,
         }
     }

@@ -260,6 +260,8 @@ pub struct LeaseStatus {
     pub over_rate: u64,
     /// Damaged control datagrams.
     pub malformed: u64,
+    /// Leases that went over to another address of the same receiver.
+    pub replaced: u64,
 }
 
 impl RepairCounters {
@@ -290,6 +292,7 @@ impl RepairCounters {
             not_allowed: leases.not_allowed,
             over_rate: leases.over_rate,
             malformed: leases.malformed,
+            replaced: leases.replaced,
         };
     }
 }

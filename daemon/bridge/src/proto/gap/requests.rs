@@ -111,6 +111,11 @@ impl Gaps {
         pending
     }
 
+    /// Whether a server has left requests unanswered for so long that it counts no more.
+    pub fn is_down(&self, server: usize) -> bool {
+        self.servers.get(server).is_some_and(|server| server.is_down)
+    }
+
     /// One bit for each server that is not down.
     pub(super) fn up_servers(&self) -> u8 {
         let is_up = |server: &usize| !self.servers[*server].is_down;
