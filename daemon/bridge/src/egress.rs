@@ -28,7 +28,7 @@ use super::socket::{self, Refusals, Tuning};
 use super::spec::{BridgeSpec, Direction, SendSpec, StartAt, WaitMode};
 use super::status::{Board, Life, RepairCounters, SendCounters};
 use super::thread::{Clock, Idle, spawn};
-use live::Live;
+use live::{CatchUp, Live};
 use outlet::{Line, Outlet};
 
 /// Bytes of the receive buffer of the socket that requests come to.
@@ -121,7 +121,8 @@ impl Egress {
             let socket = socket::open_sender(line, send.ttl, send.loopback)?;
             // Only to groups: a host that refuses one datagram would fail the next one on a connected socket.
             let is_connected = line.group.ip().is_multicast() && socket.connect(line.group).is_ok();
-            lines.push(Line { from: local_address(&socket), socket, to: line.group, is_connected });
+            let from = local_address(&socket);
+            lines.push(Line { socket, from, to: line.group, is_connected, is_paused: false });
         }
         let start = match send.from {
             StartAt::Latest => Start::Latest,
@@ -157,11 +158,12 @@ impl Egress {
         let leases = match repair {
             Some((repair, socket)) => {
                 egress.repair_address = v4(socket.local_addr().ok());
-                let live = socket.try_clone().map_err(BridgeError::Start)?;
+                let live = socket::open_beside(&socket)?;
                 let server =
                     Repair::new(repair, spec.payload_bytes, socket, channel.clone(), clock, shared.clone())?;
                 egress.threads.push(spawn("bridge-repair", None, move || server.run())?);
-                Some(Line { from: egress.repair_address, socket: live, to: repair.bind, is_connected: false })
+                let (from, to) = (egress.repair_address, repair.bind);
+                Some(Line { socket: live, from, to, is_connected: false, is_paused: false })
             }
             None => None,
         };
@@ -192,6 +194,7 @@ impl Egress {
             retry_ns: 0,
             looked_ns: 0,
             shown_ns: 0,
+            catch_up: CatchUp::from(clock.now_ns()),
             outlet,
         };
         Ok((egress, live))

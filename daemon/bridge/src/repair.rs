@@ -4,6 +4,7 @@
 //! holds is gone, and receivers are told so. Who may ask, and how much, is `proto::replay`'s and `proto::lease`'s affair.
 
 use shmcast::hosting::datagrams::{self, Datagram, Inbox};
+use shmcast::hosting::fault;
 use shmcast::{Event, LocateError, Preparation, RecvError, Start, Subscriber, SubscriberBuilder, Wait};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
@@ -127,6 +128,8 @@ impl Repair {
             lease_ns,
             cookie_ns: lease_ns.saturating_mul(2),
             max_leases: spec.max_leases,
+            max_proved: spec.max_proved,
+            leases_per_source: spec.leases_per_source,
             ..LeaseConfig::default()
         };
         let mut random = [0; 24];
@@ -155,13 +158,21 @@ impl Repair {
     }
 
     pub(super) fn run(mut self) {
-        while !self.shared.stop.load(Ordering::Relaxed) {
+        while !self.is_over() {
             self.follow();
             self.measure();
             // An ICMP error is about an earlier reply, and says nothing that matters here.
             while self.inbox.receive(&self.socket).is_ok_and(|received| received > 0) {
                 self.answer_all();
                 self.measure();
+                // However many questions come, the session may be another, or over.
+                if fault!("repairs_look_at_nothing_else") {
+                    continue;
+                }
+                self.follow();
+                if self.is_over() {
+                    break;
+                }
             }
             self.leases.expire(self.clock.now_ns());
             self.show_leases();
@@ -169,6 +180,10 @@ impl Repair {
             wait_for_any([self.socket.as_fd()].into_iter(), LOOK_UP);
         }
         self.show();
+    }
+
+    fn is_over(&self) -> bool {
+        self.shared.stop.load(Ordering::Relaxed)
     }
 
     /// Attaches to the channel that the sending thread has found.

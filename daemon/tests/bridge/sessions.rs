@@ -146,3 +146,57 @@ fn a_second_hop_keeps_sessions_and_sequences() {
     // What was before anybody listened nobody was asked for.
     assert_eq!(news, [format!("session {session}"), "Gap { from: 1, to: 2 }".to_owned()]);
 }
+
+/// The publisher comes back at once and at full speed, while the other host makes as much memory as its channel has.
+#[test]
+fn a_next_session_loses_nothing_while_its_memory_is_made() {
+    let _turn = turn();
+    let (a, b, line) = (tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap(), line());
+    let mut first = publisher(a.path());
+    let receive = ReceiveSpec { from: Some(1), ..ReceiveSpec::default() };
+    let spec = BridgeSpec { receive: Some(receive), lines: vec![line.clone()], ..BridgeSpec::new("t") };
+    let channel = Publisher::builder("t").dir(b.path()).capacity(256 << 20).max_message(1_000);
+    let ingress = Ingress::start(&spec, channel, IngressOptions::default()).unwrap();
+    let egress = sending(a.path(), &line);
+    first.publish(b"the first session").unwrap();
+    wait_for("the first session", || (ingress.counters().messages_published == 1).then_some(()));
+    drop(first);
+    let mut second = Publisher::builder("t").dir(a.path()).anew().open().unwrap();
+    let (started, messages) = (Instant::now(), 60_000);
+    for n in 0..messages {
+        let due = Duration::from_micros(n * 1_000 / 30);
+        std::thread::sleep(due.saturating_sub(started.elapsed()));
+        second.publish(&n.to_le_bytes()).unwrap();
+    }
+    wait_for("all messages", || {
+        let counters = ingress.counters();
+        (counters.messages_published + counters.messages_missing == 1 + messages).then_some(())
+    });
+    let counters = ingress.counters();
+    eprintln!("{} lost, {} dropped by the kernel", counters.messages_missing, counters.lines[0].kernel_drops);
+    assert_eq!((counters.messages_missing, counters.sessions), (0, 2));
+    assert_eq!(egress.counters().messages_missed, 0);
+}
+
+/// As when the host of the publisher dies: nobody says that the first session is over.
+#[test]
+fn a_next_session_is_followed_though_the_last_one_never_ended() {
+    let _turn = turn();
+    let (dirs, line) = ([(); 3].map(|()| tempfile::tempdir().unwrap()), line());
+    let ingress = receiving(dirs[2].path(), &line);
+    let mut sessions = Vec::new();
+    for dir in &dirs[..2] {
+        let mut publisher = publisher(dir.path());
+        let egress = sending(dir.path(), &line);
+        let session = egress.life().session().unwrap();
+        publisher.publish_batch(["1", "2", "3"]).unwrap();
+        wait_for("the session", || (ingress.life().session() == Some(session)).then_some(()));
+        let all = 3 * (sessions.len() as u64 + 1);
+        wait_for("its messages", || (ingress.counters().messages_published == all).then_some(()));
+        sessions.push(session);
+        egress.stop();
+        // The next one has another epoch.
+        std::thread::sleep(Duration::from_millis(600));
+    }
+    assert_eq!((ingress.counters().messages_missing, ingress.counters().sessions), (0, 2));
+}

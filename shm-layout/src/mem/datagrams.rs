@@ -260,8 +260,8 @@ pub struct Sent {
 }
 
 /// Sends datagrams to one address, or if that is `None` to the one that the socket is connected to, in their order. A datagram
-/// that the kernel refuses is skipped and counted. On a blocking socket this waits while its send buffer is full. One system
-/// call for [`BATCH`] datagrams, no allocation.
+/// that the kernel refuses is skipped and counted. On a blocking socket this waits while its send buffer is full, if it has a
+/// timeout (`SO_SNDTIMEO`) no longer than that; what finds no room in time is refused with all that follows. One system call for [`BATCH`] datagrams, no allocation.
 pub fn send<'a>(
     socket: impl AsFd,
     to: impl Into<Option<SocketAddrV4>>,
@@ -327,6 +327,12 @@ pub fn send<'a>(
                     total.sent += sent as u64;
                 }
                 Err(Errno::EINTR) => {}
+                // No room, and none came in time: there is none for the others either.
+                Err(Errno::EAGAIN) => {
+                    total.refused += (filled - done + datagrams.count()) as u64;
+                    total.error = Some(Errno::EAGAIN);
+                    return total;
+                }
                 Err(e) => {
                     done += 1;
                     total.refused += 1;

@@ -4,7 +4,6 @@ use super::super::counters::ReceiverCounters;
 use super::super::wire::{HEADER_BYTES, LENGTH_BYTES, MAX_MESSAGES};
 use super::super::MAX_SERVERS;
 use super::{Gaps, Hole, State};
-use shmcast::hosting::fault;
 
 /// The most requests unanswered at a time for what may not exist. What a server answers shows that it does.
 const CLAIMS: usize = 8;
@@ -129,13 +128,7 @@ impl Gaps {
         let holds = |server: &usize| hole.gone & (1 << server) == 0;
         let is_good = |server: &usize| holds(server) && !self.servers[*server].is_doubted();
         let is_there = |server: &usize| holds(server) && !self.servers[*server].is_down;
-        let has_room = |server: &usize| {
-            let limit = match fault!("one_limit_for_all_servers") && self.servers[*server].rtt_ns == 0 {
-                true => return pending.shown + pending.claims == 0,
-                false => self.servers[*server].limit(window),
-            };
-            pending.servers[*server] < limit
-        };
+        let has_room = |server: &usize| pending.servers[*server] < self.servers[*server].limit(window);
         let any = |is: &dyn Fn(&usize) -> bool| (0..servers).any(|server| is(&server));
         let (any_good, any_there) = (any(&is_good), any(&is_there));
         let may = |server: &usize| match (any_good, any_there) {
