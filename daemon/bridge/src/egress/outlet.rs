@@ -244,7 +244,7 @@ mod tests {
         });
         let counters = hear.recv_timeout(Duration::from_secs(20)).expect("it waits for ever");
         assert_eq!((counters.pauses, counters.datagrams_sent + counters.datagrams_refused), (1, 4_000));
-        assert!(counters.datagrams_sent >= 2_000 && counters.datagrams_refused > 1_900, "{counters:?}");
+        assert!(counters.datagrams_sent >= 2_000 && counters.datagrams_refused > 1_000, "{counters:?}");
         let after = hear.recv_timeout(Duration::from_secs(20)).expect("it waits for ever");
         assert!(after.datagrams_sent > counters.datagrams_sent + 100, "what has room again is used again");
     }

@@ -152,8 +152,8 @@ fn run(config: ReceiverConfig, script: &[Step]) {
         }
         receiver.handle_timeout(now_ns, &mut sink);
         let limit = config.gaps.max_requests.max(1);
-        // Beside those, servers that are down are asked for something now and then.
-        let limit_of_asks = 2 * limit + config.gaps.servers;
+        // As many for claims; and beside each, at the end of all time, a server that is doubted.
+        let limit_of_asks = 4 * limit;
         let asks: Vec<_> =
             std::iter::from_fn(|| receiver.poll_request(now_ns)).take(limit_of_asks + 1).collect();
         assert!(asks.len() <= limit_of_asks, "more requests than the window");
