@@ -8,13 +8,15 @@
 use shmcast::hosting::{datagrams, session_identity, session_words};
 use shmcast::{ChannelError, Start, State, Subscriber, SubscriberBuilder, Wait};
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use zerocopy::FromZeros;
 
 mod live;
 mod outlet;
+mod state;
 
 use super::BridgeError;
 use super::origins::Origins;
@@ -30,6 +32,7 @@ use super::status::{Board, Life, RepairCounters, SendCounters};
 use super::thread::{Clock, Idle, spawn};
 use live::{CatchUp, Live};
 use outlet::{Line, Outlet};
+use state::{Progress, StateFile};
 
 /// Bytes of the receive buffer of the socket that requests come to.
 const REPAIR_BUFFER_BYTES: usize = 1 << 20;
@@ -64,12 +67,54 @@ pub(super) struct Shared {
     pub(super) next: AtomicU64,
     /// How often the bridge has attached to the channel.
     pub(super) attached: AtomicU64,
+    /// Where it is noted how far the bridge is, and what is noted.
+    state: Mutex<Option<(StateFile, Progress)>>,
+    state_errors: AtomicU64,
 }
+
+/// How often it is noted how far the bridge is.
+const NOTE_EVERY: Duration = Duration::from_millis(2);
 
 impl Shared {
     pub(super) fn session(&self) -> Session {
         let words = [0, 1].map(|half: usize| self.session[half].load(Ordering::Relaxed));
         Session::from_bytes(session_identity(words))
+    }
+
+    /// Notes where a session begins, before its first packet.
+    fn note_begin(&self, ring: Option<[u64; 2]>, session: Session, next: u64) {
+        self.note(true, |progress| {
+            *progress = Progress { ring: ring.unwrap_or(progress.ring), session, next };
+            true
+        });
+    }
+
+    /// Notes how far the session is.
+    fn note_progress(&self) {
+        let (session, next) = (self.session(), self.next.load(Ordering::Acquire));
+        self.note(false, |progress| {
+            let is_news = progress.session == session && progress.next != next;
+            progress.next = if is_news { next } else { progress.next };
+            is_news
+        });
+    }
+
+    fn note(&self, sync: bool, change: impl FnOnce(&mut Progress) -> bool) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((file, progress)) = &mut *state
+            && change(progress)
+            && file.write(progress, sync).is_err()
+        {
+            self.state_errors.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn keep_noting(&self) {
+        while !self.stop.load(Ordering::Relaxed) {
+            std::thread::sleep(NOTE_EVERY);
+            self.note_progress();
+        }
+        self.note_progress();
     }
 
     fn set_session(&self, session: Session) {
@@ -124,13 +169,23 @@ impl Egress {
             let from = local_address(&socket);
             lines.push(Line { socket, from, to: line.group, is_connected, is_paused: false });
         }
-        let start = match send.from {
-            StartAt::Latest => Start::Latest,
-            StartAt::Oldest => Start::Oldest,
+        let state = match &send.state {
+            Some(path) => Some(
+                StateFile::open(path).map_err(|source| BridgeError::State { path: path.clone(), source })?,
+            ),
+            None => None,
         };
-        let (subscriber, parks) = attach(&channel.clone().start(start), spec.wait)?;
+        let (state, said) = state.map_or((None, None), |(file, said)| (Some(file), said));
+        let (subscriber, parks, resumed) = attach_where_it_was(spec, send, &channel, said)?;
         check_sizes(spec, &subscriber)?;
-        let session = session_of(spec, &subscriber, &options.origins, 0)?;
+        let session =
+            match resumed.filter(|_| subscriber.remote_session().is_none() || spec.session.is_some()) {
+                Some(resumed) => {
+                    options.origins.add(resumed.session);
+                    resumed.session
+                }
+                None => session_of(spec, &subscriber, &options.origins, later_epoch(spec, said))?,
+            };
         // After the channel, which may have to be waited for: requests that nobody answers should not wait here, to be
         // answered when they have been given up and made again.
         let repair = match &send.repair {
@@ -151,8 +206,13 @@ impl Egress {
             session: Default::default(),
             next: AtomicU64::new(subscriber.next_sequence()),
             attached: AtomicU64::new(1),
+            state: Mutex::new(state.map(|file| {
+                (file, Progress { ring: subscriber.header().uuid, session, next: subscriber.next_sequence() })
+            })),
+            state_errors: AtomicU64::new(0),
         });
         shared.set_session(session);
+        shared.note_begin(None, session, subscriber.next_sequence());
         let clock = Clock::start();
         let mut egress = Egress { shared: shared.clone(), threads: Vec::new(), repair_address: None };
         let leases = match repair {
@@ -167,6 +227,12 @@ impl Egress {
             }
             None => None,
         };
+        if send.state.is_some() {
+            let shared = shared.clone();
+            egress
+                .threads
+                .push(spawn(&format!("note-{}", spec.title()), None, move || shared.keep_noting())?);
+        }
         let config = sender_config(spec, send);
         let mut outlet = Outlet {
             sender: Sender::new(config, session, subscriber.next_sequence(), clock.now_ns()),
@@ -300,6 +366,42 @@ fn attach(channel: &SubscriberBuilder, wait: WaitMode) -> Result<(Subscriber, bo
         }
     }
     Ok((channel.clone().open()?, false))
+}
+
+/// Attaches where an earlier bridge left off, if it sent this very ring, or this session that came from elsewhere; else where the
+/// spec says. What is gone by now is lost, and counted.
+fn attach_where_it_was(
+    spec: &BridgeSpec,
+    send: &SendSpec,
+    channel: &SubscriberBuilder,
+    said: Option<Progress>,
+) -> Result<(Subscriber, bool, Option<Progress>), BridgeError> {
+    if let Some(said) = said {
+        let (latest, _) = attach(&channel.clone().start(Start::Latest), spec.wait)?;
+        let is_same = said.ring == latest.header().uuid
+            || latest.remote_session().map(Session::from_bytes) == Some(said.session);
+        let is_ours = spec.session.is_none() || said.session.tag() == tag_bytes(spec);
+        if is_same && is_ours && said.next <= latest.next_sequence() {
+            let (subscriber, parks) = attach(&channel.clone().start(Start::Sequence(said.next)), spec.wait)?;
+            return Ok((subscriber, parks, Some(said)));
+        }
+    }
+    let start = match send.from {
+        StartAt::Latest => Start::Latest,
+        StartAt::Oldest => Start::Oldest,
+    };
+    let (subscriber, parks) = attach(&channel.clone().start(start), spec.wait)?;
+    Ok((subscriber, parks, None))
+}
+
+/// The least epoch that a session of ours may have which follows the one of the state file.
+fn later_epoch(spec: &BridgeSpec, said: Option<Progress>) -> u64 {
+    let ours = said.filter(|said| said.session.tag() == tag_bytes(spec));
+    ours.and_then(|said| said.session.epoch()).map_or(0, |epoch| epoch + 1)
+}
+
+fn tag_bytes(spec: &BridgeSpec) -> [u8; 4] {
+    Session::of_channel(&spec.tag(), 0).map_or([0; 4], |session| session.tag())
 }
 
 fn check_sizes(spec: &BridgeSpec, subscriber: &Subscriber) -> Result<(), BridgeError> {

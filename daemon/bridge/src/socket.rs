@@ -177,7 +177,8 @@ pub fn open_beside(server: &UdpSocket) -> Result<UdpSocket, SocketError> {
     }
     let (server, socket) = (Socket::from(server), new_socket(address)?);
     // For this moment only: else any program could take the port, and the requests.
-    let share = |are_shared| server.set_reuse_address(are_shared).and_then(|()| socket.set_reuse_address(are_shared));
+    let share =
+        |are_shared| server.set_reuse_address(are_shared).and_then(|()| socket.set_reuse_address(are_shared));
     share(true).map_err(os("share", address))?;
     let bound = bind(&socket, address);
     share(false).map_err(os("share", address))?;

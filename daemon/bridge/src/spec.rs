@@ -5,6 +5,7 @@
 
 use serde::de::{self, Deserialize, Deserializer};
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::proto::control::CONTROL_MAX_BYTES;
@@ -98,6 +99,10 @@ pub struct SendSpec {
     /// With which message to begin; `latest` by default. What was published while no bridge ran is then a gap that
     /// receivers ask for.
     pub from: StartAt,
+    /// File in which the bridge notes which session it sends and how far it is. One that is started again goes on from there,
+    /// if the ring is still the same, and a channel that was made anew gets a later epoch than any before, wherever the clock is.
+    /// None if `None`.
+    pub state: Option<PathBuf>,
     /// How long the end of the session is repeated and repairs are served after the channel is closed, in milliseconds;
     /// 10 000 by default.
     pub linger_ms: u64,
@@ -107,7 +112,8 @@ pub struct SendSpec {
 
 impl Default for SendSpec {
     fn default() -> SendSpec {
-        SendSpec { ttl: 1, loopback: false, from: StartAt::Latest, linger_ms: 10_000, repair: None }
+        let from = StartAt::Latest;
+        SendSpec { ttl: 1, loopback: false, from, state: None, linger_ms: 10_000, repair: None }
     }
 }
 

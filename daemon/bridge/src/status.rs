@@ -178,6 +178,8 @@ pub struct SendCounters {
     pub sessions: u64,
     /// Times that a line took nothing for a while, as its buffer was full; what it was to carry then was refused.
     pub pauses: u64,
+    /// Times that the state file could not be written.
+    pub state_errors: u64,
 }
 
 impl SendCounters {
@@ -338,7 +340,7 @@ mod tests {
         assert_eq!(board.read(), SendCounters::new_zeroed());
         let words: Vec<u64> = (1..=board.words.len() as u64).collect();
         let counters = SendCounters::read_from_bytes(words.as_bytes()).unwrap();
-        assert_eq!((counters.next_sequence, counters.pauses), (1, words.len() as u64));
+        assert_eq!((counters.next_sequence, counters.state_errors), (1, words.len() as u64));
         board.show(&counters);
         assert_eq!(board.read(), counters);
     }

@@ -34,7 +34,7 @@ type Repairs = Figure<RepairCounters>;
 type Receives = Figure<ReceiveCounters>;
 
 fn senders(text: &mut Text, bridges: &[BridgeFigures]) {
-    let families: [(&str, &str, Sends); 10] = [
+    let families: [(&str, &str, Sends); 11] = [
         ("sent_messages_total", "Messages sent, each once however many lines there are.", |c| c.messages),
         ("sent_packets_total", "Packets with messages sent, each once.", |c| c.packets),
         ("sent_bytes_total", "Bytes of those packets.", |c| c.bytes),
@@ -48,7 +48,10 @@ fn senders(text: &mut Text, bridges: &[BridgeFigures]) {
             c.messages_missed
         }),
         ("too_long_messages_total", "Messages too long for a packet.", |c| c.messages_too_long),
-        ("line_pauses_total", "Times that a line took nothing for a while, its buffer being full.", |c| c.pauses),
+        ("line_pauses_total", "Times that a line took nothing for a while, its buffer being full.", |c| {
+            c.pauses
+        }),
+        ("state_errors_total", "Times that the state file could not be written.", |c| c.state_errors),
     ];
     let of = |bridge: &BridgeFigures| match &bridge.counted {
         Some(Counted::Send(counters, _)) => Some(**counters),

@@ -186,7 +186,9 @@ impl Live {
         let session = session_of(&self.spec, &subscriber, &self.origins, least_epoch);
         let session = session.map_err(|e| e.to_string())?;
         self.outlet.shared.attached.fetch_add(1, Ordering::Release);
-        self.outlet.begin(session, subscriber.next_sequence());
+        let next = subscriber.next_sequence();
+        self.outlet.shared.note_begin(Some(subscriber.header().uuid), session, next);
+        self.outlet.begin(session, next);
         (self.subscriber, self.parks) = (Some(subscriber), parks);
         self.catch_up = CatchUp::from(now_ns);
         Ok(true)

@@ -161,6 +161,7 @@ impl Outlet {
         self.is_over = false;
         self.shared.set_session(session);
         self.shared.next.store(next, Ordering::Release);
+        self.shared.note_begin(None, session, next);
         self.shared.life.enter(Phase::Running);
     }
 
@@ -176,6 +177,7 @@ impl Outlet {
     pub(super) fn show(&mut self) {
         self.counters.set_sender(&self.earlier, self.sender.counters());
         self.counters.next_sequence = self.sender.next();
+        self.counters.state_errors = self.shared.state_errors.load(Ordering::Relaxed);
         self.shared.counters.show(&self.counters);
     }
 }
@@ -224,7 +226,8 @@ mod tests {
     #[test]
     fn a_paused_line_is_waited_for_once_and_another_goes_on() {
         let (paused, drain) = UnixDatagram::pair().unwrap();
-        let (sends, hears) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+        let (sends, hears) =
+            (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
         sends.connect(hears.local_addr().unwrap()).unwrap();
         let mut lines = [line(UdpSocket::from(OwnedFd::from(paused))), line(sends)];
         let (tell, hear) = channel();

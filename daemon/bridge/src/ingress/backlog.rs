@@ -105,7 +105,8 @@ mod tests {
     fn what_waits_comes_out_as_it_went_in() {
         let session = Session::of_channel("TEST", 3).unwrap();
         let data = vec![7; 60_000];
-        let message = |sequence: u64| Delivery::Message { sequence, data: &data[..sequence as usize * 97 % 60_000] };
+        let message =
+            |sequence: u64| Delivery::Message { sequence, data: &data[..sequence as usize * 97 % 60_000] };
         let all = || {
             let start = Delivery::NewSession { session, next: 1, previous: None };
             let end = [Delivery::Gap { from: 500, to: 900 }, Delivery::End { session, next: 900 }];

@@ -346,7 +346,8 @@ impl Receiving {
         let counters = &mut self.inlet.counters;
         counters.set(&self.receiver, self.servers.len());
         counters.leases_held = held as u64;
-        counters.leases_full = self.ports.iter().flat_map(|port| &port.leases).map(LeaseClient::times_full).sum();
+        counters.leases_full =
+            self.ports.iter().flat_map(|port| &port.leases).map(LeaseClient::times_full).sum();
         counters.next_sequence =
             self.inlet.publisher.as_ref().map_or(counters.next_sequence, Publisher::next_sequence);
         self.shared.counters.show(counters);
@@ -381,7 +382,8 @@ fn handle_control(
                 .handle_gone(now_ns, server, (session, first, oldest), &mut |delivery| inlet.take(delivery));
         }
         (Ok(Control::Held { session, first, next, .. }), _) => {
-            receiver.handle_held(now_ns, server, (session, first, next), &mut |delivery| inlet.take(delivery));
+            receiver
+                .handle_held(now_ns, server, (session, first, next), &mut |delivery| inlet.take(delivery));
         }
         (Ok(Control::Later { session, first }), _) => receiver.handle_later(now_ns, server, (session, first)),
         (Ok(control), Some(lease)) => {

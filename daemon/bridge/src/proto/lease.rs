@@ -203,11 +203,13 @@ impl LeaseServer {
     /// comes from the same address; from another only if nobody renews it, so that nobody throws others out.
     fn replace_own(&mut self, now_ns: u64, from: SocketAddr, lease: &Lease) -> bool {
         let is_own = |(address, other): &(&SocketAddr, &Lease)| {
-            let is_same = other.receiver.is_some() && (other.receiver, other.live) == (lease.receiver, lease.live);
+            let is_same =
+                other.receiver.is_some() && (other.receiver, other.live) == (lease.receiver, lease.live);
             is_same && (address.ip() == from.ip() || other.is_overdue(now_ns))
         };
         let own = self.leases.iter().find(is_own).map(|(address, _)| *address);
-        let is_replaced = own.filter(|_| !fault!("leases_know_no_receiver")).and_then(|own| self.leases.remove(&own));
+        let is_replaced =
+            own.filter(|_| !fault!("leases_know_no_receiver")).and_then(|own| self.leases.remove(&own));
         self.counters.replaced += u64::from(is_replaced.is_some());
         is_replaced.is_some()
     }

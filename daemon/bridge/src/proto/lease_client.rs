@@ -129,7 +129,8 @@ impl LeaseClient {
                     LeaseState::Gone => {}
                 }
             }
-            Control::Granted { nonce, cookie, lease_ms } | Control::Joined { nonce, cookie, lease_ms, .. }
+            Control::Granted { nonce, cookie, lease_ms }
+            | Control::Joined { nonce, cookie, lease_ms, .. }
                 if nonce == self.nonce =>
             {
                 self.is_old = matches!(control, Control::Granted { .. });

@@ -193,12 +193,7 @@ impl Replay {
         reply
     }
 
-    fn admit(
-        &self,
-        from: SocketAddr,
-        datagram: &[u8],
-        session: Session,
-    ) -> Result<Request, Refusal> {
+    fn admit(&self, from: SocketAddr, datagram: &[u8], session: Session) -> Result<Request, Refusal> {
         if !self.config.allow.allows(from.ip()) {
             return Err(Refusal::NotAllowed);
         }

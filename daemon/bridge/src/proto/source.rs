@@ -136,7 +136,8 @@ mod tests {
 
     #[test]
     fn a_list_keeps_out_who_is_not_on_it_and_locks_nobody_out_who_is() {
-        let mut lock = SourceLock::new(AllowList::new(vec!["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()]));
+        let mut lock =
+            SourceLock::new(AllowList::new(vec!["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()]));
         for sequence in 1..100 {
             assert!(lock.admits(0, ip(1 + sequence as u8 % 2), Some(&head(sequence)), sequence));
             assert!(!lock.admits(10 * OPEN_NS, ip(3), Some(&head(sequence)), sequence));

@@ -199,7 +199,8 @@ impl ReceiveCounters {
             own.messages_duplicate = line.messages_duplicate;
         }
         self.recovered_by_servers = 0;
-        for (index, (own, server)) in self.servers.iter_mut().zip(&counters.servers).take(servers).enumerate() {
+        for (index, (own, server)) in self.servers.iter_mut().zip(&counters.servers).take(servers).enumerate()
+        {
             self.recovered_by_servers += server.messages_recovered;
             *own = ServerStatus {
                 requests: server.requests,

@@ -63,7 +63,8 @@ impl Gaps {
 
     /// A feed that outruns the store makes one growing hole, not one for each packet.
     fn join_with_last(&mut self, at: usize) -> bool {
-        let (Some(&last), hole) = (at.checked_sub(1).and_then(|at| self.holes.get(at)), self.holes[at]) else {
+        let (Some(&last), hole) = (at.checked_sub(1).and_then(|at| self.holes.get(at)), self.holes[at])
+        else {
             return false;
         };
         let joins = last.end == hole.first && last.is_fresh() && hole.is_fresh();

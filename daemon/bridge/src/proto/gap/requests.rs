@@ -1,8 +1,8 @@
 //! From holes to requests: which server, which part, how many at a time.
 
+use super::super::MAX_SERVERS;
 use super::super::counters::ReceiverCounters;
 use super::super::wire::{HEADER_BYTES, LENGTH_BYTES, MAX_MESSAGES};
-use super::super::MAX_SERVERS;
 use super::{Gaps, Hole, State};
 
 /// The most requests unanswered at a time for what may not exist. What a server answers shows that it does.

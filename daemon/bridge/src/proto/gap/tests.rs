@@ -69,7 +69,10 @@ fn wait_doubles_and_servers_take_turns() {
         waits_us.push((gaps.next_deadline().unwrap() - now_ns) / US);
     }
     assert_eq!(servers[..7], [0, 1, 2, 0, 1, 2, 0]);
-    assert!((0..3).all(|server| servers.iter().filter(|&&asked| asked == server).count() >= 4), "{servers:?}");
+    assert!(
+        (0..3).all(|server| servers.iter().filter(|&&asked| asked == server).count() >= 4),
+        "{servers:?}"
+    );
     assert_eq!(waits_us[..4], [200, 400, 800, 1_600]);
     assert_eq!(waits_us[11], 50_000, "doubling ends at 50 ms");
     assert_eq!(counters.requests_repeated, 11);

@@ -161,13 +161,17 @@ fn a_client_falls_back_to_what_an_older_server_knows() {
         let size = client.poll_transmit(now_ns, &mut question).unwrap();
         if matches!(Control::parse(&question[..size]), Ok(Control::Join { .. })) {
             joins += 1;
-        } else if let Some(size) = own.handle_datagram(now_ns, address(1, 9), &question[..size], &mut answer) {
+        } else if let Some(size) = own.handle_datagram(now_ns, address(1, 9), &question[..size], &mut answer)
+        {
             client.handle_control(now_ns, &Control::parse(&answer[..size]).unwrap());
         }
     }
     assert_eq!(joins, 2);
     let size = client.poll_transmit(client.next_deadline().unwrap(), &mut question).unwrap();
-    assert!(matches!(Control::parse(&question[..size]), Ok(Control::Subscribe { .. })), "it is known to be older");
+    assert!(
+        matches!(Control::parse(&question[..size]), Ok(Control::Subscribe { .. })),
+        "it is known to be older"
+    );
     let mut newer = LeaseClient::new(0, true, 0, 5).with_receiver(77);
     assert_eq!(talk(&mut newer, &mut own, now_ns), 2);
     assert_eq!(own.leases[&address(1, 9)].receiver, Some(77));

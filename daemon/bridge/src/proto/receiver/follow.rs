@@ -102,13 +102,21 @@ impl Rivals {
                 self.0.swap_remove(least.unwrap_or(0));
             }
             let kept = Vec::new();
-            self.0.push(Rival { session, packets: 0, since_ns: now_ns, heard_ns: now_ns, kept, kept_bytes: 0 });
+            self.0.push(Rival {
+                session,
+                packets: 0,
+                since_ns: now_ns,
+                heard_ns: now_ns,
+                kept,
+                kept_bytes: 0,
+            });
             self.0.len() - 1
         });
         let rival = &mut self.0[at];
         rival.packets = rival.packets.saturating_add(1);
         rival.heard_ns = now_ns;
-        let (is_over, is_due) = (rival.packets >= WITNESSES, now_ns.saturating_sub(rival.since_ns) >= least_ns);
+        let (is_over, is_due) =
+            (rival.packets >= WITNESSES, now_ns.saturating_sub(rival.since_ns) >= least_ns);
         if is_over && is_due {
             return Some(self.0.swap_remove(at).kept);
         }

@@ -304,7 +304,11 @@ fn a_dead_second_server_costs_no_round_trip() {
             totals.recovery
         });
         let p99 = |recovery: &Histogram| recovery.quantile_ns(0.99) as f64 / (2 * one_way_ns) as f64;
-        println!("loss {loss}: p99 {:.2} round trips, {:.2} with a dead server", p99(&alone), p99(&with_dead));
+        println!(
+            "loss {loss}: p99 {:.2} round trips, {:.2} with a dead server",
+            p99(&alone),
+            p99(&with_dead)
+        );
         // At 1 % the quantile lies between a first answer and a second, which are two apart.
         assert!(p99(&with_dead) <= p99(&alone) + if loss < 0.05 { 2.0 } else { 1.0 });
     }
