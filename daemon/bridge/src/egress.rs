@@ -5,7 +5,7 @@
 //! live traffic goes first. The publisher never waits for either: a bridge that is overtaken counts what it missed, and
 //! receivers get an exact gap. After the start the loop makes no system call but those that send, sleep or yield.
 
-use shmcast::hosting::{datagrams, session_identity, session_words};
+use shmcast::hosting::{datagrams, fault, session_identity, session_words};
 use shmcast::{ChannelError, Start, State, Subscriber, SubscriberBuilder, Wait};
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -181,7 +181,7 @@ impl Egress {
         let session =
             match resumed.filter(|_| subscriber.remote_session().is_none() || spec.session.is_some()) {
                 Some(resumed) => {
-                    options.origins.add(resumed.session);
+                    options.origins.add(resumed.session, subscriber.header().uuid);
                     resumed.session
                 }
                 None => session_of(spec, &subscriber, &options.origins, later_epoch(spec, said))?,
@@ -426,11 +426,17 @@ fn session_of(
     match subscriber.remote_session() {
         Some(session) if spec.session.is_none() => Ok(Session::from_bytes(session)),
         _ => {
-            let made_ns = subscriber.header().created_ns;
+            let (made_ns, ring) = (subscriber.header().created_ns, subscriber.header().uuid);
             let epoch = made_ns.saturating_sub(EPOCH_ZERO_NS) / EPOCH_STEP_NS;
-            let epoch = epoch.max(least_epoch).min(EPOCH_LIMIT - 1);
-            let session = Session::of_channel(&spec.tag(), epoch)?;
-            origins.add(session);
+            let session = match origins.of_ring(tag_bytes(spec), ring) {
+                Ok(session) if session.epoch() >= Some(least_epoch) => session,
+                known => {
+                    let later = known.err().filter(|_| !fault!("half_a_second_is_one_session")).unwrap_or(0);
+                    let epoch = epoch.max(least_epoch).max(later).min(EPOCH_LIMIT - 1);
+                    Session::of_channel(&spec.tag(), epoch)?
+                }
+            };
+            origins.add(session, ring);
             Ok(session)
         }
     }

@@ -168,7 +168,7 @@ fn a_dead_server_costs_one_wait_at_a_time_and_soon_none() {
         gaps.handle_timeout(now_ns, &mut counters);
         for (server, first, count) in asks(&mut gaps, now_ns, &mut counters) {
             // Of requests to the server that is there one in eight is lost.
-            if server == 0 && first % 8 != 3 || server == 0 && counters.requests_repeated % 2 == 1 {
+            if server == 0 && (first % 8 != 3 || counters.requests_repeated % 2 == 1) {
                 answers.push_back((now_ns + 100 * US, first, count));
             }
             asked_late += u64::from(server == 1 && now_ns > 500 * MILLISECOND_NS);
