@@ -41,7 +41,9 @@ impl Origins {
         let of_tag = || sessions.iter().filter(|(session, _)| session.tag() == tag);
         match of_tag().rfind(|(_, known)| *known == ring) {
             Some((session, _)) => Ok(*session),
-            None => Err(of_tag().filter_map(|(session, _)| session.epoch()).max().map_or(0, |epoch| epoch + 1)),
+            None => {
+                Err(of_tag().filter_map(|(session, _)| session.epoch()).max().map_or(0, |epoch| epoch + 1))
+            }
         }
     }
 

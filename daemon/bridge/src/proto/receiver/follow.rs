@@ -3,7 +3,7 @@
 //! | the followed session | another one that is heard | is followed |
 //! |---|---|---|
 //! | there is none yet | any that fits | at its first packet |
-//! | alive | the same channel's, of a higher epoch | after three packets over 10 ms |
+//! | alive | the same channel's, of a higher epoch | after three packets over 10 ms, within a second |
 //! | alive | any other | not: dropped and counted |
 //! | silent, or ended | any that fits | after three packets |
 //!
@@ -23,6 +23,8 @@ pub const DEFAULT_SILENCE_NS: u64 = 3 * SECOND_NS;
 const WITNESSES: u32 = 3;
 /// See [`WITNESSES`].
 const WITNESSED_NS: u64 = 10 * MILLISECOND_NS;
+/// The packets that a session is followed for while the followed one is alive come within this time.
+const WITNESSES_WITHIN_NS: u64 = SECOND_NS;
 /// A rival that is silent for this long is forgotten: heartbeats come each second.
 const FORGOTTEN_NS: u64 = 3 * SECOND_NS / 2;
 /// How many rivals are remembered at a time.
@@ -113,6 +115,11 @@ impl Rivals {
             self.0.len() - 1
         });
         let rival = &mut self.0[at];
+        if least_ns > 0 && now_ns.saturating_sub(rival.since_ns) > WITNESSES_WITHIN_NS {
+            // One that only says now and then that it is there is no reason to leave one that is alive.
+            (rival.packets, rival.since_ns, rival.kept_bytes) = (0, now_ns, 0);
+            rival.kept.clear();
+        }
         rival.packets = rival.packets.saturating_add(1);
         rival.heard_ns = now_ns;
         let (is_over, is_due) =

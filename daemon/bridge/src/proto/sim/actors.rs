@@ -200,7 +200,7 @@ impl World {
             self.at(wakes_ns, Event::PeerWakes { peer: at });
         }
         for (server, request) in asks {
-            self.last_request = Request::parse(&request).ok().map(|request| (server, request));
+            self.last_request = Request::parse(&request).ok().map(|request| (server, request, now_ns));
             let life = self.peers[at].life;
             let arrivals = self.peers[at].requests[server].send(&mut self.rng, now_ns, &request);
             for (n, arrival) in arrivals.into_iter().enumerate() {

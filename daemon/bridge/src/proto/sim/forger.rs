@@ -10,13 +10,27 @@ use super::world::{Event, World};
 
 /// The pause between two forgeries: each is to be got over before the next.
 const PAUSE_NS: u64 = 40 * MILLISECOND_NS;
+/// How old a request may be that he answers.
+const FRESH_NS: u64 = 20 * MICROSECOND_NS;
 /// How many kinds there are.
 const KINDS: u64 = 10;
 
 impl World {
     pub(super) fn forge(&mut self, forged: u64) {
+        let is_late = self.published >= self.scenario.messages * 9 / 10;
+        let is_answer = forged % KINDS > 6;
+        let is_due = |&(_, _, at_ns): &(usize, Request, u64)| self.now_ns - at_ns < FRESH_NS;
+        // An answer is of use to him only before the true one is there.
+        if is_answer
+            && self.last_request.is_some()
+            && !self.last_request.as_ref().is_some_and(is_due)
+            && !is_late
+        {
+            return self.at(self.now_ns + FRESH_NS / 2, Event::Forge { forged });
+        }
+        self.totals.forged += 1;
         // At the end of the feed it is to be seen that all has been got over.
-        if self.published < self.scenario.messages * 9 / 10 {
+        if !is_late {
             let at_ns = self.now_ns + PAUSE_NS + self.rng.u64(0..PAUSE_NS);
             self.at(at_ns, Event::Forge { forged: forged + 1 });
         }
@@ -36,7 +50,7 @@ impl World {
             6 => (line, nonsense(session, next + (1 << self.rng.u32(17..62)))),
             kind => match self.last_request {
                 None => return,
-                Some((server, Request { session, first, .. })) => {
+                Some((server, Request { session, first, .. }, _)) => {
                     let control = match kind {
                         7 => Control::Gone { session, first, oldest: first + self.rng.u64(1..2_000) },
                         8 => Control::Later { session, first },

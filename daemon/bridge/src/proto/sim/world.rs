@@ -59,8 +59,8 @@ pub struct World {
     pub(super) published: u64,
     pub(super) servers: Vec<Replay>,
     pub(super) peers: Vec<Peer>,
-    /// The last that any receiver asked for, and whom.
-    pub(super) last_request: Option<(usize, Request)>,
+    /// The last that any receiver asked for, of whom, and when.
+    pub(super) last_request: Option<(usize, Request, u64)>,
     pub(super) totals: Totals,
 }
 
@@ -161,10 +161,7 @@ impl World {
         match self.slots.remove(&id).expect("scheduled once") {
             Event::Publish => self.publish(),
             Event::SenderWakes => self.run_sender(),
-            Event::Forge { forged } => {
-                self.totals.forged += 1;
-                self.forge(forged);
-            }
+            Event::Forge { forged } => self.forge(forged),
             Event::SenderReturns { fresh } => self.return_sender(fresh),
             Event::PeerWakes { peer } => {
                 if self.peers[peer].wakes_ns <= self.now_ns {
