@@ -219,8 +219,9 @@ impl Egress {
             Some((repair, socket)) => {
                 egress.repair_address = v4(socket.local_addr().ok());
                 let live = socket::open_beside(&socket)?;
+                let with = (clock, options.tap.as_ref());
                 let server =
-                    Repair::new(repair, spec.payload_bytes, socket, channel.clone(), clock, shared.clone())?;
+                    Repair::new(repair, spec.payload_bytes, socket, channel.clone(), with, shared.clone())?;
                 egress.threads.push(spawn("bridge-repair", None, move || server.run())?);
                 let (from, to) = (egress.repair_address, repair.bind);
                 Some(Line { socket: live, from, to, is_connected: false, is_paused: false })

@@ -12,7 +12,10 @@ const MAX_SESSIONS: usize = 4_096;
 
 /// Sessions that began on this host, each with the identity of its ring. Clones share one list.
 #[derive(Debug, Clone, Default)]
-pub struct Origins(Arc<Mutex<Vec<(Session, [u64; 2])>>>);
+pub struct Origins(Arc<Mutex<Vec<Origin>>>);
+
+/// A session, and the identity of its ring.
+type Origin = (Session, [u64; 2]);
 
 impl Origins {
     /// Notes that `session` began here, from `ring`.
@@ -47,7 +50,7 @@ impl Origins {
         }
     }
 
-    fn sessions(&self) -> MutexGuard<'_, Vec<(Session, [u64; 2])>> {
+    fn sessions(&self) -> MutexGuard<'_, Vec<Origin>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -16,6 +16,7 @@ use zerocopy::FromZeros;
 
 use super::BridgeError;
 use super::egress::Shared;
+use super::pcap::Tap;
 use super::proto::SECOND_NS;
 use super::proto::control::{CONTROL_MAX_BYTES, is_control};
 use super::proto::lease::{LeaseConfig, LeaseServer};
@@ -25,7 +26,7 @@ use super::proto::wire::Request;
 use super::socket::wait_for_any;
 use super::spec::RepairSpec;
 use super::status::RepairCounters;
-use super::thread::Clock;
+use super::thread::{Clock, wall_ns};
 
 /// Longest sleep: how late a stop and the end of a lease are noticed.
 const LOOK_UP: Duration = Duration::from_millis(20);
@@ -82,6 +83,8 @@ pub(super) struct Repair {
     reply: Vec<u8>,
     feed: FeedRate,
     clock: Clock,
+    /// Where every packet is copied to, and the address that they come to and from.
+    tap: Option<(Tap, SocketAddrV4)>,
     shared: Arc<Shared>,
 }
 
@@ -107,7 +110,7 @@ impl Repair {
         payload_bytes: usize,
         socket: UdpSocket,
         channel: SubscriberBuilder,
-        clock: Clock,
+        (clock, tap): (Clock, Option<&Tap>),
         shared: Arc<Shared>,
     ) -> Result<Self, BridgeError> {
         let rate = |per_second: u64| Rate { per_second, burst: per_second / BURST_SHARE };
@@ -153,6 +156,7 @@ impl Repair {
             reply: vec![0; payload_bytes],
             feed: FeedRate::default(),
             clock,
+            tap: tap.map(|tap| (tap.clone(), spec.bind)),
             shared,
         })
     }
@@ -204,11 +208,20 @@ impl Repair {
     }
 
     fn answer_all(&mut self) {
-        let Self { inbox, socket, replay, leases, ring, counters, last_drops, reply, clock, shared, .. } =
-            self;
+        let Self {
+            inbox, socket, replay, leases, ring, counters, last_drops, reply, clock, tap, shared, ..
+        } = self;
+        let tap = &*tap;
+        let record = |from: SocketAddrV4, to: SocketAddrV4, bytes: &[u8]| {
+            if let Some((tap, _)) = tap {
+                tap.record(wall_ns(), from.into(), to.into(), bytes);
+            }
+        };
+        let here = tap.as_ref().map_or(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0), |(_, here)| *here);
         let now_ns = clock.now_ns();
         for datagram in inbox.datagrams() {
             counters.datagrams += 1;
+            record(datagram.from, here, datagram.bytes);
             if let Some(drops) = datagram.dropped {
                 counters.kernel_drops += u64::from(drops.wrapping_sub(*last_drops));
                 *last_drops = drops;
@@ -216,12 +229,17 @@ impl Repair {
             let sent = if is_control(datagram.bytes) {
                 let mut out = [0; CONTROL_MAX_BYTES];
                 let size = leases.handle_datagram(now_ns, datagram.from.into(), datagram.bytes, &mut out);
-                size.map(|size| datagrams::send(&*socket, datagram.from, [&out[..size]]))
+                size.map(|size| {
+                    record(here, datagram.from, &out[..size]);
+                    datagrams::send(&*socket, datagram.from, [&out[..size]])
+                })
             } else {
                 let from = datagram.from.into();
                 let proved = (from, leases.is_proved(now_ns, from));
-                answer(now_ns, proved, &datagram, (replay, ring, shared), reply)
-                    .map(|size| datagrams::send(&*socket, datagram.from, [&reply[..size]]))
+                answer(now_ns, proved, &datagram, (replay, ring, shared), reply).map(|size| {
+                    record(here, datagram.from, &reply[..size]);
+                    datagrams::send(&*socket, datagram.from, [&reply[..size]])
+                })
             };
             counters.replies_refused += sent.map_or(0, |sent| sent.refused);
         }

@@ -83,7 +83,7 @@ pub enum WaitMode {
     /// Polls, and gives the core away when something was found, and after several polls that found nothing: readers may share
     /// the core.
     Yield,
-    /// Sleeps: next to no CPU, and tens of microseconds later.
+    /// Sleeps: next to no CPU, and tens of microseconds later, or more where the host's CPUs sleep deeply or are busy.
     #[default]
     Block,
 }
