@@ -19,6 +19,8 @@ const CONTRADICTIONS: u32 = 4;
 const REPEATED_NS: u64 = SECOND_NS;
 /// An end is believed when it is said again, by another line or this much later: copies of one packet come together.
 const END_AGAIN_NS: u64 = 100 * MICROSECOND_NS;
+/// However close together they are taken in, so many ends are no copies of one.
+const ENDS: u32 = 3;
 /// The feed may be further ahead than `max_jump` by what it brings in this time.
 const BELIEVED_NS: u64 = SECOND_NS / 4;
 
@@ -47,6 +49,7 @@ pub(super) struct End {
     pub(super) sequence: u64,
     since_ns: u64,
     origin: Origin,
+    times: u32,
     is_sure: bool,
 }
 
@@ -172,7 +175,8 @@ impl Receiver {
         let known = self.end.filter(|end| end.sequence == sequence);
         let mut end =
             known.unwrap_or(End { sequence, since_ns: now_ns, origin, is_sure: self.config.trusts });
-        let is_again = end.origin != origin || now_ns.saturating_sub(end.since_ns) >= END_AGAIN_NS;
+        let is_later = now_ns.saturating_sub(end.since_ns) >= END_AGAIN_NS;
+        let is_again = end.origin != origin || is_later || end.times >= ENDS;
         end.is_sure |= known.is_some() && is_again || fault!("one_end_is_enough");
         self.end = Some(end);
     }

@@ -123,6 +123,10 @@ fn a_forged_end_ends_nothing() {
     rig.put(0, LINE, &packet(session(1), 1, 1));
     rig.put(1, LINE, &end);
     assert_eq!(rig.put(2, Origin::Line(1), &end), ["end 2"], "the other line says so too");
+    let mut rig = Rig::new(config());
+    rig.put(0, LINE, &packet(session(1), 1, 1));
+    assert!(rig.put(1, LINE, &end).is_empty() && rig.put(1, LINE, &end).is_empty());
+    assert_eq!(rig.put(1, LINE, &end), ["end 2"], "three that were taken in at once are no copies");
 }
 
 #[test]
