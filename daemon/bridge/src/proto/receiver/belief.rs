@@ -173,8 +173,9 @@ impl Receiver {
     // The end of the session is said. One packet alone is not believed.
     pub(super) fn note_end(&mut self, now_ns: u64, origin: Origin, sequence: u64) {
         let known = self.end.filter(|end| end.sequence == sequence);
-        let mut end =
-            known.unwrap_or(End { sequence, since_ns: now_ns, origin, is_sure: self.config.trusts });
+        let is_sure = self.config.trusts;
+        let mut end = known.unwrap_or(End { sequence, since_ns: now_ns, origin, times: 0, is_sure });
+        end.times += 1;
         let is_later = now_ns.saturating_sub(end.since_ns) >= END_AGAIN_NS;
         let is_again = end.origin != origin || is_later || end.times >= ENDS;
         end.is_sure |= known.is_some() && is_again || fault!("one_end_is_enough");
