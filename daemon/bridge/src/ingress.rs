@@ -260,8 +260,10 @@ fn receiver_id(spec: &BridgeSpec, channel: &PublisherBuilder) -> Result<u64, Bri
         // Until the next boot that will do.
         _ => boot_id().map_err(BridgeError::Start)?.iter().flat_map(|word| word.to_ne_bytes()).collect(),
     };
+    // Containers that are copies of one image differ in this alone.
+    let name = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
     let mut hasher = SipHasher24::new();
-    (host, channel.location(), &spec.channel, spec.title()).hash(&mut hasher);
+    (host, name, channel.location(), &spec.channel, spec.title()).hash(&mut hasher);
     Ok(hasher.finish() & 0xFFFF_FFFF_FFFF)
 }
 

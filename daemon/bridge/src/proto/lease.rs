@@ -178,7 +178,9 @@ impl LeaseServer {
         };
         let ends_ns = now_ns.saturating_add(lease_ns);
         let lease = Lease { live: wish.live, receiver: wish.receiver, renewed_ns: now_ns, ends_ns };
-        if self.leases.contains_key(&from) {
+        // One that had a lease for repairs alone takes a place among those for the feed.
+        let is_renewal = |own: &Lease| own.live || !wish.live;
+        if self.leases.get(&from).is_some_and(is_renewal) {
             self.counters.renewed += 1;
         } else if self.replace_own(now_ns, from, &lease) || self.make_room(now_ns, from, &lease) {
             self.counters.granted += 1;

@@ -147,6 +147,8 @@ fn who_only_asks_for_repairs_does_not_take_the_place_of_a_live_feed() {
         assert!(matches!(ask(&mut own, 0, address(host, 1), join), Some(Control::Joined { .. })), "{host}");
     }
     assert_eq!((own.len(), own.live_addresses(0).count()), (200, 2));
+    assert!(!joins(&mut own, 0, address(3, 1), 1), "not even one that has a lease already");
+    assert_eq!((own.len(), own.live_addresses(0).count()), (200, 2));
 }
 
 #[test]
