@@ -161,10 +161,13 @@ fn a_next_session_loses_nothing_while_its_memory_is_made() {
     let _turn = turn();
     let (a, b, line) = (tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap(), line());
     let mut first = publisher(a.path());
-    let receive = ReceiveSpec { from: Some(1), ..ReceiveSpec::default() };
+    // Room for some 90 ms of the feed, which a thread that only receives is never late by.
+    let receive = ReceiveSpec { from: Some(1), buffer_bytes: 1 << 20, ..ReceiveSpec::default() };
     let spec = BridgeSpec { receive: Some(receive), lines: vec![line.clone()], ..BridgeSpec::new("t") };
-    let channel = Publisher::builder("t").dir(b.path()).capacity(256 << 20).max_message(1_000);
+    let channel = Publisher::builder("t").dir(b.path()).capacity(512 << 20).max_message(1_000);
+    let making = Instant::now();
     let ingress = Ingress::start(&spec, channel, IngressOptions::default()).unwrap();
+    eprintln!("its memory was made within {:?}", making.elapsed());
     let egress = sending(a.path(), &line);
     first.publish(b"the first session").unwrap();
     wait_for("the first session", || (ingress.counters().messages_published == 1).then_some(()));
