@@ -329,9 +329,8 @@ pub fn send<'a>(
                 Err(Errno::EINTR) => {}
                 // No room, and none came in time: there is none for the others either.
                 Err(Errno::EAGAIN) => {
-                    total.refused += (filled - done + datagrams.count()) as u64;
-                    total.error = Some(Errno::EAGAIN);
-                    return total;
+                    let refused = total.refused + (filled - done + datagrams.count()) as u64;
+                    return Sent { refused, error: Some(Errno::EAGAIN), ..total };
                 }
                 Err(e) => {
                     done += 1;
