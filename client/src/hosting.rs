@@ -26,7 +26,6 @@ pub use shmcast_layout::mem::{Preparation, Step};
 use shmcast_layout::reader_page::{HostPage, ReaderStats};
 use shmcast_layout::ring::locate::Locator;
 use shmcast_layout::segment::{Access, Segment};
-pub use shmcast_layout::sys::{datagrams, handoff, interfaces};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;

@@ -80,6 +80,7 @@ pub use shmcast_layout::mem::{Preparation, Step};
 pub use shmcast_layout::reader_page::ReaderStats;
 pub use shmcast_layout::ring::locate::{LocateError, Place};
 pub use shmcast_layout::ring::reader::Flow;
+pub use shmcast_layout::sys;
 #[cfg(feature = "tokio")]
 pub use subscriber::EventStream;
 pub use subscriber::{Resume, Select, SelectError, Start, Subscriber, SubscriberBuilder};

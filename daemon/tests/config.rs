@@ -331,7 +331,8 @@ fn optional_fields_of_the_default_file_hold_what_it_says_of_them() {
         source_rate_bytes: Some(25_000_000),
         ..RepairSpec::new("10.0.0.1:30002".parse().unwrap())
     };
-    let expected = SendSpec { repair: Some(repair), ..SendSpec::default() };
+    let state = Some("/run/shmcast/ticks.state".into());
+    let expected = SendSpec { repair: Some(repair), state, ..SendSpec::default() };
     assert_eq!(
         send.send,
         Some(expected),

@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use rustix::fs::{MemfdFlags, Mode, SealFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown};
 use serde_json::json;
-use shmcast::hosting::handoff::{MAX_DESCRIPTORS, MAX_PACKET};
+use shmcast::sys::handoff::{MAX_DESCRIPTORS, MAX_PACKET};
 use shmcast::{ChannelError, Client, control::Refusal};
 use std::fs::File;
 use std::io::IoSlice;

@@ -14,7 +14,7 @@ use nix::libc;
 use nix::sys::signal::Signal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use shmcast::control::{Reply, Request, VERSION, decode, encode};
-use shmcast::hosting::handoff;
+use shmcast::sys::handoff;
 use shmcast::{Client, Event, Mark, PublishError, Start, Subscriber, Wait};
 use shmcast_layout::ring::writer::Writer;
 use shmcast_layout::segment::{Access, Segment};

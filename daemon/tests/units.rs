@@ -1,6 +1,6 @@
 //! The shipped units as systemd's own tools check them. No test needs a running systemd.
 
-use shmcast::hosting::handoff::MAX_KEPT;
+use shmcast::sys::handoff::MAX_KEPT;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -13,7 +13,7 @@ use shmcast_layout::control::{Reply, Request};
 use shmcast_layout::mem::Preparation;
 use shmcast_layout::ring::writer::TakeOverError;
 use shmcast_layout::segment::{Access, Segment};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Default capacity of a new channel, in bytes.
 pub const DEFAULT_CAPACITY: u64 = 64 << 20;
@@ -87,6 +87,11 @@ impl PublisherBuilder {
     pub fn client(mut self, client: &Client) -> Self {
         self.client = Some(client.clone());
         self
+    }
+
+    /// The place in which the channel is looked for: the daemon's socket, or the directory. There is no other channel of this name.
+    pub fn location(&self) -> &Path {
+        self.client.as_ref().map_or(self.directory.path(), Client::socket)
     }
 
     /// Size of the ring in bytes: a power of two from 64 KiB to 16 GiB; [`DEFAULT_CAPACITY`] for a new channel. An

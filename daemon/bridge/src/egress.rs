@@ -5,16 +5,19 @@
 //! live traffic goes first. The publisher never waits for either: a bridge that is overtaken counts what it missed, and
 //! receivers get an exact gap. After the start the loop makes no system call but those that send, sleep or yield.
 
-use shmcast::hosting::{datagrams, session_identity, session_words};
+use shmcast::hosting::{session_identity, session_words};
+use shmcast::sys::datagrams;
 use shmcast::{ChannelError, Start, State, Subscriber, SubscriberBuilder, Wait};
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use zerocopy::FromZeros;
 
 mod live;
 mod outlet;
+mod state;
 
 use super::BridgeError;
 use super::origins::Origins;
@@ -28,8 +31,9 @@ use super::socket::{self, Refusals, Tuning};
 use super::spec::{BridgeSpec, Direction, SendSpec, StartAt, WaitMode};
 use super::status::{Board, Life, RepairCounters, SendCounters};
 use super::thread::{Clock, Idle, spawn};
-use live::Live;
+use live::{CatchUp, Live};
 use outlet::{Line, Outlet};
+use state::{Progress, StateFile};
 
 /// Bytes of the receive buffer of the socket that requests come to.
 const REPAIR_BUFFER_BYTES: usize = 1 << 20;
@@ -64,12 +68,54 @@ pub(super) struct Shared {
     pub(super) next: AtomicU64,
     /// How often the bridge has attached to the channel.
     pub(super) attached: AtomicU64,
+    /// Where it is noted how far the bridge is, and what is noted.
+    state: Mutex<Option<(StateFile, Progress)>>,
+    state_errors: AtomicU64,
 }
+
+/// How often it is noted how far the bridge is.
+const NOTE_EVERY: Duration = Duration::from_millis(2);
 
 impl Shared {
     pub(super) fn session(&self) -> Session {
         let words = [0, 1].map(|half: usize| self.session[half].load(Ordering::Relaxed));
         Session::from_bytes(session_identity(words))
+    }
+
+    /// Notes where a session begins, before its first packet.
+    fn note_begin(&self, ring: Option<[u64; 2]>, session: Session, next: u64) {
+        self.note(true, |progress| {
+            *progress = Progress { ring: ring.unwrap_or(progress.ring), session, next };
+            true
+        });
+    }
+
+    /// Notes how far the session is.
+    fn note_progress(&self) {
+        let (session, next) = (self.session(), self.next.load(Ordering::Acquire));
+        self.note(false, |progress| {
+            let is_news = progress.session == session && progress.next != next;
+            progress.next = if is_news { next } else { progress.next };
+            is_news
+        });
+    }
+
+    fn note(&self, sync: bool, change: impl FnOnce(&mut Progress) -> bool) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((file, progress)) = &mut *state
+            && change(progress)
+            && file.write(progress, sync).is_err()
+        {
+            self.state_errors.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn keep_noting(&self) {
+        while !self.stop.load(Ordering::Relaxed) {
+            std::thread::sleep(NOTE_EVERY);
+            self.note_progress();
+        }
+        self.note_progress();
     }
 
     fn set_session(&self, session: Session) {
@@ -121,15 +167,26 @@ impl Egress {
             let socket = socket::open_sender(line, send.ttl, send.loopback)?;
             // Only to groups: a host that refuses one datagram would fail the next one on a connected socket.
             let is_connected = line.group.ip().is_multicast() && socket.connect(line.group).is_ok();
-            lines.push(Line { from: local_address(&socket), socket, to: line.group, is_connected });
+            let from = local_address(&socket);
+            lines.push(Line { socket, from, to: line.group, is_connected, is_paused: false });
         }
-        let start = match send.from {
-            StartAt::Latest => Start::Latest,
-            StartAt::Oldest => Start::Oldest,
+        let state = match &send.state {
+            Some(path) => Some(
+                StateFile::open(path).map_err(|source| BridgeError::State { path: path.clone(), source })?,
+            ),
+            None => None,
         };
-        let (subscriber, parks) = attach(&channel.clone().start(start), spec.wait)?;
+        let (state, said) = state.map_or((None, None), |(file, said)| (Some(file), said));
+        let (subscriber, parks, resumed) = attach_where_it_was(spec, send, &channel, said)?;
         check_sizes(spec, &subscriber)?;
-        let session = session_of(spec, &subscriber, &options.origins, 0)?;
+        let session =
+            match resumed.filter(|_| subscriber.remote_session().is_none() || spec.session.is_some()) {
+                Some(resumed) => {
+                    options.origins.add(resumed.session, subscriber.header().uuid);
+                    resumed.session
+                }
+                None => session_of(spec, &subscriber, &options.origins, later_epoch(spec, said))?,
+            };
         // After the channel, which may have to be waited for: requests that nobody answers should not wait here, to be
         // answered when they have been given up and made again.
         let repair = match &send.repair {
@@ -150,21 +207,34 @@ impl Egress {
             session: Default::default(),
             next: AtomicU64::new(subscriber.next_sequence()),
             attached: AtomicU64::new(1),
+            state: Mutex::new(state.map(|file| {
+                (file, Progress { ring: subscriber.header().uuid, session, next: subscriber.next_sequence() })
+            })),
+            state_errors: AtomicU64::new(0),
         });
         shared.set_session(session);
+        shared.note_begin(None, session, subscriber.next_sequence());
         let clock = Clock::start();
         let mut egress = Egress { shared: shared.clone(), threads: Vec::new(), repair_address: None };
         let leases = match repair {
             Some((repair, socket)) => {
                 egress.repair_address = v4(socket.local_addr().ok());
-                let live = socket.try_clone().map_err(BridgeError::Start)?;
+                let live = socket::open_beside(&socket)?;
+                let with = (clock, options.tap.as_ref());
                 let server =
-                    Repair::new(repair, spec.payload_bytes, socket, channel.clone(), clock, shared.clone())?;
+                    Repair::new(repair, spec.payload_bytes, socket, channel.clone(), with, shared.clone())?;
                 egress.threads.push(spawn("bridge-repair", None, move || server.run())?);
-                Some(Line { from: egress.repair_address, socket: live, to: repair.bind, is_connected: false })
+                let (from, to) = (egress.repair_address, repair.bind);
+                Some(Line { socket: live, from, to, is_connected: false, is_paused: false })
             }
             None => None,
         };
+        if send.state.is_some() {
+            let shared = shared.clone();
+            egress
+                .threads
+                .push(spawn(&format!("note-{}", spec.title()), None, move || shared.keep_noting())?);
+        }
         let config = sender_config(spec, send);
         let mut outlet = Outlet {
             sender: Sender::new(config, session, subscriber.next_sequence(), clock.now_ns()),
@@ -192,6 +262,7 @@ impl Egress {
             retry_ns: 0,
             looked_ns: 0,
             shown_ns: 0,
+            catch_up: CatchUp::from(clock.now_ns()),
             outlet,
         };
         Ok((egress, live))
@@ -299,6 +370,42 @@ fn attach(channel: &SubscriberBuilder, wait: WaitMode) -> Result<(Subscriber, bo
     Ok((channel.clone().open()?, false))
 }
 
+/// Attaches where an earlier bridge left off, if it sent this very ring, or this session that came from elsewhere; else where the
+/// spec says. What is gone by now is lost, and counted.
+fn attach_where_it_was(
+    spec: &BridgeSpec,
+    send: &SendSpec,
+    channel: &SubscriberBuilder,
+    said: Option<Progress>,
+) -> Result<(Subscriber, bool, Option<Progress>), BridgeError> {
+    if let Some(said) = said {
+        let (latest, _) = attach(&channel.clone().start(Start::Latest), spec.wait)?;
+        let is_same = said.ring == latest.header().uuid
+            || latest.remote_session().map(Session::from_bytes) == Some(said.session);
+        let is_ours = spec.session.is_none() || said.session.tag() == tag_bytes(spec);
+        if is_same && is_ours && said.next <= latest.next_sequence() {
+            let (subscriber, parks) = attach(&channel.clone().start(Start::Sequence(said.next)), spec.wait)?;
+            return Ok((subscriber, parks, Some(said)));
+        }
+    }
+    let start = match send.from {
+        StartAt::Latest => Start::Latest,
+        StartAt::Oldest => Start::Oldest,
+    };
+    let (subscriber, parks) = attach(&channel.clone().start(start), spec.wait)?;
+    Ok((subscriber, parks, None))
+}
+
+/// The least epoch that a session of ours may have which follows the one of the state file.
+fn later_epoch(spec: &BridgeSpec, said: Option<Progress>) -> u64 {
+    let ours = said.filter(|said| said.session.tag() == tag_bytes(spec));
+    ours.and_then(|said| said.session.epoch()).map_or(0, |epoch| epoch + 1)
+}
+
+fn tag_bytes(spec: &BridgeSpec) -> [u8; 4] {
+    Session::of_channel(&spec.tag(), 0).map_or([0; 4], |session| session.tag())
+}
+
 fn check_sizes(spec: &BridgeSpec, subscriber: &Subscriber) -> Result<(), BridgeError> {
     let max_message = subscriber.header().geometry.max_message;
     let most = (spec.payload_bytes - HEADER_BYTES - LENGTH_BYTES).min(usize::from(u16::MAX));
@@ -321,11 +428,17 @@ fn session_of(
     match subscriber.remote_session() {
         Some(session) if spec.session.is_none() => Ok(Session::from_bytes(session)),
         _ => {
-            let made_ns = subscriber.header().created_ns;
+            let (made_ns, ring) = (subscriber.header().created_ns, subscriber.header().uuid);
             let epoch = made_ns.saturating_sub(EPOCH_ZERO_NS) / EPOCH_STEP_NS;
-            let epoch = epoch.max(least_epoch).min(EPOCH_LIMIT - 1);
-            let session = Session::of_channel(&spec.tag(), epoch)?;
-            origins.add(session);
+            let session = match origins.of_ring(tag_bytes(spec), ring) {
+                Ok(session) if session.epoch() >= Some(least_epoch) => session,
+                known => {
+                    let later = known.err().unwrap_or(0);
+                    let epoch = epoch.max(least_epoch).max(later).min(EPOCH_LIMIT - 1);
+                    Session::of_channel(&spec.tag(), epoch)?
+                }
+            };
+            origins.add(session, ring);
             Ok(session)
         }
     }

@@ -4,16 +4,21 @@
 //! One thread receives every line, asks for what is missing, keeps the leases and publishes. Lines have a socket each;
 //! requests leave through one of their own, so that nobody takes our answers; a unicast feed has a third, so that live
 //! packets and repairs cannot be mistaken for each other. After the start the loop makes no system call but the sockets'
-//! own, except where a session begins or ends.
+//! own, except where a session begins or ends. A second thread opens the channel where it begins anew.
 
 use shmcast::PublisherBuilder;
+use shmcast::hosting::boot_id;
+use siphasher::sip::SipHasher24;
+use std::hash::{Hash, Hasher};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use zerocopy::FromZeros;
 
+mod backlog;
 mod inlet;
+mod maker;
 mod receiving;
 
 use super::BridgeError;
@@ -21,14 +26,18 @@ use super::origins::Origins;
 use super::pcap::Tap;
 use super::proto::counters::Histogram;
 use super::proto::gap::{GapConfig, GapPolicy};
+use super::proto::limit::AllowList;
 use super::proto::receiver::{DEFAULT_SILENCE_NS, Follow, Join, Receiver, ReceiverConfig};
 use super::proto::session::Session;
+use super::proto::source::SourceLock;
 use super::proto::{MAX_SERVERS, MICROSECOND_NS, MILLISECOND_NS};
 use super::socket::{self, Refusals, Tuning};
 use super::spec::{BridgeSpec, Direction, GapMode, ReceiveSpec, WaitMode};
 use super::status::{Board, Life, ReceiveCounters, SharedHistogram};
 use super::thread::{Clock, spawn, wall_ns};
+use backlog::Backlog;
 use inlet::Inlet;
+use maker::Maker;
 use receiving::{Port, Receiving, Role};
 
 /// What is not the bridge's own to decide.
@@ -92,19 +101,21 @@ impl Ingress {
             let socket = socket::open_line(line, tuning, &mut refusals)?;
             ports.push(Port::new(socket, Role::Line(index), spec));
         }
+        let sources = AllowList::new(receive.sources.clone());
+        let id = receiver_id(spec, &channel)?;
         let clock = Clock::start();
         let anywhere = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
         if !receive.servers.is_empty() {
             let socket = socket::open_unicast(anywhere, tuning, &mut refusals)?;
             ports.push(Port::new(socket, Role::Servers, spec));
             if receive.lease {
-                ports.last_mut().expect("just pushed").ask_for_leases(receive, false, &clock)?;
+                ports.last_mut().expect("just pushed").ask_for_leases(receive, false, id, &clock)?;
             }
         }
         if receive.unicast {
             let socket = socket::open_unicast(anywhere, tuning, &mut refusals)?;
             ports.push(Port::new(socket, Role::Unicast, spec));
-            ports.last_mut().expect("just pushed").ask_for_leases(receive, true, &clock)?;
+            ports.last_mut().expect("just pushed").ask_for_leases(receive, true, id, &clock)?;
         }
         let publisher = channel.clone().open()?;
         let (next, resumed) =
@@ -132,7 +143,10 @@ impl Ingress {
                 shared: shared.clone(),
                 origins: options.origins,
                 error: None,
+                maker: Maker::start(spec.title())?,
+                backlog: Backlog::default(),
             },
+            locks: spec.lines.iter().map(|_| SourceLock::new(sources.clone())).collect(),
             wait: spec.wait,
             timeouts: [0; MAX_SERVERS],
             to_ring: Histogram::default(),
@@ -237,6 +251,20 @@ impl Drop for IngressInvoker {
         self.ingress.stop();
         self.invoke();
     }
+}
+
+/// 48 bits that are this receiver's alone, and again its after a restart: of the host, and where on it the channel is.
+fn receiver_id(spec: &BridgeSpec, channel: &PublisherBuilder) -> Result<u64, BridgeError> {
+    let host = match std::fs::read("/etc/machine-id") {
+        Ok(id) if !id.is_empty() => id,
+        // Until the next boot that will do.
+        _ => boot_id().map_err(BridgeError::Start)?.iter().flat_map(|word| word.to_ne_bytes()).collect(),
+    };
+    // Containers that are copies of one image differ in this alone.
+    let name = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
+    let mut hasher = SipHasher24::new();
+    (host, name, channel.location(), &spec.channel, spec.title()).hash(&mut hasher);
+    Ok(hasher.finish() & 0xFFFF_FFFF_FFFF)
 }
 
 fn follow(spec: &BridgeSpec) -> Result<Follow, BridgeError> {

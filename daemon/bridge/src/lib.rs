@@ -72,6 +72,14 @@ pub enum BridgeError {
         /// The system's error.
         source: io::Error,
     },
+    /// The file that says how far an earlier bridge had come.
+    #[error("state file {}: {source}: give another, or one in a directory that is there and may be written to", path.display())]
+    State {
+        /// The file.
+        path: std::path::PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
     /// The system gave no thread, or no randomness for cookies.
     #[error("start the bridge's threads: {0}")]
     Start(io::Error),

@@ -3,7 +3,8 @@
 //! Sleeps until a datagram comes. Reads the ring through a subscriber of its own, by sequence; what the ring no longer
 //! holds is gone, and receivers are told so. Who may ask, and how much, is `proto::replay`'s and `proto::lease`'s affair.
 
-use shmcast::hosting::datagrams::{self, Datagram, Inbox};
+use shmcast::hosting::fault;
+use shmcast::sys::datagrams::{self, Datagram, Inbox};
 use shmcast::{Event, LocateError, Preparation, RecvError, Start, Subscriber, SubscriberBuilder, Wait};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
@@ -15,16 +16,17 @@ use zerocopy::FromZeros;
 
 use super::BridgeError;
 use super::egress::Shared;
+use super::pcap::Tap;
 use super::proto::SECOND_NS;
 use super::proto::control::{CONTROL_MAX_BYTES, is_control};
 use super::proto::lease::{LeaseConfig, LeaseServer};
 use super::proto::limit::{AllowList, Rate};
-use super::proto::replay::{GLOBAL_RATE_BYTES, Held, Replay, ReplayConfig, Reply, SOURCE_RATE_BYTES};
+use super::proto::replay::{GLOBAL_RATE_BYTES, Held, Replay, ReplayConfig, SOURCE_RATE_BYTES};
 use super::proto::wire::Request;
 use super::socket::wait_for_any;
 use super::spec::RepairSpec;
 use super::status::RepairCounters;
-use super::thread::Clock;
+use super::thread::{Clock, wall_ns};
 
 /// Longest sleep: how late a stop and the end of a lease are noticed.
 const LOOK_UP: Duration = Duration::from_millis(20);
@@ -81,6 +83,8 @@ pub(super) struct Repair {
     reply: Vec<u8>,
     feed: FeedRate,
     clock: Clock,
+    /// Where every packet is copied to, and the address that they come to and from.
+    tap: Option<(Tap, SocketAddrV4)>,
     shared: Arc<Shared>,
 }
 
@@ -106,7 +110,7 @@ impl Repair {
         payload_bytes: usize,
         socket: UdpSocket,
         channel: SubscriberBuilder,
-        clock: Clock,
+        (clock, tap): (Clock, Option<&Tap>),
         shared: Arc<Shared>,
     ) -> Result<Self, BridgeError> {
         let rate = |per_second: u64| Rate { per_second, burst: per_second / BURST_SHARE };
@@ -127,6 +131,8 @@ impl Repair {
             lease_ns,
             cookie_ns: lease_ns.saturating_mul(2),
             max_leases: spec.max_leases,
+            max_proved: spec.max_proved,
+            leases_per_source: spec.leases_per_source,
             ..LeaseConfig::default()
         };
         let mut random = [0; 24];
@@ -150,18 +156,27 @@ impl Repair {
             reply: vec![0; payload_bytes],
             feed: FeedRate::default(),
             clock,
+            tap: tap.map(|tap| (tap.clone(), spec.bind)),
             shared,
         })
     }
 
     pub(super) fn run(mut self) {
-        while !self.shared.stop.load(Ordering::Relaxed) {
+        while !self.is_over() {
             self.follow();
             self.measure();
             // An ICMP error is about an earlier reply, and says nothing that matters here.
             while self.inbox.receive(&self.socket).is_ok_and(|received| received > 0) {
                 self.answer_all();
                 self.measure();
+                // However many questions come, the session may be another, or over.
+                if fault!("repairs_look_at_nothing_else") {
+                    continue;
+                }
+                self.follow();
+                if self.is_over() {
+                    break;
+                }
             }
             self.leases.expire(self.clock.now_ns());
             self.show_leases();
@@ -169,6 +184,10 @@ impl Repair {
             wait_for_any([self.socket.as_fd()].into_iter(), LOOK_UP);
         }
         self.show();
+    }
+
+    fn is_over(&self) -> bool {
+        self.shared.stop.load(Ordering::Relaxed)
     }
 
     /// Attaches to the channel that the sending thread has found.
@@ -189,11 +208,20 @@ impl Repair {
     }
 
     fn answer_all(&mut self) {
-        let Self { inbox, socket, replay, leases, ring, counters, last_drops, reply, clock, shared, .. } =
-            self;
+        let Self {
+            inbox, socket, replay, leases, ring, counters, last_drops, reply, clock, tap, shared, ..
+        } = self;
+        let tap = &*tap;
+        let record = |from: SocketAddrV4, to: SocketAddrV4, bytes: &[u8]| {
+            if let Some((tap, _)) = tap {
+                tap.record(wall_ns(), from.into(), to.into(), bytes);
+            }
+        };
+        let here = tap.as_ref().map_or(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0), |(_, here)| *here);
         let now_ns = clock.now_ns();
         for datagram in inbox.datagrams() {
             counters.datagrams += 1;
+            record(datagram.from, here, datagram.bytes);
             if let Some(drops) = datagram.dropped {
                 counters.kernel_drops += u64::from(drops.wrapping_sub(*last_drops));
                 *last_drops = drops;
@@ -201,12 +229,17 @@ impl Repair {
             let sent = if is_control(datagram.bytes) {
                 let mut out = [0; CONTROL_MAX_BYTES];
                 let size = leases.handle_datagram(now_ns, datagram.from.into(), datagram.bytes, &mut out);
-                size.map(|size| datagrams::send(&*socket, datagram.from, [&out[..size]]))
+                size.map(|size| {
+                    record(here, datagram.from, &out[..size]);
+                    datagrams::send(&*socket, datagram.from, [&out[..size]])
+                })
             } else {
                 let from = datagram.from.into();
                 let proved = (from, leases.is_proved(now_ns, from));
-                answer(now_ns, proved, &datagram, (replay, ring, shared), reply)
-                    .map(|size| datagrams::send(&*socket, datagram.from, [&reply[..size]]))
+                answer(now_ns, proved, &datagram, (replay, ring, shared), reply).map(|size| {
+                    record(here, datagram.from, &reply[..size]);
+                    datagrams::send(&*socket, datagram.from, [&reply[..size]])
+                })
             };
             counters.replies_refused += sent.map_or(0, |sent| sent.refused);
         }
@@ -241,10 +274,7 @@ fn answer(
     let oldest = Request::parse(datagram.bytes).map_or(1, |request| ring.oldest_from(request.first, next));
     let held = Held { oldest, next };
     let read = |sequence, room: &mut [u8]| ring.read(sequence, room);
-    match replay.handle_request(now_ns, source, datagram.bytes, (shared.session(), held), reply, read) {
-        Reply::Messages { bytes, .. } | Reply::Gone { bytes } | Reply::Later { bytes } => Some(bytes),
-        Reply::Nothing(_) => None,
-    }
+    replay.handle_request(now_ns, source, datagram.bytes, (shared.session(), held), reply, read).bytes()
 }
 
 impl FeedRate {

@@ -1,25 +1,30 @@
 //! The bridge's sockets: opened, joined and tuned before the first packet.
 //!
 //! What a bridge cannot do without is an error; what only makes it faster or better informed is a refusal in words, kept
-//! for status and said once. Relies on `shmcast::hosting::datagrams` for what moves bytes. IPv4.
+//! for status and said once. Relies on `shmcast::sys::datagrams` for what moves bytes. IPv4.
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::socket::{setsockopt, sockopt};
-use nix::sys::time::TimeSpec;
+use nix::sys::time::{TimeSpec, TimeVal, TimeValLike};
 use rustix::net::netdevice::name_to_index;
-use shmcast::hosting::{datagrams, interfaces};
+use shmcast::hosting::fault;
+use shmcast::sys::{datagrams, interfaces};
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use super::spec::LineSpec;
 
 /// Packets that one busy poll takes from the card at most.
 const BUSY_POLL_BUDGET: u16 = 64;
+/// How long a sending thread waits for room in a socket's buffer.
+const PATIENCE: Duration = Duration::from_millis(10);
+/// The port of the discard protocol, from which nothing is sent.
+const DISCARD_PORT: u16 = 9;
 /// Most sockets that one thread waits on: the lines, the requests, the leases.
 pub const MAX_SOCKETS: usize = super::proto::MAX_LINES + 2;
 
@@ -142,8 +147,47 @@ pub fn open_sender(line: &LineSpec, ttl: u8, loopback: bool) -> Result<UdpSocket
             socket.set_multicast_if_v4(&interface).map_err(os("choose the interface of", line.group))?;
         }
     }
-    // On a blocking socket a full send buffer makes the bridge wait, and the ring holds what comes meanwhile.
+    // On a blocking socket a full send buffer makes the bridge wait, and the ring holds what comes meanwhile. But not for ever:
+    // other lines wait with it.
     socket.set_nonblocking(false).map_err(os("set the mode of", line.group))?;
+    set_patience(&socket).map_err(os("limit the waits of", line.group))?;
+    Ok(socket.into())
+}
+
+/// Limits how long a thread that sends waits for room in the socket's buffer.
+pub(super) fn set_patience(socket: &impl AsFd) -> io::Result<()> {
+    let patience = if fault!("a_paused_line_stops_all") { Duration::ZERO } else { PATIENCE };
+    let patience = TimeVal::microseconds(patience.as_micros() as i64);
+    setsockopt(socket, sockopt::SendTimeout, &patience).map_err(io::Error::from)
+}
+
+/// A second socket at the address of `server`, a server's, to send from only: what leaves by one never waits for room in the
+/// other. At an address of one host's own; where the server listens at any, both are the same socket.
+///
+/// # Errors
+/// [`SocketError`]
+pub fn open_beside(server: &UdpSocket) -> Result<UdpSocket, SocketError> {
+    let unknown = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+    let address = match server.local_addr() {
+        Ok(SocketAddr::V4(address)) => address,
+        _ => unknown,
+    };
+    let server = server.try_clone().map_err(os("use the socket of", address))?;
+    if address.ip().is_unspecified() {
+        return Ok(server);
+    }
+    let (server, socket) = (Socket::from(server), new_socket(address)?);
+    // For this moment only: else any program could take the port, and the requests.
+    let share =
+        |are_shared| server.set_reuse_address(are_shared).and_then(|()| socket.set_reuse_address(are_shared));
+    share(true).map_err(os("share", address))?;
+    let bound = bind(&socket, address);
+    share(false).map_err(os("share", address))?;
+    bound?;
+    // A socket that has a peer gets nothing from anybody else, and nobody sends from this port.
+    let nobody = SocketAddr::V4(SocketAddrV4::new(*address.ip(), DISCARD_PORT));
+    socket.connect(&nobody.into()).map_err(os("keep requests from", address))?;
+    set_patience(&socket).map_err(os("limit the waits of", address))?;
     Ok(socket.into())
 }
 
@@ -272,6 +316,30 @@ mod tests {
         let tuning = Tuning { buffer_bytes: 1 << 16, busy_poll_us: 0 };
         let error = open_unicast(address, tuning, &mut Refusals::default()).unwrap_err();
         assert!(error.to_string().contains("another program has this port"), "{error}");
+    }
+
+    #[test]
+    fn what_is_sent_beside_a_server_comes_from_its_address_and_requests_go_to_the_server() {
+        let tuning = Tuning { buffer_bytes: 1 << 16, busy_poll_us: 0 };
+        let any: SocketAddrV4 = "127.0.0.1:0".parse().unwrap();
+        let server = open_unicast(any, tuning, &mut Refusals::default()).unwrap();
+        let beside = open_beside(&server).unwrap();
+        let address = server.local_addr().unwrap();
+        assert_eq!(beside.local_addr().unwrap(), address);
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let SocketAddr::V4(to) = client.local_addr().unwrap() else { panic!("an IPv4 socket") };
+        assert_eq!(datagrams::send(&beside, to, [&b"live"[..]]).sent, 1);
+        let mut bytes = [0; 16];
+        assert_eq!(client.recv_from(&mut bytes).unwrap(), (4, address));
+        for _ in 0..100 {
+            client.send_to(b"request", address).unwrap();
+            server.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            assert_eq!(server.recv_from(&mut bytes).unwrap().0, 7);
+        }
+        assert!(UdpSocket::bind(address).is_err(), "nobody else has the port");
+        let shared = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
+        shared.set_reuse_address(true).unwrap();
+        assert!(shared.bind(&address.into()).is_err());
     }
 
     #[test]

@@ -5,9 +5,11 @@
 
 use serde::de::{self, Deserialize, Deserializer};
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::proto::control::CONTROL_MAX_BYTES;
+use super::proto::lease::LeaseConfig;
 use super::proto::limit::Network;
 use super::proto::session::Session;
 use super::proto::wire::MAX_DATAGRAM_BYTES;
@@ -81,7 +83,7 @@ pub enum WaitMode {
     /// Polls, and gives the core away when something was found, and after several polls that found nothing: readers may share
     /// the core.
     Yield,
-    /// Sleeps: next to no CPU, and tens of microseconds later.
+    /// Sleeps: next to no CPU, and tens of microseconds later, or more where the host's CPUs sleep deeply or are busy.
     #[default]
     Block,
 }
@@ -97,6 +99,10 @@ pub struct SendSpec {
     /// With which message to begin; `latest` by default. What was published while no bridge ran is then a gap that
     /// receivers ask for.
     pub from: StartAt,
+    /// File in which the bridge notes which session it sends and how far it is. One that is started again goes on from there,
+    /// if the ring is still the same, and a channel that was made anew gets a later epoch than any before, wherever the clock is.
+    /// None if `None`.
+    pub state: Option<PathBuf>,
     /// How long the end of the session is repeated and repairs are served after the channel is closed, in milliseconds;
     /// 10 000 by default.
     pub linger_ms: u64,
@@ -106,7 +112,8 @@ pub struct SendSpec {
 
 impl Default for SendSpec {
     fn default() -> SendSpec {
-        SendSpec { ttl: 1, loopback: false, from: StartAt::Latest, linger_ms: 10_000, repair: None }
+        let from = StartAt::Latest;
+        SendSpec { ttl: 1, loopback: false, from, state: None, linger_ms: 10_000, repair: None }
     }
 }
 
@@ -142,16 +149,30 @@ pub struct RepairSpec {
     /// more.
     #[serde(default)]
     pub source_rate_bytes: Option<u64>,
-    /// The most leases at a time; 64 by default.
+    /// The most leases at a time with which the feed itself is sent; 64 by default.
     #[serde(default = "default_max_leases")]
     pub max_leases: usize,
+    /// The most leases of any sort at a time, those of receivers that only ask for repairs included; 4096 by default.
+    #[serde(default = "default_max_proved")]
+    pub max_proved: usize,
+    /// The most leases of any sort that one address may hold, so that one host cannot take all places; 16 by default.
+    #[serde(default = "default_leases_per_source")]
+    pub leases_per_source: usize,
     /// How long a lease lasts that is not renewed, in seconds; 60 by default.
     #[serde(default = "default_lease_s")]
     pub lease_s: u64,
 }
 
 fn default_max_leases() -> usize {
-    64
+    LeaseConfig::default().max_leases
+}
+
+fn default_max_proved() -> usize {
+    LeaseConfig::default().max_proved
+}
+
+fn default_leases_per_source() -> usize {
+    LeaseConfig::default().leases_per_source
 }
 
 fn default_lease_s() -> u64 {
@@ -168,6 +189,8 @@ impl RepairSpec {
             rate_bytes: None,
             source_rate_bytes: None,
             max_leases: default_max_leases(),
+            max_proved: default_max_proved(),
+            leases_per_source: default_leases_per_source(),
             lease_s: default_lease_s(),
         }
     }
@@ -194,6 +217,9 @@ pub struct ReceiveSpec {
     /// Without a session to resume: begin with this sequence, asking for what went by already; with whatever is heard
     /// first if `None`.
     pub from: Option<u64>,
+    /// Whose packets are taken from the lines, such as `10.0.0.1` or `10.1.0.0/16`. If empty, a line keeps to the first source
+    /// that sends on it until that one falls silent.
+    pub sources: Vec<Network>,
     /// Bytes of each socket's receive buffer; up to 1 GiB; 4 MiB by default. The kernel's own limit is `net.core.rmem_max`.
     pub buffer_bytes: usize,
 }
@@ -208,6 +234,7 @@ impl Default for ReceiveSpec {
             give_up_ms: 5_000,
             hold_us: 50,
             from: None,
+            sources: Vec::new(),
             buffer_bytes: 4 << 20,
         }
     }

@@ -176,6 +176,10 @@ pub struct SendCounters {
     pub messages_too_long: u64,
     /// Sessions begun.
     pub sessions: u64,
+    /// Times that a line took nothing for a while, as its buffer was full; what it was to carry then was refused.
+    pub pauses: u64,
+    /// Times that the state file could not be written.
+    pub state_errors: u64,
 }
 
 impl SendCounters {
@@ -260,6 +264,8 @@ pub struct LeaseStatus {
     pub over_rate: u64,
     /// Damaged control datagrams.
     pub malformed: u64,
+    /// Leases that went over to another address of the same receiver.
+    pub replaced: u64,
 }
 
 impl RepairCounters {
@@ -290,6 +296,7 @@ impl RepairCounters {
             not_allowed: leases.not_allowed,
             over_rate: leases.over_rate,
             malformed: leases.malformed,
+            replaced: leases.replaced,
         };
     }
 }
@@ -333,7 +340,7 @@ mod tests {
         assert_eq!(board.read(), SendCounters::new_zeroed());
         let words: Vec<u64> = (1..=board.words.len() as u64).collect();
         let counters = SendCounters::read_from_bytes(words.as_bytes()).unwrap();
-        assert_eq!((counters.next_sequence, counters.sessions), (1, words.len() as u64));
+        assert_eq!((counters.next_sequence, counters.state_errors), (1, words.len() as u64));
         board.show(&counters);
         assert_eq!(board.read(), counters);
     }

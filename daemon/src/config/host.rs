@@ -6,7 +6,7 @@ use super::Principal;
 use crate::cpu_list::CpuList;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::{Group, Uid, User};
-use shmcast::hosting::interfaces;
+use shmcast::sys::interfaces;
 use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
 

@@ -34,7 +34,7 @@ type Repairs = Figure<RepairCounters>;
 type Receives = Figure<ReceiveCounters>;
 
 fn senders(text: &mut Text, bridges: &[BridgeFigures]) {
-    let families: [(&str, &str, Sends); 9] = [
+    let families: [(&str, &str, Sends); 11] = [
         ("sent_messages_total", "Messages sent, each once however many lines there are.", |c| c.messages),
         ("sent_packets_total", "Packets with messages sent, each once.", |c| c.packets),
         ("sent_bytes_total", "Bytes of those packets.", |c| c.bytes),
@@ -48,6 +48,10 @@ fn senders(text: &mut Text, bridges: &[BridgeFigures]) {
             c.messages_missed
         }),
         ("too_long_messages_total", "Messages too long for a packet.", |c| c.messages_too_long),
+        ("line_pauses_total", "Times that a line took nothing for a while, its buffer being full.", |c| {
+            c.pauses
+        }),
+        ("state_errors_total", "Times that the state file could not be written.", |c| c.state_errors),
     ];
     let of = |bridge: &BridgeFigures| match &bridge.counted {
         Some(Counted::Send(counters, _)) => Some(**counters),
@@ -88,7 +92,7 @@ fn repairs(text: &mut Text, bridges: &[BridgeFigures]) {
     ];
     let help = "Requests that drew no messages, by reason.";
     by(text, bridges, ("repair_refused_total", "reason"), help, &refused, of);
-    let leases: [(&str, Repairs); 10] = [
+    let leases: [(&str, Repairs); 11] = [
         ("granted", |c| c.leases.granted),
         ("renewed", |c| c.leases.renewed),
         ("released", |c| c.leases.released),
@@ -99,12 +103,13 @@ fn repairs(text: &mut Text, bridges: &[BridgeFigures]) {
         ("not-allowed", |c| c.leases.not_allowed),
         ("over-rate", |c| c.leases.over_rate),
         ("malformed", |c| c.leases.malformed),
+        ("replaced", |c| c.leases.replaced),
     ];
     by(text, bridges, ("lease_events_total", "event"), "What became of requests for leases.", &leases, of);
 }
 
 fn receivers(text: &mut Text, bridges: &[BridgeFigures]) {
-    let families: [(&str, &str, &str, Receives); 16] = [
+    let families: [(&str, &str, &str, Receives); 18] = [
         ("received_packets_total", "counter", "Sound packets of the session received.", |c| c.packets),
         ("received_messages_total", "counter", "Messages in them.", |c| c.messages_received),
         ("delivered_messages_total", "counter", "Messages published into the channel.", |c| {
@@ -140,6 +145,13 @@ fn receivers(text: &mut Text, bridges: &[BridgeFigures]) {
         }),
         ("receive_errors_total", "counter", "Errors of receiving.", |c| c.receive_errors),
         ("sessions_total", "counter", "Sessions followed.", |c| c.sessions),
+        (
+            "contradicted_claims_total",
+            "counter",
+            "Claims of messages that do not exist, forgotten when contradicted: more than a few are a forger's.",
+            |c| c.claims_contradicted,
+        ),
+        ("leases_full_total", "counter", "Times that a server had no place for a lease.", |c| c.leases_full),
     ];
     for (name, kind, help, figure) in families {
         each(text, bridges, name, kind, help, |bridge| received(bridge).map(figure));
@@ -162,11 +174,14 @@ fn receivers(text: &mut Text, bridges: &[BridgeFigures]) {
     by(text, bridges, ("malformed_datagrams_total", "reason"), help, &reasons, |bridge| {
         received(bridge).copied()
     });
-    let ignored: [(&str, Receives); 4] = [
+    let ignored: [(&str, Receives); 7] = [
         ("stale-session", |c| c.packets_stale),
         ("foreign-session", |c| c.packets_foreign),
         ("implausible", |c| c.packets_implausible),
         ("unexpected-source", |c| c.datagrams_unexpected),
+        ("other-source", |c| c.datagrams_locked_out),
+        ("early-session", |c| c.packets_early),
+        ("unasked-repair", |c| c.repairs_unasked),
     ];
     let help = "Sound packets that were not for this bridge, by reason.";
     by(text, bridges, ("ignored_packets_total", "reason"), help, &ignored, |bridge| {
@@ -238,7 +253,7 @@ fn line_names(spec: &BridgeSpec) -> Vec<String> {
 }
 
 fn servers(text: &mut Text, bridges: &[BridgeFigures]) {
-    let families: [(&str, &str, Figure<ServerStatus>); 6] = [
+    let families: [(&str, &str, Figure<ServerStatus>); 7] = [
         ("server_requests_total", "Requests sent to the server.", |s| s.requests),
         ("server_timeouts_total", "Requests that it did not answer in time.", |s| s.timeouts),
         ("server_repair_bytes_total", "Bytes of retransmissions from it.", |s| s.repair_bytes),
@@ -247,6 +262,7 @@ fn servers(text: &mut Text, bridges: &[BridgeFigures]) {
         ("server_later_total", "Times that it held what was asked, but had sent as much as it may.", |s| {
             s.later
         }),
+        ("server_held_total", "Times that nothing of what was asked was published yet.", |s| s.held),
     ];
     let mut each = |name: &str, kind, help, figure: &dyn Fn(&ServerStatus) -> f64| {
         let name = format!("shmcast_bridge_{name}");
@@ -263,6 +279,8 @@ fn servers(text: &mut Text, bridges: &[BridgeFigures]) {
     for (name, help, figure) in families {
         each(name, "counter", help, &|server| figure(server) as f64);
     }
+    let help = "1 while the server is down: it leaves requests unanswered and says nothing else.";
+    each("server_down", "gauge", help, &|server| server.down as f64);
     let help = "Smoothed round trip to the server; 0 before the first.";
     each("server_rtt_seconds", "gauge", help, &|server| server.rtt_ns as f64 / 1e9);
 }

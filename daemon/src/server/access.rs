@@ -8,7 +8,7 @@ use crate::config::Principal;
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
 use shmcast::Process;
 use shmcast::hosting::fault;
-use shmcast::hosting::handoff::Peer;
+use shmcast::sys::handoff::Peer;
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -181,10 +181,14 @@ impl Work {
 
     /// Reports what has changed about a bridge since the last look.
     fn note(&self, name: &str, bridge: &mut Carried) {
+        let events = &self.shared.events;
+        for (event, what) in bridge.news() {
+            let channel = Some(bridge.spec.channel.as_str());
+            events.tell(event, channel, None, None, &format!("{name:?}: {what}"));
+        }
         let Some(carrier) = bridge.carrier.as_ref().filter(|_| bridge.state == State::Running) else {
             return;
         };
-        let events = &self.shared.events;
         let channel = Some(bridge.spec.channel.as_str());
         let session = carrier.life().session();
         if session != bridge.session {

@@ -14,7 +14,7 @@ use super::registry::{ConnectionId, Grant, Guest, Manner, MemoryRequest, Notice,
 use shmcast::MAX_NAME;
 use shmcast::control::{Event, Refusal, Reply, Request, VERSION, decode, encode};
 use shmcast::hosting::fault;
-use shmcast::hosting::handoff::{self, MAX_PACKET, Packet, Peer};
+use shmcast::sys::handoff::{self, MAX_PACKET, Packet, Peer};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -6,7 +6,8 @@
 
 use anyhow::{Context, Result, bail};
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
-use shmcast::hosting::{fault, handoff};
+use shmcast::hosting::fault;
+use shmcast::sys::handoff;
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{ErrorKind, Read, Seek, Write};
 use std::os::fd::OwnedFd;

@@ -19,7 +19,7 @@ use anyhow::{Context, Result};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use shmcast::hosting::fault;
-use shmcast::hosting::handoff::{self, Inherited, MAX_INHERITED};
+use shmcast::sys::handoff::{self, Inherited, MAX_INHERITED};
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};

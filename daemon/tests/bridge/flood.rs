@@ -2,7 +2,7 @@
 //! most of them under the feed's own session. None is sound, so none may count.
 
 use serde_json::json;
-use shmcast::hosting::datagrams::{self, BATCH};
+use shmcast::sys::datagrams::{self, BATCH};
 use shmcast_bridge::proto::wire::HEADER_BYTES;
 use shmcast_bridge::socket::open_sender;
 use shmcast_bridge::spec::LineSpec;

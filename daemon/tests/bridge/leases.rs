@@ -13,7 +13,7 @@ use shmcast_bridge::spec::{BridgeSpec, LineSpec, ReceiveSpec, RepairSpec, SendSp
 use std::net::{SocketAddrV4, UdpSocket};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn sending(dir: &Path, change: impl FnOnce(&mut RepairSpec)) -> Egress {
     sending_to(Vec::new(), dir, change)
@@ -226,4 +226,38 @@ fn a_flood_of_nonsense_costs_no_message() {
         (counters.datagrams + counters.kernel_drops >= flood).then_some(counters)
     });
     assert!(counters.refused.malformed > 0 && ingress.counters().messages_missing == 0, "{counters:?}");
+}
+
+/// However many questions come, the server stops when it is told to.
+#[test]
+fn a_flood_of_requests_does_not_keep_a_bridge_from_stopping() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let mut publisher = make_channel(dir.path());
+    let mut egress = sending(dir.path(), |repair| repair.trust_allowed = true);
+    publish(&mut publisher, 1_000);
+    wait_for("the egress", || (egress.counters().messages == 1_000).then_some(()));
+    let (server, session) = (egress.repair_address().unwrap(), egress.life().session().unwrap());
+    let stop = AtomicBool::new(false);
+    let took = std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+                let request = Request { session, first: 1, count: 10 }.encode();
+                while !stop.load(Ordering::Relaxed) {
+                    let _ = socket.send_to(&request, server);
+                }
+            });
+        }
+        wait_for("the flood", || (egress.repair_counters().requests > 10_000).then_some(()));
+        let told = Instant::now();
+        egress.stop();
+        while !egress.is_finished() && told.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        stop.store(true, Ordering::Relaxed);
+        told.elapsed()
+    });
+    egress.join();
+    assert!(took < Duration::from_secs(5), "it took {took:?} to stop");
 }

@@ -7,6 +7,7 @@
 
 mod daemons;
 mod flood;
+mod forged;
 mod hosts;
 mod invoked;
 mod leases;

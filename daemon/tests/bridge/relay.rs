@@ -1,7 +1,7 @@
 //! A bad network in user space. It forwards a line from one group to another, and requests and answers in the same way,
 //! and loses some of each, chosen from a seed.
 
-use shmcast::hosting::datagrams;
+use shmcast::sys::datagrams;
 use shmcast_bridge::socket::{Refusals, Tuning, open_line, open_sender, open_unicast, wait_for_any};
 use shmcast_bridge::spec::LineSpec;
 use std::net::SocketAddrV4;

@@ -4,6 +4,7 @@ use super::hosts::{turn, wait_for};
 use shmcast::{Event, Publisher, RecvError, Start, Subscriber};
 use shmcast_bridge::egress::{Egress, EgressOptions};
 use shmcast_bridge::ingress::{Ingress, IngressOptions};
+use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::spec::{BridgeSpec, LineSpec, ReceiveSpec, SendSpec};
 use std::net::UdpSocket;
 use std::path::Path;
@@ -22,6 +23,13 @@ fn line() -> LineSpec {
 
 fn sending(dir: &Path, line: &LineSpec) -> Egress {
     let send = SendSpec { linger_ms: 100, ..SendSpec::default() };
+    let spec = BridgeSpec { send: Some(send), lines: vec![line.clone()], ..BridgeSpec::new("t") };
+    Egress::start(&spec, Subscriber::builder("t").dir(dir), EgressOptions::default()).unwrap()
+}
+
+/// As `sending`, and it notes in `state` how far it is.
+fn sending_from(dir: &Path, line: &LineSpec, state: &Path) -> Egress {
+    let send = SendSpec { linger_ms: 100, state: Some(state.to_owned()), ..SendSpec::default() };
     let spec = BridgeSpec { send: Some(send), lines: vec![line.clone()], ..BridgeSpec::new("t") };
     Egress::start(&spec, Subscriber::builder("t").dir(dir), EgressOptions::default()).unwrap()
 }
@@ -145,4 +153,131 @@ fn a_second_hop_keeps_sessions_and_sequences() {
     let news = read_to(&mut reader, 5);
     // Messages from before the bridge listened were not requested.
     assert_eq!(news, [format!("session {session}"), "Gap { from: 1, to: 2 }".to_owned()]);
+}
+
+/// The publisher comes back at once and at full speed, while the other host makes as much memory as its channel has.
+#[test]
+fn a_next_session_loses_nothing_while_its_memory_is_made() {
+    let _turn = turn();
+    let (a, b, line) = (tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap(), line());
+    let mut first = publisher(a.path());
+    // Room for some 90 ms of the feed, which a thread that only receives is never late by.
+    let receive = ReceiveSpec { from: Some(1), buffer_bytes: 1 << 20, ..ReceiveSpec::default() };
+    let spec = BridgeSpec { receive: Some(receive), lines: vec![line.clone()], ..BridgeSpec::new("t") };
+    let channel = Publisher::builder("t").dir(b.path()).capacity(512 << 20).max_message(1_000);
+    let making = Instant::now();
+    let ingress = Ingress::start(&spec, channel, IngressOptions::default()).unwrap();
+    eprintln!("its memory was made within {:?}", making.elapsed());
+    let egress = sending(a.path(), &line);
+    first.publish(b"the first session").unwrap();
+    wait_for("the first session", || (ingress.counters().messages_published == 1).then_some(()));
+    drop(first);
+    let mut second = Publisher::builder("t").dir(a.path()).anew().open().unwrap();
+    let (started, messages) = (Instant::now(), 60_000);
+    for n in 0..messages {
+        let due = Duration::from_micros(n * 1_000 / 30);
+        std::thread::sleep(due.saturating_sub(started.elapsed()));
+        second.publish(&n.to_le_bytes()).unwrap();
+    }
+    wait_for("all messages", || {
+        let counters = ingress.counters();
+        (counters.messages_published + counters.messages_missing == 1 + messages).then_some(())
+    });
+    let counters = ingress.counters();
+    eprintln!("{} lost, {} dropped by the kernel", counters.messages_missing, counters.lines[0].kernel_drops);
+    assert_eq!((counters.messages_missing, counters.sessions), (0, 2));
+    assert_eq!(egress.counters().messages_missed, 0);
+}
+
+/// As when the host of the publisher dies: nobody says that the first session is over.
+#[test]
+fn a_next_session_is_followed_though_the_last_one_never_ended() {
+    let _turn = turn();
+    let (dirs, line) = ([(); 3].map(|()| tempfile::tempdir().unwrap()), line());
+    let ingress = receiving(dirs[2].path(), &line);
+    let mut sessions = Vec::new();
+    for dir in &dirs[..2] {
+        let mut publisher = publisher(dir.path());
+        let egress = sending(dir.path(), &line);
+        let session = egress.life().session().unwrap();
+        publisher.publish_batch(["1", "2", "3"]).unwrap();
+        wait_for("the session", || (ingress.life().session() == Some(session)).then_some(()));
+        let all = 3 * (sessions.len() as u64 + 1);
+        wait_for("its messages", || (ingress.counters().messages_published == all).then_some(()));
+        sessions.push(session);
+        egress.stop();
+        // The next one has another epoch.
+        std::thread::sleep(Duration::from_millis(600));
+    }
+    assert_eq!((ingress.counters().messages_missing, ingress.counters().sessions), (0, 2));
+}
+
+/// No server is there to be asked: what is published while no bridge runs comes from the next one.
+#[test]
+fn a_bridge_with_a_state_file_goes_on_where_it_was() {
+    let _turn = turn();
+    let (a, b, line) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), line());
+    let state = a.path().join("bridge.state");
+    let mut publisher = publisher(a.path());
+    let ingress = receiving(b.path(), &line);
+    let mut session = None;
+    for round in 1..=5 {
+        let mut egress = sending_from(a.path(), &line, &state);
+        assert!(session.is_none_or(|session| egress.life().session() == Some(session)));
+        session = egress.life().session();
+        publisher.publish_batch(["1", "2", "3"]).unwrap();
+        wait_for("all so far", || (ingress.counters().messages_published == 4 * round - 1).then_some(()));
+        egress.stop();
+        egress.join();
+        publisher.publish(b"while nobody sends").unwrap();
+    }
+    assert_eq!((ingress.counters().messages_missing, ingress.counters().sessions), (0, 1));
+}
+
+/// Twice within the half second that an epoch is.
+#[test]
+fn a_channel_made_anew_while_no_bridge_runs_has_a_later_epoch() {
+    let _turn = turn();
+    let (a, b, line) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), line());
+    let state = a.path().join("bridge.state");
+    let ingress = receiving(b.path(), &line);
+    let mut last = None;
+    for round in 1..=4 {
+        let channel = Publisher::builder("t").dir(a.path()).capacity(1 << 20).max_message(1_000);
+        let mut publisher = channel.anew().open().unwrap();
+        let mut egress = sending_from(a.path(), &line, &state);
+        let session = egress.life().session();
+        assert!(session.map(|session| session.epoch()) > last.map(|session: Session| session.epoch()));
+        last = session;
+        publisher.publish_batch(["1", "2", "3"]).unwrap();
+        wait_for("its messages", || (ingress.counters().messages_published == 3 * round).then_some(()));
+        egress.stop();
+        egress.join();
+    }
+    assert_eq!((ingress.counters().messages_missing, ingress.counters().sessions), (0, 4));
+}
+
+/// A backup whose channel is older, or a host whose clock was set back.
+#[test]
+fn an_older_feed_is_followed_when_the_newer_one_falls_silent() {
+    let _turn = turn();
+    let (dirs, line) = ([(); 3].map(|()| tempfile::tempdir().unwrap()), line());
+    let ingress = receiving(dirs[2].path(), &line);
+    let mut older = publisher(dirs[0].path());
+    std::thread::sleep(Duration::from_millis(1_100));
+    let mut newer = publisher(dirs[1].path());
+    let of_newer = sending(dirs[1].path(), &line);
+    newer.publish(b"newer").unwrap();
+    wait_for("the newer one", || (ingress.counters().messages_published == 1).then_some(()));
+    let of_older = sending(dirs[0].path(), &line);
+    older.publish_batch(["1", "2", "3"]).unwrap();
+    wait_for("the older one's packets", || (ingress.counters().packets_stale > 2).then_some(()));
+    assert_eq!(ingress.life().session(), of_newer.life().session());
+    drop(of_newer);
+    let silent = Instant::now();
+    wait_for("the older one", || (ingress.life().session() == of_older.life().session()).then_some(()));
+    eprintln!("an older feed was followed after {:?}", silent.elapsed());
+    older.publish_batch(["4", "5"]).unwrap();
+    wait_for("its messages", || (ingress.counters().messages_published >= 3).then_some(()));
+    assert_eq!(ingress.counters().sessions, 2);
 }

@@ -6,7 +6,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde_json::{Value, json};
-use shmcast::hosting::handoff;
+use shmcast::sys::handoff;
 use shmcast::{Client, Event, Preparation, Publisher, PublisherBuilder, Subscriber, Wait};
 use std::fmt::Debug;
 use std::fs::{self, File};

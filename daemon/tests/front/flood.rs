@@ -4,7 +4,7 @@ use crate::daemon_support::{Daemon, FOR_ALL, Guarded, Raw, channel, role_as, wai
 use crate::{NOBODY, SOCKET};
 use shmcast::Client;
 use shmcast::control::VERSION;
-use shmcast::hosting::handoff;
+use shmcast::sys::handoff;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;

@@ -2,7 +2,7 @@
 
 use crate::daemon_support::{FOR_ALL, Guarded, channel, memory_dir, wait_for};
 use shmcast::Client;
-use shmcast::hosting::handoff;
+use shmcast::sys::handoff;
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};

@@ -3,7 +3,7 @@
 use crate::NOBODY;
 use crate::daemon_support::{Daemon, FOR_ALL, PATIENCE, channel, memory_dir, wait_for};
 use shmcast::Client;
-use shmcast::hosting::handoff;
+use shmcast::sys::handoff;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::os::unix::net::{UnixDatagram, UnixListener};

@@ -5,7 +5,7 @@ use crate::daemon_support::{
 };
 use nix::sys::signal::Signal;
 use shmcast::Client;
-use shmcast::hosting::handoff;
+use shmcast::sys::handoff;
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Stdio};

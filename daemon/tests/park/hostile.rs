@@ -3,7 +3,7 @@
 use super::daemon_support::{PATIENCE, wait_until};
 use super::{Dice, daemon, join, parked, publisher, receive, waking_time};
 use shmcast::control::{Reply, Request, VERSION, decode, encode};
-use shmcast::hosting::handoff;
+use shmcast::sys::handoff;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;

@@ -262,7 +262,8 @@ pub struct Sent {
 }
 
 /// Sends datagrams in their order to one address, or to that of the connected socket if `None`. A datagram that the kernel refuses
-/// is skipped and counted. On a blocking socket this waits while the send buffer is full. Cost: one system call for
+/// is skipped and counted. On a blocking socket this waits while the send buffer is full, and at most for the socket's timeout
+/// (`SO_SNDTIMEO`): a datagram that finds no room in that time is refused, with all that follow. Cost: one system call for
 /// [`BATCH`] datagrams, no allocation.
 pub fn send<'a>(
     socket: impl AsFd,
@@ -329,6 +330,11 @@ pub fn send<'a>(
                     total.sent += sent as u64;
                 }
                 Err(Errno::EINTR) => {}
+                // No room, and none came in time: there is none for the others either.
+                Err(Errno::EAGAIN) => {
+                    let refused = total.refused + (filled - done + datagrams.count()) as u64;
+                    return Sent { refused, error: Some(Errno::EAGAIN), ..total };
+                }
                 Err(e) => {
                     done += 1;
                     total.refused += 1;

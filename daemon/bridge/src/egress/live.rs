@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::outlet::Outlet;
 use super::{attach, check_sizes, session_of};
 use crate::origins::Origins;
+use crate::proto::limit::{Rate, TokenBucket};
 use crate::spec::BridgeSpec;
 use crate::status::Phase;
 use crate::thread::{Idle, SHOW_EVERY_NS};
@@ -19,6 +20,28 @@ const LOOK_UP: Duration = Duration::from_millis(20);
 const LOOK_EVERY_NS: u64 = 5_000_000;
 /// Pause between two attempts to attach to a channel that went away.
 const RETRY_NS: u64 = 20_000_000;
+
+/// What a whole ring is sent at while there is more of it, in bytes a second: 2 Gbit/s, which receivers and repairs can follow.
+const CATCH_UP: Rate = Rate { per_second: 250_000_000, burst: 1 << 20 };
+/// Events taken at a time meanwhile, and the pause while it has to wait.
+const EVENTS_PER_STEP: usize = 64;
+/// See [`EVENTS_PER_STEP`].
+const STEP: Duration = Duration::from_micros(100);
+/// A feed that is faster is never caught up with at this rate; after this time it is not held to it.
+const CATCH_UP_NS: u64 = 10_000_000_000;
+
+/// Holds back what waits in the ring when the bridge comes to it, so that it does not leave in one burst.
+#[derive(Debug)]
+pub(super) struct CatchUp {
+    bucket: TokenBucket,
+    since_ns: u64,
+}
+
+impl CatchUp {
+    pub(super) fn from(now_ns: u64) -> Option<CatchUp> {
+        Some(CatchUp { bucket: TokenBucket::default(), since_ns: now_ns })
+    }
+}
 
 /// What the loop works with.
 pub(super) struct Live {
@@ -34,6 +57,8 @@ pub(super) struct Live {
     pub(super) retry_ns: u64,
     pub(super) looked_ns: u64,
     pub(super) shown_ns: u64,
+    /// Until it has been at the ring's end once.
+    pub(super) catch_up: Option<CatchUp>,
     pub(super) outlet: Outlet,
 }
 
@@ -91,7 +116,9 @@ impl Live {
         let outlet = &mut self.outlet;
         let mut result = Ok(());
         let mut events = 0;
-        while events < EVENTS_PER_TURN {
+        let most = if self.catch_up.is_some() { EVENTS_PER_STEP } else { EVENTS_PER_TURN };
+        let sent_before = outlet.sender.counters().bytes;
+        while events < most {
             match subscriber.try_recv() {
                 Ok(Some(Event::Restarted)) => {
                     result = Err(RecvError::Superseded);
@@ -107,6 +134,16 @@ impl Live {
             events += 1;
         }
         outlet.flush();
+        if let Some(catch_up) = &mut self.catch_up {
+            let (now_ns, sent) = (outlet.clock.now_ns(), outlet.sender.counters().bytes);
+            catch_up.bucket.charge(now_ns, CATCH_UP, sent.saturating_sub(sent_before));
+            let is_over = events < most || now_ns.saturating_sub(catch_up.since_ns) >= CATCH_UP_NS;
+            if is_over {
+                self.catch_up = None;
+            } else if !catch_up.bucket.is_open(now_ns, CATCH_UP) {
+                std::thread::sleep(STEP);
+            }
+        }
         match result {
             Ok(()) => Ok(events > 0),
             Err(e) => self.lose(e),
@@ -149,8 +186,11 @@ impl Live {
         let session = session_of(&self.spec, &subscriber, &self.origins, least_epoch);
         let session = session.map_err(|e| e.to_string())?;
         self.outlet.shared.attached.fetch_add(1, Ordering::Release);
-        self.outlet.begin(session, subscriber.next_sequence());
+        let next = subscriber.next_sequence();
+        self.outlet.shared.note_begin(Some(subscriber.header().uuid), session, next);
+        self.outlet.begin(session, next);
         (self.subscriber, self.parks) = (Some(subscriber), parks);
+        self.catch_up = CatchUp::from(now_ns);
         Ok(true)
     }
 

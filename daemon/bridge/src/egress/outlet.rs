@@ -1,7 +1,7 @@
 //! From the ring's events to datagrams on every line and lease, and to the counters of both.
 
 use shmcast::Event;
-use shmcast::hosting::datagrams;
+use shmcast::sys::datagrams;
 use std::net::{SocketAddrV4, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,6 +23,28 @@ pub(super) struct Line {
     pub(super) to: SocketAddrV4,
     /// Whether the socket is connected to it, so that the kernel need not find the way for each datagram.
     pub(super) is_connected: bool,
+    /// There was no room in its buffer lately: it is not waited for until there is.
+    pub(super) is_paused: bool,
+}
+
+impl Line {
+    fn send<'a>(
+        &mut self,
+        to: Option<SocketAddrV4>,
+        datagrams: impl Iterator<Item = &'a [u8]>,
+        counters: &mut SendCounters,
+    ) {
+        let sent = datagrams::send(&self.socket, to, datagrams);
+        counters.datagrams_sent += sent.sent;
+        counters.datagrams_refused += sent.refused;
+        let is_full = sent.error == Some(nix::errno::Errno::EAGAIN);
+        if is_full != self.is_paused {
+            self.is_paused = is_full;
+            counters.pauses += u64::from(is_full);
+            // Where that is refused, each batch waits in vain, as the first did.
+            let _ = self.socket.set_nonblocking(is_full);
+        }
+    }
 }
 
 /// Where the ring's events go.
@@ -105,7 +127,7 @@ impl Outlet {
         // First: the fastest receiver's request must not be refused as too early.
         self.shared.next.store(self.sender.next(), Ordering::Release);
         send_to_all(
-            (&self.lines, self.leases.as_ref(), &self.shared.live, self.tap.as_ref()),
+            (&mut self.lines, self.leases.as_mut(), &self.shared.live, self.tap.as_ref()),
             &mut self.counters,
             || self.sender.datagrams(),
         );
@@ -116,7 +138,7 @@ impl Outlet {
     pub(super) fn send_idle(&mut self, now_ns: u64) {
         let Some(packet) = self.sender.poll_idle(now_ns) else { return };
         send_to_all(
-            (&self.lines, self.leases.as_ref(), &self.shared.live, self.tap.as_ref()),
+            (&mut self.lines, self.leases.as_mut(), &self.shared.live, self.tap.as_ref()),
             &mut self.counters,
             || std::iter::once(&packet[..]),
         );
@@ -139,6 +161,7 @@ impl Outlet {
         self.is_over = false;
         self.shared.set_session(session);
         self.shared.next.store(next, Ordering::Release);
+        self.shared.note_begin(None, session, next);
         self.shared.life.enter(Phase::Running);
     }
 
@@ -154,24 +177,22 @@ impl Outlet {
     pub(super) fn show(&mut self) {
         self.counters.set_sender(&self.earlier, self.sender.counters());
         self.counters.next_sequence = self.sender.next();
+        self.counters.state_errors = self.shared.state_errors.load(Ordering::Relaxed);
         self.shared.counters.show(&self.counters);
     }
 }
 
 fn send_to_all<'a, D: Iterator<Item = &'a [u8]>>(
-    (lines, leases, live, tap): (&[Line], Option<&Line>, &LiveTable, Option<&Tap>),
+    (lines, mut leases, live, tap): (&mut [Line], Option<&mut Line>, &LiveTable, Option<&Tap>),
     counters: &mut SendCounters,
     datagrams: impl Fn() -> D,
 ) {
-    let mut count = |sent: datagrams::Sent| {
-        counters.datagrams_sent += sent.sent;
-        counters.datagrams_refused += sent.refused;
-    };
-    for line in lines {
-        count(datagrams::send(&line.socket, (!line.is_connected).then_some(line.to), datagrams()));
+    for line in &mut *lines {
+        let to = (!line.is_connected).then_some(line.to);
+        line.send(to, datagrams(), counters);
     }
-    if let Some(leases) = leases {
-        live.iter().for_each(|to| count(datagrams::send(&leases.socket, to, datagrams())));
+    if let Some(leases) = &mut leases {
+        live.iter().for_each(|to| leases.send(Some(to), datagrams(), counters));
     }
     if let Some(tap) = tap {
         let now_ns = wall_ns();
@@ -183,5 +204,51 @@ fn send_to_all<'a, D: Iterator<Item = &'a [u8]>>(
             let from = from.unwrap_or(SocketAddrV4::new([0, 0, 0, 0].into(), 0));
             datagrams().for_each(|datagram| tap.record(now_ns, from.into(), to.into(), datagram));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixDatagram;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+    use zerocopy::FromZeros;
+
+    fn line(socket: UdpSocket) -> Line {
+        crate::socket::set_patience(&socket).unwrap();
+        let to = "127.0.0.1:9".parse().unwrap();
+        Line { socket, from: None, to, is_connected: true, is_paused: false }
+    }
+
+    /// A socket of another family, as its queue is short and can be filled: what waits on it waits as a paused card makes wait.
+    #[test]
+    fn a_paused_line_is_waited_for_once_and_another_goes_on() {
+        let (paused, drain) = UnixDatagram::pair().unwrap();
+        let (sends, hears) =
+            (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+        sends.connect(hears.local_addr().unwrap()).unwrap();
+        let mut lines = [line(UdpSocket::from(OwnedFd::from(paused))), line(sends)];
+        let (tell, hear) = channel();
+        std::thread::spawn(move || {
+            let (live, mut counters) = (LiveTable::new(0), SendCounters::new_zeroed());
+            let mut round = |rounds: u32| {
+                for _ in 0..rounds {
+                    let batch = || std::iter::repeat_n(&b"message"[..], 100);
+                    send_to_all((&mut lines, None, &live, None), &mut counters, batch);
+                }
+                counters
+            };
+            tell.send(round(20)).unwrap();
+            drain.set_nonblocking(true).unwrap();
+            while drain.recv(&mut [0; 16]).is_ok() {}
+            tell.send(round(1)).unwrap();
+        });
+        let counters = hear.recv_timeout(Duration::from_secs(20)).expect("it waits for ever");
+        assert_eq!((counters.pauses, counters.datagrams_sent + counters.datagrams_refused), (1, 4_000));
+        assert!(counters.datagrams_sent >= 2_000 && counters.datagrams_refused > 1_000, "{counters:?}");
+        let after = hear.recv_timeout(Duration::from_secs(20)).expect("it waits for ever");
+        assert!(after.datagrams_sent > counters.datagrams_sent + 100, "what has room again is used again");
     }
 }

@@ -1,9 +1,12 @@
 //! From deliveries to the local channel: messages, gaps, sessions and ends as its readers are told of them.
 
+use shmcast::hosting::fault;
 use shmcast::{PublishError, Publisher, PublisherBuilder};
 use std::sync::Arc;
 
 use super::Shared;
+use super::backlog::Backlog;
+use super::maker::Maker;
 use crate::origins::Origins;
 use crate::proto::receiver::Delivery;
 use crate::proto::session::Session;
@@ -19,15 +22,72 @@ pub(super) struct Inlet {
     pub(super) origins: Origins,
     /// Why nothing can be published any more.
     pub(super) error: Option<String>,
+    pub(super) maker: Maker,
+    /// What came while the channel was being opened.
+    pub(super) backlog: Backlog,
 }
 
 impl Inlet {
     #[inline]
     pub(super) fn take(&mut self, delivery: Delivery<'_>) {
-        match delivery {
-            Delivery::Message { sequence, data } => self.publish(sequence, data),
-            Delivery::Gap { from: _, to } => self.skip_to(to),
-            Delivery::NewSession { session, next, .. } => self.begin(session, next),
+        if self.is_waiting() || !self.handle(&delivery) {
+            self.backlog.push(&delivery);
+        }
+    }
+
+    /// Whether the channel is being opened, or something of what came meanwhile is left.
+    #[inline]
+    pub(super) fn is_waiting(&self) -> bool {
+        self.maker.is_busy() || !self.backlog.is_empty()
+    }
+
+    /// Takes the channel over once it is open, and publishes what has waited for it. Waits for it if `waits`.
+    #[cold]
+    pub(super) fn catch_up(&mut self, waits: bool) {
+        loop {
+            let made = if waits { self.maker.wait() } else { self.maker.take() };
+            match made {
+                Some(Ok(publisher)) => {
+                    self.publisher = Some(publisher);
+                    self.shared.life.enter(Phase::Running);
+                }
+                Some(Err(e)) => self.error = Some(e.to_string()),
+                None => {}
+            }
+            if self.error.is_some() {
+                self.backlog = Backlog::default();
+            }
+            let mut backlog = std::mem::take(&mut self.backlog);
+            while !self.maker.is_busy()
+                && let Some(delivery) = backlog.front()
+                && self.handle(&delivery)
+            {
+                backlog.pop();
+            }
+            self.backlog = backlog;
+            if !waits || !self.maker.is_busy() {
+                return;
+            }
+        }
+    }
+
+    /// Does what a delivery says; false if the channel has to be opened first.
+    #[inline]
+    fn handle(&mut self, delivery: &Delivery<'_>) -> bool {
+        match *delivery {
+            Delivery::Message { sequence, data } => {
+                if self.is_closed() {
+                    return false;
+                }
+                self.publish(sequence, data);
+            }
+            Delivery::Gap { from: _, to } => {
+                if self.is_closed() {
+                    return false;
+                }
+                self.skip_to(to);
+            }
+            Delivery::NewSession { session, next, .. } => return self.begin(session, next),
             Delivery::End { .. } => {
                 if let Some(publisher) = self.publisher.take() {
                     self.counters.next_sequence = publisher.next_sequence();
@@ -36,6 +96,17 @@ impl Inlet {
                 self.shared.life.enter(Phase::Ending);
             }
         }
+        true
+    }
+
+    /// Whether the channel is not open; then it is going to be, unless nothing can be published any more.
+    #[inline]
+    fn is_closed(&mut self) -> bool {
+        let is_closed = self.publisher.is_none() && self.error.is_none();
+        if is_closed {
+            self.open(self.channel.clone());
+        }
+        is_closed
     }
 
     #[inline]
@@ -76,9 +147,6 @@ impl Inlet {
     /// Tells readers that what comes before `next` and is not there yet never will be.
     #[inline]
     fn skip_to(&mut self, next: u64) {
-        if self.publisher.is_none() {
-            self.open(self.channel.clone());
-        }
         let Some(publisher) = &mut self.publisher else { return };
         if publisher.next_sequence() < next {
             let missing = next - publisher.next_sequence();
@@ -93,31 +161,33 @@ impl Inlet {
         if self.error.is_some() {
             return;
         }
-        match channel.open() {
-            Ok(publisher) => {
-                self.publisher = Some(publisher);
-                self.shared.life.enter(Phase::Running);
-            }
-            Err(e) => self.error = Some(e.to_string()),
+        self.maker.order(channel);
+        if fault!("memory_is_made_on_the_way") {
+            let made = self.maker.wait();
+            self.publisher = made.and_then(Result::ok);
         }
     }
 
     #[cold]
-    fn begin(&mut self, session: Session, next: u64) {
+    fn begin(&mut self, session: Session, next: u64) -> bool {
         if self.origins.contains(session) {
             self.error = Some(format!(
                 "session {session} began on this host and has come back: a loop. Receive from a host nearer to the source"
             ));
             self.publisher = None;
-            return;
+            return true;
         }
         // Sequences of a channel only grow: one that begins again does so in a segment of its own.
         let ours = self.publisher.as_ref().map_or(self.counters.next_sequence, Publisher::next_sequence);
         if ours > next {
             self.publisher = None;
+            self.counters.next_sequence = 1;
             self.open(self.channel.clone().anew());
         } else if self.publisher.is_none() {
             self.open(self.channel.clone());
+        }
+        if self.publisher.is_none() && self.error.is_none() {
+            return false;
         }
         if let Some(publisher) = &mut self.publisher {
             let told = publisher.session(*session.as_bytes());
@@ -125,5 +195,6 @@ impl Inlet {
         }
         self.shared.life.note_session(session);
         self.skip_to(next);
+        true
     }
 }

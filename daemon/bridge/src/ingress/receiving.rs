@@ -2,7 +2,7 @@
 
 use rustix::thread::sched_yield;
 use shmcast::Publisher;
-use shmcast::hosting::datagrams::{self, Datagram, Inbox};
+use shmcast::sys::datagrams::{self, Datagram, Inbox};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -17,7 +17,8 @@ use crate::proto::control::{CONTROL_MAX_BYTES, Control, is_control};
 use crate::proto::counters::Histogram;
 use crate::proto::lease_client::{LeaseClient, LeaseState};
 use crate::proto::receiver::{Origin, Receiver};
-use crate::proto::wire::REQUEST_BYTES;
+use crate::proto::source::SourceLock;
+use crate::proto::wire::{Head, REQUEST_BYTES};
 use crate::proto::{MAX_LINES, MAX_SERVERS, MILLISECOND_NS, SECOND_NS};
 use crate::socket;
 use crate::spec::{BridgeSpec, ReceiveSpec, WaitMode};
@@ -84,12 +85,14 @@ impl Port {
         &mut self,
         receive: &ReceiveSpec,
         live: bool,
+        id: u64,
         clock: &Clock,
     ) -> Result<(), BridgeError> {
         for _ in &receive.servers {
             let mut seed = [0; 8];
             getrandom::fill(&mut seed).map_err(|e| BridgeError::Start(std::io::Error::other(e)))?;
-            self.leases.push(LeaseClient::new(clock.now_ns(), live, 0, u64::from_ne_bytes(seed)));
+            let lease = LeaseClient::new(clock.now_ns(), live, 0, u64::from_ne_bytes(seed));
+            self.leases.push(lease.with_receiver(id));
         }
         Ok(())
     }
@@ -103,6 +106,8 @@ pub(super) struct Receiving {
     pub(super) lines: usize,
     pub(super) receiver: Receiver,
     pub(super) inlet: Inlet,
+    /// One a line, those of unicast leases excepted.
+    pub(super) locks: Vec<SourceLock>,
     pub(super) wait: WaitMode,
     /// Requests that each server left unanswered, as far as that was acted on.
     pub(super) timeouts: [u64; MAX_SERVERS],
@@ -128,6 +133,9 @@ impl Receiving {
             self.end();
             return false;
         }
+        if self.inlet.is_waiting() {
+            self.inlet.catch_up(false);
+        }
         // What is due comes first, so that nothing stands between a message and its reader.
         let now_ns = self.clock.now_ns();
         self.act(now_ns);
@@ -152,6 +160,7 @@ impl Receiving {
     #[cold]
     fn end(&mut self) {
         self.leave();
+        self.inlet.catch_up(true);
         self.show(true);
         match self.inlet.error.take() {
             Some(why) => self.shared.life.fail(why),
@@ -181,7 +190,7 @@ impl Receiving {
     }
 
     fn handle_batch(&mut self, at: usize) {
-        let Self { ports, servers, lines, receiver, inlet, to_ring, since_ns, tap, clock, .. } = self;
+        let Self { ports, servers, lines, locks, receiver, inlet, to_ring, since_ns, tap, clock, .. } = self;
         let Port { inbox, role, last_drops, leases, local, .. } = &mut ports[at];
         let now_ns = clock.now_ns();
         for datagram in inbox.datagrams() {
@@ -222,6 +231,13 @@ impl Receiving {
             };
             if let Some(line) = line {
                 note_line(&mut inlet.counters, line, &datagram, last_drops);
+            }
+            if let (Role::Line(_), Some(lock)) = (*role, line.and_then(|line| locks.get_mut(line))) {
+                let (from, head) = ((*datagram.from.ip()).into(), Head::of(datagram.bytes));
+                if !lock.admits(now_ns, from, head.as_ref(), receiver.next()) {
+                    inlet.counters.datagrams_locked_out += 1;
+                    continue;
+                }
             }
             if datagram.is_truncated {
                 // Its parser would only say that something is missing at the end.
@@ -281,6 +297,9 @@ impl Receiving {
                 if let Some(size) = lease.poll_transmit(now_ns, &mut out) {
                     let sent = datagrams::send(&port.socket, *to, [&out[..size]]);
                     self.inlet.counters.sends_refused += sent.refused;
+                    if let Some(tap) = &self.tap {
+                        tap.record(wall_ns(), port.local.into(), (*to).into(), &out[..size]);
+                    }
                 }
             }
         }
@@ -296,7 +315,8 @@ impl Receiving {
                 let due_ns =
                     leases.filter_map(LeaseClient::next_deadline).chain(self.receiver.next_deadline());
                 let due_ns = due_ns.min().unwrap_or(u64::MAX);
-                let limit_ns = due_ns.saturating_sub(now_ns).min(LOOK_UP_NS);
+                let look_up_ns = if self.inlet.is_waiting() { MILLISECOND_NS } else { LOOK_UP_NS };
+                let limit_ns = due_ns.saturating_sub(now_ns).min(look_up_ns);
                 if limit_ns > 0 {
                     let sockets = self.ports.iter().map(|port| port.socket.as_fd());
                     socket::wait_for_any(sockets, Duration::from_nanos(limit_ns));
@@ -326,6 +346,8 @@ impl Receiving {
         let counters = &mut self.inlet.counters;
         counters.set(&self.receiver, self.servers.len());
         counters.leases_held = held as u64;
+        counters.leases_full =
+            self.ports.iter().flat_map(|port| &port.leases).map(LeaseClient::times_full).sum();
         counters.next_sequence =
             self.inlet.publisher.as_ref().map_or(counters.next_sequence, Publisher::next_sequence);
         self.shared.counters.show(counters);
@@ -358,6 +380,10 @@ fn handle_control(
         (Ok(Control::Gone { session, first, oldest }), _) => {
             receiver
                 .handle_gone(now_ns, server, (session, first, oldest), &mut |delivery| inlet.take(delivery));
+        }
+        (Ok(Control::Held { session, first, next, .. }), _) => {
+            receiver
+                .handle_held(now_ns, server, (session, first, next), &mut |delivery| inlet.take(delivery));
         }
         (Ok(Control::Later { session, first }), _) => receiver.handle_later(now_ns, server, (session, first)),
         (Ok(control), Some(lease)) => {

@@ -1,4 +1,4 @@
-//! Our own control datagrams: leases, cookies, and a server's word that what was asked for is gone, or must wait.
+//! Our own control datagrams: leases, cookies, and a server's word that what was asked for is gone, must wait, or is not there yet.
 //!
 //! They share sockets with MoldUDP64 and must never be taken for it, nor harm a receiver that looks at nothing:
 //! ```text
@@ -92,6 +92,44 @@ pub enum Control {
         /// The first sequence asked for.
         first: u64,
     },
+    /// A retransmission server has nothing yet of what was asked for. Receivers that do not know this kind drop it.
+    Held {
+        /// The session asked for.
+        session: Session,
+        /// The first sequence asked for, which is not before `next`.
+        first: u64,
+        /// The oldest sequence that the server holds.
+        oldest: u64,
+        /// The sequence after the newest that the server holds.
+        next: u64,
+    },
+    /// As `Subscribe`, and says who asks: a receiver has one lease of each sort, wherever it asks from. Servers that do not know
+    /// this kind drop it, and are asked by `Subscribe`.
+    Join {
+        /// Chosen by the client.
+        nonce: u64,
+        /// The newest cookie it was given.
+        cookie: Cookie,
+        /// How long a lease it would like, in milliseconds; 0 leaves it to the server.
+        lease_ms: u32,
+        /// Whether it wants the live packets, or only to be served repairs.
+        live: bool,
+        /// The receiver, in 48 bits.
+        receiver: u64,
+    },
+    /// The answer to `Join`: the lease holds from now on.
+    Joined {
+        /// The question's.
+        nonce: u64,
+        /// A fresh cookie for the renewal.
+        cookie: Cookie,
+        /// How long it holds, in milliseconds.
+        lease_ms: u32,
+        /// How many leases the server has, as far as 16 bits tell.
+        group: u16,
+        /// The number of this one among them, from 0.
+        place: u16,
+    },
 }
 
 /// Whether a datagram is one of ours rather than MoldUDP64.
@@ -111,6 +149,9 @@ impl Control {
             Control::Full { .. } => 7,
             Control::Gone { .. } => 8,
             Control::Later { .. } => 9,
+            Control::Held { .. } => 10,
+            Control::Join { .. } => 11,
+            Control::Joined { .. } => 12,
         }
     }
 
@@ -150,6 +191,26 @@ impl Control {
                 body.put(session.as_bytes());
                 body.put(&first.to_be_bytes());
             }
+            Control::Held { session, first, oldest, next } => {
+                body.put(session.as_bytes());
+                body.put(&first.to_be_bytes());
+                body.put(&oldest.to_be_bytes());
+                body.put(&next.to_be_bytes());
+            }
+            Control::Join { nonce, cookie, lease_ms, live, receiver } => {
+                body.put(&nonce.to_be_bytes());
+                body.put(&cookie);
+                body.put(&lease_ms.to_be_bytes());
+                body.put(&[u8::from(live)]);
+                body.put(&receiver.to_be_bytes()[2..]);
+            }
+            Control::Joined { nonce, cookie, lease_ms, group, place } => {
+                body.put(&nonce.to_be_bytes());
+                body.put(&cookie);
+                body.put(&lease_ms.to_be_bytes());
+                body.put(&group.to_be_bytes());
+                body.put(&place.to_be_bytes());
+            }
         }
         body.at
     }
@@ -181,7 +242,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    // The longest body is Subscribe's: 8 + 24 + 4 + 1 bytes after a header of 20, which CONTROL_MAX_BYTES covers.
+    // The longest body is Join's: 8 + 24 + 4 + 1 + 6 bytes after a header of 20, which CONTROL_MAX_BYTES covers.
     fn put(&mut self, bytes: &[u8]) {
         self.out[self.at..self.at + bytes.len()].copy_from_slice(bytes);
         self.at += bytes.len();
@@ -203,6 +264,14 @@ impl Reader<'_> {
         self.take().map(u64::from_be_bytes)
     }
 
+    fn flag(&mut self) -> Option<bool> {
+        match self.take()? {
+            [0] => Some(false),
+            [1] => Some(true),
+            _ => None,
+        }
+    }
+
     fn u32(&mut self) -> Option<u32> {
         self.take().map(u32::from_be_bytes)
     }
@@ -219,11 +288,7 @@ impl Reader<'_> {
             2 => Control::Cookie { nonce: self.u64()?, cookie: self.take()? },
             3 => {
                 let (nonce, cookie, lease_ms) = (self.u64()?, self.take()?, self.u32()?);
-                let live = match self.take()? {
-                    [0] => false,
-                    [1] => true,
-                    _ => return None,
-                };
+                let live = self.flag()?;
                 Control::Subscribe { nonce, cookie, live, lease_ms }
             }
             4 => Control::Granted { nonce: self.u64()?, cookie: self.take()?, lease_ms: self.u32()? },
@@ -236,6 +301,25 @@ impl Reader<'_> {
                 oldest: self.u64()?,
             },
             9 => Control::Later { session: Session::from_bytes(self.take()?), first: self.u64()? },
+            10 => Control::Held {
+                session: Session::from_bytes(self.take()?),
+                first: self.u64()?,
+                oldest: self.u64()?,
+                next: self.u64()?,
+            },
+            11 => {
+                let (nonce, cookie, lease_ms) = (self.u64()?, self.take()?, self.u32()?);
+                let (live, [a, b, c, d, e, f]) = (self.flag()?, self.take()?);
+                let receiver = u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
+                Control::Join { nonce, cookie, lease_ms, live, receiver }
+            }
+            12 => Control::Joined {
+                nonce: self.u64()?,
+                cookie: self.take()?,
+                lease_ms: self.u32()?,
+                group: u16::from_be_bytes(self.take()?),
+                place: u16::from_be_bytes(self.take()?),
+            },
             _ => return None,
         })
     }
@@ -246,7 +330,7 @@ mod tests {
     use super::super::wire::{Downstream, Request};
     use super::*;
 
-    fn all_kinds() -> [Control; 9] {
+    fn all_kinds() -> [Control; 12] {
         let (nonce, cookie) = (0x0102_0304_0506_0708, [0xC0; COOKIE_BYTES]);
         [
             Control::Hello { nonce },
@@ -258,6 +342,9 @@ mod tests {
             Control::Full { nonce },
             Control::Gone { session: Session::from_bytes(*b"EQTY00000Z"), first: 1, oldest: 9 },
             Control::Later { session: Session::from_bytes(*b"EQTY00000Z"), first: 1 },
+            Control::Held { session: Session::from_bytes(*b"EQTY00000Z"), first: 9, oldest: 1, next: 8 },
+            Control::Join { nonce, cookie, lease_ms: 60_000, live: true, receiver: 0xA1B2_C3D4_E5F6 },
+            Control::Joined { nonce, cookie, lease_ms: 60_000, group: 300, place: 299 },
         ]
     }
 

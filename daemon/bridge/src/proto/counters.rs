@@ -141,6 +141,8 @@ pub struct ServerCounters {
     pub gone: u64,
     /// Times it said that it holds what was asked, but has sent as much as it may.
     pub later: u64,
+    /// Times it said that nothing of what was asked is published yet.
+    pub held: u64,
     /// Smoothed round trip, 0 before the first.
     pub rtt_ns: u64,
 }
@@ -184,6 +186,12 @@ pub struct ReceiverCounters {
     pub packets_foreign: u64,
     /// Packets that claim to be implausibly far ahead, dropped until others confirm them.
     pub packets_implausible: u64,
+    /// Packets of a session that is not followed yet; once it is, they count among `packets` too.
+    pub packets_early: u64,
+    /// Claims of messages that do not exist, forgotten when they were contradicted.
+    pub claims_contradicted: u64,
+    /// Packets of servers that nobody asked for, or not any more.
+    pub repairs_unasked: u64,
     /// Datagrams dropped unread.
     pub malformed: MalformedCounters,
     /// Each line.
@@ -297,6 +305,8 @@ pub struct LeaseCounters {
     pub expired: u64,
     /// Leases refused because every place is taken.
     pub full: u64,
+    /// Leases that went over to another address of the same receiver.
+    pub replaced: u64,
 }
 
 #[cfg(test)]

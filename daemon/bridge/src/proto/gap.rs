@@ -12,9 +12,13 @@
 //! A hole leaves the list when its messages come, from wherever; an expired one when the receiver skips it. Holes are
 //! sorted, never overlap, and together with the store cover everything between the next message to deliver and the horizon;
 //! the receiver keeps that true. Requests cover holes alone, cut to what one datagram can answer, a bounded number at a time.
-//! Not here: data, sessions, delivery.
+//!
+//! A hole is *shown* when what is missing surely exists: two packets, or a server, have been past it. Until then it is a mere
+//! *claim*, which anybody can make with one packet. Claims are asked for, but time gives up none of them; they are forgotten
+//! when they are contradicted. Not here: data, sessions, delivery.
 
 mod config;
+mod evidence;
 mod requests;
 mod servers;
 #[cfg(test)]
@@ -53,6 +57,8 @@ struct Hole {
     end: u64,
     state: State,
     found_ns: u64,
+    /// When it was shown, or found if it is a claim; what time gives up is counted from here.
+    shown_ns: u64,
     /// When it was first asked for; of no meaning while `attempts` is 0.
     asked_ns: u64,
     attempts: u32,
@@ -61,11 +67,21 @@ struct Hole {
     /// How often a server that answered other requests meanwhile did not answer this one.
     ignored: u32,
     last_server: usize,
-    /// One bit for each server that no longer holds it.
+    /// One bit for each server that said that it no longer holds it, and one for each that said so twice. What was said once
+    /// may be forged.
+    gone_once: u8,
     gone: u8,
+    /// How often a server said that nothing of it is published yet.
+    denied: u32,
 }
 
 impl Hole {
+    /// A hole that nobody was asked about yet and that may still grow.
+    fn is_fresh(&self) -> bool {
+        matches!(self.state, State::Suspect { .. } | State::Wanted)
+            && (self.attempts, self.gone_once, self.denied) == (0, 0, 0)
+    }
+
     fn is_requested(&self, by_server: usize, from: u64) -> bool {
         matches!(self.state, State::Requested { first, server, .. } if first == from && server == by_server)
     }
@@ -77,6 +93,10 @@ pub struct Gaps {
     config: GapConfig,
     holes: VecDeque<Hole>,
     servers: [Server; MAX_SERVERS],
+    /// Everything before this sequence is shown to exist.
+    shown: u64,
+    /// A request that goes to a server that is down beside the same one to another.
+    probe: Option<Ask>,
     /// No hole changes by itself before this time.
     due_ns: u64,
     any_wanted: bool,
@@ -101,6 +121,8 @@ impl Gaps {
             config,
             holes: VecDeque::with_capacity(config.max_holes + config.max_requests + 8),
             servers: [Server::default(); MAX_SERVERS],
+            shown: 0,
+            probe: None,
             due_ns: u64::MAX,
             any_wanted: false,
             heard_ns: 0,
@@ -153,15 +175,14 @@ impl Gaps {
         }
         // A claim of a peer: sums of such may pass any bound.
         counters.gap_messages = counters.gap_messages.saturating_add(end - first);
-        let crowded = self.holes.len() >= self.config.max_holes + self.config.max_requests;
-        if let Some(last) = self.holes.back_mut() {
-            // A feed that outruns the store makes one growing hole, not one for each packet.
-            let grows = last.end == first && matches!(last.state, State::Suspect { .. } | State::Wanted);
-            if grows && last.attempts == 0 && last.gone == 0 {
+        let (crowded, shown) = (self.is_crowded(), self.shown);
+        if let Some(last) = self.holes.back_mut().filter(|last| last.end == first) {
+            // A claim that grows is one hole, not one for each packet.
+            if last.end > shown && last.is_fresh() {
                 last.end = end;
                 return;
             }
-            if last.end == first && crowded {
+            if crowded {
                 (last.end, last.state, last.attempts, last.ignored) = (end, State::Wanted, 0, 0);
                 self.any_wanted = true;
                 return;
@@ -170,19 +191,25 @@ impl Gaps {
         counters.gaps += 1;
         let until_ns = now_ns.saturating_add(self.hold_ns());
         self.due_ns = self.due_ns.min(until_ns);
-        let state = State::Suspect { until_ns };
         self.holes.push_back(Hole {
             first,
             end,
-            state,
+            state: State::Suspect { until_ns },
             found_ns: now_ns,
+            shown_ns: now_ns,
             asked_ns: 0,
             attempts: 0,
             doublings: 0,
             ignored: 0,
             last_server: 0,
+            gone_once: 0,
             gone: 0,
+            denied: 0,
         });
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.holes.len() >= self.config.max_holes + self.config.max_requests
     }
 
     fn hold_ns(&self) -> u64 {
@@ -283,7 +310,6 @@ impl Gaps {
         let Some(state) = self.servers.get_mut(server) else {
             return;
         };
-        state.failures = 0;
         let Some((hole, asked_server, sent_ns)) = asked else {
             return;
         };
@@ -330,51 +356,6 @@ impl Gaps {
             let margin_ns = state.margin_ns + state.timeout_ns(0, &self.config) / 4;
             state.margin_ns = margin_ns.min(self.config.timeout_max_ns / 4);
         }
-    }
-
-    /// A server says that it holds nothing before `oldest`. Believed only as the answer to a request that started at
-    /// `first`; false when it is none.
-    pub fn handle_gone(
-        &mut self,
-        now_ns: u64,
-        server: usize,
-        first: u64,
-        oldest: u64,
-        counters: &mut ReceiverCounters,
-    ) -> bool {
-        if !self.holes.iter().any(|hole| hole.is_requested(server, first)) {
-            return false;
-        }
-        self.handle_reply(now_ns, server, first, counters);
-        let all = (1u16 << self.config.servers).wrapping_sub(1) as u8;
-        let mut at = 0;
-        while let Some(&hole) = self.holes.get(at).filter(|hole| hole.first < oldest) {
-            if hole.end > oldest {
-                self.holes[at].end = oldest;
-                self.holes.insert(at + 1, Hole { first: oldest, ..hole });
-            }
-            let hole = &mut self.holes[at];
-            hole.gone |= 1 << server;
-            match (hole.gone == all, self.config.policy) {
-                (true, GapPolicy::Skip { .. }) => hole.state = State::Expired,
-                (true, GapPolicy::Block) => {
-                    // Somebody may yet come back with a longer memory: ask again, slowly.
-                    hole.gone = 0;
-                    let until_ns = now_ns.saturating_add(self.config.timeout_max_ns);
-                    hole.state = State::Suspect { until_ns };
-                    self.due_ns = self.due_ns.min(until_ns);
-                }
-                (false, _) => {
-                    if matches!(hole.state, State::Requested { server: asked, .. } if asked == server) {
-                        hole.state = State::Wanted;
-                        self.any_wanted = true;
-                    }
-                }
-            }
-            at += 1;
-        }
-        self.handle_rest(server, first);
-        true
     }
 
     /// Takes out what is given up from `next` on; gives the sequence after it.

@@ -4,16 +4,20 @@
 //!   client                          server
 //!     Hello        ──────────────>            no state; the answer is no longer than the question
 //!                  <──────────────  Cookie    keyed MAC over address, epoch and time
-//!     Subscribe    ──────────────>            the cookie proves that the client receives at its address
-//!                  <──────────────  Granted   the lease starts, with a fresh cookie for the renewal
-//!        .. a third of the lease later: Subscribe again; on a clean stop: Unsubscribe ──> Released
+//!     Join         ──────────────>            the cookie proves that the client receives at its address
+//!                  <──────────────  Joined    the lease starts, with a fresh cookie for the renewal
+//!        .. a third of the lease later: Join again; on a clean stop: Unsubscribe ──> Released
 //! ```
+//! Join says who asks, so that a receiver that comes back takes the place of its former self. Who does not know it says Subscribe
+//! instead, which is answered with Granted and keyed by address.
+//!
 //! The allow-list is asked first and lets nobody in by default; then each source has a token bucket; only then is
-//! anything computed. A lease that is not renewed ends by itself. Not here: sockets, and what is sent to the leases.
+//! anything computed. A lease that is not renewed ends by itself, and sooner if its place is needed. Not here: sockets, and what is sent to the leases.
 
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::hash::Hasher;
 use std::net::SocketAddr;
 
@@ -23,6 +27,7 @@ use super::control::{CONTROL_MAX_BYTES, COOKIE_BYTES, Control, Cookie};
 use super::counters::LeaseCounters;
 use super::limit::{AllowList, Rate, SourceBuckets, address_bytes};
 use super::{MILLISECOND_NS, SECOND_NS};
+use shmcast::hosting::fault;
 
 /// How leases are given.
 #[derive(Debug, Clone)]
@@ -33,8 +38,12 @@ pub struct LeaseConfig {
     pub lease_ns: u64,
     /// How long a cookie is good, in nanoseconds; longer than a lease, or renewals take a round trip more.
     pub cookie_ns: u64,
-    /// The most leases at a time.
+    /// The most leases with live packets at a time.
     pub max_leases: usize,
+    /// The most leases of any sort at a time: addresses that have proved that they receive what is sent to them.
+    pub max_proved: usize,
+    /// The most leases of any sort that one source address may hold.
+    pub leases_per_source: usize,
     /// Control datagrams for each source address.
     pub source_rate: Rate,
     /// The most sources remembered at a time.
@@ -48,6 +57,8 @@ impl Default for LeaseConfig {
             lease_ns: 60 * SECOND_NS,
             cookie_ns: 120 * SECOND_NS,
             max_leases: 64,
+            max_proved: 4_096,
+            leases_per_source: 16,
             source_rate: Rate { per_second: 50, burst: 100 },
             max_sources: 1_024,
         }
@@ -56,9 +67,26 @@ impl Default for LeaseConfig {
 
 #[derive(Debug, Clone, Copy)]
 struct Lease {
-    address: SocketAddr,
     live: bool,
+    /// Who holds it, if it says so.
+    receiver: Option<u64>,
+    renewed_ns: u64,
     ends_ns: u64,
+}
+
+impl Lease {
+    /// Whether a client that is there would have renewed it by now: it does so at a third.
+    fn is_overdue(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.renewed_ns) > self.ends_ns.saturating_sub(self.renewed_ns) / 2
+    }
+}
+
+/// What a client asks for.
+#[derive(Debug, Clone, Copy)]
+struct Wish {
+    live: bool,
+    lease_ms: u32,
+    receiver: Option<u64>,
 }
 
 /// The serving side: a bounded table of leases, and cookies that need no table.
@@ -67,7 +95,9 @@ pub struct LeaseServer {
     config: LeaseConfig,
     key: [u8; 16],
     epoch: u64,
-    leases: Vec<Lease>,
+    leases: HashMap<SocketAddr, Lease>,
+    /// No lease runs out before this time.
+    ends_ns: u64,
     sources: SourceBuckets,
     counters: LeaseCounters,
 }
@@ -75,9 +105,11 @@ pub struct LeaseServer {
 impl LeaseServer {
     /// A server without leases. `key` must come from the system's random source, anew at each start; `epoch` tells
     /// this run from earlier ones.
-    pub fn new(config: LeaseConfig, key: [u8; 16], epoch: u64) -> LeaseServer {
+    pub fn new(mut config: LeaseConfig, key: [u8; 16], epoch: u64) -> LeaseServer {
+        config.max_proved = config.max_proved.max(config.max_leases);
         LeaseServer {
-            leases: Vec::with_capacity(config.max_leases),
+            leases: HashMap::with_capacity(config.max_proved.max(config.max_leases)),
+            ends_ns: u64::MAX,
             sources: SourceBuckets::new(config.source_rate, config.max_sources),
             config,
             key,
@@ -107,22 +139,23 @@ impl LeaseServer {
         self.sources.charge(now_ns, source, 1);
         let reply = match Control::parse(datagram) {
             Ok(Control::Hello { nonce }) => self.offer_cookie(now_ns, from, nonce),
-            Ok(Control::Subscribe { nonce, cookie, live, lease_ms }) => {
-                if self.is_good(now_ns, from, &cookie) {
-                    self.subscribe(now_ns, from, nonce, live, lease_ms)
-                } else {
-                    self.counters.cookies_refused += 1;
-                    self.offer_cookie(now_ns, from, nonce)
-                }
+            Ok(
+                Control::Subscribe { nonce, cookie, .. }
+                | Control::Join { nonce, cookie, .. }
+                | Control::Unsubscribe { nonce, cookie },
+            ) if !self.is_good(now_ns, from, &cookie) => {
+                self.counters.cookies_refused += 1;
+                self.offer_cookie(now_ns, from, nonce)
             }
-            Ok(Control::Unsubscribe { nonce, cookie }) => {
-                if self.is_good(now_ns, from, &cookie) {
-                    self.unsubscribe(from);
-                    Control::Released { nonce }
-                } else {
-                    self.counters.cookies_refused += 1;
-                    self.offer_cookie(now_ns, from, nonce)
-                }
+            Ok(Control::Subscribe { nonce, live, lease_ms, .. }) => {
+                self.subscribe(now_ns, from, nonce, Wish { live, lease_ms, receiver: None })
+            }
+            Ok(Control::Join { nonce, live, lease_ms, receiver, .. }) => {
+                self.subscribe(now_ns, from, nonce, Wish { live, lease_ms, receiver: Some(receiver) })
+            }
+            Ok(Control::Unsubscribe { nonce, .. }) => {
+                self.unsubscribe(from);
+                Control::Released { nonce }
             }
             _ => {
                 self.counters.malformed += 1;
@@ -137,31 +170,81 @@ impl LeaseServer {
         Control::Cookie { nonce, cookie: self.make_cookie(now_ns, from) }
     }
 
-    fn subscribe(&mut self, now_ns: u64, from: SocketAddr, nonce: u64, live: bool, lease_ms: u32) -> Control {
+    fn subscribe(&mut self, now_ns: u64, from: SocketAddr, nonce: u64, wish: Wish) -> Control {
         self.expire(now_ns);
-        let lease_ns = match lease_ms {
+        let lease_ns = match wish.lease_ms {
             0 => self.config.lease_ns,
             wanted => self.config.lease_ns.min(u64::from(wanted) * MILLISECOND_NS),
         };
-        let lease = Lease { address: from, live, ends_ns: now_ns.saturating_add(lease_ns) };
-        if let Some(own) = self.leases.iter_mut().find(|lease| lease.address == from) {
-            *own = lease;
+        let ends_ns = now_ns.saturating_add(lease_ns);
+        let lease = Lease { live: wish.live, receiver: wish.receiver, renewed_ns: now_ns, ends_ns };
+        // One that had a lease for repairs alone takes a place among those for the feed.
+        let is_renewal = |own: &Lease| own.live || !wish.live;
+        if self.leases.get(&from).is_some_and(is_renewal) {
             self.counters.renewed += 1;
-        } else if self.leases.len() < self.config.max_leases {
-            self.leases.push(lease);
+        } else if self.replace_own(now_ns, from, &lease) || self.make_room(now_ns, from, &lease) {
             self.counters.granted += 1;
         } else {
             self.counters.full += 1;
             return Control::Full { nonce };
         }
+        self.leases.insert(from, lease);
+        self.ends_ns = self.ends_ns.min(ends_ns);
         let lease_ms = u32::try_from(lease_ns / MILLISECOND_NS).unwrap_or(u32::MAX);
-        Control::Granted { nonce, cookie: self.make_cookie(now_ns, from), lease_ms }
+        let cookie = self.make_cookie(now_ns, from);
+        if wish.receiver.is_none() {
+            return Control::Granted { nonce, cookie, lease_ms };
+        }
+        let count = |number: usize| u16::try_from(number).unwrap_or(u16::MAX);
+        let before = self.leases.keys().filter(|&&address| address < from).count();
+        let (group, place) = (count(self.leases.len()), count(before));
+        Control::Joined { nonce, cookie, lease_ms, group, place }
+    }
+
+    /// A receiver that comes back from another port, or address, needs its old lease no more. It is taken away at once if it
+    /// comes from the same address; from another only if nobody renews it, so that nobody throws others out.
+    fn replace_own(&mut self, now_ns: u64, from: SocketAddr, lease: &Lease) -> bool {
+        let is_own = |(address, other): &(&SocketAddr, &Lease)| {
+            let is_same =
+                other.receiver.is_some() && (other.receiver, other.live) == (lease.receiver, lease.live);
+            is_same && (address.ip() == from.ip() || other.is_overdue(now_ns))
+        };
+        let own = self.leases.iter().find(is_own).map(|(address, _)| *address);
+        let is_replaced =
+            own.filter(|_| !fault!("leases_know_no_receiver")).and_then(|own| self.leases.remove(&own));
+        self.counters.replaced += u64::from(is_replaced.is_some());
+        is_replaced.is_some()
+    }
+
+    /// Whether there is a place for another lease, if need be that of the one longest overdue.
+    fn make_room(&mut self, now_ns: u64, from: SocketAddr, lease: &Lease) -> bool {
+        let LeaseConfig { max_leases, max_proved, leases_per_source, .. } = self.config;
+        let of_source = |address: &SocketAddr, _: &Lease| address.ip() == from.ip();
+        let is_live = |_: &SocketAddr, other: &Lease| other.live;
+        self.keeps_below(now_ns, leases_per_source, of_source)
+            && (!lease.live || self.keeps_below(now_ns, max_leases, is_live))
+            && self.keeps_below(now_ns, max_proved, |_, _| true)
+    }
+
+    fn keeps_below(
+        &mut self,
+        now_ns: u64,
+        most: usize,
+        counts: impl Fn(&SocketAddr, &Lease) -> bool,
+    ) -> bool {
+        let counted = || self.leases.iter().filter(|(address, lease)| counts(address, lease));
+        if counted().count() < most {
+            return true;
+        }
+        let overdue = counted().filter(|(_, lease)| lease.is_overdue(now_ns));
+        let longest = overdue.min_by_key(|(_, lease)| lease.renewed_ns).map(|(address, _)| *address);
+        let is_free = longest.and_then(|address| self.leases.remove(&address)).is_some();
+        self.counters.expired += u64::from(is_free);
+        is_free
     }
 
     fn unsubscribe(&mut self, from: SocketAddr) {
-        let before = self.leases.len();
-        self.leases.retain(|lease| lease.address != from);
-        self.counters.released += (before - self.leases.len()) as u64;
+        self.counters.released += u64::from(self.leases.remove(&from).is_some());
     }
 
     // issued_ms u64 | MAC over address, port, epoch and issued_ms
@@ -192,27 +275,31 @@ impl LeaseServer {
         is_fresh && off == 0
     }
 
-    /// Ends leases that ran out. Call when [`LeaseServer::next_deadline`] has come.
+    /// Ends leases that ran out. Call when [`LeaseServer::next_deadline`] has come; early calls are free.
     pub fn expire(&mut self, now_ns: u64) {
+        if now_ns < self.ends_ns {
+            return;
+        }
         let before = self.leases.len();
-        self.leases.retain(|lease| lease.ends_ns > now_ns);
+        self.leases.retain(|_, lease| lease.ends_ns > now_ns);
         self.counters.expired += (before - self.leases.len()) as u64;
+        self.ends_ns = self.leases.values().map(|lease| lease.ends_ns).min().unwrap_or(u64::MAX);
     }
 
-    /// When the next lease runs out, if there is one.
+    /// When the next lease may run out, if there is one.
     pub fn next_deadline(&self) -> Option<u64> {
-        self.leases.iter().map(|lease| lease.ends_ns).min()
+        (!self.leases.is_empty()).then_some(self.ends_ns)
     }
 
     /// Where live packets are to be sent.
     pub fn live_addresses(&self, now_ns: u64) -> impl Iterator<Item = SocketAddr> + '_ {
-        let is_live = move |lease: &&Lease| lease.live && lease.ends_ns > now_ns;
-        self.leases.iter().filter(is_live).map(|lease| lease.address)
+        let is_live = move |lease: &Lease| lease.live && lease.ends_ns > now_ns;
+        self.leases.iter().filter(move |(_, lease)| is_live(lease)).map(|(address, _)| *address)
     }
 
     /// Whether this address holds a lease, and so has proved that it receives what is sent to it.
     pub fn is_proved(&self, now_ns: u64, address: SocketAddr) -> bool {
-        self.leases.iter().any(|lease| lease.address == address && lease.ends_ns > now_ns)
+        self.leases.get(&address).is_some_and(|lease| lease.ends_ns > now_ns)
     }
 
     /// How many leases there are, those about to expire included.

@@ -15,6 +15,10 @@ pub const DOUBT_EVERY_NS: u64 = 2 * RETRY_FIRST_NS;
 /// How often a stopping client says so before it leaves it to the lease to run out.
 pub const UNSUBSCRIBE_TRIES: u32 = 5;
 
+/// How often in a row a server that may be older is asked in the way that it may not know, before it is asked in the old one
+/// as often.
+const JOIN_TRIES: u32 = 2;
+
 /// What a client is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseState {
@@ -38,6 +42,10 @@ pub enum LeaseState {
 pub struct LeaseClient {
     live: bool,
     lease_ms: u32,
+    /// Who asks, in 48 bits.
+    receiver: Option<u64>,
+    /// The server does not know who asks, or wants to.
+    is_old: bool,
     /// No answer counts but that to the last question. Seeded by the caller, so that others cannot guess it.
     nonce: u64,
     cookie: Cookie,
@@ -60,6 +68,8 @@ impl LeaseClient {
         LeaseClient {
             live,
             lease_ms,
+            receiver: None,
+            is_old: false,
             nonce: seed,
             cookie: [0; COOKIE_BYTES],
             state: LeaseState::Greeting,
@@ -72,6 +82,11 @@ impl LeaseClient {
             rtt_ns: None,
             full: 0,
         }
+    }
+
+    /// Says who asks, by 48 bits that are this receiver's alone: the server then gives it the place of its former self.
+    pub fn with_receiver(self, receiver: u64) -> LeaseClient {
+        LeaseClient { receiver: Some(receiver & 0xFFFF_FFFF_FFFF), ..self }
     }
 
     /// Any packet came from the server: it has not forgotten us.
@@ -92,6 +107,7 @@ impl LeaseClient {
     pub fn handle_control(&mut self, now_ns: u64, control: &Control) {
         let (Control::Cookie { nonce, .. }
         | Control::Granted { nonce, .. }
+        | Control::Joined { nonce, .. }
         | Control::Released { nonce }
         | Control::Full { nonce }) = *control
         else {
@@ -113,7 +129,11 @@ impl LeaseClient {
                     LeaseState::Gone => {}
                 }
             }
-            Control::Granted { nonce, cookie, lease_ms } if nonce == self.nonce => {
+            Control::Granted { nonce, cookie, lease_ms }
+            | Control::Joined { nonce, cookie, lease_ms, .. }
+                if nonce == self.nonce =>
+            {
+                self.is_old = matches!(control, Control::Granted { .. });
                 if matches!(self.state, LeaseState::Subscribing | LeaseState::Held { .. }) {
                     let lease_ns = u64::from(lease_ms) * MILLISECOND_NS;
                     self.cookie = cookie;
@@ -135,6 +155,8 @@ impl LeaseClient {
 
     fn enter(&mut self, now_ns: u64, state: LeaseState) {
         self.state = state;
+        // Whoever answers next may be another.
+        self.is_old &= state != LeaseState::Greeting;
         (self.tries, self.wait_ns, self.send_at_ns) = (0, RETRY_FIRST_NS, now_ns);
     }
 
@@ -166,9 +188,13 @@ impl LeaseClient {
         let nonce = self.nonce;
         let question = match self.state {
             LeaseState::Greeting => Control::Hello { nonce },
-            LeaseState::Subscribing | LeaseState::Held { .. } => {
-                Control::Subscribe { nonce, cookie, live, lease_ms }
-            }
+            LeaseState::Subscribing | LeaseState::Held { .. } => match self.receiver {
+                // An older server drops what it does not know.
+                Some(receiver) if !self.is_old && self.tries % 4 < JOIN_TRIES => {
+                    Control::Join { nonce, cookie, lease_ms, live, receiver }
+                }
+                _ => Control::Subscribe { nonce, cookie, live, lease_ms },
+            },
             LeaseState::Leaving => Control::Unsubscribe { nonce, cookie },
             LeaseState::Gone => return None,
         };

@@ -181,6 +181,11 @@ impl AllowList {
         AllowList(networks)
     }
 
+    /// Whether it names nobody.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether `address` is let in.
     pub fn allows(&self, address: IpAddr) -> bool {
         self.0.iter().any(|network| network.contains(address))

@@ -5,7 +5,7 @@
 //! so a whole network of these machines runs inside one test with a virtual clock (see `sim`).
 //!
 //! ```text
-//!   ring ──> Sender ──lines──> Receiver ──> ring          live data, heartbeats, end of session
+//!   ring ──> Sender ──lines──> SourceLock ──> Receiver ──> ring      live data, heartbeats, end of session
 //!   ring ──> Replay <─request─ Receiver (Gaps, Store)     repairs, unicast
 //!   LeaseServer <──control──> LeaseClient                 who may have unicast data at all
 //! ```
@@ -23,6 +23,7 @@ pub mod receiver;
 pub mod replay;
 pub mod sender;
 pub mod session;
+pub mod source;
 pub mod store;
 pub mod wire;
 

@@ -6,13 +6,14 @@
 //! ```
 //! A message that is next goes from the datagram to the caller without a copy; an early one waits in the store, and every
 //! sequence between `next` and the horizon is either stored or part of a hole (`gap`). The first copy of a message wins,
-//! whatever line it came on. Sessions follow a rule: a newer epoch of our channel is followed and announced, anybody
-//! else's is counted and dropped. Deliveries leave through a callback during `handle_*`.
+//! whatever line it came on. What is believed of packets is `belief`'s affair, which session is followed is `follow`'s.
+//! Deliveries leave through a callback during `handle_*`.
 //!
 //! ```text
 //! loop { receive -> handle_datagram; past next_deadline -> handle_timeout; then send every poll_request }
 //! ```
 
+mod belief;
 mod follow;
 #[cfg(test)]
 mod tests;
@@ -25,7 +26,8 @@ use super::gap::{GapConfig, Gaps};
 use super::session::Session;
 use super::store::Store;
 use super::wire::{Body, Downstream, Messages, REQUEST_BYTES, Request};
-use follow::Jump;
+use belief::{Claim, End, Jump, Pace};
+use follow::Rivals;
 use shmcast::MAX_SEQUENCE;
 use shmcast::hosting::fault;
 
@@ -42,8 +44,11 @@ pub struct ReceiverConfig {
     pub max_early_packets: usize,
     /// The most bytes kept for early packets.
     pub max_early_bytes: usize,
-    /// A packet further ahead than this many messages is believed only when others confirm it.
+    /// A packet further ahead than this many messages, or than the feed brings in 250 ms if that is more, is believed only when
+    /// others confirm it.
     pub max_jump: u64,
+    /// Every packet is believed at once: for captures, into which nobody forges anything while they are read.
+    pub trusts: bool,
     /// How holes are mended.
     pub gaps: GapConfig,
 }
@@ -57,7 +62,8 @@ impl ReceiverConfig {
             lines: 1,
             max_early_packets: 4_096,
             max_early_bytes: 8 << 20,
-            max_jump: 1 << 20,
+            max_jump: 1 << 16,
+            trusts: false,
             gaps: GapConfig::default(),
         }
     }
@@ -116,10 +122,17 @@ pub struct Receiver {
     horizon: u64,
     /// For each line, the highest sequence that it has passed.
     lines: [u64; MAX_LINES],
-    end: Option<u64>,
+    /// The sequence after the last message that a line, or several packets far ahead, brought: it exists if a second packet
+    /// has been as far.
+    ahead: u64,
+    claim: Option<Claim>,
+    end: Option<End>,
     end_announced: bool,
     jump: Option<Jump>,
-    heard_ns: u64,
+    pace: Pace,
+    rivals: Rivals,
+    /// When a line last brought anything of the session; `None` before the first packet of all.
+    heard_ns: Option<u64>,
     store: Store,
     gaps: Gaps,
     counters: ReceiverCounters,
@@ -138,10 +151,14 @@ impl Receiver {
             next,
             horizon: next,
             lines: [next; MAX_LINES],
+            ahead: 0,
+            claim: None,
             end: None,
             end_announced: false,
             jump: None,
-            heard_ns: 0,
+            pace: Pace::default(),
+            rivals: Rivals::default(),
+            heard_ns: None,
             store: Store::new(config.max_early_packets, config.max_early_bytes),
             gaps: Gaps::new(config.gaps),
             counters: ReceiverCounters::default(),
@@ -171,29 +188,37 @@ impl Receiver {
             self.counters.packets_implausible += 1;
             return;
         }
-        if self.session != Some(packet.session) && !self.follow(now_ns, origin, &packet, sink) {
+        if self.session != Some(packet.session) && !self.follow(now_ns, origin, (&packet, datagram), sink) {
             return;
         }
-        if !self.is_plausible(end) {
+        if let Origin::Line(_) = origin {
+            self.heard_ns = Some(now_ns);
+        }
+        if !self.is_plausible(now_ns, end) {
             self.counters.packets_implausible += 1;
             return;
         }
-        self.heard_ns = now_ns;
         self.counters.packets += 1;
+        let mut has_messages = false;
         match packet.body {
             Body::Messages(messages) => {
-                if let Origin::Server(server) = origin {
-                    self.note_reply(now_ns, server, messages.first(), datagram.len());
+                if let Origin::Server(server) = origin
+                    && !self.note_reply(now_ns, server, messages.first(), datagram.len())
+                {
+                    return;
                 }
+                has_messages = true;
                 self.handle_messages(now_ns, origin, messages, sink);
             }
             Body::Heartbeat => self.counters.heartbeats += 1,
             Body::End => {
                 self.counters.heartbeats += 1;
-                self.end = Some(packet.sequence);
+                self.note_end(now_ns, origin, packet.sequence);
             }
         }
         self.raise_horizon(now_ns, end);
+        self.weigh(now_ns, origin, end, has_messages);
+        self.note_pace(now_ns);
         if let Origin::Line(line) = origin {
             self.pass(line, end);
         }
@@ -214,7 +239,9 @@ impl Receiver {
         if self.session != Some(session) {
             return;
         }
+        self.gaps.note_alive(now_ns, server);
         if self.gaps.handle_gone(now_ns, server, first, oldest, &mut self.counters) {
+            self.gaps.show(now_ns, oldest.min(self.horizon));
             if let Some(counters) = self.counters.servers.get_mut(server) {
                 counters.gone += 1;
             }
@@ -262,12 +289,20 @@ impl Receiver {
         self.gaps.next_deadline()
     }
 
-    fn note_reply(&mut self, now_ns: u64, server: usize, first: u64, size: usize) {
+    // Takes note of a server's packet with messages; says whether it is one that was asked for. Some servers label every packet
+    // of a long answer with the sequence of the first: only the first is what it says.
+    fn note_reply(&mut self, now_ns: u64, server: usize, first: u64, size: usize) -> bool {
         if let Some(counters) = self.counters.servers.get_mut(server) {
             counters.packets += 1;
             counters.repair_bytes += size as u64;
         }
         self.gaps.handle_reply(now_ns, server, first, &mut self.counters);
+        let is_asked_for = self.gaps.is_missing(first) || fault!("repairs_need_no_request");
+        if !is_asked_for {
+            self.counters.repairs_unasked += 1;
+            self.gaps.handle_needless(server);
+        }
+        is_asked_for
     }
 
     fn handle_messages(
@@ -406,10 +441,10 @@ impl Receiver {
     fn announce_end(&mut self, sink: &mut impl FnMut(Delivery<'_>)) {
         match (self.end, self.session) {
             // A publisher that came back and went on after its end has not ended.
-            (Some(end), _) if end < self.horizon => (self.end, self.end_announced) = (None, false),
-            (Some(end), Some(session)) if end == self.next && !self.end_announced => {
+            (Some(end), _) if end.sequence < self.sure() => (self.end, self.end_announced) = (None, false),
+            (Some(_), Some(session)) if self.is_over() && !self.end_announced => {
                 self.end_announced = true;
-                sink(Delivery::End { session, next: end });
+                sink(Delivery::End { session, next: self.next });
             }
             _ => {}
         }

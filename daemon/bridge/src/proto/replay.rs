@@ -18,6 +18,7 @@ use super::counters::{Refusal, ReplayCounters};
 use super::limit::{AllowList, Rate, SourceBuckets, TokenBucket};
 use super::session::Session;
 use super::wire::{HEADER_BYTES, LENGTH_BYTES, MAX_DATAGRAM_BYTES, PacketWriter, Request};
+use shmcast::hosting::fault;
 
 /// How much a source without proof may draw, as a multiple of what it sent.
 pub const UNPROVED_FACTOR: usize = 3;
@@ -41,7 +42,7 @@ pub struct ReplayConfig {
     /// Serve allowed sources in full without proof of their address, as plain MoldUDP64 receivers need it. Only for
     /// networks where nobody can forge a source.
     pub trust_allowed: bool,
-    /// Say so when what is asked for is gone or must wait, in a control datagram that plain receivers ignore.
+    /// Say so when what is asked for is gone, must wait or is not there yet, in a control datagram that plain receivers ignore.
     pub announce: bool,
     /// Reply bytes for each source.
     pub source_rate: Rate,
@@ -100,8 +101,26 @@ pub enum Reply {
         /// The size of the datagram.
         bytes: usize,
     },
+    /// These bytes of the buffer: word that nothing of it is published yet.
+    Held {
+        /// The size of the datagram.
+        bytes: usize,
+    },
     /// Nothing.
     Nothing(Refusal),
+}
+
+impl Reply {
+    /// The size of the datagram that is to be sent, if one is.
+    pub fn bytes(&self) -> Option<usize> {
+        match *self {
+            Reply::Messages { bytes, .. }
+            | Reply::Gone { bytes }
+            | Reply::Later { bytes }
+            | Reply::Held { bytes } => Some(bytes),
+            Reply::Nothing(_) => None,
+        }
+    }
 }
 
 /// The state of one retransmission server.
@@ -144,14 +163,14 @@ impl Replay {
         read: impl FnMut(u64, &mut [u8]) -> Option<usize>,
     ) -> Reply {
         self.counters.requests += 1;
-        let request = match self.admit(from, datagram, session, held) {
+        let request = match self.admit(from, datagram, session) {
             Ok(request) => request,
             Err(refusal) => return Reply::Nothing(self.counters.refuse(refusal)),
         };
         if let Err(refusal) = self.afford(now_ns, from) {
             let nothing = Reply::Nothing(self.counters.refuse(refusal));
             // What is gone already is not promised.
-            let is_promised = proved && request.first >= held.oldest;
+            let is_promised = proved && (held.oldest..held.next).contains(&request.first);
             return if is_promised { self.reply_later(&request, out).unwrap_or(nothing) } else { nothing };
         }
         let limit = match proved || self.config.trust_allowed {
@@ -160,34 +179,27 @@ impl Replay {
         };
         let limit = limit.min(out.len());
         let out = &mut out[..limit];
-        let reply = if request.first < held.oldest {
+        let reply = if request.first >= held.next {
+            self.reply_held(&request, held, out)
+        } else if request.first < held.oldest {
             self.reply_gone(&request, held.oldest, out)
         } else {
             self.reply_messages(&request, held, out, read)
         };
-        if let Reply::Messages { bytes, .. } | Reply::Gone { bytes } = reply {
+        if let Some(bytes) = reply.bytes() {
             self.sources.charge(now_ns, from.ip().to_canonical(), bytes as u64);
             self.global.charge(now_ns, self.global_rate, bytes as u64);
         }
         reply
     }
 
-    fn admit(
-        &self,
-        from: SocketAddr,
-        datagram: &[u8],
-        session: Session,
-        held: Held,
-    ) -> Result<Request, Refusal> {
+    fn admit(&self, from: SocketAddr, datagram: &[u8], session: Session) -> Result<Request, Refusal> {
         if !self.config.allow.allows(from.ip()) {
             return Err(Refusal::NotAllowed);
         }
         let request = Request::parse(datagram).map_err(|_| Refusal::Malformed)?;
         if request.session != session {
             return Err(Refusal::ForeignSession);
-        }
-        if request.first >= held.next {
-            return Err(Refusal::NotYet);
         }
         Ok(request)
     }
@@ -241,6 +253,16 @@ impl Replay {
         self.counters.refuse(Refusal::Gone);
         let gone = Control::Gone { session: request.session, first: request.first, oldest };
         self.announce(gone, out).map_or(Reply::Nothing(Refusal::Gone), |bytes| Reply::Gone { bytes })
+    }
+
+    fn reply_held(&mut self, request: &Request, held: Held, out: &mut [u8]) -> Reply {
+        let nothing = Reply::Nothing(self.counters.refuse(Refusal::NotYet));
+        let (session, first, Held { oldest, next }) = (request.session, request.first, held);
+        if fault!("silent_for_not_yet") {
+            return nothing;
+        }
+        let held = Control::Held { session, first, oldest: oldest.min(next), next };
+        self.announce(held, out).map_or(nothing, |bytes| Reply::Held { bytes })
     }
 
     fn reply_later(&self, request: &Request, out: &mut [u8]) -> Option<Reply> {

@@ -9,7 +9,7 @@ use super::lease::{LeaseConfig, LeaseServer};
 use super::lease_client::LeaseClient;
 use super::limit::AllowList;
 use super::receiver::{Delivery, Follow, Join, Origin, Receiver, ReceiverConfig};
-use super::replay::{Held, Replay, ReplayConfig, Reply};
+use super::replay::{Held, Replay, ReplayConfig};
 use super::sender::{Sender, SenderConfig};
 use super::session::Session;
 use super::wire::{Body, Downstream, PacketWriter, Request, end_of_session, heartbeat};
@@ -30,7 +30,7 @@ fn datagram() -> impl Strategy<Value = Vec<u8>> {
         bytes.extend(blocks);
         bytes
     });
-    let control = (0..10u8, prop::collection::vec(any::<u8>(), 0..50)).prop_map(|(kind, body)| {
+    let control = (0..14u8, prop::collection::vec(any::<u8>(), 0..50)).prop_map(|(kind, body)| {
         let mut bytes = vec![0xFF, b'S', b'H', b'M', b'C', 1, kind, 0xFF];
         bytes.extend([0; 12]);
         bytes.extend(body);
@@ -47,6 +47,7 @@ enum Step {
     Heartbeat { origin: Origin, epoch: u64, next: u64, end: bool },
     Gone { server: usize, first: u64, oldest: u64 },
     Later { server: usize, lag: usize },
+    Held { server: usize, lag: usize, before: u64 },
     Wait(u64),
     Answer { lag: usize, extra: u64 },
 }
@@ -66,6 +67,8 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(origin, epoch, next, end)| Step::Heartbeat { origin, epoch, next, end }),
         2 => (0..10usize, near(), near()).prop_map(|(server, first, oldest)| Step::Gone { server, first, oldest }),
         1 => (0..10usize, 0..5usize).prop_map(|(server, lag)| Step::Later { server, lag }),
+        2 => (0..10usize, 0..5usize, 0..30u64)
+            .prop_map(|(server, lag, before)| Step::Held { server, lag, before }),
         3 => prop_oneof![0..100_000u64, 0..100_000_000u64, any::<u64>()].prop_map(Step::Wait),
         4 => (0..5usize, 0..3u64).prop_map(|(lag, extra)| Step::Answer { lag, extra }),
     ]
@@ -126,6 +129,17 @@ fn run(config: ReceiverConfig, script: &[Step]) {
                 let own = receiver.session().unwrap_or(session(0));
                 receiver.handle_later(now_ns, *server, (own, first.map_or(1, |request| request.first)));
             }
+            Step::Held { server, lag, before } => {
+                let first = asked
+                    .iter()
+                    .rev()
+                    .nth(*lag)
+                    .and_then(|(_, request)| Request::parse(request_bytes(request)).ok())
+                    .map_or(1, |request| request.first);
+                let own = receiver.session().unwrap_or(session(0));
+                let next = first.saturating_sub(*before).max(1);
+                receiver.handle_held(now_ns, *server, (own, first, next), &mut sink);
+            }
             Step::Wait(wait_ns) => now_ns = now_ns.saturating_add(*wait_ns),
             Step::Answer { lag, extra } => {
                 if let Some((server, request)) = asked.iter().rev().nth(*lag).copied() {
@@ -138,8 +152,11 @@ fn run(config: ReceiverConfig, script: &[Step]) {
         }
         receiver.handle_timeout(now_ns, &mut sink);
         let limit = config.gaps.max_requests.max(1);
-        let asks: Vec<_> = std::iter::from_fn(|| receiver.poll_request(now_ns)).take(limit + 1).collect();
-        assert!(asks.len() <= limit, "more requests than the window");
+        // As many for claims; and beside each, at the end of all time, a server that is doubted.
+        let limit_of_asks = 4 * limit;
+        let asks: Vec<_> =
+            std::iter::from_fn(|| receiver.poll_request(now_ns)).take(limit_of_asks + 1).collect();
+        assert!(asks.len() <= limit_of_asks, "more requests than the window");
         for (server, request) in &asks {
             assert!(*server < config.gaps.servers && Request::parse(request).is_ok());
         }
@@ -206,10 +223,7 @@ proptest! {
             let mut out = [0; 1_400];
             let read = |sequence: u64, room: &mut [u8]| (room.len() >= 30 && sequence < 150).then_some(30);
             let reply = replay.handle_request(now_ns, (from, proved), &bytes, (session(1), held), &mut out, read);
-            let drawn = match reply {
-                Reply::Messages { bytes, .. } | Reply::Gone { bytes } | Reply::Later { bytes } => bytes,
-                Reply::Nothing(_) => 0,
-            };
+            let drawn = reply.bytes().unwrap_or(0);
             let leased = leases.handle_datagram(now_ns, from, &bytes, &mut [0; CONTROL_MAX_BYTES]).unwrap_or(0);
             let limit = if !allow.allows(from.ip()) { 0 } else if proved { 1_400 } else { 3 * bytes.len() };
             prop_assert!(drawn <= limit && leased <= limit.min(3 * bytes.len()));

@@ -93,6 +93,27 @@ impl Store {
         Some(run)
     }
 
+    /// Drops what is kept from `sequence` on; gives how many messages that was.
+    pub fn truncate(&mut self, sequence: u64) -> u64 {
+        let mut dropped = 0;
+        while self.runs.back().is_some_and(|run| run.end > sequence) {
+            let Some(mut run) = self.runs.pop_back() else { break };
+            let kept = sequence.saturating_sub(run.first);
+            dropped += run.end - run.first - kept;
+            if kept > 0 {
+                let bytes = run.messages().range(run.first, sequence).blocks().len();
+                run.blocks.truncate(bytes);
+                run.end = sequence;
+                self.runs.push_back(run);
+                break;
+            }
+            self.held_bytes -= run.blocks.capacity();
+            self.recycle(run);
+        }
+        self.held_messages -= dropped;
+        dropped
+    }
+
     /// Puts a run's buffer back into the pool.
     pub fn recycle(&mut self, run: Run) {
         let mut blocks = run.blocks;
@@ -175,6 +196,19 @@ mod tests {
         store.recycle(run);
         assert!(store.take_ready(7).is_none());
         assert_eq!((store.packets(), store.messages()), (1, 2));
+    }
+
+    #[test]
+    fn what_is_dropped_from_a_sequence_on_is_missing_again() {
+        let mut store = Store::new(8, 1 << 16);
+        assert!(insert(&mut store, 20, 30) && insert(&mut store, 5, 10) && insert(&mut store, 40, 41));
+        assert_eq!((store.truncate(24), store.packets(), store.messages()), (7, 2, 9));
+        assert_eq!(store.next_missing(20, 50), Some((24, 50)));
+        let (first, second) = (store.take_ready(5).unwrap(), store.take_ready(20).unwrap());
+        let messages = [first.messages(), second.messages()].map(|messages| messages.iter().count());
+        assert_eq!(messages, [5, 4]);
+        [first, second].into_iter().for_each(|run| store.recycle(run));
+        assert_eq!((store.messages(), store.held_bytes, store.truncate(1)), (0, 0, 0));
     }
 
     #[test]

@@ -76,6 +76,33 @@ impl Malformed {
     ];
 }
 
+/// The beginning of a downstream packet, read without a look at the messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Head {
+    /// The first message's sequence, or the next expected one when there is none.
+    pub sequence: u64,
+    /// How many messages follow.
+    pub messages: u16,
+}
+
+impl Head {
+    /// Reads it; `None` when there are not even that many bytes.
+    pub fn of(datagram: &[u8]) -> Option<Head> {
+        let header = datagram.first_chunk::<HEADER_BYTES>()?;
+        let (sequence, count) = (header[10..18].try_into().ok()?, header[18..].try_into().ok()?);
+        let messages = match u16::from_be_bytes(count) {
+            END_COUNT => 0,
+            messages => messages,
+        };
+        Some(Head { sequence: u64::from_be_bytes(sequence), messages })
+    }
+
+    /// The sequence after its last message.
+    pub fn end(&self) -> u64 {
+        self.sequence.saturating_add(u64::from(self.messages))
+    }
+}
+
 /// One downstream packet, wholly checked.
 #[derive(Debug, Clone, Copy)]
 pub struct Downstream<'a> {

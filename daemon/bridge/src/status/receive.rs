@@ -67,12 +67,22 @@ pub struct ReceiveCounters {
     pub packets_foreign: u64,
     /// Packets that claimed to be implausibly far ahead.
     pub packets_implausible: u64,
+    /// Packets of a session that was not followed yet when they came.
+    pub packets_early: u64,
+    /// Claims of messages that do not exist, forgotten when they were contradicted.
+    pub claims_contradicted: u64,
+    /// Packets of servers that nobody had asked for, or that said the same again.
+    pub repairs_unasked: u64,
     /// Datagrams that came to the sockets for servers from somebody else.
     pub datagrams_unexpected: u64,
+    /// Datagrams that came on a line from somebody else than its source.
+    pub datagrams_locked_out: u64,
     /// Errors of receiving, such as a server's host that says that nobody listens.
     pub receive_errors: u64,
     /// Unicast leases held.
     pub leases_held: u64,
+    /// Times that a server had no place for a lease.
+    pub leases_full: u64,
     /// Datagrams dropped unread.
     pub malformed: MalformedStatus,
     /// Each line; unicast leases come after the multicast lines.
@@ -119,6 +129,10 @@ pub struct ServerStatus {
     pub gone: u64,
     /// Times that it held what was asked, but had sent as much as it may.
     pub later: u64,
+    /// Times that nothing of what was asked was published yet.
+    pub held: u64,
+    /// 1 while it is down: it has left requests unanswered and said nothing else.
+    pub down: u64,
     /// Smoothed round trip in nanoseconds, 0 before the first.
     pub rtt_ns: u64,
 }
@@ -167,6 +181,9 @@ impl ReceiveCounters {
         self.packets_stale = counters.packets_stale;
         self.packets_foreign = counters.packets_foreign;
         self.packets_implausible = counters.packets_implausible;
+        self.packets_early = counters.packets_early;
+        self.claims_contradicted = counters.claims_contradicted;
+        self.repairs_unasked = counters.repairs_unasked;
         let malformed = |reason| counters.malformed.of(reason);
         self.malformed = MalformedStatus {
             too_short: malformed(Malformed::TooShort),
@@ -182,7 +199,8 @@ impl ReceiveCounters {
             own.messages_duplicate = line.messages_duplicate;
         }
         self.recovered_by_servers = 0;
-        for (own, server) in self.servers.iter_mut().zip(&counters.servers).take(servers) {
+        for (index, (own, server)) in self.servers.iter_mut().zip(&counters.servers).take(servers).enumerate()
+        {
             self.recovered_by_servers += server.messages_recovered;
             *own = ServerStatus {
                 requests: server.requests,
@@ -192,6 +210,8 @@ impl ReceiveCounters {
                 messages_recovered: server.messages_recovered,
                 gone: server.gone,
                 later: server.later,
+                held: server.held,
+                down: u64::from(gaps.is_down(index)),
                 rtt_ns: server.rtt_ns,
             };
         }

@@ -351,13 +351,15 @@ impl Cursor<'_> {
                 who,
                 format!("a gap from {from} to {to} was told, and {expected} was due"),
             );
-        } else if from > expected {
+        } else if from > expected.max(1) {
             let what =
                 format!("a gap from {from} to {to} was told, {expected} was due, and nothing said why");
             findings.add(3, "silent_loss", who, what);
         }
         let mut at = from;
-        while at <= to && !(self.reader.far && self.is_line_broken()) {
+        // A bridge is a reader too, and can be overrun as any other.
+        let is_broken = self.reader.far && (self.is_line_broken() || self.was_overrun(to.saturating_add(1)));
+        while at <= to && !is_broken {
             let gaps = self.history.on(&self.reader.channel).flat_map(|p| &p.sends);
             let known = gaps.filter(|send| {
                 send.messages.is_none() && (send.next..send.next.saturating_add(send.most)).contains(&at)

@@ -4,7 +4,7 @@
 
 use anyhow::{Context, Result};
 use command_fds::{CommandFdExt, FdMapping};
-use shmcast::hosting::handoff;
+use shmcast::sys::handoff;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;

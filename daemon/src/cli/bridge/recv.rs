@@ -153,7 +153,14 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         ));
         progress.tick();
         missing.look(&progress, counters.messages_missing, |more| {
-            format!("{channel}: {} messages never reached this host", grouped(more))
+            let hint = match counters.messages_too_large {
+                0 => String::new(),
+                large => format!(
+                    "; {} so far are larger than the channel takes: make it with a larger --max-message",
+                    grouped(large)
+                ),
+            };
+            format!("{channel}: {} messages never reached this host{hint}", grouped(more))
         });
         let drops = counters.lines.iter().map(|line| line.kernel_drops).sum();
         dropped.look(&progress, drops, |more| {

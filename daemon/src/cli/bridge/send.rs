@@ -14,6 +14,7 @@ use shmcast_bridge::proto::limit::Network;
 use shmcast_bridge::spec::{BridgeSpec, RepairSpec, SendSpec, StartAt};
 use shmcast_bridge::status::Phase;
 use std::net::SocketAddrV4;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -51,6 +52,9 @@ pub(super) struct Args {
     #[arg(long, default_value = "latest", value_parser = words(&["latest", "oldest"], parse_word::<StartAt>),
           hide_possible_values = true)]
     from: StartAt,
+    /// Note in this file how far it is, and go on there when started again
+    #[arg(long, value_name = "FILE")]
+    state: Option<PathBuf>,
     /// Serve repairs and unicast leases at this address
     #[arg(long, value_name = "IP:PORT", value_parser = parse_address, requires = "allow")]
     repair: Option<SocketAddrV4>,
@@ -97,6 +101,7 @@ impl Args {
                 ttl: self.ttl,
                 loopback: self.loopback,
                 from: self.from,
+                state: self.state.clone(),
                 linger_ms: u64::try_from(self.linger.as_millis()).unwrap_or(u64::MAX),
                 repair,
             }),

@@ -179,7 +179,8 @@ impl Unwrapper {
             ..GapConfig::default()
         };
         let follow = Follow::First { silence_ns: DEFAULT_SILENCE_NS };
-        let receiver = Receiver::new(ReceiverConfig { gaps, ..ReceiverConfig::following(follow) });
+        let receiver =
+            Receiver::new(ReceiverConfig { gaps, trusts: true, ..ReceiverConfig::following(follow) });
         Self { receiver, sessions: Vec::new(), shift: 0, bytes: 0, controls: 0, now_ns: 0 }
     }
 

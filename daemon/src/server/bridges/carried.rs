@@ -18,6 +18,27 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// If a bridge ran for this long before it failed, the pauses begin again with the shortest.
 const HEALTHY: Duration = Duration::from_secs(60);
 
+/// How often one kind of news of a bridge is told at most.
+const NEWS_EVERY: Duration = Duration::from_secs(60);
+
+/// What a receiving bridge counts that somebody should hear of: the event, how many are news, what is counted and what it is.
+type News = (&'static str, u64, fn(&ReceiveCounters) -> u64, &'static str);
+const NEWS: [News; 3] = [
+    (
+        "bridge-other-feed",
+        10,
+        |c| c.packets_stale + c.packets_foreign + c.datagrams_locked_out,
+        "packets of an older session, of another feed or from another host were dropped",
+    ),
+    (
+        "bridge-contradicted",
+        5,
+        |c| c.claims_contradicted,
+        "claims of messages that do not exist were forgotten",
+    ),
+    ("bridge-lease-refused", 1, |c| c.leases_full, "times a server had no place for this bridge"),
+];
+
 /// One bridge of the configuration.
 #[derive(Debug)]
 pub(super) struct Carried {
@@ -31,6 +52,24 @@ pub(super) struct Carried {
     pub(super) started: Instant,
     pub(super) try_at: Instant,
     pub(super) pause: Duration,
+    told: Told,
+}
+
+/// The count of each kind of news that was told, and when.
+type Told = [(u64, Option<Instant>); NEWS.len()];
+
+fn news_of(counters: &ReceiveCounters, told: &mut Told, now: Instant) -> Vec<(&'static str, String)> {
+    let mut news = Vec::new();
+    for ((event, least, count, what), (told, at)) in NEWS.iter().zip(told) {
+        // A bridge that was started again counts from 0.
+        *told = (*told).min(count(counters));
+        let (more, is_soon) = (count(counters) - *told, at.is_some_and(|at| now - at < NEWS_EVERY));
+        if more >= *least && !is_soon {
+            (*told, *at) = (count(counters), Some(now));
+            news.push((*event, format!("{more} {what}")));
+        }
+    }
+    news
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,6 +185,15 @@ impl Carried {
             started: now,
             try_at: now,
             pause: FIRST_PAUSE,
+            told: Default::default(),
+        }
+    }
+
+    /// What happened since it was last told, each as an event and its detail. Each kind once in a while.
+    pub(super) fn news(&mut self) -> Vec<(&'static str, String)> {
+        match &self.carrier {
+            Some(Carrier::Receive(ingress)) => news_of(&ingress.counters(), &mut self.told, Instant::now()),
+            Some(Carrier::Send(_)) | None => Vec::new(),
         }
     }
 
@@ -186,5 +234,33 @@ impl Carried {
             refusals: life.map(|life| life.refusals().to_vec()).unwrap_or_default(),
             counted,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_news_is_told_once_in_a_while_and_all_of_it_in_the_end() {
+        let (mut told, start) = (Told::default(), Instant::now());
+        let counted = |stale, contradicted, full| {
+            let mut counters = shmcast_bridge::status::Board::<ReceiveCounters>::default().read();
+            (counters.packets_stale, counters.claims_contradicted) = (stale, contradicted);
+            counters.leases_full = full;
+            counters
+        };
+        let mut events = |counters, seconds| {
+            let news = news_of(&counters, &mut told, start + Duration::from_secs(seconds));
+            news.into_iter().map(|(event, what)| format!("{event} {}", &what[..what.find(' ').unwrap()]))
+        };
+        assert_eq!(events(counted(9, 4, 0), 0).count(), 0, "a few are no news");
+        let both = ["bridge-other-feed 10", "bridge-lease-refused 1"];
+        assert_eq!(events(counted(10, 4, 1), 1).collect::<Vec<_>>(), both);
+        assert_eq!(events(counted(90, 5, 9), 2).collect::<Vec<_>>(), ["bridge-contradicted 5"]);
+        let rest = ["bridge-other-feed 80", "bridge-lease-refused 8"];
+        assert_eq!(events(counted(90, 5, 9), 70).collect::<Vec<_>>(), rest);
+        assert_eq!(events(counted(20, 0, 0), 200).count(), 0, "started again");
+        assert_eq!(events(counted(30, 0, 0), 201).collect::<Vec<_>>(), ["bridge-other-feed 10"]);
     }
 }

@@ -1,8 +1,12 @@
 //! From holes to requests: which server, which part, how many at a time.
 
+use super::super::MAX_SERVERS;
 use super::super::counters::ReceiverCounters;
 use super::super::wire::{HEADER_BYTES, LENGTH_BYTES, MAX_MESSAGES};
 use super::{Gaps, Hole, State};
+
+/// The most requests unanswered at a time for what may not exist. What a server answers shows that it does.
+const CLAIMS: usize = 8;
 
 /// A request that is to be sent now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,29 +19,48 @@ pub struct Ask {
     pub count: u16,
 }
 
+/// Requests that are unanswered, or deferred.
+#[derive(Debug, Default)]
+struct Pending {
+    servers: [usize; MAX_SERVERS],
+    shown: usize,
+    claims: usize,
+}
+
 impl Gaps {
     /// The next request to send, if one is due. `room` is how many answers could be kept; one more is always asked for,
     /// because an answer to the first hole needs no keeping.
     pub fn poll_request(&mut self, now_ns: u64, room: usize, counters: &mut ReceiverCounters) -> Option<Ask> {
+        if let Some(probe) = self.probe.take() {
+            return Some(probe);
+        }
         if !self.any_wanted {
             return None;
         }
-        let Some(at) = self.holes.iter().position(|hole| hole.state == State::Wanted) else {
-            self.any_wanted = false;
-            return None;
-        };
-        let server = self.choose_server(&self.holes[at])?;
-        // A server of unknown distance is asked one thing at a time: the first wait is a guess, and guessing wrongly
-        // costs one needless answer rather than a whole round of them.
-        let limit = match self.servers[server].rtt_ns {
-            0 => 1,
-            _ => self.window.min(room.saturating_add(1)),
-        };
-        let is_pending =
-            |hole: &&Hole| matches!(hole.state, State::Requested { .. } | State::Deferred { .. });
-        if self.holes.iter().filter(is_pending).count() >= limit {
-            return None;
+        let window = self.window.min(room.saturating_add(1));
+        let pending = self.count_pending();
+        // Claims come behind all that is shown, and must not stand in its way when it comes to be asked for.
+        let (mut any_wanted, mut found) = (false, None);
+        for (at, hole) in self.holes.iter().enumerate().filter(|(_, hole)| hole.state == State::Wanted) {
+            any_wanted = true;
+            let is_full = match self.is_claim(hole) {
+                true => pending.claims >= window.min(CLAIMS),
+                false => pending.shown >= window,
+            };
+            if is_full {
+                break;
+            }
+            if let Some(server) = self.choose_server(hole, &pending, window) {
+                found = Some((at, server));
+                break;
+            }
         }
+        self.any_wanted = any_wanted;
+        let (at, server) = found?;
+        Some(self.ask(now_ns, at, server, counters))
+    }
+
+    fn ask(&mut self, now_ns: u64, at: usize, server: usize, counters: &mut ReceiverCounters) -> Ask {
         self.shape(at);
         let timeout_ns = self.servers[server].timeout_ns(self.holes[at].doublings, &self.config);
         let hole = &mut self.holes[at];
@@ -51,20 +74,73 @@ impl Gaps {
         let due_ns = now_ns.saturating_add(timeout_ns);
         hole.state = State::Requested { first: hole.first, server, sent_ns: now_ns, due_ns };
         self.due_ns = self.due_ns.min(due_ns);
-        counters.requests += 1;
-        counters.servers[server].requests += 1;
         let count = (hole.end - hole.first).min(u64::from(MAX_MESSAGES)) as u16;
-        Some(Ask { server, first: hole.first, count })
+        let ask = Ask { server, first: hole.first, count };
+        let gone = hole.gone;
+        let mut note = |server: usize| {
+            counters.requests += 1;
+            counters.servers[server].requests += 1;
+        };
+        note(server);
+        self.servers[server].note_asked(now_ns);
+        for other in (0..self.config.servers).filter(|&other| other != server && gone & (1 << other) == 0) {
+            if let Some(falls) = self.servers[other].take_probe(now_ns) {
+                note(other);
+                self.probe = Some(Ask { server: other, ..ask });
+                self.due_ns = if falls { now_ns.saturating_add(1) } else { self.due_ns };
+                break;
+            }
+        }
+        ask
     }
 
-    // First the server that answers; then, whenever it did not, the next one.
-    fn choose_server(&self, hole: &Hole) -> Option<usize> {
+    fn count_pending(&self) -> Pending {
+        let mut pending = Pending::default();
+        for hole in &self.holes {
+            match hole.state {
+                State::Requested { server, .. } => pending.servers[server] += 1,
+                State::Deferred { .. } => {}
+                _ => continue,
+            }
+            match self.is_claim(hole) {
+                true => pending.claims += 1,
+                false => pending.shown += 1,
+            }
+        }
+        pending
+    }
+
+    /// Whether a server has left requests unanswered for so long that it counts no more.
+    pub fn is_down(&self, server: usize) -> bool {
+        self.servers.get(server).is_some_and(|server| server.is_down)
+    }
+
+    /// One bit for each server that is not down.
+    pub(super) fn up_servers(&self) -> u8 {
+        let is_up = |server: &usize| !self.servers[*server].is_down;
+        (0..self.config.servers).filter(is_up).fold(0, |up, server| up | 1 << server)
+    }
+
+    // First the server that answers; then, whenever it did not, the next one. One that is doubted only if all others are, or
+    // have it no longer.
+    fn choose_server(&self, hole: &Hole, pending: &Pending, window: usize) -> Option<usize> {
         let servers = self.config.servers;
         let holds = |server: &usize| hole.gone & (1 << server) == 0;
+        let is_good = |server: &usize| holds(server) && !self.servers[*server].is_doubted();
+        let is_there = |server: &usize| holds(server) && !self.servers[*server].is_down;
+        let has_room = |server: &usize| pending.servers[*server] < self.servers[*server].limit(window);
+        let any = |is: &dyn Fn(&usize) -> bool| (0..servers).any(|server| is(&server));
+        let (any_good, any_there) = (any(&is_good), any(&is_there));
+        let may = |server: &usize| match (any_good, any_there) {
+            (true, _) => is_good(server),
+            (false, true) => is_there(server),
+            (false, false) => holds(server),
+        };
         if hole.attempts == 0 {
-            return (0..servers).filter(holds).min_by_key(|&server| self.servers[server].failures);
+            let by_failures = |&server: &usize| self.servers[server].failures;
+            return (0..servers).filter(may).filter(has_room).min_by_key(by_failures);
         }
-        (1..=servers).map(|turn| (hole.last_server + turn) % servers).find(holds)
+        (1..=servers).map(|turn| (hole.last_server + turn) % servers).filter(may).find(has_room)
     }
 
     // Makes the hole at `at` the size of one answer: joins it with wanted neighbours, or cuts it. What fits twice is not
@@ -75,7 +151,9 @@ impl Gaps {
             (room * self.recent_messages / self.recent_bytes.max(1)).clamp(1, u64::from(MAX_MESSAGES));
         while let Some(&next) = self.holes.get(at + 1) {
             let hole = self.holes[at];
-            let joins = next.state == State::Wanted && next.first == hole.end && next.gone == hole.gone;
+            let is_alike = (next.gone, next.gone_once, self.is_claim(&next))
+                == (hole.gone, hole.gone_once, self.is_claim(&hole));
+            let joins = next.state == State::Wanted && next.first == hole.end && is_alike;
             if !joins || next.end - hole.first > answer {
                 break;
             }

@@ -1,7 +1,15 @@
-//! What is known of one retransmission server: how far it is, and how long its answers may be waited for.
+//! What is known of one retransmission server: whether it is there, how far it is, and how long its answers may be waited for.
+//!
+//! ```text
+//! Up ── requests time out ──> Doubted ── silence for 250 ms ──> Down
+//!  ^                             │ asked beside another            │ asked beside another
+//!  │                             │ each 50 ms                      │ each second; `gone` counts without it
+//!  └──────────── any word ───────┴─────────────────────────────────┘
+//! ```
 
 use super::super::SECOND_NS;
 use super::GapConfig;
+use shmcast::hosting::fault;
 
 /// No answer is waited for longer than this, whatever was measured.
 const LONGEST_NS: u64 = SECOND_NS;
@@ -18,12 +26,73 @@ pub(super) struct Server {
     pub(super) backed_off_ns: u64,
     /// Added to the wait after answers that came when they had been asked for again.
     pub(super) margin_ns: u64,
-    /// Timeouts since the last packet.
+    /// Timeouts since the last packet: with none it is up, with some it is doubted.
     pub(super) failures: u32,
     pub(super) heard_ns: u64,
+    /// When the first of the requests was sent that it has left unanswered since it was last heard; 0 if there is none.
+    pub(super) unanswered_ns: u64,
+    /// It counts no more until it is heard again.
+    pub(super) is_down: bool,
+    /// When a server that is doubted is asked for something again.
+    pub(super) probe_ns: u64,
 }
 
+/// Requests in a row that a server leaves unanswered that has answered before, until it is doubted: of two directions that lose
+/// 20 % each, so many in a row come once in 3,000.
+const DOUBTED_AFTER: u32 = 8;
+/// Requests in a row that a server leaves unanswered, and the silence, after which it is down.
+const DOWN_AFTER: u32 = 3;
+/// See [`DOWN_AFTER`].
+const DOWN_AFTER_NS: u64 = SECOND_NS / 4;
+/// How often a server that is down is asked for something, and one that is only doubted.
+const PROBE_EVERY_NS: u64 = SECOND_NS;
+/// See [`PROBE_EVERY_NS`].
+const DOUBT_EVERY_NS: u64 = SECOND_NS / 20;
+
 impl Server {
+    /// Any word came from it.
+    pub(super) fn note_heard(&mut self, now_ns: u64) {
+        (self.heard_ns, self.unanswered_ns, self.failures, self.is_down) = (now_ns, 0, 0, false);
+    }
+
+    pub(super) fn note_asked(&mut self, now_ns: u64) {
+        if self.unanswered_ns == 0 {
+            self.unanswered_ns = now_ns.max(1);
+        }
+    }
+
+    /// A request timed out; says whether the server is down from now on.
+    pub(super) fn note_failure(&mut self, now_ns: u64) -> bool {
+        self.failures = self.failures.saturating_add(1);
+        let silent_ns = now_ns.saturating_sub(self.unanswered_ns.max(self.heard_ns));
+        let is_down = self.failures >= DOWN_AFTER && silent_ns >= DOWN_AFTER_NS;
+        let falls = is_down && !self.is_down;
+        self.is_down |= is_down;
+        falls
+    }
+
+    /// Whether nothing is left to it alone while there is another: it has not answered lately, or never.
+    pub(super) fn is_doubted(&self) -> bool {
+        let few = if self.rtt_ns == 0 { 1 } else { DOUBTED_AFTER };
+        (self.is_down || self.failures >= few) && !fault!("nobody_is_doubted")
+    }
+
+    /// Whether it is doubted and it is time to ask it for something; then it is not for a while. Says as well whether it is
+    /// down from now on.
+    pub(super) fn take_probe(&mut self, now_ns: u64) -> Option<bool> {
+        if !self.is_doubted() || now_ns < self.probe_ns {
+            return None;
+        }
+        let falls = self.note_failure(now_ns);
+        self.probe_ns = now_ns.saturating_add(if self.is_down { PROBE_EVERY_NS } else { DOUBT_EVERY_NS });
+        Some(falls)
+    }
+
+    /// Requests that it may leave unanswered at a time, of `window`: of one of unknown distance, one, as the first wait is a guess,
+    /// and guessing wrongly costs one needless answer rather than a whole round of them.
+    pub(super) fn limit(&self, window: usize) -> usize {
+        if self.rtt_ns == 0 { 1 } else { window }
+    }
     pub(super) fn sample(&mut self, sample_ns: u64) {
         if self.rtt_ns == 0 {
             (self.rtt_ns, self.deviation_ns) = (sample_ns, sample_ns / 2);

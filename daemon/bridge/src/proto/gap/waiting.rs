@@ -2,7 +2,7 @@
 //!
 //! A hole is given up when nothing speaks for its coming any more: no server has said anything for as long as the policy
 //! waits, or those that do answer have not answered this one, time and again. As long as a server answers in turn, or says
-//! that it holds what is asked for, an end is only a matter of time, however long the queue is.
+//! that it holds what is asked for, an end is only a matter of time, however long the queue is. A claim is not given up at all.
 
 use super::super::counters::ReceiverCounters;
 use super::{FIRST_WINDOW, GapPolicy, Gaps, Hole, State};
@@ -16,7 +16,7 @@ impl Gaps {
     pub fn note_alive(&mut self, now_ns: u64, server: usize) {
         self.heard_ns = now_ns;
         if let Some(state) = self.servers.get_mut(server) {
-            state.heard_ns = now_ns;
+            state.note_heard(now_ns);
         }
     }
 
@@ -54,6 +54,7 @@ impl Gaps {
         if now_ns < self.due_ns {
             return;
         }
+        self.due_ns = u64::MAX;
         let mut due_ns = u64::MAX;
         for at in 0..self.holes.len() {
             let hole = self.holes[at];
@@ -77,8 +78,8 @@ impl Gaps {
                         State::Wanted
                     }
                     State::Suspect { .. } if self.config.servers == 0 => match self.config.policy {
-                        GapPolicy::Skip { .. } => State::Expired,
-                        GapPolicy::Block => hole.state,
+                        GapPolicy::Skip { .. } if !self.is_claim(&hole) => State::Expired,
+                        GapPolicy::Skip { .. } | GapPolicy::Block => hole.state,
                     },
                     State::Suspect { .. } | State::Deferred { .. } | State::Wanted | State::Expired => {
                         State::Wanted
@@ -91,11 +92,17 @@ impl Gaps {
                 due_ns = due_ns.min(self.silence_ends_ns(&hole));
             }
         }
-        self.due_ns = due_ns;
+        self.due_ns = self.due_ns.min(due_ns);
     }
 
     fn is_given_up(&self, now_ns: u64, hole: &Hole) -> bool {
         let GapPolicy::Skip { give_up_ns } = self.config.policy else { return false };
+        if self.is_gone(hole) {
+            return true;
+        }
+        if self.is_claim(hole) {
+            return false;
+        }
         let is_ignored = hole.ignored >= IGNORED_LIMIT && now_ns.saturating_sub(hole.asked_ns) >= give_up_ns;
         is_ignored || now_ns >= self.silence_ends_ns(hole)
     }
@@ -103,8 +110,10 @@ impl Gaps {
     /// When no server will have said anything for as long as the policy waits.
     fn silence_ends_ns(&self, hole: &Hole) -> u64 {
         match self.config.policy {
-            GapPolicy::Block => u64::MAX,
-            GapPolicy::Skip { give_up_ns } => hole.found_ns.max(self.heard_ns).saturating_add(give_up_ns),
+            GapPolicy::Skip { give_up_ns } if !self.is_claim(hole) => {
+                hole.shown_ns.max(self.heard_ns).saturating_add(give_up_ns)
+            }
+            GapPolicy::Skip { .. } | GapPolicy::Block => u64::MAX,
         }
     }
 
@@ -115,6 +124,12 @@ impl Gaps {
         (server, sent_ns): (usize, u64),
         counters: &mut ReceiverCounters,
     ) {
+        counters.servers[server].timeouts += 1;
+        if self.is_claim(&self.holes[at]) {
+            // Servers of other makes are silent about what is not published yet: it says nothing of them.
+            self.holes[at].doublings += 1;
+            return;
+        }
         let (hole, state) = (&mut self.holes[at], &mut self.servers[server]);
         // A server that has answered others since is there; then this was chance loss, which no waiting mends, and the wait
         // grows only to be gentle with a server that answers as fast as it may.
@@ -127,7 +142,9 @@ impl Gaps {
         // Each answer widens the window by one: up to a third of them may be lost before it narrows.
         let narrowed = if is_alive { self.window.saturating_sub(2) } else { 0 };
         self.window = narrowed.max(FIRST_WINDOW.min(self.config.max_requests));
-        state.failures = state.failures.saturating_add(1);
-        counters.servers[server].timeouts += 1;
+        if state.note_failure(now_ns) {
+            // What the others have no longer is gone.
+            self.due_ns = now_ns.saturating_add(1);
+        }
     }
 }

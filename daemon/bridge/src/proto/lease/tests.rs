@@ -97,6 +97,88 @@ fn tables_have_a_bound_and_floods_a_rate() {
     assert_eq!(own.counters().malformed, 1);
 }
 
+fn join(cookie: Cookie, receiver: u64) -> Control {
+    Control::Join { nonce: 2, cookie, lease_ms: 0, live: true, receiver }
+}
+
+fn joins(own: &mut LeaseServer, now_ns: u64, from: SocketAddr, receiver: u64) -> bool {
+    own.sources = SourceBuckets::new(Rate { per_second: 50, burst: 1_000 }, 1 << 17);
+    let cookie = cookie_for(own, now_ns, from);
+    matches!(ask(own, now_ns, from, join(cookie, receiver)), Some(Control::Joined { .. }))
+}
+
+#[test]
+fn a_receiver_that_crashes_again_and_again_has_one_lease() {
+    let mut own = server(4);
+    for port in 1..=200 {
+        assert!(joins(&mut own, u64::from(port), address(1, port), 7), "refused at its {port}th start");
+        assert_eq!(own.live_addresses(300).collect::<Vec<_>>(), [address(1, port)]);
+    }
+    assert_eq!((own.counters().replaced, own.counters().full), (199, 0));
+    // From elsewhere anybody could say that.
+    assert!(joins(&mut own, 300, address(2, 1), 7) && own.len() == 2);
+    assert!(joins(&mut own, 31 * SECOND_NS, address(3, 1), 7), "nobody renews them");
+    assert_eq!(own.len(), 2);
+}
+
+#[test]
+fn one_source_cannot_take_all_places_and_those_who_left_make_way() {
+    let mut own = server(4);
+    let config = LeaseConfig { leases_per_source: 2, ..own.config.clone() };
+    own = LeaseServer::new(config, [7; 16], 3);
+    let of = |n: u16| u64::from(n);
+    assert!((1..=2).all(|port| joins(&mut own, 0, address(1, port), of(port))));
+    assert!((3..=9).all(|port| !joins(&mut own, 0, address(1, port), of(port))), "the third of one source");
+    assert!((2..=3).all(|host| joins(&mut own, 0, address(host, 1), 9)), "others find a place");
+    assert_eq!((own.len(), own.counters().full), (4, 7));
+    assert!(!joins(&mut own, 20 * SECOND_NS, address(9, 1), 9), "all are there");
+    assert!(joins(&mut own, 31 * SECOND_NS, address(9, 1), 10), "nobody has renewed theirs");
+    assert_eq!((own.len(), own.counters().expired), (4, 1));
+}
+
+#[test]
+fn who_only_asks_for_repairs_does_not_take_the_place_of_a_live_feed() {
+    let mut own = server(2);
+    assert!((1..=2).all(|host| joins(&mut own, 0, address(host, 1), 1)));
+    assert!(!joins(&mut own, 0, address(3, 1), 1));
+    for host in 3..=200 {
+        let cookie = cookie_for(&mut own, 0, address(host, 1));
+        let join = Control::Join { nonce: 2, cookie, lease_ms: 0, live: false, receiver: 1 };
+        assert!(matches!(ask(&mut own, 0, address(host, 1), join), Some(Control::Joined { .. })), "{host}");
+    }
+    assert_eq!((own.len(), own.live_addresses(0).count()), (200, 2));
+    assert!(!joins(&mut own, 0, address(3, 1), 1), "not even one that has a lease already");
+    assert_eq!((own.len(), own.live_addresses(0).count()), (200, 2));
+}
+
+#[test]
+fn a_client_falls_back_to_what_an_older_server_knows() {
+    let mut own = server(4);
+    let mut client = LeaseClient::new(0, true, 0, 5).with_receiver(77);
+    let (mut question, mut answer) = ([0; CONTROL_MAX_BYTES], [0; CONTROL_MAX_BYTES]);
+    let (mut now_ns, mut joins) = (0, 0);
+    while !matches!(client.state(), LeaseState::Held { .. }) {
+        now_ns = client.next_deadline().unwrap();
+        assert!(now_ns < SECOND_NS);
+        let size = client.poll_transmit(now_ns, &mut question).unwrap();
+        if matches!(Control::parse(&question[..size]), Ok(Control::Join { .. })) {
+            joins += 1;
+        } else if let Some(size) = own.handle_datagram(now_ns, address(1, 9), &question[..size], &mut answer)
+        {
+            client.handle_control(now_ns, &Control::parse(&answer[..size]).unwrap());
+        }
+    }
+    assert_eq!(joins, 2);
+    let size = client.poll_transmit(client.next_deadline().unwrap(), &mut question).unwrap();
+    assert!(
+        matches!(Control::parse(&question[..size]), Ok(Control::Subscribe { .. })),
+        "it is known to be older"
+    );
+    let mut newer = LeaseClient::new(0, true, 0, 5).with_receiver(77);
+    assert_eq!(talk(&mut newer, &mut own, now_ns), 2);
+    assert_eq!(own.leases[&address(1, 9)].receiver, Some(77));
+}
+
 /// A client and a server with loss, duplication and delay between them, for ten minutes; the server restarts.
 #[test]
 fn client_keeps_its_lease_over_a_bad_network() {

@@ -1,21 +1,46 @@
-//! Which sessions a receiver follows, where it starts, and which claims of a packet it believes.
+//! Which sessions a receiver follows, and where it starts.
+//!
+//! | the followed session | another one that is heard | is followed |
+//! |---|---|---|
+//! | there is none yet | any that fits | at its first packet |
+//! | alive | the same channel's, of a higher epoch | after three packets over 10 ms, within a second |
+//! | alive | any other | not: dropped and counted |
+//! | silent, or ended | any that fits | after three packets |
+//!
+//! What is heard of such a rival before it is followed is kept, and counts from its first packet on: nothing is lost by waiting.
 
 use super::super::session::Session;
 use super::super::wire::Downstream;
-use super::super::{MAX_LINES, SECOND_NS};
+use super::super::{MAX_LINES, MILLISECOND_NS, SECOND_NS};
 use super::{Delivery, Origin, Receiver};
+use shmcast::hosting::fault;
 
-/// How long a followed feed must be silent before [`Follow::First`] takes another, unless configured.
-pub const DEFAULT_SILENCE_NS: u64 = 10 * SECOND_NS;
+/// How long a followed feed must be silent before [`Follow::First`] takes another, unless configured, and before a channel's
+/// lower epoch is taken. Heartbeats come each second.
+pub const DEFAULT_SILENCE_NS: u64 = 3 * SECOND_NS;
+
+/// How many packets a session is followed for, and over how long while the followed one is alive.
+const WITNESSES: u32 = 3;
+/// See [`WITNESSES`].
+const WITNESSED_NS: u64 = 10 * MILLISECOND_NS;
+/// The packets that a session is followed for while the followed one is alive come within this time.
+const WITNESSES_WITHIN_NS: u64 = SECOND_NS;
+/// A rival that is silent for this long is forgotten: heartbeats come each second.
+const FORGOTTEN_NS: u64 = 3 * SECOND_NS / 2;
+/// How many rivals are remembered at a time.
+const MAX_RIVALS: usize = 4;
+/// How many bytes of packets are kept for each.
+const MAX_KEPT_BYTES: usize = 4 << 20;
 
 /// Which sessions a receiver follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Follow {
-    /// A shmcast channel by its tag: always the newest epoch.
+    /// A shmcast channel by its tag: the newest epoch that is alive.
     Channel([u8; 4]),
     /// One session and no other.
     Only(Session),
-    /// Whoever is first on the line; another session only after the end of this one or a silence this long.
+    /// Whoever is first on the line, and newer epochs of the same channel; another session only after the end of this one or a
+    /// silence this long.
     First {
         /// How long the followed session must have been silent, in nanoseconds.
         silence_ns: u64,
@@ -38,77 +63,167 @@ pub enum Join {
     },
 }
 
-/// A packet that was too far ahead to be believed alone.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Jump {
-    sequence: u64,
-    seen: u32,
+/// What becomes of a packet of a session that is not followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Follow,
+    /// Followed after three packets, over so many nanoseconds.
+    Watch(u64),
+    Stale,
+    Foreign,
 }
 
-/// How many packets in a row must agree on a jump.
-const JUMP_WITNESSES: u32 = 3;
+/// A session that may come to be followed.
+#[derive(Debug)]
+struct Rival {
+    session: Session,
+    packets: u32,
+    since_ns: u64,
+    heard_ns: u64,
+    kept: Vec<(Origin, Vec<u8>)>,
+    kept_bytes: usize,
+}
+
+/// Sessions that may come to be followed.
+#[derive(Debug, Default)]
+pub(super) struct Rivals(Vec<Rival>);
+
+impl Rivals {
+    // Takes note of a rival's packet. Gives all that were kept once there are enough.
+    fn note(
+        &mut self,
+        now_ns: u64,
+        (origin, session, datagram): (Origin, Session, &[u8]),
+        least_ns: u64,
+    ) -> Option<Vec<(Origin, Vec<u8>)>> {
+        self.0.retain(|rival| now_ns.saturating_sub(rival.heard_ns) < FORGOTTEN_NS);
+        let at = self.0.iter().position(|rival| rival.session == session).unwrap_or_else(|| {
+            if self.0.len() == MAX_RIVALS {
+                // Whoever was heard least: a forger of many names does not push out one that is there.
+                let least = (0..MAX_RIVALS).min_by_key(|&at| self.0[at].packets);
+                self.0.swap_remove(least.unwrap_or(0));
+            }
+            let kept = Vec::new();
+            self.0.push(Rival {
+                session,
+                packets: 0,
+                since_ns: now_ns,
+                heard_ns: now_ns,
+                kept,
+                kept_bytes: 0,
+            });
+            self.0.len() - 1
+        });
+        let rival = &mut self.0[at];
+        if least_ns > 0 && now_ns.saturating_sub(rival.since_ns) > WITNESSES_WITHIN_NS {
+            // One that only says now and then that it is there is no reason to leave one that is alive.
+            (rival.packets, rival.since_ns, rival.kept_bytes) = (0, now_ns, 0);
+            rival.kept.clear();
+        }
+        rival.packets = rival.packets.saturating_add(1);
+        rival.heard_ns = now_ns;
+        let (is_over, is_due) =
+            (rival.packets >= WITNESSES, now_ns.saturating_sub(rival.since_ns) >= least_ns);
+        if is_over && is_due {
+            return Some(self.0.swap_remove(at).kept);
+        }
+        if rival.kept_bytes + datagram.len() <= MAX_KEPT_BYTES && !fault!("rivals_lose_what_came_first") {
+            rival.kept_bytes += datagram.len();
+            rival.kept.push((origin, datagram.to_vec()));
+        }
+        None
+    }
+}
 
 impl Receiver {
-    // Decides about a packet of a session that is not the current one.
+    // Decides about a packet of a session that is not the current one; says whether it is now.
     pub(super) fn follow(
         &mut self,
         now_ns: u64,
         origin: Origin,
-        packet: &Downstream<'_>,
+        (packet, datagram): (&Downstream<'_>, &[u8]),
         sink: &mut impl FnMut(Delivery<'_>),
     ) -> bool {
         let session = packet.session;
-        let follows = match self.config.follow {
-            Follow::Channel(tag) if session.tag() == tag => match (session.epoch(), self.session) {
-                (None, _) => false,
-                (Some(_), None) => true,
-                (epoch, Some(own)) if epoch > own.epoch() => true,
-                _ => {
-                    self.counters.packets_stale += 1;
-                    return false;
-                }
-            },
-            Follow::Channel(_) => false,
-            Follow::Only(only) => session == only,
-            Follow::First { silence_ns } => {
-                let finished = self.end == Some(self.next);
-                self.session.is_none() || finished || now_ns.saturating_sub(self.heard_ns) >= silence_ns
-            }
-        };
         // Only a line can introduce a session: an answer to a request is about one that we know.
-        if !follows || matches!(origin, Origin::Server(_)) {
-            self.counters.packets_foreign += 1;
-            return false;
+        let verdict = match origin {
+            Origin::Line(_) => self.judge(now_ns, session),
+            Origin::Server(_) => Verdict::Foreign,
+        };
+        match verdict {
+            Verdict::Follow => {
+                self.begin(now_ns, session, packet.sequence, sink);
+                true
+            }
+            Verdict::Watch(least_ns) => {
+                let Some(kept) = self.rivals.note(now_ns, (origin, session, datagram), least_ns) else {
+                    self.counters.packets_early += 1;
+                    return false;
+                };
+                let first = kept.first().and_then(|(_, bytes)| Downstream::parse(bytes).ok());
+                self.begin(now_ns, session, first.map_or(packet.sequence, |first| first.sequence), sink);
+                for (origin, bytes) in kept {
+                    self.handle_datagram(now_ns, origin, &bytes, sink);
+                }
+                true
+            }
+            Verdict::Stale => {
+                self.counters.packets_stale += 1;
+                false
+            }
+            Verdict::Foreign => {
+                self.counters.packets_foreign += 1;
+                false
+            }
         }
+    }
+
+    fn judge(&mut self, now_ns: u64, session: Session) -> Verdict {
+        let (fits, silence_ns) = match self.config.follow {
+            Follow::Channel(tag) => (session.tag() == tag && session.epoch().is_some(), DEFAULT_SILENCE_NS),
+            Follow::Only(only) => (session == only, 0),
+            Follow::First { silence_ns } => (true, silence_ns),
+        };
+        let Some(own) = self.session.filter(|_| fits) else {
+            return if fits { Verdict::Follow } else { Verdict::Foreign };
+        };
+        // Where a receiver goes on, the silence begins when it first hears anything.
+        let heard_ns = *self.heard_ns.get_or_insert(now_ns);
+        let is_quiet = self.end_announced || now_ns.saturating_sub(heard_ns) >= silence_ns;
+        let is_ours = session.tag() == own.tag() && own.epoch().is_some() && session.epoch().is_some();
+        let is_newer = is_ours && session.epoch() > own.epoch();
+        let is_followed = match self.config.follow {
+            _ if fault!("only_newer_epochs_live") => is_newer,
+            Follow::Channel(_) if self.config.trusts => is_newer,
+            _ => is_newer || is_quiet,
+        };
+        match (is_followed, is_ours) {
+            (true, _) if self.config.trusts || fault!("one_packet_begins_a_session") => Verdict::Follow,
+            (true, _) => Verdict::Watch(if is_quiet { 0 } else { WITNESSED_NS }),
+            (false, true) => Verdict::Stale,
+            (false, false) => Verdict::Foreign,
+        }
+    }
+
+    fn begin(&mut self, now_ns: u64, session: Session, heard: u64, sink: &mut impl FnMut(Delivery<'_>)) {
         // What is missing of the old session went with it; what is stored of it is still good.
         self.gaps.expire_all();
         self.advance(sink);
         let previous = self.session.map(|session| (session, self.next));
         self.next = match (previous, self.config.join) {
-            (None, Join::FirstSeen) => packet.sequence,
+            (None, Join::FirstSeen) => heard,
             (None, Join::From(sequence)) => sequence.max(1),
             _ => 1,
         };
         self.session = Some(session);
+        self.gaps.begin(self.next);
         // The first packet of a session may be any distance ahead: that is what a late joiner sees.
         self.horizon = self.next;
-        self.raise_horizon(now_ns, packet.sequence);
-        (self.end, self.end_announced, self.jump) = (None, false, None);
+        self.raise_horizon(now_ns, heard);
+        (self.end, self.end_announced, self.jump, self.claim) = (None, false, None, None);
+        (self.ahead, self.heard_ns) = (0, Some(now_ns));
         self.lines = [self.next; MAX_LINES];
         self.counters.sessions += 1;
         sink(Delivery::NewSession { session, next: self.next, previous });
-        true
-    }
-
-    // One wrong packet must not make a receiver skip a feed, so a long jump needs witnesses.
-    pub(super) fn is_plausible(&mut self, end: u64) -> bool {
-        if end <= self.horizon.saturating_add(self.config.max_jump) {
-            self.jump = None;
-            return true;
-        }
-        let agrees = |jump: &Jump| end.abs_diff(jump.sequence) <= self.config.max_jump;
-        let seen = self.jump.filter(agrees).map_or(1, |jump| jump.seen + 1);
-        self.jump = (seen < JUMP_WITNESSES).then_some(Jump { sequence: end, seen });
-        self.jump.is_none()
     }
 }

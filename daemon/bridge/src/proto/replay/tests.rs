@@ -59,6 +59,18 @@ fn unproved_source_draws_at_most_three_times_what_it_sent() {
 }
 
 #[test]
+fn what_is_not_published_yet_is_said_so_within_three_times_the_question() {
+    let mut own = replay(ReplayConfig::default());
+    for (first, proved) in [(100, true), (100, false), (u64::MAX - 9, true)] {
+        let (reply, out) = ask(&mut own, "10.0.0.1:9", proved, &request(first, 9));
+        let Reply::Held { bytes } = reply else { panic!("{reply:?}") };
+        let held = Control::Held { session: session(), first, oldest: 10, next: 100 };
+        assert_eq!((Control::parse(&out[..bytes]), bytes <= 60), (Ok(held), true));
+    }
+    assert_eq!(own.counters().refused(Refusal::NotYet), 3);
+}
+
+#[test]
 fn every_refusal_has_its_reason() {
     let mut own = replay(ReplayConfig { announce: false, ..ReplayConfig::default() });
     let mut reason = |datagram: &[u8]| ask(&mut own, "10.0.0.1:9", true, datagram).0;

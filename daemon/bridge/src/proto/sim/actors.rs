@@ -5,7 +5,6 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use super::super::control::{Control, is_control};
 use super::super::receiver::{Delivery, Join, Origin, Receiver};
-use super::super::replay::Reply;
 use super::super::sender::{PushError, Sender, SenderConfig};
 use super::super::session::Session;
 use super::super::wire::{Body, Downstream, Request};
@@ -175,6 +174,9 @@ impl World {
                 Ok(Control::Later { session, first }) => {
                     peer.receiver.handle_later(now_ns, server, (session, first));
                 }
+                Ok(Control::Held { session, first, next, .. }) => {
+                    peer.receiver.handle_held(now_ns, server, (session, first, next), &mut sink);
+                }
                 _ => {}
             },
             Some((origin, bytes)) => peer.receiver.handle_datagram(now_ns, origin, &bytes, &mut sink),
@@ -188,7 +190,8 @@ impl World {
         self.totals.unusable_repair_bytes +=
             repair_bytes * refused / (counters.messages_received - received).max(1);
         let asks: Vec<_> = std::iter::from_fn(|| peer.receiver.poll_request(now_ns)).take(10_000).collect();
-        assert!(asks.len() <= self.scenario.config.gaps.max_requests, "asks without end");
+        let most = 2 * self.scenario.config.gaps.max_requests + self.scenario.servers.len();
+        assert!(asks.len() <= most, "asks without end");
         check_receiver(&peer.receiver, &self.scenario.config, checker);
         let wakes_ns = peer.receiver.next_deadline().unwrap_or(u64::MAX);
         if wakes_ns != u64::MAX && wakes_ns != peer.wakes_ns {
@@ -197,6 +200,7 @@ impl World {
             self.at(wakes_ns, Event::PeerWakes { peer: at });
         }
         for (server, request) in asks {
+            self.last_request = Request::parse(&request).ok().map(|request| (server, request, now_ns));
             let life = self.peers[at].life;
             let arrivals = self.peers[at].requests[server].send(&mut self.rng, now_ns, &request);
             for (n, arrival) in arrivals.into_iter().enumerate() {
@@ -222,9 +226,7 @@ impl World {
             &mut out,
             read,
         );
-        let (Reply::Messages { bytes, .. } | Reply::Gone { bytes } | Reply::Later { bytes }) = reply else {
-            return;
-        };
+        let Some(bytes) = reply.bytes() else { return };
         let reply = &out[..bytes];
         assert!(bytes <= PAYLOAD_BYTES, "a reply larger than the payload");
         let arrivals = self.peers[at].replies[server].send(&mut self.rng, now_ns, reply);

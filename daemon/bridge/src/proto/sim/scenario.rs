@@ -30,6 +30,8 @@ pub struct Scenario {
     /// After how many messages a receiver restarts.
     pub peer_restarts: Vec<(u64, usize)>,
     pub ends: bool,
+    /// Whether somebody sends packets of his own.
+    pub forger: bool,
     /// Whether receivers know the round trip beforehand, as after a lease exchange.
     pub knows_rtt: bool,
 }
@@ -48,6 +50,7 @@ pub struct Totals {
     pub lost_repair_bytes: u64,
     pub unusable_repair_bytes: u64,
     pub malformed: u64,
+    pub forged: u64,
     pub recovery: Histogram,
     pub longest_ns: u64,
 }
@@ -65,6 +68,7 @@ impl Totals {
         self.lost_repair_bytes += other.lost_repair_bytes;
         self.unusable_repair_bytes += other.unusable_repair_bytes;
         self.malformed += other.malformed;
+        self.forged += other.forged;
         self.recovery.merge(&other.recovery);
         self.longest_ns = self.longest_ns.max(other.longest_ns);
     }

@@ -9,7 +9,8 @@ use super::super::limit::{AllowList, Rate};
 use super::super::receiver::{Origin, Receiver};
 use super::super::replay::{Replay, ReplayConfig};
 use super::super::sender::Sender;
-use super::super::{MICROSECOND_NS, SECOND_NS};
+use super::super::wire::Request;
+use super::super::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 use super::actors::new_sender;
 use super::check::{Checker, History};
 use super::net::{Arrival, Link, Profile};
@@ -22,6 +23,7 @@ const LIMIT_NS: u64 = 300 * SECOND_NS;
 pub(super) enum Event {
     Publish,
     SenderWakes,
+    Forge { forged: u64 },
     SenderReturns { fresh: bool },
     PeerWakes { peer: usize },
     PeerReturns { peer: usize },
@@ -57,6 +59,8 @@ pub struct World {
     pub(super) published: u64,
     pub(super) servers: Vec<Replay>,
     pub(super) peers: Vec<Peer>,
+    /// The last that any receiver asked for, of whom, and when.
+    pub(super) last_request: Option<(usize, Request, u64)>,
     pub(super) totals: Totals,
 }
 
@@ -104,12 +108,16 @@ impl World {
             servers: (0..scenario.servers.len()).map(|_| replay()).collect(),
             peers: peers.collect(),
             history,
+            last_request: None,
             totals: Totals { runs: 1, ..Totals::default() },
             scenario,
         };
         (0..world.peers.len()).for_each(|peer| world.note_rtt(peer));
         world.at(20 * MICROSECOND_NS, Event::Publish);
         world.run_sender();
+        if world.scenario.forger {
+            world.at(MILLISECOND_NS + seed % 10, Event::Forge { forged: seed });
+        }
         world
     }
 
@@ -153,6 +161,7 @@ impl World {
         match self.slots.remove(&id).expect("scheduled once") {
             Event::Publish => self.publish(),
             Event::SenderWakes => self.run_sender(),
+            Event::Forge { forged } => self.forge(forged),
             Event::SenderReturns { fresh } => self.return_sender(fresh),
             Event::PeerWakes { peer } => {
                 if self.peers[peer].wakes_ns <= self.now_ns {

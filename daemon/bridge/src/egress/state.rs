@@ -1,0 +1,111 @@
+//! What outlives an egress: which session its ring was sent as, and how far. A small file, so that one that is started again goes
+//! on where it was, and no session's name comes twice.
+//!
+//! Two slots of 64 bytes, written in turn; the one that is whole and has the higher number counts. Numbers are little-endian:
+//!
+//! | at | size | field |
+//! |---|---|---|
+//! | 0 | 8 | `"SHMCBST1"` |
+//! | 8 | 8 | number of this record, from 1 |
+//! | 16 | 16 | identity of the ring that was sent |
+//! | 32 | 10 + 6 | session; zeros |
+//! | 48 | 8 | the sequence after the last message sent |
+//! | 56 | 4 + 4 | zeros; CRC-32C of all before |
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+use crate::proto::session::Session;
+
+const SLOT_BYTES: usize = 64;
+const MAGIC: &[u8; 8] = b"SHMCBST1";
+
+/// How far an egress has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Progress {
+    /// The ring's identity.
+    pub(super) ring: [u64; 2],
+    pub(super) session: Session,
+    /// The sequence after the last message sent.
+    pub(super) next: u64,
+}
+
+/// The file.
+#[derive(Debug)]
+pub(super) struct StateFile {
+    file: File,
+    number: u64,
+}
+
+impl StateFile {
+    /// Opens or makes it; gives what it says, if it says anything that is whole.
+    pub(super) fn open(path: &Path) -> io::Result<(StateFile, Option<Progress>)> {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        let newest =
+            [0, 1].into_iter().filter_map(|slot| read_slot(&file, slot)).max_by_key(|(number, _)| *number);
+        let number = newest.map_or(0, |(number, _)| number);
+        Ok((StateFile { file, number }, newest.map(|(_, progress)| progress)))
+    }
+
+    /// Writes over the older slot. With `sync` it comes back when the disk has it.
+    pub(super) fn write(&mut self, progress: &Progress, sync: bool) -> io::Result<()> {
+        self.number += 1;
+        let mut slot = [0; SLOT_BYTES];
+        slot[..8].copy_from_slice(MAGIC);
+        slot[8..16].copy_from_slice(&self.number.to_le_bytes());
+        slot[16..24].copy_from_slice(&progress.ring[0].to_le_bytes());
+        slot[24..32].copy_from_slice(&progress.ring[1].to_le_bytes());
+        slot[32..42].copy_from_slice(progress.session.as_bytes());
+        slot[48..56].copy_from_slice(&progress.next.to_le_bytes());
+        let sum = crc32c::crc32c(&slot[..60]);
+        slot[60..].copy_from_slice(&sum.to_le_bytes());
+        self.file.write_all_at(&slot, self.number % 2 * SLOT_BYTES as u64)?;
+        if sync { self.file.sync_data() } else { Ok(()) }
+    }
+}
+
+fn read_slot(file: &File, slot: u64) -> Option<(u64, Progress)> {
+    let mut bytes = [0; SLOT_BYTES];
+    file.read_exact_at(&mut bytes, slot * SLOT_BYTES as u64).ok()?;
+    let word = |at: usize| bytes[at..at + 8].first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
+    let sum = u32::from_le_bytes(*bytes[60..].first_chunk()?);
+    let is_whole = bytes.starts_with(MAGIC) && sum == crc32c::crc32c(&bytes[..60]);
+    let session = Session::from_bytes(*bytes[32..].first_chunk()?);
+    let progress = Progress { ring: [word(16), word(24)], session, next: word(48) };
+    is_whole.then_some((word(8), progress))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_whole_record_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state");
+        let session = Session::of_channel("TEST", 9).unwrap();
+        let progress = |next| Progress { ring: [3, 4], session, next };
+        let (mut state, said) = StateFile::open(&path).unwrap();
+        assert_eq!(said, None);
+        for next in 1..10 {
+            state.write(&progress(next), next == 1).unwrap();
+            assert_eq!(StateFile::open(&path).unwrap().1, Some(progress(next)));
+        }
+        // A write that the power went out under.
+        for byte in 0..SLOT_BYTES {
+            let mut bytes = std::fs::read(&path).unwrap();
+            bytes[SLOT_BYTES + byte] ^= 1;
+            let other = dir.path().join("damaged");
+            std::fs::write(&other, bytes).unwrap();
+            assert_eq!(StateFile::open(&other).unwrap().1, Some(progress(8)), "byte {byte}");
+        }
+        let (mut state, _) = StateFile::open(&path).unwrap();
+        state.write(&progress(77), false).unwrap();
+        assert_eq!(StateFile::open(&path).unwrap().1, Some(progress(77)), "counting goes on");
+        std::fs::write(&path, b"something else").unwrap();
+        assert_eq!(StateFile::open(&path).unwrap().1, None);
+    }
+}

@@ -1,0 +1,144 @@
+//! Deliveries that wait for the channel's memory, in order and in bounded memory.
+
+use std::collections::VecDeque;
+
+use crate::proto::receiver::Delivery;
+use crate::proto::session::Session;
+
+/// Bytes of one piece of the memory.
+const CHUNK_BYTES: usize = 1 << 20;
+/// The most bytes that wait. Messages beyond are dropped, and readers are told as of any other loss.
+const MAX_BYTES: usize = 64 << 20;
+
+const MESSAGE: u8 = 0;
+const GAP: u8 = 1;
+const SESSION: u8 = 2;
+const END: u8 = 3;
+
+/// Deliveries that wait. Empty, it has no memory.
+#[derive(Debug, Default)]
+pub(super) struct Backlog {
+    chunks: VecDeque<Vec<u8>>,
+    /// How much of the first chunk is done with.
+    read: usize,
+    bytes: usize,
+}
+
+impl Backlog {
+    pub(super) fn is_empty(&self) -> bool {
+        self.chunks.is_empty()
+    }
+
+    /// Keeps a copy behind all others; a message only if there is room for it.
+    pub(super) fn push(&mut self, delivery: &Delivery<'_>) {
+        match *delivery {
+            Delivery::Message { sequence, data } if self.bytes + data.len() < MAX_BYTES => {
+                self.put(MESSAGE, [sequence, 0], data);
+            }
+            Delivery::Message { .. } => {}
+            Delivery::Gap { from, to } => self.put(GAP, [from, to], &[]),
+            // Whom it follows is of no interest any more.
+            Delivery::NewSession { session, next, .. } => self.put(SESSION, [next, 0], session.as_bytes()),
+            Delivery::End { session, next } => self.put(END, [next, 0], session.as_bytes()),
+        }
+    }
+
+    fn put(&mut self, kind: u8, numbers: [u64; 2], data: &[u8]) {
+        let size = HEAD_BYTES + data.len();
+        let has_room = |chunk: &Vec<u8>| chunk.len() + size <= chunk.capacity();
+        if !self.chunks.back().is_some_and(has_room) {
+            self.chunks.push_back(Vec::with_capacity(size.max(CHUNK_BYTES)));
+        }
+        let Some(chunk) = self.chunks.back_mut() else { return };
+        chunk.push(kind);
+        numbers.iter().for_each(|number| chunk.extend(number.to_ne_bytes()));
+        chunk.extend((data.len() as u32).to_ne_bytes());
+        chunk.extend(data);
+        self.bytes += size;
+    }
+
+    /// The first, as it was pushed.
+    pub(super) fn front(&self) -> Option<Delivery<'_>> {
+        let rest = self.chunks.front()?.get(self.read..)?;
+        let (kind, rest) = rest.split_first()?;
+        let (a, rest) = rest.split_first_chunk()?;
+        let (b, rest) = rest.split_first_chunk()?;
+        let (size, rest) = rest.split_first_chunk()?;
+        let data = rest.get(..u32::from_ne_bytes(*size) as usize)?;
+        let (a, b) = (u64::from_ne_bytes(*a), u64::from_ne_bytes(*b));
+        let session = || data.try_into().ok().map(Session::from_bytes);
+        Some(match *kind {
+            MESSAGE => Delivery::Message { sequence: a, data },
+            GAP => Delivery::Gap { from: a, to: b },
+            SESSION => Delivery::NewSession { session: session()?, next: a, previous: None },
+            _ => Delivery::End { session: session()?, next: a },
+        })
+    }
+
+    /// Drops the first.
+    pub(super) fn pop(&mut self) {
+        let size = match self.front() {
+            Some(Delivery::Message { data, .. }) => HEAD_BYTES + data.len(),
+            Some(Delivery::Gap { .. }) => HEAD_BYTES,
+            Some(Delivery::NewSession { session, .. } | Delivery::End { session, .. }) => {
+                HEAD_BYTES + session.as_bytes().len()
+            }
+            None => return,
+        };
+        self.read += size;
+        self.bytes -= size;
+        if self.chunks.front().is_some_and(|chunk| self.read >= chunk.len()) {
+            self.chunks.pop_front();
+            self.read = 0;
+        }
+    }
+}
+
+/// Kind, two numbers and the length of what follows.
+const HEAD_BYTES: usize = 1 + 8 + 8 + 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_comes_out_as_it_went_in() {
+        let session = Session::of_channel("TEST", 3).unwrap();
+        let data = vec![7; 60_000];
+        let message =
+            |sequence: u64| Delivery::Message { sequence, data: &data[..sequence as usize * 97 % 60_000] };
+        let all = || {
+            let start = Delivery::NewSession { session, next: 1, previous: None };
+            let end = [Delivery::Gap { from: 500, to: 900 }, Delivery::End { session, next: 900 }];
+            std::iter::once(start).chain((1..500).map(message)).chain(end)
+        };
+        let mut backlog = Backlog::default();
+        for _ in 0..2 {
+            all().for_each(|delivery| backlog.push(&delivery));
+            for delivery in all() {
+                assert_eq!(backlog.front(), Some(delivery));
+                backlog.pop();
+            }
+            assert!(backlog.is_empty() && backlog.bytes == 0 && backlog.front().is_none());
+        }
+    }
+
+    #[test]
+    fn messages_beyond_the_bound_are_dropped_and_all_else_is_kept() {
+        let (mut backlog, data) = (Backlog::default(), vec![0; 1 << 16]);
+        for sequence in 1..2_000 {
+            backlog.push(&Delivery::Message { sequence, data: &data });
+        }
+        backlog.push(&Delivery::Gap { from: 2_000, to: 2_001 });
+        assert!(backlog.bytes < MAX_BYTES + 100);
+        let mut last = None;
+        while let Some(delivery) = backlog.front() {
+            last = match delivery {
+                Delivery::Gap { from, to } => Some((from, to)),
+                _ => None,
+            };
+            backlog.pop();
+        }
+        assert_eq!(last, Some((2_000, 2_001)));
+    }
+}

@@ -1,0 +1,194 @@
+//! What is known of a hole beside that it is one: whether it exists at all, and what servers say of it.
+
+use super::super::counters::ReceiverCounters;
+use super::{GapPolicy, Gaps, Hole, State};
+use shmcast::hosting::fault;
+
+/// How often a claim has been asked for in vain before it is asked for anew when it is shown.
+const STALE_DOUBLINGS: u32 = 2;
+
+impl Gaps {
+    /// Everything before this sequence is shown to exist.
+    pub fn shown(&self) -> u64 {
+        self.shown
+    }
+
+    /// Another feed begins, of which nothing from `next` on is known.
+    pub fn begin(&mut self, next: u64) {
+        (self.shown, self.probe) = (next, None);
+    }
+
+    /// Everything before `sequence` is shown to exist: what is missing of it may be given up from now on.
+    pub fn show(&mut self, now_ns: u64, sequence: u64) {
+        if sequence <= self.shown {
+            return;
+        }
+        let before = std::mem::replace(&mut self.shown, sequence);
+        let mut at = self.holes.partition_point(|hole| hole.end <= before);
+        while let Some(&hole) = self.holes.get(at).filter(|hole| hole.first < sequence) {
+            if hole.end > sequence {
+                // Where there is no room for another hole this one stays a claim, as its end is one.
+                if self.is_crowded() {
+                    break;
+                }
+                self.holes[at].end = sequence;
+                self.holes.insert(at + 1, Hole { first: sequence, ..hole });
+            }
+            self.note_shown(now_ns, at);
+            at += usize::from(!self.join_with_last(at));
+        }
+    }
+
+    fn note_shown(&mut self, now_ns: u64, at: usize) {
+        let until_ns = now_ns.saturating_add(self.hold_ns());
+        let hole = &mut self.holes[at];
+        hole.shown_ns = now_ns;
+        (hole.ignored, hole.denied) = (0, 0);
+        let waits = match hole.state {
+            State::Deferred { .. } => true,
+            State::Requested { .. } | State::Wanted => hole.doublings > STALE_DOUBLINGS,
+            State::Suspect { .. } | State::Expired => false,
+        };
+        if waits {
+            // What was waited for was whether it exists.
+            (hole.state, hole.attempts, hole.doublings) = (State::Suspect { until_ns }, 0, 0);
+            hole.found_ns = now_ns;
+        }
+        let due_ns = match hole.state {
+            State::Suspect { until_ns } => until_ns.max(now_ns),
+            _ => now_ns,
+        };
+        self.due_ns = self.due_ns.min(due_ns);
+    }
+
+    /// A feed that outruns the store makes one growing hole, not one for each packet.
+    fn join_with_last(&mut self, at: usize) -> bool {
+        let (Some(&last), hole) = (at.checked_sub(1).and_then(|at| self.holes.get(at)), self.holes[at])
+        else {
+            return false;
+        };
+        let joins = last.end == hole.first && last.is_fresh() && hole.is_fresh();
+        if joins {
+            self.holes[at - 1].end = hole.end;
+            self.holes.remove(at);
+        }
+        joins
+    }
+
+    /// Forgets the claims that there is anything from `sequence` on.
+    pub fn retract(&mut self, sequence: u64) {
+        while let Some(last) = self.holes.back_mut().filter(|last| last.end > sequence) {
+            if last.first < sequence {
+                last.end = sequence;
+                return;
+            }
+            self.holes.pop_back();
+        }
+        if self.holes.is_empty() {
+            self.due_ns = u64::MAX;
+        }
+    }
+
+    /// Whether `sequence` is missing.
+    pub fn is_missing(&self, sequence: u64) -> bool {
+        let at = self.holes.partition_point(|hole| hole.end <= sequence);
+        self.holes.get(at).is_some_and(|hole| hole.first <= sequence)
+    }
+
+    /// Whether a hole is a claim only, which time does not give up.
+    pub(super) fn is_claim(&self, hole: &Hole) -> bool {
+        hole.end > self.shown && !fault!("claims_are_given_up")
+    }
+
+    /// A server says that nothing from `first` on, where a request started, is published yet. Believed only as the answer to
+    /// such a request. Gives how often the hole has been denied so far; `None` if there is none.
+    pub fn handle_held(
+        &mut self,
+        now_ns: u64,
+        server: usize,
+        first: u64,
+        counters: &mut ReceiverCounters,
+    ) -> Option<u32> {
+        let at = self.holes.iter().position(|hole| hole.is_requested(server, first))?;
+        self.handle_reply(now_ns, server, first, counters);
+        let is_claim = self.is_claim(&self.holes[at]);
+        let hole = &mut self.holes[at];
+        hole.denied += 1;
+        hole.doublings += 1;
+        // What exists for sure is not waited for because one server is behind.
+        hole.ignored += u32::from(!is_claim);
+        let wait_ns = self.servers[server].timeout_ns(hole.doublings, &self.config);
+        let until_ns = now_ns.saturating_add(wait_ns);
+        hole.state = State::Deferred { until_ns };
+        self.due_ns = self.due_ns.min(until_ns);
+        Some(self.holes[at].denied)
+    }
+
+    /// How often a claim must be denied before it is forgotten: by each server that is there, and twice at least, as one may be
+    /// behind the other and any single answer may be forged.
+    pub fn denials_needed(&self) -> u32 {
+        self.up_servers().count_ones().max(2)
+    }
+
+    /// A server says that it holds nothing before `oldest`. Believed only as the answer to a request that started at
+    /// `first`; false when it is none.
+    pub fn handle_gone(
+        &mut self,
+        now_ns: u64,
+        server: usize,
+        first: u64,
+        oldest: u64,
+        counters: &mut ReceiverCounters,
+    ) -> bool {
+        if !self.holes.iter().any(|hole| hole.is_requested(server, first)) {
+            return false;
+        }
+        self.handle_reply(now_ns, server, first, counters);
+        let mut at = 0;
+        while let Some(&hole) = self.holes.get(at).filter(|hole| hole.first < oldest) {
+            if hole.end > oldest {
+                self.holes[at].end = oldest;
+                self.holes.insert(at + 1, Hole { first: oldest, ..hole });
+            }
+            let bit = 1 << server;
+            let hole = &mut self.holes[at];
+            // One answer may be forged; then the true one is on its way.
+            hole.gone |= bit & (hole.gone_once | u8::from(fault!("one_word_gives_up")) << server);
+            hole.gone_once |= bit;
+            if matches!(hole.state, State::Requested { server: asked, .. } if asked == server) {
+                hole.state = State::Wanted;
+                self.any_wanted = true;
+            }
+            self.leave_what_is_gone(now_ns, at);
+            at += 1;
+        }
+        self.handle_rest(server, first);
+        true
+    }
+
+    /// Gives up the hole at `at` if no server has it, or asks again, slowly: somebody may yet come back with a longer memory.
+    fn leave_what_is_gone(&mut self, now_ns: u64, at: usize) {
+        let is_gone = self.is_gone(&self.holes[at]);
+        let hole = &mut self.holes[at];
+        match self.config.policy {
+            _ if !is_gone => {}
+            GapPolicy::Skip { .. } => hole.state = State::Expired,
+            GapPolicy::Block => {
+                (hole.gone, hole.gone_once) = (0, 0);
+                let until_ns = now_ns.saturating_add(self.config.timeout_max_ns);
+                hole.state = State::Suspect { until_ns };
+                self.due_ns = self.due_ns.min(until_ns);
+            }
+        }
+    }
+
+    /// Whether no server has it: of those that answer, where the policy gives up at some time what none answers, else of all.
+    pub(super) fn is_gone(&self, hole: &Hole) -> bool {
+        let all = (1u16 << self.config.servers).wrapping_sub(1) as u8;
+        let needed = match (self.config.policy, self.up_servers()) {
+            (GapPolicy::Skip { give_up_ns }, up) if give_up_ns != u64::MAX && up != 0 => up,
+            _ => all,
+        };
+        hole.gone != 0 && hole.gone & needed == needed
+    }
+}

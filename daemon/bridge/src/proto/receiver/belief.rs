@@ -1,0 +1,189 @@
+//! Which claims of a packet a receiver believes, and when it stops believing them.
+//!
+//! One packet is never enough to give up a message: anybody can send one. A line's data shows that what is before it exists
+//! when a second packet has been as far, or further. What a heartbeat says is a claim until then, or until the line has said
+//! nothing else for a while; it is forgotten when the line goes on below it, or servers say that nothing of it is published.
+//! Whoever forges packet after packet, or what messages hold, is not kept out by any of this.
+
+use super::super::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
+use super::{Delivery, Origin, Receiver};
+use shmcast::hosting::fault;
+
+/// How many packets must agree on a jump, and over how long.
+const JUMP_WITNESSES: u32 = 3;
+/// See [`JUMP_WITNESSES`].
+const JUMP_NS: u64 = MILLISECOND_NS;
+/// How many packets of a line, in order and below a claim, contradict it.
+const CONTRADICTIONS: u32 = 4;
+/// How long a line must repeat a claim and say nothing else before it is believed.
+const REPEATED_NS: u64 = SECOND_NS;
+/// An end is believed when it is said again, by another line or this much later: copies of one packet come together.
+const END_AGAIN_NS: u64 = 100 * MICROSECOND_NS;
+/// However close together they are taken in, so many ends are no copies of one.
+const ENDS: u32 = 3;
+/// The feed may be further ahead than `max_jump` by what it brings in this time.
+const BELIEVED_NS: u64 = SECOND_NS / 4;
+
+/// Packets that were too far ahead to be believed alone.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Jump {
+    first: u64,
+    last: u64,
+    seen: u32,
+    since_ns: u64,
+}
+
+/// What a line has said of the horizon beyond what is shown.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Claim {
+    at: u64,
+    line: usize,
+    since_ns: u64,
+    below: u32,
+    below_end: u64,
+}
+
+/// The end of the session, as the feed says.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct End {
+    pub(super) sequence: u64,
+    since_ns: u64,
+    origin: Origin,
+    times: u32,
+    is_sure: bool,
+}
+
+/// How many messages the feed brings in [`BELIEVED_NS`].
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Pace {
+    since_ns: u64,
+    next: u64,
+    messages: u64,
+}
+
+impl Receiver {
+    // One wrong packet must not make a receiver ask for a feed that is not there, so a long jump needs witnesses.
+    pub(super) fn is_plausible(&mut self, now_ns: u64, end: u64) -> bool {
+        let believed = self.config.max_jump.max(self.pace.messages);
+        if end <= self.horizon.saturating_add(believed) {
+            self.jump = None;
+            return true;
+        }
+        let agrees = |jump: &Jump| end >= jump.last && end - jump.last <= believed;
+        let jump = match self.jump.filter(agrees) {
+            Some(jump) => Jump { last: end, seen: jump.seen + 1, ..jump },
+            None => Jump { first: end, last: end, seen: 1, since_ns: now_ns },
+        };
+        let is_over = jump.seen >= JUMP_WITNESSES
+            && (self.config.trusts || now_ns.saturating_sub(jump.since_ns) >= JUMP_NS);
+        self.jump = (!is_over).then_some(jump);
+        if is_over {
+            self.ahead = self.ahead.max(jump.first);
+        }
+        is_over
+    }
+
+    pub(super) fn note_pace(&mut self, now_ns: u64) {
+        if now_ns.saturating_sub(self.pace.since_ns) >= BELIEVED_NS {
+            let messages = self.next.saturating_sub(self.pace.next);
+            self.pace = Pace { since_ns: now_ns, next: self.next, messages };
+        }
+    }
+
+    // What a packet that ends at `end` says of what exists.
+    pub(super) fn weigh(&mut self, now_ns: u64, origin: Origin, end: u64, has_messages: bool) {
+        let mut shown = self.next.max(end.min(self.ahead));
+        match origin {
+            Origin::Server(_) if has_messages => shown = shown.max(end),
+            Origin::Line(_) if has_messages => self.ahead = self.ahead.max(end),
+            Origin::Server(_) | Origin::Line(_) => {}
+        }
+        if self.config.trusts || fault!("one_packet_shows") {
+            shown = self.horizon;
+        }
+        self.gaps.show(now_ns, shown);
+        if self.horizon <= self.sure() {
+            self.claim = None;
+        } else if let Origin::Line(line) = origin {
+            self.weigh_claim(now_ns, line, end);
+        }
+    }
+
+    /// The sequence before which everything exists for sure.
+    pub(super) fn sure(&self) -> u64 {
+        self.gaps.shown().max(self.next)
+    }
+
+    // Only the line that claims can take it back: another may be behind it.
+    fn weigh_claim(&mut self, now_ns: u64, line: usize, end: u64) {
+        let at = self.horizon;
+        let fresh = Claim { at, line, since_ns: now_ns, below: 0, below_end: 0 };
+        let mut claim = self.claim.filter(|claim| claim.at == at).unwrap_or(fresh);
+        if end < at && claim.line == line {
+            claim.since_ns = now_ns;
+            if end >= claim.below_end {
+                (claim.below, claim.below_end) = (claim.below + 1, end);
+            }
+        } else if end >= at && now_ns.saturating_sub(claim.since_ns) >= REPEATED_NS {
+            self.gaps.show(now_ns, at);
+        }
+        self.claim = Some(claim);
+        if claim.below >= CONTRADICTIONS && !fault!("claims_stay") {
+            self.retract(self.sure());
+        }
+    }
+
+    // Forgets what was claimed from `sequence` on, and what came of it.
+    fn retract(&mut self, sequence: u64) {
+        self.gaps.retract(sequence);
+        self.counters.messages_refused += self.store.truncate(sequence);
+        (self.horizon, self.ahead) = (sequence, self.ahead.min(sequence));
+        self.lines.iter_mut().for_each(|line| *line = (*line).min(sequence));
+        self.claim = None;
+        self.end = self.end.filter(|end| end.sequence <= sequence);
+        self.counters.claims_contradicted += 1;
+    }
+
+    /// A server's word that nothing from `first` on, where a request started, is published yet, as its next sequence is
+    /// `next`. Taken only when there is such a request.
+    pub fn handle_held(
+        &mut self,
+        now_ns: u64,
+        server: usize,
+        (session, first, next): (super::Session, u64, u64),
+        sink: &mut impl FnMut(Delivery<'_>),
+    ) {
+        if self.session != Some(session) || next > first {
+            return;
+        }
+        self.gaps.note_alive(now_ns, server);
+        let Some(denied) = self.gaps.handle_held(now_ns, server, first, &mut self.counters) else { return };
+        if let Some(counters) = self.counters.servers.get_mut(server) {
+            counters.held += 1;
+        }
+        self.gaps.show(now_ns, next);
+        let sure = self.sure().max(next);
+        // What was asked for after it came and is still not published was not published when it came.
+        if denied >= self.gaps.denials_needed() && sure <= first {
+            self.retract(sure);
+        }
+        self.advance(sink);
+    }
+
+    // The end of the session is said. One packet alone is not believed.
+    pub(super) fn note_end(&mut self, now_ns: u64, origin: Origin, sequence: u64) {
+        let known = self.end.filter(|end| end.sequence == sequence);
+        let is_sure = self.config.trusts;
+        let mut end = known.unwrap_or(End { sequence, since_ns: now_ns, origin, times: 0, is_sure });
+        end.times += 1;
+        let is_later = now_ns.saturating_sub(end.since_ns) >= END_AGAIN_NS;
+        let is_again = end.origin != origin || is_later || end.times >= ENDS;
+        end.is_sure |= known.is_some() && is_again || fault!("one_end_is_enough");
+        self.end = Some(end);
+    }
+
+    // Whether the session is over and all of it was delivered.
+    pub(super) fn is_over(&self) -> bool {
+        self.end.is_some_and(|end| end.is_sure && end.sequence == self.next)
+    }
+}
