@@ -6,7 +6,7 @@ use crate::log::{Fact, Log};
 use crate::payload::Identity;
 use crate::story::{How, Start, Waiting};
 use anyhow::Result;
-use shmcast::{ChannelError, Event, RecvError, Resume, Subscriber, Wait};
+use shmcast::{ChannelError, Event, Preparation, RecvError, Resume, Subscriber, Wait};
 use std::fs;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -37,7 +37,8 @@ impl Reading {
         log.write(Fact::Subscribing { channel: channel.clone(), far, start, page })?;
         match open(wanted) {
             Ok(subscriber) => {
-                log.write(Fact::Subscribed { next: subscriber.next_sequence() })?;
+                let refused = subscriber.page_refused().is_some();
+                log.write(Fact::Subscribed { next: subscriber.next_sequence(), refused })?;
                 Ok(Some(Self {
                     subscriber,
                     recorder: Recorder::new(channel),
@@ -53,6 +54,11 @@ impl Reading {
                 Ok(None)
             }
         }
+    }
+
+    /// For a child, which must not take apart what it shares with its parent.
+    pub(super) fn drop_subscriber(mut self) {
+        std::mem::forget(self.runtime.take());
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -186,7 +192,14 @@ impl Reading {
         };
         match how {
             How::Deadline | How::Mixed => Ok(one(subscriber.recv_deadline(deadline)?, recorder)),
-            How::Try => Ok(one(subscriber.try_recv()?, recorder)),
+            How::Try => {
+                let (next, lag) = (subscriber.next_sequence(), subscriber.lag());
+                let events = one(subscriber.try_recv()?, recorder);
+                if events == 0 && lag > 0 {
+                    recorder.fact(Fact::Nothing { next, lag });
+                }
+                Ok(events)
+            }
             How::Batch => subscriber.recv_batch(1 + (*turns % 100) as usize, |event| recorder.note(event)),
             How::Into => self.call_into(),
             How::Async => self.call_async(deadline),
@@ -253,7 +266,7 @@ impl Reading {
 }
 
 fn open(wanted: &Subscribing) -> Result<Subscriber, ChannelError> {
-    let Subscribing { place, channel, start, wait, skip, page, .. } = wanted;
+    let Subscribing { place, channel, start, wait, skip, page, full, .. } = wanted;
     let builder = Subscriber::builder(channel);
     let builder = match (client(place)?, place) {
         (Some(client), _) => builder.client(&client),
@@ -274,6 +287,7 @@ fn open(wanted: &Subscribing) -> Result<Subscriber, ChannelError> {
         Waiting::Sleep => Wait::Sleep(Duration::from_millis(1)),
         Waiting::Park => Wait::Park,
     };
+    let builder = builder.prepare(if *full { Preparation::FULL } else { Preparation::NONE });
     let resume = if *skip { Resume::Latest } else { Resume::Oldest };
     builder.start(start).wait(wait).resume(resume).page(*page).record_latency(true).open()
 }
