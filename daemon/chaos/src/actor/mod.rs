@@ -178,6 +178,7 @@ impl Orders {
 /// An obstacle of the runner's own; nothing that the product did.
 pub fn play(log: &Path) -> Result<()> {
     let log = Log::append(log).with_context(|| format!("open {}", log.display()))?;
+    reader::waited();
     obey_modes().context("give up the right to pass over modes")?;
     let mut actor = Actor { log, orders: Orders::default(), publisher: None, reader: None };
     while let Some(Told { id, order }) = actor.orders.take()? {

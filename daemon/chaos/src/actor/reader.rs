@@ -9,6 +9,8 @@ use anyhow::Result;
 use shmcast::{ChannelError, Event, Preparation, RecvError, Resume, Subscriber, Wait};
 use std::fs;
 use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// How long one call waits at most.
@@ -298,8 +300,14 @@ fn has_descriptors() -> bool {
     files.is_ok()
 }
 
-/// Nanoseconds that this thread was ready to run and another had the CPU, so far.
-fn waited() -> u64 {
-    let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+/// Nanoseconds that this actor, which has one thread of its own, was ready to run and another had the CPU, so far.
+///
+/// The file stays open from the first call on: later there may be no descriptor for it.
+pub(super) fn waited() -> u64 {
+    static FILE: OnceLock<Option<fs::File>> = OnceLock::new();
+    let mut text = [0; 128];
+    let file = FILE.get_or_init(|| fs::File::open("/proc/thread-self/schedstat").ok());
+    let length = file.as_ref().and_then(|file| file.read_at(&mut text, 0).ok()).unwrap_or(0);
+    let text = String::from_utf8_lossy(&text[..length]);
     text.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or(0)
 }
