@@ -90,9 +90,8 @@ impl World<'_> {
         self.dismiss(publisher)?;
         // The kind stands behind two words of the second record.
         let kind = HEADER_BYTES + CAPACITY / PER_ENTRY * 8 + PER_ENTRY + 16;
-        let segment = File::options().write(true).open(self.channels_dir().join(SPARE).join("segment"));
-        let set = segment.and_then(|segment| segment.write_all_at(&99_u64.to_le_bytes(), kind));
-        set.context("write to a ring")?;
+        let Ok(segment) = self.spare_segment() else { return Ok(false) };
+        segment.write_all_at(&99_u64.to_le_bytes(), kind).context("write to a ring")?;
         let mut reader = self.start_actor(AT_REST)?;
         let order = subscribing(self.place(0), false);
         self.ask(&mut reader, order)?;
@@ -111,7 +110,7 @@ impl World<'_> {
         let order = self.opening(self.place(0), SPARE, Some([16 * CAPACITY, 1400]));
         self.ask(&mut publisher, order)?;
         self.dismiss(publisher)?;
-        let segment = File::options().write(true).open(self.channels_dir().join(SPARE).join("segment"))?;
+        let Ok(segment) = self.spare_segment() else { return Ok(false) };
         let length = segment.metadata()?.len();
         segment.set_len(HEADER_BYTES).and_then(|()| segment.set_len(length)).context("make a hole")?;
         let mut reader = self.start_actor(AT_REST)?;
@@ -134,19 +133,25 @@ impl World<'_> {
         }
         let channel = Channel { name: SPARE.into(), capacity: CAPACITY, largest: 1400, strict: false };
         let mut daemon = Daemon::new("second", &self.dir, &self.logs, &[channel], false, String::new())?;
-        let place = Place::Socket(daemon.socket());
         daemon.configure(false)?;
-        self.begin(&mut daemon)?;
+        let outlived = self.outlive_two(&mut daemon);
+        daemon.kill();
+        outlived.map(|()| true)
+    }
+
+    fn outlive_two(&mut self, daemon: &mut Daemon) -> Result<()> {
+        let place = Place::Socket(daemon.socket());
+        self.begin(daemon)?;
         let mut stopped = self.start_actor('o')?;
         let order = self.opening(place.clone(), SPARE, None);
         self.ask(&mut stopped, order)?;
         self.ask(&mut stopped, publish(10))?;
         stopped.signal(Signal::SIGSTOP);
         daemon.kill();
-        self.begin(&mut daemon)?;
+        self.begin(daemon)?;
         std::thread::sleep(GRACE);
-        self.finish(&mut daemon)?;
-        self.begin(&mut daemon)?;
+        self.finish(daemon)?;
+        self.begin(daemon)?;
         // Somebody else is there first.
         let mut next = self.start_actor('n')?;
         let order = self.opening(place, SPARE, None);
@@ -158,8 +163,7 @@ impl World<'_> {
         }
         self.dismiss(next)?;
         self.dismiss(stopped)?;
-        self.finish(&mut daemon)?;
-        Ok(true)
+        self.finish(daemon)
     }
 
     fn begin(&mut self, daemon: &mut Daemon) -> Result<()> {
@@ -191,7 +195,8 @@ impl World<'_> {
         let mut child = command.spawn().context("start a tool")?;
         let lines: Vec<String> = (0..lines).map(|line| format!("line {line}")).collect();
         let text = format!("{}\nli", lines.join("\n"));
-        child.stdin.as_mut().context("a pipe")?.write_all(text.as_bytes())?;
+        // One that has died already reads nothing.
+        let _ = child.stdin.as_mut().context("a pipe")?.write_all(text.as_bytes());
         let until = Instant::now() + PATIENCE;
         while published(&dir, &name) < lines.len() as u64 && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(2));
@@ -234,6 +239,10 @@ impl World<'_> {
             self.note(Deed::NoAnswer { who: "shmcastd".into(), order })?;
         }
         Ok(true)
+    }
+
+    fn spare_segment(&self) -> std::io::Result<File> {
+        File::options().write(true).open(self.channels_dir().join(SPARE).join("segment"))
     }
 
     fn opening(&mut self, place: Place, channel: &str, sizes: Option<[u64; 2]>) -> Order {
