@@ -1,7 +1,9 @@
 //! From a seed to a story: which steps are likely in which profile, and what makes a step worth playing.
 //!
 //! After a change here a seed is another story: `shmcast-chaos faults --find NAME...` looks for the seeds of `faults.toml` again.
+//! What a story ends with is drawn from a stream of its own (`ends.rs`): a change there leaves the steps before it as they were.
 
+mod ends;
 mod scenes;
 
 use crate::payload::Sizes;
@@ -25,6 +27,7 @@ pub fn story(seed: u64, profile: Profile) -> Story {
     while writer.steps.len() < length {
         writer.add();
     }
+    writer.end(seed);
     Story { seed, profile, setup: writer.setup, steps: writer.steps }
 }
 

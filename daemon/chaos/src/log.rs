@@ -40,6 +40,8 @@ pub enum Fact {
     Opening { channel: String, publisher: u32 },
     /// It has the channel.
     Opened { next: u64, epoch: u64, capacity: u64, largest: usize },
+    /// The mode that it asked for, and the channel's.
+    Mode { wanted: u32, found: u32 },
     /// It does not.
     OpenFailed { kind: String, why: String },
     /// A publisher is about to publish messages; the first gets sequence `next`.
@@ -59,7 +61,12 @@ pub enum Fact {
     /// A reader is about to subscribe.
     Subscribing { channel: String, far: bool, start: Start, page: bool },
     /// It has.
-    Subscribed { next: u64 },
+    Subscribed {
+        next: u64,
+        /// Whether it has no page, though it was to have one.
+        #[serde(default)]
+        refused: bool,
+    },
     /// A reader got these messages, each byte of which was right: `count` in a row from `first`, `bytes` in all.
     Got { sequence: u64, first: Identity, count: u32, bytes: u64 },
     /// A reader got a message that it cannot recognise.
@@ -94,6 +101,8 @@ pub enum Fact {
         ran_us: u64,
         waited_us: u64,
     },
+    /// A reader at `next` got nothing, though so many messages were there.
+    Nothing { next: u64, lag: u64 },
     /// A reader stopped looking for the last message.
     Finished { found: bool },
 }
@@ -143,6 +152,8 @@ pub enum Deed {
     AtRest,
     /// The length of a daemon's log over all of its lives: so many lines in so much time.
     Logged { who: String, lines: usize, ms: u64 },
+    /// `shmcast pub` was given these lines and interrupted, and these messages came.
+    Piped { lines: Vec<String>, messages: Vec<String> },
     /// Something that must stay as it was has changed.
     Changed { what: String },
     /// Something was left over.

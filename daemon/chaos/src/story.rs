@@ -195,6 +195,20 @@ pub enum Plant {
     Folder,
     /// As `Folder`, with files that are called as a channel's are.
     FolderAlike,
+    /// Nobody may write to the channel's folder of reader pages.
+    ReadersClosed,
+}
+
+/// What stands where a daemon is to listen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Squatter {
+    /// Somebody's file.
+    File,
+    /// A symbolic link to somebody's file.
+    Link,
+    /// The socket of another kind of service.
+    Datagrams,
 }
 
 /// One step.
@@ -211,6 +225,10 @@ pub enum Step {
     Session { who: u8, tag: u8 },
     /// It ends in order.
     Close { who: u8 },
+    /// A publisher opens a channel, if that has this mode or is not there.
+    OpenWithMode { who: u8, channel: u8, mode: u16 },
+    /// A process has a child, which drops its copies of what the process has, and ends.
+    Fork { whom: Whom },
     /// A reader subscribes.
     Subscribe { who: u8, channel: u8, start: Start, wait: Waiting, skip: bool, page: bool },
     /// It receives for a while, resting after each message; 0 ms is until the next order.
@@ -247,6 +265,21 @@ pub enum Step {
     Plant { plant: Plant, channel: u8 },
     /// Somebody names a channel by a path that leads to another directory's.
     Stray {},
+    /// Somebody's empty folder has the name of a channel that a publisher cannot make, because its description is too long.
+    Misopen {},
+    /// A publisher comes after somebody wrote to a channel that more messages were published: so many times more as its index
+    /// has entries.
+    Tamper { channel: u8, laps: u64 },
+    /// A reader that does not wait comes to a record of a kind that no version knows, with messages behind it.
+    Unknown {},
+    /// A reader that prepares its memory comes to a channel whose file has been made one hole.
+    Hollow {},
+    /// A publisher that is stopped outlives a daemon that crashes and one that ends, and comes back to a third.
+    Outlive {},
+    /// `shmcast pub` gets so many lines and a part of one, and is interrupted.
+    Pipe { lines: u8 },
+    /// A daemon is to listen where something stands that is not its own.
+    Squat { by: Squatter },
     /// Somebody asks the daemon so often for what there is not.
     Flood { requests: u32 },
     /// The next step does not wait for what it orders.

@@ -264,7 +264,7 @@ fn publish_input(
                     break;
                 }
                 pace.wait_turn(args.rate, published);
-                if stop.is_set() {
+                if stop.is_set() && !fault!("cut_line_is_published") {
                     break 'all false;
                 }
                 publisher.publish(&message)?;

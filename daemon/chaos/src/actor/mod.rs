@@ -13,12 +13,15 @@ use crate::log::{Fact, Log};
 use crate::payload::{Identity, Sizes};
 use crate::story::{How, Sending, Start, Waiting};
 use anyhow::{Context, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use shmcast::{ChannelError, Client};
-use std::io::{BufRead, Write, stdin, stdout};
+use shmcast_layout::mem::forked::fork;
+use std::io::{self, Write, stdin, stdout};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 /// Where channels are.
@@ -42,6 +45,9 @@ pub struct Opening {
     pub sizes: Option<[u64; 2]>,
     pub anew: bool,
     pub full: bool,
+    /// The mode that the channel is to have.
+    #[serde(default)]
+    pub mode: Option<u32>,
     /// For how long it is tried again.
     pub patience_ms: u64,
 }
@@ -58,6 +64,9 @@ pub struct Subscribing {
     /// Whether a lap leads to the latest message.
     pub skip: bool,
     pub page: bool,
+    /// Whether it prepares the memory.
+    #[serde(default)]
+    pub full: bool,
 }
 
 /// The orders that an actor knows.
@@ -86,6 +95,10 @@ pub enum Order {
     Registered {},
     /// Give up publisher and reader in order.
     Close {},
+    /// Have a child that drops its copies of publisher and reader, and ends.
+    Fork {},
+    /// Fail to open a channel, because its description is too long.
+    Misopen { dir: PathBuf, channel: String },
 }
 
 /// A line to an actor.
@@ -106,27 +119,56 @@ pub struct Answer {
     pub value: Value,
 }
 
-/// The orders that have come and were not carried out.
+/// The orders that have come and were not carried out. No thread reads them: only a process of one thread can fork.
+#[derive(Debug, Default)]
 struct Orders {
-    incoming: Receiver<Told>,
-    next: Option<Told>,
+    /// What has been read.
+    unread: Vec<u8>,
+    is_over: bool,
 }
 
 impl Orders {
     /// Whether another order waits, or nobody is left to give any.
     fn is_one_waiting(&mut self) -> bool {
-        if self.next.is_none() {
-            match self.incoming.try_recv() {
-                Ok(told) => self.next = Some(told),
-                Err(TryRecvError::Empty) => {}
-                Err(TryRecvError::Disconnected) => return true,
-            }
+        while !self.has_line() && self.is_there_more() {
+            self.read();
         }
-        self.next.is_some()
+        self.has_line() || self.is_over
     }
 
-    fn take(&mut self) -> Option<Told> {
-        self.next.take().or_else(|| self.incoming.recv().ok())
+    /// The next order, once there is one. `None` if nobody is left to give any.
+    fn take(&mut self) -> Result<Option<Told>> {
+        while !self.has_line() {
+            if self.is_over {
+                return Ok(None);
+            }
+            self.read();
+        }
+        let length = self.unread.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let line: Vec<u8> = self.unread.drain(..length).collect();
+        let text = String::from_utf8_lossy(&line);
+        Ok(Some(serde_json::from_slice(&line).with_context(|| format!("not an order: {text}"))?))
+    }
+
+    fn has_line(&self) -> bool {
+        self.unread.contains(&b'\n')
+    }
+
+    /// Whether a read would not wait.
+    fn is_there_more(&self) -> bool {
+        let input = stdin();
+        let mut input = [PollFd::new(&input, PollFlags::IN)];
+        !self.is_over && poll(&mut input, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+    }
+
+    fn read(&mut self) {
+        let mut piece = [0; 4096];
+        match rustix::io::read(stdin(), &mut piece) {
+            Ok(0) => self.is_over = true,
+            Ok(length) => self.unread.extend_from_slice(&piece[..length]),
+            Err(Errno::INTR) => {}
+            Err(_) => self.is_over = true,
+        }
     }
 }
 
@@ -136,22 +178,10 @@ impl Orders {
 /// An obstacle of the runner's own; nothing that the product did.
 pub fn play(log: &Path) -> Result<()> {
     let log = Log::append(log).with_context(|| format!("open {}", log.display()))?;
-    let (sender, incoming) = channel();
-    std::thread::spawn(move || {
-        for line in stdin().lock().lines() {
-            let Ok(line) = line else { return };
-            match serde_json::from_str(&line) {
-                Ok(told) => {
-                    if sender.send(told).is_err() {
-                        return;
-                    }
-                }
-                Err(e) => return eprintln!("shmcast-chaos: not an order: {line}: {e}"),
-            }
-        }
-    });
-    let mut actor = Actor { log, orders: Orders { incoming, next: None }, publisher: None, reader: None };
-    while let Some(Told { id, order }) = actor.orders.take() {
+    reader::on_cpu_and_waiting();
+    obey_modes().context("give up the right to pass over modes")?;
+    let mut actor = Actor { log, orders: Orders::default(), publisher: None, reader: None };
+    while let Some(Told { id, order }) = actor.orders.take()? {
         let value = actor.carry_out(order)?;
         let mut line = serde_json::to_vec(&Answer { id, value })?;
         line.push(b'\n');
@@ -161,6 +191,14 @@ pub fn play(log: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Gives up what lets root read and write whatever the mode of a file: actors are ordinary users.
+fn obey_modes() -> io::Result<()> {
+    let mut sets = capabilities(None)?;
+    let kept = !(CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH);
+    sets.effective &= kept;
+    Ok(set_capabilities(None, sets)?)
 }
 
 struct Actor {
@@ -209,6 +247,22 @@ impl Actor {
             }
             Order::Registered {} => Ok(json!(self.is_registered())),
             Order::Close {} => self.close().map(|()| Value::Null),
+            Order::Fork {} => self.fork(),
+            Order::Misopen { dir, channel } => Ok(json!(publisher::misopen(&dir, &channel))),
+        }
+    }
+
+    /// Whether there was a child. There is none where the library has a thread for a daemon's client.
+    fn fork(&mut self) -> Result<Value> {
+        let Self { publisher, reader, .. } = self;
+        let child = fork(|| {
+            drop(publisher.take());
+            reader.take().into_iter().for_each(reader::Reading::drop_subscriber);
+        });
+        match child {
+            Ok(child) => Ok(json!(child.wait().context("wait for a child")?)),
+            Err(e) if e.kind() == io::ErrorKind::Unsupported => Ok(Value::Null),
+            Err(e) => Err(e).context("have a child"),
         }
     }
 

@@ -7,6 +7,9 @@ use crate::story::Sending;
 use anyhow::Result;
 use serde_json::{Value, json};
 use shmcast::{ChannelError, Mark, Preparation, PublishError, Publisher};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::Duration;
 
 /// Messages of one batch at most.
@@ -30,6 +33,10 @@ impl Publishing {
                 let largest = opened.max_message();
                 let (next, epoch, capacity) = (opened.next_sequence(), opened.epoch(), opened.capacity());
                 log.write(Fact::Opened { next, epoch, capacity, largest })?;
+                if let (Some(wanted), Place::Dir(dir)) = (opening.mode, &opening.place) {
+                    let found = fs::metadata(dir.join(&channel))?.permissions().mode() & 0o777;
+                    log.write(Fact::Mode { wanted, found })?;
+                }
                 Ok(Some(Self {
                     publisher: opened,
                     channel,
@@ -143,8 +150,13 @@ impl Publishing {
     }
 }
 
+/// Tries to open a channel whose description has no room in a header. Whether that failed.
+pub(super) fn misopen(dir: &Path, channel: &str) -> bool {
+    Publisher::builder(channel).dir(dir).capacity(1 << 16).labels("x".repeat(5000)).open().is_err()
+}
+
 fn open(opening: &Opening) -> Result<Publisher, ChannelError> {
-    let Opening { place, channel, sizes, anew, full, .. } = opening;
+    let Opening { place, channel, sizes, anew, full, mode, .. } = opening;
     let mut builder = Publisher::builder(channel);
     builder = match (client(place)?, place) {
         (Some(client), _) => builder.client(&client),
@@ -156,6 +168,9 @@ fn open(opening: &Opening) -> Result<Publisher, ChannelError> {
     }
     if *anew {
         builder = builder.anew();
+    }
+    if let Some(mode) = mode {
+        builder = builder.mode(*mode);
     }
     builder.prepare(if *full { Preparation::FULL } else { Preparation::NONE }).open()
 }

@@ -6,9 +6,11 @@ use crate::log::{Fact, Log};
 use crate::payload::Identity;
 use crate::story::{How, Start, Waiting};
 use anyhow::Result;
-use shmcast::{ChannelError, Event, RecvError, Resume, Subscriber, Wait};
+use shmcast::{ChannelError, Event, Preparation, RecvError, Resume, Subscriber, Wait};
 use std::fs;
 use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// How long one call waits at most.
@@ -37,7 +39,8 @@ impl Reading {
         log.write(Fact::Subscribing { channel: channel.clone(), far, start, page })?;
         match open(wanted) {
             Ok(subscriber) => {
-                log.write(Fact::Subscribed { next: subscriber.next_sequence() })?;
+                let refused = subscriber.page_refused().is_some();
+                log.write(Fact::Subscribed { next: subscriber.next_sequence(), refused })?;
                 Ok(Some(Self {
                     subscriber,
                     recorder: Recorder::new(channel),
@@ -53,6 +56,11 @@ impl Reading {
                 Ok(None)
             }
         }
+    }
+
+    /// For a child, which must not take apart what it shares with its parent.
+    pub(super) fn drop_subscriber(mut self) {
+        std::mem::forget(self.runtime.take());
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -189,7 +197,14 @@ impl Reading {
         };
         match how {
             How::Deadline | How::Mixed => Ok(one(subscriber.recv_deadline(deadline)?, recorder)),
-            How::Try => Ok(one(subscriber.try_recv()?, recorder)),
+            How::Try => {
+                let (next, lag) = (subscriber.next_sequence(), subscriber.lag());
+                let events = one(subscriber.try_recv()?, recorder);
+                if events == 0 && lag > 0 {
+                    recorder.fact(Fact::Nothing { next, lag });
+                }
+                Ok(events)
+            }
             How::Batch => subscriber.recv_batch(1 + (*turns % 100) as usize, |event| recorder.note(event)),
             How::Into => self.call_into(),
             How::Async => self.call_async(deadline),
@@ -256,7 +271,7 @@ impl Reading {
 }
 
 fn open(wanted: &Subscribing) -> Result<Subscriber, ChannelError> {
-    let Subscribing { place, channel, start, wait, skip, page, .. } = wanted;
+    let Subscribing { place, channel, start, wait, skip, page, full, .. } = wanted;
     let builder = Subscriber::builder(channel);
     let builder = match (client(place)?, place) {
         (Some(client), _) => builder.client(&client),
@@ -277,6 +292,7 @@ fn open(wanted: &Subscribing) -> Result<Subscriber, ChannelError> {
         Waiting::Sleep => Wait::Sleep(Duration::from_millis(1)),
         Waiting::Park => Wait::Park,
     };
+    let builder = builder.prepare(if *full { Preparation::FULL } else { Preparation::NONE });
     let resume = if *skip { Resume::Latest } else { Resume::Oldest };
     builder.start(start).wait(wait).resume(resume).page(*page).record_latency(true).open()
 }
@@ -287,9 +303,16 @@ fn has_descriptors() -> bool {
     files.is_ok()
 }
 
-/// Nanoseconds so far in which this thread had a CPU, and in which it was ready to run and another had the CPU.
-fn on_cpu_and_waiting() -> [u64; 2] {
-    let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+/// Nanoseconds so far in which this actor, which has one thread of its own, had a CPU, and in which it was ready to run and another
+/// had the CPU.
+///
+/// The file stays open from the first call on: later there may be no descriptor for it.
+pub(super) fn on_cpu_and_waiting() -> [u64; 2] {
+    static FILE: OnceLock<Option<fs::File>> = OnceLock::new();
+    let mut text = [0; 128];
+    let file = FILE.get_or_init(|| fs::File::open("/proc/thread-self/schedstat").ok());
+    let length = file.as_ref().and_then(|file| file.read_at(&mut text, 0).ok()).unwrap_or(0);
+    let text = String::from_utf8_lossy(&text[..length]);
     let mut words = text.split_whitespace().map(|word| word.parse().unwrap_or(0));
     std::array::from_fn(|_| words.next().unwrap_or(0))
 }

@@ -45,7 +45,7 @@ impl Writer {
         self.state.readers[usize::from(who)] = Some(channel);
     }
 
-    fn read_on(&mut self, who: u8) {
+    pub(super) fn read_on(&mut self, who: u8) {
         self.steps.push(Step::Read { who, how: How::Mixed, ms: 0, rest_us: 0 });
     }
 

@@ -50,6 +50,8 @@ pub struct Publication {
     pub sessions: Vec<String>,
     /// When it began to close, if it did.
     pub closing: Option<Time>,
+    /// The mode that it asked for, if it did, and that of the channel that it got.
+    pub mode: Option<[u32; 2]>,
     /// Errors of its calls.
     pub errors: Vec<(Time, &'static str, String)>,
 }
@@ -149,9 +151,10 @@ impl History {
                     self.failed.push((actor.to_owned(), publishing.is_some(), kind, why));
                     (publishing, reading) = (None, None);
                 }
-                Fact::Subscribed { next } => {
+                Fact::Subscribed { next, refused } => {
                     if let Some(reading) = &mut reading {
                         (reading.at, reading.next) = (at, next);
+                        reading.has_page &= !refused;
                     }
                 }
                 Fact::Closing => {
@@ -208,6 +211,7 @@ impl Publication {
             sends: Vec::new(),
             sessions: Vec::new(),
             closing: None,
+            mode: None,
             errors: Vec::new(),
         }
     }
@@ -235,6 +239,7 @@ impl Publication {
                 self.close_send(at, next.saturating_sub(first));
                 self.errors.extend(error.map(|error| (at, "gap", error)));
             }
+            Fact::Mode { wanted, found } => self.mode = Some([wanted, found]),
             Fact::Session { identity, error } => {
                 self.sessions.push(identity);
                 self.errors.extend(error.map(|error| (at, "session", error)));

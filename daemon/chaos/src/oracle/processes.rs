@@ -3,6 +3,7 @@
 use super::Findings;
 use super::history::History;
 use crate::log::{Deed, Entry, Fact, Time};
+use crate::run::TAMPERED;
 
 /// By how much a call may be late, beside the time that it was stopped or waited for the CPU.
 const LATE_US: u64 = 700_000;
@@ -36,6 +37,10 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
                 }
             }
             Deed::Changed { what } => findings.add(6, "foreign_file_changed", "host", what.clone()),
+            Deed::Piped { lines, messages } if lines != messages => {
+                let what = format!("was given the lines {lines:?}, and published {messages:?}");
+                findings.add(1, "unpublished_message", "pub", what);
+            }
             Deed::Left { what } => findings.add(6, "left_over", "host", what.clone()),
             Deed::Ran { arguments, code, err, .. } => {
                 let tool = arguments.join(" ");
@@ -58,11 +63,24 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
 
 /// Opening may fail for many reasons, but not because of what the product itself made of its memory.
 fn check_openings(history: &History, findings: &mut Findings) {
-    for (actor, _, kind, why) in &history.failed {
+    for (actor, is_publisher, kind, why) in &history.failed {
         let is_damage =
             kind.starts_with("Segment") || ["Locate.Overrun", "Locate.Corrupt"].contains(&kind.as_str());
-        if is_damage {
+        // Signals keep nobody from anything, and who may read needs no leave to write.
+        let is_excuse =
+            why.contains("Interrupted system call") || !is_publisher && why.contains("Permission denied");
+        // One that comes to a channel which was tampered with is refused.
+        if is_excuse || is_damage && !actor.starts_with(TAMPERED) {
             findings.add(5, "open_failed", actor, format!("{kind}: {why}"));
+        }
+    }
+    for publication in &history.publications {
+        if let Some([wanted, found]) = publication.mode.filter(|[wanted, found]| wanted != found) {
+            let what = format!(
+                "channel {} has mode {found:03o}, and {wanted:03o} was asked for",
+                publication.channel
+            );
+            findings.add(6, "false_mode", &publication.actor, what);
         }
     }
 }

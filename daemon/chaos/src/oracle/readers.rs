@@ -5,6 +5,7 @@ use super::history::{History, Publication, Subscription};
 use super::lives::Lives;
 use crate::log::{Deed, Entry, Fact, Time};
 use crate::payload::{Identity, Marks, fill, total_bytes};
+use crate::run::AT_REST;
 use crate::story::{Change, Start, Step, Whom};
 
 /// Publishers that a reader is led over, each with a segment of its own, while it does not look.
@@ -128,7 +129,7 @@ impl Cursor<'_> {
                     (self.expected, self.life, self.last, self.is_first) = (0, None, None, true);
                 }
             }
-            Fact::End if !self.has_closed(entry.at) => {
+            Fact::End if !self.has_closed(entry.at) || !self.is_an_end() => {
                 findings.add(1, "false_end", who, "the end was told, and no publisher had closed");
             }
             Fact::Restarted => {
@@ -146,6 +147,11 @@ impl Cursor<'_> {
             }
             Fact::Sought { error: Some(error) } if error.contains("Corrupt") || error.contains("Overrun") => {
                 findings.add(5, "seek_failed", who, format!("seeking {} failed: {error}", self.seeking));
+            }
+            // While somebody publishes, a reader that is far behind may stand where he is about to write.
+            Fact::Nothing { next, lag } if who.starts_with(AT_REST) => {
+                let what = format!("got nothing at {next}, though {lag} messages more were there");
+                findings.add(5, "nothing_received", who, what);
             }
             Fact::Unknown { event } => findings.add(1, "unknown_event", who, event.clone()),
             Fact::RecvFailed { kind, why } => self.failed(kind, why, findings),
@@ -273,6 +279,16 @@ impl Cursor<'_> {
         };
         self.history.on(&self.reader.channel).any(has_closed)
             || self.reader.far && self.history.deeds.iter().any(|e| e.at < time && is_daemon(e))
+    }
+
+    fn is_of_files(&self) -> bool {
+        self.history.profile.is_some_and(|profile| !profile.has_daemon())
+    }
+
+    /// Whether a publisher closed the channel behind the last message. Without a daemon, nobody else ends what it publishes.
+    fn is_an_end(&self) -> bool {
+        let is_here = |p: &Publication| p.closing.is_some() && p.perhaps() == self.expected;
+        !self.is_of_files() || self.expected == 0 || self.history.on(&self.reader.channel).any(is_here)
     }
 
     /// Whether somebody before `next` had the channel when this reader came.

@@ -35,7 +35,7 @@ fn got(sequence: u64, publisher: u32, counter: u32, count: u32) -> Fact {
 fn reads(mut seen: Vec<Fact>) -> Vec<Fact> {
     let mut all = vec![
         Fact::Subscribing { channel: "a".into(), far: false, start: Start::Oldest, page: true },
-        Fact::Subscribed { next: 1 },
+        Fact::Subscribed { next: 1, refused: false },
     ];
     all.append(&mut seen);
     all
@@ -327,4 +327,67 @@ fn tools_that_say_something_else_are_found() {
     let judge = |out: &str| judge_with(seen(), Vec::new(), at_rest(&["GET /metrics"], out));
     assert_eq!(judge(metrics), Vec::<String>::new());
     assert_found(&judge(&metrics.replace("10", "9")), "false_figure");
+}
+
+/// What is found where nothing but these facts and deeds was.
+fn judge_alone(actor: &str, facts: Vec<Fact>, deeds: Vec<Deed>) -> Vec<String> {
+    let mut history = History { profile: Some(Profile::Files), ..History::default() };
+    let deeds = deeds.into_iter().chain([Deed::Over]);
+    history.deeds = deeds.map(|what| Entry { at: 500, what }).collect();
+    history.add_actor(actor, at(10, facts));
+    judge_history(&history).into_iter().map(|violation| violation.name).collect()
+}
+
+#[test]
+fn openings_that_must_not_fail_are_found() {
+    let failed = |kind: &str, why: &str| Fact::OpenFailed { kind: kind.into(), why: why.into() };
+    let reader = || Fact::Subscribing { channel: "a".into(), far: false, start: Start::Oldest, page: true };
+    let publisher = || Fact::Opening { channel: "a".into(), publisher: 0 };
+    let denied = || failed("Os", "create the reader page: Permission denied (os error 13)");
+    assert_found(&judge_alone("r", vec![reader(), denied()], Vec::new()), "open_failed");
+    assert!(judge_alone("p", vec![publisher(), denied()], Vec::new()).is_empty());
+    let corrupt = || failed("Locate.Corrupt", "corrupt");
+    assert_found(&judge_alone("p1", vec![publisher(), corrupt()], Vec::new()), "open_failed");
+    assert!(judge_alone("t1", vec![publisher(), corrupt()], Vec::new()).is_empty(), "it was tampered with");
+}
+
+#[test]
+fn a_mode_that_was_not_asked_for_is_found() {
+    let mut facts = publishes(0, 1, 1, 5);
+    facts.insert(2, Fact::Mode { wanted: 0o755, found: 0o755 });
+    assert!(judge_alone("p", facts.clone(), Vec::new()).is_empty());
+    facts[2] = Fact::Mode { wanted: 0o755, found: 0o700 };
+    assert_found(&judge_alone("p", facts, Vec::new()), "false_mode");
+}
+
+#[test]
+fn a_reader_that_passes_over_messages_at_rest_is_found() {
+    let nothing = || reads(vec![Fact::Nothing { next: 1, lag: 3 }]);
+    assert_found(&judge_alone("u1", nothing(), Vec::new()), "nothing_received");
+    assert!(judge_alone("r1", nothing(), Vec::new()).is_empty(), "its publisher may be about to lap it");
+}
+
+#[test]
+fn an_end_before_the_last_message_is_found() {
+    let judge = |end| {
+        let mut history = History { profile: Some(Profile::Files), ..History::default() };
+        history.deeds = vec![Entry { at: 500, what: Deed::Over }];
+        let mut publishes = publishes(0, 1, 1, 10);
+        publishes.extend([Fact::Closing, Fact::Closed]);
+        history.add_actor("p", at(10, publishes));
+        history.add_actor("r", at(2000, reads(vec![got(1, 0, 0, end), Fact::End])));
+        judge_history(&history).into_iter().map(|violation| violation.name).collect::<Vec<_>>()
+    };
+    assert!(judge(10).is_empty(), "{:?}", judge(10));
+    assert_found(&judge(4), "false_end");
+}
+
+#[test]
+fn a_part_of_a_line_is_found() {
+    let piped = |messages: &[&str]| {
+        let messages = messages.iter().map(|message| (*message).to_owned()).collect();
+        vec![Deed::Piped { lines: vec!["line 0".into()], messages }]
+    };
+    assert!(judge_alone("r", Vec::new(), piped(&["line 0"])).is_empty());
+    assert_found(&judge_alone("r", Vec::new(), piped(&["line 0", "li"])), "unpublished_message");
 }

@@ -165,7 +165,16 @@ impl World<'_> {
             let sizes = self.daemons.is_empty().then_some([wanted.capacity, wanted.largest]);
             let (place, channel) = (self.place(host), wanted.name.clone());
             let (anew, full, patience_ms) = (false, false, SEARCH_MS);
-            let open = Order::Open(Opening { place, channel, publisher, sizes, anew, full, patience_ms });
+            let open = Order::Open(Opening {
+                place,
+                channel,
+                publisher,
+                sizes,
+                anew,
+                full,
+                mode: None,
+                patience_ms,
+            });
             let id = actor.order(open);
             let opened = actor.answer(id, PATIENCE).unwrap_or(Value::Null);
             let id = actor.order(all_at_once());
@@ -259,16 +268,18 @@ impl World<'_> {
             .filter_map(Option::take)
             .chain(last)
             .collect();
-        for mut actor in there {
-            actor.order(Order::Close {});
-            let (name, is_doomed) = (actor.name.clone(), actor.is_doomed);
-            let (status, said) = actor.end(PATIENCE);
-            if status.is_none() {
-                self.note(Deed::NoAnswer { who: name.clone(), order: "to end".into() })?;
-            }
-            self.note(ended(name, status, is_doomed, said))?;
+        there.into_iter().try_for_each(|actor| self.dismiss(actor))
+    }
+
+    /// Has an actor give up what it has, and end.
+    pub(super) fn dismiss(&mut self, mut actor: Actor) -> Result<()> {
+        actor.order(Order::Close {});
+        let (name, is_doomed) = (actor.name.clone(), actor.is_doomed);
+        let (status, said) = actor.end(PATIENCE);
+        if status.is_none() {
+            self.note(Deed::NoAnswer { who: name.clone(), order: "to end".into() })?;
         }
-        Ok(())
+        self.note(ended(name, status, is_doomed, said))
     }
 
     /// The channels and the daemon go, and nothing must be left.

@@ -5,6 +5,7 @@
 
 mod actors;
 mod daemon;
+mod errands;
 mod healing;
 mod manager;
 mod plants;
@@ -13,6 +14,7 @@ mod steps;
 mod tools;
 mod wire;
 
+pub use errands::{AT_REST, TAMPERED};
 pub use programs::Programs;
 
 use crate::actor::{Order, Place};

@@ -3,9 +3,9 @@
 use crate::story::Plant;
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 /// Everything that was planted, with what it held.
@@ -15,6 +15,8 @@ pub(super) struct Plants {
     /// Files and what they hold.
     files: BTreeMap<PathBuf, String>,
     links: Vec<PathBuf>,
+    /// Folders that were closed, with the mode that they had.
+    closed: BTreeMap<PathBuf, u32>,
     count: usize,
 }
 
@@ -58,6 +60,16 @@ impl Plants {
                 }
                 Ok(false)
             }
+            Plant::ReadersClosed => {
+                let Some(found) = fs::symlink_metadata(&readers).ok().filter(|m| m.is_dir()) else {
+                    return Ok(false);
+                };
+                let mode = found.permissions().mode();
+                fs::set_permissions(&readers, Permissions::from_mode(mode & !0o222))
+                    .context("close a folder")?;
+                self.closed.entry(readers).or_insert(mode);
+                Ok(true)
+            }
             Plant::Folder | Plant::FolderAlike => {
                 if fs::create_dir(&channel).is_err() {
                     return Ok(false);
@@ -89,6 +101,12 @@ impl Plants {
 
     /// Takes away what keeps channels from being used.
     pub(super) fn take_away(&mut self) {
+        for (folder, mode) in std::mem::take(&mut self.closed) {
+            // It may be gone, with its channel.
+            if fs::symlink_metadata(&folder).is_ok_and(|m| m.is_dir()) {
+                let _ = fs::set_permissions(&folder, Permissions::from_mode(mode));
+            }
+        }
         for link in self.links.drain(..) {
             if fs::symlink_metadata(&link).is_ok_and(|m| m.is_symlink()) {
                 let _ = fs::remove_file(link);

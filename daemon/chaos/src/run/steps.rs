@@ -15,7 +15,11 @@ impl World<'_> {
     pub(super) fn carry_out(&mut self, step: &Step) -> Result<bool> {
         let (publisher, reader) = (Whom::Publisher, Whom::Reader);
         match *step {
-            Step::Open { who, channel, anew, full } => self.open(who, channel, anew, full),
+            Step::Open { who, channel, anew, full } => self.open(who, channel, anew, full, None),
+            Step::OpenWithMode { who, channel, mode } => {
+                self.open(who, channel, false, false, Some(mode.into()))
+            }
+            Step::Fork { whom } => self.tell(whom, Order::Fork {}),
             Step::Publish { who, count, sizes, sending, pause_us } => {
                 self.tell(publisher(who), Order::Publish { count, sizes, sending, pause_us })
             }
@@ -29,7 +33,16 @@ impl World<'_> {
                 let known = self.channel(channel);
                 let (number, far) = (known.number(self.channels.len()), known.host > 0);
                 let (place, channel) = (self.place(known.host), known.channel.name);
-                let order = Order::Subscribe(Subscribing { place, channel, far, start, wait, skip, page });
+                let order = Order::Subscribe(Subscribing {
+                    place,
+                    channel,
+                    far,
+                    start,
+                    wait,
+                    skip,
+                    page,
+                    full: false,
+                });
                 let was_told = self.order(reader(who), order)?.is_some();
                 // One that is busy stays where it is.
                 if let Some(actor) = self.there(reader(who)).filter(|_| was_told) {
@@ -63,6 +76,13 @@ impl World<'_> {
                 self.plants.plant(plant, &dir, &name)
             }
             Step::Stray {} => self.stray(),
+            Step::Misopen {} => self.misopen(),
+            Step::Tamper { channel, laps } => self.tamper(channel, laps),
+            Step::Unknown {} => self.unknown(),
+            Step::Hollow {} => self.hollow(),
+            Step::Outlive {} => self.outlive(),
+            Step::Pipe { lines } => self.pipe(lines),
+            Step::Squat { by } => self.squat(by),
             Step::Flood { requests } => self.flood(requests),
             Step::Race {} => {
                 self.is_racing = true;
@@ -87,7 +107,7 @@ impl World<'_> {
         Ok(self.order(whom, order)?.is_some())
     }
 
-    fn open(&mut self, who: u8, channel: u8, anew: bool, full: bool) -> Result<bool> {
+    fn open(&mut self, who: u8, channel: u8, anew: bool, full: bool, mode: Option<u32>) -> Result<bool> {
         let known = self.channel(channel);
         let number = known.number(self.channels.len());
         let Channel { name: channel, capacity, largest, .. } = known.channel;
@@ -99,7 +119,8 @@ impl World<'_> {
         if anew {
             self.note(Deed::MayRestart { channel: channel.clone(), why: "opened anew".into() })?;
         }
-        let order = Order::Open(Opening { place, channel, publisher, sizes, anew, full, patience_ms: 0 });
+        let order =
+            Order::Open(Opening { place, channel, publisher, sizes, anew, full, mode, patience_ms: 0 });
         let was_told = self.order(Whom::Publisher(who), order)?.is_some();
         if let Some(actor) = self.there(Whom::Publisher(who)).filter(|_| was_told) {
             actor.channel = Some(number);

@@ -1,0 +1,120 @@
+//! How stories end: one more turn, drawn from a stream of its own, by actors that no step before it has used.
+
+use super::{PUBLISHERS, READERS, Writer};
+use crate::story::{Plant, Profile, Squatter, Start, Step, Waiting, Whom};
+use fastrand::Rng;
+
+/// Tells this stream from the one that the other steps are drawn from.
+const SALT: u64 = 0x6a09_e667_f3bc_c908;
+/// The publisher and the reader of a turn.
+const PUBLISHER: u8 = PUBLISHERS;
+const READER: u8 = READERS;
+
+impl Writer {
+    /// Adds the turn, to half of the stories of those profiles that have any.
+    pub(super) fn end(&mut self, seed: u64) {
+        self.random = Rng::with_seed(seed.wrapping_mul(8).wrapping_add(self.profile as u64) ^ SALT);
+        if self.random.bool() {
+            return;
+        }
+        match self.profile {
+            Profile::Files => self.end_with_files(),
+            Profile::Tools if self.random.bool() => self.close_the_readers(),
+            Profile::Tools => self.pipe(),
+            Profile::Daemon => self.end_with_a_daemon(),
+            Profile::Strict | Profile::Bridge => {}
+        }
+    }
+
+    fn end_with_files(&mut self) {
+        match self.random.u8(..8) {
+            0 => self.fork_a_publisher(),
+            1 => self.fork_a_reader(),
+            2 => self.open_with_a_mode(),
+            3 => self.steps.push(Step::Misopen {}),
+            4 => self.close_the_readers(),
+            5 => self.tamper(),
+            6 => self.steps.push(Step::Unknown {}),
+            _ => self.steps.push(Step::Hollow {}),
+        }
+    }
+
+    /// A child of a publisher ends, and is no end of the channel.
+    fn fork_a_publisher(&mut self) {
+        let channel = self.channel();
+        self.free_all();
+        self.let_publish(PUBLISHER, channel);
+        self.let_read(channel, Start::Latest, Waiting::Yield);
+        self.read_on(READER);
+        self.publish(PUBLISHER);
+        self.steps.push(Step::Fork { whom: Whom::Publisher(PUBLISHER) });
+        self.steps.push(Step::Wait { ms: 20 });
+        self.publish(PUBLISHER);
+    }
+
+    /// A child of a reader ends, and its parent is still to be seen.
+    fn fork_a_reader(&mut self) {
+        let channel = self.channel();
+        self.let_publish(PUBLISHER, channel);
+        self.let_read(channel, Start::Oldest, Waiting::Yield);
+        self.steps.push(Step::Fork { whom: Whom::Reader(READER) });
+        self.read_on(READER);
+    }
+
+    fn open_with_a_mode(&mut self) {
+        let channel = self.channel();
+        self.free_all();
+        let mode = [0o700, 0o750, 0o755][self.random.usize(..3)];
+        self.steps.push(Step::OpenWithMode { who: PUBLISHER, channel, mode });
+        self.publish(PUBLISHER);
+    }
+
+    /// Readers come that may not write where their pages are.
+    fn close_the_readers(&mut self) {
+        let channel = self.channel();
+        self.let_publish(PUBLISHER, channel);
+        self.steps.push(Step::Plant { plant: Plant::ReadersClosed, channel });
+        self.let_read(channel, Start::Oldest, Waiting::Yield);
+        self.read_on(READER);
+        self.publish(PUBLISHER);
+    }
+
+    /// Nobody has the channel, and then somebody comes whom a false count would lead elsewhere.
+    fn tamper(&mut self) {
+        let channel = self.channel();
+        self.free_all();
+        self.let_publish(PUBLISHER, channel);
+        self.publish(PUBLISHER);
+        self.steps.push(Step::Close { who: PUBLISHER });
+        let laps = [1, 2, 17, (1 << 30) + 1][self.random.usize(..4)];
+        self.steps.push(Step::Tamper { channel, laps });
+    }
+
+    fn pipe(&mut self) {
+        let lines = self.random.u8(1..20);
+        self.steps.push(Step::Pipe { lines });
+    }
+
+    fn end_with_a_daemon(&mut self) {
+        if self.random.u8(..4) > 0 { self.squat() } else { self.steps.push(Step::Outlive {}) }
+    }
+
+    fn squat(&mut self) {
+        let by = [Squatter::File, Squatter::Link, Squatter::Datagrams][self.random.usize(..3)];
+        self.steps.push(Step::Squat { by });
+    }
+
+    /// Nobody has any channel: a file has one publisher at a time.
+    fn free_all(&mut self) {
+        self.steps.extend((0..PUBLISHER).map(|who| Step::Close { who }));
+    }
+
+    fn let_publish(&mut self, who: u8, channel: u8) {
+        self.steps.push(Step::Open { who, channel, anew: false, full: false });
+    }
+
+    fn let_read(&mut self, channel: u8, start: Start, wait: Waiting) {
+        let (skip, page) = (false, true);
+        self.steps.push(Step::Subscribe { who: READER, channel, start, wait, skip, page });
+    }
+}

@@ -1,0 +1,328 @@
+//! Steps that bring their own actors, channels and files, and leave nothing of them behind.
+
+use super::daemon::Daemon;
+use super::{Actor, PATIENCE, World};
+use crate::actor::{Opening, Order, Place, Subscribing};
+use crate::log::Deed;
+use crate::payload::Sizes;
+use crate::story::{self, Channel, How, Sending, Squatter, Waiting};
+use anyhow::{Context, Result};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use shmcast::{Directory, Event, Publishing, Start, Subscriber};
+use shmcast_layout::layout::geometry::HEADER_BYTES;
+use shmcast_layout::layout::header::LAZY_PUBLISHED;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// How the names of actors begin that come to a channel that was tampered with.
+pub const TAMPERED: char = 't';
+
+/// How the names of readers begin whose channel is at rest: they get something while there is anything.
+pub const AT_REST: char = 'u';
+/// A channel that no other step uses.
+const SPARE: &str = "spare";
+/// Size of its ring.
+const CAPACITY: u64 = 1 << 16;
+/// Longer than a daemon that follows a crash waits for programs that hold channels.
+const GRACE: Duration = Duration::from_millis(2200);
+/// Bytes of a ring for which its index has an entry, of 8 bytes; also the bytes of the smallest record.
+const PER_ENTRY: u64 = 64;
+
+impl World<'_> {
+    /// An empty folder stays, though a publisher fails to make a channel of it.
+    pub(super) fn misopen(&mut self) -> Result<bool> {
+        let (dir, channel) = (self.channels_dir(), SPARE.to_owned());
+        let folder = dir.join(SPARE);
+        if !self.daemons.is_empty() || fs::create_dir(&folder).is_err() {
+            return Ok(false);
+        }
+        let mut actor = self.start_actor('m')?;
+        self.ask(&mut actor, Order::Misopen { dir, channel })?;
+        self.dismiss(actor)?;
+        if fs::remove_dir(&folder).is_err() {
+            self.note(Deed::Changed {
+                what: format!("{} is not the empty folder that it was", folder.display()),
+            })?;
+        }
+        Ok(true)
+    }
+
+    /// A publisher does not go on from a count of messages that is wrong. Nobody may have the channel meanwhile.
+    pub(super) fn tamper(&mut self, channel: u8, laps: u64) -> Result<bool> {
+        let wanted = self.channel(channel).channel;
+        let dir = self.channels_dir();
+        let is_free = Directory::at(&dir)
+            .channel(&wanted.name)
+            .is_ok_and(|found| found.detail.is_ok() && matches!(found.publisher, Publishing::Nobody));
+        let segment = File::options().read(true).write(true).open(dir.join(&wanted.name).join("segment"));
+        let (true, true, Ok(segment)) = (self.daemons.is_empty(), is_free, segment) else { return Ok(false) };
+        let right = count(&segment)?;
+        let wrong = right.saturating_add(laps * (wanted.capacity / PER_ENTRY));
+        set_count(&segment, wrong)?;
+        let mut actor = self.start_actor(TAMPERED)?;
+        let order = self.opening(self.place(0), &wanted.name, Some([wanted.capacity, wanted.largest]));
+        self.ask(&mut actor, order)?;
+        self.dismiss(actor)?;
+        if count(&segment)? == wrong {
+            set_count(&segment, right)?;
+        }
+        Ok(true)
+    }
+
+    /// Nothing is lost behind a record that says nothing.
+    pub(super) fn unknown(&mut self) -> Result<bool> {
+        if !self.daemons.is_empty() {
+            return Ok(false);
+        }
+        let mut publisher = self.start_actor('v')?;
+        let order = self.opening(self.place(0), SPARE, Some([CAPACITY, 1400]));
+        let session = Order::Session { identity: "UNKNOWN".into() };
+        for order in [order, publish(1), session, publish(3)] {
+            self.ask(&mut publisher, order)?;
+        }
+        self.dismiss(publisher)?;
+        // The kind stands behind two words of the second record.
+        let kind = HEADER_BYTES + CAPACITY / PER_ENTRY * 8 + PER_ENTRY + 16;
+        let Ok(segment) = self.spare_segment() else { return Ok(false) };
+        segment.write_all_at(&99_u64.to_le_bytes(), kind).context("write to a ring")?;
+        let mut reader = self.start_actor(AT_REST)?;
+        let order = subscribing(self.place(0), false);
+        self.ask(&mut reader, order)?;
+        self.ask(&mut reader, Order::Read { how: How::Try, ms: 20, rest_us: 0 })?;
+        self.dismiss(reader)?;
+        self.run_tool(0, &["rm", SPARE])?;
+        Ok(true)
+    }
+
+    /// Who reads makes no memory.
+    pub(super) fn hollow(&mut self) -> Result<bool> {
+        if !self.daemons.is_empty() {
+            return Ok(false);
+        }
+        let mut publisher = self.start_actor('v')?;
+        let order = self.opening(self.place(0), SPARE, Some([16 * CAPACITY, 1400]));
+        self.ask(&mut publisher, order)?;
+        self.dismiss(publisher)?;
+        let Ok(segment) = self.spare_segment() else { return Ok(false) };
+        let length = segment.metadata()?.len();
+        segment.set_len(HEADER_BYTES).and_then(|()| segment.set_len(length)).context("make a hole")?;
+        let mut reader = self.start_actor(AT_REST)?;
+        let order = subscribing(self.place(0), true);
+        self.ask(&mut reader, order)?;
+        self.dismiss(reader)?;
+        let memory = segment.metadata()?.blocks() * 512;
+        if memory > length / 2 {
+            let what = format!("a reader filled a channel's holes: {memory} B of {length} B");
+            self.note(Deed::Changed { what })?;
+        }
+        self.run_tool(0, &["rm", SPARE])?;
+        Ok(true)
+    }
+
+    /// What a stopped program holds is waited for, by each daemon anew. The daemons are others than the story's own.
+    pub(super) fn outlive(&mut self) -> Result<bool> {
+        if self.daemons.is_empty() {
+            return Ok(false);
+        }
+        let channel = Channel { name: SPARE.into(), capacity: CAPACITY, largest: 1400, strict: false };
+        let mut daemon = Daemon::new("second", &self.dir, &self.logs, &[channel], false, String::new())?;
+        daemon.configure(false)?;
+        let outlived = self.outlive_two(&mut daemon);
+        daemon.kill();
+        outlived.map(|()| true)
+    }
+
+    fn outlive_two(&mut self, daemon: &mut Daemon) -> Result<()> {
+        let place = Place::Socket(daemon.socket());
+        self.begin(daemon)?;
+        let mut stopped = self.start_actor('o')?;
+        let order = self.opening(place.clone(), SPARE, None);
+        self.ask(&mut stopped, order)?;
+        self.ask(&mut stopped, publish(10))?;
+        stopped.signal(Signal::SIGSTOP);
+        daemon.kill();
+        self.begin(daemon)?;
+        std::thread::sleep(GRACE);
+        self.finish(daemon)?;
+        self.begin(daemon)?;
+        // Somebody else is there first.
+        let mut next = self.start_actor('n')?;
+        let order = self.opening(place, SPARE, None);
+        let id = next.order(order);
+        std::thread::sleep(Duration::from_millis(200));
+        stopped.signal(Signal::SIGCONT);
+        if next.answer(id, PATIENCE).is_none() {
+            self.note(Deed::NoAnswer { who: next.name.clone(), order: "to open a channel".into() })?;
+        }
+        self.dismiss(next)?;
+        self.dismiss(stopped)?;
+        self.finish(daemon)
+    }
+
+    fn begin(&mut self, daemon: &mut Daemon) -> Result<()> {
+        daemon.start(self.programs)?;
+        if !daemon.answers(PATIENCE) {
+            let who = daemon.name.to_owned();
+            self.note(Deed::NoAnswer { who, order: format!("to start: {}", daemon.said()) })?;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, daemon: &mut Daemon) -> Result<()> {
+        daemon.signal(Signal::SIGTERM);
+        let status = daemon.wait(PATIENCE);
+        daemon.kill();
+        self.note(super::ended(daemon.name.to_owned(), status, status.is_none(), daemon.said()))
+    }
+
+    /// Whole lines are messages, and a line that an interruption cuts off is none.
+    pub(super) fn pipe(&mut self, lines: u8) -> Result<bool> {
+        if !self.daemons.is_empty() {
+            return Ok(false);
+        }
+        let (dir, name) = (self.dir.join("elsewhere"), format!("piped{}", self.actors));
+        self.actors += 1;
+        let mut command = self.programs.command(&self.programs.shmcast);
+        command.args(["pub", &name, "--capacity", "64KiB", "--dir"]).arg(&dir);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().context("start a tool")?;
+        let lines: Vec<String> = (0..lines).map(|line| format!("line {line}")).collect();
+        let text = format!("{}\nli", lines.join("\n"));
+        // One that has died already reads nothing.
+        let _ = child.stdin.as_mut().context("a pipe")?.write_all(text.as_bytes());
+        let until = Instant::now() + PATIENCE;
+        while published(&dir, &name) < lines.len() as u64 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let _ = kill(Pid::from_raw(child.id() as i32), Signal::SIGINT);
+        if end(&mut child, || false)?.is_none() {
+            self.note(Deed::NoAnswer { who: "pub".into(), order: "to end when interrupted".into() })?;
+        }
+        let messages = messages(&dir, &name);
+        self.note(Deed::Piped { lines, messages })?;
+        let _ = fs::remove_dir_all(dir.join(name));
+        Ok(true)
+    }
+
+    /// Whatever stands where a daemon is to listen stays, unless it is a daemon's own that was left.
+    pub(super) fn squat(&mut self, by: Squatter) -> Result<bool> {
+        let place = self.dir.join(format!("squat{}", self.actors));
+        self.actors += 1;
+        let config = place.with_extension("toml");
+        fs::write(&config, "")?;
+        let _socket = match by {
+            Squatter::File => fs::write(&place, "somebody's").map(|()| None)?,
+            Squatter::Link => symlink("precious/id_ed25519", &place).map(|()| None)?,
+            Squatter::Datagrams => Some(UnixDatagram::bind(&place)?),
+        };
+        let before = looks(&place);
+        let said = place.with_extension("stderr");
+        let mut command = self.programs.command(&self.programs.shmcastd);
+        command.arg("--config").arg(&config).arg("--socket").arg(&place);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&said)?);
+        let mut child = command.spawn().context("start a daemon")?;
+        let status = end(&mut child, || looks(&place) != before)?;
+        if looks(&place) != before {
+            let what =
+                format!("{} was a {by:?}, and a daemon that was to listen there changed it", place.display());
+            self.note(Deed::Changed { what })?;
+        } else if status.is_none_or(|status| status.success()) {
+            let said = fs::read_to_string(&said).unwrap_or_default();
+            let order = format!("to refuse a place that is taken: {status:?}: {said}");
+            self.note(Deed::NoAnswer { who: "shmcastd".into(), order })?;
+        }
+        Ok(true)
+    }
+
+    fn spare_segment(&self) -> std::io::Result<File> {
+        File::options().write(true).open(self.channels_dir().join(SPARE).join("segment"))
+    }
+
+    fn opening(&mut self, place: Place, channel: &str, sizes: Option<[u64; 2]>) -> Order {
+        let publisher = self.openings;
+        self.openings += 1;
+        let (channel, anew, full, mode, patience_ms) = (channel.to_owned(), false, false, None, 0);
+        Order::Open(Opening { place, channel, publisher, sizes, anew, full, mode, patience_ms })
+    }
+
+    /// Gives an order that must be carried out in time.
+    fn ask(&mut self, actor: &mut Actor, order: Order) -> Result<Value> {
+        let told = format!("{order:?}");
+        let id = actor.order(order);
+        match actor.answer(id, PATIENCE) {
+            Some(value) => Ok(value),
+            None => {
+                self.note(Deed::NoAnswer { who: actor.name.clone(), order: told })?;
+                Ok(Value::Null)
+            }
+        }
+    }
+}
+
+fn subscribing(place: Place, full: bool) -> Order {
+    let (channel, far, start, wait) = (SPARE.to_owned(), false, story::Start::Oldest, Waiting::Yield);
+    let (skip, page) = (false, true);
+    Order::Subscribe(Subscribing { place, channel, far, start, wait, skip, page, full })
+}
+
+fn publish(count: u32) -> Order {
+    Order::Publish { count, sizes: Sizes::Line, sending: Sending::Single, pause_us: 0 }
+}
+
+/// Waits for the end of `child`, or until there `is_enough`. It is killed if it still runs then.
+fn end(child: &mut Child, is_enough: impl Fn() -> bool) -> Result<Option<ExitStatus>> {
+    let until = Instant::now() + PATIENCE;
+    while Instant::now() < until && !is_enough() {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child.kill()?;
+    child.wait()?;
+    Ok(None)
+}
+
+/// Messages that a channel's header counts.
+fn count(segment: &File) -> Result<u64> {
+    let mut word = [0; 8];
+    segment.read_exact_at(&mut word, LAZY_PUBLISHED as u64 * 8).context("read a header")?;
+    Ok(u64::from_le_bytes(word))
+}
+
+fn set_count(segment: &File, count: u64) -> Result<()> {
+    segment.write_all_at(&count.to_le_bytes(), LAZY_PUBLISHED as u64 * 8).context("write to a header")
+}
+
+/// Messages that were published on a channel so far.
+fn published(dir: &Path, channel: &str) -> u64 {
+    let detail = Directory::at(dir).channel(channel).ok().and_then(|found| found.detail.ok());
+    detail.and_then(|detail| detail.tail.ok()).map_or(0, |tail| tail.sequence.saturating_sub(1))
+}
+
+/// All messages of a channel that is at rest.
+fn messages(dir: &Path, channel: &str) -> Vec<String> {
+    let mut messages = Vec::new();
+    let reader = Subscriber::builder(channel).dir(dir).start(Start::Oldest).open();
+    if let Ok(mut reader) = reader {
+        while let Ok(Some(event)) = reader.try_recv() {
+            if let Event::Message(message) = event {
+                messages.push(String::from_utf8_lossy(message.payload).into_owned());
+            }
+        }
+    }
+    messages
+}
+
+/// What stands at `path`, itself and not what a link leads to: its number, its length, and where it leads.
+fn looks(path: &Path) -> Option<(u64, u64, Option<PathBuf>)> {
+    let found = fs::symlink_metadata(path).ok()?;
+    Some((found.ino(), found.len(), fs::read_link(path).ok()))
+}
