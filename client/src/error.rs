@@ -1,6 +1,5 @@
 //! Errors of opening a channel and of publishing.
 
-use crate::directory::is_absent;
 use shmcast_layout::control::Refusal;
 use shmcast_layout::error::{GeometryError, OpenError, OutOfSequences, TooLarge, WriteError};
 use shmcast_layout::layout::header::Header;
@@ -305,4 +304,9 @@ impl fmt::Display for Holder {
             Self::Readers { count, pid } => write!(f, "{count} readers (pid {pid} among them)"),
         }
     }
+}
+
+/// Whether the file, or a directory on the way to it, is not there.
+pub(crate) fn is_absent(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }

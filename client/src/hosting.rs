@@ -304,7 +304,7 @@ impl HostedPage {
     /// # Errors
     /// `InvalidInput` if `bell` is not an end of a stream socket pair.
     pub fn park(&self, segment: &HostedSegment, bell: File) -> io::Result<ParkedReader> {
-        ParkedReader::new(self.page.clone(), segment, bell)
+        ParkedReader::new(self.page.clone(), segment.locator(), bell)
     }
 
     /// The figures on the page; `None` while its reader is still filling it.
@@ -377,5 +377,12 @@ pub(crate) fn new_header(name: &str, geometry: Geometry, schema: (u64, String), 
         channel: name.to_owned(),
         schema: schema.1,
         labels,
+    }
+}
+
+impl ParkedReader {
+    /// Notes that the channel goes on in `segment`. The caller tells the reader in another way, which wakes it.
+    pub fn watch(&mut self, segment: &HostedSegment) {
+        self.watch_ring(segment.locator());
     }
 }

@@ -18,7 +18,6 @@
 //! can wait for a socket without unsafe code. The reader keeps both ends, one of them to show to the next daemon. So
 //! the pair outlives daemons, and a ring for a daemon that died is still there for its successor.
 
-use crate::hosting::HostedSegment;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, recv, send, sockopt};
 use shmcast_layout::layout::geometry::GRANULE;
@@ -205,8 +204,8 @@ pub struct ParkedReader {
 impl ParkedReader {
     /// # Errors
     /// `InvalidInput` if `bell` is not an end of a socket pair.
-    pub(crate) fn new(page: HostPage, segment: &HostedSegment, bell: File) -> io::Result<Self> {
-        Ok(Self { page, ring: segment.locator(), bell: Bell::new(bell)?, woken: 0 })
+    pub(crate) fn new(page: HostPage, ring: Locator, bell: File) -> io::Result<Self> {
+        Ok(Self { page, ring, bell: Bell::new(bell)?, woken: 0 })
     }
 
     /// Looks whether the reader sleeps and has something to read. If so, wakes it, once for each nap. The content of
@@ -228,9 +227,8 @@ impl ParkedReader {
         Sight::Woken
     }
 
-    /// Notes that the channel goes on in `segment`. The caller tells the reader in another way, which wakes it.
-    pub fn watch(&mut self, segment: &HostedSegment) {
-        self.ring = segment.locator();
+    pub(crate) fn watch_ring(&mut self, ring: Locator) {
+        self.ring = ring;
         self.woken = 0;
     }
 
@@ -278,7 +276,7 @@ impl Bell {
 mod tests {
     use super::*;
     use crate::Preparation;
-    use crate::hosting::{HostedPage, HostedSpec};
+    use crate::hosting::{HostedPage, HostedSegment, HostedSpec};
     use shmcast_layout::ring::locate::Place;
     use shmcast_layout::segment::{Access, Segment};
     use std::os::unix::net::{UnixDatagram, UnixListener};

@@ -1,8 +1,9 @@
 //! One channel's files: the lock, the segment and the reader pages, in the directory that holds them.
 
-use super::folder::{Folder, is_absent, is_same_file, mode, unique};
+use super::folder::{Folder, is_same_file, mode, unique};
 use super::ours::{self, Inventory, LOCK, READERS, REMOVED, SEGMENT, UNFINISHED, not_a_channel};
 use super::{Publishing, Removed};
+use crate::error::is_absent;
 use crate::error::{ChannelError, Holder};
 use crate::lock::{self, Held};
 use rustix::fs::OFlags;

@@ -138,11 +138,6 @@ pub(crate) fn is_same_file(one: &Stat, other: &Stat) -> bool {
     (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
-/// Whether the file, or a directory on the way to it, is not there.
-pub(crate) fn is_absent(e: &io::Error) -> bool {
-    matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
-}
-
 /// A part of a file name that no other process uses, even in another PID namespace: 16 random hexadecimal digits.
 pub(crate) fn unique() -> String {
     let mut random = [0; 8];

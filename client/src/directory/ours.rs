@@ -13,8 +13,9 @@
 //! `readers` must be a directory and not a link. It and `.segment.new` are ours only beside a `lock` or a `segment`
 //! that is ours, since the lock is made first. Every other entry is foreign.
 
-use super::folder::{Folder, is_absent, is_directory, is_plain, mode};
+use super::folder::{Folder, is_directory, is_plain, mode};
 use crate::error::ChannelError;
+use crate::error::is_absent;
 use rustix::fs::{OFlags, Stat};
 use shmcast_layout::fault;
 use shmcast_layout::layout::{header, reader_page};

@@ -5,19 +5,16 @@
 //! live traffic goes first. The publisher never waits for either: a bridge that is overtaken counts what it missed, and
 //! receivers get an exact gap. After the start the loop makes no system call but those that send, sleep or yield.
 
-use shmcast::hosting::{session_identity, session_words};
 use shmcast::sys::datagrams;
 use shmcast::{ChannelError, Start, State, Subscriber, SubscriberBuilder, Wait};
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
 use zerocopy::FromZeros;
 
 mod live;
 mod outlet;
-mod state;
 
 use super::BridgeError;
 use super::origins::Origins;
@@ -26,14 +23,15 @@ use super::proto::counters::SenderCounters;
 use super::proto::sender::{Sender, SenderConfig};
 use super::proto::session::{EPOCH_LIMIT, Session};
 use super::proto::wire::{HEADER_BYTES, LENGTH_BYTES};
-use super::repair::{LiveTable, Repair};
+use super::repair::Repair;
+use super::sending::{LiveTable, Sending};
 use super::socket::{self, Refusals, Tuning};
 use super::spec::{BridgeSpec, Direction, SendSpec, StartAt, WaitMode};
+use super::state::{Progress, StateFile};
 use super::status::{Board, Life, RepairCounters, SendCounters};
 use super::thread::{Clock, Idle, spawn};
 use live::{CatchUp, Live};
 use outlet::{Line, Outlet};
-use state::{Progress, StateFile};
 
 /// Bytes of the receive buffer of the socket that requests come to.
 const REPAIR_BUFFER_BYTES: usize = 1 << 20;
@@ -53,82 +51,10 @@ pub struct EgressOptions {
     pub origins: Origins,
 }
 
-/// What the threads of one egress share.
-#[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) stop: AtomicBool,
-    end: AtomicBool,
-    pub(super) life: Life,
-    pub(super) counters: Board<SendCounters>,
-    pub(super) repair: Board<RepairCounters>,
-    pub(super) live: LiveTable,
-    /// The session being sent: eight bytes, then two. Half of one and half of another names neither.
-    session: [AtomicU64; 2],
-    /// The sequence after the last message sent: repairs never run ahead of live traffic.
-    pub(super) next: AtomicU64,
-    /// How often the bridge has attached to the channel.
-    pub(super) attached: AtomicU64,
-    /// Where it is noted how far the bridge is, and what is noted.
-    state: Mutex<Option<(StateFile, Progress)>>,
-    state_errors: AtomicU64,
-}
-
-/// How often it is noted how far the bridge is.
-const NOTE_EVERY: Duration = Duration::from_millis(2);
-
-impl Shared {
-    pub(super) fn session(&self) -> Session {
-        let words = [0, 1].map(|half: usize| self.session[half].load(Ordering::Relaxed));
-        Session::from_bytes(session_identity(words))
-    }
-
-    /// Notes where a session begins, before its first packet.
-    fn note_begin(&self, ring: Option<[u64; 2]>, session: Session, next: u64) {
-        self.note(true, |progress| {
-            *progress = Progress { ring: ring.unwrap_or(progress.ring), session, next };
-            true
-        });
-    }
-
-    /// Notes how far the session is.
-    fn note_progress(&self) {
-        let (session, next) = (self.session(), self.next.load(Ordering::Acquire));
-        self.note(false, |progress| {
-            let is_news = progress.session == session && progress.next != next;
-            progress.next = if is_news { next } else { progress.next };
-            is_news
-        });
-    }
-
-    fn note(&self, sync: bool, change: impl FnOnce(&mut Progress) -> bool) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((file, progress)) = &mut *state
-            && change(progress)
-            && file.write(progress, sync).is_err()
-        {
-            self.state_errors.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    fn keep_noting(&self) {
-        while !self.stop.load(Ordering::Relaxed) {
-            std::thread::sleep(NOTE_EVERY);
-            self.note_progress();
-        }
-        self.note_progress();
-    }
-
-    fn set_session(&self, session: Session) {
-        let words = session_words(*session.as_bytes());
-        self.session.iter().zip(words).for_each(|(half, word)| half.store(word, Ordering::Relaxed));
-        self.life.note_session(session);
-    }
-}
-
 /// A running egress. Dropping it stops it.
 #[derive(Debug)]
 pub struct Egress {
-    shared: Arc<Shared>,
+    shared: Arc<Sending>,
     threads: Vec<JoinHandle<()>>,
     repair_address: Option<SocketAddrV4>,
 }
@@ -197,7 +123,7 @@ impl Egress {
             None => None,
         };
         let leases = send.repair.as_ref().map_or(0, |repair| repair.max_leases);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(Sending {
             stop: AtomicBool::new(false),
             end: AtomicBool::new(false),
             life: Life::new(refusals.0),

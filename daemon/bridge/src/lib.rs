@@ -17,8 +17,10 @@ pub mod origins;
 pub mod pcap;
 pub mod proto;
 mod repair;
+mod sending;
 pub mod socket;
 pub mod spec;
+mod state;
 pub mod status;
 mod thread;
 

@@ -10,12 +10,11 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use zerocopy::FromZeros;
 
 use super::BridgeError;
-use super::egress::Shared;
 use super::pcap::Tap;
 use super::proto::SECOND_NS;
 use super::proto::control::{CONTROL_MAX_BYTES, is_control};
@@ -23,6 +22,7 @@ use super::proto::lease::{LeaseConfig, LeaseServer};
 use super::proto::limit::{AllowList, Rate};
 use super::proto::replay::{GLOBAL_RATE_BYTES, Held, Replay, ReplayConfig, SOURCE_RATE_BYTES};
 use super::proto::wire::Request;
+use super::sending::Sending;
 use super::socket::wait_for_any;
 use super::spec::RepairSpec;
 use super::status::RepairCounters;
@@ -36,39 +36,6 @@ const SLOT_BYTES: usize = 256;
 const BURST_SHARE: u64 = 25;
 /// How often the feed's own rate is measured.
 const MEASURE_EVERY_NS: u64 = SECOND_NS / 4;
-
-/// The addresses that live packets are sent to, written by the repair thread and read by the sending one.
-#[derive(Debug)]
-pub(super) struct LiveTable {
-    /// Each an address and a port.
-    places: Box<[AtomicU64]>,
-    used: AtomicUsize,
-}
-
-impl LiveTable {
-    pub(super) fn new(most: usize) -> Self {
-        Self { places: (0..most).map(|_| AtomicU64::new(0)).collect(), used: AtomicUsize::new(0) }
-    }
-
-    /// One relaxed load an address. While the table changes, an address may be missed or come twice.
-    pub(super) fn iter(&self) -> impl Iterator<Item = SocketAddrV4> + '_ {
-        let used = self.used.load(Ordering::Relaxed);
-        self.places.iter().take(used).map(|place| {
-            let place = place.load(Ordering::Relaxed);
-            SocketAddrV4::new(Ipv4Addr::from((place >> 16) as u32), place as u16)
-        })
-    }
-
-    fn set(&self, addresses: impl Iterator<Item = SocketAddrV4>) {
-        let mut used = 0;
-        for (place, address) in self.places.iter().zip(addresses) {
-            let word = u64::from(u32::from(*address.ip())) << 16 | u64::from(address.port());
-            place.store(word, Ordering::Relaxed);
-            used += 1;
-        }
-        self.used.store(used, Ordering::Relaxed);
-    }
-}
 
 /// The thread's state.
 pub(super) struct Repair {
@@ -85,7 +52,7 @@ pub(super) struct Repair {
     clock: Clock,
     /// Where every packet is copied to, and the address that they come to and from.
     tap: Option<(Tap, SocketAddrV4)>,
-    shared: Arc<Shared>,
+    shared: Arc<Sending>,
 }
 
 /// How many bytes a second the feed takes: peaks at once, fading over seconds.
@@ -111,7 +78,7 @@ impl Repair {
         socket: UdpSocket,
         channel: SubscriberBuilder,
         (clock, tap): (Clock, Option<&Tap>),
-        shared: Arc<Shared>,
+        shared: Arc<Sending>,
     ) -> Result<Self, BridgeError> {
         let rate = |per_second: u64| Rate { per_second, burst: per_second / BURST_SHARE };
         let allow = AllowList::new(spec.allow.clone());
@@ -267,7 +234,7 @@ fn answer(
     now_ns: u64,
     source: (std::net::SocketAddr, bool),
     datagram: &Datagram<'_>,
-    (replay, ring, shared): (&mut Replay, &mut Ring, &Shared),
+    (replay, ring, shared): (&mut Replay, &mut Ring, &Sending),
     reply: &mut [u8],
 ) -> Option<usize> {
     let next = shared.next.load(Ordering::Acquire);

@@ -1,7 +1,7 @@
 //! The bridges' figures for Prometheus: messages and packets sent, received, repaired, lost, dropped and refused, by
 //! line, server and reason.
 
-use super::text::Text;
+use super::exposition::Text;
 use crate::server::bridges::{BridgeFigures, Counted};
 use shmcast_bridge::proto::counters::Histogram;
 use shmcast_bridge::spec::BridgeSpec;

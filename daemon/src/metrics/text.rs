@@ -5,9 +5,9 @@
 //! write OpenMetrics, in which `promtool check metrics` finds no help for counters.
 
 use super::bridges;
+use super::exposition::Text;
 use super::snapshot::{ChannelFigures, ReaderFigures, Snapshot};
 use shmcast::control::Refusal;
-use std::fmt::Write;
 use std::time::SystemTime;
 
 /// States of a channel, as [`shmcast::ChannelStatus::state`] names them.
@@ -21,8 +21,6 @@ const REFUSALS: [Refusal; 7] = [
     Refusal::BadRequest,
     Refusal::Failed,
 ];
-
-type Labels<'a> = [(&'a str, &'a str)];
 
 /// All metrics as one text.
 pub fn render(snapshot: &Snapshot) -> String {
@@ -166,53 +164,6 @@ fn daemon(text: &mut Text, snapshot: &Snapshot) {
     text.family(name, "histogram", "How late the daemon's event loop was, looked at ten times a second.");
     let hiccups = &snapshot.hiccups;
     text.histogram(name, &[], hiccups.cumulative(), hiccups.count(), hiccups.sum_seconds());
-}
-
-#[derive(Default)]
-pub(super) struct Text(String);
-
-impl Text {
-    pub(super) fn family(&mut self, name: &str, kind: &str, help: &str) {
-        self.line(format_args!("# HELP {name} {}", help.replace('\\', "\\\\").replace('\n', "\\n")));
-        self.line(format_args!("# TYPE {name} {kind}"));
-    }
-
-    pub(super) fn sample(&mut self, name: &str, labels: &Labels<'_>, value: impl std::fmt::Display) {
-        self.0.push_str(name);
-        for (i, (key, label)) in labels.iter().enumerate() {
-            let label = label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-            let open = if i == 0 { '{' } else { ',' };
-            self.put(format_args!("{open}{key}=\"{label}\""));
-        }
-        let close = if labels.is_empty() { "" } else { "}" };
-        self.line(format_args!("{close} {value}"));
-    }
-
-    pub(super) fn histogram(
-        &mut self,
-        name: &str,
-        labels: &Labels<'_>,
-        cumulative: impl Iterator<Item = (f64, u64)>,
-        count: u64,
-        sum: f64,
-    ) {
-        let bucket = format!("{name}_bucket");
-        let ends = cumulative.map(|(end, count)| (end.to_string(), count));
-        for (end, count) in ends.chain([("+Inf".to_owned(), count)]) {
-            self.sample(&bucket, &[labels, &[("le", &end)]].concat(), count);
-        }
-        self.sample(&format!("{name}_sum"), labels, sum);
-        self.sample(&format!("{name}_count"), labels, count);
-    }
-
-    fn line(&mut self, line: std::fmt::Arguments<'_>) {
-        self.put(line);
-        self.0.push('\n');
-    }
-
-    fn put(&mut self, text: std::fmt::Arguments<'_>) {
-        self.0.write_fmt(text).expect("writing to a string does not fail");
-    }
 }
 
 #[cfg(test)]

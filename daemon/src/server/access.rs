@@ -153,6 +153,9 @@ fn look_up(uid: u32, gid: u32) -> io::Result<Names> {
     Ok(names)
 }
 
+/// A connection's number, never used twice.
+pub type ConnectionId = u64;
+
 /// A program at the other end of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {

@@ -7,10 +7,11 @@
 //! other users' programs run. So a user waits for one packet of each other user, however much those ask for.
 
 use super::ServerState;
+use super::access::ConnectionId;
 use super::access::Identity;
 use super::bridges::BridgeFigures;
 use super::limits::Crowded;
-use super::registry::{ConnectionId, Grant, Guest, Manner, MemoryRequest, Notice, Refused, Registry};
+use super::registry::{Grant, Guest, Manner, MemoryRequest, Notice, Refused, Registry};
 use shmcast::MAX_NAME;
 use shmcast::control::{Event, Refusal, Reply, Request, VERSION, decode, encode};
 use shmcast::hosting::fault;

@@ -6,7 +6,7 @@
 mod channel;
 mod reload;
 
-use super::access::Identity;
+use super::access::{ConnectionId, Identity};
 use super::charters::Charters;
 use super::events::Events;
 use super::store::Store;
@@ -23,9 +23,6 @@ use tokio::sync::mpsc::UnboundedSender;
 
 /// Characters of a refusal's reason that are kept.
 const WHY_CHARS: usize = 600;
-
-/// A connection's number, never used twice.
-pub type ConnectionId = u64;
 
 /// A packet for a connection that did not ask for it.
 #[derive(Debug)]

@@ -9,7 +9,7 @@
 //! No reader can block the thread. It does not trust what readers write, and it never blocks when it wakes them. A
 //! reader that claims to sleep again and again makes it look as often as a busy channel does, and no more.
 
-use super::registry::ConnectionId;
+use super::access::ConnectionId;
 use crate::config::WakerConfig;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::prctl;

@@ -6,12 +6,11 @@ use std::net::{SocketAddrV4, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::Shared;
 use crate::pcap::Tap;
 use crate::proto::counters::SenderCounters;
 use crate::proto::sender::{PushError, Sender, SenderConfig};
 use crate::proto::session::Session;
-use crate::repair::LiveTable;
+use crate::sending::{LiveTable, Sending};
 use crate::status::{Phase, SendCounters};
 use crate::thread::{Clock, wall_ns};
 
@@ -65,7 +64,7 @@ pub(super) struct Outlet {
     pub(super) leases: Option<Line>,
     pub(super) clock: Clock,
     pub(super) tap: Option<Tap>,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<Sending>,
 }
 
 impl Outlet {

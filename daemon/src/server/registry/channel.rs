@@ -2,8 +2,9 @@
 //!
 //! The registry checks access before it calls anything here; `may_read` is a part of that check.
 
-use super::{ConnectionId, MemoryRequest, Notice, Refused, failed};
+use super::{MemoryRequest, Notice, Refused, failed};
 use crate::config::{ChannelConfig, Mode};
+use crate::server::access::ConnectionId;
 use crate::server::access::Identity;
 use crate::server::events::Events;
 use crate::server::store::Store;

@@ -1,0 +1,115 @@
+//! State that the threads of one egress share: the sending thread, the repair thread and the one that notes how far they are.
+
+use super::proto::session::Session;
+use super::state::{Progress, StateFile};
+use super::status::{Board, Life, RepairCounters, SendCounters};
+use shmcast::hosting::{session_identity, session_words};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// The addresses that live packets are sent to, written by the repair thread and read by the sending one.
+#[derive(Debug)]
+pub(super) struct LiveTable {
+    /// Each an address and a port.
+    places: Box<[AtomicU64]>,
+    used: AtomicUsize,
+}
+
+impl LiveTable {
+    pub(super) fn new(most: usize) -> Self {
+        Self { places: (0..most).map(|_| AtomicU64::new(0)).collect(), used: AtomicUsize::new(0) }
+    }
+
+    /// One relaxed load an address. While the table changes, an address may be missed or come twice.
+    pub(super) fn iter(&self) -> impl Iterator<Item = SocketAddrV4> + '_ {
+        let used = self.used.load(Ordering::Relaxed);
+        self.places.iter().take(used).map(|place| {
+            let place = place.load(Ordering::Relaxed);
+            SocketAddrV4::new(Ipv4Addr::from((place >> 16) as u32), place as u16)
+        })
+    }
+
+    pub(super) fn set(&self, addresses: impl Iterator<Item = SocketAddrV4>) {
+        let mut used = 0;
+        for (place, address) in self.places.iter().zip(addresses) {
+            let word = u64::from(u32::from(*address.ip())) << 16 | u64::from(address.port());
+            place.store(word, Ordering::Relaxed);
+            used += 1;
+        }
+        self.used.store(used, Ordering::Relaxed);
+    }
+}
+
+/// State that the threads of one egress share.
+#[derive(Debug)]
+pub(super) struct Sending {
+    pub(super) stop: AtomicBool,
+    pub(super) end: AtomicBool,
+    pub(super) life: Life,
+    pub(super) counters: Board<SendCounters>,
+    pub(super) repair: Board<RepairCounters>,
+    pub(super) live: LiveTable,
+    /// The session being sent: eight bytes, then two. Half of one and half of another names neither.
+    pub(super) session: [AtomicU64; 2],
+    /// The sequence after the last message sent: repairs never run ahead of live traffic.
+    pub(super) next: AtomicU64,
+    /// How often the bridge has attached to the channel.
+    pub(super) attached: AtomicU64,
+    /// Where it is noted how far the bridge is, and what is noted.
+    pub(super) state: Mutex<Option<(StateFile, Progress)>>,
+    pub(super) state_errors: AtomicU64,
+}
+
+/// How often it is noted how far the bridge is.
+const NOTE_EVERY: Duration = Duration::from_millis(2);
+
+impl Sending {
+    pub(super) fn session(&self) -> Session {
+        let words = [0, 1].map(|half: usize| self.session[half].load(Ordering::Relaxed));
+        Session::from_bytes(session_identity(words))
+    }
+
+    /// Notes where a session begins, before its first packet.
+    pub(super) fn note_begin(&self, ring: Option<[u64; 2]>, session: Session, next: u64) {
+        self.note(true, |progress| {
+            *progress = Progress { ring: ring.unwrap_or(progress.ring), session, next };
+            true
+        });
+    }
+
+    /// Notes how far the session is.
+    pub(super) fn note_progress(&self) {
+        let (session, next) = (self.session(), self.next.load(Ordering::Acquire));
+        self.note(false, |progress| {
+            let is_news = progress.session == session && progress.next != next;
+            progress.next = if is_news { next } else { progress.next };
+            is_news
+        });
+    }
+
+    pub(super) fn note(&self, sync: bool, change: impl FnOnce(&mut Progress) -> bool) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((file, progress)) = &mut *state
+            && change(progress)
+            && file.write(progress, sync).is_err()
+        {
+            self.state_errors.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn keep_noting(&self) {
+        while !self.stop.load(Ordering::Relaxed) {
+            std::thread::sleep(NOTE_EVERY);
+            self.note_progress();
+        }
+        self.note_progress();
+    }
+
+    pub(super) fn set_session(&self, session: Session) {
+        let words = session_words(*session.as_bytes());
+        self.session.iter().zip(words).for_each(|(half, word)| half.store(word, Ordering::Relaxed));
+        self.life.note_session(session);
+    }
+}
