@@ -140,7 +140,7 @@ public:
     explicit publisher(const std::string &channel, const publish_options &options = {}) {
         shmcast_publish_options c{};
         c.size = sizeof c;
-        c.flags = options.anew ? SHMCAST_ANEW : 0;
+        if (options.anew) c.flags |= SHMCAST_ANEW;
         c.dir = options.dir.empty() ? nullptr : options.dir.c_str();
         c.socket = options.socket ? options.socket->c_str() : nullptr;
         c.capacity = options.capacity, c.max_message = options.max_message;
@@ -235,7 +235,8 @@ public:
     explicit subscriber(const std::string &channel, const subscribe_options &options = {}) {
         shmcast_subscribe_options c{};
         c.size = sizeof c;
-        c.flags = (options.hidden ? SHMCAST_HIDDEN : 0u) | (options.record_latency ? SHMCAST_RECORD_LATENCY : 0u);
+        if (options.hidden) c.flags |= SHMCAST_HIDDEN;
+        if (options.record_latency) c.flags |= SHMCAST_RECORD_LATENCY;
         c.dir = options.dir.empty() ? nullptr : options.dir.c_str();
         c.socket = options.socket ? options.socket->c_str() : nullptr;
         c.start = options.start, c.start_sequence = options.start_sequence;
