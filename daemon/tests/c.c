@@ -99,12 +99,24 @@ static void across(void) {
     shmcast_subscriber_close(s);
 }
 
+/* Publishes until somebody takes the channel away. */
+static void cut(void) {
+    shmcast_publisher *p;
+    CHECK(publishes("strict", 0, &p) == SHMCAST_OK);
+    int32_t code;
+    for (int tries = 0; (code = shmcast_publish(p, "x", 1, NULL)) == SHMCAST_OK && tries < 20000; tries++) usleep(1000);
+    CHECK(code == SHMCAST_ERROR_CUT_OFF && strstr(shmcast_error_message(), "channel \"strict\"") != NULL);
+    CHECK(shmcast_publisher_is_cut_off(p) == 1 && shmcast_gap(p, 1u << 30) == SHMCAST_ERROR_CUT_OFF);
+    CHECK(shmcast_publisher_close(p) == SHMCAST_OK);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 3);
     socket_path = argv[2];
     if (strcmp(argv[1], "traffic") == 0) traffic("ticks"), traffic("strict");
     if (strcmp(argv[1], "refusals") == 0) refusals();
     if (strcmp(argv[1], "anew") == 0) anew();
+    if (strcmp(argv[1], "cut") == 0) cut();
     if (strcmp(argv[1], "across") == 0) across();
     return 0;
 }

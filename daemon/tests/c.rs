@@ -3,7 +3,7 @@
 
 mod daemon_support;
 
-use daemon_support::{Daemon, FOR_ALL, channel, memory_dir};
+use daemon_support::{Daemon, FOR_ALL, channel, memory_dir, wait_until};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -19,7 +19,12 @@ fn program(dir: &Path) -> Option<PathBuf> {
     let program = dir.join("c");
     let mut command = Command::new("cc");
     command.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-g", "-pthread"]);
-    command.arg("-I").arg(here.join("../client/c/include")).arg(here.join("tests/c.c")).arg("-o").arg(&program);
+    command
+        .arg("-I")
+        .arg(here.join("../client/c/include"))
+        .arg(here.join("tests/c.c"))
+        .arg("-o")
+        .arg(&program);
     command.arg(built.join("libshmcast_c.so")).arg(format!("-Wl,-rpath,{}", built.display()));
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -45,15 +50,19 @@ fn programs_in_c_use_a_daemons_channels() {
     for part in ["traffic", "refusals", "anew"] {
         play(&program, part, &daemon);
     }
+    let start = |part: &str| {
+        let mut command = Command::new(&program);
+        command.arg(part).arg(daemon.socket()).stdin(Stdio::piped()).spawn().unwrap()
+    };
+    let list = || daemon.client().channels().unwrap();
+    let mut child = start("cut");
+    wait_until("a publisher", || list().iter().any(|channel| channel.publisher.is_some()));
+    let taken = daemon.shmcast("takeover strict").output().unwrap();
+    assert!(taken.status.success(), "{taken:?}");
+    assert!(child.wait().unwrap().success());
     // A pair that is attached, and goes on without a daemon and with the next.
-    let mut child = Command::new(&program)
-        .arg("across")
-        .arg(daemon.socket())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    daemon_support::wait_until("both attached", || !daemon.client().channels().unwrap().iter().all(|channel| channel.readers.is_empty()));
+    let mut child = start("across");
+    wait_until("a reader", || list().iter().any(|channel| !channel.readers.is_empty()));
     daemon.kill();
     std::thread::sleep(std::time::Duration::from_millis(50));
     daemon.restart();

@@ -15,7 +15,8 @@
  * changes nothing for anybody. A program that puts itself into the background opens its handles after that.
  *
  * Names and texts end with a zero and are UTF-8. Times are in nanoseconds unless said otherwise. Opening and closing allocate; with a
- * daemon's channel the first opening starts one thread, shmcast-keeper. The other functions do neither.
+ * daemon's channel the first opening starts one thread, shmcast-keeper. The other functions do neither, unless a daemon's channel moves
+ * to new memory.
  */
 #ifndef SHMCAST_H
 #define SHMCAST_H

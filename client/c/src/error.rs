@@ -158,10 +158,11 @@ pub(crate) extern "C" fn shmcast_error_name(code: i32) -> *const c_char {
 
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn shmcast_version() -> *const c_char {
-    const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
-        Ok(version) => version,
-        Err(_) => panic!("a version with a zero byte"),
-    };
+    const VERSION: &CStr =
+        match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+            Ok(version) => version,
+            Err(_) => panic!("a version with a zero byte"),
+        };
     VERSION.as_ptr()
 }
 

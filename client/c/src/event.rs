@@ -101,6 +101,17 @@ impl Event {
             _ => kind::UNKNOWN,
         };
         let (payload, length) = (std::ptr::null(), 0);
-        Self { kind, tag: 0, key: 0, reserved: 0, sequence: 0, time: 0, payload, length, what, reserved_too: 0 }
+        Self {
+            kind,
+            tag: 0,
+            key: 0,
+            reserved: 0,
+            sequence: 0,
+            time: 0,
+            payload,
+            length,
+            what,
+            reserved_too: 0,
+        }
     }
 }

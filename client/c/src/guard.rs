@@ -137,7 +137,9 @@ pub(crate) unsafe fn bytes<'a>(bytes: *const u8, length: usize) -> Result<&'a [u
 
 #[cold]
 pub(crate) fn no_bytes(length: usize) -> Failure {
-    Failure::argument(format_args!("no memory can be {length} B at this address: pass a pointer to as many bytes as you say"))
+    Failure::argument(format_args!(
+        "no memory can be {length} B at this address: pass a pointer to as many bytes as you say"
+    ))
 }
 
 #[cfg(test)]
@@ -160,10 +162,12 @@ mod tests {
     #[test]
     fn a_call_from_within_another_is_refused() {
         let handle = Handle::open(());
-        // SAFETY: it was just opened; the inner calls never get at what it holds.
-        let inner = unsafe {
-            Handle::enter(handle, |()| Ok((Handle::enter(handle, |()| Ok(())), Handle::close(handle))))
-        };
+        // SAFETY: the handle lives; these calls never get at what it holds.
+        let again = || unsafe { Handle::enter(handle, |()| Ok(())) };
+        // SAFETY: as above.
+        let end = || unsafe { Handle::close(handle) };
+        // SAFETY: it was just opened.
+        let inner = unsafe { Handle::enter(handle, |()| Ok((again(), end()))) };
         assert_eq!(inner, Ok((Err(Failure(code::MISUSE)), Err(Failure(code::MISUSE)))));
         // SAFETY: the call above is over.
         assert_eq!(unsafe { Handle::close(handle) }, Ok(()));

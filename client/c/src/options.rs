@@ -50,8 +50,8 @@ pub struct SubscribeOptions {
     pub schema_id: u64,
 }
 
-/// Bytes of the options in the first version of the header. Nobody gives fewer.
-pub(crate) const FIRST_SIZE: u32 = size_of::<u32>() as u32;
+/// Options hold their own size at least.
+const SMALLEST: u32 = size_of::<u32>() as u32;
 
 /// Structs of which each bit pattern is a value, all zeros among them.
 ///
@@ -75,7 +75,7 @@ unsafe fn copy<T: Options>(options: *const T) -> Result<T, Failure> {
     }
     // SAFETY: by this function's contract, the size can be read; no alignment is asked for.
     let size = unsafe { options.cast::<u32>().read_unaligned() };
-    if !(FIRST_SIZE..=4096).contains(&size) {
+    if !(SMALLEST..=4096).contains(&size) {
         return Err(Failure::argument(format_args!(
             "options of {size} B are none: begin with SHMCAST_PUBLISH_OPTIONS or SHMCAST_SUBSCRIBE_OPTIONS, which set the size"
         )));

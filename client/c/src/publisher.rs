@@ -70,7 +70,9 @@ pub(crate) unsafe extern "C" fn shmcast_publisher_open(
 ) -> i32 {
     done(catch(|| {
         if out.is_null() {
-            return Err(Failure::argument("there is nowhere to put the publisher: pass a pointer to a pointer"));
+            return Err(Failure::argument(
+                "there is nowhere to put the publisher: pass a pointer to a pointer",
+            ));
         }
         // SAFETY: the header asks for a place that may be written to.
         unsafe { out.write(std::ptr::null_mut()) };
@@ -89,6 +91,28 @@ pub(crate) unsafe extern "C" fn shmcast_publisher_close(this: *mut PublisherHand
     done(unsafe { Handle::close(this) })
 }
 
+/// Publishes what lies at `data`, by `how`.
+///
+/// # Safety
+/// `this` as for [`Handle::enter`], `data` as for [`bytes`], `sequence` as for [`answer`].
+#[inline(always)]
+unsafe fn send(
+    this: *mut PublisherHandle,
+    (data, length): (*const u8, usize),
+    sequence: *mut u64,
+    how: impl FnOnce(&mut Publisher, &[u8]) -> Result<u64, PublishError>,
+) -> i32 {
+    let call = |this: &mut Publishing| {
+        // SAFETY: by this function's contract.
+        let payload = unsafe { bytes(data, length) }?;
+        this.publish(|publisher| how(publisher, payload))
+    };
+    // SAFETY: by this function's contract.
+    let published = unsafe { Handle::enter(this, call) };
+    // SAFETY: by this function's contract.
+    unsafe { answer(published, sequence) }
+}
+
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn shmcast_publish(
     this: *mut PublisherHandle,
@@ -96,15 +120,8 @@ pub(crate) unsafe extern "C" fn shmcast_publish(
     length: usize,
     sequence: *mut u64,
 ) -> i32 {
-    // SAFETY: the header asks for a handle that is open and for one thread at a time.
-    let published = unsafe {
-        Handle::enter(this, |this: &mut Publishing| {
-            let payload = bytes(data, length)?;
-            this.publish(|publisher| publisher.publish(payload))
-        })
-    };
-    // SAFETY: the header asks for a place that may be written to, or NULL.
-    unsafe { answer(published, sequence) }
+    // SAFETY: the header asks for a handle that is open, one thread at a time, so many bytes, and a place that may be written to.
+    unsafe { send(this, (data, length), sequence, Publisher::publish) }
 }
 
 #[unsafe(no_mangle)]
@@ -117,15 +134,10 @@ pub(crate) unsafe extern "C" fn shmcast_publish_with(
     sequence: *mut u64,
 ) -> i32 {
     let mark = Mark { tag, key: key != 0 };
-    // SAFETY: the header asks for a handle that is open and for one thread at a time.
-    let published = unsafe {
-        Handle::enter(this, |this: &mut Publishing| {
-            let payload = bytes(data, length)?;
-            this.publish(|publisher| publisher.publish_with(payload, mark))
-        })
-    };
-    // SAFETY: the header asks for a place that may be written to, or NULL.
-    unsafe { answer(published, sequence) }
+    // SAFETY: as of `shmcast_publish`.
+    unsafe {
+        send(this, (data, length), sequence, |publisher, payload| publisher.publish_with(payload, mark))
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -139,15 +151,10 @@ pub(crate) unsafe extern "C" fn shmcast_publish_at(
     sequence: *mut u64,
 ) -> i32 {
     let mark = Mark { tag, key: key != 0 };
-    // SAFETY: the header asks for a handle that is open and for one thread at a time.
-    let published = unsafe {
-        Handle::enter(this, |this: &mut Publishing| {
-            let payload = bytes(data, length)?;
-            this.publish(|publisher| publisher.publish_at(payload, mark, time))
-        })
-    };
-    // SAFETY: the header asks for a place that may be written to, or NULL.
-    unsafe { answer(published, sequence) }
+    // SAFETY: as of `shmcast_publish`.
+    unsafe {
+        send(this, (data, length), sequence, |publisher, payload| publisher.publish_at(payload, mark, time))
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -156,25 +163,23 @@ pub(crate) unsafe extern "C" fn shmcast_claim(
     length: usize,
     out: *mut *mut u8,
 ) -> i32 {
-    // SAFETY: the header asks for a handle that is open and for one thread at a time.
-    let claimed = unsafe {
-        Handle::enter(this, |this: &mut Publishing| {
-            if this.claimed.is_some() {
-                return Err(claimed());
-            }
-            if out.is_null() {
-                return Err(no_bytes(length));
-            }
-            // The claim is dropped at once, and the next one lends the same bytes as they were left.
-            let place = this.publisher.claim(length).map(|mut claim| claim.as_mut_ptr());
-            let place = place.map_err(|error| this.failure(error))?;
-            this.claimed = Some(length);
-            // SAFETY: the header asks for a place that may be written to.
-            out.write(place);
-            Ok(())
-        })
+    let call = |this: &mut Publishing| {
+        if this.claimed.is_some() {
+            return Err(claimed());
+        }
+        if out.is_null() {
+            return Err(no_bytes(length));
+        }
+        // The claim is dropped at once, and the next one lends the same bytes as they were left.
+        let place = this.publisher.claim(length).map(|mut claim| claim.as_mut_ptr());
+        let place = place.map_err(|error| this.failure(error))?;
+        this.claimed = Some(length);
+        // SAFETY: not null, and the header asks for a place that may be written to.
+        unsafe { out.write(place) };
+        Ok(())
     };
-    done(claimed)
+    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    done(unsafe { Handle::enter(this, call) })
 }
 
 #[unsafe(no_mangle)]
@@ -186,33 +191,30 @@ pub(crate) unsafe extern "C" fn shmcast_commit(
     sequence: *mut u64,
 ) -> i32 {
     let mark = Mark { tag, key: key != 0 };
-    // SAFETY: the header asks for a handle that is open and for one thread at a time.
-    let published = unsafe {
-        Handle::enter(this, |this: &mut Publishing| match this.claimed {
-            None => Err(Failure::new(code::MISUSE, "nothing is claimed of this publisher: claim first")),
-            Some(claimed) if length > claimed => Err(Failure::argument(format_args!(
-                "commit of {length} B exceeds the claim of {claimed} B: claim more, or commit less"
-            ))),
-            Some(_) => {
-                this.claimed = None;
-                this.publish(|publisher| publisher.claim(length)?.mark(mark).commit(length))
-            }
-        })
+    let call = |this: &mut Publishing| match this.claimed {
+        None => Err(Failure::new(code::MISUSE, "nothing is claimed of this publisher: claim first")),
+        Some(claimed) if length > claimed => Err(Failure::argument(format_args!(
+            "commit of {length} B exceeds the claim of {claimed} B: claim more, or commit less"
+        ))),
+        Some(_) => {
+            this.claimed = None;
+            this.publish(|publisher| publisher.claim(length)?.mark(mark).commit(length))
+        }
     };
+    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    let published = unsafe { Handle::enter(this, call) };
     // SAFETY: the header asks for a place that may be written to, or NULL.
     unsafe { answer(published, sequence) }
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn shmcast_abort(this: *mut PublisherHandle) -> i32 {
-    // SAFETY: the header asks for a handle that is open and for one thread at a time.
-    let aborted = unsafe {
-        Handle::enter(this, |this: &mut Publishing| {
-            this.claimed = None;
-            Ok(())
-        })
+    let call = |this: &mut Publishing| {
+        this.claimed = None;
+        Ok(())
     };
-    done(aborted)
+    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    done(unsafe { Handle::enter(this, call) })
 }
 
 #[unsafe(no_mangle)]
@@ -228,14 +230,13 @@ pub(crate) unsafe extern "C" fn shmcast_gap(this: *mut PublisherHandle, to: u64)
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn shmcast_session(this: *mut PublisherHandle, identity: *const u8) -> i32 {
-    // SAFETY: the header asks for a handle that is open and for one thread at a time, and for ten bytes.
-    let told = unsafe {
-        Handle::enter(this, |this: &mut Publishing| {
-            let identity = bytes(identity, 10)?.try_into().expect("ten bytes");
-            this.publisher.session(identity).map_err(|error| this.failure(error))
-        })
+    let call = |this: &mut Publishing| {
+        // SAFETY: the header asks for ten bytes.
+        let identity = unsafe { bytes(identity, 10) }?.try_into().expect("ten bytes");
+        this.publisher.session(identity).map_err(|error| this.failure(error))
     };
-    done(told)
+    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    done(unsafe { Handle::enter(this, call) })
 }
 
 /// A fact about a publisher; `otherwise` if there is no publisher to ask.

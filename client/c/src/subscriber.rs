@@ -38,24 +38,22 @@ unsafe fn receive(
     out: *mut Event,
     how: impl FnOnce(&mut Subscriber) -> Result<Option<shmcast::Event<'_>>, RecvError>,
 ) -> i32 {
-    // SAFETY: by this function's contract.
-    let received = unsafe {
-        Handle::enter(this, |this: &mut Subscriber| {
-            if out.is_null() {
-                return Err(nowhere());
+    let call = |this: &mut Subscriber| {
+        if out.is_null() {
+            return Err(nowhere());
+        }
+        match how(this) {
+            Ok(Some(event)) => {
+                // SAFETY: not null, and by this function's contract it may be written to.
+                unsafe { out.write(Event::of(event)) };
+                Ok(code::EVENT)
             }
-            match how(this) {
-                Ok(Some(event)) => {
-                    // SAFETY: by this function's contract.
-                    out.write(Event::of(event));
-                    Ok(code::EVENT)
-                }
-                Ok(None) => Ok(code::OK),
-                Err(error) => Err(failure(this, error)),
-            }
-        })
+            Ok(None) => Ok(code::OK),
+            Err(error) => Err(failure(this, error)),
+        }
     };
-    received.unwrap_or_else(|Failure(code)| code)
+    // SAFETY: by this function's contract.
+    unsafe { Handle::enter(this, call) }.unwrap_or_else(|Failure(code)| code)
 }
 
 #[unsafe(no_mangle)]
@@ -131,22 +129,21 @@ pub(crate) unsafe extern "C" fn shmcast_try_recv_into(
         // SAFETY: neither null nor impossibly long, and the header asks for so many bytes that nobody else uses during the call.
         unsafe { std::slice::from_raw_parts_mut(buffer, size) }
     };
-    // SAFETY: the header asks for a handle that is open, one thread at a time, and a place for the event.
-    unsafe {
-        Handle::enter(this, |this: &mut Subscriber| {
-            if out.is_null() {
-                return Err(nowhere());
+    let call = |this: &mut Subscriber| {
+        if out.is_null() {
+            return Err(nowhere());
+        }
+        match this.try_recv_into(room).map_err(|error| failure(this, error))? {
+            Some(event) => {
+                // SAFETY: not null, and the header asks for a place that may be written to.
+                unsafe { out.write(Event::of(event)) };
+                Ok(code::EVENT)
             }
-            match this.try_recv_into(room).map_err(|error| failure(this, error))? {
-                Some(event) => {
-                    out.write(Event::of(event));
-                    Ok(code::EVENT)
-                }
-                None => Ok(code::OK),
-            }
-        })
-        .unwrap_or_else(|Failure(code)| code)
-    }
+            None => Ok(code::OK),
+        }
+    };
+    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    unsafe { Handle::enter(this, call) }.unwrap_or_else(|Failure(code)| code)
 }
 
 #[unsafe(no_mangle)]
@@ -156,20 +153,19 @@ pub(crate) unsafe extern "C" fn shmcast_recv_batch(
     each: Each,
     context: *mut c_void,
 ) -> i64 {
-    // SAFETY: the header asks for a handle that is open, for one thread at a time, and for a function that may be called so.
-    unsafe {
-        Handle::enter(this, |this: &mut Subscriber| {
-            let Some(each) = each else {
-                return Err(Failure::argument("there is no function to hand the events to: pass one"));
-            };
-            let handed = this.recv_batch(most.min(i64::MAX as usize), |event| {
-                let event = Event::of(event);
-                each(context, &raw const event);
-            });
-            handed.map(|count| count as i64).map_err(|error| failure(this, error))
-        })
-        .unwrap_or_else(|Failure(code)| code.into())
-    }
+    let call = |this: &mut Subscriber| {
+        let Some(each) = each else {
+            return Err(Failure::argument("there is no function to hand the events to: pass one"));
+        };
+        let handed = this.recv_batch(most.min(i64::MAX as usize), |event| {
+            let event = Event::of(event);
+            // SAFETY: the header asks for a function that may be called so, and that returns.
+            unsafe { each(context, &raw const event) };
+        });
+        handed.map(|count| count as i64).map_err(|error| failure(this, error))
+    };
+    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    unsafe { Handle::enter(this, call) }.unwrap_or_else(|Failure(code)| code.into())
 }
 
 #[unsafe(no_mangle)]

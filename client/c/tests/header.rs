@@ -137,7 +137,8 @@ fn sizes_offsets_and_numbers_are_the_same() {
         if let Some(name) = line.strip_prefix("pub mod ") {
             module = name.trim_end_matches(" {");
         }
-        let Some((name, rest)) = line.trim().strip_prefix("pub const ").and_then(|rest| rest.split_once(": "))
+        let Some((name, rest)) =
+            line.trim().strip_prefix("pub const ").and_then(|rest| rest.split_once(": "))
         else {
             continue;
         };
@@ -151,7 +152,8 @@ fn sizes_offsets_and_numbers_are_the_same() {
         numbers += 1;
     }
     let header = header();
-    let enumerators = header.lines().filter(|line| line.trim().starts_with("SHMCAST_") && line.contains(" = "));
+    let enumerators =
+        header.lines().filter(|line| line.trim().starts_with("SHMCAST_") && line.contains(" = "));
     assert_eq!(numbers, enumerators.count(), "each number of the header stands in the source");
     compiles(C, &text);
 }

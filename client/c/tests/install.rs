@@ -42,10 +42,15 @@ fn what_is_installed_builds_programs_wherever_it_lies() {
     let shared = pkg_config(&prefix, &["--cflags", "--libs"]);
     build_and_run(&prefix, &shared);
     let mut fixed = pkg_config(&prefix, &["--cflags", "--libs", "--static"]);
-    fixed.iter_mut().filter(|word| *word == "-lshmcast").for_each(|word| *word = "-l:libshmcast.a".to_owned());
+    fixed
+        .iter_mut()
+        .filter(|word| *word == "-lshmcast")
+        .for_each(|word| *word = "-l:libshmcast.a".to_owned());
     build_and_run(Path::new("/nowhere"), &fixed);
 
-    let symbols = run(Command::new("nm").args(["-D", "--defined-only", "--with-symbol-versions"]).arg(prefix.join("lib/libshmcast.so")));
+    let symbols = run(Command::new("nm")
+        .args(["-D", "--defined-only", "--with-symbol-versions"])
+        .arg(prefix.join("lib/libshmcast.so")));
     let named: Vec<&str> = symbols.lines().filter_map(|line| line.split(" T ").nth(1)).collect();
     assert!(named.len() > 25 && named.iter().all(|name| name.ends_with("@@SHMCAST_0.1")), "{symbols}");
     if has(NAME, "cmake") && has(NAME, "c++") {

@@ -43,7 +43,8 @@ fn cpp_does_what_its_header_says() {
     }
     let (build, channels) = (scratch(), scratch());
     run(&mut command(&program(CPP, &[], "../cpp/tests/calls.cpp", build.path()), [channels.path()]));
-    let newer: Vec<&str> = CPP.iter().map(|word| if *word == "-std=c++17" { "-std=c++20" } else { *word }).collect();
+    let newer: Vec<&str> =
+        CPP.iter().map(|word| if *word == "-std=c++17" { "-std=c++20" } else { *word }).collect();
     let channels = scratch();
     run(&mut command(&program(&newer, &[], "../cpp/tests/calls.cpp", build.path()), [channels.path()]));
     if has_sanitizers(NAME, CPP, build.path()) {

@@ -45,7 +45,10 @@ fn quick_starts_run_as_they_are_quoted() {
         assert!(published.starts_with("1: bid 10000\n2: bid 10007\n"), "{published}");
         for subscriber in waiting {
             let output = subscriber.wait_with_output().unwrap();
-            assert_eq!((output.status.code(), String::from_utf8(output.stdout).unwrap()), (Some(0), published.clone()));
+            assert_eq!(
+                (output.status.code(), String::from_utf8(output.stdout).unwrap()),
+                (Some(0), published.clone())
+            );
         }
     }
 }

@@ -308,6 +308,24 @@ static void forks(void) {
 }
 
 /* Another program has written over the channel's memory. */
+static void overwritten(void) {
+    shmcast_publisher *p = publisher("overwritten", 1 << 16);
+    shmcast_subscriber *s = subscriber("overwritten", SHMCAST_START_OLDEST, 0);
+    CHECK(shmcast_publish(p, "soon gone", 9, NULL) == SHMCAST_OK);
+    char path[4096];
+    snprintf(path, sizeof path, "%s/overwritten/segment", dir);
+    FILE *file = fopen(path, "r+");
+    CHECK(file && fseek(file, 0, SEEK_END) == 0);
+    long size = ftell(file);
+    CHECK(fseek(file, size - (1 << 16), SEEK_SET) == 0);
+    for (int i = 0; i < 1 << 16; i++) CHECK(fputc(0x55, file) != EOF);
+    CHECK(fclose(file) == 0);
+    shmcast_event e;
+    FAILS(shmcast_recv(s, 1000000000, &e), SHMCAST_ERROR_CORRUPT, "channel \"overwritten\": corrupt record");
+    shmcast_publisher_close(p), shmcast_subscriber_close(s);
+}
+
+/* A file that is no segment, a directory of somebody else's, and one that cannot be. */
 static void damage(void) {
     shmcast_publisher_close(publisher("damaged", 1 << 16));
     char path[4096];
@@ -336,7 +354,7 @@ int main(int argc, char **argv) {
     CHECK(argc == 2);
     dir = argv[1];
     CHECK(shmcast_error_message()[0] == 0 && shmcast_version()[0] >= '0');
-    messages(), claims(), events(), batches(), ways_to_wait(), opening(), versions(), nothing(), threads(), forks(), damage();
+    messages(), claims(), events(), batches(), ways_to_wait(), opening(), versions(), nothing(), threads(), forks(), overwritten(), damage();
     puts("all calls are as the header says");
     return 0;
 }

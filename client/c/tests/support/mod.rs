@@ -13,7 +13,8 @@ pub(crate) const HERE: &str = env!("CARGO_MANIFEST_DIR");
 pub(crate) const C: &[&str] =
     &["cc", "-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-D_GNU_SOURCE", "-g", "-O2"];
 /// What each C++ program must compile with.
-pub(crate) const CPP: &[&str] = &["c++", "-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g", "-O2"];
+pub(crate) const CPP: &[&str] =
+    &["c++", "-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g", "-O2"];
 pub(crate) const SANITIZERS: &str = "-fsanitize=address,undefined";
 
 /// A directory of its own for one test, in shared memory where the machine has it.
@@ -61,7 +62,11 @@ pub(crate) fn compile(compiler: &[&str], more: &[&str], source: &Path, program: 
     let library = library();
     let mut command = Command::new(compiler[0]);
     command.args(&compiler[1..]).args(more).arg("-I").arg(Path::new(HERE).join("include"));
-    command.arg("-I").arg(Path::new(HERE).join("../cpp/include")).arg("-I").arg(Path::new(HERE).join("tests/c"));
+    command
+        .arg("-I")
+        .arg(Path::new(HERE).join("../cpp/include"))
+        .arg("-I")
+        .arg(Path::new(HERE).join("tests/c"));
     command.arg(source).arg("-o").arg(program).arg(&library).arg("-pthread");
     let mut path = std::ffi::OsString::from("-Wl,-rpath,");
     path.push(library.parent().expect("a directory"));
