@@ -20,17 +20,24 @@ target=${CARGO_TARGET_DIR:-../../target}
 
 lib=$prefix/lib
 mkdir -p "$lib/pkgconfig" "$lib/cmake/shmcast" "$prefix/include"
-cp "$target/libshmcast_c.a" "$lib/libshmcast.a"
+whole=$target/libshmcast_c.a
 # rustc gives a library's symbols no versions, so the linker is asked for them. The thread that keeps a daemon's channels attached runs
 # code of this library: it stays loaded (nodelete).
 symbols=$(sed -n 's/^SHMCAST_API .*\b\(shmcast_[a-z_]*\)(.*/\1/p' include/shmcast.h | tr '\n' ' ')
-map=$(mktemp)
-trap 'rm -f "$map"' EXIT
-sed "s/@SYMBOLS@/$(printf '%s; ' $symbols)/" shmcast.map.in >"$map"
+made=$(mktemp -d)
+trap 'rm -rf "$made"' EXIT
+sed "s/@SYMBOLS@/$(printf '%s; ' $symbols)/" shmcast.map.in >"$made/map"
 "${CC:-cc}" -shared -o "$lib/libshmcast.so.$version" \
-    -Wl,--whole-archive "$lib/libshmcast.a" -Wl,--no-whole-archive -Wl,--gc-sections \
-    -Wl,--version-script="$map" -Wl,-soname,"libshmcast.so.$major" -Wl,-z,defs -Wl,-z,nodelete \
+    -Wl,--whole-archive "$whole" -Wl,--no-whole-archive -Wl,--gc-sections \
+    -Wl,--version-script="$made/map" -Wl,-soname,"libshmcast.so.$major" -Wl,-z,defs -Wl,-z,nodelete \
     -lgcc_s -lpthread -lm -ldl -lc
+# One object in which our names alone are global: libraries of two versions of rustc could not be linked into one program otherwise.
+printf '%s\n' $symbols >"$made/symbols"
+ld -r --force-group-allocation --whole-archive "$whole" -o "$made/shmcast.o"
+objcopy --strip-debug -R .llvmbc -R .llvmcmd "$made/shmcast.o"
+objcopy --keep-global-symbols="$made/symbols" "$made/shmcast.o"
+rm -f "$lib/libshmcast.a"
+ar rcs "$lib/libshmcast.a" "$made/shmcast.o"
 ln -sf "libshmcast.so.$version" "$lib/libshmcast.so.$major"
 ln -sf "libshmcast.so.$major" "$lib/libshmcast.so"
 cp include/shmcast.h ../cpp/include/shmcast.hpp "$prefix/include/"
