@@ -108,8 +108,9 @@ fn main() -> Result<()> {
                 'b' => in_batches(&mut subscriber)?,
                 _ => {
                     for number in 0..messages {
-                        let words = black_box([number, 0, 0, 0]);
-                        own.publish(words.map(u64::to_ne_bytes).as_flattened())?;
+                        // As in C, the compiler does not know the length.
+                        let words = black_box([number, 0, 0, 0]).map(u64::to_ne_bytes);
+                        own.publish(&words.as_flattened()[..black_box(32)])?;
                     }
                     0
                 }
