@@ -70,12 +70,11 @@ fn one_at_a_time(subscriber: &mut Subscriber) -> Result<u64> {
 
 fn in_batches(subscriber: &mut Subscriber) -> Result<u64> {
     let mut sum = 0;
-    let add = |event: Event<'_>| {
+    let mut add = |event: Event<'_>| {
         if let Event::Message(message) = event {
             sum += first_word(message.payload);
         }
     };
-    let mut add = add;
     while subscriber.recv_batch(1024, &mut add)? > 0 {}
     Ok(sum)
 }

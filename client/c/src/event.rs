@@ -49,7 +49,6 @@ pub struct Gap {
 }
 
 impl Event {
-    /// A message needs no more than this.
     #[inline(always)]
     pub(crate) fn of_message(message: shmcast::Message<'_>) -> Self {
         let shmcast::Message { payload, sequence, tag, key, time } = message;
