@@ -1,0 +1,86 @@
+//! The numbers of the header. They never change their meaning; new ones are added.
+
+/// Codes that functions return: success, nothing, or what went wrong.
+#[allow(missing_docs, reason = "the header explains each")]
+pub mod code {
+    pub const OK: i32 = 0;
+    pub const EVENT: i32 = 1;
+    pub const ARGUMENT: i32 = -1;
+    pub const MISUSE: i32 = -2;
+    pub const INTERNAL: i32 = -3;
+    pub const OTHER: i32 = -4;
+    pub const NAME: i32 = -10;
+    pub const NOT_FOUND: i32 = -11;
+    pub const IN_USE: i32 = -12;
+    pub const MISMATCH: i32 = -13;
+    pub const SEGMENT: i32 = -14;
+    pub const NO_ROOM: i32 = -15;
+    pub const GEOMETRY: i32 = -16;
+    pub const NOT_A_CHANNEL: i32 = -17;
+    pub const MODE: i32 = -18;
+    pub const FOREIGN_DIRECTORY: i32 = -19;
+    pub const NO_DAEMON: i32 = -20;
+    pub const SILENT: i32 = -21;
+    pub const DENIED: i32 = -22;
+    pub const LIMIT: i32 = -23;
+    pub const REFUSED: i32 = -24;
+    pub const NO_WAKER: i32 = -25;
+    pub const OS: i32 = -26;
+    pub const TOO_LARGE: i32 = -40;
+    pub const OUT_OF_SEQUENCES: i32 = -41;
+    pub const CUT_OFF: i32 = -42;
+    pub const TOO_SMALL: i32 = -50;
+    pub const CORRUPT: i32 = -51;
+    pub const UNMAPPED: i32 = -52;
+    pub const SUPERSEDED: i32 = -53;
+    pub const TOO_OLD: i32 = -54;
+    pub const NOT_YET: i32 = -55;
+}
+
+/// Kinds of events.
+#[allow(missing_docs, reason = "the header explains each")]
+pub mod kind {
+    pub const MESSAGE: u32 = 1;
+    pub const LAPPED: u32 = 2;
+    pub const GAP: u32 = 3;
+    pub const NEW_EPOCH: u32 = 4;
+    pub const NEW_SESSION: u32 = 5;
+    pub const RESTARTED: u32 = 6;
+    pub const END: u32 = 7;
+    pub const UNKNOWN: u32 = 255;
+}
+
+/// Values of the fields of options.
+#[allow(missing_docs, reason = "the header explains each")]
+pub mod option {
+    pub const START_LATEST: u32 = 0;
+    pub const START_OLDEST: u32 = 1;
+    pub const START_SEQUENCE: u32 = 2;
+    pub const WAIT_YIELD: u32 = 0;
+    pub const WAIT_SPIN: u32 = 1;
+    pub const WAIT_BURST: u32 = 2;
+    pub const WAIT_SPIN_THEN_YIELD: u32 = 3;
+    pub const WAIT_BACKOFF: u32 = 4;
+    pub const WAIT_SLEEP: u32 = 5;
+    pub const WAIT_PARK: u32 = 6;
+    pub const RESUME_OLDEST: u32 = 0;
+    pub const RESUME_LATEST: u32 = 1;
+    pub const RESUME_KEY: u32 = 2;
+    pub const PREPARE_NOTHING: u32 = 1;
+    pub const PREPARE_PREFAULT: u32 = 2;
+    pub const PREPARE_HUGE_PAGES: u32 = 4;
+    pub const PREPARE_LOCK: u32 = 8;
+    pub const ANEW: u32 = 1;
+    pub const HIDDEN: u32 = 1;
+    pub const RECORD_LATENCY: u32 = 2;
+}
+
+/// States of a channel's publisher.
+#[allow(missing_docs, reason = "the header explains each")]
+pub mod state {
+    pub const UNKNOWN: i32 = 0;
+    pub const ACTIVE: i32 = 1;
+    pub const RECOVERING: i32 = 2;
+    pub const CLOSED: i32 = 3;
+    pub const SUPERSEDED: i32 = 4;
+}

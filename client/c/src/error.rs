@@ -1,0 +1,227 @@
+//! What went wrong, as a code and as a sentence that the calling thread keeps.
+
+use crate::codes::code;
+use shmcast::control::Refusal;
+use shmcast::{ChannelError, LocateError, PublishError, RecvError};
+use std::cell::RefCell;
+use std::ffi::{CStr, c_char};
+use std::fmt::{self, Display, Write};
+
+/// Bytes of a sentence with the zero behind it. A longer one is cut.
+const ROOM: usize = 1024;
+
+/// The last error of a thread. Needs no destructor, so that it is there as long as the thread is.
+struct Last {
+    text: [u8; ROOM],
+    os: i32,
+}
+
+thread_local! {
+    static LAST: RefCell<Last> = const { RefCell::new(Last { text: [0; ROOM], os: 0 }) };
+}
+
+/// Writes as much as there is room for, and leaves no part of a character.
+struct Text<'a> {
+    room: &'a mut [u8; ROOM],
+    length: usize,
+}
+
+impl Write for Text<'_> {
+    fn write_str(&mut self, more: &str) -> fmt::Result {
+        let mut end = more.len().min(ROOM - 1 - self.length);
+        while !more.is_char_boundary(end) {
+            end -= 1;
+        }
+        self.room[self.length..self.length + end].copy_from_slice(&more.as_bytes()[..end]);
+        self.length += end;
+        if end < more.len() { Err(fmt::Error) } else { Ok(()) }
+    }
+}
+
+/// What a function failed with: the sentence has been kept already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Failure(pub(crate) i32);
+
+impl Failure {
+    /// Keeps the sentence for the calling thread. A zero byte of it would end the sentence: it is shown as a question mark.
+    #[cold]
+    pub(crate) fn new(code: i32, sentence: impl Display) -> Self {
+        Self::with_os(code, 0, sentence)
+    }
+
+    fn with_os(code: i32, os: i32, sentence: impl Display) -> Self {
+        LAST.with_borrow_mut(|last| {
+            let mut text = Text { room: &mut last.text, length: 0 };
+            // A sentence that is cut is still an error's.
+            let _ = write!(text, "{sentence}");
+            let length = text.length;
+            last.text[..length].iter_mut().filter(|byte| **byte == 0).for_each(|byte| *byte = b'?');
+            last.text[length] = 0;
+            last.os = os;
+        });
+        Self(code)
+    }
+
+    pub(crate) fn argument(sentence: impl Display) -> Self {
+        Self::new(code::ARGUMENT, sentence)
+    }
+
+    #[cold]
+    pub(crate) fn publishing(channel: &str, error: PublishError) -> Self {
+        let code = match error {
+            PublishError::TooLarge(_) => code::TOO_LARGE,
+            PublishError::OutOfSequences(_) => code::OUT_OF_SEQUENCES,
+            PublishError::CutOff => code::CUT_OFF,
+            _ => code::OTHER,
+        };
+        Self::new(code, format_args!("channel {channel:?}: {error}"))
+    }
+
+    #[cold]
+    pub(crate) fn receiving(channel: &str, error: RecvError) -> Self {
+        let code = match error {
+            RecvError::TooSmall { .. } => code::TOO_SMALL,
+            RecvError::Corrupt(_) => code::CORRUPT,
+            RecvError::Locate(error) => locating(error),
+            RecvError::Unmapped => code::UNMAPPED,
+            RecvError::Superseded => code::SUPERSEDED,
+            _ => code::OTHER,
+        };
+        Self::new(code, format_args!("channel {channel:?}: {error}"))
+    }
+
+    #[cold]
+    pub(crate) fn seeking(channel: &str, error: LocateError) -> Self {
+        Self::new(locating(error), format_args!("channel {channel:?}: {error}"))
+    }
+}
+
+fn locating(error: LocateError) -> i32 {
+    match error {
+        LocateError::TooOld { .. } => code::TOO_OLD,
+        LocateError::NotYet { .. } => code::NOT_YET,
+        LocateError::Corrupt(_) => code::CORRUPT,
+        _ => code::OTHER,
+    }
+}
+
+impl From<ChannelError> for Failure {
+    fn from(error: ChannelError) -> Self {
+        let (code, os) = match &error {
+            ChannelError::Name { .. } => (code::NAME, None),
+            ChannelError::NotFound { .. } => (code::NOT_FOUND, None),
+            ChannelError::InUse { .. } => (code::IN_USE, None),
+            ChannelError::Mismatch { .. } => (code::MISMATCH, None),
+            ChannelError::Segment { .. } => (code::SEGMENT, None),
+            ChannelError::NoRoom { .. } => (code::NO_ROOM, None),
+            ChannelError::Geometry(_) => (code::GEOMETRY, None),
+            ChannelError::Locate { source, .. } => (locating(*source), None),
+            ChannelError::Superseded { .. } => (code::SUPERSEDED, None),
+            ChannelError::NotAChannel { .. } => (code::NOT_A_CHANNEL, None),
+            ChannelError::Mode { .. } => (code::MODE, None),
+            ChannelError::ForeignDirectory { .. } => (code::FOREIGN_DIRECTORY, None),
+            ChannelError::NoDaemon { source, .. } => (code::NO_DAEMON, source.raw_os_error()),
+            ChannelError::Silent { .. } => (code::SILENT, None),
+            ChannelError::Refused { code, .. } => (refused(*code), None),
+            ChannelError::NoWaker { .. } => (code::NO_WAKER, None),
+            ChannelError::Os { source, .. } => (code::OS, source.raw_os_error()),
+            _ => (code::OTHER, None),
+        };
+        Self::with_os(code, os.unwrap_or(0), error)
+    }
+}
+
+fn refused(why: Refusal) -> i32 {
+    match why {
+        Refusal::UnknownChannel => code::NOT_FOUND,
+        Refusal::Busy => code::IN_USE,
+        Refusal::Denied => code::DENIED,
+        Refusal::Limit => code::LIMIT,
+        _ => code::REFUSED,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn shmcast_error_message() -> *const c_char {
+    LAST.with(|last| last.as_ptr().cast::<c_char>())
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn shmcast_error_os() -> i32 {
+    LAST.with_borrow(|last| last.os)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn shmcast_error_name(code: i32) -> *const c_char {
+    name(code).as_ptr()
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn shmcast_version() -> *const c_char {
+    const VERSION: &CStr =
+        match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+            Ok(version) => version,
+            Err(_) => panic!("a version with a zero byte"),
+        };
+    VERSION.as_ptr()
+}
+
+const fn name(code: i32) -> &'static CStr {
+    match code {
+        code::OK => c"ok",
+        code::EVENT => c"event",
+        code::ARGUMENT => c"argument",
+        code::MISUSE => c"misuse",
+        code::INTERNAL => c"internal",
+        code::OTHER => c"other",
+        code::NAME => c"name",
+        code::NOT_FOUND => c"not found",
+        code::IN_USE => c"in use",
+        code::MISMATCH => c"mismatch",
+        code::SEGMENT => c"segment",
+        code::NO_ROOM => c"no room",
+        code::GEOMETRY => c"geometry",
+        code::NOT_A_CHANNEL => c"not a channel",
+        code::MODE => c"mode",
+        code::FOREIGN_DIRECTORY => c"foreign directory",
+        code::NO_DAEMON => c"no daemon",
+        code::SILENT => c"silent",
+        code::DENIED => c"denied",
+        code::LIMIT => c"limit",
+        code::REFUSED => c"refused",
+        code::NO_WAKER => c"no waker",
+        code::OS => c"os",
+        code::TOO_LARGE => c"too large",
+        code::OUT_OF_SEQUENCES => c"out of sequences",
+        code::CUT_OFF => c"cut off",
+        code::TOO_SMALL => c"too small",
+        code::CORRUPT => c"corrupt",
+        code::UNMAPPED => c"unmapped",
+        code::SUPERSEDED => c"superseded",
+        code::TOO_OLD => c"too old",
+        code::NOT_YET => c"not yet",
+        _ => c"unknown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn last() -> String {
+        // SAFETY: it points to this thread's text, which always ends with a zero and which nobody changes meanwhile.
+        unsafe { CStr::from_ptr(shmcast_error_message()) }.to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_sentence_that_is_too_long_is_cut_between_characters() {
+        assert_eq!(last(), "", "before the first error");
+        let _ = Failure::argument("a\u{e9}".repeat(ROOM));
+        assert_eq!(last().len(), ROOM - 1);
+        let _ = Failure::argument(format_args!("{}\u{20ac}!", "x".repeat(ROOM - 2)));
+        assert_eq!(last(), "x".repeat(ROOM - 2));
+        let _ = Failure::argument("zero\0in it");
+        assert_eq!(last(), "zero?in it");
+        assert!(std::thread::spawn(|| last().is_empty()).join().unwrap(), "each thread has its own");
+    }
+}

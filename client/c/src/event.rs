@@ -1,0 +1,116 @@
+//! Events as the header lays them out.
+
+use crate::codes::kind;
+
+/// `shmcast_event`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+#[allow(missing_docs, reason = "the header explains each")]
+pub struct Event {
+    pub kind: u32,
+    pub tag: u16,
+    pub key: u8,
+    pub reserved: u8,
+    pub sequence: u64,
+    pub time: u64,
+    pub payload: *const u8,
+    pub length: usize,
+    pub what: What,
+    pub reserved_too: u64,
+}
+
+/// What an event that is no message tells.
+#[derive(Clone, Copy)]
+#[repr(C)]
+#[allow(missing_docs, reason = "the header explains each")]
+pub union What {
+    pub lapped: Lapped,
+    pub gap: Gap,
+    pub epoch: u64,
+    pub session: [u8; 10],
+}
+
+/// Numbers of a loss by a lap.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+#[allow(missing_docs, reason = "the header explains each")]
+pub struct Lapped {
+    pub missed: u64,
+    pub resumed_at: u64,
+}
+
+/// Numbers of messages that never came.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+#[allow(missing_docs, reason = "the header explains each")]
+pub struct Gap {
+    pub from: u64,
+    pub to: u64,
+}
+
+impl Event {
+    #[inline(always)]
+    pub(crate) fn of_message(message: shmcast::Message<'_>) -> Self {
+        let shmcast::Message { payload, sequence, tag, key, time } = message;
+        Self {
+            kind: kind::MESSAGE,
+            tag,
+            key: u8::from(key),
+            reserved: 0,
+            sequence,
+            time,
+            payload: payload.as_ptr(),
+            length: payload.len(),
+            what: What { lapped: Lapped { missed: 0, resumed_at: 0 } },
+            reserved_too: 0,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn of(event: shmcast::Event<'_>) -> Self {
+        match event {
+            shmcast::Event::Message(message) => Self::of_message(message),
+            other => Self::of_other(&other),
+        }
+    }
+
+    #[cold]
+    fn of_other(event: &shmcast::Event<'_>) -> Self {
+        let mut what = What { lapped: Lapped { missed: 0, resumed_at: 0 } };
+        let kind = match *event {
+            shmcast::Event::Message(message) => return Self::of_message(message),
+            shmcast::Event::Lapped(shmcast::Lapped { missed, resumed_at }) => {
+                what.lapped = Lapped { missed, resumed_at };
+                kind::LAPPED
+            }
+            shmcast::Event::Gap { from, to } => {
+                what.gap = Gap { from, to };
+                kind::GAP
+            }
+            shmcast::Event::NewEpoch { epoch } => {
+                what.epoch = epoch;
+                kind::NEW_EPOCH
+            }
+            shmcast::Event::NewSession { session } => {
+                what.session = session;
+                kind::NEW_SESSION
+            }
+            shmcast::Event::Restarted => kind::RESTARTED,
+            shmcast::Event::End => kind::END,
+            _ => kind::UNKNOWN,
+        };
+        let (payload, length) = (std::ptr::null(), 0);
+        Self {
+            kind,
+            tag: 0,
+            key: 0,
+            reserved: 0,
+            sequence: 0,
+            time: 0,
+            payload,
+            length,
+            what,
+            reserved_too: 0,
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! What stands between a caller and the library: handles that are checked, and panics that go no further.
+
+use crate::codes::code;
+use crate::error::Failure;
+use std::cell::UnsafeCell;
+use std::ffi::{CStr, c_char};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+const IDLE: u8 = 0;
+/// A call is going on.
+const ENTERED: u8 = 1;
+/// A call panicked. Nobody knows what it left behind.
+const BROKEN: u8 = 2;
+
+/// What a pointer of the header points to.
+pub(crate) struct Handle<T> {
+    state: AtomicU8,
+    inner: UnsafeCell<T>,
+}
+
+impl<T> Handle<T> {
+    /// The handle's address, for the caller to keep until [`close`](Self::close).
+    pub(crate) fn open(inner: T) -> *mut Self {
+        Box::into_raw(Box::new(Self { state: AtomicU8::new(IDLE), inner: UnsafeCell::new(inner) }))
+    }
+
+    /// Runs a call on what the handle holds. Refuses null, a call from within another, and a handle that a panic has broken; most
+    /// calls from two threads at once are noticed too, and none is waited for.
+    ///
+    /// # Safety
+    /// `this` is null or came from [`open`](Self::open) of this type and was not closed; no other thread is in a call on it.
+    #[inline(always)]
+    pub(crate) unsafe fn enter<R>(
+        this: *const Self,
+        body: impl FnOnce(&mut T) -> Result<R, Failure>,
+    ) -> Result<R, Failure> {
+        // SAFETY: by this function's contract, it is null or points to a handle that lives.
+        let handle = unsafe { this.as_ref() }.ok_or_else(null)?;
+        handle.check()?;
+        handle.state.store(ENTERED, Ordering::Relaxed);
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            // SAFETY: the state was idle, so that no call of this thread has it, and by this function's contract none of another.
+            body(unsafe { &mut *handle.inner.get() })
+        }));
+        handle.state.store(if done.is_ok() { IDLE } else { BROKEN }, Ordering::Relaxed);
+        done.unwrap_or_else(|_| Err(panicked()))
+    }
+
+    #[inline(always)]
+    fn check(&self) -> Result<(), Failure> {
+        match self.state.load(Ordering::Relaxed) {
+            IDLE => Ok(()),
+            state => Err(refused(state)),
+        }
+    }
+
+    /// Drops the handle and what it holds. Null is nothing to close.
+    ///
+    /// # Safety
+    /// As of [`enter`](Self::enter); the pointer is worth nothing afterwards.
+    pub(crate) unsafe fn close(this: *mut Self) -> Result<(), Failure> {
+        // SAFETY: by this function's contract, it is null or points to a handle that lives.
+        let Some(handle) = (unsafe { this.as_ref() }) else { return Ok(()) };
+        if handle.state.load(Ordering::Relaxed) == ENTERED {
+            return Err(refused(ENTERED));
+        }
+        // SAFETY: `open` made it from a box, no call has it, and the caller gives it up.
+        let owned = unsafe { Box::from_raw(this) };
+        catch(move || {
+            drop(owned);
+            Ok(())
+        })
+    }
+}
+
+/// Runs what needs no handle.
+pub(crate) fn catch<R>(body: impl FnOnce() -> Result<R, Failure>) -> Result<R, Failure> {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| Err(panicked()))
+}
+
+#[cold]
+fn null() -> Failure {
+    Failure::argument("the handle is NULL: open it first, and look at what opening returns")
+}
+
+#[cold]
+fn refused(state: u8) -> Failure {
+    Failure::new(
+        code::MISUSE,
+        match state {
+            ENTERED => {
+                "the handle is in use by another call: use it from one thread at a time, and not from within its own callback"
+            }
+            _ => "an earlier call on this handle failed inside of the library: close it and open another",
+        },
+    )
+}
+
+#[cold]
+fn panicked() -> Failure {
+    Failure::new(
+        code::INTERNAL,
+        "the library failed inside, and says where on stderr: close the handle, open another, and report this as a fault of shmcast",
+    )
+}
+
+/// A text that the caller passed; `None` for null.
+///
+/// # Safety
+/// `text` is null or ends with a zero, and lives and stays as it is for as long as `'a`.
+pub(crate) unsafe fn text<'a>(what: &str, text: *const c_char) -> Result<Option<&'a str>, Failure> {
+    if text.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: by this function's contract.
+    let text = unsafe { CStr::from_ptr(text) };
+    let text = text.to_str().map_err(|_| Failure::argument(format_args!("{what} is not UTF-8: {text:?}")))?;
+    Ok(Some(text))
+}
+
+/// Bytes that the caller passed; null is allowed for none.
+///
+/// # Safety
+/// `bytes` is null or points to `length` bytes that live and stay as they are for as long as `'a`.
+#[inline(always)]
+pub(crate) unsafe fn bytes<'a>(bytes: *const u8, length: usize) -> Result<&'a [u8], Failure> {
+    if bytes.is_null() {
+        return if length == 0 { Ok(&[]) } else { Err(no_bytes(length)) };
+    }
+    if length > isize::MAX as usize {
+        return Err(no_bytes(length));
+    }
+    // SAFETY: it is not null and the length is possible; the rest is this function's contract.
+    Ok(unsafe { std::slice::from_raw_parts(bytes, length) })
+}
+
+#[cold]
+pub(crate) fn no_bytes(length: usize) -> Failure {
+    Failure::argument(format_args!(
+        "no memory can be {length} B at this address: pass a pointer to as many bytes as you say"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_goes_no_further_and_breaks_the_handle() {
+        let handle = Handle::open(7);
+        // SAFETY: it was just opened.
+        let enter = |body: fn(&mut i32) -> Result<i32, Failure>| unsafe { Handle::enter(handle, body) };
+        assert_eq!(enter(|seven| Ok(*seven)), Ok(7));
+        assert_eq!(enter(|_| panic!("as this test wants it")), Err(Failure(code::INTERNAL)));
+        assert_eq!(enter(|seven| Ok(*seven)), Err(Failure(code::MISUSE)));
+        // SAFETY: as above.
+        assert_eq!(unsafe { Handle::close(handle) }, Ok(()));
+        assert_eq!(catch::<()>(|| panic!("as this test wants it")), Err(Failure(code::INTERNAL)));
+    }
+
+    #[test]
+    fn a_call_from_within_another_is_refused() {
+        let handle = Handle::open(());
+        // SAFETY: the handle lives; these calls never get at what it holds.
+        let again = || unsafe { Handle::enter(handle, |()| Ok(())) };
+        // SAFETY: as above.
+        let end = || unsafe { Handle::close(handle) };
+        // SAFETY: it was just opened.
+        let inner = unsafe { Handle::enter(handle, |()| Ok((again(), end()))) };
+        assert_eq!(inner, Ok((Err(Failure(code::MISUSE)), Err(Failure(code::MISUSE)))));
+        // SAFETY: the call above is over.
+        assert_eq!(unsafe { Handle::close(handle) }, Ok(()));
+    }
+}

@@ -1,0 +1,16 @@
+//! The C interface of shmcast. `include/shmcast.h` is its contract: what each function does, its errors, and who may call it.
+//!
+//! Here stand the types of that header and the functions that it declares. A function checks what it was given, calls the library
+//! `shmcast`, and turns the answer into a code and the numbers beside it. No panic leaves it.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
+pub mod codes;
+mod error;
+mod event;
+mod guard;
+mod options;
+mod publisher;
+mod subscriber;
+
+pub use event::{Event, Gap, Lapped, What};
+pub use options::{PublishOptions, SubscribeOptions};

@@ -1,0 +1,281 @@
+//! Options, which say their size first: a program built with an older header gives fewer of them, and one built with a newer header
+//! may give more, as long as those are zero.
+
+use crate::codes::option as given;
+use crate::error::Failure;
+use crate::guard::text;
+use shmcast::{
+    Client, Preparation, Publisher, PublisherBuilder, Resume, Start, Subscriber, SubscriberBuilder, Wait,
+};
+use std::ffi::c_char;
+use std::time::Duration;
+
+/// `shmcast_publish_options`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+#[allow(missing_docs, reason = "the header explains each")]
+pub struct PublishOptions {
+    pub size: u32,
+    pub flags: u32,
+    pub dir: *const c_char,
+    pub socket: *const c_char,
+    pub capacity: u64,
+    pub max_message: u64,
+    pub mode: u32,
+    pub prepare: u32,
+    pub schema_id: u64,
+    pub schema_name: *const c_char,
+    pub labels: *const c_char,
+}
+
+/// `shmcast_subscribe_options`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+#[allow(missing_docs, reason = "the header explains each")]
+pub struct SubscribeOptions {
+    pub size: u32,
+    pub flags: u32,
+    pub dir: *const c_char,
+    pub socket: *const c_char,
+    pub start: u32,
+    pub wait: u32,
+    pub resume: u32,
+    pub prepare: u32,
+    pub start_sequence: u64,
+    pub spins: u32,
+    pub reserved: u32,
+    pub sleep_ns: u64,
+    pub longest_nap_ns: u64,
+    pub wait_for_channel_ns: u64,
+    pub schema_id: u64,
+}
+
+/// Options hold their own size at least.
+const SMALLEST: u32 = size_of::<u32>() as u32;
+
+/// Structs of which each bit pattern is a value, all zeros among them.
+///
+/// # Safety
+/// That must be so, and the struct must begin with its size as a `u32`.
+unsafe trait Options: Copy {}
+// SAFETY: integers and raw pointers, the first of them the size.
+unsafe impl Options for PublishOptions {}
+// SAFETY: integers and raw pointers, the first of them the size.
+unsafe impl Options for SubscribeOptions {}
+
+/// Copies what the caller gave; the rest is zero, which is the default of everything.
+///
+/// # Safety
+/// `options` is null, or points to a `u32` that is the count of readable bytes there, itself included.
+unsafe fn copy<T: Options>(options: *const T) -> Result<T, Failure> {
+    // SAFETY: by the trait's contract, all zeros are a value.
+    let mut ours: T = unsafe { std::mem::zeroed() };
+    if options.is_null() {
+        return Ok(ours);
+    }
+    // SAFETY: by this function's contract, the size can be read; no alignment is asked for.
+    let size = unsafe { options.cast::<u32>().read_unaligned() };
+    if !(SMALLEST..=4096).contains(&size) {
+        return Err(Failure::argument(format_args!(
+            "options of {size} B are none: begin with SHMCAST_PUBLISH_OPTIONS or SHMCAST_SUBSCRIBE_OPTIONS, which set the size"
+        )));
+    }
+    let given = size as usize;
+    // SAFETY: by this function's contract, so many bytes can be read.
+    let bytes = unsafe { std::slice::from_raw_parts(options.cast::<u8>(), given) };
+    let known = given.min(size_of::<T>());
+    if bytes[known..].iter().any(|byte| *byte != 0) {
+        return Err(Failure::argument(format_args!(
+            "options of {size} B ask for something that this library, version {}, does not have: install that of the program's header",
+            env!("CARGO_PKG_VERSION")
+        )));
+    }
+    // SAFETY: both are so many bytes long and do not overlap, and by the trait's contract any bytes are a value.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), (&raw mut ours).cast::<u8>(), known) };
+    Ok(ours)
+}
+
+/// Where a channel is looked for.
+enum Place<'a> {
+    Default,
+    Directory(&'a str),
+    Daemon(Client),
+}
+
+/// # Safety
+/// Both are null or texts that end with a zero.
+unsafe fn place<'a>(dir: *const c_char, socket: *const c_char) -> Result<Place<'a>, Failure> {
+    // SAFETY: by this function's contract.
+    let dir = unsafe { text("dir", dir) }?;
+    // SAFETY: by this function's contract.
+    let socket = unsafe { text("socket", socket) }?;
+    Ok(match (dir, socket) {
+        (None, None) => Place::Default,
+        (Some(dir), None) => Place::Directory(dir),
+        (None, Some("")) => Place::Daemon(Client::connect()?),
+        (None, Some(socket)) => Place::Daemon(Client::at(socket)?),
+        (Some(_), Some(_)) => {
+            return Err(Failure::argument(
+                "a channel lies in a directory or belongs to a daemon: give dir or socket, not both",
+            ));
+        }
+    })
+}
+
+fn preparation(flags: u32) -> Result<Option<Preparation>, Failure> {
+    let has = |flag| flags & flag != 0;
+    let steps = given::PREPARE_PREFAULT | given::PREPARE_HUGE_PAGES | given::PREPARE_LOCK;
+    match flags {
+        0 => Ok(None),
+        given::PREPARE_NOTHING => Ok(Some(Preparation::NONE)),
+        _ if flags & !steps == 0 => Ok(Some(Preparation {
+            numa_node: None,
+            huge_pages: has(given::PREPARE_HUGE_PAGES),
+            prefault: has(given::PREPARE_PREFAULT),
+            lock: has(given::PREPARE_LOCK),
+        })),
+        _ => Err(unknown("prepare", flags)),
+    }
+}
+
+fn unknown(what: &str, value: u32) -> Failure {
+    Failure::argument(format_args!("{what} {value} is not defined: see the values in shmcast.h"))
+}
+
+fn known_flags(flags: u32, known: u32) -> Result<(), Failure> {
+    if flags & !known == 0 { Ok(()) } else { Err(unknown("flags", flags)) }
+}
+
+/// A channel's name, which must be there.
+///
+/// # Safety
+/// `name` is null or a text that ends with a zero.
+unsafe fn channel<'a>(name: *const c_char) -> Result<&'a str, Failure> {
+    // SAFETY: by this function's contract.
+    unsafe { text("the channel's name", name) }?
+        .ok_or_else(|| Failure::argument("the channel's name is NULL: give it"))
+}
+
+/// Opens a publisher as the options say.
+///
+/// # Safety
+/// `name` is null or a text that ends with a zero, and so is each text of the options; `options` as for [`copy`].
+pub(crate) unsafe fn publisher(
+    name: *const c_char,
+    options: *const PublishOptions,
+) -> Result<Publisher, Failure> {
+    // SAFETY: by this function's contract.
+    let options = unsafe { copy(options) }?;
+    known_flags(options.flags, given::ANEW)?;
+    // SAFETY: by this function's contract.
+    let mut builder = Publisher::builder(unsafe { channel(name) }?);
+    // SAFETY: by this function's contract.
+    builder = match unsafe { place(options.dir, options.socket) }? {
+        Place::Default => builder,
+        Place::Directory(dir) => builder.dir(dir),
+        Place::Daemon(client) => builder.client(&client),
+    };
+    // SAFETY: by this function's contract.
+    let schema_name = unsafe { text("schema_name", options.schema_name) }?;
+    // SAFETY: by this function's contract.
+    if let Some(labels) = unsafe { text("labels", options.labels) }? {
+        builder = builder.labels(labels);
+    }
+    if options.schema_id != 0 || schema_name.is_some() {
+        builder = builder.schema(options.schema_id, schema_name.unwrap_or_default());
+    }
+    if let Some(preparation) = preparation(options.prepare)? {
+        builder = builder.prepare(preparation);
+    }
+    Ok(sized(builder, &options).open()?)
+}
+
+fn sized(mut builder: PublisherBuilder, options: &PublishOptions) -> PublisherBuilder {
+    if options.capacity != 0 {
+        builder = builder.capacity(options.capacity);
+    }
+    if options.max_message != 0 {
+        builder = builder.max_message(options.max_message);
+    }
+    if options.mode != 0 {
+        builder = builder.mode(options.mode);
+    }
+    if options.flags & given::ANEW != 0 { builder.anew() } else { builder }
+}
+
+/// Opens a subscriber as the options say.
+///
+/// # Safety
+/// As of [`publisher`].
+pub(crate) unsafe fn subscriber(
+    name: *const c_char,
+    options: *const SubscribeOptions,
+) -> Result<Subscriber, Failure> {
+    // SAFETY: by this function's contract.
+    let options = unsafe { copy(options) }?;
+    known_flags(options.flags, given::HIDDEN | given::RECORD_LATENCY)?;
+    if options.reserved != 0 {
+        return Err(unknown("reserved", options.reserved));
+    }
+    // SAFETY: by this function's contract.
+    let mut builder = Subscriber::builder(unsafe { channel(name) }?);
+    builder = builder.start(start(&options)?).wait(wait(&options)?).resume(resume(&options)?);
+    // SAFETY: by this function's contract.
+    builder = match unsafe { place(options.dir, options.socket) }? {
+        Place::Default => builder,
+        Place::Directory(dir) => builder.dir(dir),
+        Place::Daemon(client) => builder.client(&client),
+    };
+    if let Some(preparation) = preparation(options.prepare)? {
+        builder = builder.prepare(preparation);
+    }
+    Ok(minor(builder, &options).open()?)
+}
+
+fn minor(mut builder: SubscriberBuilder, options: &SubscribeOptions) -> SubscriberBuilder {
+    if options.longest_nap_ns != 0 {
+        builder = builder.longest_nap(Duration::from_nanos(options.longest_nap_ns));
+    }
+    if options.wait_for_channel_ns != 0 {
+        builder = builder.wait_for_channel(Duration::from_nanos(options.wait_for_channel_ns));
+    }
+    if options.schema_id != 0 {
+        builder = builder.schema(options.schema_id);
+    }
+    let has = |flag| options.flags & flag != 0;
+    builder.page(!has(given::HIDDEN)).record_latency(has(given::RECORD_LATENCY))
+}
+
+fn start(options: &SubscribeOptions) -> Result<Start, Failure> {
+    Ok(match options.start {
+        given::START_LATEST => Start::Latest,
+        given::START_OLDEST => Start::Oldest,
+        given::START_SEQUENCE => Start::Sequence(options.start_sequence),
+        other => return Err(unknown("start", other)),
+    })
+}
+
+fn wait(options: &SubscribeOptions) -> Result<Wait, Failure> {
+    Ok(match options.wait {
+        given::WAIT_YIELD => Wait::Yield,
+        given::WAIT_SPIN => Wait::Spin,
+        given::WAIT_BURST => Wait::Burst,
+        given::WAIT_SPIN_THEN_YIELD => Wait::SpinThenYield(options.spins),
+        given::WAIT_BACKOFF => Wait::Backoff,
+        given::WAIT_SLEEP if options.sleep_ns == 0 => {
+            return Err(Failure::argument("SHMCAST_WAIT_SLEEP sleeps for sleep_ns, which is 0: set it"));
+        }
+        given::WAIT_SLEEP => Wait::Sleep(Duration::from_nanos(options.sleep_ns)),
+        given::WAIT_PARK => Wait::Park,
+        other => return Err(unknown("wait", other)),
+    })
+}
+
+fn resume(options: &SubscribeOptions) -> Result<Resume, Failure> {
+    Ok(match options.resume {
+        given::RESUME_OLDEST => Resume::Oldest,
+        given::RESUME_LATEST => Resume::Latest,
+        given::RESUME_KEY => Resume::Key,
+        other => return Err(unknown("resume", other)),
+    })
+}

@@ -1,0 +1,288 @@
+//! The functions that publish.
+
+use crate::codes::code;
+use crate::error::Failure;
+use crate::guard::{Handle, bytes, catch, no_bytes};
+use crate::options::{PublishOptions, publisher};
+use shmcast::{Mark, PublishError, Publisher};
+use std::ffi::c_char;
+
+/// `shmcast_publisher`.
+pub(crate) type PublisherHandle = Handle<Publishing>;
+
+/// A publisher, and what is claimed of it.
+pub(crate) struct Publishing {
+    publisher: Publisher,
+    claimed: Option<usize>,
+}
+
+impl Publishing {
+    #[cold]
+    fn failure(&self, error: PublishError) -> Failure {
+        Failure::publishing(&self.publisher.header().channel, error)
+    }
+
+    /// Publishes by `how`, unless a claim is open: it would be told of memory that this one then overwrites.
+    #[inline(always)]
+    fn publish(
+        &mut self,
+        how: impl FnOnce(&mut Publisher) -> Result<u64, PublishError>,
+    ) -> Result<u64, Failure> {
+        if self.claimed.is_some() {
+            return Err(claimed());
+        }
+        how(&mut self.publisher).map_err(|error| self.failure(error))
+    }
+}
+
+#[cold]
+fn claimed() -> Failure {
+    Failure::new(code::MISUSE, "a claim is open on this publisher: commit or abort it first")
+}
+
+/// Code for the caller; a sequence goes where it is wanted.
+///
+/// # Safety
+/// `sequence` is null or may be written to.
+#[inline(always)]
+unsafe fn answer(published: Result<u64, Failure>, sequence: *mut u64) -> i32 {
+    match published {
+        Ok(number) => {
+            if !sequence.is_null() {
+                // SAFETY: by this function's contract.
+                unsafe { sequence.write(number) };
+            }
+            code::OK
+        }
+        Err(Failure(code)) => code,
+    }
+}
+
+pub(crate) fn done(result: Result<(), Failure>) -> i32 {
+    result.map_or_else(|Failure(code)| code, |()| code::OK)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_publisher_open(
+    channel: *const c_char,
+    options: *const PublishOptions,
+    out: *mut *mut PublisherHandle,
+) -> i32 {
+    done(catch(|| {
+        if out.is_null() {
+            return Err(Failure::argument(
+                "there is nowhere to put the publisher: pass a pointer to a pointer",
+            ));
+        }
+        // SAFETY: the header asks for a place that may be written to.
+        unsafe { out.write(std::ptr::null_mut()) };
+        // SAFETY: the header asks for texts that end with a zero, and for options with their size.
+        let publisher = unsafe { publisher(channel, options) }?;
+        let handle = Handle::open(Publishing { publisher, claimed: None });
+        // SAFETY: as above.
+        unsafe { out.write(handle) };
+        Ok(())
+    }))
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_publisher_close(this: *mut PublisherHandle) -> i32 {
+    // SAFETY: the header asks for a handle that is open, or NULL, and for one thread at a time.
+    done(unsafe { Handle::close(this) })
+}
+
+/// Publishes what lies at `data`, by `how`.
+///
+/// # Safety
+/// `this` as for [`Handle::enter`], `data` as for [`bytes`], `sequence` as for [`answer`].
+#[inline(always)]
+unsafe fn send(
+    this: *mut PublisherHandle,
+    (data, length): (*const u8, usize),
+    sequence: *mut u64,
+    how: impl FnOnce(&mut Publisher, &[u8]) -> Result<u64, PublishError>,
+) -> i32 {
+    let call = |this: &mut Publishing| {
+        // SAFETY: by this function's contract.
+        let payload = unsafe { bytes(data, length) }?;
+        this.publish(|publisher| how(publisher, payload))
+    };
+    // SAFETY: by this function's contract.
+    let published = unsafe { Handle::enter(this, call) };
+    // SAFETY: by this function's contract.
+    unsafe { answer(published, sequence) }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_publish(
+    this: *mut PublisherHandle,
+    data: *const u8,
+    length: usize,
+    sequence: *mut u64,
+) -> i32 {
+    // SAFETY: the header asks for a handle that is open, one thread at a time, so many bytes, and a place that may be written to.
+    unsafe { send(this, (data, length), sequence, Publisher::publish) }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_publish_with(
+    this: *mut PublisherHandle,
+    data: *const u8,
+    length: usize,
+    tag: u16,
+    key: i32,
+    sequence: *mut u64,
+) -> i32 {
+    let mark = Mark { tag, key: key != 0 };
+    // SAFETY: as of `shmcast_publish`.
+    unsafe {
+        send(this, (data, length), sequence, |publisher, payload| publisher.publish_with(payload, mark))
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_publish_at(
+    this: *mut PublisherHandle,
+    data: *const u8,
+    length: usize,
+    tag: u16,
+    key: i32,
+    time: u64,
+    sequence: *mut u64,
+) -> i32 {
+    let mark = Mark { tag, key: key != 0 };
+    // SAFETY: as of `shmcast_publish`.
+    unsafe {
+        send(this, (data, length), sequence, |publisher, payload| publisher.publish_at(payload, mark, time))
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_claim(
+    this: *mut PublisherHandle,
+    length: usize,
+    out: *mut *mut u8,
+) -> i32 {
+    let call = |this: &mut Publishing| {
+        if this.claimed.is_some() {
+            return Err(claimed());
+        }
+        if out.is_null() {
+            return Err(no_bytes(length));
+        }
+        // The claim is dropped at once, and the next one lends the same bytes as they were left.
+        let place = this.publisher.claim(length).map(|mut claim| claim.as_mut_ptr());
+        let place = place.map_err(|error| this.failure(error))?;
+        this.claimed = Some(length);
+        // SAFETY: not null, and the header asks for a place that may be written to.
+        unsafe { out.write(place) };
+        Ok(())
+    };
+    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    done(unsafe { Handle::enter(this, call) })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_commit(
+    this: *mut PublisherHandle,
+    length: usize,
+    tag: u16,
+    key: i32,
+    sequence: *mut u64,
+) -> i32 {
+    let mark = Mark { tag, key: key != 0 };
+    let call = |this: &mut Publishing| match this.claimed {
+        None => Err(Failure::new(code::MISUSE, "nothing is claimed of this publisher: claim first")),
+        Some(claimed) if length > claimed => Err(Failure::argument(format_args!(
+            "commit of {length} B exceeds the claim of {claimed} B: claim more, or commit less"
+        ))),
+        Some(_) => {
+            this.claimed = None;
+            this.publish(|publisher| publisher.claim(length)?.mark(mark).commit(length))
+        }
+    };
+    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    let published = unsafe { Handle::enter(this, call) };
+    // SAFETY: the header asks for a place that may be written to, or NULL.
+    unsafe { answer(published, sequence) }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_abort(this: *mut PublisherHandle) -> i32 {
+    let call = |this: &mut Publishing| {
+        this.claimed = None;
+        Ok(())
+    };
+    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    done(unsafe { Handle::enter(this, call) })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_gap(this: *mut PublisherHandle, to: u64) -> i32 {
+    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    let told = unsafe {
+        Handle::enter(this, |this: &mut Publishing| {
+            this.publisher.gap(to).map_err(|error| this.failure(error))
+        })
+    };
+    done(told)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_session(this: *mut PublisherHandle, identity: *const u8) -> i32 {
+    let call = |this: &mut Publishing| {
+        // SAFETY: the header asks for ten bytes.
+        let identity = unsafe { bytes(identity, 10) }?.try_into().expect("ten bytes");
+        this.publisher.session(identity).map_err(|error| this.failure(error))
+    };
+    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    done(unsafe { Handle::enter(this, call) })
+}
+
+/// A fact about a publisher; `otherwise` if there is no publisher to ask.
+///
+/// # Safety
+/// As of [`Handle::enter`].
+unsafe fn fact<R>(this: *const PublisherHandle, otherwise: R, ask: impl FnOnce(&Publisher) -> R) -> R {
+    // SAFETY: by this function's contract.
+    unsafe { Handle::enter(this, |this: &mut Publishing| Ok(ask(&this.publisher))) }.unwrap_or(otherwise)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_publisher_next_sequence(this: *const PublisherHandle) -> u64 {
+    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    unsafe { fact(this, 0, Publisher::next_sequence) }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_publisher_epoch(this: *const PublisherHandle) -> u64 {
+    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    unsafe { fact(this, 0, Publisher::epoch) }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_publisher_max_message(this: *const PublisherHandle) -> usize {
+    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    unsafe { fact(this, 0, Publisher::max_message) }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_publisher_capacity(this: *const PublisherHandle) -> u64 {
+    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    unsafe { fact(this, 0, Publisher::capacity) }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_publisher_now(this: *const PublisherHandle) -> u64 {
+    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    unsafe { fact(this, 0, |publisher| publisher.clock().now()) }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_publisher_is_cut_off(this: *const PublisherHandle) -> i32 {
+    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    unsafe {
+        Handle::enter(this, |this: &mut Publishing| Ok(i32::from(this.publisher.is_cut_off())))
+            .unwrap_or_else(|Failure(code)| code)
+    }
+}

@@ -1,0 +1,227 @@
+//! The functions that receive.
+
+use crate::codes::{code, state};
+use crate::error::Failure;
+use crate::event::Event;
+use crate::guard::{Handle, catch, no_bytes};
+use crate::options::{SubscribeOptions, subscriber};
+use crate::publisher::done;
+use shmcast::{RecvError, State, Subscriber};
+use std::ffi::{c_char, c_void};
+use std::time::{Duration, Instant};
+
+/// `shmcast_subscriber`.
+pub(crate) type SubscriberHandle = Handle<Subscriber>;
+/// `shmcast_each`.
+pub(crate) type Each = Option<unsafe extern "C" fn(context: *mut c_void, event: *const Event)>;
+
+/// `SHMCAST_FOREVER`.
+const FOREVER: u64 = u64::MAX;
+
+#[cold]
+fn failure(channel: &Subscriber, error: RecvError) -> Failure {
+    Failure::receiving(&channel.header().channel, error)
+}
+
+#[cold]
+fn nowhere() -> Failure {
+    Failure::argument("there is nowhere to put the event: pass a pointer to one")
+}
+
+/// Receives by `how`, and puts what came where the caller wants it.
+///
+/// # Safety
+/// `this` as for [`Handle::enter`]; `out` is null or may be written to.
+#[inline(always)]
+unsafe fn receive(
+    this: *mut SubscriberHandle,
+    out: *mut Event,
+    how: impl FnOnce(&mut Subscriber) -> Result<Option<shmcast::Event<'_>>, RecvError>,
+) -> i32 {
+    let call = |this: &mut Subscriber| {
+        if out.is_null() {
+            return Err(nowhere());
+        }
+        match how(this) {
+            Ok(Some(event)) => {
+                // SAFETY: not null, and by this function's contract it may be written to.
+                unsafe { out.write(Event::of(event)) };
+                Ok(code::EVENT)
+            }
+            Ok(None) => Ok(code::OK),
+            Err(error) => Err(failure(this, error)),
+        }
+    };
+    // SAFETY: by this function's contract.
+    unsafe { Handle::enter(this, call) }.unwrap_or_else(|Failure(code)| code)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_subscriber_open(
+    channel: *const c_char,
+    options: *const SubscribeOptions,
+    out: *mut *mut SubscriberHandle,
+) -> i32 {
+    done(catch(|| {
+        if out.is_null() {
+            return Err(Failure::argument(
+                "there is nowhere to put the subscriber: pass a pointer to a pointer",
+            ));
+        }
+        // SAFETY: the header asks for a place that may be written to.
+        unsafe { out.write(std::ptr::null_mut()) };
+        // SAFETY: the header asks for texts that end with a zero, and for options with their size.
+        let handle = Handle::open(unsafe { subscriber(channel, options) }?);
+        // SAFETY: as above.
+        unsafe { out.write(handle) };
+        Ok(())
+    }))
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_subscriber_close(this: *mut SubscriberHandle) -> i32 {
+    // SAFETY: the header asks for a handle that is open, or NULL, and for one thread at a time.
+    done(unsafe { Handle::close(this) })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_try_recv(this: *mut SubscriberHandle, out: *mut Event) -> i32 {
+    // SAFETY: the header asks for a handle that is open, one thread at a time, and a place for the event.
+    unsafe { receive(this, out, Subscriber::try_recv) }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_recv(
+    this: *mut SubscriberHandle,
+    timeout_ns: u64,
+    out: *mut Event,
+) -> i32 {
+    if timeout_ns == FOREVER {
+        // SAFETY: the header asks for a handle that is open, one thread at a time, and a place for the event.
+        return unsafe { receive(this, out, |this| this.recv().map(Some)) };
+    }
+    // SAFETY: as above.
+    let at_once = unsafe { shmcast_try_recv(this, out) };
+    if at_once != code::OK || timeout_ns == 0 {
+        return at_once;
+    }
+    // SAFETY: as above.
+    unsafe {
+        receive(this, out, |this| match Instant::now().checked_add(Duration::from_nanos(timeout_ns)) {
+            Some(deadline) => this.recv_deadline(deadline),
+            None => this.recv().map(Some),
+        })
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_try_recv_into(
+    this: *mut SubscriberHandle,
+    buffer: *mut u8,
+    size: usize,
+    out: *mut Event,
+) -> i32 {
+    let room: &mut [u8] = if size == 0 {
+        &mut []
+    } else if buffer.is_null() || size > isize::MAX as usize {
+        return no_bytes(size).0;
+    } else {
+        // SAFETY: neither null nor impossibly long, and the header asks for so many bytes that nobody else uses during the call.
+        unsafe { std::slice::from_raw_parts_mut(buffer, size) }
+    };
+    let call = |this: &mut Subscriber| {
+        if out.is_null() {
+            return Err(nowhere());
+        }
+        match this.try_recv_into(room).map_err(|error| failure(this, error))? {
+            Some(event) => {
+                // SAFETY: not null, and the header asks for a place that may be written to.
+                unsafe { out.write(Event::of(event)) };
+                Ok(code::EVENT)
+            }
+            None => Ok(code::OK),
+        }
+    };
+    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    unsafe { Handle::enter(this, call) }.unwrap_or_else(|Failure(code)| code)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_recv_batch(
+    this: *mut SubscriberHandle,
+    most: usize,
+    each: Each,
+    context: *mut c_void,
+) -> i64 {
+    let call = |this: &mut Subscriber| {
+        let Some(each) = each else {
+            return Err(Failure::argument("there is no function to hand the events to: pass one"));
+        };
+        let handed = this.recv_batch(most.min(i64::MAX as usize), |event| {
+            let event = Event::of(event);
+            // SAFETY: the header asks for a function that may be called so, and that returns.
+            unsafe { each(context, &raw const event) };
+        });
+        handed.map(|count| count as i64).map_err(|error| failure(this, error))
+    };
+    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    unsafe { Handle::enter(this, call) }.unwrap_or_else(|Failure(code)| code.into())
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_seek(this: *mut SubscriberHandle, sequence: u64) -> i32 {
+    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    let sought = unsafe {
+        Handle::enter(this, |this: &mut Subscriber| {
+            this.seek(sequence).map_err(|error| Failure::seeking(&this.header().channel, error))
+        })
+    };
+    done(sought)
+}
+
+/// A fact about a subscriber; `otherwise` if there is no subscriber to ask.
+///
+/// # Safety
+/// As of [`Handle::enter`].
+unsafe fn fact<R>(this: *const SubscriberHandle, otherwise: R, ask: impl FnOnce(&Subscriber) -> R) -> R {
+    // SAFETY: by this function's contract.
+    unsafe { Handle::enter(this, |this: &mut Subscriber| Ok(ask(this))) }.unwrap_or(otherwise)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_lag(this: *const SubscriberHandle) -> u64 {
+    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    unsafe { fact(this, 0, Subscriber::lag) }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_subscriber_next_sequence(this: *const SubscriberHandle) -> u64 {
+    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    unsafe { fact(this, 0, Subscriber::next_sequence) }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_subscriber_epoch(this: *const SubscriberHandle) -> u64 {
+    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    unsafe { fact(this, 0, Subscriber::epoch) }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_subscriber_publisher_state(this: *const SubscriberHandle) -> i32 {
+    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    unsafe {
+        fact(this, state::UNKNOWN, |this| match this.publisher_state() {
+            None => state::UNKNOWN,
+            Some((_, State::Active)) => state::ACTIVE,
+            Some((_, State::Recovering)) => state::RECOVERING,
+            Some((_, State::Closed)) => state::CLOSED,
+            Some((_, State::Superseded)) => state::SUPERSEDED,
+        })
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_subscriber_age_ns(this: *const SubscriberHandle, time: u64) -> u64 {
+    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    unsafe { fact(this, 0, |this| this.clock().ns_since(time)) }
+}

@@ -1,0 +1,171 @@
+//! Programs in C against the library as it was built: each call, and traffic in both directions.
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+mod support;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use shmcast::{Event, Mark, Preparation, Publisher, Start, Subscriber};
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, ChildStdout};
+use std::time::Duration;
+use support::{C, CPP, SANITIZERS, command, has, has_sanitizers, number, pattern, program, run, scratch};
+
+const MESSAGES: u64 = 20_000;
+
+#[test]
+fn each_call_does_what_the_header_says() {
+    const NAME: &str = "each_call_does_what_the_header_says";
+    if !has(NAME, C[0]) {
+        return;
+    }
+    let (build, channels) = (scratch(), scratch());
+    let plain = program(C, &[], "tests/c/calls.c", build.path());
+    run(&mut command(&plain, [channels.path()]));
+    if has(NAME, "valgrind") {
+        let channels = scratch();
+        let words = ["-q", "--error-exitcode=9", "--leak-check=full", plain.to_str().unwrap()];
+        run(command(Path::new("valgrind"), words).arg(channels.path()));
+    }
+    if has_sanitizers(NAME, C, build.path()) {
+        let channels = scratch();
+        let checked = program(C, &[SANITIZERS], "tests/c/calls.c", build.path());
+        run(&mut command(&checked, [channels.path()]));
+    }
+}
+
+#[test]
+fn cpp_does_what_its_header_says() {
+    const NAME: &str = "cpp_does_what_its_header_says";
+    if !has(NAME, CPP[0]) {
+        return;
+    }
+    let (build, channels) = (scratch(), scratch());
+    run(&mut command(&program(CPP, &[], "../cpp/tests/calls.cpp", build.path()), [channels.path()]));
+    let newer: Vec<&str> =
+        CPP.iter().map(|word| if *word == "-std=c++17" { "-std=c++20" } else { *word }).collect();
+    let channels = scratch();
+    run(&mut command(&program(&newer, &[], "../cpp/tests/calls.cpp", build.path()), [channels.path()]));
+    if has_sanitizers(NAME, CPP, build.path()) {
+        let channels = scratch();
+        let checked = program(CPP, &[SANITIZERS], "../cpp/tests/calls.cpp", build.path());
+        run(&mut command(&checked, [channels.path()]));
+    }
+}
+
+/// A receiver that has attached, or waits for its channel.
+struct Receiver {
+    child: Child,
+    said: BufReader<ChildStdout>,
+}
+
+impl Receiver {
+    fn start(roles: &Path, how: &str, dir: &Path) -> Self {
+        let place = format!("dir:{}", dir.display());
+        let mut child = command(roles, [how, &place, "t"]).spawn().unwrap();
+        let said = BufReader::new(child.stdout.take().unwrap());
+        Self { child, said }
+    }
+
+    fn wait_until_attached(&mut self) {
+        let mut line = String::new();
+        self.said.read_line(&mut line).unwrap();
+        assert_eq!(line, "attached\n");
+    }
+
+    /// Its sums, of this many messages.
+    fn end(mut self, published: u64) -> String {
+        let mut said = String::new();
+        self.said.read_to_string(&mut said).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{said}");
+        assert_eq!(number(&said, "received") + number(&said, "missed"), published, "{said}");
+        assert_eq!((number(&said, "wrong"), number(&said, "disorder")), (0, 0), "{said}");
+        said
+    }
+}
+
+const WAYS: [&str; 3] = ["recv", "batch", "into"];
+
+fn publisher(dir: &Path) -> Publisher {
+    let preparation = Preparation { prefault: true, ..Preparation::NONE };
+    Publisher::builder("t").dir(dir).capacity(1 << 20).prepare(preparation).open().unwrap()
+}
+
+#[test]
+fn what_rust_publishes_c_receives() {
+    if !has("what_rust_publishes_c_receives", C[0]) {
+        return;
+    }
+    let (build, channels) = (scratch(), scratch());
+    let roles = program(C, &[], "tests/c/roles.c", build.path());
+    let mut publisher = publisher(channels.path());
+    let mut receivers = WAYS.map(|how| Receiver::start(&roles, how, channels.path()));
+    receivers.iter_mut().for_each(Receiver::wait_until_attached);
+    for sequence in 1..=MESSAGES {
+        let mark = Mark { tag: sequence as u16, key: sequence.is_multiple_of(100) };
+        assert_eq!(publisher.publish_with(&pattern(sequence), mark).unwrap(), sequence);
+    }
+    publisher.close();
+    let received: u64 =
+        receivers.into_iter().map(|receiver| number(&receiver.end(MESSAGES), "received")).sum();
+    assert!(received > 0, "somebody got something");
+}
+
+#[test]
+fn what_c_publishes_rust_and_c_receive() {
+    if !has("what_c_publishes_rust_and_c_receive", C[0]) {
+        return;
+    }
+    let (build, channels) = (scratch(), scratch());
+    let roles = program(C, &[], "tests/c/roles.c", build.path());
+    let receivers = WAYS.map(|how| Receiver::start(&roles, how, channels.path()));
+    let place = format!("dir:{}", channels.path().display());
+    let mut writer = command(&roles, ["publish", &place, "t", &MESSAGES.to_string()]).spawn().unwrap();
+    let builder = Subscriber::builder("t").dir(channels.path()).start(Start::Sequence(1));
+    let mut subscriber = builder.wait_for_channel(Duration::from_secs(20)).open().unwrap();
+    let (mut received, mut missed) = (0, 0);
+    loop {
+        match subscriber.recv().unwrap() {
+            Event::Message(m) => {
+                assert!(m.payload == pattern(m.sequence), "message {}", m.sequence);
+                assert_eq!((m.tag, m.key), (m.sequence as u16, m.sequence.is_multiple_of(100)));
+                received += 1;
+            }
+            Event::Lapped(lapped) => missed += lapped.missed,
+            Event::End => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(received + missed, MESSAGES);
+    assert!(writer.wait().unwrap().success());
+    receivers.into_iter().for_each(|receiver| drop(receiver.end(MESSAGES)));
+}
+
+#[test]
+fn a_publisher_in_c_that_is_killed_leaves_whole_messages() {
+    if !has("a_publisher_in_c_that_is_killed_leaves_whole_messages", C[0]) {
+        return;
+    }
+    let (build, channels) = (scratch(), scratch());
+    let roles = program(C, &[], "tests/c/roles.c", build.path());
+    let place = format!("dir:{}", channels.path().display());
+    let mut receivers = WAYS.map(|how| Receiver::start(&roles, how, channels.path()));
+    for death in 0..8 {
+        let mut victim = command(&roles, ["publish", &place, "t", "0"]).spawn().unwrap();
+        if death == 0 {
+            receivers.iter_mut().for_each(Receiver::wait_until_attached);
+        }
+        std::thread::sleep(Duration::from_millis(20 + 7 * death));
+        kill(Pid::from_raw(victim.id().cast_signed()), Signal::SIGKILL).unwrap();
+        victim.wait().unwrap();
+    }
+    let last = publisher(channels.path());
+    let (published, epoch) = (last.next_sequence() - 1, last.epoch());
+    assert!(published > 0 && epoch > 1, "{published} messages, epoch {epoch}");
+    last.close();
+    receivers.into_iter().for_each(|receiver| {
+        let said = receiver.end(published);
+        assert!((1..epoch).contains(&number(&said, "epochs")), "{said}");
+    });
+}

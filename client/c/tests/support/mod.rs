@@ -1,0 +1,114 @@
+//! What the tests share: programs in C and C++ that are compiled against the library just built, and messages that can be checked.
+
+#![allow(dead_code, reason = "each test file uses some of it")]
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use tempfile::TempDir;
+
+/// Of this package.
+pub(crate) const HERE: &str = env!("CARGO_MANIFEST_DIR");
+/// What each C program must compile with.
+pub(crate) const C: &[&str] =
+    &["cc", "-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-D_GNU_SOURCE", "-g", "-O2"];
+/// What each C++ program must compile with.
+pub(crate) const CPP: &[&str] =
+    &["c++", "-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g", "-O2"];
+pub(crate) const SANITIZERS: &str = "-fsanitize=address,undefined";
+
+/// A directory of its own for one test, in shared memory where the machine has it.
+pub(crate) fn scratch() -> TempDir {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("shmcast-test-");
+    builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir()).expect("a directory for scratch files")
+}
+
+/// Whether this command is installed; says that `test` is skipped if not.
+pub(crate) fn has(test: &str, command: &str) -> bool {
+    let found = Command::new(command).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let is_there = found.is_ok_and(|status| status.success());
+    if !is_there {
+        eprintln!("SKIPPED {test}: {command} is not installed");
+    }
+    is_there
+}
+
+/// Whether programs of this language can be built with the sanitizers.
+pub(crate) fn has_sanitizers(test: &str, compiler: &[&str], dir: &Path) -> bool {
+    let source = dir.join(if compiler == CPP { "empty.cpp" } else { "empty.c" });
+    std::fs::write(&source, "int main(void) { return 0; }\n").unwrap();
+    let program = dir.join("empty");
+    let mut command = Command::new(compiler[0]);
+    command.arg(SANITIZERS).arg(&source).arg("-o").arg(&program).stderr(Stdio::null());
+    let runs = command.status().is_ok_and(|status| status.success())
+        && Command::new(&program).status().is_ok_and(|status| status.success());
+    if !runs {
+        eprintln!("SKIPPED {test}: {} has no sanitizers here", compiler[0]);
+    }
+    runs
+}
+
+/// Where cargo has put the library beside this test.
+pub(crate) fn library() -> PathBuf {
+    let this = std::env::current_exe().expect("this program's own path");
+    let library = this.parent().expect("a directory").join("libshmcast_c.so");
+    assert!(library.exists(), "cargo builds {} before this test", library.display());
+    library
+}
+
+/// Builds a program of this source against the library. Warnings are errors.
+pub(crate) fn compile(compiler: &[&str], more: &[&str], source: &Path, program: &Path) {
+    let library = library();
+    let mut command = Command::new(compiler[0]);
+    command.args(&compiler[1..]).args(more).arg("-I").arg(Path::new(HERE).join("include"));
+    command
+        .arg("-I")
+        .arg(Path::new(HERE).join("../cpp/include"))
+        .arg("-I")
+        .arg(Path::new(HERE).join("tests/c"));
+    command.arg(source).arg("-o").arg(program).arg(&library).arg("-pthread");
+    let mut path = std::ffi::OsString::from("-Wl,-rpath,");
+    path.push(library.parent().expect("a directory"));
+    run(command.arg(path));
+}
+
+/// The program of this package's source, built into `dir`.
+pub(crate) fn program(compiler: &[&str], more: &[&str], source: &str, dir: &Path) -> PathBuf {
+    let source = Path::new(HERE).join(source);
+    let program = dir.join(source.file_stem().expect("a name"));
+    compile(compiler, more, &source, &program);
+    program
+}
+
+/// Runs a command, which must succeed; its stdout.
+pub(crate) fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}\n{said}", output.status);
+    String::from_utf8(output.stdout).expect("text")
+}
+
+pub(crate) fn command(program: &Path, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
+    let mut command = Command::new(program);
+    command.args(arguments).stdout(Stdio::piped());
+    command
+}
+
+/// As `pattern_length` of `c/pattern.h`.
+pub(crate) fn pattern(sequence: u64) -> Vec<u8> {
+    let hash = (sequence.wrapping_mul(2_654_435_761) as u32) >> 7;
+    let length = match sequence % 8 {
+        0 => 0,
+        1 => (64 << 10) - hash % 3,
+        2 => hash % 2048,
+        _ => hash % 200,
+    };
+    (0..length as usize).map(|i| (sequence as usize * 31 + i * 7 + (i >> 8)) as u8).collect()
+}
+
+/// The numbers of a line such as `received 7 missed 0`, by their names.
+pub(crate) fn number(said: &str, name: &str) -> u64 {
+    let mut words = said.split_whitespace().skip_while(|word| *word != name);
+    words.nth(1).and_then(|word| word.parse().ok()).unwrap_or_else(|| panic!("no {name} in {said:?}"))
+}

@@ -1,0 +1,333 @@
+// shmcast for C++17 and later, on the C interface shmcast.h, which says what each call does, what it costs, and which thread may make it.
+//
+// Handles are closed when they go out of scope; they can be moved and not copied. What fails throws shmcast::error. A loss of messages
+// is no error: it is an event, with exact numbers.
+#ifndef SHMCAST_HPP
+#define SHMCAST_HPP
+
+#include <shmcast.h>
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+namespace shmcast {
+
+// What a call failed with: the sentence is what(), the number one of enum shmcast_code.
+class error : public std::runtime_error {
+public:
+    explicit error(std::int64_t code)
+        : std::runtime_error(shmcast_error_message()), code_(static_cast<std::int32_t>(code)), os_(shmcast_error_os()) {}
+    std::int32_t code() const noexcept { return code_; }
+    std::int32_t os() const noexcept { return os_; } // errno, or 0
+    const char *name() const noexcept { return shmcast_error_name(code_); }
+
+private:
+    std::int32_t code_, os_;
+};
+
+namespace detail {
+template <class Integer> Integer check(Integer code) {
+    if (code < 0) throw error(code);
+    return code;
+}
+} // namespace detail
+
+// Bytes that lie elsewhere: of anything with data() and size(), such as string, vector, array or span.
+class bytes {
+public:
+    constexpr bytes() noexcept = default;
+    constexpr bytes(const void *data, std::size_t size) noexcept : data_(data), size_(size) {}
+    constexpr bytes(const char *text) noexcept : bytes(std::string_view(text)) {}
+    template <class Range, class = decltype(std::declval<const Range &>().data()),
+              class = decltype(std::declval<const Range &>().size())>
+    constexpr bytes(const Range &range) noexcept
+        : data_(range.data()), size_(range.size() * sizeof(*std::declval<const Range &>().data())) {
+        static_assert(std::is_trivially_copyable_v<std::remove_reference_t<decltype(*range.data())>>,
+                      "only elements that are plain bytes can be published");
+    }
+
+    const std::byte *data() const noexcept { return static_cast<const std::byte *>(data_); }
+    std::size_t size() const noexcept { return size_; }
+    bool empty() const noexcept { return size_ == 0; }
+    const std::byte *begin() const noexcept { return data(); }
+    const std::byte *end() const noexcept { return data() + size_; }
+    std::string_view text() const noexcept { return {static_cast<const char *>(data_), size_}; }
+
+private:
+    const void *data_ = nullptr;
+    std::size_t size_ = 0;
+};
+
+// The bytes of a value of fixed layout.
+template <class T> bytes bytes_of(const T &value) noexcept {
+    static_assert(std::is_trivially_copyable_v<T> && !std::is_pointer_v<T>, "only plain bytes can be published");
+    return {std::addressof(value), sizeof value};
+}
+
+// What a publisher says about one message besides its payload.
+struct mark {
+    std::uint16_t tag = 0;
+    bool key = false; // a reader may start afresh from it
+};
+
+// As shmcast_publish_options; empty and 0 mean the default.
+struct publish_options {
+    std::string dir;
+    std::optional<std::string> socket; // a daemon's; "" for the usual one
+    std::uint64_t capacity = 0, max_message = 0;
+    std::uint32_t mode = 0, prepare = 0;
+    std::uint64_t schema_id = 0;
+    std::string schema_name, labels;
+    bool anew = false;
+};
+
+// As shmcast_subscribe_options; empty and 0 mean the default.
+struct subscribe_options {
+    std::string dir;
+    std::optional<std::string> socket; // a daemon's; "" for the usual one
+    shmcast_start start = SHMCAST_START_LATEST;
+    std::uint64_t start_sequence = 0;
+    shmcast_wait wait = SHMCAST_WAIT_YIELD;
+    shmcast_resume resume = SHMCAST_RESUME_OLDEST;
+    std::uint32_t spins = 0, prepare = 0;
+    std::chrono::nanoseconds sleep{0}, longest_nap{0}, wait_for_channel{0};
+    std::uint64_t schema_id = 0;
+    bool hidden = false, record_latency = false;
+};
+
+class publisher;
+
+// Room for one message. One that goes out of scope without commit() publishes nothing. The publisher must stay where it is meanwhile.
+class claim {
+public:
+    claim(claim &&other) noexcept
+        : handle_(std::exchange(other.handle_, nullptr)), data_(other.data_), size_(other.size_) {}
+    claim &operator=(claim &&) = delete;
+    ~claim() {
+        if (handle_) shmcast_abort(handle_);
+    }
+    std::byte *data() const noexcept { return static_cast<std::byte *>(data_); }
+    std::size_t size() const noexcept { return size_; }
+    // Publishes the first `length` bytes; returns the sequence.
+    std::uint64_t commit(std::size_t length, mark with = {}) {
+        std::uint64_t sequence = 0;
+        detail::check(shmcast_commit(handle_, length, with.tag, with.key, &sequence));
+        handle_ = nullptr;
+        return sequence;
+    }
+
+private:
+    friend class publisher;
+    claim(shmcast_publisher *handle, void *data, std::size_t size) noexcept : handle_(handle), data_(data), size_(size) {}
+    shmcast_publisher *handle_;
+    void *data_;
+    std::size_t size_;
+};
+
+class publisher {
+public:
+    explicit publisher(const std::string &channel, const publish_options &options = {}) {
+        shmcast_publish_options c{};
+        c.size = sizeof c;
+        if (options.anew) c.flags |= SHMCAST_ANEW;
+        c.dir = options.dir.empty() ? nullptr : options.dir.c_str();
+        c.socket = options.socket ? options.socket->c_str() : nullptr;
+        c.capacity = options.capacity, c.max_message = options.max_message;
+        c.mode = options.mode, c.prepare = options.prepare, c.schema_id = options.schema_id;
+        c.schema_name = options.schema_name.empty() ? nullptr : options.schema_name.c_str();
+        c.labels = options.labels.empty() ? nullptr : options.labels.c_str();
+        shmcast_publisher *handle;
+        detail::check(shmcast_publisher_open(channel.c_str(), &c, &handle));
+        handle_.reset(handle);
+    }
+    // Each returns the sequence of the message.
+    std::uint64_t publish(bytes payload) {
+        std::uint64_t sequence = 0;
+        detail::check(shmcast_publish(get(), payload.data(), payload.size(), &sequence));
+        return sequence;
+    }
+    std::uint64_t publish(bytes payload, mark with) {
+        std::uint64_t sequence = 0;
+        detail::check(shmcast_publish_with(get(), payload.data(), payload.size(), with.tag, with.key, &sequence));
+        return sequence;
+    }
+    std::uint64_t publish(bytes payload, mark with, std::uint64_t time) {
+        std::uint64_t sequence = 0;
+        detail::check(shmcast_publish_at(get(), payload.data(), payload.size(), with.tag, with.key, time, &sequence));
+        return sequence;
+    }
+    shmcast::claim claim(std::size_t length) {
+        void *data = nullptr;
+        detail::check(shmcast_claim(get(), length, &data));
+        return {get(), data, length};
+    }
+    void gap(std::uint64_t to) { detail::check(shmcast_gap(get(), to)); }
+    void session(const std::array<std::uint8_t, 10> &identity) { detail::check(shmcast_session(get(), identity.data())); }
+    // The end of the stream for readers; the destructor does the same.
+    void close() { handle_.reset(); }
+    std::uint64_t next_sequence() const noexcept { return shmcast_publisher_next_sequence(get()); }
+    std::uint64_t epoch() const noexcept { return shmcast_publisher_epoch(get()); }
+    std::size_t max_message() const noexcept { return shmcast_publisher_max_message(get()); }
+    std::uint64_t capacity() const noexcept { return shmcast_publisher_capacity(get()); }
+    std::uint64_t now() const noexcept { return shmcast_publisher_now(get()); }
+    bool is_cut_off() const { return detail::check(shmcast_publisher_is_cut_off(get())) != 0; }
+    shmcast_publisher *get() const noexcept { return handle_.get(); }
+
+private:
+    struct closer {
+        void operator()(shmcast_publisher *handle) const noexcept { shmcast_publisher_close(handle); }
+    };
+    std::unique_ptr<shmcast_publisher, closer> handle_;
+};
+
+// What was received. A payload is valid until the next call on the subscriber.
+class event {
+public:
+    event() noexcept : c_{} {}
+    explicit event(const shmcast_event &c) noexcept : c_(c) {}
+    std::uint32_t kind() const noexcept { return c_.kind; } // of enum shmcast_kind
+    bool is_message() const noexcept { return c_.kind == SHMCAST_MESSAGE; }
+    // Of a message.
+    bytes payload() const noexcept { return {c_.payload, c_.length}; }
+    std::string_view text() const noexcept { return payload().text(); }
+    std::uint64_t sequence() const noexcept { return c_.sequence; }
+    std::uint64_t time() const noexcept { return c_.time; }
+    std::uint16_t tag() const noexcept { return c_.tag; }
+    bool key() const noexcept { return c_.key != 0; }
+    // A message's payload as a value of fixed layout; none if its size is another. A copy of that size.
+    template <class T> std::optional<T> as() const noexcept {
+        static_assert(std::is_trivially_copyable_v<T> && std::is_default_constructible_v<T>, "only plain bytes can be read so");
+        if (!is_message() || c_.length != sizeof(T)) return std::nullopt;
+        T value;
+        std::memcpy(&value, c_.payload, sizeof value);
+        return value;
+    }
+    // Of other kinds; 0 where the event is of another one.
+    std::uint64_t missed() const noexcept { return c_.kind == SHMCAST_LAPPED ? c_.what.lapped.missed : 0; }
+    std::uint64_t resumed_at() const noexcept { return c_.kind == SHMCAST_LAPPED ? c_.what.lapped.resumed_at : 0; }
+    std::uint64_t from() const noexcept { return c_.kind == SHMCAST_GAP ? c_.what.gap.from : 0; }
+    std::uint64_t to() const noexcept { return c_.kind == SHMCAST_GAP ? c_.what.gap.to : 0; }
+    std::uint64_t epoch() const noexcept { return c_.kind == SHMCAST_NEW_EPOCH ? c_.what.epoch : 0; }
+    std::array<std::uint8_t, 10> session() const noexcept {
+        std::array<std::uint8_t, 10> identity{};
+        if (c_.kind == SHMCAST_NEW_SESSION) std::memcpy(identity.data(), c_.what.session, identity.size());
+        return identity;
+    }
+
+private:
+    friend class subscriber;
+    shmcast_event c_;
+};
+
+class subscriber {
+public:
+    explicit subscriber(const std::string &channel, const subscribe_options &options = {}) {
+        shmcast_subscribe_options c{};
+        c.size = sizeof c;
+        if (options.hidden) c.flags |= SHMCAST_HIDDEN;
+        if (options.record_latency) c.flags |= SHMCAST_RECORD_LATENCY;
+        c.dir = options.dir.empty() ? nullptr : options.dir.c_str();
+        c.socket = options.socket ? options.socket->c_str() : nullptr;
+        c.start = options.start, c.start_sequence = options.start_sequence;
+        c.wait = options.wait, c.resume = options.resume, c.spins = options.spins, c.prepare = options.prepare;
+        c.sleep_ns = ns(options.sleep), c.longest_nap_ns = ns(options.longest_nap);
+        c.wait_for_channel_ns = ns(options.wait_for_channel), c.schema_id = options.schema_id;
+        shmcast_subscriber *handle;
+        detail::check(shmcast_subscriber_open(channel.c_str(), &c, &handle));
+        handle_.reset(handle);
+    }
+    // The next event, however long it takes.
+    event recv() {
+        event next;
+        detail::check(shmcast_recv(get(), SHMCAST_FOREVER, &next.c_));
+        return next;
+    }
+    // The next event, or none if nothing comes in time.
+    std::optional<event> recv(std::chrono::nanoseconds timeout) {
+        event next;
+        return some(shmcast_recv(get(), ns(timeout), &next.c_), next);
+    }
+    // The next event if it is there.
+    std::optional<event> try_recv() {
+        event next;
+        return some(shmcast_try_recv(get(), &next.c_), next);
+    }
+    // The same into memory of the caller.
+    std::optional<event> try_recv_into(void *buffer, std::size_t size) {
+        event next;
+        return some(shmcast_try_recv_into(get(), buffer, size, &next.c_), next);
+    }
+    // Hands up to `most` events that are there to each(const event &), which must not throw: std::terminate. Returns how many.
+    template <class Each> std::size_t recv_batch(std::size_t most, Each &&each) {
+        using function = std::remove_reference_t<Each>;
+        auto call = [](void *context, const shmcast_event *c) noexcept { (*static_cast<function *>(context))(event(*c)); };
+        void *context = const_cast<void *>(static_cast<const void *>(std::addressof(each)));
+        return static_cast<std::size_t>(detail::check(shmcast_recv_batch(get(), most, call, context)));
+    }
+    void seek(std::uint64_t sequence) { detail::check(shmcast_seek(get(), sequence)); }
+    std::uint64_t lag() const noexcept { return shmcast_lag(get()); }
+    std::uint64_t next_sequence() const noexcept { return shmcast_subscriber_next_sequence(get()); }
+    std::uint64_t epoch() const noexcept { return shmcast_subscriber_epoch(get()); }
+    std::chrono::nanoseconds age(const event &message) const noexcept {
+        return std::chrono::nanoseconds(shmcast_subscriber_age_ns(get(), message.time()));
+    }
+    shmcast_publisher_state publisher_state() const noexcept {
+        return static_cast<shmcast_publisher_state>(shmcast_subscriber_publisher_state(get()));
+    }
+    shmcast_subscriber *get() const noexcept { return handle_.get(); }
+
+    // for (const shmcast::event &e : subscriber) receives until the publisher closes the channel. The subscriber must stay where it is.
+    class iterator {
+    public:
+        using iterator_category = std::input_iterator_tag;
+        using value_type = event;
+        using difference_type = std::ptrdiff_t;
+        using pointer = const event *;
+        using reference = const event &;
+        iterator() noexcept = default;
+        explicit iterator(subscriber &from) : from_(&from) { ++*this; }
+        reference operator*() const noexcept { return now_; }
+        pointer operator->() const noexcept { return &now_; }
+        iterator &operator++() {
+            now_ = from_->recv();
+            if (now_.kind() == SHMCAST_END) from_ = nullptr;
+            return *this;
+        }
+        void operator++(int) { ++*this; }
+        bool operator==(const iterator &other) const noexcept { return from_ == other.from_; }
+        bool operator!=(const iterator &other) const noexcept { return from_ != other.from_; }
+
+    private:
+        subscriber *from_ = nullptr;
+        event now_;
+    };
+    iterator begin() { return iterator(*this); }
+    iterator end() noexcept { return iterator(); }
+
+private:
+    // A time that lies behind is no wait.
+    static std::uint64_t ns(std::chrono::nanoseconds time) noexcept {
+        return time.count() > 0 ? static_cast<std::uint64_t>(time.count()) : 0;
+    }
+    static std::optional<event> some(std::int32_t code, const event &next) {
+        return detail::check(code) == SHMCAST_EVENT ? std::optional<event>(next) : std::nullopt;
+    }
+    struct closer {
+        void operator()(shmcast_subscriber *handle) const noexcept { shmcast_subscriber_close(handle); }
+    };
+    std::unique_ptr<shmcast_subscriber, closer> handle_;
+};
+
+} // namespace shmcast
+#endif

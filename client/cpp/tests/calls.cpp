@@ -1,0 +1,165 @@
+// Each call of shmcast.hpp, in the directory argv[1].
+#include <shmcast.hpp>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+#if __cplusplus >= 202002L
+#include <span>
+#endif
+
+#define CHECK(...) \
+    ((__VA_ARGS__) ? (void)0 : (std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #__VA_ARGS__), std::exit(1)))
+
+namespace {
+
+std::string dir;
+
+struct quote {
+    std::uint64_t instrument;
+    std::int64_t bid, ask;
+};
+
+shmcast::publisher publisher(const char *name, std::uint64_t capacity = 1 << 16) {
+    shmcast::publish_options options;
+    options.dir = dir, options.capacity = capacity, options.prepare = SHMCAST_PREPARE_NOTHING;
+    return shmcast::publisher(name, options);
+}
+
+shmcast::subscriber subscriber(const char *name, shmcast_start start = SHMCAST_START_OLDEST) {
+    shmcast::subscribe_options options;
+    options.dir = dir, options.start = start;
+    return shmcast::subscriber(name, options);
+}
+
+template <class Call> std::int32_t code_of(Call call) {
+    try {
+        call();
+    } catch (const shmcast::error &e) {
+        CHECK(e.what()[0] != 0 && e.name()[0] != 0);
+        return e.code();
+    }
+    return SHMCAST_OK;
+}
+
+void messages() {
+    auto first = publisher("messages");
+    auto p = std::move(first);
+    auto s = subscriber("messages");
+    CHECK(!s.try_recv() && !s.recv(std::chrono::milliseconds(1)));
+    CHECK(p.publish("text") == 1);
+    CHECK(p.publish(std::string("string"), {7, true}) == 2);
+    CHECK(p.publish(std::vector<std::uint32_t>{1, 2, 3}) == 3);
+    CHECK(p.publish(shmcast::bytes_of(quote{7, 10025, -1}), {}, p.now()) == 4);
+#if __cplusplus >= 202002L
+    const std::array<std::byte, 2> two{};
+    CHECK(p.publish(std::span<const std::byte>(two)) == 5);
+#else
+    CHECK(p.publish(std::array<std::byte, 2>{}) == 5);
+#endif
+    CHECK(p.next_sequence() == 6 && p.epoch() == 1 && p.capacity() == 1 << 16 && p.max_message() == 8192 && !p.is_cut_off());
+    auto e = s.recv();
+    CHECK(e.is_message() && e.text() == "text" && e.sequence() == 1 && e.tag() == 0 && !e.key());
+    CHECK(s.age(e) < std::chrono::minutes(1));
+    e = *s.try_recv();
+    CHECK(e.text() == "string" && e.tag() == 7 && e.key());
+    char room[64];
+    CHECK(code_of([&] { s.try_recv_into(room, 3); }) == SHMCAST_ERROR_TOO_SMALL);
+    e = *s.try_recv_into(room, sizeof room);
+    CHECK(e.payload().size() == 12 && e.payload().data() == reinterpret_cast<std::byte *>(room));
+    e = *s.recv(std::chrono::seconds(1));
+    CHECK(!e.as<int>() && e.as<quote>() && e.as<quote>()->bid == 10025 && e.as<quote>()->ask == -1);
+    CHECK(s.recv().payload().size() == 2);
+    s.seek(2);
+    CHECK(s.next_sequence() == 2 && s.recv().sequence() == 2 && s.lag() <= 3);
+    CHECK(code_of([&] { s.seek(99); }) == SHMCAST_ERROR_NOT_YET);
+}
+
+void claims() {
+    auto p = publisher("claims");
+    auto s = subscriber("claims");
+    { auto dropped = p.claim(10); }
+    auto claim = p.claim(100);
+    CHECK(claim.size() == 100);
+    std::memcpy(claim.data(), "claimed", 7);
+    CHECK(code_of([&] { p.publish("x"); }) == SHMCAST_ERROR_MISUSE);
+    CHECK(claim.commit(7, {3, false}) == 1);
+    CHECK(s.recv().text() == "claimed");
+    CHECK(code_of([&] { p.claim(1 << 20); }) == SHMCAST_ERROR_TOO_LARGE);
+    CHECK(p.publish("after") == 2);
+}
+
+void events() {
+    auto p = publisher("events");
+    auto s = subscriber("events");
+    p.gap(9);
+    p.session({1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
+    auto e = s.recv();
+    CHECK(e.kind() == SHMCAST_GAP && e.from() == 1 && e.to() == 9 && e.missed() == 0 && e.payload().empty());
+    e = s.recv();
+    CHECK(e.kind() == SHMCAST_NEW_SESSION && e.session()[9] == 10);
+    const std::vector<char> block(1000);
+    for (int i = 0; i < 1000; i++) p.publish(block);
+    e = s.recv();
+    CHECK(e.kind() == SHMCAST_LAPPED && e.missed() > 0 && e.resumed_at() == 10 + e.missed());
+    std::uint64_t received = 0;
+    const auto missed = e.missed();
+    p.close();
+    CHECK(s.publisher_state() == SHMCAST_STATE_CLOSED);
+    for (const auto &event : s) {
+        CHECK(event.is_message() && event.payload().size() == 1000);
+        received++;
+    }
+    CHECK(received + missed == 1000);
+    auto next = publisher("events", 0);
+    e = s.recv();
+    CHECK(e.kind() == SHMCAST_NEW_EPOCH && e.epoch() == 2 && s.epoch() == 2);
+}
+
+void batches() {
+    auto p = publisher("batches");
+    auto s = subscriber("batches");
+    for (int i = 0; i < 100; i++) p.publish(shmcast::bytes_of(i));
+    int sum = 0;
+    CHECK(s.recv_batch(60, [&](const shmcast::event &e) { sum += *e.as<int>(); }) == 60 && sum == 59 * 60 / 2);
+    const auto each = [&sum](const shmcast::event &e) { sum += *e.as<int>(); };
+    CHECK(s.recv_batch(60, each) == 40 && sum == 99 * 100 / 2);
+    CHECK(s.recv_batch(60, each) == 0);
+}
+
+void errors() {
+    shmcast::subscribe_options options;
+    options.dir = dir;
+    CHECK(code_of([&] { shmcast::subscriber("none", options); }) == SHMCAST_ERROR_NOT_FOUND);
+    options.dir.clear(), options.socket = "/nowhere";
+    CHECK(code_of([&] { shmcast::subscriber("none", options); }) == SHMCAST_ERROR_NO_DAEMON);
+    auto p = publisher("held");
+    CHECK(code_of([] { publisher("held"); }) == SHMCAST_ERROR_IN_USE);
+    auto s = subscriber("held");
+    auto moved = std::move(s);
+    CHECK(code_of([&] { s.try_recv(); }) == SHMCAST_ERROR_ARGUMENT);
+}
+
+void across_threads() {
+    auto p = publisher("threads");
+    std::thread reader([s = subscriber("threads")]() mutable {
+        int received = 0;
+        for (const auto &e : s) received += e.is_message();
+        CHECK(received == 10);
+    });
+    for (int i = 0; i < 10; i++) p.publish("x");
+    p.close();
+    reader.join();
+}
+
+} // namespace
+
+int main(int argc, char **argv) {
+    CHECK(argc == 2);
+    dir = argv[1];
+    messages(), claims(), events(), batches(), errors(), across_threads();
+    std::puts("all calls are as the header says");
+}
