@@ -111,7 +111,7 @@ impl From<ChannelError> for Failure {
             ChannelError::Name { .. } => (code::NAME, None),
             ChannelError::NotFound { .. } => (code::NOT_FOUND, None),
             ChannelError::InUse { .. } => (code::IN_USE, None),
-            ChannelError::Mismatch { .. } => (code::MISMATCH, None),
+            ChannelError::Mismatch { .. } | ChannelError::Schema { .. } => (code::MISMATCH, None),
             ChannelError::Segment { .. } => (code::SEGMENT, None),
             ChannelError::NoRoom { .. } => (code::NO_ROOM, None),
             ChannelError::Geometry(_) => (code::GEOMETRY, None),

@@ -4,7 +4,7 @@
 //! is closed. Requests are small, and their bodies are not read. Each answer is made at most ten times a second.
 
 use super::{Hiccups, Snapshot, render};
-use crate::server::ServerState;
+use crate::server::state::ServerState;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};

@@ -4,7 +4,7 @@
 //! and measured programs do no work for it. The server runs on the daemon's event loop, and never blocks it for longer
 //! than one look at the channels takes.
 
-use crate::server::ServerState;
+use crate::server::state::ServerState;
 use anyhow::{Context, Result};
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -2,9 +2,9 @@
 
 use super::Hiccups;
 use super::buckets::Latencies;
-use crate::server::ServerState;
 use crate::server::bridges::BridgeFigures;
 use crate::server::registry::Measured;
+use crate::server::state::ServerState;
 use shmcast::control::Refusal;
 use shmcast::{ChannelStatus, Process, ReaderStats};
 use std::collections::HashMap;

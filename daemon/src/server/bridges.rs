@@ -6,7 +6,7 @@
 
 mod carried;
 
-use super::ServerState;
+use super::state::ServerState;
 pub use carried::{BridgeFigures, Counted};
 use carried::{Carried, Carrier, State};
 use shmcast::{Client, Preparation, Publisher, Subscriber};

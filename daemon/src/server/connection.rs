@@ -6,12 +6,12 @@
 //! Users take turns. Of all programs of one user, one is served at a time, and after each packet that it is sent the
 //! other users' programs run. So a user waits for one packet of each other user, however much those ask for.
 
-use super::ServerState;
 use super::access::ConnectionId;
 use super::access::Identity;
 use super::bridges::BridgeFigures;
 use super::limits::Crowded;
 use super::registry::{Grant, Guest, Manner, MemoryRequest, Notice, Refused, Registry};
+use super::state::ServerState;
 use shmcast::MAX_NAME;
 use shmcast::control::{Event, Refusal, Reply, Request, VERSION, decode, encode};
 use shmcast::hosting::fault;

@@ -23,7 +23,7 @@ use shmcast::sys::handoff::{self, Inherited, MAX_INHERITED};
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
@@ -40,6 +40,7 @@ pub mod limits;
 pub mod lines;
 mod listen;
 pub mod registry;
+pub mod state;
 pub mod store;
 pub mod waker;
 
@@ -48,8 +49,8 @@ use bridges::{Bridges, Supervisor};
 use charters::Charters;
 use events::Events;
 use limits::Limits;
-use registry::{Changes, MemoryRequest, Refused, Registry};
-use shmcast::control::Refusal;
+use registry::{Changes, Registry};
+use state::ServerState;
 use store::{Kept, Store};
 use waker::Waker;
 
@@ -59,61 +60,6 @@ use waker::Waker;
 const GRACE: [Duration; 20] = [Duration::from_millis(100); 20];
 /// The time by which the service manager extends its start timeout, each time that we ask while memory is made.
 const GOES_ON: Duration = Duration::from_secs(60);
-
-/// State that all connections share.
-#[derive(Debug)]
-pub struct ServerState {
-    /// Set once the memory of all channels is made.
-    opened: OnceLock<Mutex<Registry>>,
-    is_open: watch::Sender<bool>,
-    /// Whether programs that were not attached before are let in.
-    admits_newcomers: watch::Sender<bool>,
-    memory_turn: tokio::sync::Mutex<()>,
-    limits: Mutex<Limits>,
-    access: Access,
-    /// The events: the log, and the programs that follow.
-    pub events: Events,
-    /// The bridges to other hosts.
-    pub bridges: Bridges,
-    /// A number that grows with each start of the daemon.
-    pub instance: u64,
-    /// The time at which this daemon started.
-    pub started: Instant,
-}
-
-impl ServerState {
-    /// The channels.
-    ///
-    /// # Panics
-    /// If the memory of all channels has not been made yet. No client is greeted before that.
-    pub fn registry(&self) -> MutexGuard<'_, Registry> {
-        // A poisoned lock is used: the registry's methods leave it consistent wherever they may panic.
-        let registry =
-            self.opened.get().expect("nobody is greeted before the memory of all channels is made");
-        registry.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Makes the channels available; from now on clients are greeted.
-    fn open(&self, registry: Registry) {
-        let _ = self.opened.set(Mutex::new(registry));
-        self.is_open.send_replace(true);
-    }
-
-    fn limits(&self) -> MutexGuard<'_, Limits> {
-        self.limits.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Makes memory for a channel's next generation on another thread, one request at a time, and gives it to the
-    /// registry.
-    async fn make_memory(&self, channel: &str, request: MemoryRequest) -> Result<(), Refused> {
-        let _turn = self.memory_turn.lock().await;
-        let made = tokio::task::spawn_blocking(move || request.make()).await;
-        let gone = |e| Refused::new(Refusal::Failed, format!("make the next segment: {e}"));
-        let made = made.map_err(gone)??;
-        self.registry().stock(channel, made);
-        Ok(())
-    }
-}
 
 /// The paths of the daemon's configuration and socket.
 #[derive(Debug, Clone)]

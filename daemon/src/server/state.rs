@@ -1,0 +1,66 @@
+//! State that the daemon's tasks share: channels, limits, events and bridges.
+
+use super::access::Access;
+use super::bridges::Bridges;
+use super::events::Events;
+use super::limits::Limits;
+use super::registry::{MemoryRequest, Refused, Registry};
+use shmcast::control::Refusal;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
+use tokio::sync::watch;
+
+/// State that all connections share.
+#[derive(Debug)]
+pub struct ServerState {
+    /// Set once the memory of all channels is made.
+    pub(super) opened: OnceLock<Mutex<Registry>>,
+    pub(super) is_open: watch::Sender<bool>,
+    /// Whether programs that were not attached before are let in.
+    pub(super) admits_newcomers: watch::Sender<bool>,
+    pub(super) memory_turn: tokio::sync::Mutex<()>,
+    pub(super) limits: Mutex<Limits>,
+    pub(super) access: Access,
+    /// The events: the log, and the programs that follow.
+    pub events: Events,
+    /// The bridges to other hosts.
+    pub bridges: Bridges,
+    /// A number that grows with each start of the daemon.
+    pub instance: u64,
+    /// The time at which this daemon started.
+    pub started: Instant,
+}
+
+impl ServerState {
+    /// The channels.
+    ///
+    /// # Panics
+    /// If the memory of all channels has not been made yet. No client is greeted before that.
+    pub fn registry(&self) -> MutexGuard<'_, Registry> {
+        // A poisoned lock is used: the registry's methods leave it consistent wherever they may panic.
+        let registry =
+            self.opened.get().expect("nobody is greeted before the memory of all channels is made");
+        registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the channels available; from now on clients are greeted.
+    pub(super) fn open(&self, registry: Registry) {
+        let _ = self.opened.set(Mutex::new(registry));
+        self.is_open.send_replace(true);
+    }
+
+    pub(super) fn limits(&self) -> MutexGuard<'_, Limits> {
+        self.limits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes memory for a channel's next generation on another thread, one request at a time, and gives it to the
+    /// registry.
+    pub(super) async fn make_memory(&self, channel: &str, request: MemoryRequest) -> Result<(), Refused> {
+        let _turn = self.memory_turn.lock().await;
+        let made = tokio::task::spawn_blocking(move || request.make()).await;
+        let gone = |e| Refused::new(Refusal::Failed, format!("make the next segment: {e}"));
+        let made = made.map_err(gone)??;
+        self.registry().stock(channel, made);
+        Ok(())
+    }
+}
