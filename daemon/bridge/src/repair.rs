@@ -1,7 +1,8 @@
 //! The egress's second thread: retransmissions from the ring, and unicast leases.
 //!
-//! Sleeps until a datagram comes. Reads the ring through a subscriber of its own, by sequence; what the ring no longer
-//! holds is gone, and receivers are told so. Who may ask, and how much, is `proto::replay`'s and `proto::lease`'s affair.
+//! The thread sleeps until a datagram comes. It reads the ring by sequence, through its own subscriber. A
+//! message that the ring no longer holds is gone, and the thread tells the receiver so. `proto::replay` and
+//! `proto::lease` decide which receivers may ask, and for how much.
 
 use shmcast::hosting::fault;
 use shmcast::sys::datagrams::{self, Datagram, Inbox};
@@ -28,11 +29,12 @@ use super::spec::RepairSpec;
 use super::status::RepairCounters;
 use super::thread::{Clock, wall_ns};
 
-/// Longest sleep: how late a stop and the end of a lease are noticed.
+/// The longest sleep, and so the longest time until the thread notices a stop or the end of a lease.
 const LOOK_UP: Duration = Duration::from_millis(20);
-/// A datagram to a server is a request or a control datagram; what is longer is neither.
+/// Bytes of a receive slot. A datagram to a server is a request or a control datagram; a longer one is
+/// neither.
 const SLOT_BYTES: usize = 256;
-/// How long a token bucket's burst lasts at its rate.
+/// A token bucket's burst is its bytes a second divided by this: 40 ms at its rate.
 const BURST_SHARE: u64 = 25;
 /// How often the feed's own rate is measured.
 const MEASURE_EVERY_NS: u64 = SECOND_NS / 4;
@@ -50,7 +52,7 @@ pub(super) struct Repair {
     reply: Vec<u8>,
     feed: FeedRate,
     clock: Clock,
-    /// Where every packet is copied to, and the address that they come to and from.
+    /// The capture that every packet is copied to, and the local address of the packets.
     tap: Option<(Tap, SocketAddrV4)>,
     shared: Arc<Sending>,
 }
@@ -67,7 +69,7 @@ struct FeedRate {
 struct Ring {
     /// `None` while the channel is gone.
     subscriber: Option<Subscriber>,
-    /// Which of the egress's attachments it belongs to.
+    /// The number of the egress's attachment that the subscriber belongs to.
     attached: u64,
 }
 
@@ -107,7 +109,8 @@ impl Repair {
         let (key, epoch) = random.split_at(16);
         let key = key.try_into().expect("sixteen bytes");
         let epoch = u64::from_ne_bytes(epoch.try_into().expect("eight bytes"));
-        // It never waits and is nobody's reader: it must not be counted, nor shown as one that lags.
+        // This subscriber never waits and delivers to nobody. It must not be counted as a reader, nor shown
+        // as one that lags.
         let channel = channel.start(Start::Latest).wait(Wait::Yield).page(false).prepare(Preparation::NONE);
         let attached = shared.attached.load(Ordering::Acquire);
         let ring = Ring { subscriber: Some(channel.clone().open()?), attached };
@@ -132,11 +135,11 @@ impl Repair {
         while !self.is_over() {
             self.follow();
             self.measure();
-            // An ICMP error is about an earlier reply, and says nothing that matters here.
+            // An error here is an ICMP error about an earlier reply. It does not matter.
             while self.inbox.receive(&self.socket).is_ok_and(|received| received > 0) {
                 self.answer_all();
                 self.measure();
-                // However many questions come, the session may be another, or over.
+                // The session may change or end while requests keep coming, so look after every batch.
                 if fault!("repairs_look_at_nothing_else") {
                     continue;
                 }
@@ -157,7 +160,7 @@ impl Repair {
         self.shared.stop.load(Ordering::Relaxed)
     }
 
-    /// Attaches to the channel that the sending thread has found.
+    /// Attaches again if the sending thread has attached to a new channel.
     fn follow(&mut self) {
         let attached = self.shared.attached.load(Ordering::Acquire);
         if attached != self.ring.attached {
@@ -165,7 +168,7 @@ impl Repair {
         }
     }
 
-    /// Lets repairs keep up with the feed.
+    /// Measures the feed's rate, so that the limits of repairs grow with it.
     fn measure(&mut self) {
         let now_ns = self.clock.now_ns();
         if now_ns.saturating_sub(self.feed.since_ns) >= MEASURE_EVERY_NS {
@@ -210,7 +213,8 @@ impl Repair {
             };
             counters.replies_refused += sent.map_or(0, |sent| sent.refused);
         }
-        // Now rather than at the end of the flood: who was granted a lease waits for its packets.
+        // Show the leases after each batch, even in a flood of requests: a receiver that was granted a lease
+        // waits for its packets.
         self.show_leases();
         self.show();
     }
