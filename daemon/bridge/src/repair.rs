@@ -57,7 +57,7 @@ pub(super) struct Repair {
     shared: Arc<Sending>,
 }
 
-/// How many bytes a second the feed takes: peaks at once, fading over seconds.
+/// The feed's rate in bytes a second. It follows a rise at once, and a fall over seconds.
 #[derive(Debug, Default)]
 struct FeedRate {
     bytes: u64,
@@ -233,7 +233,7 @@ impl Repair {
     }
 }
 
-/// Answers a request; gives the size of the reply.
+/// Answers a request. Returns the size of the reply.
 fn answer(
     now_ns: u64,
     source: (std::net::SocketAddr, bool),
@@ -259,12 +259,13 @@ impl FeedRate {
 }
 
 impl Ring {
-    /// The first message from `sequence` on that is there: the sequence itself, or what lies behind a loss. O(1) for what
-    /// is there.
+    /// The sequence of the first message from `sequence` on that the ring holds: `sequence` itself, or the
+    /// first after a loss. O(1) for a message that the ring holds.
     fn oldest_from(&mut self, sequence: u64, next: u64) -> u64 {
         let Some(subscriber) = &mut self.subscriber else { return next };
         match subscriber.seek(sequence) {
-            // Into no room at all: what is there is not taken, but a gap or an empty message.
+            // The buffer has no room, so a message stays in the ring. Only a gap or an empty message is
+            // taken.
             Ok(()) => match subscriber.try_recv_into(&mut []) {
                 Ok(Some(Event::Gap { to, .. })) => to + 1,
                 Ok(_) | Err(_) => sequence,
