@@ -216,7 +216,7 @@ pub struct ReceiveSpec {
     /// Whether the bridge asks for the lease that proves its address to the servers; true by default. Servers
     /// of other makes know no leases.
     pub lease: bool,
-    /// What happens to messages that no server has; `skip` by default.
+    /// The policy for messages that no server has; `skip` by default.
     pub gap: GapMode,
     /// With `skip`: the time after which the bridge gives up a message that it asks for in vain, in
     /// milliseconds; 5 000 by default. In vain means that no server answers anything, or that those that do
@@ -250,7 +250,7 @@ impl Default for ReceiveSpec {
     }
 }
 
-/// What happens to messages that no server has.
+/// The policy for messages that no server has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GapMode {

@@ -1,4 +1,5 @@
-//! The sending end of a feed: packs what is waiting into packets, and keeps the line alive when nothing is.
+//! The sending end of a feed. It packs waiting messages into packets, and sends heartbeats when none are
+//! waiting.
 //!
 //! The caller reads its ring and pushes messages until there are no more or the batch is full, then sends the batch:
 //! a packet is closed when it is full or when nothing is waiting, never later. Packets lie one after the other in slots
@@ -29,7 +30,7 @@ pub const HEARTBEAT_AFTER_NS: [u64; 6] = [
 /// The time between heartbeats on an idle line.
 pub const HEARTBEAT_EVERY_NS: u64 = SECOND_NS;
 
-/// How to send.
+/// The configuration of a sender.
 #[derive(Debug, Clone, Copy)]
 pub struct SenderConfig {
     /// The largest datagram, in bytes; 23 to 65 507.
@@ -46,7 +47,7 @@ impl Default for SenderConfig {
     }
 }
 
-/// Why a message was not taken.
+/// The reason that a message was not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PushError {
     /// Send the batch, clear it, push again.
@@ -235,7 +236,7 @@ impl Sender {
         self.beat_at_ns = now_ns.saturating_add(first_after_ns);
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     pub fn counters(&self) -> &SenderCounters {
         &self.counters
     }

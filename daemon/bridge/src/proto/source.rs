@@ -1,4 +1,5 @@
-//! Whose packets a line takes: once it has a source, only that one's, until that one falls silent.
+//! Decides which source's packets a line takes: once it has a source, only that source's, until the source
+//! falls silent.
 //!
 //! ```text
 //! open ── 16 packets in a row from one address ──> locked to it
@@ -19,23 +20,23 @@ use shmcast::hosting::fault;
 const LOCKING_PACKETS: u32 = 16;
 /// After this silence of its source a line is open to anybody.
 const OPEN_NS: u64 = SECOND_NS;
-/// After this silence it is open to whoever goes on in order.
+/// After this silence it is open to a source that goes on in order.
 const PASS_NS: u64 = 5 * MILLISECOND_NS;
-/// How many packets in order that takes.
+/// How many packets in order that source must send.
 const PASS_PACKETS: u32 = 3;
 
 /// The lock of one line.
 #[derive(Debug)]
 pub struct SourceLock {
     listed: AllowList,
-    /// Whom the line is locked to, or who sent the packets before.
+    /// The source that the line is locked to, or that sent the packets before.
     source: Option<IpAddr>,
     packets: u32,
     heard_ns: u64,
     rival: Option<Rival>,
 }
 
-/// Somebody else who sends to a locked line.
+/// Another source that sends to a locked line.
 #[derive(Debug, Clone, Copy)]
 struct Rival {
     source: IpAddr,
@@ -120,7 +121,7 @@ mod tests {
             assert!(!lock.admits(PASS_NS - 1, ip(2), Some(&head(sequence)), 17), "the source is not silent");
             assert!(!lock.admits(PASS_NS, ip(3), Some(&head(sequence * 1_000)), 17), "that is not in order");
         }
-        // What was in order before the silence does not count.
+        // Packets in order from before the silence do not count.
         let taken = (17..21).map(|sequence| lock.admits(PASS_NS, ip(4), Some(&head(sequence)), 17));
         assert_eq!(taken.collect::<Vec<_>>(), [false, false, true, true]);
         assert!(!lock.admits(PASS_NS, ip(1), Some(&head(21)), 21), "the lock has passed on");

@@ -17,7 +17,7 @@ use super::session::Session;
 pub const HEADER_BYTES: usize = 20;
 /// The size of a request, in bytes.
 pub const REQUEST_BYTES: usize = 20;
-/// What a packet spends on each message beside its data, in bytes.
+/// The bytes that a packet spends on each message beside its data.
 pub const LENGTH_BYTES: usize = 2;
 /// The most messages one packet can carry; the next count value means end of session.
 pub const MAX_MESSAGES: u16 = 0xFFFE;
@@ -27,7 +27,8 @@ pub const MAX_DATAGRAM_BYTES: usize = 65_507;
 const HEARTBEAT_COUNT: u16 = 0;
 const END_COUNT: u16 = 0xFFFF;
 
-/// Why a datagram was dropped unread. Dropping is the whole answer to it; the reasons are counted apart.
+/// The reason that a datagram was dropped unread. The receiver does nothing else about it. Each reason has
+/// its own counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// Fewer bytes than the fixed header.
@@ -110,11 +111,11 @@ pub struct Downstream<'a> {
     pub session: Session,
     /// The first message's sequence, or the next expected one when there is none; at least 1.
     pub sequence: u64,
-    /// What it carries.
+    /// The content of the packet.
     pub body: Body<'a>,
 }
 
-/// What a downstream packet carries.
+/// The content of a downstream packet.
 #[derive(Debug, Clone, Copy)]
 pub enum Body<'a> {
     /// One message or more.

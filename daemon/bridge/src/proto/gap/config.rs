@@ -2,14 +2,14 @@
 
 use super::super::{DEFAULT_PAYLOAD_BYTES, MICROSECOND_NS, MILLISECOND_NS};
 
-/// What happens to messages that nobody sends.
+/// The policy for messages that nobody sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GapPolicy {
-    /// Nothing is delivered past them until they come.
+    /// Nothing after them is delivered until they come.
     Block,
-    /// They are given up when every server says that they are gone; when no server has said anything for this long; or when
-    /// they have been asked for this long of servers that answer others and not these. `u64::MAX` waits for the servers'
-    /// word alone.
+    /// They are given up when every server says that they are gone; when no server has said anything for this
+    /// long; or when they have been asked for this long of servers that answer others and not these. With
+    /// `u64::MAX` they are given up only when the servers say that they are gone.
     Skip {
         /// How long to keep asking, in nanoseconds.
         give_up_ns: u64,
@@ -31,14 +31,14 @@ pub struct GapConfig {
     pub timeout_max_ns: u64,
     /// How many servers there are to ask, at most [`MAX_SERVERS`](super::super::MAX_SERVERS).
     pub servers: usize,
-    /// The most requests unanswered at a time, to a server that answers them. This many answers in a round trip are what
-    /// is caught up at.
+    /// The most requests unanswered at a time, to a server that answers them. A receiver catches up at the
+    /// rate of this many answers in a round trip.
     pub max_requests: usize,
     /// The most holes tracked apart; beyond, early packets are refused rather than making another hole.
     pub max_holes: usize,
     /// The largest datagram that a server answers with, in bytes.
     pub payload_bytes: usize,
-    /// What happens to messages that nobody sends.
+    /// The policy for messages that nobody sends.
     pub policy: GapPolicy,
 }
 

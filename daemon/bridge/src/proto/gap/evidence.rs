@@ -1,4 +1,4 @@
-//! What is known of a hole beside that it is one: whether it exists at all, and what servers say of it.
+//! The evidence about a hole: whether its messages exist at all, and what servers say of them.
 
 use super::super::counters::ReceiverCounters;
 use super::{GapPolicy, Gaps, Hole, State};
@@ -18,7 +18,8 @@ impl Gaps {
         (self.shown, self.probe) = (next, None);
     }
 
-    /// Everything before `sequence` is shown to exist: what is missing of it may be given up from now on.
+    /// Notes that everything before `sequence` is shown to exist. Missing messages before it may be given up
+    /// from now on.
     pub fn show(&mut self, now_ns: u64, sequence: u64) {
         if sequence <= self.shown {
             return;
@@ -27,7 +28,7 @@ impl Gaps {
         let mut at = self.holes.partition_point(|hole| hole.end <= before);
         while let Some(&hole) = self.holes.get(at).filter(|hole| hole.first < sequence) {
             if hole.end > sequence {
-                // Where there is no room for another hole this one stays a claim, as its end is one.
+                // If there is no room for another hole, this one stays a claim, because its end is one.
                 if self.is_crowded() {
                     break;
                 }
@@ -50,7 +51,7 @@ impl Gaps {
             State::Suspect { .. } | State::Expired => false,
         };
         if waits {
-            // What was waited for was whether it exists.
+            // The hole waited only to learn whether its messages exist.
             (hole.state, hole.attempts, hole.doublings) = (State::Suspect { until_ns }, 0, 0);
             hole.found_ns = now_ns;
         }
@@ -115,7 +116,7 @@ impl Gaps {
         let hole = &mut self.holes[at];
         hole.denied += 1;
         hole.doublings += 1;
-        // What exists for sure is not waited for because one server is behind.
+        // Messages that surely exist do not have to wait because one server is behind.
         hole.ignored += u32::from(!is_claim);
         let wait_ns = self.servers[server].timeout_ns(hole.doublings, &self.config);
         let until_ns = now_ns.saturating_add(wait_ns);

@@ -1,17 +1,18 @@
-//! From holes to requests: which server, which part, how many at a time.
+//! Turns holes into requests: which server, which part, how many at a time.
 
 use super::super::MAX_SERVERS;
 use super::super::counters::ReceiverCounters;
 use super::super::wire::{HEADER_BYTES, LENGTH_BYTES, MAX_MESSAGES};
 use super::{Gaps, Hole, State};
 
-/// The most requests unanswered at a time for what may not exist. What a server answers shows that it does.
+/// The most unanswered requests at a time for messages that may not exist. A server's answer shows that they
+/// do.
 const CLAIMS: usize = 8;
 
 /// A request that is to be sent now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ask {
-    /// Which server to ask.
+    /// The server to ask.
     pub server: usize,
     /// The first sequence wanted.
     pub first: u64,
@@ -39,7 +40,7 @@ impl Gaps {
         }
         let window = self.window.min(room.saturating_add(1));
         let pending = self.count_pending();
-        // Claims come behind all that is shown, and must not stand in its way when it comes to be asked for.
+        // Claims come after all shown holes, and must not delay requests for those.
         let (mut any_wanted, mut found) = (false, None);
         for (at, hole) in self.holes.iter().enumerate().filter(|(_, hole)| hole.state == State::Wanted) {
             any_wanted = true;
@@ -110,7 +111,7 @@ impl Gaps {
         pending
     }
 
-    /// Whether a server has left requests unanswered for so long that it counts no more.
+    /// Whether a server is down: it has left requests unanswered for too long.
     pub fn is_down(&self, server: usize) -> bool {
         self.servers.get(server).is_some_and(|server| server.is_down)
     }
@@ -121,8 +122,8 @@ impl Gaps {
         (0..self.config.servers).filter(is_up).fold(0, |up, server| up | 1 << server)
     }
 
-    // First the server that answers; then, whenever it did not, the next one. One that is doubted only if all others are, or
-    // have it no longer.
+    // Chooses the server that answers first, and the next one each time that it did not. A doubted server is
+    // chosen only if all others are doubted too, or no longer hold the messages.
     fn choose_server(&self, hole: &Hole, pending: &Pending, window: usize) -> Option<usize> {
         let servers = self.config.servers;
         let holds = |server: &usize| hole.gone & (1 << server) == 0;

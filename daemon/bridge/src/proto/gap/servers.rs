@@ -1,4 +1,5 @@
-//! What is known of one retransmission server: whether it is there, how far it is, and how long its answers may be waited for.
+//! The state of one retransmission server: whether it is up, its round trip, and how long to wait for its
+//! answers.
 //!
 //! ```text
 //! Up ── requests time out ──> Doubted ── silence for 250 ms ──> Down
@@ -31,7 +32,7 @@ pub(super) struct Server {
     pub(super) heard_ns: u64,
     /// When the first of the requests was sent that it has left unanswered since it was last heard; 0 if there is none.
     pub(super) unanswered_ns: u64,
-    /// It counts no more until it is heard again.
+    /// Whether it is down: it does not count until it is heard again.
     pub(super) is_down: bool,
     /// When a server that is doubted is asked for something again.
     pub(super) probe_ns: u64,
@@ -50,7 +51,7 @@ const PROBE_EVERY_NS: u64 = SECOND_NS;
 const DOUBT_EVERY_NS: u64 = SECOND_NS / 20;
 
 impl Server {
-    /// Any word came from it.
+    /// Notes that a datagram came from it.
     pub(super) fn note_heard(&mut self, now_ns: u64) {
         (self.heard_ns, self.unanswered_ns, self.failures, self.is_down) = (now_ns, 0, 0, false);
     }

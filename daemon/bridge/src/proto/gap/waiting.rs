@@ -1,4 +1,4 @@
-//! What time does to holes: holds end, requests time out, servers ask for patience, holes are given up.
+//! The effects of time on holes: holds end, requests time out, servers ask to wait, holes are given up.
 //!
 //! A hole is given up when nothing speaks for its coming any more: no server has said anything for as long as the policy
 //! waits, or those that do answer have not answered this one, time and again. As long as a server answers in turn, or says
@@ -12,7 +12,7 @@ use super::{FIRST_WINDOW, GapPolicy, Gaps, Hole, State};
 const IGNORED_LIMIT: u32 = 32;
 
 impl Gaps {
-    /// Some word came from a server: it is there.
+    /// Notes that a datagram came from a server: the server is up.
     pub fn note_alive(&mut self, now_ns: u64, server: usize) {
         self.heard_ns = now_ns;
         if let Some(state) = self.servers.get_mut(server) {
@@ -40,7 +40,7 @@ impl Gaps {
         };
         let hole = &mut self.holes[at];
         hole.doublings += 1;
-        // What it is given up after begins anew.
+        // The time after which the hole is given up begins anew.
         (hole.ignored, hole.asked_ns) = (0, now_ns);
         let wait_ns = self.servers[server].timeout_ns(hole.doublings, &self.config).min(longest_ns);
         let until_ns = now_ns.saturating_add(wait_ns);
@@ -49,7 +49,8 @@ impl Gaps {
         true
     }
 
-    /// Lets time act: holds end, requests time out, holes are given up. One pass over the holes when something is due.
+    /// Does what is due at `now_ns`: holds end, requests time out, holes are given up. One pass over the
+    /// holes when something is due.
     pub fn handle_timeout(&mut self, now_ns: u64, counters: &mut ReceiverCounters) {
         if now_ns < self.due_ns {
             return;
@@ -126,7 +127,8 @@ impl Gaps {
     ) {
         counters.servers[server].timeouts += 1;
         if self.is_claim(&self.holes[at]) {
-            // Servers of other makes are silent about what is not published yet: it says nothing of them.
+            // Servers of other makes do not answer for messages that are not published yet. The timeout says
+            // nothing about the server.
             self.holes[at].doublings += 1;
             return;
         }
@@ -143,7 +145,7 @@ impl Gaps {
         let narrowed = if is_alive { self.window.saturating_sub(2) } else { 0 };
         self.window = narrowed.max(FIRST_WINDOW.min(self.config.max_requests));
         if state.note_failure(now_ns) {
-            // What the others have no longer is gone.
+            // Holes that the other servers no longer hold are gone now.
             self.due_ns = now_ns.saturating_add(1);
         }
     }
