@@ -288,7 +288,8 @@ impl Ring {
                 Ok(Some(Event::NewEpoch { .. } | Event::NewSession { .. } | Event::End)) => {}
                 Ok(Some(Event::Gap { .. } | Event::Lapped(_)) | None) => return None,
                 Err(RecvError::TooSmall { .. }) => return None,
-                // Gone, or begun again: the sending thread finds it, and then it is attached to anew.
+                // The channel is gone or was made anew. The sending thread finds that out, and then this
+                // thread attaches again.
                 Ok(Some(_)) | Err(_) => {
                     self.subscriber = None;
                     return None;

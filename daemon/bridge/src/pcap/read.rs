@@ -38,7 +38,7 @@ pub enum CaptureError {
     Damaged {
         /// How many packets were read.
         packets: u64,
-        /// Where in the file.
+        /// The offset in the file, in bytes.
         offset: usize,
     },
     /// The file claims a packet that is larger than any real one.
@@ -46,7 +46,7 @@ pub enum CaptureError {
     TooLarge {
         /// How many packets were read.
         packets: u64,
-        /// Where in the file.
+        /// The offset in the file, in bytes.
         offset: usize,
     },
 }

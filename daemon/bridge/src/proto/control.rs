@@ -1,13 +1,15 @@
 //! Our own control datagrams: leases, cookies, and a server's answer that the messages asked for are gone,
 //! must wait, or are not published yet.
 //!
-//! They share sockets with MoldUDP64 and must never be taken for it, nor harm a receiver that looks at nothing:
+//! They share sockets with MoldUDP64. They must never be taken for it, nor harm a receiver that checks
+//! nothing:
 //! ```text
 //! 0xFF 'S' 'H' 'M' 'C' version kind 0xFF 0 0 | sequence 0 (8 bytes) | count 0 (2 bytes) | body
 //! ```
-//! Bytes 0 to 9 are no session name (0xFF is not ASCII), sequence 0 does not exist, and count 0 is a heartbeat, so a
-//! MoldUDP64 receiver that skips every check still sees "nothing new". A request is exactly 20 bytes; these are longer.
-//! Every kind has one fixed length, and no reply that is sent before a cookie came back is longer than its cause.
+//! Bytes 0 to 9 are no session name (0xFF is not ASCII), sequence 0 does not exist, and count 0 is a
+//! heartbeat, so a MoldUDP64 receiver that skips every check still sees "nothing new". A request is exactly
+//! 20 bytes; these are longer. Every kind has one fixed length. A reply that is sent before a cookie came
+//! back is never longer than its question.
 
 use super::session::Session;
 use super::wire::{HEADER_BYTES, Malformed};
@@ -38,7 +40,7 @@ pub enum Control {
     Cookie {
         /// The question's.
         nonce: u64,
-        /// To be sent back.
+        /// The cookie that the client must send back.
         cookie: Cookie,
     },
     /// A client that has a cookie asks for a lease, or renews one.
@@ -159,7 +161,7 @@ impl Control {
         }
     }
 
-    /// Writes the datagram and says how many bytes it takes.
+    /// Writes the datagram. Returns its size in bytes.
     pub fn encode(&self, out: &mut [u8; CONTROL_MAX_BYTES]) -> usize {
         out.fill(0);
         out[..5].copy_from_slice(&MAGIC);

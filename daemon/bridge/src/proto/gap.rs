@@ -62,7 +62,7 @@ struct Hole {
     found_ns: u64,
     /// When it was shown, or found if it is a claim. The time until it is given up counts from here.
     shown_ns: u64,
-    /// When it was first asked for; of no meaning while `attempts` is 0.
+    /// When it was first asked for; it has no meaning while `attempts` is 0.
     asked_ns: u64,
     attempts: u32,
     /// How often the wait for an answer has been doubled.
@@ -160,14 +160,15 @@ impl Gaps {
         hole.is_some_and(|hole| hole.first == first || (hole.first < first && hole.end == end && !is_last))
     }
 
-    /// When [`Gaps::handle_timeout`] has something to do; `None` while nothing is missing or all waits for others.
+    /// When [`Gaps::handle_timeout`] has something to do; `None` while nothing is missing, or while time
+    /// changes nothing.
     pub fn next_deadline(&self) -> Option<u64> {
         (self.due_ns != u64::MAX).then_some(self.due_ns)
     }
 
     /// Learns the size of messages, from which requests are cut to one answer each.
     pub fn note_sizes(&mut self, messages: u64, bytes: usize) {
-        // Sums rather than an average of averages, in which packets with one long message would weigh too much.
+        // These are sums. In an average of averages, packets with one long message would weigh too much.
         let fade = |recent: &mut u64, more: u64| *recent = (*recent - *recent / 16).saturating_add(more);
         fade(&mut self.recent_messages, messages);
         fade(&mut self.recent_bytes, bytes as u64);
@@ -297,7 +298,8 @@ impl Gaps {
                 if hole.attempts > 0 {
                     counters.requested_needlessly += messages;
                 }
-                // Up at once, down slowly: one needless request costs more than a few longer holds.
+                // The hold rises at once and falls slowly, because one needless request costs more than a few
+                // longer holds.
                 let late_ns = took_ns.min(self.config.hold_max_ns);
                 self.lateness_ns = late_ns.max(self.lateness_ns - self.lateness_ns / 16);
             }
@@ -319,14 +321,15 @@ impl Gaps {
         let Some((hole, asked_server, sent_ns)) = asked else {
             return;
         };
-        // Servers take turns, so until all have had one, an answer has only one request that it can belong to.
+        // Servers take turns. Until each has had one, an answer can belong to one request only.
         let sure = asked_server == server && hole.attempts as usize <= self.config.servers;
         if sure {
             state.backoff = 0;
             self.window = (self.window + 1).min(self.config.max_requests);
             state.sample(now_ns.saturating_sub(sent_ns).max(1));
         } else if state.rtt_ns == 0 {
-            // One of several requests was answered: the first is the safe guess, unless it is absurdly long ago.
+            // One of several requests was answered. The first is the safe guess, unless it was absurdly long
+            // ago.
             let since_first_ns = now_ns.saturating_sub(hole.asked_ns).max(1);
             state.sample(since_first_ns.min(2 * self.config.timeout_max_ns));
         } else {

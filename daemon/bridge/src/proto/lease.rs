@@ -122,7 +122,7 @@ impl LeaseServer {
         }
     }
 
-    /// Answers one control datagram; gives the size of the reply in `out`, or `None` when there is to be none.
+    /// Answers one control datagram. Returns the size of the reply in `out`, or `None` if there is no reply.
     pub fn handle_datagram(
         &mut self,
         now_ns: u64,
@@ -221,8 +221,8 @@ impl LeaseServer {
         is_replaced.is_some()
     }
 
-    /// Whether there is a place for another lease. If all are taken, the lease that is longest overdue gives
-    /// up its place.
+    /// Whether there is a place for another lease. If all places are taken, the lease that is longest overdue
+    /// is ended for it, if there is one.
     fn make_room(&mut self, now_ns: u64, from: SocketAddr, lease: &Lease) -> bool {
         let LeaseConfig { max_leases, max_proved, leases_per_source, .. } = self.config;
         let of_source = |address: &SocketAddr, _: &Lease| address.ip() == from.ip();

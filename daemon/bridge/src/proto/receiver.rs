@@ -45,13 +45,13 @@ pub struct ReceiverConfig {
     pub max_early_packets: usize,
     /// The most bytes kept for early packets.
     pub max_early_bytes: usize,
-    /// A packet further ahead than this many messages, or than the feed brings in 250 ms if that is more, is believed only when
-    /// others confirm it.
+    /// A packet that is further ahead than this many messages is believed only when other packets confirm it.
+    /// If the feed brings more messages in 250 ms, that number counts instead.
     pub max_jump: u64,
     /// Whether every packet is believed at once. This is for captures, into which nobody forges anything
     /// while they are read.
     pub trusts: bool,
-    /// How holes are mended.
+    /// How holes are closed.
     pub gaps: GapConfig,
 }
 
@@ -426,7 +426,7 @@ impl Receiver {
         }
     }
 
-    // Hands out stored runs and given-up holes for as long as one of them is next. Each turn uses one up.
+    // Delivers stored runs and given-up holes for as long as one of them is next. Each turn uses one up.
     fn advance(&mut self, sink: &mut impl FnMut(Delivery<'_>)) {
         loop {
             if let Some(run) = self.store.take_ready(self.next) {
@@ -446,7 +446,7 @@ impl Receiver {
 
     fn announce_end(&mut self, sink: &mut impl FnMut(Delivery<'_>)) {
         match (self.end, self.session) {
-            // A publisher that came back and went on after its end has not ended.
+            // If a publisher came back and went on after its end, the session has not ended.
             (Some(end), _) if end.sequence < self.sure() => (self.end, self.end_announced) = (None, false),
             (Some(_), Some(session)) if self.is_over() && !self.end_announced => {
                 self.end_announced = true;

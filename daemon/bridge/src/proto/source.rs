@@ -6,8 +6,8 @@
 //!  locked ── 1 s without a packet of its source ─────────────────────────────> open, locked by the next 16
 //!  locked ── 5 ms without one, and 3 packets of another in order ────────────> locked to that other
 //! ```
-//! A host that sends a copy of the feed is thus ready to take over, and one that sends anything else is not heard. Where the
-//! operator lists the sources, nobody else is heard at all, and those on the list are heard side by side.
+//! So a host that sends a copy of the feed is ready to take over, and a host that sends anything else is not
+//! heard. If the operator lists the sources, only those are heard, and all of them at the same time.
 
 use std::net::IpAddr;
 
@@ -40,19 +40,19 @@ pub struct SourceLock {
 #[derive(Debug, Clone, Copy)]
 struct Rival {
     source: IpAddr,
-    /// How many packets in order have come from it, and where the next one begins.
+    /// How many packets in order have come from it. The one after them begins at `next`.
     packets: u32,
     next: u64,
 }
 
 impl SourceLock {
-    /// An open line; or, if `listed` names anybody, one for those alone.
+    /// An open line. If `listed` is not empty, the line takes packets of the listed sources only.
     pub fn new(listed: AllowList) -> SourceLock {
         SourceLock { listed, source: None, packets: 0, heard_ns: 0, rival: None }
     }
 
-    /// Whether a packet is to be taken. `head` is its beginning if it is a sound one, and `due` the sequence that the receiver
-    /// waits for; what is of the followed session or not makes no difference.
+    /// Whether to take a packet. `head` is its beginning, if that is sound, and `due` the sequence that the
+    /// receiver waits for. The packet's session makes no difference.
     pub fn admits(&mut self, now_ns: u64, from: IpAddr, head: Option<&Head>, due: u64) -> bool {
         if !self.listed.is_empty() {
             return self.listed.allows(from);

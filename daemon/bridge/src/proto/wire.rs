@@ -314,8 +314,8 @@ impl PacketWriter {
         self.count
     }
 
-    /// Where the next message's data would go, when there is room for a length and a byte or none: lets a reader copy
-    /// straight into the packet. Follow it with [`PacketWriter::commit`].
+    /// The place of the next message's data, if there is room for its length; the place may be empty. A
+    /// reader can copy straight into it. Call [`PacketWriter::commit`] next.
     pub fn room<'b>(&self, buffer: &'b mut [u8]) -> Option<&'b mut [u8]> {
         let room = if self.count < MAX_MESSAGES {
             buffer.get_mut(self.bytes + LENGTH_BYTES..)?
@@ -350,7 +350,7 @@ impl PacketWriter {
         self.commit(buffer, data.len())
     }
 
-    /// Writes the header and says how many bytes of the buffer are the datagram; `None` when there is no message in it.
+    /// Writes the header. Returns the size of the datagram in the buffer; `None` if it has no message.
     pub fn finish(self, buffer: &mut [u8], session: Session) -> Option<usize> {
         if self.count == 0 {
             return None;

@@ -19,7 +19,7 @@ pub enum GapPolicy {
 /// How holes are mended.
 #[derive(Debug, Clone, Copy)]
 pub struct GapConfig {
-    /// How long a hole may be mere reordering. Lines that are often late stretch it up to `hold_max_ns`.
+    /// How long a hole may be mere reordering. If lines are often late, this grows up to `hold_max_ns`.
     pub hold_ns: u64,
     /// The longest that reordering can stretch the hold.
     pub hold_max_ns: u64,
@@ -27,14 +27,14 @@ pub struct GapConfig {
     pub timeout_min_ns: u64,
     /// The time to wait for an answer while no round trip has been measured.
     pub timeout_first_ns: u64,
-    /// How far doubling stretches the time to wait; a longer measured round trip still counts in full.
+    /// The longest wait that doubling leads to. A longer measured round trip still counts in full.
     pub timeout_max_ns: u64,
     /// How many servers there are to ask, at most [`MAX_SERVERS`](super::super::MAX_SERVERS).
     pub servers: usize,
     /// The most requests unanswered at a time, to a server that answers them. A receiver catches up at the
     /// rate of this many answers in a round trip.
     pub max_requests: usize,
-    /// The most holes tracked apart; beyond, early packets are refused rather than making another hole.
+    /// The most holes that are tracked. Early packets that would make another hole are refused.
     pub max_holes: usize,
     /// The largest datagram that a server answers with, in bytes.
     pub payload_bytes: usize,

@@ -29,8 +29,8 @@ struct Pending {
 }
 
 impl Gaps {
-    /// The next request to send, if one is due. `room` is how many answers could be kept; one more is always asked for,
-    /// because an answer to the first hole needs no keeping.
+    /// The next request to send, if one is due. `room` is how many answers could be stored. One more is
+    /// always asked for, because the answer to the first hole need not be stored.
     pub fn poll_request(&mut self, now_ns: u64, room: usize, counters: &mut ReceiverCounters) -> Option<Ask> {
         if let Some(probe) = self.probe.take() {
             return Some(probe);
@@ -122,8 +122,8 @@ impl Gaps {
         (0..self.config.servers).filter(is_up).fold(0, |up, server| up | 1 << server)
     }
 
-    // Chooses the server that answers first, and the next one each time that it did not. A doubted server is
-    // chosen only if all others are doubted too, or no longer hold the messages.
+    // Chooses the server with the fewest failures for a first request, and the next server for each repeat. A
+    // doubted server is chosen only if all others are doubted too, or no longer hold the messages.
     fn choose_server(&self, hole: &Hole, pending: &Pending, window: usize) -> Option<usize> {
         let servers = self.config.servers;
         let holds = |server: &usize| hole.gone & (1 << server) == 0;
@@ -144,8 +144,9 @@ impl Gaps {
         (1..=servers).map(|turn| (hole.last_server + turn) % servers).filter(may).find(has_room)
     }
 
-    // Makes the hole at `at` the size of one answer: joins it with wanted neighbours, or cuts it. What fits twice is not
-    // cut: a lost packet is one answer whatever the estimate says, and a short answer is followed up at once.
+    // Makes the hole at `at` the size of one answer: joins it with wanted neighbours, or cuts it. A hole that
+    // is at most twice that size is not cut: a lost packet is one answer whatever the estimate says, and a
+    // short answer is followed up at once.
     fn shape(&mut self, at: usize) {
         let room = self.config.payload_bytes.saturating_sub(HEADER_BYTES).max(LENGTH_BYTES) as u64;
         let answer =

@@ -1,14 +1,16 @@
 //! The effects of time on holes: holds end, requests time out, servers ask to wait, holes are given up.
 //!
-//! A hole is given up when nothing speaks for its coming any more: no server has said anything for as long as the policy
-//! waits, or those that do answer have not answered this one, time and again. As long as a server answers in turn, or says
-//! that it holds what is asked for, an end is only a matter of time, however long the queue is. A claim is not given up at all.
+//! A hole is given up when no server has said anything for as long as the policy waits, or when the servers
+//! that do answer have left requests for this hole unanswered again and again. As long as a server answers in
+//! turn, or says that it holds the messages, they will come, however long the queue is. A claim is not given
+//! up at all.
 
 use super::super::counters::ReceiverCounters;
 use super::{FIRST_WINDOW, GapPolicy, Gaps, Hole, State};
 
-/// How often servers that answer others must have ignored a request for a hole before it can be given up. Requests and
-/// answers that are lost by chance look alike: of two directions that lose 20 % each, this many in a row come once in 10^14.
+/// How often servers that answer other requests must have ignored one for a hole before it can be given up.
+/// Requests and answers that are lost by chance look the same. If both directions lose 20 %, chance causes
+/// this many in a row once in 10^14.
 const IGNORED_LIMIT: u32 = 32;
 
 impl Gaps {
@@ -20,8 +22,8 @@ impl Gaps {
         }
     }
 
-    /// A server says that it holds what a request that started at `first` asked for, but may not send it yet. Believed only
-    /// as the answer to such a request; false when there is none.
+    /// Takes a server's answer to a request that started at `first`: the server holds the messages but may
+    /// not send them yet. Returns false, and does nothing, if there is no such request.
     pub fn handle_later(
         &mut self,
         now_ns: u64,
@@ -33,7 +35,7 @@ impl Gaps {
             return false;
         };
         self.handle_reply(now_ns, server, first, counters);
-        // Asked again well before the server's silence would count.
+        // The hole is asked for again well before the server's silence would count.
         let longest_ns = match self.config.policy {
             GapPolicy::Block => u64::MAX,
             GapPolicy::Skip { give_up_ns } => give_up_ns / 4,
@@ -108,7 +110,7 @@ impl Gaps {
         is_ignored || now_ns >= self.silence_ends_ns(hole)
     }
 
-    /// When no server will have said anything for as long as the policy waits.
+    /// The time at which no server will have said anything for as long as the policy waits.
     fn silence_ends_ns(&self, hole: &Hole) -> u64 {
         match self.config.policy {
             GapPolicy::Skip { give_up_ns } if !self.is_claim(hole) => {
@@ -133,8 +135,8 @@ impl Gaps {
             return;
         }
         let (hole, state) = (&mut self.holes[at], &mut self.servers[server]);
-        // A server that has answered others since is there; then this was chance loss, which no waiting mends, and the wait
-        // grows only to be gentle with a server that answers as fast as it may.
+        // A server that has answered other requests since is up. Then this was chance loss, for which a
+        // longer wait is no help; the wait grows only to spare a server that answers as fast as it may.
         let is_alive = state.heard_ns > sent_ns;
         hole.ignored += u32::from(is_alive);
         hole.doublings += u32::from(!is_alive || hole.attempts % 3 == 0);

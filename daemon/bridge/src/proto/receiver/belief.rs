@@ -18,12 +18,12 @@ const JUMP_NS: u64 = MILLISECOND_NS;
 const CONTRADICTIONS: u32 = 4;
 /// How long a line must repeat a claim, and say nothing else, before the claim is believed.
 const REPEATED_NS: u64 = SECOND_NS;
-/// An end is believed when another line repeats it, or the same line this much later. Copies of one packet
-/// come together.
+/// An end is believed when it comes again from another line or server, or this much later. Copies of one
+/// packet come together.
 const END_AGAIN_NS: u64 = 100 * MICROSECOND_NS;
 /// So many ends are believed however close together they come: they are not copies of one packet.
 const ENDS: u32 = 3;
-/// The feed may be further ahead than `max_jump` by what it brings in this time.
+/// A jump is plausible too if it is no longer than the feed's advance in this time.
 const BELIEVED_NS: u64 = SECOND_NS / 4;
 
 /// Packets that were too far ahead to be believed alone.

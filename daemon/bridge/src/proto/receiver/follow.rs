@@ -16,8 +16,8 @@ use super::super::{MAX_LINES, MILLISECOND_NS, SECOND_NS};
 use super::{Delivery, Origin, Receiver};
 use shmcast::hosting::fault;
 
-/// How long a followed feed must be silent before [`Follow::First`] takes another, unless configured, and before a channel's
-/// lower epoch is taken. Heartbeats come each second.
+/// How long a followed feed must be silent before [`Follow::First`] takes another, unless configured. A
+/// channel's lower epoch is taken after the same silence. Heartbeats come each second.
 pub const DEFAULT_SILENCE_NS: u64 = 3 * SECOND_NS;
 
 /// How many packets another session must send before it is followed.
@@ -148,7 +148,7 @@ impl Receiver {
         sink: &mut impl FnMut(Delivery<'_>),
     ) -> bool {
         let session = packet.session;
-        // Only a line can introduce a session: an answer to a request is about one that we know.
+        // Only a line can introduce a session. An answer to a request is about a session that we know.
         let verdict = match origin {
             Origin::Line(_) => self.judge(now_ns, session),
             Origin::Server(_) => Verdict::Foreign,
@@ -220,7 +220,7 @@ impl Receiver {
         };
         self.session = Some(session);
         self.gaps.begin(self.next);
-        // The first packet of a session may be any distance ahead: that is what a late joiner sees.
+        // The first packet of a session may be any distance ahead, because a receiver may join late.
         self.horizon = self.next;
         self.raise_horizon(now_ns, heard);
         (self.end, self.end_announced, self.jump, self.claim) = (None, false, None, None);

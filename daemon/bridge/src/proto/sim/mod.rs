@@ -151,7 +151,7 @@ fn drawn_scenario(seed: u64) -> Scenario {
     }
 }
 
-/// One kind of loss everywhere, both ways, and nothing else: what the figures are measured with.
+/// One kind of loss on all links, both ways, and no other fault. The figures are measured with this scenario.
 fn plain_scenario(loss: f64, one_way_ns: u64, lines: usize, messages: u64) -> Scenario {
     let profile = Profile { loss, delay_ns: one_way_ns, jitter_ns: one_way_ns / 20, ..Profile::default() };
     let gaps = GapConfig { policy: GapPolicy::Block, payload_bytes: PAYLOAD_BYTES, ..GapConfig::default() };
@@ -253,7 +253,7 @@ fn nothing_is_given_up_that_a_server_holds_and_sends_in_turn() {
             totals.longest_ns / MILLISECOND_NS,
         );
         assert_eq!((totals.gap_messages, totals.delivered), (0, OUTAGE_MESSAGES));
-        // Else nothing here has lasted long enough to be given up.
+        // Otherwise no hole here lasted long enough to be given up.
         assert!(server_rate.is_none() || totals.recovery.max_ns() > give_up_ns);
     }
 }

@@ -16,7 +16,7 @@ use super::check::{Checker, History};
 use super::net::{Arrival, Link, Profile};
 use super::scenario::{PAYLOAD_BYTES, Scenario, Totals};
 
-/// No run may take longer than this of its own time.
+/// The longest virtual time that a run may take.
 const LIMIT_NS: u64 = 300 * SECOND_NS;
 
 #[derive(Debug)]
@@ -59,7 +59,7 @@ pub struct World {
     pub(super) published: u64,
     pub(super) servers: Vec<Replay>,
     pub(super) peers: Vec<Peer>,
-    /// The last that any receiver asked for, of whom, and when.
+    /// The last request of any receiver, with its server and its time.
     pub(super) last_request: Option<(usize, Request, u64)>,
     pub(super) totals: Totals,
 }
