@@ -147,7 +147,8 @@ impl Gaps {
         self.holes.len()
     }
 
-    /// Whether early messages `first..end` may be kept: when the list is full, only if that makes no further hole.
+    /// Whether early messages `first..end` may be kept. If the list is full, they may only if that makes no
+    /// further hole.
     pub fn has_room(&self, first: u64, end: u64) -> bool {
         if self.holes.len() < self.config.max_holes {
             return true;
@@ -166,7 +167,7 @@ impl Gaps {
         (self.due_ns != u64::MAX).then_some(self.due_ns)
     }
 
-    /// Learns the size of messages, from which requests are cut to one answer each.
+    /// Learns the size of messages, so that each request can be cut to one answer.
     pub fn note_sizes(&mut self, messages: u64, bytes: usize) {
         // These are sums. In an average of averages, packets with one long message would weigh too much.
         let fade = |recent: &mut u64, more: u64| *recent = (*recent - *recent / 16).saturating_add(more);
@@ -183,7 +184,7 @@ impl Gaps {
         counters.gap_messages = counters.gap_messages.saturating_add(end - first);
         let (crowded, shown) = (self.is_crowded(), self.shown);
         if let Some(last) = self.holes.back_mut().filter(|last| last.end == first) {
-            // A claim that grows is one hole, not one for each packet.
+            // Let the claim grow as one hole, instead of one for each packet.
             if last.end > shown && last.is_fresh() {
                 last.end = end;
                 return;

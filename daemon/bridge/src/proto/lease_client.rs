@@ -56,7 +56,8 @@ pub struct LeaseClient {
     send_at_ns: u64,
     wait_ns: u64,
     tries: u32,
-    /// Without any packet for this long, a held lease is asked for again: the server may have restarted.
+    /// After so long without any packet, the client asks again for a lease that it holds: the server may have
+    /// restarted.
     silence_ns: u64,
     heard_ns: u64,
     asked_ns: u64,

@@ -1,8 +1,9 @@
 //! Limits on senders of requests: an allow-list of networks, and token buckets for each source and for all
 //! sources.
 //!
-//! A bucket is one number, the moment at which it will be full again, so an idle bucket is the same as no bucket and
-//! can be forgotten. The table of sources is bounded; sources outside the allow-list never reach it.
+//! A bucket is one number: the moment at which it will be full again. So an idle bucket is the same as no
+//! bucket and can be forgotten. The table of sources is bounded; sources outside the allow-list never reach
+//! it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -144,7 +145,7 @@ fn v4_bits(address: Ipv4Addr) -> u128 {
 }
 
 fn same_prefix(a: u128, b: u128, prefix: u8) -> bool {
-    // A shift by all 128 bits, for prefix 0, has no result: every address is in that network.
+    // For prefix 0, a shift by all 128 bits has no result. Every address is in that network.
     (a ^ b).checked_shr(128 - u32::from(prefix)).unwrap_or(0) == 0
 }
 
@@ -182,7 +183,7 @@ impl AllowList {
         AllowList(networks)
     }
 
-    /// Whether it names nobody.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -38,7 +38,8 @@ impl World {
                     result = sender.push(sequence, &buffer[..size]);
                 }
                 assert_eq!(result, Ok(()));
-                // A sending thread may send what is closed at any time, without closing the packet it is filling.
+                // A sending thread may send its closed packets at any time, without closing the packet that
+                // it is filling.
                 if self.rng.u8(..) < 20 {
                     waiting.extend(sender.datagrams().map(<[u8]>::to_vec));
                     sender.clear(self.now_ns);

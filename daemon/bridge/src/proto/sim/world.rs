@@ -37,7 +37,8 @@ pub(super) struct Peer {
     pub(super) life: u32,
     pub(super) wakes_ns: u64,
     pub(super) checker: Checker,
-    /// For each session and sequence: whether a line brought it, how often it was served in this life.
+    /// For each session and sequence: whether a line brought the message, and how often it was served in this
+    /// life.
     pub(super) came: Vec<Vec<bool>>,
     pub(super) served: Vec<Vec<u16>>,
     pub(super) lines: Vec<Link>,
