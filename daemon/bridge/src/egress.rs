@@ -1,9 +1,10 @@
-//! From a local channel to other hosts: a reader of the ring like any other, which packs what is waiting and never waits
-//! to fill a packet.
+//! The egress sends a local channel to other hosts. It is a reader of the ring like any other. It packs the
+//! messages that are waiting, and never waits to fill a packet.
 //!
-//! One thread reads the ring and sends to every line and lease; retransmissions are `repair`'s, on another thread, so that
-//! live traffic goes first. The publisher never waits for either: a bridge that is overtaken counts what it missed, and
-//! receivers get an exact gap. After the start the loop makes no system call but those that send, sleep or yield.
+//! One thread reads the ring and sends to every line and lease. `repair` retransmits on another thread, so
+//! that live traffic goes first. The publisher never waits for either: a bridge that is overtaken counts the
+//! messages that it missed, and receivers get an exact gap. After the start, the loop makes no system calls
+//! but those that send, sleep or yield.
 
 use shmcast::sys::datagrams;
 use shmcast::{ChannelError, Start, State, Subscriber, SubscriberBuilder, Wait};
@@ -35,19 +36,20 @@ use outlet::{Line, Outlet};
 
 /// Bytes of the receive buffer of the socket that requests come to.
 const REPAIR_BUFFER_BYTES: usize = 1 << 20;
-/// Epochs count half seconds from the start of 2020, in nanoseconds since 1970; six digits last until 2054.
+/// The start of 2020 in nanoseconds since 1970. Epochs count half seconds from there; six digits last until
+/// 2054.
 const EPOCH_ZERO_NS: u64 = 1_577_836_800_000_000_000;
 const EPOCH_STEP_NS: u64 = 500_000_000;
 
-/// What is not the bridge's own to decide.
+/// Options that the bridge's owner sets, beside the spec.
 #[derive(Debug, Default)]
 pub struct EgressOptions {
-    /// Where every packet sent is copied to.
+    /// The capture that every sent packet is copied to.
     pub tap: Option<Tap>,
-    /// Whether the bridge is over when the channel is closed and its end was repeated; else it waits for the next
-    /// publisher.
+    /// Whether the bridge stops after the channel is closed and its end was repeated. If not, it waits for
+    /// the next publisher.
     pub ends_with_channel: bool,
-    /// Where sessions that begin here are noted.
+    /// The list in which sessions that begin here are noted.
     pub origins: Origins,
 }
 
@@ -62,7 +64,7 @@ pub struct Egress {
 impl Egress {
     /// Attaches to the channel, opens the sockets and starts the threads.
     ///
-    /// `channel` says where the channel is; how to start and wait is set here, by the spec.
+    /// `channel` says where the channel is. The spec decides how to start and how to wait.
     ///
     /// # Errors
     /// [`BridgeError`]; nothing is left running.
@@ -76,7 +78,7 @@ impl Egress {
         Ok(egress)
     }
 
-    /// All but the sending thread.
+    /// Does all of the start but the sending thread.
     fn assemble(
         spec: &BridgeSpec,
         channel: SubscriberBuilder,
@@ -91,7 +93,8 @@ impl Egress {
         let mut lines = Vec::with_capacity(spec.lines.len());
         for line in &spec.lines {
             let socket = socket::open_sender(line, send.ttl, send.loopback)?;
-            // Only to groups: a host that refuses one datagram would fail the next one on a connected socket.
+            // Connect to groups only. On a connected socket, a host that refuses one datagram makes the next
+            // send fail.
             let is_connected = line.group.ip().is_multicast() && socket.connect(line.group).is_ok();
             let from = local_address(&socket);
             lines.push(Line { socket, from, to: line.group, is_connected, is_paused: false });
@@ -113,8 +116,8 @@ impl Egress {
                 }
                 None => session_of(spec, &subscriber, &options.origins, later_epoch(spec, said))?,
             };
-        // After the channel, which may have to be waited for: requests that nobody answers should not wait here, to be
-        // answered when they have been given up and made again.
+        // Open this socket after the channel, because the bridge may have to wait for the channel. Requests
+        // that came meanwhile would be answered after their receivers had given them up and sent them again.
         let repair = match &send.repair {
             Some(repair) => {
                 let tuning = Tuning { buffer_bytes: REPAIR_BUFFER_BYTES, busy_poll_us: 0 };
@@ -194,13 +197,14 @@ impl Egress {
         Ok((egress, live))
     }
 
-    /// Makes it stop soon, without a word on the wire: the session goes on when another bridge carries it.
+    /// Tells the egress to stop soon. It announces nothing on the wire: the session goes on when another
+    /// bridge carries it.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Makes it send what the ring still holds and end the session: its end is repeated, and repairs are served, for as
-    /// long as the spec says. Then it stops.
+    /// Tells the egress to send what the ring still holds and to end the session. It repeats the end and
+    /// serves repairs for as long as the spec says, and then stops.
     pub fn end(&self) {
         self.shared.end.store(true, Ordering::Relaxed);
     }
@@ -210,7 +214,7 @@ impl Egress {
         self.threads.iter().all(JoinHandle::is_finished)
     }
 
-    /// Waits until its threads have ended. Stop or end it before.
+    /// Waits until its threads have ended. Call [`stop`](Self::stop) or [`end`](Self::end) first.
     pub fn join(&mut self) {
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
@@ -224,17 +228,17 @@ impl Egress {
         &self.shared.life
     }
 
-    /// What the sending thread counted, some milliseconds ago at most.
+    /// The counters of the sending thread, at most some milliseconds old.
     pub fn counters(&self) -> SendCounters {
         self.shared.counters.read()
     }
 
-    /// What the retransmission server counted, some milliseconds ago at most.
+    /// The counters of the retransmission server, at most some milliseconds old.
     pub fn repair_counters(&self) -> RepairCounters {
         self.shared.repair.read()
     }
 
-    /// Where the retransmission server listens, if there is one.
+    /// The address of the retransmission server, if there is one.
     pub fn repair_address(&self) -> Option<SocketAddrV4> {
         self.repair_address
     }
@@ -247,8 +251,9 @@ impl Drop for Egress {
     }
 }
 
-/// An egress on a thread of its caller's, who publishes to the channel on it: a message leaves without waiting for another
-/// thread's turn, and the publisher pays for the system call. Repairs still have a thread of their own.
+/// An egress that runs on its caller's thread, on which the caller also publishes to the channel. A message
+/// leaves without waiting for another thread's turn; the publisher pays for the system call. Repairs still
+/// have their own thread.
 pub struct EgressInvoker {
     live: Live,
     egress: Egress,
@@ -271,21 +276,23 @@ impl EgressInvoker {
         Ok(EgressInvoker { live, egress, is_over: false })
     }
 
-    /// Sends what is waiting in the ring, at most 1024 events of it, and heartbeats that are due. Waits only while the
-    /// socket's buffer is full. Says whether there is anything more to do.
+    /// Sends what is waiting in the ring, at most 1024 events of it, and heartbeats that are due. It waits
+    /// only while a socket's buffer is full, or 100 us at a time while it catches up with the ring after
+    /// attaching. Returns false once there is nothing more to do.
     #[inline]
     pub fn invoke(&mut self) -> bool {
         self.is_over = self.is_over || !self.live.turn();
         !self.is_over
     }
 
-    /// Its counters, and how to end it.
+    /// The egress, for its counters and to end it.
     pub fn egress(&self) -> &Egress {
         &self.egress
     }
 }
 
-/// Attaches, to sleep by the daemon's bell where there is one; says whether there is.
+/// Attaches to the channel. With [`WaitMode::Block`] it parks if a daemon is there to wake it; the flag says
+/// whether one is.
 fn attach(channel: &SubscriberBuilder, wait: WaitMode) -> Result<(Subscriber, bool), ChannelError> {
     if wait == WaitMode::Block {
         match channel.clone().wait(Wait::Park).open() {
@@ -296,8 +303,8 @@ fn attach(channel: &SubscriberBuilder, wait: WaitMode) -> Result<(Subscriber, bo
     Ok((channel.clone().open()?, false))
 }
 
-/// Attaches where an earlier bridge left off, if it sent this very ring, or this session that came from elsewhere; else where the
-/// spec says. What is gone by now is lost, and counted.
+/// Attaches where an earlier bridge left off, if that bridge sent the same ring, or the same session of
+/// another host; otherwise where the spec says. Messages that the ring no longer holds are lost, and counted.
 fn attach_where_it_was(
     spec: &BridgeSpec,
     send: &SendSpec,
@@ -322,7 +329,7 @@ fn attach_where_it_was(
     Ok((subscriber, parks, None))
 }
 
-/// The least epoch that a session of ours may have which follows the one of the state file.
+/// The least epoch of our next session, so that it follows the session of the state file.
 fn later_epoch(spec: &BridgeSpec, said: Option<Progress>) -> u64 {
     let ours = said.filter(|said| said.session.tag() == tag_bytes(spec));
     ours.and_then(|said| said.session.epoch()).map_or(0, |epoch| epoch + 1)
@@ -342,9 +349,10 @@ fn check_sizes(spec: &BridgeSpec, subscriber: &Subscriber) -> Result<(), BridgeE
     Err(BridgeError::MessageTooLong { channel, max_message, payload_bytes, most })
 }
 
-/// The session that the channel is sent as. A channel that a bridge brought here keeps the session that it came with, so
-/// that hosts farther on see the same stream; any other has its own, with the moment it was made as epoch: a publisher that
-/// takes it over goes on in it, a channel made anew begins another.
+/// The session that the channel is sent as. A channel that a bridge received keeps the session that it came
+/// with, unless the spec names one, so that hosts farther on see the same stream. Any other channel has its
+/// own session, with the moment that the channel was made as epoch. A publisher that takes the channel over
+/// goes on in that session; a channel that is made anew begins another.
 fn session_of(
     spec: &BridgeSpec,
     subscriber: &Subscriber,

@@ -1,10 +1,12 @@
-//! From another host into a local channel, whose only publisher it is: the same messages under the same sequences, each
-//! once and in order, and word of what will never come.
+//! The ingress receives a channel from another host into a local channel, and is that channel's only
+//! publisher. It publishes the same messages under the same sequences, each once and in order. It tells
+//! readers which messages will never come.
 //!
-//! One thread receives every line, asks for what is missing, keeps the leases and publishes. Lines have a socket each;
-//! requests leave through one of their own, so that nobody takes our answers; a unicast feed has a third, so that live
-//! packets and repairs cannot be mistaken for each other. After the start the loop makes no system call but the sockets'
-//! own, except where a session begins or ends. A second thread opens the channel where it begins anew.
+//! One thread receives every line, asks for missing messages, keeps the leases and publishes. Each line has a
+//! socket. Requests leave through a socket of their own, so that no other program takes our answers. A
+//! unicast feed has one more, so that live packets and repairs cannot be mistaken for each other. After the
+//! start, the loop makes no system calls but those of the sockets and of its waits, except when a session
+//! begins or ends. A second thread opens the channel when it begins anew.
 
 use shmcast::PublisherBuilder;
 use shmcast::hosting::boot_id;
@@ -40,16 +42,16 @@ use inlet::Inlet;
 use maker::Maker;
 use receiving::{Port, Receiving, Role};
 
-/// What is not the bridge's own to decide.
+/// Options that the bridge's owner sets, beside the spec.
 #[derive(Debug, Default)]
 pub struct IngressOptions {
-    /// Where every packet sent and received is copied to.
+    /// The capture that every sent and received packet is copied to.
     pub tap: Option<Tap>,
-    /// Sessions that began on this host, and are not received here.
+    /// The sessions that began on this host. They are not received here.
     pub origins: Origins,
 }
 
-/// What the thread and its owner share.
+/// State that the thread and its owner share.
 #[derive(Debug)]
 struct Shared {
     stop: AtomicBool,
@@ -161,7 +163,8 @@ impl Ingress {
         Ok((Ingress { shared, thread: None }, receiving))
     }
 
-    /// Makes it give its leases back and stop soon. The local channel is closed: its readers are told so.
+    /// Tells the ingress to give its leases back and to stop soon. The local channel is then closed, and its
+    /// readers are told so.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Relaxed);
     }
@@ -171,7 +174,7 @@ impl Ingress {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Waits until its thread has ended. Stop it before.
+    /// Waits until its thread has ended. Call [`stop`](Self::stop) first.
     pub fn join(&mut self) {
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             self.shared.life.fail("its thread panicked: please report this".to_owned());
@@ -183,18 +186,18 @@ impl Ingress {
         &self.shared.life
     }
 
-    /// What was counted, some milliseconds ago at most.
+    /// The counters, at most some milliseconds old.
     pub fn counters(&self) -> ReceiveCounters {
         self.shared.counters.read()
     }
 
-    /// From noticing a loss to having the message, for what servers brought.
+    /// The time from noticing a loss to having the message, for messages that servers brought.
     pub fn recovery(&self) -> Histogram {
         self.shared.recovery.read()
     }
 
-    /// From the kernel's time stamp on a datagram to its messages in the ring, for live datagrams; of those
-    /// that come alone, one in 16.
+    /// The time from the kernel's time stamp on a datagram to its messages in the ring, for live datagrams.
+    /// Of datagrams that come alone, one in 16 is measured.
     pub fn receive_to_ring(&self) -> Histogram {
         self.shared.to_ring.read()
     }
@@ -207,8 +210,9 @@ impl Drop for Ingress {
     }
 }
 
-/// An ingress on a thread of its caller's, who reads the channel on it: no switch between threads stands between a datagram
-/// and its reader, which is what counts on a host with fewer CPUs than threads that want one each.
+/// An ingress that runs on its caller's thread, on which the caller also reads the channel. No switch between
+/// threads delays a message on its way to the reader. This matters on a host with fewer CPUs than threads
+/// that want one each.
 pub struct IngressInvoker {
     receiving: Receiving,
     ingress: Ingress,
@@ -231,16 +235,17 @@ impl IngressInvoker {
         Ok(IngressInvoker { receiving, ingress, is_over: false })
     }
 
-    /// Takes what has come, at most a batch from each socket, publishes it and does what is due. Never waits, but at the
-    /// end, up to half a second, for the servers' word that leases are given back. Says whether there is anything more
-    /// to do.
+    /// Takes the datagrams that have come, at most a batch from each socket, publishes their messages and
+    /// does what is due. It waits only at the end: up to half a second for the servers to confirm that the
+    /// leases are given back, and for the channel if it is being opened. Returns false once there is nothing
+    /// more to do.
     #[inline]
     pub fn invoke(&mut self) -> bool {
         self.is_over = self.is_over || !self.receiving.turn();
         !self.is_over
     }
 
-    /// Its counters, and how to stop it.
+    /// The ingress, for its counters and to stop it.
     pub fn ingress(&self) -> &Ingress {
         &self.ingress
     }
@@ -253,14 +258,15 @@ impl Drop for IngressInvoker {
     }
 }
 
-/// 48 bits that are this receiver's alone, and again its after a restart: of the host, and where on it the channel is.
+/// 48 bits that identify this receiver and stay the same after a restart. They are a hash of the host, the
+/// channel's place on it and the bridge's name.
 fn receiver_id(spec: &BridgeSpec, channel: &PublisherBuilder) -> Result<u64, BridgeError> {
     let host = match std::fs::read("/etc/machine-id") {
         Ok(id) if !id.is_empty() => id,
-        // Until the next boot that will do.
+        // Without a machine ID, the boot ID serves until the next boot.
         _ => boot_id().map_err(BridgeError::Start)?.iter().flat_map(|word| word.to_ne_bytes()).collect(),
     };
-    // Containers that are copies of one image differ in this alone.
+    // Containers that are copies of one image differ in their host name alone.
     let name = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
     let mut hasher = SipHasher24::new();
     (host, name, channel.location(), &spec.channel, spec.title()).hash(&mut hasher);

@@ -4,11 +4,12 @@
 //!   local ring ──> Egress ──lines, leases──> Ingress ──> local ring      one pinned thread each
 //!   local ring ──> repair <────requests───── Ingress                     the egress's second thread
 //! ```
-//! [`proto`] is the wire format and every state machine of both ends, without sockets, clocks or threads, so that a seeded
-//! simulation can put them through ten thousand bad networks a minute. [`spec`] is what a bridge is told, [`socket`] what
-//! it asks of the kernel, [`egress`], `repair` and [`ingress`] the threads that drive the machines over sockets and rings,
-//! [`status`] what they show of it, [`origins`] how a circle is known. [`pcap`] reads and writes captures. A bridge uses
-//! channels through the client library, as any program does; it needs no daemon.
+//! [`proto`] holds the wire format and the state machines of both ends. It has no sockets, clocks or threads,
+//! so a seeded simulation can put it through ten thousand bad networks a minute. [`spec`] holds a bridge's
+//! configuration. [`socket`] opens and tunes the sockets. [`egress`], `repair` and [`ingress`] are the
+//! threads that drive the state machines over sockets and rings. [`status`] shows their state and counters.
+//! [`origins`] detects loops between hosts. [`pcap`] reads and writes captures. A bridge uses channels
+//! through the client library, as any program does; it needs no daemon.
 #![forbid(unsafe_code)]
 
 pub mod egress;
@@ -30,24 +31,24 @@ use shmcast::ChannelError;
 use socket::SocketError;
 use std::io;
 
-/// Why a bridge could not start.
+/// An error at the start of a bridge.
 #[derive(Debug, thiserror::Error)]
 pub enum BridgeError {
-    /// What it was told makes no sense.
+    /// The bridge's spec is invalid.
     #[error("bridge {bridge}: {}", problems.join("; "))]
     Spec {
         /// The bridge.
         bridge: String,
-        /// What is wrong, each with its field.
+        /// The problems, each with its field.
         problems: Vec<String>,
     },
-    /// The local channel.
+    /// The local channel could not be opened.
     #[error(transparent)]
     Channel(#[from] ChannelError),
-    /// A socket.
+    /// A socket could not be opened.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// The session's name.
+    /// The session's name is invalid.
     #[error(transparent)]
     Session(#[from] SessionError),
     /// Messages of the channel may be too long for a packet.
@@ -59,11 +60,11 @@ pub enum BridgeError {
     MessageTooLong {
         /// The channel.
         channel: String,
-        /// What it takes.
+        /// The longest message that the channel takes, in bytes.
         max_message: u64,
-        /// The largest packet.
+        /// The largest packet, in bytes.
         payload_bytes: usize,
-        /// The largest message that fits it.
+        /// The longest message that fits such a packet, in bytes.
         most: usize,
     },
     /// The thread could not be pinned.
@@ -74,7 +75,7 @@ pub enum BridgeError {
         /// The system's error.
         source: io::Error,
     },
-    /// The file that says how far an earlier bridge had come.
+    /// The state file could not be opened. It says how far an earlier bridge had come.
     #[error("state file {}: {source}: give another, or one in a directory that is there and may be written to", path.display())]
     State {
         /// The file.
@@ -87,7 +88,7 @@ pub enum BridgeError {
     Start(io::Error),
 }
 
-/// What else to do about a message that needs a packet of so many bytes, if there are such.
+/// The hint to raise `payload_bytes` to `bytes`; empty if no datagram can be that large.
 fn larger_packet(bytes: u64) -> String {
     match bytes <= MAX_DATAGRAM_BYTES as u64 {
         true => format!(", or raise payload_bytes to {bytes} if the network's MTU allows"),

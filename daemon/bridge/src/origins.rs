@@ -1,14 +1,16 @@
-//! Which sessions began on this host, so that none of them is received here: a feed that comes back to where it began has
-//! gone in a circle.
+//! The sessions that began on this host. No bridge receives them here: a feed that comes back to its first
+//! host has gone in a circle.
 //!
-//! Shared by the bridges of one daemon. Touched where sessions begin, which is rare, and never in between. What goes on
-//! from host to host keeps its session, so a circle of any length is known by its first host.
+//! The bridges of one daemon share this list. They use it only when a session begins, which is rare. A feed
+//! that is passed on from host to host keeps its session, so the first host recognizes a circle of any
+//! length.
 
 use super::proto::session::Session;
 use shmcast::hosting::fault;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Sessions remembered; the oldest are forgotten. Each fresh start of a channel is one.
+/// The most sessions that are remembered; the oldest are forgotten. Each channel that is made anew begins
+/// one.
 const MAX_SESSIONS: usize = 4_096;
 
 /// Sessions that began on this host, each with the identity of its ring. Clones share one list.
@@ -35,11 +37,12 @@ impl Origins {
         self.sessions().iter().any(|(known, _)| *known == session)
     }
 
-    /// The session of this tag that `ring` was sent as; else, as an error, the least epoch that a session of another ring may have,
-    /// so that no two rings share one, however soon one is made after the other and whatever the clock does.
+    /// The session of this tag that `ring` was sent as. If there is none, the error is the least epoch that
+    /// its session may have. So no two rings share a session, however soon one is made after the other and
+    /// whatever the clock does.
     ///
     /// # Errors
-    /// The epoch.
+    /// The least epoch, if `ring` was not sent under this tag.
     pub fn of_ring(&self, tag: [u8; 4], ring: [u64; 2]) -> Result<Session, u64> {
         let sessions = self.sessions();
         let of_tag = || sessions.iter().filter(|(session, _)| session.tag() == tag);

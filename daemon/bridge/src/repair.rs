@@ -1,7 +1,8 @@
 //! The egress's second thread: retransmissions from the ring, and unicast leases.
 //!
-//! Sleeps until a datagram comes. Reads the ring through a subscriber of its own, by sequence; what the ring no longer
-//! holds is gone, and receivers are told so. Who may ask, and how much, is `proto::replay`'s and `proto::lease`'s affair.
+//! The thread sleeps until a datagram comes. It reads the ring by sequence, through its own subscriber. A
+//! message that the ring no longer holds is gone, and the thread tells the receiver so. `proto::replay` and
+//! `proto::lease` decide which receivers may ask, and for how much.
 
 use shmcast::hosting::fault;
 use shmcast::sys::datagrams::{self, Datagram, Inbox};
@@ -28,11 +29,12 @@ use super::spec::RepairSpec;
 use super::status::RepairCounters;
 use super::thread::{Clock, wall_ns};
 
-/// Longest sleep: how late a stop and the end of a lease are noticed.
+/// The longest sleep, and so the longest time until the thread notices a stop or the end of a lease.
 const LOOK_UP: Duration = Duration::from_millis(20);
-/// A datagram to a server is a request or a control datagram; what is longer is neither.
+/// Bytes of a receive slot. A datagram to a server is a request or a control datagram; a longer one is
+/// neither.
 const SLOT_BYTES: usize = 256;
-/// How long a token bucket's burst lasts at its rate.
+/// A token bucket's burst is its bytes a second divided by this: 40 ms at its rate.
 const BURST_SHARE: u64 = 25;
 /// How often the feed's own rate is measured.
 const MEASURE_EVERY_NS: u64 = SECOND_NS / 4;
@@ -50,12 +52,12 @@ pub(super) struct Repair {
     reply: Vec<u8>,
     feed: FeedRate,
     clock: Clock,
-    /// Where every packet is copied to, and the address that they come to and from.
+    /// The capture that every packet is copied to, and the local address of the packets.
     tap: Option<(Tap, SocketAddrV4)>,
     shared: Arc<Sending>,
 }
 
-/// How many bytes a second the feed takes: peaks at once, fading over seconds.
+/// The feed's rate in bytes a second. It follows a rise at once, and a fall over seconds.
 #[derive(Debug, Default)]
 struct FeedRate {
     bytes: u64,
@@ -67,7 +69,7 @@ struct FeedRate {
 struct Ring {
     /// `None` while the channel is gone.
     subscriber: Option<Subscriber>,
-    /// Which of the egress's attachments it belongs to.
+    /// The number of the egress's attachment that the subscriber belongs to.
     attached: u64,
 }
 
@@ -107,7 +109,8 @@ impl Repair {
         let (key, epoch) = random.split_at(16);
         let key = key.try_into().expect("sixteen bytes");
         let epoch = u64::from_ne_bytes(epoch.try_into().expect("eight bytes"));
-        // It never waits and is nobody's reader: it must not be counted, nor shown as one that lags.
+        // This subscriber never waits and delivers to nobody. It must not be counted as a reader, nor shown
+        // as one that lags.
         let channel = channel.start(Start::Latest).wait(Wait::Yield).page(false).prepare(Preparation::NONE);
         let attached = shared.attached.load(Ordering::Acquire);
         let ring = Ring { subscriber: Some(channel.clone().open()?), attached };
@@ -132,11 +135,11 @@ impl Repair {
         while !self.is_over() {
             self.follow();
             self.measure();
-            // An ICMP error is about an earlier reply, and says nothing that matters here.
+            // An error here is an ICMP error about an earlier reply. It does not matter.
             while self.inbox.receive(&self.socket).is_ok_and(|received| received > 0) {
                 self.answer_all();
                 self.measure();
-                // However many questions come, the session may be another, or over.
+                // The session may change or end while requests keep coming, so look after every batch.
                 if fault!("repairs_look_at_nothing_else") {
                     continue;
                 }
@@ -157,7 +160,7 @@ impl Repair {
         self.shared.stop.load(Ordering::Relaxed)
     }
 
-    /// Attaches to the channel that the sending thread has found.
+    /// Attaches again if the sending thread has attached to a new channel.
     fn follow(&mut self) {
         let attached = self.shared.attached.load(Ordering::Acquire);
         if attached != self.ring.attached {
@@ -165,7 +168,7 @@ impl Repair {
         }
     }
 
-    /// Lets repairs keep up with the feed.
+    /// Measures the feed's rate, so that the limits of repairs grow with it.
     fn measure(&mut self) {
         let now_ns = self.clock.now_ns();
         if now_ns.saturating_sub(self.feed.since_ns) >= MEASURE_EVERY_NS {
@@ -210,7 +213,8 @@ impl Repair {
             };
             counters.replies_refused += sent.map_or(0, |sent| sent.refused);
         }
-        // Now rather than at the end of the flood: who was granted a lease waits for its packets.
+        // Show the leases after each batch, even in a flood of requests: a receiver that was granted a lease
+        // waits for its packets.
         self.show_leases();
         self.show();
     }
@@ -229,7 +233,7 @@ impl Repair {
     }
 }
 
-/// Answers a request; gives the size of the reply.
+/// Answers a request. Returns the size of the reply.
 fn answer(
     now_ns: u64,
     source: (std::net::SocketAddr, bool),
@@ -255,12 +259,13 @@ impl FeedRate {
 }
 
 impl Ring {
-    /// The first message from `sequence` on that is there: the sequence itself, or what lies behind a loss. O(1) for what
-    /// is there.
+    /// The sequence of the first message from `sequence` on that the ring holds: `sequence` itself, or the
+    /// first after a loss. O(1) for a message that the ring holds.
     fn oldest_from(&mut self, sequence: u64, next: u64) -> u64 {
         let Some(subscriber) = &mut self.subscriber else { return next };
         match subscriber.seek(sequence) {
-            // Into no room at all: what is there is not taken, but a gap or an empty message.
+            // The buffer has no room, so a message stays in the ring. Only a gap or an empty message is
+            // taken.
             Ok(()) => match subscriber.try_recv_into(&mut []) {
                 Ok(Some(Event::Gap { to, .. })) => to + 1,
                 Ok(_) | Err(_) => sequence,
@@ -283,7 +288,8 @@ impl Ring {
                 Ok(Some(Event::NewEpoch { .. } | Event::NewSession { .. } | Event::End)) => {}
                 Ok(Some(Event::Gap { .. } | Event::Lapped(_)) | None) => return None,
                 Err(RecvError::TooSmall { .. }) => return None,
-                // Gone, or begun again: the sending thread finds it, and then it is attached to anew.
+                // The channel is gone or was made anew. The sending thread finds that out, and then this
+                // thread attaches again.
                 Ok(Some(_)) | Err(_) => {
                     self.subscriber = None;
                     return None;

@@ -1,4 +1,5 @@
-//! State that the threads of one egress share: the sending thread, the repair thread and the one that notes how far they are.
+//! State that the threads of one egress share: the sending thread, the repair thread and the thread that
+//! keeps the state file.
 
 use super::proto::session::Session;
 use super::state::{Progress, StateFile};
@@ -12,7 +13,7 @@ use std::time::Duration;
 /// The addresses that live packets are sent to, written by the repair thread and read by the sending one.
 #[derive(Debug)]
 pub(super) struct LiveTable {
-    /// Each an address and a port.
+    /// Each place holds an address and a port.
     places: Box<[AtomicU64]>,
     used: AtomicUsize,
 }
@@ -51,18 +52,19 @@ pub(super) struct Sending {
     pub(super) counters: Board<SendCounters>,
     pub(super) repair: Board<RepairCounters>,
     pub(super) live: LiveTable,
-    /// The session being sent: eight bytes, then two. Half of one and half of another names neither.
+    /// The session being sent: eight bytes, then two. A reader may see half of one session and half of
+    /// another; that names neither.
     pub(super) session: [AtomicU64; 2],
     /// The sequence after the last message sent: repairs never run ahead of live traffic.
     pub(super) next: AtomicU64,
     /// How often the bridge has attached to the channel.
     pub(super) attached: AtomicU64,
-    /// Where it is noted how far the bridge is, and what is noted.
+    /// The state file and the progress last noted in it; `None` without a state file.
     pub(super) state: Mutex<Option<(StateFile, Progress)>>,
     pub(super) state_errors: AtomicU64,
 }
 
-/// How often it is noted how far the bridge is.
+/// The time between two notes of the progress in the state file.
 const NOTE_EVERY: Duration = Duration::from_millis(2);
 
 impl Sending {
@@ -79,7 +81,7 @@ impl Sending {
         });
     }
 
-    /// Notes how far the session is.
+    /// Notes how far the session has come.
     pub(super) fn note_progress(&self) {
         let (session, next) = (self.session(), self.next.load(Ordering::Acquire));
         self.note(false, |progress| {

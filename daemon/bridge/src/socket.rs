@@ -1,7 +1,8 @@
 //! The bridge's sockets: opened, joined and tuned before the first packet.
 //!
-//! What a bridge cannot do without is an error; what only makes it faster or better informed is a refusal in words, kept
-//! for status and said once. Relies on `shmcast::sys::datagrams` for what moves bytes. IPv4.
+//! If the system refuses something that a bridge needs, that is an error. If it refuses an option that only
+//! makes the bridge faster or better informed, that is a refusal: a text that is kept for status and reported
+//! once. `shmcast::sys::datagrams` sends and receives the bytes. All sockets are IPv4.
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
@@ -19,24 +20,24 @@ use std::time::Duration;
 
 use super::spec::LineSpec;
 
-/// Packets that one busy poll takes from the card at most.
+/// The most packets that one busy poll takes from the network card.
 const BUSY_POLL_BUDGET: u16 = 64;
 /// How long a sending thread waits for room in a socket's buffer.
 const PATIENCE: Duration = Duration::from_millis(10);
 /// The port of the discard protocol, from which nothing is sent.
 const DISCARD_PORT: u16 = 9;
-/// Most sockets that one thread waits on: the lines, the requests, the leases.
+/// The most sockets that one thread waits on: the lines, the requests, the leases.
 pub const MAX_SOCKETS: usize = super::proto::MAX_LINES + 2;
 
-/// Why a socket that the bridge needs could not be had.
+/// An error in opening a socket that the bridge needs.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// The system refused.
     #[error("{what} {address}: {source}{}", hint(source, address))]
     Os {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// With which address.
+        /// The address of the operation.
         address: SocketAddrV4,
         /// The system's error.
         source: io::Error,
@@ -83,7 +84,7 @@ fn os(what: &'static str, address: SocketAddrV4) -> impl FnOnce(io::Error) -> So
     move |source| SocketError::Os { what, address, source }
 }
 
-/// What the system refused, in words.
+/// The options that the system refused, each as a text.
 #[derive(Debug, Default)]
 pub struct Refusals(pub Vec<String>);
 
@@ -95,16 +96,17 @@ impl Refusals {
     }
 }
 
-/// How a socket that receives is tuned.
+/// The tuning of a socket that receives.
 #[derive(Debug, Clone, Copy)]
 pub struct Tuning {
-    /// Bytes of its buffer that are asked for.
+    /// The requested size of its receive buffer, in bytes.
     pub buffer_bytes: usize,
     /// How long the kernel polls the card, in microseconds; 0 for not at all.
     pub busy_poll_us: u32,
 }
 
-/// A socket that receives one line: joined, bound to the group's own address, deaf to groups that others joined.
+/// Opens a socket that receives one line, bound to the line's own address. For a multicast group it joins the
+/// group, and it receives no groups that other programs joined.
 ///
 /// # Errors
 /// [`SocketError`]
@@ -134,7 +136,7 @@ pub fn open_line(line: &LineSpec, tuning: Tuning, refusals: &mut Refusals) -> Re
     Ok(socket.into())
 }
 
-/// A socket that sends one line.
+/// Opens a socket that sends one line.
 ///
 /// # Errors
 /// [`SocketError`]
@@ -147,8 +149,8 @@ pub fn open_sender(line: &LineSpec, ttl: u8, loopback: bool) -> Result<UdpSocket
             socket.set_multicast_if_v4(&interface).map_err(os("choose the interface of", line.group))?;
         }
     }
-    // On a blocking socket a full send buffer makes the bridge wait, and the ring holds what comes meanwhile. But not for ever:
-    // other lines wait with it.
+    // On a blocking socket a full send buffer makes the bridge wait, and the ring holds the messages that
+    // come meanwhile. The wait is limited, because other lines wait with this one.
     socket.set_nonblocking(false).map_err(os("set the mode of", line.group))?;
     set_patience(&socket).map_err(os("limit the waits of", line.group))?;
     Ok(socket.into())
@@ -161,8 +163,9 @@ pub(super) fn set_patience(socket: &impl AsFd) -> io::Result<()> {
     setsockopt(socket, sockopt::SendTimeout, &patience).map_err(io::Error::from)
 }
 
-/// A second socket at the address of `server`, a server's, to send from only: what leaves by one never waits for room in the
-/// other. At an address of one host's own; where the server listens at any, both are the same socket.
+/// Opens a second socket at the address of a server's socket, only to send from. A datagram that leaves by
+/// one never waits for room in the other. If the server listens at any address of the host, both are the same
+/// socket.
 ///
 /// # Errors
 /// [`SocketError`]
@@ -177,21 +180,22 @@ pub fn open_beside(server: &UdpSocket) -> Result<UdpSocket, SocketError> {
         return Ok(server);
     }
     let (server, socket) = (Socket::from(server), new_socket(address)?);
-    // For this moment only: else any program could take the port, and the requests.
+    // The address is shared for this moment only. Otherwise any program could take the port, and the
+    // requests.
     let share =
         |are_shared| server.set_reuse_address(are_shared).and_then(|()| socket.set_reuse_address(are_shared));
     share(true).map_err(os("share", address))?;
     let bound = bind(&socket, address);
     share(false).map_err(os("share", address))?;
     bound?;
-    // A socket that has a peer gets nothing from anybody else, and nobody sends from this port.
+    // A connected socket receives from its peer only, and nobody sends from the discard port.
     let nobody = SocketAddr::V4(SocketAddrV4::new(*address.ip(), DISCARD_PORT));
     socket.connect(&nobody.into()).map_err(os("keep requests from", address))?;
     set_patience(&socket).map_err(os("limit the waits of", address))?;
     Ok(socket.into())
 }
 
-/// A socket at `address`, for requests and leases: a server's at an address of its own, a receiver's at port 0.
+/// Opens a socket at `address` for requests and leases. A server binds its own address, a receiver port 0.
 ///
 /// # Errors
 /// [`SocketError`]
@@ -221,7 +225,7 @@ fn tune(socket: &Socket, name: &str, tuning: Tuning, refusals: &mut Refusals) {
         refusals.note(format!("{name}: receive buffer"), socket.set_recv_buffer_size(asked));
     }
     match socket.recv_buffer_size() {
-        // The kernel counts its own overhead: it doubles what is asked.
+        // The kernel doubles the requested size, to make room for its own overhead.
         Ok(got) if got / 2 < asked => refusals.0.push(format!(
             "{name}: receive buffer of {} B instead of {asked} B: raise net.core.rmem_max, or give CAP_NET_ADMIN",
             got / 2
@@ -248,7 +252,7 @@ fn tune(socket: &Socket, name: &str, tuning: Tuning, refusals: &mut Refusals) {
     }
 }
 
-/// The IPv4 address of the line's interface; `None` where the choice is the kernel's.
+/// The IPv4 address of the line's interface; `None` if the kernel chooses.
 fn interface_of(line: &LineSpec, socket: &Socket) -> Result<Option<Ipv4Addr>, SocketError> {
     let Some(name) = &line.interface else { return Ok(None) };
     let unlisted = |source| SocketError::Interfaces { group: line.group, name: name.clone(), source };
@@ -269,7 +273,7 @@ fn interface_of(line: &LineSpec, socket: &Socket) -> Result<Option<Ipv4Addr>, So
     }
 }
 
-/// Waits until one of the sockets has something, or the time is over.
+/// Waits until one of the sockets has a datagram, or until `limit` has passed. It may return early.
 pub fn wait_for_any<'fd>(sockets: impl Iterator<Item = BorrowedFd<'fd>>, limit: Duration) {
     let mut polls = [const { None }; MAX_SOCKETS];
     let mut used = 0;
@@ -277,10 +281,10 @@ pub fn wait_for_any<'fd>(sockets: impl Iterator<Item = BorrowedFd<'fd>>, limit: 
         *place = Some(PollFd::new(socket, PollFlags::POLLIN));
         used += 1;
     }
-    // All places are filled with some socket, for a plain array; only those used are waited on.
+    // A plain array needs a socket in every place. Only the first `used` places are waited on.
     let Some(first) = polls[0].clone() else { return std::thread::sleep(limit) };
     let mut polls = polls.map(|poll| poll.unwrap_or_else(|| first.clone()));
-    // An error, such as a signal, is an early return, and early returns are harmless.
+    // An error, such as a signal, makes it return early, which is harmless.
     let _ = ppoll(&mut polls[..used], Some(TimeSpec::from_duration(limit)), None);
 }
 

@@ -1,7 +1,7 @@
-//! What a bridge is told: the same structs whether a `[[bridge]]` table or the command line filled them in.
+//! The configuration of a bridge. A `[[bridge]]` table and the command line fill in the same structs.
 //!
-//! Only words and the rules between them. That a group is routed, an interface exists or a channel can be attached to is
-//! found out when the bridge starts.
+//! This module checks the values and the rules between them. The start of the bridge finds out whether a
+//! group is routed, an interface exists and a channel can be attached to.
 
 use serde::de::{self, Deserialize, Deserializer};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -15,37 +15,39 @@ use super::proto::session::Session;
 use super::proto::wire::MAX_DATAGRAM_BYTES;
 use super::proto::{DEFAULT_PAYLOAD_BYTES, MAX_LINES, MAX_SERVERS};
 
-/// The largest receive buffer that the kernel can be asked for: it takes half of what an `int` holds.
+/// The largest receive buffer that the kernel can be asked for: half of the largest `int`.
 const MAX_BUFFER_BYTES: usize = i32::MAX as usize / 2;
 
 /// One bridge: one channel, in one direction. Has exactly one of `send` and `receive`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BridgeSpec {
-    /// What the bridge is called in status and metrics; the channel's name if empty.
+    /// The bridge's name in status and metrics; the channel's name if empty.
     #[serde(default)]
     pub name: String,
     /// The local channel.
     pub channel: String,
-    /// Where packets go, or come from: 1 to [`MAX_LINES`] copies of one feed. May be empty where unicast leases carry it.
+    /// The lines that packets are sent to or received from: 1 to [`MAX_LINES`] copies of one feed. May be
+    /// empty if unicast leases carry the feed.
     #[serde(default, rename = "line")]
     pub lines: Vec<LineSpec>,
-    /// The session's name. Sending: 1 to 4 characters that stand before the epoch; the channel's first letters and digits
-    /// in capitals if `None`. Receiving: 1 to 4 characters follow the newest epoch of that sender, 5 to 10 that one session;
-    /// whoever is heard first if `None`.
+    /// The session's name. A sender takes 1 to 4 characters, which stand before the epoch; if `None`, the
+    /// channel's first letters and digits in capitals. A receiver takes 1 to 4 characters to follow the
+    /// newest epoch of that sender, or 5 to 10 to follow that one session; if `None`, it follows the sender
+    /// that it hears first.
     #[serde(default)]
     pub session: Option<String>,
     /// Largest datagram that is sent, or that repairs come in, in bytes: 64 to 65507; 1400 by default.
     #[serde(default = "default_payload_bytes")]
     pub payload_bytes: usize,
-    /// What the bridge's thread does while there is nothing to do; `block` by default.
+    /// How the bridge's thread waits while there is nothing to do; `block` by default.
     #[serde(default)]
     pub wait: WaitMode,
-    /// CPU that the bridge's thread is pinned to; none if `None`.
+    /// The CPU that the bridge's thread is pinned to; the thread is not pinned if `None`.
     #[serde(default)]
     pub cpu: Option<usize>,
-    /// How long the kernel polls the network card where the bridge would wait, in microseconds; 0, the default, not at
-    /// all. What the kernel refuses is reported once and stops nothing.
+    /// How long the kernel polls the network card when the bridge would wait, in microseconds; 0, the
+    /// default, means not at all. If the kernel refuses, the bridge reports that once and runs without it.
     #[serde(default)]
     pub busy_poll_us: u32,
     /// Sends the channel to other hosts.
@@ -64,26 +66,29 @@ fn default_payload_bytes() -> usize {
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LineSpec {
-    /// Multicast group and port; or, sending, any host's address, and receiving, an address of this host's own.
+    /// The multicast group and port. It may also be a unicast address: any host's for a sender, one of this
+    /// host's own for a receiver.
     pub group: SocketAddrV4,
     /// The interface by name or by its IPv4 address; the kernel's choice if `None`.
     #[serde(default)]
     pub interface: Option<String>,
-    /// Receiving: take the group from this sender only (source-specific multicast); from anybody if `None`.
+    /// For a receiver: the only sender that the group is taken from (source-specific multicast); any sender
+    /// if `None`.
     #[serde(default)]
     pub source: Option<Ipv4Addr>,
 }
 
-/// What a bridge's thread does while there is nothing to do.
+/// How a bridge's thread waits while there is nothing to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WaitMode {
     /// Polls without pause: lowest latency, one core at 100 %.
     Spin,
-    /// Polls, and gives the core away when something was found, and after several polls that found nothing: readers may share
-    /// the core.
+    /// Polls, and yields the core after a poll that found something and after several polls that found
+    /// nothing. Readers may share the core.
     Yield,
-    /// Sleeps: next to no CPU, and tens of microseconds later, or more where the host's CPUs sleep deeply or are busy.
+    /// Sleeps. It takes next to no CPU. Messages are tens of microseconds later, or more where the host's
+    /// CPUs sleep deeply or are busy.
     #[default]
     Block,
 }
@@ -92,19 +97,20 @@ pub enum WaitMode {
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SendSpec {
-    /// How many routers a multicast packet may pass, 0 to 255; 1 by default: the local network.
+    /// The time to live (TTL) of multicast packets, 0 to 255; 1 by default, which keeps them in the local
+    /// network.
     pub ttl: u8,
-    /// Whether receivers on this very host get the multicast packets too; false by default.
+    /// Whether receivers on this host get the multicast packets too; false by default.
     pub loopback: bool,
-    /// With which message to begin; `latest` by default. What was published while no bridge ran is then a gap that
-    /// receivers ask for.
+    /// The message that the bridge begins with; `latest` by default. Messages that were published while no
+    /// bridge ran are then a gap, which receivers ask for.
     pub from: StartAt,
-    /// File in which the bridge notes which session it sends and how far it is. One that is started again goes on from there,
-    /// if the ring is still the same, and a channel that was made anew gets a later epoch than any before, wherever the clock is.
-    /// None if `None`.
+    /// The file in which the bridge notes the session that it sends and how far it has come; no file if
+    /// `None`. A bridge that is started again goes on from there if the ring is still the same. A channel
+    /// that was made anew gets a later epoch than any before, whatever the clock shows.
     pub state: Option<PathBuf>,
-    /// How long the end of the session is repeated and repairs are served after the channel is closed, in milliseconds;
-    /// 10 000 by default.
+    /// How long the bridge repeats the end of the session and serves repairs after the channel is closed, in
+    /// milliseconds; 10 000 by default.
     pub linger_ms: u64,
     /// The retransmission server, which also grants unicast leases; none if `None`.
     pub repair: Option<RepairSpec>,
@@ -117,14 +123,14 @@ impl Default for SendSpec {
     }
 }
 
-/// With which message a sender begins.
+/// The message that a sender begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StartAt {
-    /// The next one published.
+    /// The next message published.
     #[default]
     Latest,
-    /// The oldest that the ring holds.
+    /// The oldest message that the ring holds.
     Oldest,
 }
 
@@ -132,33 +138,35 @@ pub enum StartAt {
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RepairSpec {
-    /// Where requests come in.
+    /// The address that requests come to.
     pub bind: SocketAddrV4,
-    /// Networks that may ask, such as `10.1.0.0/16`. Nobody if empty.
+    /// Networks that may ask, such as `10.1.0.0/16`. If empty, nobody may ask.
     #[serde(default)]
     pub allow: Vec<Network>,
-    /// Answer allowed sources in full though they have not proved their address, as receivers of other makes need it.
-    /// Only where nobody can forge a source; false by default.
+    /// Whether allowed sources get full answers before they have proved their address; false by default.
+    /// Receivers of other makes need this. Set it only where nobody can forge a source address.
     #[serde(default)]
     pub trust_allowed: bool,
-    /// Repairs for all receivers together, in bytes a second. If `None`, 100 000 000, or twice what the feed itself takes if
-    /// that is more: who has fallen behind can catch up.
+    /// Repairs for all receivers together, in bytes a second. If `None`, 100 000 000, or twice the feed's own
+    /// rate if that is more, so that a receiver that has fallen behind can catch up.
     #[serde(default)]
     pub rate_bytes: Option<u64>,
-    /// Repairs for each receiver, in bytes a second. If `None`, 25 000 000, or twice what the feed itself takes if that is
-    /// more.
+    /// Repairs for each receiver, in bytes a second. If `None`, 25 000 000, or twice the feed's own rate if
+    /// that is more.
     #[serde(default)]
     pub source_rate_bytes: Option<u64>,
-    /// The most leases at a time with which the feed itself is sent; 64 by default.
+    /// The most leases at a time that the feed itself is sent to; 64 by default.
     #[serde(default = "default_max_leases")]
     pub max_leases: usize,
-    /// The most leases of any sort at a time, those of receivers that only ask for repairs included; 4096 by default.
+    /// The most leases of any kind at a time; 4096 by default. The leases of receivers that only ask for
+    /// repairs count too.
     #[serde(default = "default_max_proved")]
     pub max_proved: usize,
-    /// The most leases of any sort that one address may hold, so that one host cannot take all places; 16 by default.
+    /// The most leases of any kind that one address may hold, so that one host cannot take all places; 16 by
+    /// default.
     #[serde(default = "default_leases_per_source")]
     pub leases_per_source: usize,
-    /// How long a lease lasts that is not renewed, in seconds; 60 by default.
+    /// The time after which a lease that is not renewed runs out, in seconds; 60 by default.
     #[serde(default = "default_lease_s")]
     pub lease_s: u64,
 }
@@ -200,25 +208,27 @@ impl RepairSpec {
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ReceiveSpec {
-    /// Retransmission servers, asked in turn; nobody is asked if empty, and what is lost is a gap. At most
-    /// [`MAX_SERVERS`].
+    /// The retransmission servers, asked in turn; at most [`MAX_SERVERS`]. If empty, the bridge asks nobody,
+    /// and lost messages are a gap.
     pub servers: Vec<SocketAddrV4>,
-    /// Have the feed itself sent from the servers by unicast, for networks without multicast; false by default.
+    /// Whether the servers send the feed itself by unicast, for networks without multicast; false by default.
     pub unicast: bool,
-    /// Ask for the lease that proves our address to the servers; true by default. Servers of other makes know no leases.
+    /// Whether the bridge asks for the lease that proves its address to the servers; true by default. Servers
+    /// of other makes know no leases.
     pub lease: bool,
-    /// What happens to messages that no server has; `skip` by default.
+    /// The policy for messages that no server has; `skip` by default.
     pub gap: GapMode,
-    /// With `skip`: after how long a message is given up that is asked for in vain, in milliseconds; 5 000 by default. In
-    /// vain is: no server answers anything, or those that do never answer this. Servers that hold it are waited for.
+    /// With `skip`: the time after which the bridge gives up a message that it asks for in vain, in
+    /// milliseconds; 5 000 by default. In vain means that no server answers anything, or that those that do
+    /// never answer this request. The bridge keeps waiting for servers that hold the message.
     pub give_up_ms: u64,
-    /// How long what looks lost may be merely late, in microseconds; 50 by default.
+    /// How long a message that looks lost may be merely late, in microseconds; 50 by default.
     pub hold_us: u64,
-    /// Without a session to resume: begin with this sequence, asking for what went by already; with whatever is heard
-    /// first if `None`.
+    /// The sequence to begin with if there is no session to resume. The bridge asks for the messages from
+    /// there on that were sent already. If `None`, it begins with the first message that it hears.
     pub from: Option<u64>,
-    /// Whose packets are taken from the lines, such as `10.0.0.1` or `10.1.0.0/16`. If empty, a line keeps to the first source
-    /// that sends on it until that one falls silent.
+    /// The sources whose packets are taken from the lines, such as `10.0.0.1` or `10.1.0.0/16`. If empty, a
+    /// line keeps to the first source that sends on it until that source falls silent.
     pub sources: Vec<Network>,
     /// Bytes of each socket's receive buffer; up to 1 GiB; 4 MiB by default. The kernel's own limit is `net.core.rmem_max`.
     pub buffer_bytes: usize,
@@ -240,18 +250,18 @@ impl Default for ReceiveSpec {
     }
 }
 
-/// What happens to messages that no server has.
+/// The policy for messages that no server has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GapMode {
-    /// Readers are told exactly which will never come, and the rest goes on.
+    /// Readers are told exactly which messages will never come, and delivery goes on after them.
     #[default]
     Skip,
-    /// Nothing is delivered past them until they come.
+    /// Nothing after them is delivered until they come.
     Block,
 }
 
-/// Which way a bridge goes.
+/// The direction of a bridge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction<'a> {
     /// From the local channel to other hosts.
@@ -261,7 +271,8 @@ pub enum Direction<'a> {
 }
 
 impl BridgeSpec {
-    /// A bridge with everything at its default but the channel and the direction, which is to be set.
+    /// A bridge for `channel` with all other fields at their defaults. The caller must still set the
+    /// direction: `send` or `receive`.
     pub fn new(channel: impl Into<String>) -> BridgeSpec {
         BridgeSpec {
             name: String::new(),
@@ -277,12 +288,12 @@ impl BridgeSpec {
         }
     }
 
-    /// What status and metrics call it.
+    /// The bridge's name in status and metrics.
     pub fn title(&self) -> &str {
         if self.name.is_empty() { &self.channel } else { &self.name }
     }
 
-    /// Which way it goes; `None` unless exactly one of `send` and `receive` is there.
+    /// The bridge's direction; `None` unless exactly one of `send` and `receive` is set.
     pub fn direction(&self) -> Option<Direction<'_>> {
         match (&self.send, &self.receive) {
             (Some(send), None) => Some(Direction::Send(send)),
@@ -291,7 +302,7 @@ impl BridgeSpec {
         }
     }
 
-    /// The four characters that stand before the epoch in the sessions of this bridge when it sends.
+    /// The 1 to 4 characters that stand before the epoch in the sessions of this bridge when it sends.
     pub fn tag(&self) -> String {
         let letters = || self.channel.chars().filter(char::is_ascii_alphanumeric).take(4);
         match &self.session {
@@ -301,7 +312,8 @@ impl BridgeSpec {
         }
     }
 
-    /// What makes no sense, each as the field and what to do about it; nothing if the bridge can be started.
+    /// The problems of the spec, each as the field and what to do about it; empty if the bridge can be
+    /// started.
     pub fn problems(&self) -> Vec<(&'static str, String)> {
         let mut problems = Vec::new();
         let mut report = |field, what: String| problems.push((field, what));
@@ -382,7 +394,7 @@ impl BridgeSpec {
 }
 
 impl SendSpec {
-    /// How long the end is repeated.
+    /// How long the bridge repeats the end of the session.
     pub fn linger(&self) -> Duration {
         Duration::from_millis(self.linger_ms)
     }

@@ -1,7 +1,8 @@
-//! What outlives an egress: which session its ring was sent as, and how far. A small file, so that one that is started again goes
-//! on where it was, and no session's name comes twice.
+//! The state file of an egress: the session that its ring was sent as, and how far it was sent. With it, an
+//! egress that is started again goes on where it was, and no session's name is used twice.
 //!
-//! Two slots of 64 bytes, written in turn; the one that is whole and has the higher number counts. Numbers are little-endian:
+//! The file has two slots of 64 bytes, written in turn. Of the slots that are whole, the one with the higher
+//! number counts. Numbers are little-endian:
 //!
 //! | at | size | field |
 //! |---|---|---|
@@ -40,7 +41,7 @@ pub(super) struct StateFile {
 }
 
 impl StateFile {
-    /// Opens or makes it; gives what it says, if it says anything that is whole.
+    /// Opens or makes the file. Returns its newest whole record, if there is one.
     pub(super) fn open(path: &Path) -> io::Result<(StateFile, Option<Progress>)> {
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
@@ -50,7 +51,7 @@ impl StateFile {
         Ok((StateFile { file, number }, newest.map(|(_, progress)| progress)))
     }
 
-    /// Writes over the older slot. With `sync` it comes back when the disk has it.
+    /// Overwrites the older slot. With `sync`, it returns once the disk has the record.
     pub(super) fn write(&mut self, progress: &Progress, sync: bool) -> io::Result<()> {
         self.number += 1;
         let mut slot = [0; SLOT_BYTES];
@@ -94,7 +95,7 @@ mod tests {
             state.write(&progress(next), next == 1).unwrap();
             assert_eq!(StateFile::open(&path).unwrap().1, Some(progress(next)));
         }
-        // A write that the power went out under.
+        // A write that a power failure cut short.
         for byte in 0..SLOT_BYTES {
             let mut bytes = std::fs::read(&path).unwrap();
             bytes[SLOT_BYTES + byte] ^= 1;

@@ -1,8 +1,8 @@
-//! What a bridge is doing, readable from other threads while it does it.
+//! The status of a running bridge, readable from other threads.
 //!
-//! The bridge's threads keep plain counters and now and then store them on a [`Board`], word by word with relaxed stores,
-//! so that a reader costs them nothing. Each number is right by itself; two read together may be some milliseconds apart.
-//! Not here: how the numbers look, and when they are wrong.
+//! The bridge's threads keep plain counters and now and then store them on a [`Board`], word by word with
+//! relaxed stores, so that a reader costs them nothing. Each number is right by itself; two read together may
+//! be some milliseconds apart. This module neither formats the numbers nor judges them.
 
 use serde::Serialize;
 use std::marker::PhantomData;
@@ -72,7 +72,7 @@ impl SharedHistogram {
     }
 }
 
-/// Where a bridge is in its life.
+/// The phases of a bridge's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
@@ -86,12 +86,12 @@ pub enum Phase {
     Failed,
 }
 
-/// Phase, session and what went wrong: the part of the status that is not numbers.
+/// The part of the status that is not numbers: phase, session, refusals and error.
 #[derive(Debug)]
 pub struct Life {
     phase: AtomicU8,
     session: Mutex<Option<Session>>,
-    /// What the system refused at the start, each with its reason; it stopped nothing.
+    /// Options that the system refused at the start, each with its reason; the bridge runs without them.
     refusals: Vec<String>,
     error: Mutex<Option<String>>,
 }
@@ -115,12 +115,12 @@ impl Life {
         self.enter(Phase::Failed);
     }
 
-    /// Called where a session begins, which is rare enough for a lock.
+    /// Called when a session begins, which is rare enough for a lock.
     pub(super) fn note_session(&self, session: Session) {
         *self.session.lock().unwrap_or_else(PoisonError::into_inner) = Some(session);
     }
 
-    /// Where the bridge is in its life.
+    /// The bridge's phase.
     pub fn phase(&self) -> Phase {
         match self.phase.load(Ordering::Acquire) {
             0 => Phase::Running,
@@ -135,18 +135,18 @@ impl Life {
         *self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the system refused at the start, each with its reason.
+    /// The options that the system refused at the start, each with its reason.
     pub fn refusals(&self) -> &[String] {
         &self.refusals
     }
 
-    /// Why it failed, if it has.
+    /// The error that the bridge failed with, if it has failed.
     pub fn error(&self) -> Option<String> {
         self.error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// What the sending thread counts.
+/// The counters of the sending thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct SendCounters {
@@ -176,7 +176,8 @@ pub struct SendCounters {
     pub messages_too_long: u64,
     /// Sessions begun.
     pub sessions: u64,
-    /// Times that a line took nothing for a while, as its buffer was full; what it was to carry then was refused.
+    /// Times that a line took nothing for a while, because its buffer was full. Its datagrams of that time
+    /// count as refused.
     pub pauses: u64,
     /// Times that the state file could not be written.
     pub state_errors: u64,
@@ -192,7 +193,7 @@ impl SendCounters {
     }
 }
 
-/// What the retransmission server counts.
+/// The counters of the retransmission server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct RepairCounters {
@@ -210,13 +211,13 @@ pub struct RepairCounters {
     pub bytes: u64,
     /// Replies that the kernel refused.
     pub replies_refused: u64,
-    /// Requests that drew no messages.
+    /// Requests that got no messages.
     pub refused: RefusedStatus,
     /// Leases.
     pub leases: LeaseStatus,
 }
 
-/// Requests that drew no messages, by reason.
+/// Requests that got no messages, by reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct RefusedStatus {
@@ -301,16 +302,16 @@ impl RepairCounters {
     }
 }
 
-/// A distribution of durations in nanoseconds, in short.
+/// A summary of a distribution of durations, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Latency {
-    /// How many.
+    /// The number of durations.
     pub count: u64,
     /// Half of them took at most this long.
     pub p50_ns: u64,
-    /// 99 % did.
+    /// 99 % of them took at most this long.
     pub p99_ns: u64,
-    /// 99.9 % did.
+    /// 99.9 % of them took at most this long.
     pub p999_ns: u64,
     /// The longest.
     pub max_ns: u64,

@@ -1,4 +1,5 @@
-//! What the bridge's threads have in common: their start, their clock, and what they do while there is nothing to do.
+//! Code that the bridge's threads share: their start, their clock, and their wait while there is nothing to
+//! do.
 
 use rustix::thread::sched_yield;
 use std::io;
@@ -16,7 +17,7 @@ pub(super) const SHOW_EVERY_NS: u64 = 10_000_000;
 const POLLS_BEFORE_SLEEP: u32 = 32;
 /// The shortest sleep, doubled each time up to [`LONGEST_SLEEP`].
 const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
-/// What a message is late by at most, a wake-up apart, because the thread slept.
+/// The longest sleep. Because the thread slept, a message is late by at most this and one wake-up.
 const LONGEST_SLEEP: Duration = Duration::from_micros(500);
 
 /// The bridge's own clock: nanoseconds since it started, never 0.
@@ -43,7 +44,8 @@ pub(super) fn wall_ns() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
 }
 
-/// Starts a thread, pins it, and runs `body` in it. Comes back once it is pinned, or cannot be.
+/// Starts a thread, pins it, and runs `body` in it. Returns once the thread is pinned, or could not be
+/// pinned.
 pub(super) fn spawn(
     name: &str,
     cpu: Option<usize>,
@@ -57,7 +59,8 @@ pub(super) fn spawn(
         let is_pinned = pinned.is_ok();
         let _ = tell.send(pinned);
         if is_pinned {
-            // Sleeps of microseconds are meant; without it each is 50 us longer. Refused, they are just that.
+            // The thread sleeps for microseconds. Without this call the kernel makes each sleep 50 us longer.
+            // If the kernel refuses, sleeps are that much longer.
             let _ = nix::sys::prctl::set_timerslack(1);
             body();
         }

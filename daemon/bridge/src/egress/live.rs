@@ -16,21 +16,25 @@ use crate::thread::{Idle, SHOW_EVERY_NS};
 const EVENTS_PER_TURN: usize = 1_024;
 /// Longest time that a sleeping thread does not look at the stop flag.
 const LOOK_UP: Duration = Duration::from_millis(20);
-/// How often an idle thread that no daemon wakes looks at what empty polls do not see: the channel's removal.
+/// How often an idle thread that no daemon wakes checks whether the channel was removed. Empty polls do not
+/// see that.
 const LOOK_EVERY_NS: u64 = 5_000_000;
 /// Pause between two attempts to attach to a channel that went away.
 const RETRY_NS: u64 = 20_000_000;
 
-/// What a whole ring is sent at while there is more of it, in bytes a second: 2 Gbit/s, which receivers and repairs can follow.
+/// The rate limit while the loop catches up with a ring, in bytes a second: 2 Gbit/s, which receivers and
+/// repairs can follow.
 const CATCH_UP: Rate = Rate { per_second: 250_000_000, burst: 1 << 20 };
-/// Events taken at a time meanwhile, and the pause while it has to wait.
+/// Events taken from the ring before the loop looks at anything else, while it catches up.
 const EVENTS_PER_STEP: usize = 64;
-/// See [`EVENTS_PER_STEP`].
+/// The pause while the loop catches up and has used up its rate.
 const STEP: Duration = Duration::from_micros(100);
-/// A feed that is faster is never caught up with at this rate; after this time it is not held to it.
+/// The longest time that the rate is limited. The loop would never catch up with a feed that is faster than
+/// the limit.
 const CATCH_UP_NS: u64 = 10_000_000_000;
 
-/// Holds back what waits in the ring when the bridge comes to it, so that it does not leave in one burst.
+/// Limits the rate of the messages that already wait in the ring when the bridge attaches, so that they do
+/// not leave in one burst.
 #[derive(Debug)]
 pub(super) struct CatchUp {
     bucket: TokenBucket,
@@ -43,11 +47,11 @@ impl CatchUp {
     }
 }
 
-/// What the loop works with.
+/// The state of the sending loop.
 pub(super) struct Live {
     /// `None` while the channel is gone.
     pub(super) subscriber: Option<Subscriber>,
-    /// Whether the daemon wakes it.
+    /// Whether the daemon wakes the thread.
     pub(super) parks: bool,
     pub(super) channel: SubscriberBuilder,
     pub(super) origins: Origins,
@@ -57,7 +61,7 @@ pub(super) struct Live {
     pub(super) retry_ns: u64,
     pub(super) looked_ns: u64,
     pub(super) shown_ns: u64,
-    /// Until it has been at the ring's end once.
+    /// `Some` until the loop has reached the ring's end once, or [`CATCH_UP_NS`] have passed.
     pub(super) catch_up: Option<CatchUp>,
     pub(super) outlet: Outlet,
 }
@@ -67,7 +71,8 @@ impl Live {
         while self.turn() {}
     }
 
-    /// Sends what is waiting in the ring, or waits if that was nothing. Says whether there is anything more to do.
+    /// Sends what is waiting in the ring, or waits if there was nothing. Returns false once there is nothing
+    /// more to do.
     pub(super) fn turn(&mut self) -> bool {
         let result = match self.outlet.shared.stop.load(Ordering::Relaxed) {
             true => Ok(false),
@@ -79,7 +84,7 @@ impl Live {
             Err(why) => self.outlet.shared.life.fail(why),
         }
         self.outlet.show();
-        // The repairs serve this session, which is over, or somebody else's to go on with.
+        // Stop the repairs too. They serve this session, which is over, or which another bridge goes on with.
         self.outlet.shared.stop.store(true, Ordering::Relaxed);
         false
     }
@@ -110,7 +115,7 @@ impl Live {
         self.outlet.shared.end.load(Ordering::Relaxed)
     }
 
-    /// Takes what is waiting in the ring and sends it. Says whether there was anything.
+    /// Takes what is waiting in the ring and sends it. Returns whether there was anything.
     fn carry(&mut self) -> Result<bool, String> {
         let Some(subscriber) = &mut self.subscriber else { return self.attach_again() };
         let outlet = &mut self.outlet;
@@ -152,7 +157,7 @@ impl Live {
 
     fn lose(&mut self, error: RecvError) -> Result<bool, String> {
         match error {
-            // Removed, or begun anew.
+            // The channel was removed, or made anew.
             RecvError::Superseded => {
                 self.subscriber = None;
                 Ok(true)
@@ -168,20 +173,23 @@ impl Live {
             return Ok(false);
         }
         self.retry_ns = now_ns + RETRY_NS;
-        // All of it: what was published while we looked away belongs to the new session as well.
+        // Start with the oldest message: what was published before we attached belongs to the new session as
+        // well.
         let Ok((subscriber, parks)) = attach(&self.channel.clone().start(Start::Oldest), self.spec.wait)
         else {
             return Ok(false);
         };
         check_sizes(&self.spec, &subscriber).map_err(|e| e.to_string())?;
-        // A feed from another host is sent on in the session that it comes in, which is noted before its first message.
+        // A feed from another host is sent on in the session that it comes in. Its channel has that session
+        // before its first message, so wait for it.
         let is_passed_on =
             self.spec.session.is_none() && !self.origins.contains(self.outlet.sender.session());
         let is_empty = subscriber.next_sequence() == 1 && subscriber.lag() == 0;
         if is_passed_on && is_empty && subscriber.remote_session().is_none() {
             return Ok(false);
         }
-        // Its sequences begin again, so its epoch must be another, however soon it was made anew.
+        // The channel's sequences begin again, so its epoch must be a later one, however soon it was made
+        // anew.
         let least_epoch = self.outlet.sender.session().epoch().map_or(0, |epoch| epoch + 1);
         let session = session_of(&self.spec, &subscriber, &self.origins, least_epoch);
         let session = session.map_err(|e| e.to_string())?;

@@ -1,4 +1,4 @@
-//! From the ring's events to datagrams on every line and lease, and to the counters of both.
+//! Turns the ring's events into datagrams on every line and lease, and counts both.
 
 use shmcast::Event;
 use shmcast::sys::datagrams;
@@ -14,15 +14,17 @@ use crate::sending::{LiveTable, Sending};
 use crate::status::{Phase, SendCounters};
 use crate::thread::{Clock, wall_ns};
 
-/// A socket and where it sends to.
+/// A socket and its destination.
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) socket: UdpSocket,
     pub(super) from: Option<SocketAddrV4>,
     pub(super) to: SocketAddrV4,
-    /// Whether the socket is connected to it, so that the kernel need not find the way for each datagram.
+    /// Whether the socket is connected to `to`, so that the kernel need not look up the route for each
+    /// datagram.
     pub(super) is_connected: bool,
-    /// There was no room in its buffer lately: it is not waited for until there is.
+    /// Whether its buffer had no room lately. The bridge does not wait for the line until there is room
+    /// again.
     pub(super) is_paused: bool,
 }
 
@@ -40,24 +42,24 @@ impl Line {
         if is_full != self.is_paused {
             self.is_paused = is_full;
             counters.pauses += u64::from(is_full);
-            // Where that is refused, each batch waits in vain, as the first did.
+            // If the system refuses that, each batch waits in vain, as the first did.
             let _ = self.socket.set_nonblocking(is_full);
         }
     }
 }
 
-/// Where the ring's events go.
+/// The sender and the sockets that the ring's events go to.
 pub(super) struct Outlet {
     pub(super) sender: Sender,
     pub(super) config: SenderConfig,
-    /// What senders of earlier sessions counted.
+    /// The counters of earlier sessions, added up.
     pub(super) earlier: SenderCounters,
     pub(super) counters: SendCounters,
-    /// The session's name was given: it stays whatever session the channel was brought here with.
+    /// Whether the spec names the session. The name then stays, whatever session the channel came with.
     pub(super) keeps_session: bool,
-    /// The session was ended; whatever comes now begins where it stopped.
+    /// Whether the session was ended. A message that comes after that goes on with the session.
     pub(super) is_over: bool,
-    /// The end that comes first is that of a publisher before our time.
+    /// Whether the first end in the ring is that of a publisher from before the bridge attached.
     pub(super) skips_end: bool,
     pub(super) lines: Vec<Line>,
     /// The socket that unicast leases are served from.
@@ -83,7 +85,7 @@ impl Outlet {
                     self.begin(session, self.sender.next());
                 }
             }
-            // The loop attaches again where the channel begins again.
+            // The loop attaches again when the channel begins again.
             Event::NewSession { .. } | Event::NewEpoch { .. } | Event::Restarted => {}
             Event::End if self.skips_end => self.skips_end = false,
             Event::End => {
@@ -123,7 +125,8 @@ impl Outlet {
         if self.sender.datagrams().next().is_none() {
             return;
         }
-        // First: the fastest receiver's request must not be refused as too early.
+        // Store this before the datagrams leave: the fastest receiver's request must not be refused as too
+        // early.
         self.shared.next.store(self.sender.next(), Ordering::Release);
         send_to_all(
             (&mut self.lines, self.leases.as_mut(), &self.shared.live, self.tap.as_ref()),
@@ -151,7 +154,7 @@ impl Outlet {
         }
     }
 
-    /// A session begins, or the one that had ended goes on.
+    /// Begins a session, or goes on with the one that had ended.
     #[cold]
     pub(super) fn begin(&mut self, session: Session, next: u64) {
         self.add_up();
@@ -221,7 +224,8 @@ mod tests {
         Line { socket, from: None, to, is_connected: true, is_paused: false }
     }
 
-    /// A socket of another family, as its queue is short and can be filled: what waits on it waits as a paused card makes wait.
+    /// The paused line is a Unix socket, because its queue is short and can be filled. A send on it waits as
+    /// on a paused network card.
     #[test]
     fn a_paused_line_is_waited_for_once_and_another_goes_on() {
         let (paused, drain) = UnixDatagram::pair().unwrap();

@@ -7,7 +7,8 @@ use crate::proto::session::Session;
 
 /// Bytes of one piece of the memory.
 const CHUNK_BYTES: usize = 1 << 20;
-/// The most bytes that wait. Messages beyond are dropped, and readers are told as of any other loss.
+/// The most bytes that wait. Messages beyond that are dropped, and readers are told of them as of any other
+/// loss.
 const MAX_BYTES: usize = 64 << 20;
 
 const MESSAGE: u8 = 0;
@@ -15,11 +16,11 @@ const GAP: u8 = 1;
 const SESSION: u8 = 2;
 const END: u8 = 3;
 
-/// Deliveries that wait. Empty, it has no memory.
+/// Deliveries that wait. An empty backlog has no memory.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
     chunks: VecDeque<Vec<u8>>,
-    /// How much of the first chunk is done with.
+    /// Bytes of the first chunk that are done with.
     read: usize,
     bytes: usize,
 }
@@ -29,7 +30,7 @@ impl Backlog {
         self.chunks.is_empty()
     }
 
-    /// Keeps a copy behind all others; a message only if there is room for it.
+    /// Appends a copy of the delivery. A message is dropped if there is no room for it.
     pub(super) fn push(&mut self, delivery: &Delivery<'_>) {
         match *delivery {
             Delivery::Message { sequence, data } if self.bytes + data.len() < MAX_BYTES => {
@@ -37,7 +38,7 @@ impl Backlog {
             }
             Delivery::Message { .. } => {}
             Delivery::Gap { from, to } => self.put(GAP, [from, to], &[]),
-            // Whom it follows is of no interest any more.
+            // The session before it is not needed any more.
             Delivery::NewSession { session, next, .. } => self.put(SESSION, [next, 0], session.as_bytes()),
             Delivery::End { session, next } => self.put(END, [next, 0], session.as_bytes()),
         }
@@ -57,7 +58,7 @@ impl Backlog {
         self.bytes += size;
     }
 
-    /// The first, as it was pushed.
+    /// The first delivery, as it was pushed.
     pub(super) fn front(&self) -> Option<Delivery<'_>> {
         let rest = self.chunks.front()?.get(self.read..)?;
         let (kind, rest) = rest.split_first()?;
@@ -75,7 +76,7 @@ impl Backlog {
         })
     }
 
-    /// Drops the first.
+    /// Drops the first delivery.
     pub(super) fn pop(&mut self) {
         let size = match self.front() {
             Some(Delivery::Message { data, .. }) => HEAD_BYTES + data.len(),
@@ -94,7 +95,7 @@ impl Backlog {
     }
 }
 
-/// Kind, two numbers and the length of what follows.
+/// Bytes of a delivery's kind, its two numbers and the length of the data that follows.
 const HEAD_BYTES: usize = 1 + 8 + 8 + 4;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! From deliveries to the local channel: messages, gaps, sessions and ends as its readers are told of them.
+//! Publishes deliveries into the local channel: messages, gaps, sessions and ends.
 
 use shmcast::hosting::fault;
 use shmcast::{PublishError, Publisher, PublisherBuilder};
@@ -12,7 +12,7 @@ use crate::proto::receiver::Delivery;
 use crate::proto::session::Session;
 use crate::status::{Phase, ReceiveCounters};
 
-/// Where deliveries go: the local channel.
+/// The local channel, into which deliveries are published.
 pub(super) struct Inlet {
     /// `None` between the end of a session and what comes next.
     pub(super) publisher: Option<Publisher>,
@@ -20,10 +20,10 @@ pub(super) struct Inlet {
     pub(super) counters: ReceiveCounters,
     pub(super) shared: Arc<Shared>,
     pub(super) origins: Origins,
-    /// Why nothing can be published any more.
+    /// The error after which nothing can be published any more.
     pub(super) error: Option<String>,
     pub(super) maker: Maker,
-    /// What came while the channel was being opened.
+    /// Deliveries that came while the channel was being opened.
     pub(super) backlog: Backlog,
 }
 
@@ -35,13 +35,14 @@ impl Inlet {
         }
     }
 
-    /// Whether the channel is being opened, or something of what came meanwhile is left.
+    /// Whether the channel is being opened, or deliveries that came meanwhile still wait.
     #[inline]
     pub(super) fn is_waiting(&self) -> bool {
         self.maker.is_busy() || !self.backlog.is_empty()
     }
 
-    /// Takes the channel over once it is open, and publishes what has waited for it. Waits for it if `waits`.
+    /// Takes the channel over once it is open, and publishes the deliveries that waited for it. With `waits`,
+    /// it waits until the channel is open.
     #[cold]
     pub(super) fn catch_up(&mut self, waits: bool) {
         loop {
@@ -71,7 +72,7 @@ impl Inlet {
         }
     }
 
-    /// Does what a delivery says; false if the channel has to be opened first.
+    /// Carries out a delivery. Returns false if the channel has to be opened first.
     #[inline]
     fn handle(&mut self, delivery: &Delivery<'_>) -> bool {
         match *delivery {
@@ -99,7 +100,7 @@ impl Inlet {
         true
     }
 
-    /// Whether the channel is not open; then it is going to be, unless nothing can be published any more.
+    /// Whether the channel is closed and can be opened. If so, this orders it to be opened.
     #[inline]
     fn is_closed(&mut self) -> bool {
         let is_closed = self.publisher.is_none() && self.error.is_none();
@@ -119,7 +120,7 @@ impl Inlet {
         }
         match publisher.publish(data) {
             Ok(_) => self.counters.messages_published += 1,
-            // It exists, but not here: readers are told as of any other loss.
+            // The local channel cannot take this message. Readers are told of it as of any other loss.
             Err(PublishError::TooLarge(_)) => {
                 let told = publisher.gap(sequence);
                 self.counters.messages_too_large += 1;
@@ -137,14 +138,15 @@ impl Inlet {
         }
     }
 
-    /// Nothing can be published any more: the channel was taken, or counts no further.
+    /// Notes that nothing can be published any more: another publisher took the channel, or it has no more
+    /// sequences.
     #[cold]
     fn fail(&mut self, error: &PublishError) {
         self.error.get_or_insert_with(|| error.to_string());
         self.publisher = None;
     }
 
-    /// Tells readers that what comes before `next` and is not there yet never will be.
+    /// Tells readers that the messages before `next` that are not there yet will never come.
     #[inline]
     fn skip_to(&mut self, next: u64) {
         let Some(publisher) = &mut self.publisher else { return };
@@ -177,7 +179,7 @@ impl Inlet {
             self.publisher = None;
             return true;
         }
-        // Sequences of a channel only grow: one that begins again does so in a segment of its own.
+        // The sequences of a channel only grow. A session whose sequences begin again needs a new segment.
         let ours = self.publisher.as_ref().map_or(self.counters.next_sequence, Publisher::next_sequence);
         if ours > next {
             self.publisher = None;

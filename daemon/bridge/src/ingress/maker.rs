@@ -1,5 +1,5 @@
-//! Opens the local channel beside the receiving thread, which meanwhile empties its sockets: the memory of a large ring takes
-//! seconds to make.
+//! A thread that opens the local channel while the receiving thread goes on emptying its sockets. The memory
+//! of a large ring takes seconds to make.
 
 use shmcast::{ChannelError, Publisher, PublisherBuilder};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -45,7 +45,7 @@ impl Maker {
         }
     }
 
-    /// The channel ordered, once it is there.
+    /// The ordered channel, once it is open.
     pub(super) fn take(&mut self) -> Option<Made> {
         match self.made.try_recv() {
             Ok(made) => {
@@ -56,7 +56,7 @@ impl Maker {
         }
     }
 
-    /// As `take`, and waits for it.
+    /// As `take`, but waits for the channel.
     pub(super) fn wait(&mut self) -> Option<Made> {
         let made = self.is_busy.then(|| self.made.recv().ok()).flatten();
         self.is_busy = false;

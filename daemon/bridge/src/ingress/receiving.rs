@@ -1,4 +1,4 @@
-//! The receiving loop: sockets in, state machine, requests and leases out.
+//! The receiving loop. It feeds datagrams to the state machine, and sends requests and lease messages.
 
 use rustix::thread::sched_yield;
 use shmcast::Publisher;
@@ -27,30 +27,30 @@ use crate::thread::{Clock, SHOW_EVERY_NS, wall_ns};
 
 /// Longest time that a sleeping thread does not look at the stop flag.
 const LOOK_UP_NS: u64 = 20 * MILLISECOND_NS;
-/// Turns that find nothing between two at which it yields. What is on its way is found by one of these; a reader that shares
-/// the CPU gets it at once when there is something for it.
+/// Idle turns from one yield to the next. A datagram that is on its way is found by one of them. When there
+/// is something for a reader that shares the CPU, the reader gets the CPU at once.
 const TURNS_PER_YIELD: u32 = 8;
-/// Turns between two looks at what servers say, while nothing is asked of them.
+/// Turns between two receives from the servers' socket while nothing is missing.
 const TURNS_PER_ANSWER: u32 = 16;
-/// How long a stopping bridge waits for the server's word that its leases are given back.
+/// How long a stopping bridge waits for the servers to confirm that its leases are given back.
 const LEAVE_NS: u64 = SECOND_NS / 2;
-/// Counts of shows between two of the histograms, which are long.
+/// The counters are shown this often for each time that the histograms are, because those are long.
 const SHOWS_PER_HISTOGRAM: u64 = 10;
 /// Datagrams are received into slots of at least this size, so that a sender with a larger payload than ours is heard.
 const SLOT_BYTES: usize = 9_216;
 
-/// What a socket is for.
+/// The purpose of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// This line of the feed.
+    /// Receives this line of the feed.
     Line(usize),
-    /// Requests to the servers, and what they answer.
+    /// Carries requests to the servers, and their answers.
     Servers,
-    /// The feed itself, sent by the servers to us alone.
+    /// Receives the feed itself, sent by the servers to us alone.
     Unicast,
 }
 
-/// What one turn found in the sockets.
+/// The result of one turn's look into the sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Found {
     Nothing,
@@ -60,14 +60,14 @@ enum Found {
     More,
 }
 
-/// A socket, what waits in it, and the leases that hang on it.
+/// A socket, its inbox, and the leases that it keeps.
 pub(super) struct Port {
     pub(super) socket: UdpSocket,
     pub(super) role: Role,
     pub(super) inbox: Inbox,
     pub(super) local: SocketAddrV4,
     pub(super) last_drops: u32,
-    /// One a server, or none.
+    /// One lease for each server, or none at all.
     pub(super) leases: Vec<LeaseClient>,
 }
 
@@ -98,21 +98,21 @@ impl Port {
     }
 }
 
-/// What the loop works with.
+/// The state of the receiving loop.
 pub(super) struct Receiving {
     pub(super) ports: Vec<Port>,
     pub(super) servers: Vec<SocketAddrV4>,
-    /// Lines before those of unicast leases.
+    /// The number of lines before those of unicast leases.
     pub(super) lines: usize,
     pub(super) receiver: Receiver,
     pub(super) inlet: Inlet,
-    /// One a line, those of unicast leases excepted.
+    /// One lock for each line, except the lines of unicast leases.
     pub(super) locks: Vec<SourceLock>,
     pub(super) wait: WaitMode,
-    /// Requests that each server left unanswered, as far as that was acted on.
+    /// The timeouts of each server that the loop has already acted on.
     pub(super) timeouts: [u64; MAX_SERVERS],
     pub(super) to_ring: Histogram,
-    /// When the thread began, in nanoseconds since 1970: what waited for that is not counted as slow.
+    /// When the thread began, in nanoseconds since 1970. The histogram leaves out datagrams that came before.
     pub(super) since_ns: u64,
     pub(super) tap: Option<Tap>,
     pub(super) clock: Clock,
@@ -127,7 +127,8 @@ impl Receiving {
         while self.turn() {}
     }
 
-    /// Does what is due, takes what has come, and waits if that was nothing. Says whether there is anything more to do.
+    /// Does what is due, takes the datagrams that have come, and waits if there are probably no more. Returns
+    /// false once there is nothing more to do.
     pub(super) fn turn(&mut self) -> bool {
         if self.shared.stop.load(Ordering::Relaxed) || self.inlet.error.is_some() {
             self.end();
@@ -136,7 +137,7 @@ impl Receiving {
         if self.inlet.is_waiting() {
             self.inlet.catch_up(false);
         }
-        // What is due comes first, so that nothing stands between a message and its reader.
+        // The due work comes before receiving, so that it does not delay a message on its way to the reader.
         let now_ns = self.clock.now_ns();
         self.act(now_ns);
         if now_ns.saturating_sub(self.shown_ns) >= SHOW_EVERY_NS {
@@ -168,7 +169,7 @@ impl Receiving {
         }
     }
 
-    /// Takes one batch from every socket, from the servers' if that is asked for.
+    /// Takes one batch from every socket. It leaves out the servers' socket unless `hears_servers`.
     fn receive_all(&mut self, hears_servers: bool) -> Found {
         let mut found = Found::Nothing;
         for at in 0..self.ports.len() {
@@ -182,7 +183,7 @@ impl Receiving {
                     found = found.max(if inbox.expects_more() { Found::More } else { Found::All });
                     self.handle_batch(at);
                 }
-                // A host that says that nobody listens there: the next server's turn will come.
+                // The error is a host's reply that nobody listens there. The next server's turn will come.
                 Err(_) => self.inlet.counters.receive_errors += 1,
             }
         }
@@ -240,12 +241,13 @@ impl Receiving {
                 }
             }
             if datagram.is_truncated {
-                // Its parser would only say that something is missing at the end.
+                // The datagram was cut off. Its parser would only report that its end is missing.
                 continue;
             }
             receiver.handle_datagram(now_ns, origin, datagram.bytes, &mut |delivery| inlet.take(delivery));
         }
-        // The clock of the kernel's stamps, read once a batch: what it says is at most the batch's own time too long.
+        // This is the clock of the kernel's stamps. It is read once a batch, so a measured time is too long
+        // by at most the batch's own time.
         let in_ring_ns = wall_ns();
         if *role != Role::Servers {
             let stamps = inbox.datagrams().filter_map(|datagram| datagram.time_ns);
@@ -255,7 +257,7 @@ impl Receiving {
         }
     }
 
-    /// What is due: timeouts, requests, leases.
+    /// Does what is due: timeouts, requests, leases.
     fn act(&mut self, now_ns: u64) {
         if self.receiver.next_deadline().is_some_and(|due_ns| due_ns <= now_ns) {
             let inlet = &mut self.inlet;
@@ -278,7 +280,8 @@ impl Receiving {
         }
     }
 
-    /// A server that left a request unanswered may have restarted and forgotten us.
+    /// Doubts the leases of servers that left a request unanswered. Such a server may have restarted and
+    /// forgotten us.
     fn doubt_leases(&mut self, now_ns: u64) {
         let Some(port) = self.ports.iter_mut().find(|port| port.role == Role::Servers) else { return };
         let servers = self.receiver.counters().servers.iter().zip(&mut self.timeouts);
@@ -325,7 +328,8 @@ impl Receiving {
         }
     }
 
-    /// Gives the leases back, for a moment; without an answer they run out by themselves.
+    /// Gives the leases back, and waits up to [`LEAVE_NS`] for the answers. Without an answer they run out by
+    /// themselves.
     fn leave(&mut self) {
         let mut now_ns = self.clock.now_ns();
         let until_ns = now_ns + LEAVE_NS;

@@ -1,16 +1,16 @@
-//! From a captured frame to the UDP datagram in it: link layers, VLAN tags, IP, UDP.
+//! Finds the UDP datagram in a captured frame: link layers, VLAN tags, IP, UDP.
 
 use etherparse::err::packet::SliceError;
 use etherparse::{EtherType, LaxNetSlice, LaxSlicedPacket, TransportSlice, UdpHeader, ip_number};
 use std::net::{IpAddr, SocketAddr};
 
-/// Why a packet of a capture gave no payload.
+/// The reason that a packet of a capture gave no payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Skipped {
-    /// ARP, TCP and whatever else there is beside UDP.
+    /// The packet is ARP, TCP or any other than UDP.
     #[error("not UDP")]
     NotUdp,
-    /// To another port than those asked for.
+    /// The datagram goes to another port than those asked for.
     #[error("to another port")]
     OtherPort,
     /// A fragment of an IP packet: its datagram is in several frames.
@@ -60,7 +60,7 @@ const LINUX_SLL2: i32 = 276;
 pub(super) fn datagram(link_type: i32, frame: &[u8], sent: usize) -> Result<Found<'_>, Skipped> {
     let unclear = if sent > frame.len() { Skipped::Truncated } else { Skipped::Malformed };
     let after = |bytes: usize| frame.get(bytes..).ok_or(unclear);
-    // A cooked header ends, or begins, with the protocol that an Ethernet header would name.
+    // A cooked header has the protocol that an Ethernet header would name, at its end or at its start.
     let cooked = |bytes: usize, protocol_at: usize| {
         let payload = after(bytes)?;
         let protocol = u16::from_be_bytes([frame[protocol_at], frame[protocol_at + 1]]);
@@ -71,7 +71,8 @@ pub(super) fn datagram(link_type: i32, frame: &[u8], sent: usize) -> Result<Foun
         ETHERNET => LaxSlicedPacket::from_ethernet(frame).map_err(|_| unclear)?,
         LINUX_SLL => cooked(16, 14)?,
         LINUX_SLL2 => cooked(20, 0)?,
-        // Four bytes of address family, in the byte order of whoever captured; the IP version says the same.
+        // Skips four bytes of address family, in the byte order of the capturing host. The IP version says
+        // the same.
         NULL | LOOP => ip(after(4)?)?,
         RAW | RAW_BSD | RAW_OPENBSD | IPV4 | IPV6 => ip(frame)?,
         _ => return Err(Skipped::LinkType),
@@ -88,7 +89,7 @@ fn udp<'a>(packet: &LaxSlicedPacket<'a>, unclear: Skipped) -> Result<Found<'a>, 
             (ip.header().source_addr().into(), ip.header().destination_addr().into())
         }
         Some(LaxNetSlice::Arp(_)) => return Err(Skipped::NotUdp),
-        // With an error it might have been anything; without, it is a protocol that nobody asked for.
+        // With an error it might have been anything. Without one, it is a protocol that nobody asked for.
         None if packet.stop_err.is_some() => return Err(unclear),
         None => return Err(Skipped::NotUdp),
     };
@@ -108,7 +109,8 @@ fn udp<'a>(packet: &LaxSlicedPacket<'a>, unclear: Skipped) -> Result<Found<'a>, 
             });
         }
     };
-    // Length 0 is a jumbogram's: all that there is. Bytes behind the length are Ethernet's padding, and cut off already.
+    // Length 0 means a jumbogram, which takes all bytes that there are. Bytes after the length are Ethernet's
+    // padding, and are cut off already.
     let length = usize::from(udp.length());
     if content.incomplete || (length != 0 && length > udp.slice().len()) {
         return Err(shortage(content.incomplete, unclear));
@@ -120,7 +122,8 @@ fn udp<'a>(packet: &LaxSlicedPacket<'a>, unclear: Skipped) -> Result<Found<'a>, 
     Ok((source, SocketAddr::new(destination, udp.destination_port()), udp.payload()))
 }
 
-// IP says that more was sent than there is: cut off, whatever the capture says of the frame.
+// If IP says that more was sent than there is, the packet was cut off, whatever the capture says of the
+// frame.
 fn shortage(incomplete: bool, unclear: Skipped) -> Skipped {
     if incomplete { Skipped::Truncated } else { unclear }
 }

@@ -1,9 +1,10 @@
-//! Captured packets: UDP payloads out of a capture file, and packets of a bridge into one.
+//! Capture files: reads UDP payloads from one, and writes the packets of a bridge to one.
 //!
-//! [`Capture`] reads what tcpdump and Wireshark write, and says of every packet that it leaves out why it did.
-//! [`CaptureFile`] writes what they read, from a thread of its own that no bridge ever waits for. The file formats are
-//! `pcap-parser`'s affair and the headers of packets `etherparse`'s; a file's bytes are claims like a peer's, so nothing
-//! here panics on them and no length that a file gives is trusted with memory.
+//! [`Capture`] reads the files that tcpdump and Wireshark write, and counts by reason the packets that it
+//! leaves out. [`CaptureFile`] writes files that they can read. It has its own thread, and no bridge ever
+//! waits for that. `pcap-parser` parses the file formats, and `etherparse` the headers of packets. A file's
+//! bytes are claims like a peer's: nothing here panics on them, and no length that a file gives decides alone
+//! how much memory is taken.
 
 mod link;
 mod read;

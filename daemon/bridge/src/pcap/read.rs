@@ -7,25 +7,25 @@ use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How much of a file is looked at to begin with, and the most that one packet may take.
+/// The first size of the read buffer, and the most bytes that one packet may take.
 const BUFFER_BYTES: usize = 256 << 10;
 const MAX_BLOCK_BYTES: usize = 16 << 20;
-/// A block of pcapng with nothing in it: its type, and its length twice.
+/// Bytes of an empty block of pcapng: its type, and its length twice.
 const MIN_BLOCK_BYTES: u32 = 12;
 /// The type of a section header, the same in both byte orders.
 const SECTION_HEADER: [u8; 4] = [0x0A, 0x0D, 0x0D, 0x0A];
 /// No program captures on more interfaces; a file that claims it would only cost memory.
 const MAX_INTERFACES: usize = 65_536;
 
-/// Why a capture cannot be read any further.
+/// An error after which a capture cannot be read any further.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
-    /// Not a capture at all.
+    /// The file is not a capture.
     #[error(
         "not a capture file: give one that tcpdump or Wireshark wrote, as pcap or pcapng, and not compressed"
     )]
     NotACapture,
-    /// The system's word.
+    /// The system could not read the file.
     #[error("reading failed after {packets} packets: {source}")]
     Read {
         /// How many packets were read.
@@ -33,20 +33,20 @@ pub enum CaptureError {
         /// The system's error.
         source: io::Error,
     },
-    /// Its structure is broken.
+    /// The file's structure is broken.
     #[error("damaged after {packets} packets, at byte {offset}: what follows cannot be told apart")]
     Damaged {
         /// How many packets were read.
         packets: u64,
-        /// Where in the file.
+        /// The offset in the file, in bytes.
         offset: usize,
     },
-    /// Nobody sends such packets.
+    /// The file claims a packet that is larger than any real one.
     #[error("after {packets} packets, at byte {offset}, the file claims one larger than {MAX_BLOCK_BYTES} B")]
     TooLarge {
         /// How many packets were read.
         packets: u64,
-        /// Where in the file.
+        /// The offset in the file, in bytes.
         offset: usize,
     },
 }
@@ -54,17 +54,18 @@ pub enum CaptureError {
 /// One UDP datagram of a capture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Datagram<'a> {
-    /// When it was captured, in nanoseconds since 1970. One that has no time of its own has that of the one before.
+    /// When it was captured, in nanoseconds since 1970. A packet without its own time has that of the packet
+    /// before.
     pub time_ns: u64,
-    /// Who sent it.
+    /// The sender's address.
     pub source: SocketAddr,
-    /// To whom.
+    /// The receiver's address.
     pub destination: SocketAddr,
-    /// What.
+    /// The UDP payload.
     pub payload: &'a [u8],
 }
 
-/// What was in a capture. `packets` is `datagrams` plus all that was skipped.
+/// The counters of a capture. `packets` is `datagrams` plus all skipped packets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CaptureCounters {
     /// Packets read.
@@ -83,7 +84,7 @@ impl CaptureCounters {
     }
 }
 
-/// How the packets of one interface are to be understood.
+/// The format of the packets of one interface.
 #[derive(Debug, Clone, Copy)]
 struct Interface {
     link_type: i32,
@@ -97,7 +98,7 @@ pub struct Capture<'a> {
     buffer_bytes: usize,
     failure: Failure,
     ports: Vec<u16>,
-    /// Those of the section that is being read.
+    /// The interfaces of the section that is being read.
     interfaces: Vec<Interface>,
     /// The byte order of the section that is being read, in a pcapng file.
     is_big_endian: Option<bool>,
@@ -106,7 +107,7 @@ pub struct Capture<'a> {
     counters: CaptureCounters,
 }
 
-/// What the system said last; the parser only tells that it said something.
+/// The system's last error. The parser reports only that there was one.
 type Failure = Arc<Mutex<Option<io::Error>>>;
 
 struct Noting<R> {
@@ -135,7 +136,7 @@ fn read_error(failure: &Failure, packets: u64) -> CaptureError {
     CaptureError::Read { packets, source: source.unwrap_or_else(|| io::ErrorKind::Other.into()) }
 }
 
-/// A frame was read into the buffer, or something that is none; or there is nothing more.
+/// The result of a step: a frame was read into the buffer, or something else was read, or the file has ended.
 enum Step {
     Frame { link_type: i32, sent: usize },
     Other,
@@ -143,7 +144,7 @@ enum Step {
 }
 
 impl<'a> Capture<'a> {
-    /// Begins to read. Only datagrams to one of `ports` are handed out, or all when it is empty.
+    /// Begins to read. Only datagrams to one of `ports` are handed out, or all if `ports` is empty.
     ///
     /// # Errors
     /// [`CaptureError::NotACapture`] when the first bytes are of neither format.
@@ -167,10 +168,10 @@ impl<'a> Capture<'a> {
         })
     }
 
-    /// The next UDP datagram; `None` at the end. Everything else on the way is counted. One copy a packet.
+    /// The next UDP datagram; `None` at the end. Skipped packets are counted. Costs one copy a packet.
     ///
     /// # Errors
-    /// [`CaptureError`]; there is nothing to be had after it.
+    /// [`CaptureError`]; nothing more can be read after it.
     pub fn read(&mut self) -> Result<Option<Datagram<'_>>, CaptureError> {
         let (link_type, sent) = loop {
             match self.step()? {
@@ -188,7 +189,7 @@ impl<'a> Capture<'a> {
         Ok(Some(Datagram { time_ns: self.time_ns, source, destination, payload }))
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     pub fn counters(&self) -> &CaptureCounters {
         &self.counters
     }
@@ -259,7 +260,7 @@ impl<'a> Capture<'a> {
         };
         let length = length.try_into().expect("four bytes");
         let length = if is_big_endian { u32::from_be_bytes(length) } else { u32::from_le_bytes(length) };
-        // A section header is of the order that it says itself, and the parser knows how long it is at least.
+        // A section header states its own byte order, and the parser checks its least length.
         !self.reader.data().starts_with(&SECTION_HEADER) && length < MIN_BLOCK_BYTES
     }
 
@@ -276,7 +277,7 @@ impl std::fmt::Debug for Capture<'_> {
 
 fn interface_of(header: &PcapHeader) -> Interface {
     let ticks_per_second = if header.is_nanosecond_precision() { 1_000_000_000 } else { 1_000_000 };
-    // The upper bits of the field tell of checksums behind the frames.
+    // The upper bits of the field are about checksums after the frames.
     let link_type = header.network.0 & 0xFFFF;
     Interface { link_type, ticks_per_second, offset_s: 0 }
 }
@@ -313,12 +314,13 @@ fn next_block(
     };
     frame.clear();
     frame.extend_from_slice(data);
-    // An interface that was not described: no link type has this number.
+    // An interface that was not described gets -1, which is no link type's number.
     let link_type = interfaces.get(index).map_or(-1, |interface| interface.link_type);
     Step::Frame { link_type, sent: sent as usize }
 }
 
-// A power of ten, or with the top bit set a power of two. (`ts_resolution` of the library refuses every power of two.)
+// The resolution is a power of ten or, with the top bit set, a power of two. (`ts_resolution` of the library
+// refuses every power of two.)
 fn ticks_per_second(resolution: u8) -> u64 {
     let exponent = u32::from(resolution & 0x7F);
     let base: u64 = if resolution & 0x80 == 0 { 10 } else { 2 };

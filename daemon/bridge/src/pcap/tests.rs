@@ -1,4 +1,4 @@
-//! Captures made here, byte by byte where a library would make only sound ones.
+//! Tests with captures made here, byte by byte where a library would make only sound ones.
 
 use super::*;
 use etherparse::PacketBuilder;
@@ -160,7 +160,7 @@ fn a_length_that_a_file_claims_is_not_believed_with_memory() {
     }
 }
 
-/// Any file that fails is told with what the system said.
+/// Any read that fails is reported with the system's error.
 #[test]
 fn a_disk_that_fails_is_told_apart_from_the_end() {
     struct Failing(Vec<u8>);
@@ -188,7 +188,7 @@ fn times_are_nanoseconds_whatever_the_file_counts_in() {
     let mut nanos = little.clone();
     nanos[..4].copy_from_slice(&0xA1B2_3C4D_u32.to_le_bytes());
     assert_eq!(read_all(&nanos, &[]).0[0].0, 1_700_000_000_000_123_456);
-    // The same file written on a machine of the other byte order: every field of the headers turned round.
+    // The same file as a machine of the other byte order writes it: every field of the headers is reversed.
     let mut big = little.clone();
     for (at, size) in [(0, 4), (4, 2), (6, 2), (16, 4), (20, 4), (24, 4), (28, 4), (32, 4), (36, 4)] {
         big[at..at + size].reverse();
@@ -220,7 +220,7 @@ fn packet(interface: u32, ticks: u64, frame: &[u8]) -> Vec<u8> {
     block(6, &[&interface.to_le_bytes()[..], &ticks, &length, &length, frame].concat())
 }
 
-/// The parser takes 12 from a block's length without a look.
+/// The parser subtracts 12 from a block's length without a check.
 #[test]
 fn a_block_that_is_shorter_than_its_own_frame_is_damage_and_no_panic() {
     for kind in (0..13).chain([0x0BAD, 0x8000_0001, u32::MAX]) {
@@ -303,7 +303,7 @@ fn a_full_disk_is_told_and_every_packet_counted() {
     assert!(matches!(&error, CaptureFileError::Write { path, .. } if path == full), "{error}");
 }
 
-/// The file has what was handed over, and the rest is counted, however far the writer is behind.
+/// Each packet that was handed over is in the file or counted as dropped, however far the writer is behind.
 #[test]
 fn a_writer_that_is_behind_makes_nobody_wait_and_loses_nothing_silently() {
     let dir = tempfile::tempdir().unwrap();
@@ -339,7 +339,7 @@ fn sound_files() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// Whatever stands in the file: no panic, no endless loop, and the sum is right.
+    /// No bytes of a file cause a panic or an endless loop, and the sum of the counters is right.
     #[test]
     fn damaged_files_never_panic(
         mut file in sound_files(),

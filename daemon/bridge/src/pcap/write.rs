@@ -1,12 +1,14 @@
-//! Writing captures: a bridge hands over what it sends and receives, a thread of its own puts it into a file.
+//! Writing captures: a bridge hands over the packets that it sends and receives, and a separate thread writes
+//! them to a file.
 //!
 //! ```text
 //!   bridge threads: Tap ── filled ──> writer thread ──> file
 //!                       <── free ───
 //! ```
-//! Handing over is one copy into a slot that is there already: no allocation, no lock, no system call, and never a wait.
-//! When every slot is waiting to be written, the packet is left out of the file and counted. The file is pcap with
-//! nanoseconds and raw IP frames; IP and UDP headers are made up from the addresses, with right checksums.
+//! Handing over is one copy into a slot that is there already: no allocation, no lock, no system call, and
+//! never a wait. When every slot is waiting to be written, the packet is left out of the file and counted.
+//! The file is pcap with nanoseconds and raw IP frames. The writer makes the IP and UDP headers from the
+//! addresses, with right checksums.
 
 use super::link;
 use crossbeam_queue::ArrayQueue;
@@ -24,13 +26,13 @@ use std::time::Duration;
 const SLOTS: usize = 4_096;
 /// How long the writer sleeps when nothing waits. Nobody wakes it, because waking would be a system call.
 const PAUSE: Duration = Duration::from_millis(2);
-/// Hops are not known here; this is what Linux sends with.
+/// The hop limit of the headers. The real one is not known here; this is Linux's default.
 const HOPS: u8 = 64;
 
-/// Why a capture is not complete.
+/// The error that left a capture incomplete.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureFileError {
-    /// It could not be made.
+    /// The file could not be made.
     #[error("cannot write a capture to {}: {source}", path.display())]
     Create {
         /// The file.
@@ -38,7 +40,7 @@ pub enum CaptureFileError {
         /// The system's error.
         source: io::Error,
     },
-    /// It could not be written to its end.
+    /// The file could not be written to its end.
     #[error("the capture {} ends after {packets} packets: {source}", path.display())]
     Write {
         /// The file.
@@ -50,12 +52,13 @@ pub enum CaptureFileError {
     },
 }
 
-/// What became of the packets that were handed over.
+/// Counters of the packets that were handed over.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Captured {
     /// Packets in the file.
     pub packets: u64,
-    /// Packets that are not, because the writer was behind, the file could not be written, or they were too large.
+    /// Packets that are not in the file, because the writer was behind, the file could not be written, or
+    /// they were too large.
     pub dropped: u64,
 }
 
@@ -77,14 +80,15 @@ struct Shared {
     stopping: AtomicBool,
 }
 
-/// Where a bridge's threads hand over packets. Clones share one file.
+/// The handle by which a bridge's threads hand over packets. Clones share one file.
 #[derive(Debug, Clone)]
 pub struct Tap {
     shared: Arc<Shared>,
 }
 
 impl Tap {
-    /// Hands over one datagram that went `from` one address `to` another `time_ns` after 1970. Costs a copy.
+    /// Hands over one datagram that went from `from` to `to` at `time_ns`, in nanoseconds since 1970. Costs a
+    /// copy.
     pub fn record(&self, time_ns: u64, from: SocketAddr, to: SocketAddr, payload: &[u8]) {
         let shared = &*self.shared;
         let Some(mut slot) = shared.free.pop() else {
@@ -102,11 +106,11 @@ impl Tap {
                 &shared.free
             }
         };
-        // Either queue has a place for every slot that there is.
+        // Each queue has a place for every slot.
         let _ = queue.push(slot);
     }
 
-    /// What became of the packets so far.
+    /// The counters of the packets so far.
     pub fn captured(&self) -> Captured {
         Captured {
             packets: self.shared.written.load(Ordering::Relaxed),
@@ -115,7 +119,8 @@ impl Tap {
     }
 }
 
-/// A capture that is being written. Dropping it ends the file; [`CaptureFile::finish`] says how it went.
+/// A capture that is being written. Dropping it ends the file; [`CaptureFile::finish`] returns the counters
+/// or the error.
 #[derive(Debug)]
 pub struct CaptureFile {
     path: PathBuf,
@@ -124,8 +129,8 @@ pub struct CaptureFile {
 }
 
 impl CaptureFile {
-    /// Makes or empties the file and starts the writer. `payload_bytes` is the largest datagram that there will be;
-    /// the memory taken is some 4096 times as much.
+    /// Makes or empties the file and starts the writer. `payload_bytes` is the largest datagram that there
+    /// will be; the writer takes some 4096 times as much memory.
     ///
     /// # Errors
     /// [`CaptureFileError::Create`].
@@ -141,7 +146,7 @@ impl CaptureFile {
         });
         let nowhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         for _ in 0..SLOTS {
-            // Touched here, so that no bridge has to fault it in.
+            // Write the memory here, so that no bridge takes its page faults.
             let data = vec![0xFF; payload_bytes].into_boxed_slice();
             let slot = Slot { time_ns: 0, from: nowhere, to: nowhere, bytes: 0, data };
             shared.free.push(slot).expect("the queue has as many places as there are slots");
@@ -160,7 +165,8 @@ impl CaptureFile {
     /// Writes what still waits and closes the file.
     ///
     /// # Errors
-    /// [`CaptureFileError::Write`] when the file lacks what was handed over, and not because the writer was behind.
+    /// [`CaptureFileError::Write`] when the file lacks packets for another reason than that the writer was
+    /// behind.
     pub fn finish(mut self) -> Result<Captured, CaptureFileError> {
         self.shared.stopping.store(true, Ordering::Release);
         let captured = self.tap();
@@ -189,7 +195,7 @@ fn write_all(shared: &Shared, file: File) -> io::Result<()> {
     let mut result = out.write_all(&file_header());
     let mut frame = Vec::new();
     loop {
-        // Looked at before the queue: what was handed over before stopping is found.
+        // Load this before looking at the queue, so that every packet from before the stop is found.
         let stopping = shared.stopping.load(Ordering::Acquire);
         let mut any = false;
         while let Some(slot) = shared.filled.pop() {
@@ -201,7 +207,8 @@ fn write_all(shared: &Shared, file: File) -> io::Result<()> {
             counter.fetch_add(1, Ordering::Relaxed);
             let _ = shared.free.push(slot);
         }
-        // Somebody may be looking at the file already, and a killed process should leave what it saw.
+        // Somebody may be reading the file already, and a killed process should leave the packets that it
+        // captured.
         if !any && result.is_ok() {
             result = out.flush();
         }
@@ -242,7 +249,7 @@ fn write_packet(out: &mut impl Write, slot: &Slot, frame: &mut Vec<u8>) -> io::R
     out.write_all(frame)
 }
 
-/// Both of one family: a socket that is bound to no address has that of the other's family.
+/// Returns both addresses in one family. An unspecified address takes the family of the other.
 fn addresses(from: IpAddr, to: IpAddr) -> (IpAddr, IpAddr) {
     match (from.to_canonical(), to.to_canonical()) {
         (from, IpAddr::V4(to)) if from.is_unspecified() => (Ipv4Addr::UNSPECIFIED.into(), to.into()),

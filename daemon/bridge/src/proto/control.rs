@@ -1,12 +1,15 @@
-//! Our own control datagrams: leases, cookies, and a server's word that what was asked for is gone, must wait, or is not there yet.
+//! Our own control datagrams: leases, cookies, and a server's answer that the messages asked for are gone,
+//! must wait, or are not published yet.
 //!
-//! They share sockets with MoldUDP64 and must never be taken for it, nor harm a receiver that looks at nothing:
+//! They share sockets with MoldUDP64. They must never be taken for it, nor harm a receiver that checks
+//! nothing:
 //! ```text
 //! 0xFF 'S' 'H' 'M' 'C' version kind 0xFF 0 0 | sequence 0 (8 bytes) | count 0 (2 bytes) | body
 //! ```
-//! Bytes 0 to 9 are no session name (0xFF is not ASCII), sequence 0 does not exist, and count 0 is a heartbeat, so a
-//! MoldUDP64 receiver that skips every check still sees "nothing new". A request is exactly 20 bytes; these are longer.
-//! Every kind has one fixed length, and no reply that is sent before a cookie came back is longer than its cause.
+//! Bytes 0 to 9 are no session name (0xFF is not ASCII), sequence 0 does not exist, and count 0 is a
+//! heartbeat, so a MoldUDP64 receiver that skips every check still sees "nothing new". A request is exactly
+//! 20 bytes; these are longer. Every kind has one fixed length. A reply that is sent before a cookie came
+//! back is never longer than its question.
 
 use super::session::Session;
 use super::wire::{HEADER_BYTES, Malformed};
@@ -21,7 +24,8 @@ pub const COOKIE_BYTES: usize = 24;
 const MAGIC: [u8; 5] = [0xFF, b'S', b'H', b'M', b'C'];
 const BODY: usize = HEADER_BYTES;
 
-/// Proof that a datagram came from where it says: opaque to the client, checked by the server that made it.
+/// The proof that a datagram came from its source address. It is opaque to the client; the server that made
+/// it checks it.
 pub type Cookie = [u8; COOKIE_BYTES];
 
 /// One control datagram. The nonce of an answer is that of its question.
@@ -36,7 +40,7 @@ pub enum Control {
     Cookie {
         /// The question's.
         nonce: u64,
-        /// To be sent back.
+        /// The cookie that the client must send back.
         cookie: Cookie,
     },
     /// A client that has a cookie asks for a lease, or renews one.
@@ -76,7 +80,7 @@ pub enum Control {
         /// The question's.
         nonce: u64,
     },
-    /// A retransmission server no longer holds what was asked for.
+    /// A retransmission server no longer holds the messages asked for.
     Gone {
         /// The session asked for.
         session: Session,
@@ -85,14 +89,16 @@ pub enum Control {
         /// The oldest sequence that the server still holds.
         oldest: u64,
     },
-    /// A retransmission server holds what was asked for, but has sent as much as it may: it is to be asked again.
+    /// A retransmission server holds the messages asked for, but has used up its rate. The receiver should
+    /// ask again.
     Later {
         /// The session asked for.
         session: Session,
         /// The first sequence asked for.
         first: u64,
     },
-    /// A retransmission server has nothing yet of what was asked for. Receivers that do not know this kind drop it.
+    /// A retransmission server does not have the messages asked for yet. Receivers that do not know this kind
+    /// drop it.
     Held {
         /// The session asked for.
         session: Session,
@@ -103,8 +109,8 @@ pub enum Control {
         /// The sequence after the newest that the server holds.
         next: u64,
     },
-    /// As `Subscribe`, and says who asks: a receiver has one lease of each sort, wherever it asks from. Servers that do not know
-    /// this kind drop it, and are asked by `Subscribe`.
+    /// As `Subscribe`, and names the receiver. A receiver has one lease of each kind, wherever it asks from.
+    /// Servers that do not know this kind drop it, and are asked by `Subscribe`.
     Join {
         /// Chosen by the client.
         nonce: u64,
@@ -155,7 +161,7 @@ impl Control {
         }
     }
 
-    /// Writes the datagram and says how many bytes it takes.
+    /// Writes the datagram. Returns its size in bytes.
     pub fn encode(&self, out: &mut [u8; CONTROL_MAX_BYTES]) -> usize {
         out.fill(0);
         out[..5].copy_from_slice(&MAGIC);

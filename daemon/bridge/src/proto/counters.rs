@@ -1,4 +1,4 @@
-//! What the bridge counts, as plain numbers that a metrics thread can copy.
+//! The counters of the state machines, as plain numbers that a metrics thread can copy.
 //!
 //! Receivers keep one balance that tests hold them to: `messages_received` equals `messages_delivered` plus
 //! `messages_duplicate` plus `messages_refused` plus the messages still held in the store.
@@ -26,7 +26,8 @@ impl MalformedCounters {
     }
 }
 
-/// A histogram of durations with eight steps an octave: a value is at most 12.5 % below what is reported for it.
+/// A histogram of durations with eight steps an octave: a value is at most 12.5 % below the number that is
+/// reported for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Histogram {
     counts: Box<[u64; Histogram::SLOTS]>,
@@ -84,7 +85,8 @@ impl Histogram {
         0
     }
 
-    /// What it consists of, for those who carry it elsewhere; [`Histogram::from_words`] makes it anew.
+    /// The words that it consists of, to copy it to another place. [`Histogram::from_words`] makes a
+    /// histogram of them.
     pub fn words(&self) -> impl Iterator<Item = u64> + '_ {
         self.counts.iter().copied().chain([self.max_ns])
     }
@@ -98,7 +100,7 @@ impl Histogram {
         histogram
     }
 
-    /// The steps that hold values, each as its upper limit and how many lie in it, rising.
+    /// The steps that hold values, in rising order, each as its upper limit and its number of values.
     pub fn steps(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let filled = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
         filled.map(|(slot, &count)| (Histogram::slot_top(slot), count))
@@ -113,7 +115,7 @@ impl Histogram {
     }
 }
 
-/// What one line brought.
+/// The counters of one line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LineCounters {
     /// Sound packets of our session.
@@ -124,7 +126,7 @@ pub struct LineCounters {
     pub messages_duplicate: u64,
 }
 
-/// What one retransmission server did.
+/// The counters of one retransmission server, as a receiver sees it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ServerCounters {
     /// Requests sent to it.
@@ -137,17 +139,17 @@ pub struct ServerCounters {
     pub repair_bytes: u64,
     /// Missing messages that it brought.
     pub messages_recovered: u64,
-    /// Times it said that it no longer holds what was asked.
+    /// Times it said that it no longer holds the messages that were asked for.
     pub gone: u64,
-    /// Times it said that it holds what was asked, but has sent as much as it may.
+    /// Times it said that it holds the messages that were asked for, but has used up its rate.
     pub later: u64,
-    /// Times it said that nothing of what was asked is published yet.
+    /// Times it said that none of the messages that were asked for is published yet.
     pub held: u64,
     /// Smoothed round trip, 0 before the first.
     pub rtt_ns: u64,
 }
 
-/// What a receiver did.
+/// The counters of a receiver.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReceiverCounters {
     /// Sound packets of our session, from anywhere.
@@ -162,7 +164,7 @@ pub struct ReceiverCounters {
     pub messages_refused: u64,
     /// Heartbeats and end-of-session packets.
     pub heartbeats: u64,
-    /// Packets from a line that came after one that follows them, and were still of use.
+    /// Packets from a line that came after a later packet, and were still of use.
     pub packets_reordered: u64,
     /// Holes found.
     pub gaps: u64,
@@ -190,7 +192,7 @@ pub struct ReceiverCounters {
     pub packets_early: u64,
     /// Claims of messages that do not exist, forgotten when they were contradicted.
     pub claims_contradicted: u64,
-    /// Packets of servers that nobody asked for, or not any more.
+    /// Packets of servers that nobody asked for, or nobody needs any more.
     pub repairs_unasked: u64,
     /// Datagrams dropped unread.
     pub malformed: MalformedCounters,
@@ -198,11 +200,11 @@ pub struct ReceiverCounters {
     pub lines: [LineCounters; MAX_LINES],
     /// Each server.
     pub servers: [ServerCounters; MAX_SERVERS],
-    /// From noticing a loss to having the message, for messages that a server brought.
+    /// The time from noticing a loss to having the message, for messages that a server brought.
     pub recovery: Histogram,
 }
 
-/// What a sender did.
+/// The counters of a sender.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SenderCounters {
     /// Packets with messages.
@@ -219,7 +221,7 @@ pub struct SenderCounters {
     pub messages_missed: u64,
 }
 
-/// Why a request drew no messages.
+/// The reason that a request got no messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The source is not on the allow-list.
@@ -243,7 +245,8 @@ pub enum Refusal {
     /// The ring has overwritten what was asked for.
     #[error("the messages are no longer held")]
     Gone,
-    /// The source has proved nothing, and a message would be more than three times what it sent.
+    /// The source has not proved its address, and a reply with a message would be over three times as long as
+    /// its request.
     #[error("the source must first prove its address")]
     Unproved,
 }
@@ -253,7 +256,7 @@ impl Refusal {
     pub const COUNT: usize = 8;
 }
 
-/// What a retransmission server did.
+/// The counters of a retransmission server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReplayCounters {
     /// Requests received.
@@ -264,7 +267,7 @@ pub struct ReplayCounters {
     pub messages: u64,
     /// Datagram bytes in them.
     pub repair_bytes: u64,
-    /// Requests that drew no messages, by reason.
+    /// Requests that got no messages, by reason.
     refused: [u64; Refusal::COUNT],
 }
 
@@ -274,22 +277,22 @@ impl ReplayCounters {
         reason
     }
 
-    /// How many requests drew no messages for `reason`.
+    /// How many requests got no messages for `reason`.
     pub fn refused(&self, reason: Refusal) -> u64 {
         self.refused[reason as usize]
     }
 }
 
-/// What a lease server did.
+/// The counters of a lease server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LeaseCounters {
     /// Control datagrams received.
     pub received: u64,
-    /// Sources outside the allow-list; they draw no byte.
+    /// Datagrams from sources outside the allow-list; they get no reply.
     pub not_allowed: u64,
-    /// Datagrams over the source's rate; they draw no byte.
+    /// Datagrams over the source's rate; they get no reply.
     pub over_rate: u64,
-    /// Damaged or unexpected datagrams; they draw no byte.
+    /// Damaged or unexpected datagrams; they get no reply.
     pub malformed: u64,
     /// Cookies handed out.
     pub cookies: u64,

@@ -1,4 +1,4 @@
-//! What is missing, and what is done about it.
+//! The missing messages, as a list of holes, and the requests for them.
 //!
 //! ```text
 //!            hold over, or every line passed it          request sent
@@ -9,13 +9,15 @@
 //!     v                                        │ policy Block: after a pause v
 //!  Expired <───────────────────────────────────┴───────────────────────── Expired (policy Skip)
 //! ```
-//! A hole leaves the list when its messages come, from wherever; an expired one when the receiver skips it. Holes are
-//! sorted, never overlap, and together with the store cover everything between the next message to deliver and the horizon;
-//! the receiver keeps that true. Requests cover holes alone, cut to what one datagram can answer, a bounded number at a time.
+//! A hole leaves the list when its messages come, from a line or a server. An expired hole leaves it when the
+//! receiver skips it. Holes are sorted and never overlap. Together with the store they cover everything
+//! between the next message to deliver and the horizon; the receiver keeps that true. Requests cover holes
+//! alone. Each is cut to the size that one datagram can answer, and their number at a time is bounded.
 //!
-//! A hole is *shown* when what is missing surely exists: two packets, or a server, have been past it. Until then it is a mere
-//! *claim*, which anybody can make with one packet. Claims are asked for, but time gives up none of them; they are forgotten
-//! when they are contradicted. Not here: data, sessions, delivery.
+//! A hole is *shown* when the missing messages surely exist: two packets, or a server, have been past it.
+//! Until then it is a mere *claim*, which anybody can make with one packet. Claims are asked for, but they
+//! are never given up because of time. They are forgotten when they are contradicted. This module knows no
+//! data, sessions or deliveries.
 
 mod config;
 mod evidence;
@@ -34,7 +36,8 @@ use servers::Server;
 use super::MAX_SERVERS;
 use super::counters::ReceiverCounters;
 
-/// Requests unanswered at a time until a server has shown that it answers more, and again when it does not.
+/// The most unanswered requests at a time until a server has shown that it answers more, and again when it
+/// does not.
 const FIRST_WINDOW: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +48,7 @@ enum State {
     Wanted,
     /// Asked for, with a request that started at `first`.
     Requested { first: u64, server: usize, sent_ns: u64, due_ns: u64 },
-    /// A server holds it and asks for patience: not asked for again before `until_ns`.
+    /// A server holds the messages but may not send them yet. They are not asked for again before `until_ns`.
     Deferred { until_ns: u64 },
     /// Given up.
     Expired,
@@ -57,9 +60,9 @@ struct Hole {
     end: u64,
     state: State,
     found_ns: u64,
-    /// When it was shown, or found if it is a claim; what time gives up is counted from here.
+    /// When it was shown, or found if it is a claim. The time until it is given up counts from here.
     shown_ns: u64,
-    /// When it was first asked for; of no meaning while `attempts` is 0.
+    /// When it was first asked for; it has no meaning while `attempts` is 0.
     asked_ns: u64,
     attempts: u32,
     /// How often the wait for an answer has been doubled.
@@ -67,8 +70,8 @@ struct Hole {
     /// How often a server that answered other requests meanwhile did not answer this one.
     ignored: u32,
     last_server: usize,
-    /// One bit for each server that said that it no longer holds it, and one for each that said so twice. What was said once
-    /// may be forged.
+    /// One bit for each server that said once that it no longer holds the messages, and one for each that
+    /// said so twice. One answer alone may be forged.
     gone_once: u8,
     gone: u8,
     /// How often a server said that nothing of it is published yet.
@@ -95,7 +98,7 @@ pub struct Gaps {
     servers: [Server; MAX_SERVERS],
     /// Everything before this sequence is shown to exist.
     shown: u64,
-    /// A request that goes to a server that is down beside the same one to another.
+    /// A request to a server that is down, beside the same request to another server.
     probe: Option<Ask>,
     /// No hole changes by itself before this time.
     due_ns: u64,
@@ -104,9 +107,10 @@ pub struct Gaps {
     heard_ns: u64,
     /// The most requests unanswered at a time, for now.
     window: usize,
-    /// How late lines have lately been with what looked lost.
+    /// How late lines have lately been with messages that looked lost.
     lateness_ns: u64,
-    /// Messages that came lately and the bytes they took on the wire, both fading and times 16.
+    /// Messages that came lately, and the bytes that they took on the wire. Both fade, and both are
+    /// multiplied by 16.
     recent_messages: u64,
     recent_bytes: u64,
 }
@@ -143,41 +147,44 @@ impl Gaps {
         self.holes.len()
     }
 
-    /// Whether early messages `first..end` may be kept: when the list is full, only if that makes no further hole.
+    /// Whether early messages `first..end` may be kept. If the list is full, they may only if that makes no
+    /// further hole.
     pub fn has_room(&self, first: u64, end: u64) -> bool {
         if self.holes.len() < self.config.max_holes {
             return true;
         }
-        // At the end of the last hole it would end the hole's growth, and what is missing next would be another.
+        // At the end of the last hole it would stop the hole's growth, and the next missing message would
+        // make another hole.
         let at = self.holes.partition_point(|hole| hole.end <= first);
         let is_last = at + 1 == self.holes.len();
         let hole = self.holes.get(at);
         hole.is_some_and(|hole| hole.first == first || (hole.first < first && hole.end == end && !is_last))
     }
 
-    /// When [`Gaps::handle_timeout`] has something to do; `None` while nothing is missing or all waits for others.
+    /// When [`Gaps::handle_timeout`] has something to do; `None` while nothing is missing, or while time
+    /// changes nothing.
     pub fn next_deadline(&self) -> Option<u64> {
         (self.due_ns != u64::MAX).then_some(self.due_ns)
     }
 
-    /// Learns the size of messages, from which requests are cut to one answer each.
+    /// Learns the size of messages, so that each request can be cut to one answer.
     pub fn note_sizes(&mut self, messages: u64, bytes: usize) {
-        // Sums rather than an average of averages, in which packets with one long message would weigh too much.
+        // These are sums. In an average of averages, packets with one long message would weigh too much.
         let fade = |recent: &mut u64, more: u64| *recent = (*recent - *recent / 16).saturating_add(more);
         fade(&mut self.recent_messages, messages);
         fade(&mut self.recent_bytes, bytes as u64);
     }
 
-    /// Takes note that `first..end`, behind everything known so far, is missing.
+    /// Notes that `first..end`, after everything known so far, is missing.
     pub fn extend(&mut self, now_ns: u64, first: u64, end: u64, counters: &mut ReceiverCounters) {
         if first >= end {
             return;
         }
-        // A claim of a peer: sums of such may pass any bound.
+        // This is a claim of a peer, so sums of such numbers may pass any bound.
         counters.gap_messages = counters.gap_messages.saturating_add(end - first);
         let (crowded, shown) = (self.is_crowded(), self.shown);
         if let Some(last) = self.holes.back_mut().filter(|last| last.end == first) {
-            // A claim that grows is one hole, not one for each packet.
+            // Let the claim grow as one hole, instead of one for each packet.
             if last.end > shown && last.is_fresh() {
                 last.end = end;
                 return;
@@ -217,7 +224,7 @@ impl Gaps {
         stretched.clamp(self.config.hold_ns, self.config.hold_max_ns.max(self.config.hold_ns))
     }
 
-    /// Every line has passed `sequence`: what is missing before it is lost, not late.
+    /// Notes that every line has passed `sequence`: messages missing before it are lost, not late.
     pub fn handle_passed(&mut self, sequence: u64) {
         if self.config.servers == 0 {
             return;
@@ -230,7 +237,8 @@ impl Gaps {
         }
     }
 
-    /// Messages `first..end` came from a line (`server` is `None`) or a server; gives how many of them were missing.
+    /// Notes that messages `first..end` came from a line (`server` is `None`) or a server. Returns how many
+    /// of them were missing.
     pub fn fill(
         &mut self,
         now_ns: u64,
@@ -291,14 +299,15 @@ impl Gaps {
                 if hole.attempts > 0 {
                     counters.requested_needlessly += messages;
                 }
-                // Up at once, down slowly: one needless request costs more than a few longer holds.
+                // The hold rises at once and falls slowly, because one needless request costs more than a few
+                // longer holds.
                 let late_ns = took_ns.min(self.config.hold_max_ns);
                 self.lateness_ns = late_ns.max(self.lateness_ns - self.lateness_ns / 16);
             }
         }
     }
 
-    /// A packet that starts at `first` came from a server: measures the round trip. Call before [`Gaps::fill`].
+    /// Measures the round trip from a server's packet that starts at `first`. Call before [`Gaps::fill`].
     pub fn handle_reply(&mut self, now_ns: u64, server: usize, first: u64, counters: &mut ReceiverCounters) {
         self.note_alive(now_ns, server);
         let asked = self.holes.iter().find_map(|hole| match hole.state {
@@ -313,14 +322,15 @@ impl Gaps {
         let Some((hole, asked_server, sent_ns)) = asked else {
             return;
         };
-        // Servers take turns, so until all have had one, an answer has only one request that it can belong to.
+        // Servers take turns. Until each has had one, an answer can belong to one request only.
         let sure = asked_server == server && hole.attempts as usize <= self.config.servers;
         if sure {
             state.backoff = 0;
             self.window = (self.window + 1).min(self.config.max_requests);
             state.sample(now_ns.saturating_sub(sent_ns).max(1));
         } else if state.rtt_ns == 0 {
-            // One of several requests was answered: the first is the safe guess, unless it is absurdly long ago.
+            // One of several requests was answered. The first is the safe guess, unless it was absurdly long
+            // ago.
             let since_first_ns = now_ns.saturating_sub(hole.asked_ns).max(1);
             state.sample(since_first_ns.min(2 * self.config.timeout_max_ns));
         } else {
@@ -338,7 +348,7 @@ impl Gaps {
         }
     }
 
-    /// What is still missing of a request after its answer did not fit one datagram: to be asked for at once. Call after
+    /// Asks at once for the rest of a request whose answer did not fit one datagram. Call after
     /// [`Gaps::fill`].
     pub fn handle_rest(&mut self, server: usize, first: u64) {
         for hole in &mut self.holes {
@@ -350,7 +360,8 @@ impl Gaps {
         }
     }
 
-    /// A server sent what was there already: most likely its first answer was late, not lost. Waits become longer.
+    /// Notes that a server sent messages that were there already. Most likely its first answer was late, not
+    /// lost, so waits become longer.
     pub fn handle_needless(&mut self, server: usize) {
         if let Some(state) = self.servers.get_mut(server) {
             let margin_ns = state.margin_ns + state.timeout_ns(0, &self.config) / 4;
@@ -358,7 +369,7 @@ impl Gaps {
         }
     }
 
-    /// Takes out what is given up from `next` on; gives the sequence after it.
+    /// Removes the messages from `next` on that are given up. Returns the sequence after them.
     pub fn take_expired(&mut self, next: u64) -> Option<u64> {
         let mut end = None;
         while let Some(hole) = self.holes.front() {

@@ -1,4 +1,5 @@
-//! Unicast leases: who gets a copy of the feed at its own address, for how long, and how that is kept from being abused.
+//! Unicast leases. They decide which receivers get a copy of the feed at their own address and for how long,
+//! and they prevent abuse of it.
 //!
 //! ```text
 //!   client                          server
@@ -8,11 +9,12 @@
 //!                  <──────────────  Joined    the lease starts, with a fresh cookie for the renewal
 //!        .. a third of the lease later: Join again; on a clean stop: Unsubscribe ──> Released
 //! ```
-//! Join says who asks, so that a receiver that comes back takes the place of its former self. Who does not know it says Subscribe
-//! instead, which is answered with Granted and keyed by address.
+//! Join names the receiver, so that a receiver that comes back takes over its former place. A client that
+//! does not know Join sends Subscribe instead. Its answer is Granted, and its lease is keyed by address.
 //!
-//! The allow-list is asked first and lets nobody in by default; then each source has a token bucket; only then is
-//! anything computed. A lease that is not renewed ends by itself, and sooner if its place is needed. Not here: sockets, and what is sent to the leases.
+//! The server checks the allow-list first; by default it lets nobody in. Then it checks the source's token
+//! bucket. Only then does it compute anything. A lease that is not renewed ends by itself, and sooner if its
+//! place is needed. This module has no sockets, and sends nothing to the leases.
 
 #[cfg(test)]
 mod tests;
@@ -29,20 +31,22 @@ use super::limit::{AllowList, Rate, SourceBuckets, address_bytes};
 use super::{MILLISECOND_NS, SECOND_NS};
 use shmcast::hosting::fault;
 
-/// How leases are given.
+/// The rules by which leases are granted.
 #[derive(Debug, Clone)]
 pub struct LeaseConfig {
-    /// Who may have one. Empty by default: nobody.
+    /// The networks that may have leases. Empty by default: nobody.
     pub allow: AllowList,
     /// How long a lease lasts, in nanoseconds. A client may ask for less, not for more.
     pub lease_ns: u64,
-    /// How long a cookie is good, in nanoseconds; longer than a lease, or renewals take a round trip more.
+    /// How long a cookie is good, in nanoseconds. It should be longer than a lease, or renewals take one more
+    /// round trip.
     pub cookie_ns: u64,
     /// The most leases with live packets at a time.
     pub max_leases: usize,
-    /// The most leases of any sort at a time: addresses that have proved that they receive what is sent to them.
+    /// The most leases of any kind at a time, and so the most addresses that have proved that they receive
+    /// there.
     pub max_proved: usize,
-    /// The most leases of any sort that one source address may hold.
+    /// The most leases of any kind that one source address may hold.
     pub leases_per_source: usize,
     /// Control datagrams for each source address.
     pub source_rate: Rate,
@@ -68,20 +72,20 @@ impl Default for LeaseConfig {
 #[derive(Debug, Clone, Copy)]
 struct Lease {
     live: bool,
-    /// Who holds it, if it says so.
+    /// The receiver that holds it, if the receiver named itself.
     receiver: Option<u64>,
     renewed_ns: u64,
     ends_ns: u64,
 }
 
 impl Lease {
-    /// Whether a client that is there would have renewed it by now: it does so at a third.
+    /// Whether a live client would have renewed it by now. Clients renew after a third of the lease.
     fn is_overdue(&self, now_ns: u64) -> bool {
         now_ns.saturating_sub(self.renewed_ns) > self.ends_ns.saturating_sub(self.renewed_ns) / 2
     }
 }
 
-/// What a client asks for.
+/// The lease that a client asks for.
 #[derive(Debug, Clone, Copy)]
 struct Wish {
     live: bool,
@@ -118,7 +122,7 @@ impl LeaseServer {
         }
     }
 
-    /// Answers one control datagram; gives the size of the reply in `out`, or `None` when there is to be none.
+    /// Answers one control datagram. Returns the size of the reply in `out`, or `None` if there is no reply.
     pub fn handle_datagram(
         &mut self,
         now_ns: u64,
@@ -178,7 +182,7 @@ impl LeaseServer {
         };
         let ends_ns = now_ns.saturating_add(lease_ns);
         let lease = Lease { live: wish.live, receiver: wish.receiver, renewed_ns: now_ns, ends_ns };
-        // One that had a lease for repairs alone takes a place among those for the feed.
+        // A client that had a lease for repairs alone takes a place among the leases for the feed.
         let is_renewal = |own: &Lease| own.live || !wish.live;
         if self.leases.get(&from).is_some_and(is_renewal) {
             self.counters.renewed += 1;
@@ -201,8 +205,9 @@ impl LeaseServer {
         Control::Joined { nonce, cookie, lease_ms, group, place }
     }
 
-    /// A receiver that comes back from another port, or address, needs its old lease no more. It is taken away at once if it
-    /// comes from the same address; from another only if nobody renews it, so that nobody throws others out.
+    /// Takes away the old lease of a receiver that comes back from another port or address. This happens at
+    /// once if the address is the same. From another address it happens only if nobody renews the old lease,
+    /// so that nobody can take the lease of another.
     fn replace_own(&mut self, now_ns: u64, from: SocketAddr, lease: &Lease) -> bool {
         let is_own = |(address, other): &(&SocketAddr, &Lease)| {
             let is_same =
@@ -216,7 +221,8 @@ impl LeaseServer {
         is_replaced.is_some()
     }
 
-    /// Whether there is a place for another lease, if need be that of the one longest overdue.
+    /// Whether there is a place for another lease. If all places are taken, the lease that is longest overdue
+    /// is ended for it, if there is one.
     fn make_room(&mut self, now_ns: u64, from: SocketAddr, lease: &Lease) -> bool {
         let LeaseConfig { max_leases, max_proved, leases_per_source, .. } = self.config;
         let of_source = |address: &SocketAddr, _: &Lease| address.ip() == from.ip();
@@ -270,7 +276,7 @@ impl LeaseServer {
         let issued_ms = u64::from_be_bytes(issued_ms);
         let now_ms = now_ns / MILLISECOND_NS;
         let is_fresh = issued_ms <= now_ms && now_ms - issued_ms <= self.config.cookie_ns / MILLISECOND_NS;
-        // All bytes are looked at whatever they are: how long it takes must not tell how much of a guess was right.
+        // All bytes are compared in any case: the time must not tell how much of a guess was right.
         let off = self.cookie_of(issued_ms, from).iter().zip(cookie).fold(0, |off, (a, b)| off | (a ^ b));
         is_fresh && off == 0
     }
@@ -291,13 +297,13 @@ impl LeaseServer {
         (!self.leases.is_empty()).then_some(self.ends_ns)
     }
 
-    /// Where live packets are to be sent.
+    /// The addresses that live packets are sent to.
     pub fn live_addresses(&self, now_ns: u64) -> impl Iterator<Item = SocketAddr> + '_ {
         let is_live = move |lease: &Lease| lease.live && lease.ends_ns > now_ns;
         self.leases.iter().filter(move |(_, lease)| is_live(lease)).map(|(address, _)| *address)
     }
 
-    /// Whether this address holds a lease, and so has proved that it receives what is sent to it.
+    /// Whether this address holds a lease, and so has proved that it receives there.
     pub fn is_proved(&self, now_ns: u64, address: SocketAddr) -> bool {
         self.leases.get(&address).is_some_and(|lease| lease.ends_ns > now_ns)
     }
@@ -312,7 +318,7 @@ impl LeaseServer {
         self.leases.is_empty()
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     pub fn counters(&self) -> &LeaseCounters {
         &self.counters
     }

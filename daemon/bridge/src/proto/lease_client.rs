@@ -1,7 +1,9 @@
-//! The receiving side of a unicast lease: gets it, keeps it, gives it back. The exchange is drawn in `lease`.
+//! The receiving side of a unicast lease: it gets the lease, keeps it and gives it back. `lease` shows the
+//! exchange.
 //!
-//! It renews at a third of the lease, repeats what is not answered ever more slowly, and starts anew when the server has
-//! forgotten it. Not here: the socket, which must be the one that requests and unicast packets use.
+//! The client renews after a third of the lease. It repeats unanswered questions ever more slowly. It starts
+//! anew when the server has forgotten it. The caller owns the socket, which must be the one that requests and
+//! unicast packets use.
 
 use super::control::{CONTROL_MAX_BYTES, COOKIE_BYTES, Control, Cookie};
 use super::{MILLISECOND_NS, SECOND_NS};
@@ -12,21 +14,21 @@ pub const RETRY_FIRST_NS: u64 = 50 * MILLISECOND_NS;
 pub const RETRY_MAX_NS: u64 = 2 * SECOND_NS;
 /// A held lease that is doubted is asked for again at most this often.
 pub const DOUBT_EVERY_NS: u64 = 2 * RETRY_FIRST_NS;
-/// How often a stopping client says so before it leaves it to the lease to run out.
+/// How often a stopping client gives its lease back before it lets the lease run out.
 pub const UNSUBSCRIBE_TRIES: u32 = 5;
 
-/// How often in a row a server that may be older is asked in the way that it may not know, before it is asked in the old one
-/// as often.
+/// How many times in a row the client sends Join to a server that may be too old to know it. Then it sends
+/// Subscribe as many times.
 const JOIN_TRIES: u32 = 2;
 
-/// What a client is doing.
+/// The state of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseState {
     /// Asking for a cookie.
     Greeting,
     /// Asking for a lease.
     Subscribing,
-    /// Holding one, for the time of the client's clock given.
+    /// Holding a lease until the given time of the client's clock.
     Held {
         /// When it runs out if it is not renewed.
         ends_ns: u64,
@@ -42,18 +44,20 @@ pub enum LeaseState {
 pub struct LeaseClient {
     live: bool,
     lease_ms: u32,
-    /// Who asks, in 48 bits.
+    /// The receiver's identity, in 48 bits.
     receiver: Option<u64>,
-    /// The server does not know who asks, or wants to.
+    /// Whether the server is too old to know Join.
     is_old: bool,
-    /// No answer counts but that to the last question. Seeded by the caller, so that others cannot guess it.
+    /// The nonce of the last question. Only the answer to that question counts. The caller seeds it, so that
+    /// others cannot guess it.
     nonce: u64,
     cookie: Cookie,
     state: LeaseState,
     send_at_ns: u64,
     wait_ns: u64,
     tries: u32,
-    /// Without any packet for this long, a held lease is asked for again: the server may have restarted.
+    /// After so long without any packet, the client asks again for a lease that it holds: the server may have
+    /// restarted.
     silence_ns: u64,
     heard_ns: u64,
     asked_ns: u64,
@@ -84,18 +88,18 @@ impl LeaseClient {
         }
     }
 
-    /// Says who asks, by 48 bits that are this receiver's alone: the server then gives it the place of its former self.
+    /// Names the receiver by 48 bits that no other receiver has. The server then gives it its former place.
     pub fn with_receiver(self, receiver: u64) -> LeaseClient {
         LeaseClient { receiver: Some(receiver & 0xFFFF_FFFF_FFFF), ..self }
     }
 
-    /// Any packet came from the server: it has not forgotten us.
+    /// Notes that a packet came from the server, so the server has not forgotten us.
     pub fn note_traffic(&mut self, now_ns: u64) {
         self.heard_ns = now_ns;
     }
 
-    /// The server did not answer a request: lost on the way, or it has restarted and knows of no lease, so that it answers
-    /// no more than strangers get. Asks again for a lease that is held.
+    /// Notes that the server did not answer a request. The request may be lost, or the server has restarted,
+    /// knows no lease and answers us like a stranger. The client asks again for a lease that it holds.
     pub fn doubt(&mut self, now_ns: u64) {
         let is_held = matches!(self.state, LeaseState::Held { .. });
         if is_held && now_ns.saturating_sub(self.asked_ns) >= DOUBT_EVERY_NS {
@@ -103,7 +107,7 @@ impl LeaseClient {
         }
     }
 
-    /// Takes a control datagram in; those that answer nothing we asked are ignored.
+    /// Takes a control datagram. Answers to questions that we did not ask are ignored.
     pub fn handle_control(&mut self, now_ns: u64, control: &Control) {
         let (Control::Cookie { nonce, .. }
         | Control::Granted { nonce, .. }
@@ -155,12 +159,12 @@ impl LeaseClient {
 
     fn enter(&mut self, now_ns: u64, state: LeaseState) {
         self.state = state;
-        // Whoever answers next may be another.
+        // Another server may answer next.
         self.is_old &= state != LeaseState::Greeting;
         (self.tries, self.wait_ns, self.send_at_ns) = (0, RETRY_FIRST_NS, now_ns);
     }
 
-    /// Gives the lease back, politely but not for ever.
+    /// Gives the lease back. The client repeats this [`UNSUBSCRIBE_TRIES`] times at most.
     pub fn stop(&mut self, now_ns: u64) {
         match self.state {
             LeaseState::Greeting | LeaseState::Gone => self.enter(now_ns, LeaseState::Gone),
@@ -169,7 +173,7 @@ impl LeaseClient {
         }
     }
 
-    /// The datagram to send now, if one is due; gives its size in `out`.
+    /// Writes the datagram that is due now to `out` and returns its size; `None` if none is due.
     pub fn poll_transmit(&mut self, now_ns: u64, out: &mut [u8; CONTROL_MAX_BYTES]) -> Option<usize> {
         if self.next_deadline().is_none_or(|at_ns| at_ns > now_ns) {
             return None;
@@ -177,7 +181,8 @@ impl LeaseClient {
         match self.state {
             LeaseState::Held { ends_ns } if now_ns >= ends_ns => self.enter(now_ns, LeaseState::Greeting),
             LeaseState::Leaving if self.tries >= UNSUBSCRIBE_TRIES => self.enter(now_ns, LeaseState::Gone),
-            // The cookie may be from before a restart of the server that nobody answers for any more.
+            // The cookie may be from before a restart of the server, so that the server does not answer to it
+            // any more.
             LeaseState::Subscribing if self.tries >= UNSUBSCRIBE_TRIES => {
                 self.enter(now_ns, LeaseState::Greeting)
             }
@@ -189,7 +194,7 @@ impl LeaseClient {
         let question = match self.state {
             LeaseState::Greeting => Control::Hello { nonce },
             LeaseState::Subscribing | LeaseState::Held { .. } => match self.receiver {
-                // An older server drops what it does not know.
+                // An older server drops a kind that it does not know.
                 Some(receiver) if !self.is_old && self.tries % 4 < JOIN_TRIES => {
                     Control::Join { nonce, cookie, lease_ms, live, receiver }
                 }
@@ -217,7 +222,7 @@ impl LeaseClient {
         }
     }
 
-    /// What the client is doing.
+    /// The state of the client.
     pub fn state(&self) -> LeaseState {
         self.state
     }

@@ -1,7 +1,9 @@
-//! Who may ask, and how much: an allow-list of networks and token buckets per source and overall.
+//! Limits on senders of requests: an allow-list of networks, and token buckets for each source and for all
+//! sources.
 //!
-//! A bucket is one number, the moment at which it will be full again, so an idle bucket is the same as no bucket and
-//! can be forgotten. The table of sources is bounded; sources outside the allow-list never reach it.
+//! A bucket is one number: the moment at which it will be full again. So an idle bucket is the same as no
+//! bucket and can be forgotten. The table of sources is bounded; sources outside the allow-list never reach
+//! it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,14 +15,14 @@ use super::{MILLISECOND_NS, SECOND_NS};
 /// A bucket's size: how fast it fills and how much it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
-    /// What it gains in a second; at least 1.
+    /// The amount that it gains in a second; at least 1.
     pub per_second: u64,
-    /// What it holds when full; at least 1.
+    /// The amount that it holds when full; at least 1.
     pub burst: u64,
 }
 
 impl Rate {
-    /// This rate, or with the same time to fill the burst `per_second` if that is more.
+    /// This rate, or `per_second` if that is more, with a burst that takes the same time to fill.
     pub fn at_least(self, per_second: u64) -> Rate {
         if per_second <= self.per_second {
             return self;
@@ -115,7 +117,7 @@ pub struct Network {
     prefix: u8,
 }
 
-/// Why a text is not a network.
+/// The error for a text that is not a network.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a network: write an IP address, or one with a prefix length such as 10.1.0.0/16")]
 pub struct NetworkError {
@@ -123,7 +125,7 @@ pub struct NetworkError {
 }
 
 impl Network {
-    /// Whether `address` lies in it; an IPv4 address in IPv6 clothes counts as IPv4.
+    /// Whether `address` lies in it; an IPv4-mapped IPv6 address counts as IPv4.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {
             (IpAddr::V4(own), IpAddr::V4(other)) => same_prefix(v4_bits(own), v4_bits(other), self.prefix),
@@ -143,7 +145,7 @@ fn v4_bits(address: Ipv4Addr) -> u128 {
 }
 
 fn same_prefix(a: u128, b: u128, prefix: u8) -> bool {
-    // A shift by all 128 bits, for prefix 0, has no result: every address is in that network.
+    // For prefix 0, a shift by all 128 bits has no result. Every address is in that network.
     (a ^ b).checked_shr(128 - u32::from(prefix)).unwrap_or(0) == 0
 }
 
@@ -176,12 +178,12 @@ impl fmt::Display for Network {
 pub struct AllowList(Vec<Network>);
 
 impl AllowList {
-    /// Lets in whoever is in one of `networks`.
+    /// A list that lets in the addresses of `networks`.
     pub fn new(networks: Vec<Network>) -> AllowList {
         AllowList(networks)
     }
 
-    /// Whether it names nobody.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

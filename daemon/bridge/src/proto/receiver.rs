@@ -1,13 +1,14 @@
-//! The receiving end of a feed: several lines and repairs in, the published messages out, each once and in order.
+//! The receiving end of a feed. It takes several lines and repairs, and delivers the published messages, each
+//! once and in order.
 //!
 //! ```text
 //!        delivered │ next           early runs (Store)   horizon
 //!   ───────────────┼──── hole ────┬───────┬── hole ──┬──────┤ not heard of yet
 //! ```
-//! A message that is next goes from the datagram to the caller without a copy; an early one waits in the store, and every
-//! sequence between `next` and the horizon is either stored or part of a hole (`gap`). The first copy of a message wins,
-//! whatever line it came on. What is believed of packets is `belief`'s affair, which session is followed is `follow`'s.
-//! Deliveries leave through a callback during `handle_*`.
+//! A message that is next goes from the datagram to the caller without a copy. An early message waits in the
+//! store. Every sequence between `next` and the horizon is either stored or part of a hole (`gap`). The first
+//! copy of a message wins, whatever line it came on. `belief` decides which claims of packets are believed,
+//! and `follow` which session is followed. Deliveries leave through a callback during `handle_*`.
 //!
 //! ```text
 //! loop { receive -> handle_datagram; past next_deadline -> handle_timeout; then send every poll_request }
@@ -31,7 +32,7 @@ use follow::Rivals;
 use shmcast::MAX_SEQUENCE;
 use shmcast::hosting::fault;
 
-/// How to receive.
+/// The configuration of a receiver.
 #[derive(Debug, Clone, Copy)]
 pub struct ReceiverConfig {
     /// Which sessions to follow.
@@ -44,12 +45,13 @@ pub struct ReceiverConfig {
     pub max_early_packets: usize,
     /// The most bytes kept for early packets.
     pub max_early_bytes: usize,
-    /// A packet further ahead than this many messages, or than the feed brings in 250 ms if that is more, is believed only when
-    /// others confirm it.
+    /// A packet that is further ahead than this many messages is believed only when other packets confirm it.
+    /// If the feed brings more messages in 250 ms, that number counts instead.
     pub max_jump: u64,
-    /// Every packet is believed at once: for captures, into which nobody forges anything while they are read.
+    /// Whether every packet is believed at once. This is for captures, into which nobody forges anything
+    /// while they are read.
     pub trusts: bool,
-    /// How holes are mended.
+    /// How holes are closed.
     pub gaps: GapConfig,
 }
 
@@ -78,7 +80,7 @@ pub enum Origin {
     Server(usize),
 }
 
-/// What a receiver hands out, in order.
+/// The deliveries of a receiver, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivery<'a> {
     /// A session is followed from here on.
@@ -166,8 +168,8 @@ impl Receiver {
         }
     }
 
-    /// Takes one datagram in and hands out whatever it completes. The usual one, next in order, is checked, handed out
-    /// from where it lies, and leaves no trace.
+    /// Takes one datagram and delivers the messages that it completes. A datagram that is next in order, as
+    /// most are, is checked and delivered without a copy, and changes no hole or store.
     pub fn handle_datagram(
         &mut self,
         now_ns: u64,
@@ -183,7 +185,7 @@ impl Receiver {
             Body::Messages(messages) => messages.end(),
             Body::Heartbeat | Body::End => packet.sequence,
         };
-        // Not even a packet that begins a session: no channel counts so far.
+        // This holds for a packet that begins a session too: no channel has such sequences.
         if end > MAX_SEQUENCE && !fault!("packets_of_any_sequence") {
             self.counters.packets_implausible += 1;
             return;
@@ -227,8 +229,8 @@ impl Receiver {
         }
     }
 
-    /// A server's word that it holds nothing before `oldest`, in answer to a request that started at `first`. Taken
-    /// only when there is such a request.
+    /// Takes a server's answer to a request that started at `first`: the server holds nothing before
+    /// `oldest`. The answer is ignored if there is no such request.
     pub fn handle_gone(
         &mut self,
         now_ns: u64,
@@ -249,8 +251,8 @@ impl Receiver {
         }
     }
 
-    /// A server's word that it holds what was asked for from `first` on, but may not send it yet. Taken only when there is
-    /// such a request.
+    /// Takes a server's answer to a request that started at `first`: the server holds the messages but may
+    /// not send them yet. The answer is ignored if there is no such request.
     pub fn handle_later(&mut self, now_ns: u64, server: usize, (session, first): (Session, u64)) {
         if self.session == Some(session)
             && self.gaps.handle_later(now_ns, server, first, &mut self.counters)
@@ -260,17 +262,18 @@ impl Receiver {
         }
     }
 
-    /// Any other word from a server, as of a lease: it is there.
+    /// Notes any other datagram of a server, such as one about a lease: the server is up.
     pub fn note_alive(&mut self, now_ns: u64, server: usize) {
         self.gaps.note_alive(now_ns, server);
     }
 
-    /// A round trip to a server that was measured elsewhere, as by a lease exchange: spares the first guess.
+    /// Takes a round trip to a server that was measured elsewhere, such as by a lease exchange. It replaces
+    /// the first guess.
     pub fn note_rtt(&mut self, server: usize, rtt_ns: u64) {
         self.gaps.note_rtt(server, rtt_ns);
     }
 
-    /// Lets time act. Call when [`Receiver::next_deadline`] has come; early calls are free.
+    /// Does what is due at `now_ns`. Call when [`Receiver::next_deadline`] has come; early calls are free.
     pub fn handle_timeout(&mut self, now_ns: u64, sink: &mut impl FnMut(Delivery<'_>)) {
         self.gaps.handle_timeout(now_ns, &mut self.counters);
         self.advance(sink);
@@ -289,8 +292,9 @@ impl Receiver {
         self.gaps.next_deadline()
     }
 
-    // Takes note of a server's packet with messages; says whether it is one that was asked for. Some servers label every packet
-    // of a long answer with the sequence of the first: only the first is what it says.
+    // Notes a server's packet with messages. Returns whether it was asked for. Some servers label every
+    // packet of a long answer with the sequence of the first, and then only the first packet's sequence is
+    // right.
     fn note_reply(&mut self, now_ns: u64, server: usize, first: u64, size: usize) -> bool {
         if let Some(counters) = self.counters.servers.get_mut(server) {
             counters.packets += 1;
@@ -338,7 +342,7 @@ impl Receiver {
         }
     }
 
-    // Hands out what of `messages` is not delivered yet; they start at or before `next`.
+    // Delivers those of `messages` that are not delivered yet. They start at or before `next`.
     fn deliver(&mut self, messages: Messages<'_>, sink: &mut impl FnMut(Delivery<'_>)) {
         let known = self.next.min(messages.end()) - messages.first();
         self.counters.messages_duplicate += known;
@@ -349,13 +353,14 @@ impl Receiver {
         self.next = self.next.max(messages.end());
     }
 
-    // Stores what of an early packet is not there yet. What the store has no room for stays, or becomes, a hole.
+    // Stores those messages of an early packet that are not there yet. Messages for which the store has no
+    // room stay, or become, a hole.
     fn keep(&mut self, now_ns: u64, origin: Origin, messages: Messages<'_>) -> u64 {
         let (first, end) = (messages.first(), messages.end());
         self.raise_horizon(now_ns, first);
         let (mut kept, mut refused, mut at) = (0, 0, first);
         while let Some((from, to)) = self.store.next_missing(at, end) {
-            // Repairs may use the whole store, live packets three quarters: what is asked for must find room.
+            // Repairs may use the whole store, live packets three quarters of it, so that repairs find room.
             let spare = matches!(origin, Origin::Line(_)) && to > self.horizon;
             if self.gaps.has_room(from, to) && self.store.insert(messages.range(from, to), spare) {
                 self.fill(now_ns, origin, from, to, first);
@@ -372,7 +377,7 @@ impl Receiver {
         kept
     }
 
-    // Closes holes over `from..to`; gives how many messages of it were missing.
+    // Closes holes over `from..to`. Returns how many of those messages were missing.
     fn fill(&mut self, now_ns: u64, origin: Origin, from: u64, to: u64, packet_first: u64) -> u64 {
         if self.gaps.is_empty() {
             return 0;
@@ -390,7 +395,8 @@ impl Receiver {
         filled
     }
 
-    // Everything before `sequence` has been published; what of it is unknown is a hole.
+    // Notes that everything before `sequence` has been published. Messages of it that are not there become a
+    // hole.
     fn raise_horizon(&mut self, now_ns: u64, sequence: u64) {
         if sequence > self.horizon {
             self.gaps.extend(now_ns, self.horizon, sequence, &mut self.counters);
@@ -404,7 +410,7 @@ impl Receiver {
         };
         *passed = end.max(*passed);
         self.counters.lines[line].packets += 1;
-        // With a single line, passing a hole says nothing: only the hold tells lost from late.
+        // With a single line, a packet past a hole says nothing. Only the hold tells lost from late.
         if self.config.lines > 1 && !self.gaps.is_empty() {
             let by_all = self.lines.iter().take(self.config.lines).min();
             self.gaps.handle_passed(by_all.copied().unwrap_or(0));
@@ -420,7 +426,7 @@ impl Receiver {
         }
     }
 
-    // Hands out stored runs and given-up holes for as long as one of them is next. Each turn uses one up.
+    // Delivers stored runs and given-up holes for as long as one of them is next. Each turn uses one up.
     fn advance(&mut self, sink: &mut impl FnMut(Delivery<'_>)) {
         loop {
             if let Some(run) = self.store.take_ready(self.next) {
@@ -440,7 +446,7 @@ impl Receiver {
 
     fn announce_end(&mut self, sink: &mut impl FnMut(Delivery<'_>)) {
         match (self.end, self.session) {
-            // A publisher that came back and went on after its end has not ended.
+            // If a publisher came back and went on after its end, the session has not ended.
             (Some(end), _) if end.sequence < self.sure() => (self.end, self.end_announced) = (None, false),
             (Some(_), Some(session)) if self.is_over() && !self.end_announced => {
                 self.end_announced = true;
@@ -450,7 +456,7 @@ impl Receiver {
         }
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     pub fn counters(&self) -> &ReceiverCounters {
         &self.counters
     }
@@ -465,7 +471,7 @@ impl Receiver {
         self.next
     }
 
-    /// The sequence after the last that is known to have been published.
+    /// The sequence after the last message that is known to have been published.
     pub fn horizon(&self) -> u64 {
         self.horizon
     }

@@ -1,11 +1,12 @@
 //! The retransmission server: a request in, the range to read from the ring out, one datagram back.
 //!
-//! A reply starts exactly at the sequence asked for, never reaches past what was asked, and is one datagram of at most
-//! the configured payload. Who is not allowed draws no byte; who has not proved its address (a lease, see `lease`) draws
-//! at most three times what it sent, unless the operator trusts the network; everybody has a token bucket, and so has the
-//! server as a whole, because live traffic goes first. But who has fallen behind must be able to catch up, so both may grow
-//! with the feed. Who must wait is told so, once its address is proved: silence would be taken for loss.
-//! Not here: the ring, which the caller reads into the reply.
+//! A reply starts exactly at the sequence asked for, never reaches past the range asked for, and is one
+//! datagram of at most the configured payload. A source that is not allowed gets no reply. A source that has
+//! not proved its address (by a lease, see `lease`) gets at most three times as many bytes as it sent, unless
+//! the operator trusts the network. Each source has a token bucket, and so has the server as a whole, because
+//! live traffic goes first. A receiver that has fallen behind must be able to catch up, so both rates may
+//! grow with the feed. A source that must wait is told so once its address is proved, because it would take
+//! silence for loss. The caller reads the ring into the reply.
 
 #[cfg(test)]
 mod tests;
@@ -20,37 +21,39 @@ use super::session::Session;
 use super::wire::{HEADER_BYTES, LENGTH_BYTES, MAX_DATAGRAM_BYTES, PacketWriter, Request};
 use shmcast::hosting::fault;
 
-/// How much a source without proof may draw, as a multiple of what it sent.
+/// The most bytes that a source without proof gets, as a multiple of the bytes that it sent.
 pub const UNPROVED_FACTOR: usize = 3;
-/// What one source may draw, and all of them together, in bytes a second unless configured.
+/// The default rate of replies to one source, in bytes a second.
 pub const SOURCE_RATE_BYTES: u64 = 25_000_000;
-/// See [`SOURCE_RATE_BYTES`].
+/// The default rate of replies to all sources together, in bytes a second.
 pub const GLOBAL_RATE_BYTES: u64 = 100_000_000;
-/// How many times the bytes of the feed a source may draw whose rate grows with it: who fell behind gains a second with
-/// each second that it catches up.
+/// A rate that grows with the feed is at least this many times the feed's own. A receiver that fell behind
+/// then gains a second of the feed in each second.
 pub const CATCH_UP_FACTOR: u64 = 2;
 /// The size of a buffer for [`Replay::handle_request`] with the default payload.
 pub const DEFAULT_REPLY_BYTES: usize = DEFAULT_PAYLOAD_BYTES;
 
-/// How to serve.
+/// The configuration of a retransmission server.
 #[derive(Debug, Clone)]
 pub struct ReplayConfig {
     /// The largest datagram, in bytes.
     pub payload_bytes: usize,
-    /// Who may ask. Empty by default: nobody.
+    /// The networks that may ask. Empty by default: nobody.
     pub allow: AllowList,
-    /// Serve allowed sources in full without proof of their address, as plain MoldUDP64 receivers need it. Only for
-    /// networks where nobody can forge a source.
+    /// Whether to serve allowed sources in full without proof of their address, as plain MoldUDP64 receivers
+    /// need it. Only for networks where nobody can forge a source.
     pub trust_allowed: bool,
-    /// Say so when what is asked for is gone, must wait or is not there yet, in a control datagram that plain receivers ignore.
+    /// Whether to tell a receiver that the messages asked for are gone, must wait or are not published yet,
+    /// in a control datagram that plain receivers ignore.
     pub announce: bool,
     /// Reply bytes for each source.
     pub source_rate: Rate,
-    /// Whether each source may have at least [`CATCH_UP_FACTOR`] times what the feed itself takes, whatever its rate is.
+    /// Whether each source may have at least [`CATCH_UP_FACTOR`] times the feed's own rate, whatever
+    /// `source_rate` is.
     pub source_grows: bool,
     /// Reply bytes for all sources together.
     pub global_rate: Rate,
-    /// Whether all sources together may have as much, whatever their rate is.
+    /// Whether all sources together may have as much, whatever `global_rate` is.
     pub global_grows: bool,
     /// The most sources remembered at a time.
     pub max_sources: usize,
@@ -72,7 +75,7 @@ impl Default for ReplayConfig {
     }
 }
 
-/// What the ring holds: every sequence from `oldest` up to, not including, `next`.
+/// The sequences that the ring holds: from `oldest` up to, not including, `next`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
     /// The oldest sequence that can be read.
@@ -81,7 +84,7 @@ pub struct Held {
     pub next: u64,
 }
 
-/// What is to be sent back.
+/// The reply that is to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reply {
     /// These bytes of the buffer, with messages.
@@ -91,22 +94,22 @@ pub enum Reply {
         /// How many messages are in it.
         count: u16,
     },
-    /// These bytes of the buffer: word that the messages are gone.
+    /// These bytes of the buffer, which say that the messages are gone.
     Gone {
         /// The size of the datagram.
         bytes: usize,
     },
-    /// These bytes of the buffer: word that the messages are held and may be asked for later.
+    /// These bytes of the buffer, which say that the messages are held and may be asked for later.
     Later {
         /// The size of the datagram.
         bytes: usize,
     },
-    /// These bytes of the buffer: word that nothing of it is published yet.
+    /// These bytes of the buffer, which say that none of the messages is published yet.
     Held {
         /// The size of the datagram.
         bytes: usize,
     },
-    /// Nothing.
+    /// No reply, for this reason.
     Nothing(Refusal),
 }
 
@@ -142,7 +145,7 @@ impl Replay {
         Replay { sources, global, global_rate: config.global_rate, counters, config }
     }
 
-    /// Takes note of how many bytes a second the feed itself takes.
+    /// Notes the feed's own rate in bytes a second.
     pub fn note_live_rate(&mut self, bytes_per_second: u64) {
         let least = |grows| if grows { bytes_per_second.saturating_mul(CATCH_UP_FACTOR) } else { 0 };
         self.sources.set_rate(self.config.source_rate.at_least(least(self.config.source_grows)));
@@ -169,7 +172,7 @@ impl Replay {
         };
         if let Err(refusal) = self.afford(now_ns, from) {
             let nothing = Reply::Nothing(self.counters.refuse(refusal));
-            // What is gone already is not promised.
+            // Messages that are gone already are not promised.
             let is_promised = proved && (held.oldest..held.next).contains(&request.first);
             return if is_promised { self.reply_later(&request, out).unwrap_or(nothing) } else { nothing };
         }
@@ -224,7 +227,7 @@ impl Replay {
         let end = held.next.min(request.first.saturating_add(u64::from(request.count)));
         let mut packet = PacketWriter::new(request.first);
         let mut offered = 0;
-        // Ends by count at the latest: each turn adds a message.
+        // The loop ends by the count at the latest, because each turn adds a message.
         while packet.next() < end {
             let Some(room) = packet.room(out) else { break };
             offered = room.len();
@@ -242,7 +245,8 @@ impl Replay {
             self.counters.repair_bytes += bytes as u64;
             return Reply::Messages { bytes, count };
         }
-        // Not even one: either no room without proof, or the ring moved on while we looked.
+        // Not one message fitted. Either an unproved source may not have one, or the ring overwrote it
+        // meanwhile.
         if offered + HEADER_BYTES + LENGTH_BYTES < self.config.payload_bytes {
             return Reply::Nothing(self.counters.refuse(Refusal::Unproved));
         }
@@ -278,7 +282,7 @@ impl Replay {
         Some(bytes)
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     pub fn counters(&self) -> &ReplayCounters {
         &self.counters
     }

@@ -1,5 +1,5 @@
-//! Arbitrary bytes to every parser, and arbitrary scripts of packets to a receiver: nothing panics, nothing outgrows its
-//! bound, and what is delivered is in order whatever was sent.
+//! Tests with arbitrary bytes for every parser, and arbitrary scripts of packets for a receiver. Nothing
+//! panics, nothing outgrows its bound, and deliveries are in order whatever was sent.
 
 use proptest::prelude::*;
 
@@ -152,7 +152,7 @@ fn run(config: ReceiverConfig, script: &[Step]) {
         }
         receiver.handle_timeout(now_ns, &mut sink);
         let limit = config.gaps.max_requests.max(1);
-        // As many for claims; and beside each, at the end of all time, a server that is doubted.
+        // There may be as many for claims. At the end of time, each may also go to a doubted server.
         let limit_of_asks = 4 * limit;
         let asks: Vec<_> =
             std::iter::from_fn(|| receiver.poll_request(now_ns)).take(limit_of_asks + 1).collect();

@@ -1,9 +1,11 @@
-//! The sending end of a feed: packs what is waiting into packets, and keeps the line alive when nothing is.
+//! The sending end of a feed. It packs waiting messages into packets, and sends heartbeats when none are
+//! waiting.
 //!
-//! The caller reads its ring and pushes messages until there are no more or the batch is full, then sends the batch:
-//! a packet is closed when it is full or when nothing is waiting, never later. Packets lie one after the other in slots
-//! of one slab, ready for a single `sendmmsg`. After data, heartbeats follow quickly and then thin out, so that a lost
-//! last packet is noticed at once. Not here: repairs (`replay`), destinations, the ring.
+//! The caller reads its ring and pushes messages until there are no more or the batch is full. Then it sends
+//! the batch. A packet is closed when it is full or when nothing is waiting, never later. Packets lie one
+//! after the other in slots of one slab, ready for a single `sendmmsg`. After data, heartbeats follow quickly
+//! and then become rarer, so that a lost last packet is noticed at once. This module knows no repairs
+//! (`replay`), destinations or ring.
 //!
 //! ```text
 //! loop { push.. ; close; if batch is not empty { send each datagram(); clear(now) } else { send poll_idle(now) } }
@@ -17,7 +19,7 @@ use super::session::Session;
 use super::wire::{self, HEADER_BYTES, LENGTH_BYTES, MAX_DATAGRAM_BYTES, PacketWriter};
 use super::{DEFAULT_PAYLOAD_BYTES, MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 
-/// When heartbeats follow the last data; later ones follow each other by [`HEARTBEAT_EVERY_NS`].
+/// The times of the first heartbeats after the last data. Later heartbeats come every [`HEARTBEAT_EVERY_NS`].
 pub const HEARTBEAT_AFTER_NS: [u64; 6] = [
     250 * MICROSECOND_NS,
     MILLISECOND_NS,
@@ -29,7 +31,7 @@ pub const HEARTBEAT_AFTER_NS: [u64; 6] = [
 /// The time between heartbeats on an idle line.
 pub const HEARTBEAT_EVERY_NS: u64 = SECOND_NS;
 
-/// How to send.
+/// The configuration of a sender.
 #[derive(Debug, Clone, Copy)]
 pub struct SenderConfig {
     /// The largest datagram, in bytes; 23 to 65 507.
@@ -46,7 +48,7 @@ impl Default for SenderConfig {
     }
 }
 
-/// Why a message was not taken.
+/// The reason that a message was not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PushError {
     /// Send the batch, clear it, push again.
@@ -83,7 +85,7 @@ pub struct Sender {
     /// The sizes of the closed packets, which lie in the first slots; the open one has the slot after them.
     closed: Vec<usize>,
     open: PacketWriter,
-    /// The last data, or the start, or the end of the session: what the line's heartbeats count from.
+    /// The time that heartbeats count from: the last data, the start, or the end of the session.
     quiet_since_ns: u64,
     beats: usize,
     beat_at_ns: u64,
@@ -187,8 +189,8 @@ impl Sender {
         self.restart_heartbeats(now_ns, HEARTBEAT_AFTER_NS[0]);
     }
 
-    /// Ends the session: from now on end-of-session packets take the place of heartbeats, the first at once. Close and
-    /// send the batch before. Repairs should go on until [`Sender::is_finished`].
+    /// Ends the session. From now on end-of-session packets take the place of heartbeats, the first at once.
+    /// Close and send the batch first. Repairs should go on until [`Sender::is_finished`].
     pub fn end(&mut self, now_ns: u64) {
         if self.ended_ns.is_none() {
             self.ended_ns = Some(now_ns);
@@ -208,7 +210,7 @@ impl Sender {
         if is_waiting || now_ns < self.beat_at_ns || self.is_finished(now_ns) {
             return None;
         }
-        // A caller that comes late sends one packet, not the ones it missed.
+        // A late caller sends one packet, not all those that it missed.
         let elapsed_ns = now_ns.saturating_sub(self.quiet_since_ns);
         while HEARTBEAT_AFTER_NS.get(self.beats).is_some_and(|&after_ns| after_ns <= elapsed_ns) {
             self.beats += 1;
@@ -235,7 +237,7 @@ impl Sender {
         self.beat_at_ns = now_ns.saturating_add(first_after_ns);
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     pub fn counters(&self) -> &SenderCounters {
         &self.counters
     }

@@ -9,7 +9,7 @@ const EPOCH_DIGITS: usize = 6;
 /// Epochs are six base-36 digits, so they stay below this.
 pub const EPOCH_LIMIT: u64 = 36u64.pow(EPOCH_DIGITS as u32);
 
-/// Why a session name cannot be made.
+/// The error for a session name that cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
     /// The name has the wrong length or characters.
@@ -17,7 +17,7 @@ pub enum SessionError {
         "session name {name:?}: use 1 to {limit} letters, digits or punctuation of ASCII, without spaces"
     )]
     Name {
-        /// What was given.
+        /// The name that was given.
         name: String,
         /// The most characters allowed.
         limit: usize,
@@ -25,7 +25,7 @@ pub enum SessionError {
     /// The epoch needs more than six base-36 digits.
     #[error("epoch {epoch} does not fit six base-36 digits: it must stay below {EPOCH_LIMIT}")]
     Epoch {
-        /// What was given.
+        /// The epoch that was given.
         epoch: u64,
     },
 }

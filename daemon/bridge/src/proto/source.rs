@@ -1,12 +1,13 @@
-//! Whose packets a line takes: once it has a source, only that one's, until that one falls silent.
+//! Decides which source's packets a line takes: once it has a source, only that source's, until the source
+//! falls silent.
 //!
 //! ```text
 //! open ── 16 packets in a row from one address ──> locked to it
 //!  locked ── 1 s without a packet of its source ─────────────────────────────> open, locked by the next 16
 //!  locked ── 5 ms without one, and 3 packets of another in order ────────────> locked to that other
 //! ```
-//! A host that sends a copy of the feed is thus ready to take over, and one that sends anything else is not heard. Where the
-//! operator lists the sources, nobody else is heard at all, and those on the list are heard side by side.
+//! So a host that sends a copy of the feed is ready to take over, and a host that sends anything else is not
+//! heard. If the operator lists the sources, only those are heard, and all of them at the same time.
 
 use std::net::IpAddr;
 
@@ -19,39 +20,39 @@ use shmcast::hosting::fault;
 const LOCKING_PACKETS: u32 = 16;
 /// After this silence of its source a line is open to anybody.
 const OPEN_NS: u64 = SECOND_NS;
-/// After this silence it is open to whoever goes on in order.
+/// After this silence it is open to a source that goes on in order.
 const PASS_NS: u64 = 5 * MILLISECOND_NS;
-/// How many packets in order that takes.
+/// How many packets in order that source must send.
 const PASS_PACKETS: u32 = 3;
 
 /// The lock of one line.
 #[derive(Debug)]
 pub struct SourceLock {
     listed: AllowList,
-    /// Whom the line is locked to, or who sent the packets before.
+    /// The source that the line is locked to, or that sent the packets before.
     source: Option<IpAddr>,
     packets: u32,
     heard_ns: u64,
     rival: Option<Rival>,
 }
 
-/// Somebody else who sends to a locked line.
+/// Another source that sends to a locked line.
 #[derive(Debug, Clone, Copy)]
 struct Rival {
     source: IpAddr,
-    /// How many packets in order have come from it, and where the next one begins.
+    /// How many packets in order have come from it. The one after them begins at `next`.
     packets: u32,
     next: u64,
 }
 
 impl SourceLock {
-    /// An open line; or, if `listed` names anybody, one for those alone.
+    /// An open line. If `listed` is not empty, the line takes packets of the listed sources only.
     pub fn new(listed: AllowList) -> SourceLock {
         SourceLock { listed, source: None, packets: 0, heard_ns: 0, rival: None }
     }
 
-    /// Whether a packet is to be taken. `head` is its beginning if it is a sound one, and `due` the sequence that the receiver
-    /// waits for; what is of the followed session or not makes no difference.
+    /// Whether to take a packet. `head` is its beginning, if that is sound, and `due` the sequence that the
+    /// receiver waits for. The packet's session makes no difference.
     pub fn admits(&mut self, now_ns: u64, from: IpAddr, head: Option<&Head>, due: u64) -> bool {
         if !self.listed.is_empty() {
             return self.listed.allows(from);
@@ -120,7 +121,7 @@ mod tests {
             assert!(!lock.admits(PASS_NS - 1, ip(2), Some(&head(sequence)), 17), "the source is not silent");
             assert!(!lock.admits(PASS_NS, ip(3), Some(&head(sequence * 1_000)), 17), "that is not in order");
         }
-        // What was in order before the silence does not count.
+        // Packets in order from before the silence do not count.
         let taken = (17..21).map(|sequence| lock.admits(PASS_NS, ip(4), Some(&head(sequence)), 17));
         assert_eq!(taken.collect::<Vec<_>>(), [false, false, true, true]);
         assert!(!lock.admits(PASS_NS, ip(1), Some(&head(21)), 21), "the lock has passed on");

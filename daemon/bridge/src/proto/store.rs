@@ -1,8 +1,9 @@
 //! Packets that came too early, kept until the messages before them are there.
 //!
-//! Runs of messages sorted by sequence, never overlapping, each in a buffer taken from a pool. Bounded by packets and by
-//! bytes of buffer, held and pooled together; what does not fit is refused and will be asked for again. Early packets come
-//! nearly sorted, so a deque with a binary search does what a tree would, without a node to allocate.
+//! The store holds runs of messages, sorted by sequence and never overlapping, each in a buffer taken from a
+//! pool. It is bounded by packets and by bytes of buffer, held and pooled together. Packets that do not fit
+//! are refused and will be asked for again. Early packets come nearly sorted, so a deque with a binary search
+//! is as good as a tree and allocates no nodes.
 
 use std::collections::VecDeque;
 
@@ -63,8 +64,8 @@ impl Store {
         (at < to).then_some((at, to))
     }
 
-    /// Keeps a copy of `messages`, none of which may be kept already; false when there is no room. With `spare`, a
-    /// quarter of the store is left for others.
+    /// Keeps a copy of `messages`, none of which may be kept already. Returns false if there is no room. With
+    /// `spare`, a quarter of the store is left for others.
     pub fn insert(&mut self, messages: Messages<'_>, spare: bool) -> bool {
         let size = messages.blocks().len();
         let share = |limit: usize| if spare { limit - limit / 4 } else { limit };
@@ -93,7 +94,7 @@ impl Store {
         Some(run)
     }
 
-    /// Drops what is kept from `sequence` on; gives how many messages that was.
+    /// Drops the messages from `sequence` on. Returns how many there were.
     pub fn truncate(&mut self, sequence: u64) -> u64 {
         let mut dropped = 0;
         while self.runs.back().is_some_and(|run| run.end > sequence) {

@@ -17,7 +17,7 @@ use super::session::Session;
 pub const HEADER_BYTES: usize = 20;
 /// The size of a request, in bytes.
 pub const REQUEST_BYTES: usize = 20;
-/// What a packet spends on each message beside its data, in bytes.
+/// The bytes that a packet spends on each message beside its data.
 pub const LENGTH_BYTES: usize = 2;
 /// The most messages one packet can carry; the next count value means end of session.
 pub const MAX_MESSAGES: u16 = 0xFFFE;
@@ -27,7 +27,8 @@ pub const MAX_DATAGRAM_BYTES: usize = 65_507;
 const HEARTBEAT_COUNT: u16 = 0;
 const END_COUNT: u16 = 0xFFFF;
 
-/// Why a datagram was dropped unread. Dropping is the whole answer to it; the reasons are counted apart.
+/// The reason that a datagram was dropped unread. The receiver does nothing else about it. Each reason has
+/// its own counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// Fewer bytes than the fixed header.
@@ -110,11 +111,11 @@ pub struct Downstream<'a> {
     pub session: Session,
     /// The first message's sequence, or the next expected one when there is none; at least 1.
     pub sequence: u64,
-    /// What it carries.
+    /// The content of the packet.
     pub body: Body<'a>,
 }
 
-/// What a downstream packet carries.
+/// The content of a downstream packet.
 #[derive(Debug, Clone, Copy)]
 pub enum Body<'a> {
     /// One message or more.
@@ -313,8 +314,8 @@ impl PacketWriter {
         self.count
     }
 
-    /// Where the next message's data would go, when there is room for a length and a byte or none: lets a reader copy
-    /// straight into the packet. Follow it with [`PacketWriter::commit`].
+    /// The place of the next message's data, if there is room for its length; the place may be empty. A
+    /// reader can copy straight into it. Call [`PacketWriter::commit`] next.
     pub fn room<'b>(&self, buffer: &'b mut [u8]) -> Option<&'b mut [u8]> {
         let room = if self.count < MAX_MESSAGES {
             buffer.get_mut(self.bytes + LENGTH_BYTES..)?
@@ -349,7 +350,7 @@ impl PacketWriter {
         self.commit(buffer, data.len())
     }
 
-    /// Writes the header and says how many bytes of the buffer are the datagram; `None` when there is no message in it.
+    /// Writes the header. Returns the size of the datagram in the buffer; `None` if it has no message.
     pub fn finish(self, buffer: &mut [u8], session: Session) -> Option<usize> {
         if self.count == 0 {
             return None;

@@ -1,4 +1,4 @@
-//! What the receiving thread counts.
+//! The counters of the receiving thread.
 
 use serde::{Serialize, Serializer};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -6,14 +6,14 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use super::{MAX_LINES, MAX_SERVERS, Malformed};
 use crate::proto::receiver::Receiver;
 
-/// What the receiving thread counts. `messages_received` is `messages_delivered` and `messages_duplicate` and
-/// `messages_refused` and `messages_stored` together.
+/// The counters of the receiving thread. `messages_received` is the sum of `messages_delivered`,
+/// `messages_duplicate`, `messages_refused` and `messages_stored`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ReceiveCounters {
     /// The sequence that the local channel's next message will have.
     pub next_sequence: u64,
-    /// The sequence after the last that is known to have been published.
+    /// The sequence after the last message that is known to have been published.
     pub horizon: u64,
     /// Sound packets of our session, from anywhere.
     pub packets: u64,
@@ -29,7 +29,7 @@ pub struct ReceiveCounters {
     pub messages_stored: u64,
     /// Messages published into the local channel.
     pub messages_published: u64,
-    /// Messages told to local readers as a gap.
+    /// Messages that local readers were told of as a gap.
     pub messages_missing: u64,
     /// Of those, messages larger than the local channel takes.
     pub messages_too_large: u64,
@@ -49,7 +49,7 @@ pub struct ReceiveCounters {
     pub recovered_by_servers: u64,
     /// Messages asked for that a line then brought.
     pub requested_needlessly: u64,
-    /// Packets that came after one that follows them, and were still of use.
+    /// Packets that came after a later packet, and were still of use.
     pub packets_reordered: u64,
     /// Heartbeats and end-of-session packets.
     pub heartbeats: u64,
@@ -71,13 +71,13 @@ pub struct ReceiveCounters {
     pub packets_early: u64,
     /// Claims of messages that do not exist, forgotten when they were contradicted.
     pub claims_contradicted: u64,
-    /// Packets of servers that nobody had asked for, or that said the same again.
+    /// Packets of servers that nobody had asked for, or that repeated an answer.
     pub repairs_unasked: u64,
-    /// Datagrams that came to the sockets for servers from somebody else.
+    /// Datagrams that came to the sockets for servers, but not from a server.
     pub datagrams_unexpected: u64,
-    /// Datagrams that came on a line from somebody else than its source.
+    /// Datagrams that came on a line, but not from its source.
     pub datagrams_locked_out: u64,
-    /// Errors of receiving, such as a server's host that says that nobody listens.
+    /// Errors of receiving, such as the reply of a server's host that nobody listens on the port.
     pub receive_errors: u64,
     /// Unicast leases held.
     pub leases_held: u64,
@@ -93,7 +93,7 @@ pub struct ReceiveCounters {
     pub servers: [ServerStatus; MAX_SERVERS],
 }
 
-/// What one line brought.
+/// The counters of one line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct LineStatus {
@@ -105,13 +105,13 @@ pub struct LineStatus {
     pub messages_first: u64,
     /// Messages that were there already.
     pub messages_duplicate: u64,
-    /// Datagrams that the kernel dropped because the socket's buffer was full, by its last word.
+    /// Datagrams that the kernel dropped because the socket's buffer was full, as it last reported.
     pub kernel_drops: u64,
-    /// Datagrams longer than any that were expected, cut off.
+    /// Datagrams that were cut off because they were longer than any that were expected.
     pub truncated: u64,
 }
 
-/// What one retransmission server did.
+/// The counters of one retransmission server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ServerStatus {
@@ -125,11 +125,11 @@ pub struct ServerStatus {
     pub repair_bytes: u64,
     /// Missing messages that it brought.
     pub messages_recovered: u64,
-    /// Times that it no longer held what was asked.
+    /// Times that it no longer held the messages that were asked for.
     pub gone: u64,
-    /// Times that it held what was asked, but had sent as much as it may.
+    /// Times that it held the messages that were asked for, but had used up its rate.
     pub later: u64,
-    /// Times that nothing of what was asked was published yet.
+    /// Times that none of the messages that were asked for was published yet.
     pub held: u64,
     /// 1 while it is down: it has left requests unanswered and said nothing else.
     pub down: u64,
@@ -156,7 +156,7 @@ pub struct MalformedStatus {
 }
 
 impl ReceiveCounters {
-    /// Takes over what the state machine counts; what only the sockets and the ring know stays.
+    /// Copies the counters of the state machine. The counters of the sockets and the ring stay as they are.
     pub(crate) fn set(&mut self, receiver: &Receiver, servers: usize) {
         let counters = receiver.counters();
         let (gaps, store) = receiver.backlog();
@@ -218,7 +218,8 @@ impl ReceiveCounters {
     }
 }
 
-// Tables are as long as the longest that there can be; what is behind the last that did anything is left out.
+// The tables have room for the most lines and servers. The entries after the last one that did anything are
+// left out.
 fn used_lines<S: Serializer>(lines: &[LineStatus], serializer: S) -> Result<S::Ok, S::Error> {
     let used = lines.iter().rposition(|line| line.datagrams > 0).map_or(0, |last| last + 1);
     serializer.collect_seq(&lines[..used])

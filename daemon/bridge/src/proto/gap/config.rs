@@ -2,14 +2,14 @@
 
 use super::super::{DEFAULT_PAYLOAD_BYTES, MICROSECOND_NS, MILLISECOND_NS};
 
-/// What happens to messages that nobody sends.
+/// The policy for messages that nobody sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GapPolicy {
-    /// Nothing is delivered past them until they come.
+    /// Nothing after them is delivered until they come.
     Block,
-    /// They are given up when every server says that they are gone; when no server has said anything for this long; or when
-    /// they have been asked for this long of servers that answer others and not these. `u64::MAX` waits for the servers'
-    /// word alone.
+    /// They are given up when every server says that they are gone; when no server has said anything for this
+    /// long; or when they have been asked for this long of servers that answer others and not these. With
+    /// `u64::MAX` they are given up only when the servers say that they are gone.
     Skip {
         /// How long to keep asking, in nanoseconds.
         give_up_ns: u64,
@@ -19,7 +19,7 @@ pub enum GapPolicy {
 /// How holes are mended.
 #[derive(Debug, Clone, Copy)]
 pub struct GapConfig {
-    /// How long a hole may be mere reordering. Lines that are often late stretch it up to `hold_max_ns`.
+    /// How long a hole may be mere reordering. If lines are often late, this grows up to `hold_max_ns`.
     pub hold_ns: u64,
     /// The longest that reordering can stretch the hold.
     pub hold_max_ns: u64,
@@ -27,18 +27,18 @@ pub struct GapConfig {
     pub timeout_min_ns: u64,
     /// The time to wait for an answer while no round trip has been measured.
     pub timeout_first_ns: u64,
-    /// How far doubling stretches the time to wait; a longer measured round trip still counts in full.
+    /// The longest wait that doubling leads to. A longer measured round trip still counts in full.
     pub timeout_max_ns: u64,
     /// How many servers there are to ask, at most [`MAX_SERVERS`](super::super::MAX_SERVERS).
     pub servers: usize,
-    /// The most requests unanswered at a time, to a server that answers them. This many answers in a round trip are what
-    /// is caught up at.
+    /// The most requests unanswered at a time, to a server that answers them. A receiver catches up at the
+    /// rate of this many answers in a round trip.
     pub max_requests: usize,
-    /// The most holes tracked apart; beyond, early packets are refused rather than making another hole.
+    /// The most holes that are tracked. Early packets that would make another hole are refused.
     pub max_holes: usize,
     /// The largest datagram that a server answers with, in bytes.
     pub payload_bytes: usize,
-    /// What happens to messages that nobody sends.
+    /// The policy for messages that nobody sends.
     pub policy: GapPolicy,
 }
 

@@ -1,10 +1,10 @@
-//! What is known of a hole beside that it is one: whether it exists at all, and what servers say of it.
+//! The evidence about a hole: whether its messages exist at all, and what servers say of them.
 
 use super::super::counters::ReceiverCounters;
 use super::{GapPolicy, Gaps, Hole, State};
 use shmcast::hosting::fault;
 
-/// How often a claim has been asked for in vain before it is asked for anew when it is shown.
+/// A claim that was asked for in vain more often than this is asked for afresh when it is shown.
 const STALE_DOUBLINGS: u32 = 2;
 
 impl Gaps {
@@ -13,12 +13,13 @@ impl Gaps {
         self.shown
     }
 
-    /// Another feed begins, of which nothing from `next` on is known.
+    /// Begins another feed, of which nothing from `next` on is known.
     pub fn begin(&mut self, next: u64) {
         (self.shown, self.probe) = (next, None);
     }
 
-    /// Everything before `sequence` is shown to exist: what is missing of it may be given up from now on.
+    /// Notes that everything before `sequence` is shown to exist. Missing messages before it may be given up
+    /// from now on.
     pub fn show(&mut self, now_ns: u64, sequence: u64) {
         if sequence <= self.shown {
             return;
@@ -27,7 +28,7 @@ impl Gaps {
         let mut at = self.holes.partition_point(|hole| hole.end <= before);
         while let Some(&hole) = self.holes.get(at).filter(|hole| hole.first < sequence) {
             if hole.end > sequence {
-                // Where there is no room for another hole this one stays a claim, as its end is one.
+                // If there is no room for another hole, this one stays a claim, because its end is one.
                 if self.is_crowded() {
                     break;
                 }
@@ -50,7 +51,7 @@ impl Gaps {
             State::Suspect { .. } | State::Expired => false,
         };
         if waits {
-            // What was waited for was whether it exists.
+            // The hole waited only to learn whether its messages exist.
             (hole.state, hole.attempts, hole.doublings) = (State::Suspect { until_ns }, 0, 0);
             hole.found_ns = now_ns;
         }
@@ -61,7 +62,8 @@ impl Gaps {
         self.due_ns = self.due_ns.min(due_ns);
     }
 
-    /// A feed that outruns the store makes one growing hole, not one for each packet.
+    /// Joins the hole at `at` with the one before, if both are fresh. A feed that outruns the store then
+    /// makes one growing hole, not one for each packet.
     fn join_with_last(&mut self, at: usize) -> bool {
         let (Some(&last), hole) = (at.checked_sub(1).and_then(|at| self.holes.get(at)), self.holes[at])
         else {
@@ -95,13 +97,13 @@ impl Gaps {
         self.holes.get(at).is_some_and(|hole| hole.first <= sequence)
     }
 
-    /// Whether a hole is a claim only, which time does not give up.
+    /// Whether a hole is only a claim, which is not given up because of time.
     pub(super) fn is_claim(&self, hole: &Hole) -> bool {
         hole.end > self.shown && !fault!("claims_are_given_up")
     }
 
-    /// A server says that nothing from `first` on, where a request started, is published yet. Believed only as the answer to
-    /// such a request. Gives how often the hole has been denied so far; `None` if there is none.
+    /// Takes a server's answer to a request that started at `first`: nothing from `first` on is published
+    /// yet. Returns how often the hole has been denied so far; `None` if there is no such request.
     pub fn handle_held(
         &mut self,
         now_ns: u64,
@@ -115,7 +117,7 @@ impl Gaps {
         let hole = &mut self.holes[at];
         hole.denied += 1;
         hole.doublings += 1;
-        // What exists for sure is not waited for because one server is behind.
+        // Messages that surely exist do not have to wait because one server is behind.
         hole.ignored += u32::from(!is_claim);
         let wait_ns = self.servers[server].timeout_ns(hole.doublings, &self.config);
         let until_ns = now_ns.saturating_add(wait_ns);
@@ -124,14 +126,14 @@ impl Gaps {
         Some(self.holes[at].denied)
     }
 
-    /// How often a claim must be denied before it is forgotten: by each server that is there, and twice at least, as one may be
-    /// behind the other and any single answer may be forged.
+    /// How often a claim must be denied before it is forgotten: as often as there are servers that are up,
+    /// and at least twice. One server may be behind the other, and any single answer may be forged.
     pub fn denials_needed(&self) -> u32 {
         self.up_servers().count_ones().max(2)
     }
 
-    /// A server says that it holds nothing before `oldest`. Believed only as the answer to a request that started at
-    /// `first`; false when it is none.
+    /// Takes a server's answer to a request that started at `first`: the server holds nothing before
+    /// `oldest`. Returns false, and does nothing, if there is no such request.
     pub fn handle_gone(
         &mut self,
         now_ns: u64,
@@ -152,7 +154,7 @@ impl Gaps {
             }
             let bit = 1 << server;
             let hole = &mut self.holes[at];
-            // One answer may be forged; then the true one is on its way.
+            // One answer may be forged, and then the true one is on its way. So a server must say it twice.
             hole.gone |= bit & (hole.gone_once | u8::from(fault!("one_word_gives_up")) << server);
             hole.gone_once |= bit;
             if matches!(hole.state, State::Requested { server: asked, .. } if asked == server) {
@@ -166,7 +168,8 @@ impl Gaps {
         true
     }
 
-    /// Gives up the hole at `at` if no server has it, or asks again, slowly: somebody may yet come back with a longer memory.
+    /// If no server has the hole at `at`, gives it up or, with the policy `Block`, asks again slowly: a
+    /// server that holds more may yet come back.
     fn leave_what_is_gone(&mut self, now_ns: u64, at: usize) {
         let is_gone = self.is_gone(&self.holes[at]);
         let hole = &mut self.holes[at];
@@ -182,7 +185,8 @@ impl Gaps {
         }
     }
 
-    /// Whether no server has it: of those that answer, where the policy gives up at some time what none answers, else of all.
+    /// Whether no server holds the hole. If the policy gives up after some time, only the servers that are up
+    /// count; otherwise all count.
     pub(super) fn is_gone(&self, hole: &Hole) -> bool {
         let all = (1u16 << self.config.servers).wrapping_sub(1) as u8;
         let needed = match (self.config.policy, self.up_servers()) {

@@ -1,17 +1,18 @@
-//! From holes to requests: which server, which part, how many at a time.
+//! Turns holes into requests: which server, which part, how many at a time.
 
 use super::super::MAX_SERVERS;
 use super::super::counters::ReceiverCounters;
 use super::super::wire::{HEADER_BYTES, LENGTH_BYTES, MAX_MESSAGES};
 use super::{Gaps, Hole, State};
 
-/// The most requests unanswered at a time for what may not exist. What a server answers shows that it does.
+/// The most unanswered requests at a time for messages that may not exist. A server's answer shows that they
+/// do.
 const CLAIMS: usize = 8;
 
 /// A request that is to be sent now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ask {
-    /// Which server to ask.
+    /// The server to ask.
     pub server: usize,
     /// The first sequence wanted.
     pub first: u64,
@@ -28,8 +29,8 @@ struct Pending {
 }
 
 impl Gaps {
-    /// The next request to send, if one is due. `room` is how many answers could be kept; one more is always asked for,
-    /// because an answer to the first hole needs no keeping.
+    /// The next request to send, if one is due. `room` is how many answers could be stored. One more is
+    /// always asked for, because the answer to the first hole need not be stored.
     pub fn poll_request(&mut self, now_ns: u64, room: usize, counters: &mut ReceiverCounters) -> Option<Ask> {
         if let Some(probe) = self.probe.take() {
             return Some(probe);
@@ -39,7 +40,7 @@ impl Gaps {
         }
         let window = self.window.min(room.saturating_add(1));
         let pending = self.count_pending();
-        // Claims come behind all that is shown, and must not stand in its way when it comes to be asked for.
+        // Claims come after all shown holes, and must not delay requests for those.
         let (mut any_wanted, mut found) = (false, None);
         for (at, hole) in self.holes.iter().enumerate().filter(|(_, hole)| hole.state == State::Wanted) {
             any_wanted = true;
@@ -110,7 +111,7 @@ impl Gaps {
         pending
     }
 
-    /// Whether a server has left requests unanswered for so long that it counts no more.
+    /// Whether a server is down: it has left requests unanswered for too long.
     pub fn is_down(&self, server: usize) -> bool {
         self.servers.get(server).is_some_and(|server| server.is_down)
     }
@@ -121,8 +122,8 @@ impl Gaps {
         (0..self.config.servers).filter(is_up).fold(0, |up, server| up | 1 << server)
     }
 
-    // First the server that answers; then, whenever it did not, the next one. One that is doubted only if all others are, or
-    // have it no longer.
+    // Chooses the server with the fewest failures for a first request, and the next server for each repeat. A
+    // doubted server is chosen only if all others are doubted too, or no longer hold the messages.
     fn choose_server(&self, hole: &Hole, pending: &Pending, window: usize) -> Option<usize> {
         let servers = self.config.servers;
         let holds = |server: &usize| hole.gone & (1 << server) == 0;
@@ -143,8 +144,9 @@ impl Gaps {
         (1..=servers).map(|turn| (hole.last_server + turn) % servers).filter(may).find(has_room)
     }
 
-    // Makes the hole at `at` the size of one answer: joins it with wanted neighbours, or cuts it. What fits twice is not
-    // cut: a lost packet is one answer whatever the estimate says, and a short answer is followed up at once.
+    // Makes the hole at `at` the size of one answer: joins it with wanted neighbours, or cuts it. A hole that
+    // is at most twice that size is not cut: a lost packet is one answer whatever the estimate says, and a
+    // short answer is followed up at once.
     fn shape(&mut self, at: usize) {
         let room = self.config.payload_bytes.saturating_sub(HEADER_BYTES).max(LENGTH_BYTES) as u64;
         let answer =

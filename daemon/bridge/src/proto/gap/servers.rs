@@ -1,4 +1,5 @@
-//! What is known of one retransmission server: whether it is there, how far it is, and how long its answers may be waited for.
+//! The state of one retransmission server: whether it is up, its round trip, and how long to wait for its
+//! answers.
 //!
 //! ```text
 //! Up ── requests time out ──> Doubted ── silence for 250 ms ──> Down
@@ -24,33 +25,34 @@ pub(super) struct Server {
     /// outgrown the wait could never be measured again.
     pub(super) backoff: u32,
     pub(super) backed_off_ns: u64,
-    /// Added to the wait after answers that came when they had been asked for again.
+    /// Added to the wait. It grows with answers that came after they had been asked for again.
     pub(super) margin_ns: u64,
     /// Timeouts since the last packet: with none it is up, with some it is doubted.
     pub(super) failures: u32,
     pub(super) heard_ns: u64,
-    /// When the first of the requests was sent that it has left unanswered since it was last heard; 0 if there is none.
+    /// When the oldest request was sent that it has left unanswered since it was last heard; 0 if there is
+    /// none.
     pub(super) unanswered_ns: u64,
-    /// It counts no more until it is heard again.
+    /// Whether it is down: it does not count until it is heard again.
     pub(super) is_down: bool,
-    /// When a server that is doubted is asked for something again.
+    /// When a doubted server is asked for something again.
     pub(super) probe_ns: u64,
 }
 
-/// Requests in a row that a server leaves unanswered that has answered before, until it is doubted: of two directions that lose
-/// 20 % each, so many in a row come once in 3,000.
+/// A server that has answered before is doubted after this many unanswered requests in a row. If both
+/// directions lose 20 %, chance causes so many in a row once in 3,000.
 const DOUBTED_AFTER: u32 = 8;
-/// Requests in a row that a server leaves unanswered, and the silence, after which it is down.
+/// A server is down after this many unanswered requests in a row and [`DOWN_AFTER_NS`] of silence.
 const DOWN_AFTER: u32 = 3;
 /// See [`DOWN_AFTER`].
 const DOWN_AFTER_NS: u64 = SECOND_NS / 4;
-/// How often a server that is down is asked for something, and one that is only doubted.
+/// The time between two probes of a server that is down.
 const PROBE_EVERY_NS: u64 = SECOND_NS;
-/// See [`PROBE_EVERY_NS`].
+/// The time between two probes of a server that is only doubted.
 const DOUBT_EVERY_NS: u64 = SECOND_NS / 20;
 
 impl Server {
-    /// Any word came from it.
+    /// Notes that a datagram came from it.
     pub(super) fn note_heard(&mut self, now_ns: u64) {
         (self.heard_ns, self.unanswered_ns, self.failures, self.is_down) = (now_ns, 0, 0, false);
     }
@@ -61,7 +63,7 @@ impl Server {
         }
     }
 
-    /// A request timed out; says whether the server is down from now on.
+    /// Notes that a request timed out. Returns whether the server is down from now on.
     pub(super) fn note_failure(&mut self, now_ns: u64) -> bool {
         self.failures = self.failures.saturating_add(1);
         let silent_ns = now_ns.saturating_sub(self.unanswered_ns.max(self.heard_ns));
@@ -71,14 +73,15 @@ impl Server {
         falls
     }
 
-    /// Whether nothing is left to it alone while there is another: it has not answered lately, or never.
+    /// Whether the server has not answered lately, or never. No request is then left to it alone while there
+    /// is another server.
     pub(super) fn is_doubted(&self) -> bool {
         let few = if self.rtt_ns == 0 { 1 } else { DOUBTED_AFTER };
         (self.is_down || self.failures >= few) && !fault!("nobody_is_doubted")
     }
 
-    /// Whether it is doubted and it is time to ask it for something; then it is not for a while. Says as well whether it is
-    /// down from now on.
+    /// Takes the probe of a doubted server if it is due; the next one is due later. `None` if no probe is
+    /// due, otherwise whether the server is down from now on.
     pub(super) fn take_probe(&mut self, now_ns: u64) -> Option<bool> {
         if !self.is_doubted() || now_ns < self.probe_ns {
             return None;
@@ -88,8 +91,9 @@ impl Server {
         Some(falls)
     }
 
-    /// Requests that it may leave unanswered at a time, of `window`: of one of unknown distance, one, as the first wait is a guess,
-    /// and guessing wrongly costs one needless answer rather than a whole round of them.
+    /// The most unanswered requests to this server at a time: `window`, or one while its round trip is
+    /// unknown. The first wait is a guess, and a wrong guess then costs one needless answer rather than a
+    /// whole round of them.
     pub(super) fn limit(&self, window: usize) -> usize {
         if self.rtt_ns == 0 { 1 } else { window }
     }
@@ -118,7 +122,7 @@ impl Server {
         doubled_ns.min(config.timeout_max_ns.max(base_ns))
     }
 
-    // Many requests of one moment time out together: that doubles the wait once, not once each.
+    // Many requests of one moment time out together. That doubles the wait once, not once for each.
     pub(super) fn back_off(&mut self, now_ns: u64, config: &GapConfig) {
         if now_ns.saturating_sub(self.backed_off_ns) >= self.timeout_ns(0, config) {
             self.backoff = (self.backoff + 1).min(20);

@@ -183,7 +183,7 @@ fn a_dead_server_costs_one_wait_at_a_time_and_soon_none() {
     assert!(!gaps.servers[1].is_down, "any word will do");
 }
 
-/// What the server that answers no longer has is not waited for because another is dead.
+/// Messages that the live server no longer holds are not waited for because another server is dead.
 #[test]
 fn gone_counts_over_the_servers_that_answer() {
     let (mut gaps, mut counters) = gaps(GapConfig { servers: 2, ..GapConfig::default() });

@@ -1,18 +1,20 @@
-//! What time does to holes: holds end, requests time out, servers ask for patience, holes are given up.
+//! The effects of time on holes: holds end, requests time out, servers ask to wait, holes are given up.
 //!
-//! A hole is given up when nothing speaks for its coming any more: no server has said anything for as long as the policy
-//! waits, or those that do answer have not answered this one, time and again. As long as a server answers in turn, or says
-//! that it holds what is asked for, an end is only a matter of time, however long the queue is. A claim is not given up at all.
+//! A hole is given up when no server has said anything for as long as the policy waits, or when the servers
+//! that do answer have left requests for this hole unanswered again and again. As long as a server answers in
+//! turn, or says that it holds the messages, they will come, however long the queue is. A claim is not given
+//! up at all.
 
 use super::super::counters::ReceiverCounters;
 use super::{FIRST_WINDOW, GapPolicy, Gaps, Hole, State};
 
-/// How often servers that answer others must have ignored a request for a hole before it can be given up. Requests and
-/// answers that are lost by chance look alike: of two directions that lose 20 % each, this many in a row come once in 10^14.
+/// How often servers that answer other requests must have ignored one for a hole before it can be given up.
+/// Requests and answers that are lost by chance look the same. If both directions lose 20 %, chance causes
+/// this many in a row once in 10^14.
 const IGNORED_LIMIT: u32 = 32;
 
 impl Gaps {
-    /// Some word came from a server: it is there.
+    /// Notes that a datagram came from a server: the server is up.
     pub fn note_alive(&mut self, now_ns: u64, server: usize) {
         self.heard_ns = now_ns;
         if let Some(state) = self.servers.get_mut(server) {
@@ -20,8 +22,8 @@ impl Gaps {
         }
     }
 
-    /// A server says that it holds what a request that started at `first` asked for, but may not send it yet. Believed only
-    /// as the answer to such a request; false when there is none.
+    /// Takes a server's answer to a request that started at `first`: the server holds the messages but may
+    /// not send them yet. Returns false, and does nothing, if there is no such request.
     pub fn handle_later(
         &mut self,
         now_ns: u64,
@@ -33,14 +35,14 @@ impl Gaps {
             return false;
         };
         self.handle_reply(now_ns, server, first, counters);
-        // Asked again well before the server's silence would count.
+        // The hole is asked for again well before the server's silence would count.
         let longest_ns = match self.config.policy {
             GapPolicy::Block => u64::MAX,
             GapPolicy::Skip { give_up_ns } => give_up_ns / 4,
         };
         let hole = &mut self.holes[at];
         hole.doublings += 1;
-        // What it is given up after begins anew.
+        // The time after which the hole is given up begins anew.
         (hole.ignored, hole.asked_ns) = (0, now_ns);
         let wait_ns = self.servers[server].timeout_ns(hole.doublings, &self.config).min(longest_ns);
         let until_ns = now_ns.saturating_add(wait_ns);
@@ -49,7 +51,8 @@ impl Gaps {
         true
     }
 
-    /// Lets time act: holds end, requests time out, holes are given up. One pass over the holes when something is due.
+    /// Does what is due at `now_ns`: holds end, requests time out, holes are given up. One pass over the
+    /// holes when something is due.
     pub fn handle_timeout(&mut self, now_ns: u64, counters: &mut ReceiverCounters) {
         if now_ns < self.due_ns {
             return;
@@ -107,7 +110,7 @@ impl Gaps {
         is_ignored || now_ns >= self.silence_ends_ns(hole)
     }
 
-    /// When no server will have said anything for as long as the policy waits.
+    /// The time at which no server will have said anything for as long as the policy waits.
     fn silence_ends_ns(&self, hole: &Hole) -> u64 {
         match self.config.policy {
             GapPolicy::Skip { give_up_ns } if !self.is_claim(hole) => {
@@ -126,13 +129,14 @@ impl Gaps {
     ) {
         counters.servers[server].timeouts += 1;
         if self.is_claim(&self.holes[at]) {
-            // Servers of other makes are silent about what is not published yet: it says nothing of them.
+            // Servers of other makes do not answer for messages that are not published yet. The timeout says
+            // nothing about the server.
             self.holes[at].doublings += 1;
             return;
         }
         let (hole, state) = (&mut self.holes[at], &mut self.servers[server]);
-        // A server that has answered others since is there; then this was chance loss, which no waiting mends, and the wait
-        // grows only to be gentle with a server that answers as fast as it may.
+        // A server that has answered other requests since is up. Then this was chance loss, for which a
+        // longer wait is no help; the wait grows only to spare a server that answers as fast as it may.
         let is_alive = state.heard_ns > sent_ns;
         hole.ignored += u32::from(is_alive);
         hole.doublings += u32::from(!is_alive || hole.attempts % 3 == 0);
@@ -143,7 +147,7 @@ impl Gaps {
         let narrowed = if is_alive { self.window.saturating_sub(2) } else { 0 };
         self.window = narrowed.max(FIRST_WINDOW.min(self.config.max_requests));
         if state.note_failure(now_ns) {
-            // What the others have no longer is gone.
+            // Holes that the other servers no longer hold are gone now.
             self.due_ns = now_ns.saturating_add(1);
         }
     }

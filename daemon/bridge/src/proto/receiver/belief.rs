@@ -1,27 +1,29 @@
-//! Which claims of a packet a receiver believes, and when it stops believing them.
+//! Decides which claims of packets a receiver believes, and when it stops believing them.
 //!
-//! One packet is never enough to give up a message: anybody can send one. A line's data shows that what is before it exists
-//! when a second packet has been as far, or further. What a heartbeat says is a claim until then, or until the line has said
-//! nothing else for a while; it is forgotten when the line goes on below it, or servers say that nothing of it is published.
-//! Whoever forges packet after packet, or what messages hold, is not kept out by any of this.
+//! One packet is never enough to give up a message: anybody can send one. A line's data shows that the
+//! messages before it exist once a second packet has been as far, or further. A heartbeat is only a claim
+//! until then, or until the line has said nothing else for a while. A claim is forgotten when the line goes
+//! on below it, or when servers say that nothing of it is published. None of this keeps out a sender who
+//! forges packet after packet, or who forges the data of messages.
 
 use super::super::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 use super::{Delivery, Origin, Receiver};
 use shmcast::hosting::fault;
 
-/// How many packets must agree on a jump, and over how long.
+/// How many packets must agree on a jump.
 const JUMP_WITNESSES: u32 = 3;
-/// See [`JUMP_WITNESSES`].
+/// The time over which those packets must come.
 const JUMP_NS: u64 = MILLISECOND_NS;
 /// How many packets of a line, in order and below a claim, contradict it.
 const CONTRADICTIONS: u32 = 4;
-/// How long a line must repeat a claim and say nothing else before it is believed.
+/// How long a line must repeat a claim, and say nothing else, before the claim is believed.
 const REPEATED_NS: u64 = SECOND_NS;
-/// An end is believed when it is said again, by another line or this much later: copies of one packet come together.
+/// An end is believed when it comes again from another line or server, or this much later. Copies of one
+/// packet come together.
 const END_AGAIN_NS: u64 = 100 * MICROSECOND_NS;
-/// However close together they are taken in, so many ends are no copies of one.
+/// So many ends are believed however close together they come: they are not copies of one packet.
 const ENDS: u32 = 3;
-/// The feed may be further ahead than `max_jump` by what it brings in this time.
+/// A jump is plausible too if it is no longer than the feed's advance in this time.
 const BELIEVED_NS: u64 = SECOND_NS / 4;
 
 /// Packets that were too far ahead to be believed alone.
@@ -33,7 +35,7 @@ pub(super) struct Jump {
     since_ns: u64,
 }
 
-/// What a line has said of the horizon beyond what is shown.
+/// A line's claim of a horizon beyond the messages that are shown to exist.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Claim {
     at: u64,
@@ -90,7 +92,7 @@ impl Receiver {
         }
     }
 
-    // What a packet that ends at `end` says of what exists.
+    // Weighs a packet that ends at `end` as evidence of which messages exist.
     pub(super) fn weigh(&mut self, now_ns: u64, origin: Origin, end: u64, has_messages: bool) {
         let mut shown = self.next.max(end.min(self.ahead));
         match origin {
@@ -133,7 +135,7 @@ impl Receiver {
         }
     }
 
-    // Forgets what was claimed from `sequence` on, and what came of it.
+    // Forgets the claims from `sequence` on, and everything that followed from them.
     fn retract(&mut self, sequence: u64) {
         self.gaps.retract(sequence);
         self.counters.messages_refused += self.store.truncate(sequence);
@@ -144,8 +146,8 @@ impl Receiver {
         self.counters.claims_contradicted += 1;
     }
 
-    /// A server's word that nothing from `first` on, where a request started, is published yet, as its next sequence is
-    /// `next`. Taken only when there is such a request.
+    /// Takes a server's answer to a request that started at `first`: nothing from `first` on is published
+    /// yet, and the server's next sequence is `next`. The answer is ignored if there is no such request.
     pub fn handle_held(
         &mut self,
         now_ns: u64,
@@ -163,14 +165,15 @@ impl Receiver {
         }
         self.gaps.show(now_ns, next);
         let sure = self.sure().max(next);
-        // What was asked for after it came and is still not published was not published when it came.
+        // Messages that were asked for after the claim came, and are still not published, were not published
+        // when it came.
         if denied >= self.gaps.denials_needed() && sure <= first {
             self.retract(sure);
         }
         self.advance(sink);
     }
 
-    // The end of the session is said. One packet alone is not believed.
+    // Notes that a packet announced the end of the session. One packet alone is not believed.
     pub(super) fn note_end(&mut self, now_ns: u64, origin: Origin, sequence: u64) {
         let known = self.end.filter(|end| end.sequence == sequence);
         let is_sure = self.config.trusts;

@@ -1,4 +1,4 @@
-//! Which sessions a receiver follows, and where it starts.
+//! Decides which sessions a receiver follows, and where it starts.
 //!
 //! | the followed session | another one that is heard | is followed |
 //! |---|---|---|
@@ -7,7 +7,8 @@
 //! | alive | any other | not: dropped and counted |
 //! | silent, or ended | any that fits | after three packets |
 //!
-//! What is heard of such a rival before it is followed is kept, and counts from its first packet on: nothing is lost by waiting.
+//! The packets of such a rival are kept before it is followed. They then count from the first one on, so
+//! waiting loses nothing.
 
 use super::super::session::Session;
 use super::super::wire::Downstream;
@@ -15,21 +16,21 @@ use super::super::{MAX_LINES, MILLISECOND_NS, SECOND_NS};
 use super::{Delivery, Origin, Receiver};
 use shmcast::hosting::fault;
 
-/// How long a followed feed must be silent before [`Follow::First`] takes another, unless configured, and before a channel's
-/// lower epoch is taken. Heartbeats come each second.
+/// How long a followed feed must be silent before [`Follow::First`] takes another, unless configured. A
+/// channel's lower epoch is taken after the same silence. Heartbeats come each second.
 pub const DEFAULT_SILENCE_NS: u64 = 3 * SECOND_NS;
 
-/// How many packets a session is followed for, and over how long while the followed one is alive.
+/// How many packets another session must send before it is followed.
 const WITNESSES: u32 = 3;
-/// See [`WITNESSES`].
+/// The time over which those packets must come while the followed session is alive.
 const WITNESSED_NS: u64 = 10 * MILLISECOND_NS;
-/// The packets that a session is followed for while the followed one is alive come within this time.
+/// The longest time within which those packets must come while the followed session is alive.
 const WITNESSES_WITHIN_NS: u64 = SECOND_NS;
 /// A rival that is silent for this long is forgotten: heartbeats come each second.
 const FORGOTTEN_NS: u64 = 3 * SECOND_NS / 2;
 /// How many rivals are remembered at a time.
 const MAX_RIVALS: usize = 4;
-/// How many bytes of packets are kept for each.
+/// How many bytes of packets are kept for each rival.
 const MAX_KEPT_BYTES: usize = 4 << 20;
 
 /// Which sessions a receiver follows.
@@ -39,8 +40,8 @@ pub enum Follow {
     Channel([u8; 4]),
     /// One session and no other.
     Only(Session),
-    /// Whoever is first on the line, and newer epochs of the same channel; another session only after the end of this one or a
-    /// silence this long.
+    /// The first session on the line, and newer epochs of the same channel. Another session only after this
+    /// one has ended or been silent for so long.
     First {
         /// How long the followed session must have been silent, in nanoseconds.
         silence_ns: u64,
@@ -54,7 +55,7 @@ pub enum Join {
     FirstSeen,
     /// At this sequence of the first session, earlier ones being asked for. 1 is the beginning.
     From(u64),
-    /// Where a receiver before us left off.
+    /// The place where an earlier receiver left off.
     Resume {
         /// The session that it followed.
         session: Session,
@@ -63,7 +64,7 @@ pub enum Join {
     },
 }
 
-/// What becomes of a packet of a session that is not followed.
+/// The decision about a packet of a session that is not followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Follow,
@@ -89,7 +90,7 @@ struct Rival {
 pub(super) struct Rivals(Vec<Rival>);
 
 impl Rivals {
-    // Takes note of a rival's packet. Gives all that were kept once there are enough.
+    // Notes a rival's packet. Returns all packets that were kept once there are enough.
     fn note(
         &mut self,
         now_ns: u64,
@@ -99,7 +100,8 @@ impl Rivals {
         self.0.retain(|rival| now_ns.saturating_sub(rival.heard_ns) < FORGOTTEN_NS);
         let at = self.0.iter().position(|rival| rival.session == session).unwrap_or_else(|| {
             if self.0.len() == MAX_RIVALS {
-                // Whoever was heard least: a forger of many names does not push out one that is there.
+                // Drop the rival that was heard least. A forger of many names then does not push out a real
+                // one.
                 let least = (0..MAX_RIVALS).min_by_key(|&at| self.0[at].packets);
                 self.0.swap_remove(least.unwrap_or(0));
             }
@@ -116,7 +118,7 @@ impl Rivals {
         });
         let rival = &mut self.0[at];
         if least_ns > 0 && now_ns.saturating_sub(rival.since_ns) > WITNESSES_WITHIN_NS {
-            // One that only says now and then that it is there is no reason to leave one that is alive.
+            // A rival that sends only now and then is no reason to leave a session that is alive.
             (rival.packets, rival.since_ns, rival.kept_bytes) = (0, now_ns, 0);
             rival.kept.clear();
         }
@@ -136,7 +138,8 @@ impl Rivals {
 }
 
 impl Receiver {
-    // Decides about a packet of a session that is not the current one; says whether it is now.
+    // Decides about a packet of a session that is not the current one. Returns whether that session is
+    // followed now.
     pub(super) fn follow(
         &mut self,
         now_ns: u64,
@@ -145,7 +148,7 @@ impl Receiver {
         sink: &mut impl FnMut(Delivery<'_>),
     ) -> bool {
         let session = packet.session;
-        // Only a line can introduce a session: an answer to a request is about one that we know.
+        // Only a line can introduce a session. An answer to a request is about a session that we know.
         let verdict = match origin {
             Origin::Line(_) => self.judge(now_ns, session),
             Origin::Server(_) => Verdict::Foreign,
@@ -187,7 +190,7 @@ impl Receiver {
         let Some(own) = self.session.filter(|_| fits) else {
             return if fits { Verdict::Follow } else { Verdict::Foreign };
         };
-        // Where a receiver goes on, the silence begins when it first hears anything.
+        // If a receiver resumes a session, the silence begins when it first hears anything.
         let heard_ns = *self.heard_ns.get_or_insert(now_ns);
         let is_quiet = self.end_announced || now_ns.saturating_sub(heard_ns) >= silence_ns;
         let is_ours = session.tag() == own.tag() && own.epoch().is_some() && session.epoch().is_some();
@@ -206,7 +209,7 @@ impl Receiver {
     }
 
     fn begin(&mut self, now_ns: u64, session: Session, heard: u64, sink: &mut impl FnMut(Delivery<'_>)) {
-        // What is missing of the old session went with it; what is stored of it is still good.
+        // The missing messages of the old session will not come any more. Its stored messages are still good.
         self.gaps.expire_all();
         self.advance(sink);
         let previous = self.session.map(|session| (session, self.next));
@@ -217,7 +220,7 @@ impl Receiver {
         };
         self.session = Some(session);
         self.gaps.begin(self.next);
-        // The first packet of a session may be any distance ahead: that is what a late joiner sees.
+        // The first packet of a session may be any distance ahead, because a receiver may join late.
         self.horizon = self.next;
         self.raise_horizon(now_ns, heard);
         (self.end, self.end_announced, self.jump, self.claim) = (None, false, None, None);

@@ -1,5 +1,5 @@
-//! Who acts in a simulated network: the publisher and its sender, the receivers, the retransmission servers. Each does
-//! what its thread in the daemon does, on the virtual clock.
+//! The actors of a simulated network: the publisher and its sender, the receivers, the retransmission
+//! servers. Each does the work of its thread in the daemon, on the virtual clock.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -38,7 +38,8 @@ impl World {
                     result = sender.push(sequence, &buffer[..size]);
                 }
                 assert_eq!(result, Ok(()));
-                // A sending thread may send what is closed at any time, without closing the packet it is filling.
+                // A sending thread may send its closed packets at any time, without closing the packet that
+                // it is filling.
                 if self.rng.u8(..) < 20 {
                     waiting.extend(sender.datagrams().map(<[u8]>::to_vec));
                     sender.clear(self.now_ns);
@@ -151,7 +152,8 @@ impl World {
         }
     }
 
-    // What a receiving thread does: takes the datagram or the time, sends the requests, sleeps until the deadline.
+    // Does the work of a receiving thread: takes the datagram or the time, sends the requests, sleeps until
+    // the deadline.
     pub(super) fn run_peer(&mut self, at: usize, input: Option<(Origin, Vec<u8>)>) {
         let now_ns = self.now_ns;
         let peer = &mut self.peers[at];
@@ -254,7 +256,7 @@ impl World {
         assert_eq!(messages.first(), request.first, "a reply must start where the request does");
         assert!(messages.count() <= u64::from(request.count), "a reply must not reach past the request");
         let peer = &mut self.peers[at];
-        // The network's own copies of a request, and what is meant for an earlier life, are nobody's fault.
+        // The network's own copies of a request, and answers for an earlier life, do not count as faults.
         if copy || !peer.up || peer.life != life {
             return;
         }

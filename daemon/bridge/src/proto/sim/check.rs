@@ -1,11 +1,12 @@
-//! What must hold: what was published, and a checker that follows what a receiver hands out and how it keeps its bounds.
+//! The checks of a run: a record of the published messages, and a checker of a receiver's deliveries and
+//! bounds.
 
 use super::super::receiver::{Delivery, Receiver, ReceiverConfig};
 use super::super::replay::Held;
 use super::super::session::Session;
 use super::scenario::PAYLOAD_BYTES;
 
-/// What was published: for each session, how many messages. Their bytes follow from the session and the sequence.
+/// The number of messages published in each session. Their bytes follow from the session and the sequence.
 #[derive(Debug)]
 pub struct History {
     pub published: Vec<u64>,
@@ -67,7 +68,7 @@ pub fn mix(a: u64, b: u64) -> u64 {
     (mixed ^ (mixed >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93)
 }
 
-/// Follows what one receiver, over all its lives, hands out.
+/// Follows the deliveries of one receiver over all its lives.
 #[derive(Debug, Default)]
 pub struct Checker {
     pub session: Option<usize>,

@@ -1,4 +1,5 @@
-//! Somebody on the wire who hears everything and now and then sends one packet of his own, of every kind in turn.
+//! The forger hears everything on the wire. From time to time he sends one packet of his own, of each kind in
+//! turn.
 
 use super::super::control::{CONTROL_MAX_BYTES, Control};
 use super::super::receiver::Origin;
@@ -8,7 +9,7 @@ use super::super::{MICROSECOND_NS, MILLISECOND_NS};
 use super::net::Arrival;
 use super::world::{Event, World};
 
-/// The pause between two forgeries: each is to be got over before the next.
+/// The pause between two forgeries. The receivers must recover from each before the next.
 const PAUSE_NS: u64 = 40 * MILLISECOND_NS;
 /// How old a request may be that he answers.
 const FRESH_NS: u64 = 20 * MICROSECOND_NS;
@@ -29,7 +30,7 @@ impl World {
             return self.at(self.now_ns + FRESH_NS / 2, Event::Forge { forged });
         }
         self.totals.forged += 1;
-        // At the end of the feed it is to be seen that all has been got over.
+        // At the end of the feed there are no forgeries, so that the run shows that the receivers recovered.
         if !is_late {
             let at_ns = self.now_ns + PAUSE_NS + self.rng.u64(0..PAUSE_NS);
             self.at(at_ns, Event::Forge { forged: forged + 1 });

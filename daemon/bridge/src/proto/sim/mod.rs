@@ -1,8 +1,9 @@
 //! A seeded network of the bridge's state machines on a virtual clock.
 //!
-//! Each seed draws a scenario (loss to 30 %, bursts, duplication, reordering, delay, corruption, blackouts, restarts of
-//! either end, one line or two, one server or two, rings too small to repair everything) and runs it to the end. What
-//! must hold is checked at every step in `world`. `SHMCAST_SIM_SEEDS` sets how many seeds, `SHMCAST_SIM_FIRST` the first.
+//! Each seed draws a scenario (loss to 30 %, bursts, duplication, reordering, delay, corruption, blackouts,
+//! restarts of either end, one line or two, one server or two, rings too small to repair everything) and runs
+//! it to the end. `world` checks at every step that all promises hold. `SHMCAST_SIM_SEEDS` sets how many
+//! seeds, `SHMCAST_SIM_FIRST` the first.
 
 mod actors;
 mod check;
@@ -51,9 +52,9 @@ fn run_all(seeds: std::ops::Range<u64>, scenario: impl Fn(u64) -> Scenario) -> T
         let scenario = scenario(seed);
         let reorders = scenario.servers.iter().any(|(to, from)| to.reorder + from.reorder > 0.0);
         let run = World::new(seed, scenario).run();
-        // What was served again must be little more than what was lost of the answers. An answer that comes later than
-        // several round trips looks lost until it comes: where the links of repairs reorder, a part is free, and a wrong
-        // first guess costs some datagrams.
+        // The bytes that were served again must be little more than the bytes of lost answers. An answer that
+        // comes later than several round trips looks lost until it comes. If the links of repairs reorder, a
+        // part is therefore allowed, and a wrong first guess costs some datagrams.
         let lost = run.lost_repair_bytes + run.unusable_repair_bytes;
         let late = if reorders { run.first_round_bytes / 10 } else { 0 };
         let free = 12 * PAYLOAD_BYTES as u64 + late;
@@ -150,7 +151,7 @@ fn drawn_scenario(seed: u64) -> Scenario {
     }
 }
 
-/// One kind of loss everywhere, both ways, and nothing else: what the figures are measured with.
+/// One kind of loss on all links, both ways, and no other fault. The figures are measured with this scenario.
 fn plain_scenario(loss: f64, one_way_ns: u64, lines: usize, messages: u64) -> Scenario {
     let profile = Profile { loss, delay_ns: one_way_ns, jitter_ns: one_way_ns / 20, ..Profile::default() };
     let gaps = GapConfig { policy: GapPolicy::Block, payload_bytes: PAYLOAD_BYTES, ..GapConfig::default() };
@@ -252,7 +253,7 @@ fn nothing_is_given_up_that_a_server_holds_and_sends_in_turn() {
             totals.longest_ns / MILLISECOND_NS,
         );
         assert_eq!((totals.gap_messages, totals.delivered), (0, OUTAGE_MESSAGES));
-        // Else nothing here has lasted long enough to be given up.
+        // Otherwise no hole here lasted long enough to be given up.
         assert!(server_rate.is_none() || totals.recovery.max_ns() > give_up_ns);
     }
 }

@@ -1,4 +1,4 @@
-//! The unreliable links of the simulation: what happens to one datagram between two sockets, drawn from a seed.
+//! The unreliable links of the simulation. A seed decides the fate of each datagram between two sockets.
 
 /// How badly a link behaves. Shares are probabilities for one datagram.
 #[derive(Debug, Clone, Default)]
@@ -69,7 +69,7 @@ impl Link {
     }
 }
 
-/// Damage that a parser can notice; any other is the checksum's to notice.
+/// Damages a datagram so that a parser can notice it. Other damage is left to the checksum.
 fn damage(rng: &mut fastrand::Rng, bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     match rng.u8(0..3) {

@@ -1,4 +1,4 @@
-//! What the seed of a run decides, and what a run comes to.
+//! The scenario of a run, which its seed decides, and the totals of a run.
 
 use super::super::counters::Histogram;
 use super::super::receiver::{Follow, ReceiverConfig};
@@ -36,7 +36,7 @@ pub struct Scenario {
     pub knows_rtt: bool,
 }
 
-/// What a run, or many, came to.
+/// The totals of a run, or of many.
 #[derive(Debug, Default, Clone)]
 pub struct Totals {
     pub runs: u64,

@@ -16,7 +16,7 @@ use super::check::{Checker, History};
 use super::net::{Arrival, Link, Profile};
 use super::scenario::{PAYLOAD_BYTES, Scenario, Totals};
 
-/// No run may take longer than this of its own time.
+/// The longest virtual time that a run may take.
 const LIMIT_NS: u64 = 300 * SECOND_NS;
 
 #[derive(Debug)]
@@ -37,7 +37,8 @@ pub(super) struct Peer {
     pub(super) life: u32,
     pub(super) wakes_ns: u64,
     pub(super) checker: Checker,
-    /// For each session and sequence: whether a line brought it, how often it was served in this life.
+    /// For each session and sequence: whether a line brought the message, and how often it was served in this
+    /// life.
     pub(super) came: Vec<Vec<bool>>,
     pub(super) served: Vec<Vec<u16>>,
     pub(super) lines: Vec<Link>,
@@ -59,7 +60,7 @@ pub struct World {
     pub(super) published: u64,
     pub(super) servers: Vec<Replay>,
     pub(super) peers: Vec<Peer>,
-    /// The last that any receiver asked for, of whom, and when.
+    /// The last request of any receiver, with its server and its time.
     pub(super) last_request: Option<(usize, Request, u64)>,
     pub(super) totals: Totals,
 }

@@ -1,4 +1,4 @@
-//! What one packet alone can do, which is little, and what several together can.
+//! Tests of the effects of one forged packet alone, which are small, and of several packets together.
 
 use super::super::super::gap::GapPolicy;
 use super::*;
@@ -54,7 +54,8 @@ fn a_single_packet_far_ahead_gives_nothing_up_and_says_nothing_when_it_is_contra
     }
 }
 
-/// What a second packet shows is missing, and is given up in the end, as are tails that the line speaks of again and again.
+/// Messages that a second packet shows to exist are missing, and are given up in the end. So are tails that
+/// the line announces again and again.
 #[test]
 fn what_is_shown_is_given_up_and_what_is_claimed_for_a_second() {
     for servers in 0..2 {
@@ -96,7 +97,7 @@ fn servers_that_deny_a_claim_end_it() {
     assert_eq!((rig.receiver.horizon(), rig.receiver.next()), (10, 10));
 }
 
-/// What servers hold, they show to exist.
+/// Servers show that the messages that they hold exist.
 #[test]
 fn a_servers_word_shows_what_it_holds() {
     let mut rig = Rig::new(with_servers(2));
