@@ -4,7 +4,7 @@
 //! acted on: those whose effect on this product has been measured. A change has these steps:
 //!
 //! 1. The existing values are kept in a file that belongs to root (`before.rs`). It is on the disk before
-//! anything is changed.
+//!    anything is changed.
 //! 2. Each value is written and read back. If the kernel refuses one, that is reported, and the others go on.
 //! 3. If asked for, the changed values are written to files that the next boot applies (`kept.rs`).
 //!
