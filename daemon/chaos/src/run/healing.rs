@@ -81,7 +81,7 @@ impl World<'_> {
         for host in 0..self.daemons.len() {
             self.start_daemon([Whom::Daemon, Whom::Far][host])?;
             for at in 0..count {
-                // Whatever the last reload did, the configuration is sound after this one.
+                // This reload makes the configuration sound, whatever the last one did.
                 self.reload((host * count + at) as u8, Change::Add)?;
             }
         }
