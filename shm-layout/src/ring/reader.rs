@@ -64,7 +64,7 @@ pub struct Copied {
     pub length: usize,
     /// Its sequence.
     pub sequence: u64,
-    /// The publisher's own label.
+    /// The publisher's own mark.
     pub tag: u16,
     /// Whether this is a key message, from which a reader may start anew.
     pub key: bool,
