@@ -1,7 +1,7 @@
 //! The files that the next boot applies: one of sysctl.d for settings below `/proc/sys`, one of tmpfiles.d
 //! for those below `/sys`.
 //!
-//! Both files are written whole and are recognized by their first line. A file of the same name without this
+//! Both files are written whole and are recognised by their first line. A file of the same name without this
 //! line is somebody else's, and is neither written nor removed.
 
 use super::before::Entry;
