@@ -35,14 +35,16 @@
 //!   may be some microseconds late and should cost nothing meanwhile, [`Wait::Park`] or, in an event loop,
 //!   `Subscriber::recv_async` (feature `tokio`).
 //!
-//! What else there is:
+//! More features:
 //! * **Several channels** in one thread or task: [`Select`].
-//! * **Types**: a channel of one type has a [`typed::Publisher`] and [`typed::Subscriber`]s, whose schema is compared when they
-//!   attach (features `pod` and `serde`).
-//! * **A choice of messages**: [`SubscriberBuilder::tags`].
-//! * **Events that are kept**: [`Event::into_owned`], [`Subscriber::iter`] and, with feature `tokio`, `Subscriber::stream`.
-//! * **A publisher that dies** is an event for those who ask by [`SubscriberBuilder::watch_publisher`].
-// A library has no terminal.
+//! * **Types**: a channel of one type has a [`typed::Publisher`] and [`typed::Subscriber`]s. Its schema is
+//!   compared when they attach (features `pod` and `serde`).
+//! * **Selection by tag**: [`SubscriberBuilder::tags`].
+//! * **Events that own their bytes**: [`Event::into_owned`], [`Subscriber::iter`] and, with feature `tokio`,
+//!   `Subscriber::stream`.
+//! * **The death of a publisher** is an event for subscribers that ask for it by
+//!   [`SubscriberBuilder::watch_publisher`].
+// A library does not print to the terminal.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod clock;

@@ -1,5 +1,5 @@
-//! Sleeping until the daemon says that there is something to read. So a publisher wakes no reader, and does not know
-//! which readers sleep.
+//! Sleeping until the daemon reports that there is something to read. So a publisher wakes no reader, and
+//! does not know which readers sleep.
 //!
 //! Both ends are here: [`Parking`] is the reader's, [`ParkedReader`] the host's. They share two things that belong to
 //! this reader alone: the word in its page that says where it sleeps, and a socket pair, the bell.
@@ -30,9 +30,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a parked reader sleeps at most by default. A daemon that hangs can make it late by this.
+/// Default limit of a nap. A daemon that hangs can make a parked reader late by this.
 pub(crate) const LONGEST_NAP: Duration = Duration::from_millis(100);
-/// Pause between two looks of a reader that nobody would wake, because its daemon is gone or it has none.
+/// Pause between two looks of a reader that nobody would wake: its daemon is gone, or it has none.
 pub(crate) const ALONE: Duration = Duration::from_millis(1);
 
 /// The reader's end of parking.
@@ -53,7 +53,7 @@ pub(crate) fn bell() -> io::Result<(UnixStream, File)> {
 }
 
 impl Parking {
-    /// The end of the reader with this `page`, which sleeps for at most `longest` at a time.
+    /// The parking of the reader with this `page`, which sleeps for at most `longest` at a time.
     pub(crate) fn new(bell: UnixStream, page: ReaderPage, longest: Duration) -> Self {
         Self { bell, page, nap: 0, longest }
     }
@@ -75,7 +75,7 @@ impl Parking {
         self.longest
     }
 
-    /// Takes in what was rung.
+    /// Empties the bell.
     pub(crate) fn hear(&self) {
         hear(&self.bell);
     }
@@ -114,13 +114,13 @@ pub(crate) struct Bells {
     epoll: OwnedFd,
 }
 
-/// Bells that are heard at once. The others ring on.
+/// Bells that one call of [`ringing`](Bells::ringing) reports. The others keep ringing.
 const HEARD_AT_ONCE: usize = 16;
 
 impl Bells {
     pub(crate) fn new() -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        // Event loops take no other files. Nothing here would block anyway.
+        // Event loops take only nonblocking files. Nothing here would block anyway.
         rustix::io::ioctl_fionbio(&epoll, true)?;
         Ok(Self { epoll })
     }
@@ -134,19 +134,20 @@ impl Bells {
     /// Sleeps until a bell rings, a signal comes, or the time is over.
     pub(crate) fn sleep(&self, limit: Duration) {
         let timeout = Timespec::try_from(limit).ok();
-        // Whatever goes wrong here, the rings are looked at next.
+        // An error is ignored: the caller looks at the rings next in any case.
         let _ = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], timeout.as_ref());
     }
 
-    /// Sleeps as [`sleep`](Self::sleep), while other tasks run. May be given up at any time.
+    /// Sleeps as [`sleep`](Self::sleep), while other tasks run. The future may be dropped at any time.
     #[cfg(feature = "tokio")]
     pub(crate) async fn nap(&self, limit: Duration) {
-        // A registration for this nap alone: the next may be in another event loop. A stream is the nearest kind of file
-        // that the event loop knows; only readiness is asked of it, and that is the same.
+        // The registration is for this nap alone, since the next may be in another event loop. The event loop
+        // has no type for an epoll descriptor, and a stream is the nearest. Only its readiness is used, which
+        // is the same for both.
         let bells = self.epoll.try_clone().map(UnixStream::from).and_then(tokio::net::UnixStream::from_std);
         match bells {
             Ok(bells) => drop(tokio::time::timeout(limit, bells.readable()).await),
-            // Out of descriptors, perhaps.
+            // The process may be out of descriptors.
             Err(_) => tokio::time::sleep(ALONE).await,
         }
     }
@@ -175,7 +176,7 @@ pub(crate) fn ring(bell: impl AsFd) {
     let _ = send(bell, b"!", SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
-/// Takes in rings. False if there were none.
+/// Empties the bell. Returns false if it had not rung.
 fn hear(bell: impl AsFd) -> bool {
     matches!(recv(bell, &mut [0u8; 512], RecvFlags::DONTWAIT), Ok((_, 1..)))
 }

@@ -1,4 +1,5 @@
-//! Publishers that die, and the readers who asked to be told: once, after the last message, and never of one that lives.
+//! Publishers that die, and readers that asked to be told of it. They are told once, after the last message,
+//! and never of a publisher that lives.
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
@@ -34,7 +35,7 @@ fn event(subscriber: &mut Subscriber) -> Option<Event<'_>> {
     subscriber.recv_deadline(Instant::now() + Duration::from_secs(20)).unwrap()
 }
 
-/// Everything that a publisher of this epoch has published, and nothing else.
+/// Receives everything that a publisher of this epoch has published, and nothing else.
 fn receive_all(subscriber: &mut Subscriber, epoch: u64) {
     for _ in 0..10 {
         match event(subscriber) {
@@ -56,7 +57,7 @@ fn a_publisher_that_is_killed_is_told_once_behind_its_last_message() {
             for reader in &mut readers {
                 assert_eq!(event(reader), Some(Event::NewEpoch { epoch }), "{wait:?}");
                 receive_all(reader, epoch);
-                // It lives, also while it is stopped.
+                // The publisher lives, also while it is stopped.
                 publishing.signal(Signal::SIGSTOP);
                 assert_eq!(reader.recv_deadline(Instant::now() + Duration::from_millis(60)).unwrap(), None);
                 publishing.signal(Signal::SIGCONT);
@@ -75,7 +76,7 @@ fn a_publisher_that_is_killed_is_told_once_behind_its_last_message() {
                 assert_eq!(reader.recv_deadline(Instant::now() + Duration::from_millis(60)).unwrap(), None);
             }
         }
-        // Who only polls learns of it as well.
+        // A reader that only polls is told as well.
         let mut late = subscriber(dir.path()).watch_publisher(true).open().unwrap();
         let told = wait_for("word of the death", || late.try_recv().unwrap().map(|event| event.into_owned()));
         assert_eq!(told, Event::PublisherGone { epoch: 3 }.into_owned());
@@ -106,7 +107,8 @@ fn a_publisher_that_closes_has_not_died() {
     }
 }
 
-/// Publishers come and go as fast as they can: whoever is said to have died had died, and nobody is said to have twice.
+/// Publishers come and go as fast as they can. A publisher that is reported dead has died, and none is
+/// reported twice.
 #[test]
 fn nobody_is_buried_alive() {
     let dir = scratch();
@@ -153,7 +155,7 @@ fn nobody_is_buried_alive() {
     assert!(told.len() >= 5, "those after whom nobody came for a while are told: {told:?}");
 }
 
-/// As if the process had been killed: nothing is closed.
+/// Ends a publisher as if its process had been killed: nothing is closed.
 fn die(publisher: shmcast::Publisher) {
     let died = std::thread::Builder::new().name("dying".into()).spawn(move || {
         let _publisher = publisher;

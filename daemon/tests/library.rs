@@ -1,5 +1,6 @@
-//! What the library offers beyond single ends, with channels of a real daemon: several channels at once, streams, types, and
-//! word of a publisher's death. Without a daemon these are tested beside the library.
+//! Library features beyond a single publisher or subscriber, with channels of a real daemon: several channels
+//! at once, streams, types, and reports of a publisher's death. The tests beside the library cover them
+//! without a daemon.
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
@@ -18,10 +19,10 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
-/// Longer than any of these tests takes: whoever is not woken sleeps through the test, and is found out.
+/// Longer than any of these tests takes. A reader that is not woken sleeps through the test, and is noticed.
 const FOR_EVER: Duration = Duration::from_secs(600);
 const SOCKET: &str = "SHMCAST_TEST_SOCKET";
-/// Longer than anybody takes to find out that a publisher has died.
+/// Longer than any reader takes to notice that a publisher has died.
 const QUIET: Duration = Duration::from_millis(1500);
 
 fn daemon() -> Daemon {
@@ -52,7 +53,7 @@ fn kill(mut process: Guarded) {
     process.0.wait().unwrap();
 }
 
-/// What a subscriber in a thread of its own receives.
+/// The events that a subscriber receives in a thread of its own.
 fn events(builder: shmcast::SubscriberBuilder) -> Receiver<OwnedEvent> {
     let (send, events) = mpsc::channel();
     let mut subscriber = builder.open().unwrap();
@@ -113,7 +114,7 @@ fn readers_of_a_daemon_are_told_of_a_publisher_that_died_once_and_of_none_that_l
         let late = events(builder.clone().wait(Wait::Park).longest_nap(FOR_EVER));
         assert_eq!(next(&late), OwnedEvent::PublisherGone { epoch: 2 }, "{name}: to one who comes late");
 
-        // The next dies while the daemon is away: the next daemon tells.
+        // The next publisher dies while the daemon is away. The next daemon reports the death.
         let process = publisher(&daemon, name);
         for reader in &readers {
             assert_eq!(next(reader), OwnedEvent::NewEpoch { epoch: 3 });
@@ -128,7 +129,7 @@ fn readers_of_a_daemon_are_told_of_a_publisher_that_died_once_and_of_none_that_l
         }
         quiet("it was told");
 
-        // One that closes has not died.
+        // A publisher that closes has not died.
         let mut last = wait_for("a publisher", || publishing(&client, name).open().ok());
         last.publish(b"x").unwrap();
         last.close();
@@ -169,7 +170,8 @@ fn kill_when_heard(daemon: &Daemon, reader: &Receiver<OwnedEvent>) {
     assert_eq!(next(reader), OwnedEvent::PublisherGone { epoch: 1 });
 }
 
-/// Readers that come and go, publishers that die and are followed at once: the events make sense in their order.
+/// Readers come and go, and publishers die and are replaced at once. The events must come in an order that
+/// makes sense.
 #[test]
 fn a_death_is_told_before_the_successor_or_not_at_all() {
     let daemon = daemon();
@@ -204,7 +206,7 @@ fn a_death_is_told_before_the_successor_or_not_at_all() {
     assert!((10..=40).contains(&told), "{told}");
 }
 
-/// As if the process had been killed: nothing is closed.
+/// Ends the publisher as if the process had been killed: nothing is closed.
 fn die(publisher: Publisher) {
     let died = thread::spawn(move || {
         let _publisher = publisher;
@@ -218,7 +220,7 @@ fn parked(client: &Client, name: &str) -> Subscriber {
     builder.longest_nap(FOR_EVER).start(Start::Oldest).open().unwrap()
 }
 
-/// A small generator of pauses (xorshift), so that a failure can be had again.
+/// A small generator of pauses (xorshift). It makes a failure repeatable.
 struct Dice(u64);
 
 impl Dice {
@@ -230,7 +232,7 @@ impl Dice {
     }
 }
 
-/// Publishes on one channel after the other with pauses between, and says at the end how many there were of each.
+/// Publishes on one channel after the other with pauses between. Returns how many messages each got.
 fn publish_on(client: &Client, names: [&'static str; 4], count: u64) -> thread::JoinHandle<[u64; 4]> {
     let client = client.clone();
     thread::spawn(move || {
@@ -251,7 +253,7 @@ fn publish_on(client: &Client, names: [&'static str; 4], count: u64) -> thread::
 
 const NAMES: [&str; 4] = ["a", "b", "c", "strict"];
 
-/// With naps as good as endless, a single ring that is lost shows up as a select that never comes back.
+/// The naps are practically endless. A single lost ring shows as a select that never returns.
 #[test]
 fn a_select_that_parks_sleeps_through_a_message_of_one_of_its_channels() {
     let mut daemon = daemon();
@@ -281,7 +283,7 @@ fn a_select_that_parks_sleeps_through_a_message_of_one_of_its_channels() {
     let (received, mut select) = is_done.recv_timeout(PATIENCE).expect("the select sleeps through the end");
     assert_eq!(received, published);
 
-    // With the daemon away, and with the next one.
+    // This is done while the daemon is away, and again with the next daemon.
     let mut publisher = publishing_again(&client, "b");
     receive_one(&mut select, &mut publisher);
     daemon.kill();
@@ -296,7 +298,7 @@ fn a_select_that_parks_sleeps_through_a_message_of_one_of_its_channels() {
     assert!(cpu_time() - before < Duration::from_millis(100), "it sleeps while nothing comes");
 }
 
-/// Time on a CPU so far of this thread.
+/// CPU time of this thread so far.
 fn cpu_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     Duration::from_nanos(stat.split_whitespace().next().unwrap().parse().unwrap())
@@ -419,7 +421,7 @@ fn a_daemons_channel_has_the_schema_of_its_configuration() {
     let refused = Subscriber::builder("a").client(&client).open_pod::<Volume>().map(drop).unwrap_err();
     assert!(matches!(&refused, ChannelError::Schema { found, .. } if found.name == "price/1"), "{refused:?}");
 
-    // With the next publisher, the channel is for another type. Who receives prices is told so.
+    // With the next publisher, the channel is for another type. A subscriber of prices gets an error.
     daemon.configure(&config("schema_id = 2\nschema = \"volume/1\""));
     daemon.signal(Signal::SIGHUP);
     daemon.wait_for_log(&["event=\"reloaded\"", "kept as made until the next publisher [", "a"]);

@@ -1,6 +1,7 @@
-//! The transcripts of README.md, each command of which is run here: what it prints must be what the README shows, but for figures.
+//! The transcripts of README.md. Each of their commands is run here. Its output must be what the README
+//! shows, except for figures.
 //!
-//! A comment before a block says what the block's reader is not shown:
+//! A comment before a block tells this test things that readers of the README do not see:
 //!
 //! | comment | what is done |
 //! |---|---|
@@ -23,7 +24,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const SECTIONS: [&str; 3] = ["From the command line", "With a daemon", "Between hosts"];
-/// How long a command in the background has to fail, before the next is run.
+/// Time in which a command in the background may fail, before the next is run.
 const HEAD_START: Duration = Duration::from_millis(1500);
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -101,7 +102,8 @@ fn blocks(text: &str) -> Vec<Block> {
     blocks
 }
 
-/// A line with a 0 for each number, and without what units and columns add to it: no two runs have the same figures.
+/// The line with a 0 for each number, and without the padding of units and columns: no two runs have the same
+/// figures.
 fn pattern(line: &str) -> String {
     let mut out = String::new();
     let mut in_number = false;
@@ -110,7 +112,7 @@ fn pattern(line: &str) -> String {
         match (is_digit, in_number) {
             (true, false) => out.push('0'),
             (true, true) => {}
-            // A comma or full stop behind a number is the sentence's.
+            // A comma or full stop after a number belongs to the sentence.
             (false, _) => out.push(c),
         }
         in_number = is_digit;
@@ -124,14 +126,14 @@ fn pattern(line: &str) -> String {
     })
 }
 
-/// Where commands run: a directory of their own, and a network of their own for each host.
+/// The place where commands run: a directory of their own, and a network of their own for each host.
 struct Place {
     dir: tempfile::TempDir,
     environment: Vec<(&'static str, String)>,
     hosts: Option<[String; 2]>,
     /// The shells that were started. Each leads a process group, which ends with the test.
     shells: RefCell<Vec<Child>>,
-    /// Commands in the background: their shells, and where they print.
+    /// Commands in the background: their shells, and the files that they print to.
     background: RefCell<Vec<(String, usize, PathBuf)>>,
 }
 
@@ -143,7 +145,7 @@ impl Place {
         Self { dir, environment, hosts: None, shells: RefCell::default(), background: RefCell::default() }
     }
 
-    /// Starts a command; its output and its errors go to one file.
+    /// Starts a command. Its output and its errors go to one file.
     fn start(&self, prompt: &str, command: &str) -> (usize, PathBuf) {
         let mut shell = match (&self.hosts, prompt) {
             (Some(names), "a$" | "b$") => {
@@ -171,7 +173,7 @@ impl Place {
         (number, printed)
     }
 
-    /// Whether the shell has ended by the deadline, and with which code.
+    /// Returns the exit code if the shell has ended by the deadline.
     fn ended(&self, number: usize, patience: Duration) -> Option<i32> {
         let started = Instant::now();
         while started.elapsed() < patience {
@@ -183,7 +185,7 @@ impl Place {
         None
     }
 
-    /// Runs a command to its end; exit code and output.
+    /// Runs a command to its end. Returns exit code and output.
     fn run(&self, prompt: &str, command: &str) -> (i32, String) {
         let (number, printed) = self.start(prompt, command);
         let code = self.ended(number, PATIENCE);
@@ -191,7 +193,8 @@ impl Place {
         (code.unwrap_or_else(|| panic!("{command} does not end: {printed}")), printed)
     }
 
-    /// Ends a command that runs in the background, as Ctrl-C does; exit code, and what it printed from then on.
+    /// Ends a command that runs in the background, as Ctrl-C does. Returns its exit code, and its output from
+    /// then on.
     fn interrupt(&self, command: &str) -> (i32, String) {
         let background = self.background.borrow();
         let found = background.iter().find(|(begun, ..)| begun.starts_with(command));
@@ -211,7 +214,7 @@ impl Place {
         let mut written = String::new();
         for Shown { prompt, command, output } in &block.shown {
             if block.is_background {
-                // It wants a terminal.
+                // This command needs a terminal.
                 let command = match command.strip_prefix("shmcast top ") {
                     Some(comment) => &format!("TERM=xterm script -qec 'shmcast top' /dev/null {comment}"),
                     None => command,
@@ -219,7 +222,8 @@ impl Place {
                 let (number, printed) = self.start(prompt, command);
                 self.background.borrow_mut().push((command.clone(), number, printed.clone()));
                 let code = self.ended(number, HEAD_START).unwrap_or(0);
-                // The doctor has found something, which is no failure of the README's.
+                // Exit code 1 of the doctor means that it has found something. That is no failure of the
+                // README's.
                 let is_well = code == 0 || command.starts_with("shmcast doctor") && code == 1;
                 assert!(is_well, "{command}: {code}\n{}", fs::read_to_string(printed).unwrap());
                 continue;
@@ -253,7 +257,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         for shell in self.shells.borrow_mut().iter_mut() {
-            // What it left in the background is in its group.
+            // Its processes in the background are in its process group.
             let _ = killpg(Pid::from_raw(shell.id() as i32), Signal::SIGKILL);
             let _ = shell.wait();
         }
@@ -267,7 +271,7 @@ fn is_writing() -> bool {
     std::env::var_os("SHMCAST_WRITE_README").is_some()
 }
 
-/// Writes another text into a block of the README.
+/// Replaces a block of the README by another text.
 fn write(old: &str, new: &str) {
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -40,7 +40,7 @@ impl Host {
         fs::write(self.path(path), format!("{value}\n")).unwrap();
     }
 
-    /// What is set; of a choice, as the kernel shows it, what is chosen.
+    /// The values in the files. If a file shows a choice as the kernel does, its value is the chosen word.
     fn values(&self) -> [String; 2] {
         [BUFFER, PAGES].map(|path| {
             let text = fs::read_to_string(self.path(path)).unwrap();
@@ -97,9 +97,9 @@ fn what_was_there_does_not_come_back() {
     assert_eq!(host.values(), AFTER);
     let state = fs::metadata(host.path(STATE)).unwrap();
     assert_eq!(state.mode() & 0o777, 0o600);
-    // As the kernel shows a choice.
+    // The kernel shows a choice in this form.
     host.write(PAGES, "always within_size advise [never] deny force");
-    // Once more: what was there is not forgotten over what we wrote.
+    // `tune` runs once more. The original values must not be replaced by those that `tune` wrote.
     assert_eq!(words(&host.outcomes("--apply").1), ["as-wanted", "as-wanted"]);
     let (code, found) = host.outcomes("--undo");
     assert_eq!((code, words(&found)), (0, vec!["restored", "restored"]));
@@ -134,11 +134,12 @@ fn what_is_kept_over_reboots() {
         assert_eq!(kept.lines().skip(1).collect::<Vec<_>>(), [line]);
         assert_eq!(fs::metadata(host.path(path)).unwrap().mode() & 0o777, 0o644);
     }
-    // As after a reboot: the values are those of the file, and undoing knows those of before.
+    // This is the state after a reboot: the values are those of the file, and undoing knows the original
+    // ones.
     assert!(host.tune("--undo").status.success());
     assert!(!host.path(SYSCTL).exists() && !host.path(TMPFILES).exists());
     assert_eq!(host.values(), BEFORE);
-    // Kept later, when nothing is left to change.
+    // The values are kept later, when nothing is left to change.
     host.tune("--apply");
     host.tune("--apply --persist");
     assert!(fs::read_to_string(host.path(SYSCTL)).unwrap().contains("rmem_max = 67108864"));
@@ -166,7 +167,7 @@ fn a_value_that_cannot_be_written_holds_up_the_others() {
     let command = format!("{SHMCAST} tune --root {} --apply", host.0.path().display());
     let mut shell = Command::new("bash");
     if nix::unistd::geteuid().is_root() {
-        // Modes do not keep root from writing; a mount that is read-only does.
+        // Modes do not keep root from writing. A read-only mount does.
         shell = Command::new("unshare");
         shell.args(["--mount", "bash"]);
     }
@@ -209,7 +210,7 @@ fn a_list_that_others_may_write_to_is_trusted() {
 #[test]
 fn an_ordinary_user_is_told_to_be_root() {
     let name = "an_ordinary_user_is_told_to_be_root";
-    // Nobody need not be able to reach the program where it was built.
+    // The user nobody may be unable to reach the program where it was built.
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = dir.path().join("shmcast");
@@ -220,7 +221,7 @@ fn an_ordinary_user_is_told_to_be_root() {
         command.args(options).output()
     };
     match as_nobody(&[]) {
-        // It looks at this host, whatever that is like.
+        // It looks at this host, whatever its state is.
         Ok(looked) if looked.status.success() => {}
         other => return println!("SKIPPED {name}: {other:?}"),
     }
@@ -232,7 +233,7 @@ fn an_ordinary_user_is_told_to_be_root() {
     }
 }
 
-/// On this very host, for some milliseconds, with a list of its own.
+/// This test runs on the real host, for some milliseconds, with a list of its own.
 #[test]
 fn the_kernel_takes_what_is_written_and_what_is_put_back() {
     let name = "the_kernel_takes_what_is_written_and_what_is_put_back";

@@ -132,7 +132,7 @@ fn a_parked_reader_is_woken_for_each_message() {
     reading.join().unwrap();
 }
 
-/// What each verb is played with. `None` for those that ask no daemon anything.
+/// The arguments that each verb is tested with. `None` for verbs that send no request to the daemon.
 const VERBS: [(&str, Option<&str>); 17] = [
     ("demo", None),
     ("pub", Some("pub a")),

@@ -28,7 +28,7 @@ pub struct PublisherBuilder {
     pub(super) capacity: Option<u64>,
     pub(super) max_message: Option<u64>,
     pub(super) mode: Option<u32>,
-    /// `None`: quickly, most of it behind the publisher.
+    /// `None` stands for the default: the first pages at once, the rest by a thread after `open`.
     pub(super) preparation: Option<Preparation>,
     pub(super) schema: (u64, String),
     pub(super) labels: String,
@@ -76,8 +76,8 @@ impl PublisherBuilder {
         self
     }
 
-    /// Asks a daemon for the channel rather than a directory. The daemon has made the channel, with its own capacity
-    /// and other properties.
+    /// Asks a daemon for the channel instead of a directory. The daemon has made the channel, with its own
+    /// capacity and other properties.
     ///
     /// ```no_run
     /// # let client = shmcast::Client::connect()?;
@@ -89,13 +89,15 @@ impl PublisherBuilder {
         self
     }
 
-    /// The place in which the channel is looked for: the daemon's socket, or the directory. There is no other channel of this name.
+    /// The place in which the channel is looked for: the daemon's socket, or the directory. A channel's name
+    /// is unique in it.
     pub fn location(&self) -> &Path {
         self.client.as_ref().map_or(self.directory.path(), Client::socket)
     }
 
-    /// Size of the ring in bytes: a power of two from 64 KiB to 16 GiB; [`DEFAULT_CAPACITY`] for a new channel. An
-    /// existing channel must have this capacity; without this call, any capacity is accepted.
+    /// Size of the ring in bytes: a power of two from 64 KiB to 16 GiB. The default for a new channel is
+    /// [`DEFAULT_CAPACITY`]. An existing channel must have this capacity. Without this call, any capacity of
+    /// an existing channel is accepted.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -121,12 +123,12 @@ impl PublisherBuilder {
         self
     }
 
-    /// Mode of the directories that are made; files get its read bits. It is 0700 by default, so that the channel is
-    /// this user's alone. With 0755 everybody may read, and nobody else may publish.
+    /// Mode of the directories that are made. Files get its read bits. The default is 0700: only this user
+    /// can read or publish. With 0755 everybody may read, and nobody else may publish.
     ///
-    /// An existing channel must have this mode, and the directory that it lies in must let in all users whom this mode
-    /// lets in. Otherwise [`open`](Self::open) gives [`ChannelError::Mode`]. Without this call, any mode is accepted.
-    /// Only for channels that are files.
+    /// An existing channel must have this mode, and the directory that contains it must let in all users whom
+    /// this mode lets in. Otherwise [`open`](Self::open) returns [`ChannelError::Mode`]. Without this call,
+    /// any mode is accepted. This option is only for channels that are files.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -138,19 +140,21 @@ impl PublisherBuilder {
         self
     }
 
-    /// What to do to the memory before [`open`](Self::open) returns, in place of what is done by default.
+    /// Sets how the memory is prepared before [`open`](Self::open) returns. It replaces the default.
     ///
-    /// By default every page is touched and locked, so that no message meets a page fault and nothing is swapped out. The first
-    /// 8 MiB are touched before `open` returns. The rest of a larger ring is touched by a thread of the lowest priority,
-    /// `shmcast-prepare`, from the front to the back, some 0.6 ms a MiB on an idle CPU. It ends when it is done, or when the
-    /// publisher is dropped. A publisher that is ahead of it takes the page faults itself, about 1 us each 4 KiB, once in the
-    /// life of the publisher. The thread runs on the CPUs of the thread that opens. If that one has a real-time policy, there is
-    /// no such thread, and all is done before `open` returns.
+    /// By default every page is touched and locked, so that no message meets a page fault and nothing is
+    /// swapped out. The first 8 MiB are touched before `open` returns. The rest of a larger ring is touched
+    /// by a thread of the lowest priority, `shmcast-prepare`, from the front to the back. This takes some 0.6
+    /// ms a MiB on an idle CPU. The thread ends when it is done, or when the publisher is dropped. A
+    /// publisher that is ahead of it takes the page faults itself, about 1 us each 4 KiB, once in the life of
+    /// the publisher. The thread runs on the CPUs of the thread that opens. If the opening thread has a
+    /// real-time policy, there is no such thread, and all is done before `open` returns.
     ///
-    /// [`Preparation::FULL`] does all of it first, and puts the ring on huge pages, which the default leaves out: it takes some
-    /// 2.5 ms a MiB, and collapsing pages that are in use makes their users wait.
+    /// [`Preparation::FULL`] does all of it before `open` returns, and also puts the ring on huge pages. The
+    /// default leaves these out: they take some 2.5 ms a MiB, and collapsing pages that are in use makes
+    /// their users wait.
     ///
-    /// What was refused is in [`Publisher::preparation`] and stops nothing.
+    /// Refused steps are in [`Publisher::preparation`]. They do not make `open` fail.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -164,8 +168,8 @@ impl PublisherBuilder {
         self
     }
 
-    /// Number and name of the message schema, for readers that ask for it. A channel that exists must have both; a number of
-    /// 0 stands for whatever it has, and so does an empty name.
+    /// Number and name of the message schema, for readers that ask for it. An existing channel must have
+    /// both. A number of 0 accepts any schema, and an empty name accepts any name.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -178,7 +182,7 @@ impl PublisherBuilder {
         self
     }
 
-    /// `key=value` lines of your own for tools to show. Only for a new channel.
+    /// `key=value` lines of your own, which tools show. Only for a new channel.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -191,10 +195,11 @@ impl PublisherBuilder {
         self
     }
 
-    /// Replaces the existing segment by a new one, in which sequences begin at 1 again. This is for a channel whose
-    /// source elsewhere has begun again. Readers of the old segment get
+    /// Replaces the existing segment by a new one, in which sequences begin at 1 again. This is for a channel
+    /// whose remote source has begun again. Readers of the old segment get
     /// [`RecvError::Superseded`](crate::RecvError::Superseded), or, if a daemon owns the channel,
-    /// [`Event::Restarted`](crate::Event::Restarted). Sizes, schema and labels stay as they are unless given.
+    /// [`Event::Restarted`](crate::Event::Restarted). Sizes, schema and labels stay as they are unless they
+    /// are given.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -210,12 +215,13 @@ impl PublisherBuilder {
         self
     }
 
-    /// Opens the channel: makes it, or takes over the existing one. After a takeover the epoch is the next one and the
-    /// sequence goes on, whether the last publisher closed the channel or died. Attached readers stay attached.
+    /// Opens the channel: makes it, or takes over the existing one. A takeover increments the epoch, and
+    /// sequences continue, whether the last publisher closed the channel or died. Attached readers stay
+    /// attached.
     ///
-    /// A new channel's memory is reserved first, so that a full file system is an error here and no crash later: about 0.2 ms a
-    /// MiB. What else takes time is said at [`prepare`](Self::prepare). The first in a process also measures the clock, for
-    /// 20 ms at most.
+    /// The memory of a new channel is reserved first, which takes about 0.2 ms a MiB. So a full file system
+    /// is an error here and no crash later. [`prepare`](Self::prepare) documents the other times. The first
+    /// `open` in a process also measures the clock, for 20 ms at most.
     ///
     /// # Errors
     /// [`ChannelError::InUse`] with the holder while another publisher lives. [`ChannelError::NotAChannel`] for a

@@ -1,7 +1,8 @@
-//! Preparing a publisher's memory: all of it before [`open`](super::PublisherBuilder::open) returns, or most of it behind.
+//! Preparing a publisher's memory: all of it before [`open`](super::PublisherBuilder::open) returns, or most
+//! of it afterwards.
 //!
-//! The thread that prepares behind the publisher touches nothing but the map. It goes on only as long as the publisher is there,
-//! and nobody waits for it.
+//! A thread prepares the memory that is left after `open`. It touches nothing but the map. It continues only
+//! as long as the publisher exists, and nobody waits for it.
 
 use rustix::process::nice;
 use shmcast_layout::mem::{Pieces, Preparation, Step, is_real_time};
@@ -9,25 +10,26 @@ use shmcast_layout::segment::Segment;
 use std::io;
 use std::sync::{Arc, OnceLock};
 
-/// Bytes that are touched before `open` returns. The rest of a larger segment is prepared behind.
+/// Bytes that are touched before `open` returns. The rest of a larger segment is prepared afterwards.
 const FIRST_BYTES: u64 = 8 << 20;
 
-/// What `setpriority` calls the lowest priority: whoever else wants the CPU goes before.
+/// The lowest priority, as `setpriority` counts: all other threads that want the CPU go first.
 const LOWEST_PRIORITY: i32 = 19;
 
-/// How the preparation of the memory went.
+/// The progress and the result of preparing the memory.
 pub(super) struct Prepared(Arc<OnceLock<Vec<Step>>>);
 
 impl Prepared {
-    /// Does all that is `wanted` now.
+    /// Does all that is `wanted` before it returns.
     pub(super) fn now(segment: &Segment, wanted: Preparation) -> Self {
         Self::done(segment.prepare(wanted))
     }
 
-    /// Has all pages locked and touched: the first ones now, the rest by a thread of its own.
+    /// Has all pages locked and touched: the first ones before it returns, the rest by a thread of its own.
     ///
-    /// All of them now where the opener is a real-time thread: on a CPU that it never gives away, a thread behind it would not
-    /// get to its end, and might hold up others of the process in the middle of a system call.
+    /// If the opener is a real-time thread, all pages are touched before this returns. On a CPU that such a
+    /// thread never gives away, the preparing thread would never finish, and it might block other threads of
+    /// the process in the middle of a system call.
     pub(super) fn behind(segment: &Segment) -> Self {
         let lock = segment.lock_on_fault();
         let mut pieces = segment.pieces();
@@ -39,7 +41,7 @@ impl Prepared {
         let prepared = Arc::new(OnceLock::new());
         let publisher = Arc::downgrade(&prepared);
         let thread = std::thread::Builder::new().name("shmcast-prepare".into()).spawn(move || {
-            // Where that is refused, the thread has the priority of the one that opened.
+            // If the kernel refuses this, the thread keeps the priority of the opener.
             let _ = nice(LOWEST_PRIORITY);
             let is_wanted = || publisher.strong_count() > 0;
             let touched: io::Result<()> = pieces.take_while(|_| is_wanted()).collect();
@@ -49,7 +51,7 @@ impl Prepared {
         });
         match thread {
             Ok(_) => Self(prepared),
-            // No thread is to be had: it takes longer, and the publisher is as well prepared.
+            // No thread can be started. Opening takes longer, and the publisher is as well prepared.
             Err(_) => Self::now(segment, Preparation { prefault: true, lock: true, ..Preparation::NONE }),
         }
     }
@@ -58,7 +60,7 @@ impl Prepared {
         Self(Arc::new(OnceLock::from(steps)))
     }
 
-    /// Each step and its result; empty as long as the preparation goes on.
+    /// Each step and its result. Empty until the preparation is over.
     pub(super) fn steps(&self) -> &[Step] {
         self.0.get().map_or(&[], Vec::as_slice)
     }

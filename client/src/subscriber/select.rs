@@ -1,7 +1,8 @@
 //! Receiving from several channels in one thread or task.
 //!
-//! A select owns its subscribers, polls them in turn, and waits for all of them at once. A wait that sleeps is the same as one
-//! subscriber's (`waiting`), with one difference: everybody says where they sleep before everybody is polled once more.
+//! A select owns its subscribers, polls them in turn, and waits for all of them at once. A wait that sleeps
+//! works as that of one subscriber (`waiting`), with one difference: all subscribers first announce where
+//! they sleep, and then all are polled once more.
 
 use super::waiting::time_left;
 use super::{Outcome, Subscriber};
@@ -12,16 +13,18 @@ use std::io;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// Receives from several subscribers: whichever has something first.
+/// Receives from several subscribers. It returns the first event that any of them has.
 ///
-/// **Order.** Events of one subscriber come in their order. Between subscribers there is none.
+/// **Order.** Events of one subscriber come in their order. There is no order between subscribers.
 ///
-/// **Fairness.** Subscribers take turns: after an event of one, all others are asked before it is asked again. So one that
-/// has something waits for at most one event of each other, however much those have.
+/// **Fairness.** Subscribers take turns: after an event of one, all others are asked before it is asked
+/// again. So a subscriber that has an event waits for at most one event of each other subscriber, however
+/// many these have.
 ///
-/// **Waiting** is by the strategy given to [`new`](Self::new); what the subscribers were opened with does not count, with one
-/// exception: a subscriber can be woken only if it was opened with [`Wait::Park`]. As long as one of them was not, or its
-/// daemon is away, [`Wait::Park`] and `recv_async` look every millisecond. [`Wait::Burst`] is [`Wait::Spin`] here.
+/// **Waiting** is by the strategy given to [`new`](Self::new). The strategies of the subscribers do not
+/// count, with one exception: a subscriber can be woken only if it was opened with [`Wait::Park`]. As long as
+/// one of them was not, or its daemon is away, [`Wait::Park`] and `recv_async` look every millisecond.
+/// [`Wait::Burst`] is [`Wait::Spin`] here.
 ///
 /// **Cost.** A look at each subscriber that has nothing: one load of a line in this core's cache, as for
 /// [`Subscriber::try_recv`]. Before a sleep, one system call a subscriber. No allocation after the last
@@ -48,36 +51,37 @@ use thiserror::Error;
 pub struct Select {
     subscribers: Vec<Subscriber>,
     wait: Wait,
-    /// Which subscriber is asked first: the one behind that which was asked last.
+    /// The subscriber that is asked first: the one after the subscriber that was asked last.
     next: usize,
-    /// The bells of those who park; `None` if nobody does.
+    /// The bells of the subscribers that park; `None` if none does.
     bells: Option<Bells>,
 }
 
-/// Why one of the subscribers of a [`Select`] can receive nothing more. The others go on with the next call.
+/// The reason why one subscriber of a [`Select`] can receive nothing more. The next call continues with the
+/// others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("subscriber {index} of the select: {source}")]
 pub struct SelectError {
-    /// Which subscriber, as [`Select::add`] returned it.
+    /// The index of the subscriber, as [`Select::add`] returned it.
     pub index: usize,
-    /// What went wrong.
+    /// The subscriber's error.
     pub source: RecvError,
 }
 
 type Found = (usize, Outcome);
 
-/// What to do when there is nothing to receive.
+/// The next step when there is nothing to receive.
 enum Rest {
     /// There is something.
     Found(Found),
     /// Look again.
     None,
-    /// Sleep for so long, or until a bell rings.
+    /// Sleep for this long, or until a bell rings.
     Nap(Duration),
 }
 
 impl Select {
-    /// One without subscribers, which will wait in this way.
+    /// A select without subscribers, which will wait in this way.
     ///
     /// ```
     /// let select = shmcast::Select::new(shmcast::Wait::Yield);
@@ -87,10 +91,11 @@ impl Select {
         Self { subscribers: Vec::new(), wait, next: 0, bells: None }
     }
 
-    /// Adds a subscriber, and returns its index: the number of those before it.
+    /// Adds a subscriber, and returns its index: the number of subscribers before it.
     ///
     /// # Errors
-    /// For a subscriber that parks, the system's error when there are no descriptors left. The subscriber is dropped then.
+    /// If a subscriber that parks finds no descriptors left: the system's error. The subscriber is dropped
+    /// then.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -128,7 +133,7 @@ impl Select {
         self.subscribers.get(index)
     }
 
-    /// The subscriber of this index, to seek in its channel, say.
+    /// The subscriber of this index, for example to seek in its channel.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -162,10 +167,10 @@ impl Select {
     /// Waits for the next event of any subscriber and returns it with the subscriber's index.
     ///
     /// # Errors
-    /// [`SelectError`], each time that it is the turn of a subscriber that can receive nothing more.
+    /// [`SelectError`], each time a subscriber that can receive nothing more has its turn.
     ///
     /// # Panics
-    /// Without any subscriber: nothing would ever come.
+    /// If there is no subscriber: nothing would ever come.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -183,13 +188,13 @@ impl Select {
         Ok(event.expect("waiting without a deadline ends with an event"))
     }
 
-    /// As [`recv`](Self::recv), but `None` when nothing came before `deadline`.
+    /// Waits as [`recv`](Self::recv) does. Returns `None` when nothing came before `deadline`.
     ///
     /// # Errors
-    /// As [`recv`](Self::recv).
+    /// Those of [`recv`](Self::recv).
     ///
     /// # Panics
-    /// Without any subscriber.
+    /// If there is no subscriber.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -205,10 +210,10 @@ impl Select {
         self.recv_until(Some(deadline))
     }
 
-    /// The next event of any subscriber if there is one. Never waits.
+    /// Returns the next event of any subscriber if there is one. Never waits.
     ///
     /// # Errors
-    /// As [`recv`](Self::recv).
+    /// Those of [`recv`](Self::recv).
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -226,16 +231,17 @@ impl Select {
         Ok(found.map(|found| self.lend(found)))
     }
 
-    /// As [`recv`](Self::recv), in an event loop: other tasks run until something comes. Every subscriber is to be opened
-    /// with [`Wait::Park`], as for [`Subscriber::recv_async`].
+    /// Waits as [`recv`](Self::recv) does, in an event loop: other tasks run until something comes. Open
+    /// every subscriber with [`Wait::Park`], as for [`Subscriber::recv_async`].
     ///
     /// Cancel-safe: a future that is dropped before it is ready has received nothing.
     ///
     /// # Errors
-    /// As [`recv`](Self::recv).
+    /// Those of [`recv`](Self::recv).
     ///
     /// # Panics
-    /// Without any subscriber, and outside of a tokio runtime with both I/O and time enabled if it has to wait.
+    /// If there is no subscriber, or if it has to wait outside of a tokio runtime with both I/O and time
+    /// enabled.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -313,7 +319,8 @@ impl Select {
         (index, self.subscribers[index].lend(outcome))
     }
 
-    /// Asks each subscriber for an event, beginning behind the one that was asked last, until one has something.
+    /// Asks each subscriber for an event until one has something. It begins after the one that was asked
+    /// last.
     #[inline]
     fn poll(&mut self) -> Result<Option<Found>, SelectError> {
         for _ in 0..self.subscribers.len() {
@@ -327,7 +334,7 @@ impl Select {
         Ok(None)
     }
 
-    /// Looks for each subscriber at what empty polls do not see.
+    /// Looks, for each subscriber, at the things that an empty poll does not see.
     #[cold]
     fn look(&mut self) -> Result<Option<Found>, SelectError> {
         for (index, subscriber) in self.subscribers.iter_mut().enumerate() {
@@ -338,8 +345,9 @@ impl Select {
         Ok(None)
     }
 
-    /// Called where a poll found nothing: decides how to wait for the next. With [`Rest::Nap`], everybody who can be woken has
-    /// said where they sleep, found nothing there since, and rung for the waker.
+    /// Decides how to wait for the next event. Called after a poll that found nothing. With [`Rest::Nap`],
+    /// every subscriber that can be woken has announced where it sleeps, has found nothing there since, and
+    /// has rung for the waker.
     #[cold]
     fn rest(&mut self) -> Result<Rest, SelectError> {
         if let Some(found) = self.look()? {
@@ -372,13 +380,13 @@ impl Select {
         }
     }
 
-    /// Those who may be woken.
+    /// The subscribers that may be woken.
     fn parked(&self) -> impl Iterator<Item = &Parking> {
         self.subscribers.iter().filter_map(|subscriber| subscriber.parking.as_ref())
     }
 }
 
-/// A nap of all, which ends when this is dropped, also when the wait is given up.
+/// A nap of all subscribers. It ends when this is dropped, also when the wait is given up.
 struct Nap<'a>(&'a Select);
 
 impl Drop for Nap<'_> {

@@ -1,4 +1,4 @@
-//! Events as a stream, for those who combine it with other streams.
+//! Events as a stream, for programs that combine it with other streams.
 
 use super::Subscriber;
 use crate::message::{Event, RecvError};
@@ -10,9 +10,9 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// What [`Subscriber::stream`] and [`Subscriber::into_stream`] return.
+/// The stream of [`Subscriber::stream`] and [`Subscriber::into_stream`].
 pub struct EventStream<'a, I = Result<OwnedEvent, RecvError>> {
-    // Boxed, so that whoever has one needs to pin nothing.
+    // Boxed, so that the owner of a stream needs to pin nothing.
     events: Pin<Box<dyn Stream<Item = I> + Send + 'a>>,
 }
 
@@ -37,12 +37,13 @@ impl<I> fmt::Debug for EventStream<'_, I> {
 }
 
 impl Subscriber {
-    /// The events from here on as a stream, each with bytes of its own. Waits as [`recv_async`](Self::recv_async) does, and
-    /// like it panics outside of a tokio runtime.
+    /// The events from here on as a stream. Each event owns its bytes. The stream waits as
+    /// [`recv_async`](Self::recv_async) does, and like it panics outside of a tokio runtime.
     ///
-    /// Cancel-safe: whoever drops a future that waits for the next item has received nothing, and whoever drops the stream
-    /// gets the next event from the subscriber. The stream never ends by itself: behind an end the next publisher may come,
-    /// and what follows an error is the caller's choice. Cost: an allocation a message more than `recv_async`.
+    /// Cancel-safe: a future that is dropped while it waits for the next item has received nothing. After the
+    /// stream is dropped, the subscriber returns the next event. The stream never ends by itself: after an
+    /// end, the next publisher may come. After an error, the caller decides whether to go on. Cost: one
+    /// allocation a message more than `recv_async`.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -71,7 +72,8 @@ impl Subscriber {
         events(self)
     }
 
-    /// As [`stream`](Self::stream), for a task of its own: the subscriber goes with it.
+    /// As [`stream`](Self::stream), but the stream owns the subscriber, so that a task of its own can have
+    /// it.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {

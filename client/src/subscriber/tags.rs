@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A set of tags: one bit for each that there is.
+/// A set of tags: one bit for each possible tag.
 #[derive(Clone)]
 pub(super) struct Tags(Box<[u64; WORDS]>);
 
@@ -14,7 +14,7 @@ fn bit(tag: u16) -> (usize, u64) {
 }
 
 impl Tags {
-    /// Whether this tag is in the set. One load.
+    /// Whether this tag is in the set. Costs one load.
     pub(super) fn contains(&self, tag: u16) -> bool {
         let (word, bit) = bit(tag);
         self.0[word] & bit != 0

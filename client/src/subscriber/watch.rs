@@ -1,8 +1,9 @@
 //! Noticing that the publisher died.
 //!
-//! The writer lock is the witness: the kernel lets go of it when its holder ends, however that happens. The reader of a file
-//! asks the kernel for itself. The reader of a daemon's channel cannot, since nobody but the publisher and the daemon may
-//! open that lock; the daemon tells it. Either is looked at only where a poll has found nothing.
+//! The writer lock is the evidence: the kernel releases it when its holder ends, however that happens. A
+//! reader of a channel that is a file asks the kernel itself. A reader of a daemon's channel cannot, since
+//! only the publisher and the daemon may open that lock. There the daemon tells the reader. Either source is
+//! looked at only after a poll that found nothing.
 
 use super::{Doubt, Outcome, Subscriber};
 use crate::lock;
@@ -15,36 +16,38 @@ use std::time::Duration;
 /// Pause between two looks at the lock of a file. One look is a system call.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What a subscriber remembers who is to be told of its publisher's death.
+/// The state of a subscriber that is to be told of its publisher's death.
 #[derive(Debug)]
 pub(super) struct Watch {
-    /// The lock, where the channel is a file.
+    /// The lock, if the channel is a file.
     lock: Option<File>,
-    /// When it was looked at last, in ticks of the channel's clock.
+    /// Time of the last look at the lock, in ticks of the channel's clock.
     looked: Option<u64>,
     /// Generation and epoch of the last publisher whose death was told.
     told: Option<(u64, u64)>,
 }
 
 impl Watch {
-    /// By the lock of a channel that is a file.
+    /// Watches the lock of a channel that is a file.
     pub(super) fn of_lock(lock: File) -> Self {
         Self { lock: Some(lock), looked: None, told: None }
     }
 
-    /// By the word of the daemon that owns the channel.
+    /// Watches by the word of the daemon that owns the channel.
     pub(super) fn of_the_daemon() -> Self {
         Self { lock: None, looked: None, told: None }
     }
 
-    /// The channel begins again, and generations and epochs may do so, too.
+    /// Forgets the deaths that were told. Called when the channel begins again, as generations and epochs may
+    /// begin again too.
     pub(super) fn forget(&mut self) {
         self.told = None;
     }
 }
 
 impl Subscriber {
-    /// Called where a poll found nothing: tells that the publisher died, if that is so, was not told yet, and was asked for.
+    /// Returns the event that the publisher died, if that is so, has not been told yet, and was asked for.
+    /// Called after a poll that found nothing.
     #[inline]
     pub(super) fn publisher_gone(&mut self) -> Option<Outcome> {
         if self.watch.is_none() { None } else { self.look_for_death() }
@@ -74,10 +77,10 @@ impl Subscriber {
             (None, Some(hosted)) if hosted.attachment.has_died(generation, epoch) => {}
             (None, _) => return None,
         }
-        // All that it published comes first. So does whatever else there is to tell.
+        // All that the publisher published comes first, and so does everything else there is to tell.
         let is_all_received = self.doubt == Doubt::None && self.reader.look() == Some(Poll::Empty);
         if !is_all_received || self.is_withheld() {
-            // Asked again with the next empty poll.
+            // The next empty poll asks again.
             self.watch.as_mut()?.looked = None;
             return None;
         }

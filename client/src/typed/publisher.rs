@@ -11,7 +11,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
 
-/// Publishes values of one type. What there is to know of the untyped [`Publisher`](crate::Publisher), it dereferences to.
+/// Publishes values of one type. It dereferences to the untyped [`Publisher`](crate::Publisher), which has
+/// the other getters.
 ///
 /// ```
 /// # #[cfg(feature = "serde")] {
@@ -37,7 +38,8 @@ pub struct Publisher<T, C> {
 }
 
 impl<T: Schema, C: Codec<T>> Publisher<T, C> {
-    /// Publishes a value; returns its sequence. Costs what [`publish_pod`](crate::Publisher) or `publish_serde` costs.
+    /// Publishes a value and returns its sequence. The cost is that of [`publish_pod`](crate::Publisher) or
+    /// `publish_serde`.
     ///
     /// # Errors
     /// [`PublishError`](crate::PublishError) or [`EncodeError`](crate::EncodeError); nothing is published then.
@@ -59,10 +61,10 @@ impl<T: Schema, C: Codec<T>> Publisher<T, C> {
         C::publish(&mut self.untyped, value, Mark::default())
     }
 
-    /// As [`publish`](Self::publish), with a tag or as a key message.
+    /// Publishes a value as [`publish`](Self::publish) does, with a tag or as a key message.
     ///
     /// # Errors
-    /// As [`publish`](Self::publish).
+    /// Those of [`publish`](Self::publish).
     ///
     /// ```
     /// # #[cfg(feature = "pod")] {
@@ -100,7 +102,7 @@ impl<T: Schema, C: Codec<T>> Publisher<T, C> {
     /// ```
     pub fn close(self) {}
 
-    /// The same end without its type, such as to send bytes that were encoded elsewhere.
+    /// The same publisher without its type. It can send bytes that were encoded elsewhere.
     ///
     /// ```
     /// # #[cfg(feature = "pod")] {
@@ -135,10 +137,11 @@ impl<T, C> fmt::Debug for Publisher<T, C> {
 }
 
 impl PublisherBuilder {
-    /// As [`open`](Self::open), for a channel of values of fixed layout. A new channel gets the type's [`Schema`].
+    /// Opens a channel of values of fixed layout, as [`open`](Self::open) does. A new channel gets the type's
+    /// [`Schema`].
     ///
     /// # Errors
-    /// As there, and [`ChannelError::Schema`] for a channel that exists with another schema.
+    /// Those of `open`, and [`ChannelError::Schema`] for a channel that exists with another schema.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -162,10 +165,11 @@ impl PublisherBuilder {
         self.open_typed()
     }
 
-    /// As [`open`](Self::open), for a channel of values of a serde type. A new channel gets the type's [`Schema`].
+    /// Opens a channel of values of a serde type, as [`open`](Self::open) does. A new channel gets the type's
+    /// [`Schema`].
     ///
     /// # Errors
-    /// As there, and [`ChannelError::Schema`] for a channel that exists with another schema.
+    /// Those of `open`, and [`ChannelError::Schema`] for a channel that exists with another schema.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

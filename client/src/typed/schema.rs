@@ -12,16 +12,18 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// A type that a channel's messages may have, by number and name.
 ///
-/// Both are written into the channel when it is made, and both are compared when an end opens it. Neither is derived from the
-/// type: change them whenever its bytes come to mean something else, such as after a field was added.
+/// Both are written into the channel when it is made, and both are compared when a publisher or subscriber
+/// opens it. Neither is derived from the type. Change them whenever the type's bytes come to mean something
+/// else, such as after a field was added.
 pub trait Schema {
-    /// Its number, by which programs tell schemas apart: anything but 0.
+    /// The number of the schema, by which programs tell schemas apart. It must not be 0.
     const ID: u64;
-    /// Its name, for people and for programs that disagree on numbers, such as `"quote/1"`.
+    /// The name of the schema, such as `"quote/1"`. It is for people, and for programs that disagree on
+    /// numbers.
     const NAME: &'static str;
 }
 
-/// How values of a type become messages and the reverse: [`Pod`] or [`Serde`].
+/// A way to turn values of a type into messages and back: [`Pod`] or [`Serde`].
 pub trait Codec<T>: sealed::Sealed {
     /// Why a value was not published.
     type PublishError: std::error::Error + Send + Sync + 'static;
@@ -37,8 +39,8 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// Plain old data: a message is the value's own bytes. Both ends must lay the type out alike: `#[repr(C)]`, the same word
-/// size, the same byte order.
+/// Plain old data: a message is the value's own bytes. Both ends must have the same layout of the type:
+/// `#[repr(C)]`, the same word size and the same byte order.
 #[cfg(feature = "pod")]
 #[derive(Debug, Clone, Copy)]
 pub struct Pod;
@@ -83,7 +85,7 @@ impl<T: Serialize + DeserializeOwned> Codec<T> for Serde {
     }
 }
 
-/// What a channel's header says if the channel is for this type.
+/// The schema in the header of a channel for this type.
 pub(super) fn schema<T: Schema>() -> SchemaId {
     const { assert!(T::ID != 0, "a schema's number must not be 0, which stands for none") };
     SchemaId { id: T::ID, name: T::NAME.to_owned() }

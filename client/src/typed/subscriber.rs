@@ -15,22 +15,23 @@ use std::ops::Deref;
 use std::time::Instant;
 use thiserror::Error;
 
-/// What a subscriber of a type hands out: an event whose message is a value of the type.
+/// An event of a typed subscriber. Its message is a value of the type.
 pub type Event<T> = OwnedEvent<T>;
 
-/// Why a subscriber of a type handed out no event.
+/// The reason why a typed subscriber returned no event.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RecvError {
     /// Nothing more can be received.
     #[error(transparent)]
     Recv(#[from] crate::RecvError),
-    /// The message is no value of the type, although the channel is for it. It has been received: the next call returns the
-    /// event behind it.
+    /// The message is no value of the type, although the channel is for that type. The message counts as
+    /// received: the next call returns the event after it.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// The message is of another type: the channel goes on with another schema, which its daemon was configured to. It has been
-    /// received, and so will be all that follow. Events that are no messages still come.
+    /// The message is of another type: the daemon was configured to another schema, and the channel continues
+    /// with it. The message counts as received, and so will all that follow. Events that are no messages
+    /// still come.
     #[error(
         "the channel goes on with {found}, and {wanted} was asked for: subscribe again with the new type"
     )]
@@ -42,10 +43,11 @@ pub enum RecvError {
     },
 }
 
-/// Receives values of one type. What there is to know of the untyped [`Subscriber`](crate::Subscriber), it dereferences to.
+/// Receives values of one type. It dereferences to the untyped [`Subscriber`](crate::Subscriber), which has
+/// the other getters.
 ///
-/// Each value is decoded into one of its own. Large ones of fixed layout can be read in place instead, by the untyped end and
-/// [`Message::pod`](crate::Message::pod).
+/// Each message is decoded into a new value. A large value of fixed layout can be read in place instead, with
+/// the untyped subscriber and [`Message::pod`](crate::Message::pod).
 ///
 /// ```
 /// # #[cfg(feature = "pod")] {
@@ -64,7 +66,7 @@ pub enum RecvError {
 /// ```
 pub struct Subscriber<T, C> {
     untyped: crate::Subscriber,
-    /// The segment whose schema was found to be this type's.
+    /// UUID of the last segment whose schema was found to be this type's.
     checked: [u64; 2],
     types: PhantomData<fn(C) -> T>,
 }
@@ -99,7 +101,7 @@ impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
         self.check(event)
     }
 
-    /// As [`recv`](Self::recv), but `None` when nothing came before `deadline`.
+    /// Waits as [`recv`](Self::recv) does. Returns `None` when nothing came before `deadline`.
     ///
     /// # Errors
     /// [`RecvError`].
@@ -125,7 +127,7 @@ impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
         self.check(event).map(Some)
     }
 
-    /// The next event if there is one. Never waits.
+    /// Returns the next event if there is one. Never waits.
     ///
     /// # Errors
     /// [`RecvError`].
@@ -153,7 +155,8 @@ impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
         self.check(event).map(Some)
     }
 
-    /// As [`recv`](Self::recv), in an event loop: see [`Subscriber::recv_async`](crate::Subscriber::recv_async).
+    /// Waits as [`recv`](Self::recv) does, in an event loop: see
+    /// [`Subscriber::recv_async`](crate::Subscriber::recv_async).
     ///
     /// # Errors
     /// [`RecvError`].
@@ -184,7 +187,8 @@ impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
         self.check(event)
     }
 
-    /// The events from here on, one after the other: as [`recv`](Self::recv) again and again, without an end.
+    /// Iterates over the events from here on. Each step waits as [`recv`](Self::recv) does. The iterator
+    /// never ends.
     ///
     /// ```
     /// # #[cfg(feature = "pod")] {
@@ -245,7 +249,8 @@ impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
         crate::EventStream::new(events)
     }
 
-    /// As [`stream`](Self::stream), for a task of its own: the subscriber goes with it.
+    /// As [`stream`](Self::stream), but the stream owns the subscriber, so that a task of its own can have
+    /// it.
     ///
     /// ```
     /// # #[cfg(feature = "pod")] {
@@ -280,10 +285,10 @@ impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
         crate::EventStream::new(events)
     }
 
-    /// Goes on at message `sequence`, as [`Subscriber::seek`](crate::Subscriber::seek) does.
+    /// Continues at message `sequence`, as [`Subscriber::seek`](crate::Subscriber::seek) does.
     ///
     /// # Errors
-    /// As there.
+    /// Those of `seek`.
     ///
     /// ```
     /// # #[cfg(feature = "pod")] {
@@ -305,7 +310,7 @@ impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
         self.untyped.seek(sequence)
     }
 
-    /// The same end without its type, such as for a [`Select`](crate::Select).
+    /// The same subscriber without its type, such as for a [`Select`](crate::Select).
     ///
     /// ```
     /// # #[cfg(feature = "pod")] {
@@ -325,7 +330,8 @@ impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
         self.untyped
     }
 
-    /// Withholds messages of another type. A channel that goes on in other memory may be for another.
+    /// Withholds messages of another type. A channel that continues in another segment may be for another
+    /// type.
     #[inline]
     fn check(&mut self, event: Result<Event<T>, DecodeError>) -> Result<Event<T>, RecvError> {
         let header = self.untyped.header();
@@ -355,7 +361,7 @@ impl<T, C> fmt::Debug for Subscriber<T, C> {
     }
 }
 
-/// What [`Subscriber::iter`] returns.
+/// The iterator of [`Subscriber::iter`].
 #[derive(Debug)]
 pub struct Iter<'a, T, C> {
     subscriber: &'a mut Subscriber<T, C>,
@@ -364,17 +370,17 @@ pub struct Iter<'a, T, C> {
 impl<T: Schema, C: Codec<T>> Iterator for Iter<'_, T, C> {
     type Item = Result<Event<T>, RecvError>;
 
-    /// Waits as [`Subscriber::recv`] does. Never `None`: behind an end the next publisher may come.
+    /// Waits as [`Subscriber::recv`] does. Never returns `None`: after an end, the next publisher may come.
     fn next(&mut self) -> Option<Self::Item> {
         Some(self.subscriber.recv())
     }
 }
 
 impl SubscriberBuilder {
-    /// As [`open`](Self::open), for a channel of values of fixed layout.
+    /// Opens a channel of values of fixed layout, as [`open`](Self::open) does.
     ///
     /// # Errors
-    /// As there, and [`ChannelError::Schema`] for a channel of another schema than the type's.
+    /// Those of `open`, and [`ChannelError::Schema`] for a channel of another schema than the type's.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -398,10 +404,10 @@ impl SubscriberBuilder {
         self.open_typed()
     }
 
-    /// As [`open`](Self::open), for a channel of values of a serde type.
+    /// Opens a channel of values of a serde type, as [`open`](Self::open) does.
     ///
     /// # Errors
-    /// As there, and [`ChannelError::Schema`] for a channel of another schema than the type's.
+    /// Those of `open`, and [`ChannelError::Schema`] for a channel of another schema than the type's.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -1,4 +1,4 @@
-//! Many stories, some at a time, each judged as soon as it is over.
+//! Many stories, several at a time. Each is judged as soon as it is over.
 
 use crate::generate;
 use crate::oracle::{Violation, judge};
@@ -10,40 +10,40 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-/// Which stories are played.
+/// The stories that are played.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The first seed.
     pub seed: u64,
-    /// How many seeds; without a limit if `None`.
+    /// Number of seeds; `None` for no limit.
     pub seeds: Option<u64>,
-    /// How long new stories are begun.
+    /// Time during which new stories are begun; `None` for no limit.
     pub time: Option<Duration>,
     /// Each seed is played in one of these, one after the other.
     pub profiles: Vec<Profile>,
-    /// How many stories are played at a time.
+    /// Number of stories that are played at a time.
     pub at_a_time: usize,
-    /// Where stories are played.
+    /// The directory in which stories are played.
     pub under: PathBuf,
 }
 
 /// A story that was played.
 #[derive(Debug)]
 pub struct Played {
-    /// It.
+    /// The story.
     pub story: Story,
     /// The violations that were found.
     pub violations: Vec<Violation>,
-    /// Where its logs were kept, if they were.
+    /// The directory with its logs, if they were kept.
     pub kept: Option<PathBuf>,
     /// How long it took.
     pub took: Duration,
 }
 
-/// Plays one story. Its directory is kept if `keep`s says so of what was found.
+/// Plays one story. Its directory is kept if `keeps` returns true for the violations that were found.
 ///
 /// # Errors
-/// The obstacle that kept it from being played or judged.
+/// The obstacle that kept the story from being played or judged.
 pub fn play_one(
     story: Story,
     programs: &Programs,
@@ -57,7 +57,7 @@ pub fn play_one(
     Ok(Played { story, violations, kept, took: started.elapsed() })
 }
 
-/// Plays stories until the plan is done or `each` says that it is enough.
+/// Plays stories until the plan is done or `each` returns false.
 ///
 /// # Errors
 /// The obstacle that kept a story from being played.

@@ -1,7 +1,8 @@
 //! Mended faults, put back one at a time: the proof that the stories find them.
 //!
-//! Places that were mended keep their fault behind `fault!("name")` (`shm-layout/src/fault.rs`). `faults.toml` lists all of
-//! them: with the profile and the seed of a story that finds it, or with the test that does where no story can.
+//! Places that were mended keep their fault behind `fault!("name")` (`shm-layout/src/fault.rs`).
+//! `faults.toml` lists all of them. For each fault it has the profile and the seed of a story that finds it,
+//! or else the test that does.
 
 use crate::campaign::play_one;
 use crate::generate;
@@ -15,12 +16,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// How often the story of a fault is played before it counts as not finding it: what processes do is never quite the same.
+/// Number of times that the story of a fault is played before it counts as not finding it: processes never
+/// run quite alike.
 const TRIES: u32 = 5;
 /// The name in the example of the macro's documentation.
 const EXAMPLE: &str = "no_such_fault";
 
-/// A fault and what finds it.
+/// A fault, and the story or test that finds it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
@@ -30,9 +32,9 @@ pub struct Fault {
     pub profile: Option<Profile>,
     /// The seed of that story.
     pub seed: Option<u64>,
-    /// A kept story that finds it, by its file name, where no seed is known.
+    /// The file name of a kept story that finds it, if no seed is known.
     pub story: Option<String>,
-    /// The test that finds it, where no story can.
+    /// The test that finds it, if no story can.
     pub test: Option<String>,
 }
 
@@ -47,10 +49,10 @@ pub fn package() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The list as it stands in the tree.
+/// The list in the tree.
 ///
 /// # Errors
-/// The fault that was found.
+/// The reason why the list cannot be read.
 pub fn list() -> Result<Vec<Fault>> {
     let path = package().join("faults.toml");
     let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
@@ -90,10 +92,10 @@ fn collect(dir: &Path, names: &mut BTreeSet<String>) -> Result<()> {
     Ok(())
 }
 
-/// Builds the programs with all faults in them, none of them chosen.
+/// Builds the programs with all faults in them. None of the faults is chosen.
 ///
 /// # Errors
-/// Where they cannot be built.
+/// If the programs cannot be built.
 pub fn build(target: &Path) -> Result<Programs> {
     let status = Command::new("cargo")
         .args(["build", "--quiet", "-p", "shmcast-daemon", "-p", "shmcast-chaos", "--bins", "--target-dir"])
@@ -106,7 +108,8 @@ pub fn build(target: &Path) -> Result<Programs> {
     Programs::in_dir(&target.join("debug"))
 }
 
-/// Whether the story that stands in the list finds the fault; what it finds. `None` for one that no story finds.
+/// Plays the story in the list. Returns the violation that it finds, if it finds the fault. The outer `None`
+/// is for a fault that the list has no story for.
 ///
 /// # Errors
 /// The obstacle that kept the story from being played.
@@ -126,7 +129,8 @@ pub fn verify(fault: &Fault, programs: &Programs, under: &Path) -> Result<Option
     Ok(Some(None))
 }
 
-/// Looks for a story that finds the fault, and that finds nothing without it, among the first `stories` of each profile.
+/// Looks for a story that finds the fault and finds nothing without it, among the first `stories` of each
+/// profile.
 ///
 /// # Errors
 /// The obstacle that kept a story from being played.
@@ -156,7 +160,7 @@ pub fn find(
     Ok(None)
 }
 
-/// The list as text, in order of names.
+/// The list as text, in the order of names.
 pub fn to_text(faults: &[Fault]) -> String {
     let mut faults = faults.to_vec();
     faults.sort_by(|a, b| a.name.cmp(&b.name));

@@ -1,7 +1,9 @@
-//! From a seed to a story: which steps are likely in which profile, and what makes a step worth playing.
+//! Makes a story from a seed: the weights of the steps in each profile, and the rules that make a step worth
+//! playing.
 //!
-//! After a change here a seed is another story: `shmcast-chaos faults --find NAME...` looks for the seeds of `faults.toml` again.
-//! What a story ends with is drawn from a stream of its own (`ends.rs`): a change there leaves the steps before it as they were.
+//! After a change here, a seed makes another story: `shmcast-chaos faults --find NAME...` looks for the seeds
+//! of `faults.toml` again. The end of a story is drawn from a random stream of its own (`ends.rs`), so a
+//! change there leaves the steps before it as they were.
 
 mod ends;
 mod scenes;
@@ -50,7 +52,7 @@ fn setup(random: &mut Rng, profile: Profile) -> Setup {
     Setup { channels, keeps: false, lines: is_bridge.then(|| random.u8(1..3)) }
 }
 
-/// What the story has come to, roughly: enough to prefer steps that apply.
+/// The state that the story has reached, roughly. It is enough to prefer steps that apply.
 #[derive(Debug, Default)]
 struct State {
     /// The channel that each publisher has.
@@ -73,7 +75,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// Most stories begin with somebody who publishes and somebody who reads.
+    /// Begins most stories with a publisher and a reader.
     fn begin(&mut self) {
         self.setup.keeps = self.profile.has_daemon() && self.random.u8(..3) == 0;
         if self.random.u8(..8) > 0 {
@@ -133,7 +135,7 @@ impl Writer {
 
     fn act_as_publisher(&mut self, who: u8) {
         if self.state.publishers[usize::from(who)].is_none() {
-            // Somebody has to be there.
+            // This publisher has no channel: another one publishes, or this one opens a channel.
             return match self.state.publishers.iter().position(Option::is_some) {
                 Some(there) if self.random.u8(..3) > 0 => self.publish(there as u8),
                 _ => self.open(who),
@@ -152,7 +154,7 @@ impl Writer {
                 };
                 self.steps.push(Step::Gap { who, by });
             }
-            // Another family of sessions is another feed, which a bridge's receiver does not follow.
+            // Another family of sessions is another feed, and a bridge's receiver does not follow it.
             2 if self.setup.lines.is_none() => {
                 self.steps.push(Step::Session { who, tag: self.random.u8(..) });
             }
@@ -209,7 +211,7 @@ impl Writer {
     fn subscribe(&mut self, who: u8) {
         let mut channel = self.channel();
         if self.setup.lines.is_some() && self.random.u8(..4) > 0 {
-            // Those of the far host follow the story's own.
+            // The channels of the far host come after the story's own.
             channel += self.setup.channels.len() as u8;
         }
         let start = match self.random.u8(..6) {
@@ -338,7 +340,7 @@ impl Writer {
             Change::Broken,
         ];
         let change = match changes[self.random.usize(..changes.len())] {
-            // A message that fits no datagram is refused with the configuration.
+            // A message that does not fit a datagram makes the daemon refuse the configuration.
             Change::Largest if self.setup.lines.is_some() => Change::Nothing,
             change => change,
         };
@@ -356,7 +358,7 @@ impl Writer {
         if self.random.u8(..3) > 0
             && let Some(holder) = self.state.publishers.iter().position(|held| *held == Some(channel))
         {
-            // As it is meant: the publisher does not run.
+            // A takeover is meant for a publisher that does not run.
             let whom = Whom::Publisher(holder as u8);
             if self.random.bool() {
                 self.publish(holder as u8);

@@ -1,4 +1,4 @@
-//! The log that every part writes, and the only thing that the oracle reads.
+//! The logs that all parts write. The oracle reads nothing else.
 //!
 //! Each actor appends lines of JSON to a file of its own, whole lines with one `write` each. A line that was written stays
 //! when the process is killed. Times are of `CLOCK_MONOTONIC`, which all processes of a host share.
@@ -17,7 +17,7 @@ use std::path::Path;
 /// Nanoseconds of the clock that all processes share.
 pub type Time = u64;
 
-/// Now.
+/// The present time.
 pub fn now() -> Time {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("every Linux has this clock");
     now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
@@ -26,44 +26,44 @@ pub fn now() -> Time {
 /// One line of an actor's log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Entry<T> {
-    /// When.
+    /// The time.
     pub at: Time,
-    /// What.
+    /// The fact or deed.
     pub what: T,
 }
 
-/// The deeds of a publisher, or the deeds and sights of a reader.
+/// The deeds of a publisher, or the deeds and observations of a reader.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fact {
-    /// A publisher is about to open a channel. All that it publishes bears this number.
+    /// A publisher is about to open a channel. Everything that it publishes has this number.
     Opening { channel: String, publisher: u32 },
     /// It has the channel.
     Opened { next: u64, epoch: u64, capacity: u64, largest: usize },
-    /// The mode that it asked for, and the channel's.
+    /// The mode that it asked for, and the mode of the channel.
     Mode { wanted: u32, found: u32 },
-    /// It does not.
+    /// It could not open the channel.
     OpenFailed { kind: String, why: String },
-    /// A publisher is about to publish messages; the first gets sequence `next`.
+    /// A publisher is about to publish messages. The first gets sequence `next`.
     Publishing { first: Identity, count: u32, sizes: Sizes, next: u64 },
-    /// So many of them were published.
+    /// This many of them were published.
     Published { count: u32, next: u64, error: Option<String> },
-    /// A publisher is about to tell of a gap up to `to`.
+    /// A publisher is about to publish a gap up to `to`.
     Gapping { to: u64, next: u64 },
-    /// It has.
+    /// It has published the gap.
     Gapped { next: u64, error: Option<String> },
-    /// A publisher tells of a new session.
+    /// A publisher announces a new session.
     Session { identity: String, error: Option<String> },
-    /// The end that this actor held is about to be given up in order.
+    /// The publisher or reader of this actor is about to be closed in order.
     Closing,
-    /// It is.
+    /// It is closed.
     Closed,
     /// A reader is about to subscribe.
     Subscribing { channel: String, far: bool, start: Start, page: bool },
-    /// It has.
+    /// It has subscribed.
     Subscribed {
         next: u64,
-        /// Whether it has no page, though it was to have one.
+        /// Whether it has no page, although it should have one.
         #[serde(default)]
         refused: bool,
     },
@@ -91,8 +91,8 @@ pub enum Fact {
     Seeking { to: u64 },
     /// It did.
     Sought { error: Option<String> },
-    /// A call that should have ended earlier: what it was, how long it was to take at most, how long it took, for how much of
-    /// that it ran, and for how much of that another process had the CPU.
+    /// A call that should have ended earlier: the call, its time limit, the time that it took, the part of
+    /// that time in which it ran, and the part in which another process had the CPU.
     Late {
         call: String,
         asked_us: u64,
@@ -101,19 +101,19 @@ pub enum Fact {
         ran_us: u64,
         waited_us: u64,
     },
-    /// A reader at `next` got nothing, though so many messages were there.
+    /// A reader at `next` got nothing, although `lag` messages were there.
     Nothing { next: u64, lag: u64 },
     /// A reader stopped looking for the last message.
     Finished { found: bool },
 }
 
-/// The deeds of the runner.
+/// The deeds of the runner, and its observations.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Deed {
     /// A step began.
     Step { index: usize, step: Step },
-    /// The step did not apply.
+    /// The step could not be applied.
     Skipped { index: usize },
     /// A process was started: an actor by its name, or the daemon.
     Started { who: String, pid: u32 },
@@ -137,9 +137,10 @@ pub enum Deed {
         err: String,
         took_ms: u64,
     },
-    /// All faults are taken back from here on.
+    /// From here on, all faults are taken back.
     Healing,
-    /// The last messages of a channel have been published, ending with this one. `mode` is what a daemon's configuration asks for.
+    /// The last messages of a channel have been published, and this is the last of them. `mode` is the one in
+    /// a daemon's configuration.
     Last {
         channel: String,
         message: Identity,
@@ -148,11 +149,12 @@ pub enum Deed {
         #[serde(default)]
         mode: Option<String>,
     },
-    /// Nothing moves any more, while the last publishers and all readers are still attached. What tools say now must be so.
+    /// Nothing moves any more, while the last publishers and all readers are still attached. The output of
+    /// tools must now be true.
     AtRest,
-    /// The length of a daemon's log over all of its lives: so many lines in so much time.
+    /// The length of a daemon's log over all of its lives: this many lines in this much time.
     Logged { who: String, lines: usize, ms: u64 },
-    /// `shmcast pub` was given these lines and interrupted, and these messages came.
+    /// `shmcast pub` got these lines and was interrupted, and these messages came.
     Piped { lines: Vec<String>, messages: Vec<String> },
     /// Something that must stay as it was has changed.
     Changed { what: String },
@@ -169,7 +171,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// Appends to the file at `path`, which is made if need be.
+    /// Opens the file at `path` for appending. The file is made if it does not exist.
     ///
     /// # Errors
     /// The system's error.
@@ -189,7 +191,7 @@ impl Log {
 }
 
 impl Log {
-    /// Writes entries that were made earlier, at once.
+    /// Writes entries that were made earlier, in one write.
     ///
     /// # Errors
     /// The system's error.

@@ -1,4 +1,4 @@
-//! `shmcast-chaos`: plays random stories with the real processes, and says what must not have happened.
+//! `shmcast-chaos`: plays random stories with the real processes, and reports what must not have happened.
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -114,7 +114,7 @@ struct Faults {
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
-    // How this program is started as an actor; not for people.
+    // The runner starts this program as an actor in this way. It is not for people.
     if arguments.next().is_some_and(|first| first == "actor") {
         let log = arguments.next().map(PathBuf::from).unwrap_or_default();
         return exit_code(shmcast_chaos::actor::play(&log).map(|()| true));
@@ -133,7 +133,7 @@ fn exit_code(result: Result<bool>) -> ExitCode {
     }
 }
 
-/// Whether all was well.
+/// Plays what the command line asks for. Returns whether all was well.
 fn run(cli: &Cli) -> Result<bool> {
     if let Some(Verb::Faults(faults)) = &cli.verb {
         return if faults.find { find_faults(faults) } else { verify_faults(faults) };
@@ -187,7 +187,7 @@ fn run(cli: &Cli) -> Result<bool> {
     Ok(failed.is_empty())
 }
 
-/// Whether each story finds its fault.
+/// Returns whether each story finds its fault.
 fn verify_faults(cli: &Faults) -> Result<bool> {
     let programs = faults::build(&std::path::absolute(&cli.target_dir)?)?;
     let mut all = true;
@@ -207,7 +207,7 @@ fn verify_faults(cli: &Faults) -> Result<bool> {
     Ok(all)
 }
 
-/// Writes the list with what was found. Whether a story is known for each fault that has no test.
+/// Writes the list with the stories found. Returns whether a story is known for each fault that has no test.
 fn find_faults(cli: &Faults) -> Result<bool> {
     let programs = faults::build(&std::path::absolute(&cli.target_dir)?)?;
     let mut known = faults::list()?;

@@ -1,8 +1,9 @@
-//! The content of every message, as a function of who published it and as which of his messages.
+//! The content of every message. It is a function of the message's publisher and of its number among that
+//! publisher's messages.
 //!
-//! A message of [`HEAD`] bytes or more begins with a head that names its publisher and its counter. A shorter message can be
-//! recognised only as the successor of the message before it. All bytes depend on the channel, the publisher, the counter,
-//! the length, the tag and the key flag, so that a change of any of them shows.
+//! A message of [`HEAD`] bytes or more begins with a head that names its publisher and its counter. A shorter
+//! message can be recognised only as the successor of the message before it. All bytes depend on the channel,
+//! the publisher, the counter, the length, the tag and the key flag, so a change of any of them is noticed.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,11 +13,11 @@ pub const HEAD: usize = 16;
 /// The shortest message that can be recognised as the successor of the one before it.
 const SHORTEST: usize = 8;
 
-/// How long the messages of a burst are.
+/// The lengths of the messages of a burst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sizes {
-    /// 0 to 15 bytes: no message says who it is.
+    /// 0 to 15 bytes: no message has a head.
     Tiny,
     /// 16 to 48 bytes: one cache line.
     Line,
@@ -26,7 +27,7 @@ pub enum Sizes {
     Large,
 }
 
-/// Which message it is.
+/// The identity of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Identity {
     /// The publisher's number: each opening of a channel gets one of its own.
@@ -45,7 +46,7 @@ pub struct Marks {
 }
 
 impl Identity {
-    /// The message that its publisher sends next.
+    /// The message that the publisher sends after this one.
     pub fn next(self) -> Self {
         Self { counter: self.counter.wrapping_add(1), ..self }
     }
@@ -63,7 +64,7 @@ impl Identity {
             Sizes::Mixed => 1400.min(largest),
             Sizes::Large => largest,
         };
-        // The exponent is uniform, so that each order of magnitude is as likely.
+        // The exponent is uniform, so each order of magnitude is equally likely.
         let bits = usize::BITS - limit.leading_zeros();
         let below = 1usize << (random % u64::from(bits + 1));
         match random >> 60 {
@@ -72,7 +73,7 @@ impl Identity {
         }
     }
 
-    /// Tag and key flag of this message where it carries any.
+    /// Tag and key flag of this message, for messages that are sent with marks.
     pub fn marks(self) -> Marks {
         let random = self.hash(2);
         Marks { tag: random as u16, key: random >> 32 & 7 == 0 }
@@ -102,8 +103,8 @@ pub fn fill(channel: &str, who: Identity, marks: Marks, out: &mut [u8]) {
     }
 }
 
-/// Which message these bytes are: by their head, or as the successor of `before`. `None` if not every byte is right, and for
-/// so few bytes that they may be right by chance.
+/// The message that these bytes are: recognised by its head, or as the successor of `before`. `None` if any
+/// byte is wrong, or if there are so few bytes that they may be right by chance.
 pub fn recognise(channel: &str, before: Option<Identity>, marks: Marks, bytes: &[u8]) -> Option<Identity> {
     let who = if bytes.len() >= HEAD {
         let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));

@@ -1,4 +1,5 @@
-//! What a campaign comes to: how many stories, which violations, and which pairs of steps met in one story.
+//! The result of a campaign: the number of stories, the violations, and the pairs of steps that met in one
+//! story.
 
 use crate::campaign::Played;
 use crate::story::Profile;
@@ -15,7 +16,7 @@ pub struct Report {
     pub steps: u64,
     /// Stories in which something was wrong.
     pub failed: Vec<Failure>,
-    /// In how many stories both steps of a pair were.
+    /// Number of stories in which both steps of a pair were.
     #[serde(skip)]
     pairs: BTreeMap<(String, String), u64>,
     #[serde(skip)]
@@ -29,7 +30,7 @@ pub struct Failure {
     pub seed: u64,
     /// Its profile.
     pub profile: Profile,
-    /// The violations, as they are told.
+    /// The violations, as they are printed.
     pub violations: Vec<String>,
 }
 
@@ -87,7 +88,7 @@ impl Report {
         text
     }
 
-    /// How often each pair of steps met in one story.
+    /// A table of how often each pair of steps met in one story.
     pub fn coverage(&self) -> String {
         let mut text = String::from("pairs of steps by the number of stories in which both were:\n");
         let names: Vec<&String> = self.names.iter().collect();

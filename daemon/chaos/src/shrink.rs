@@ -1,6 +1,7 @@
-//! Makes a failing story shorter: leaves out steps, large pieces first, as long as it still fails in the same way.
+//! Makes a failing story shorter: it leaves out steps, large pieces first, as long as the story still fails
+//! in the same way.
 //!
-//! A story is not the same each time it is played: it has to fail in one of a few tries to count as failing.
+//! A story runs differently each time it is played. It counts as failing if it fails in one of a few tries.
 
 use crate::campaign::play_one;
 use crate::run::Programs;
@@ -9,7 +10,7 @@ use anyhow::Result;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How often a story is played before it counts as one that does not fail.
+/// Number of times that a story is played before it counts as one that does not fail.
 const TRIES: u32 = 3;
 
 /// The shortest story found within `time` in which a violation called `name` still happens.

@@ -1,8 +1,10 @@
 //! A story: the channels, and a list of steps. It can be made from a seed, printed, saved, read back and played again.
 //!
-//! Every subset of a story's steps is a story too: a step that does not apply is skipped. The shrinker relies on that.
+//! Every subset of a story's steps is a story too, because a step that does not apply is skipped. The
+//! shrinker relies on that.
 //!
-//! A saved story is a file of JSON lines: the first says seed, profile and channels, each further line is a step.
+//! A saved story is a file of JSON lines. The first has seed, profile and channels. Each further line is a
+//! step.
 
 #![allow(missing_docs, reason = "fields are explained with their variant")]
 
@@ -38,11 +40,11 @@ impl Profile {
     }
 }
 
-/// All of them.
+/// All profiles.
 pub const PROFILES: [Profile; 5] =
     [Profile::Files, Profile::Daemon, Profile::Strict, Profile::Bridge, Profile::Tools];
 
-/// What is there before the first step.
+/// The state before the first step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setup {
     /// The channels, by their number.
@@ -50,7 +52,7 @@ pub struct Setup {
     /// Whether a service manager keeps the daemon's descriptors.
     #[serde(default)]
     pub keeps: bool,
-    /// Over how many lines the first channel is carried to a far host; no far host if `None`.
+    /// Number of lines by which the first channel is carried to a far host. `None` if there is no far host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lines: Option<u8>,
 }
@@ -69,7 +71,7 @@ pub struct Channel {
     pub strict: bool,
 }
 
-/// Where a reader begins or goes on.
+/// The place where a reader begins or continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Start {
@@ -81,7 +83,7 @@ pub enum Start {
     Sequence(u64),
 }
 
-/// How a reader waits.
+/// The way a reader waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Waiting {
@@ -95,13 +97,13 @@ pub enum Waiting {
     Yield,
     /// Backs off.
     Backoff,
-    /// Sleeps a little.
+    /// Sleeps for a short time.
     Sleep,
     /// Sleeps until the daemon's waker rings.
     Park,
 }
 
-/// How a reader receives.
+/// The way a reader receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum How {
@@ -115,11 +117,11 @@ pub enum How {
     Batch,
     /// `recv_async`, whose future is dropped now and then
     Async,
-    /// One of them after the other.
+    /// All of them by turns.
     Mixed,
 }
 
-/// How a publisher publishes.
+/// The way a publisher publishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sending {
@@ -147,21 +149,21 @@ pub enum Whom {
     Far,
 }
 
-/// What a reload changes.
+/// The change that a reload makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
     /// Nothing.
     Nothing,
-    /// The channel is gone.
+    /// The channel is removed.
     Remove,
-    /// The channel is there, if it was gone.
+    /// The channel is added, if it was removed.
     Add,
-    /// Its largest message doubles, as far as the capacity allows.
+    /// Its largest message doubles, up to the limit of the capacity.
     Largest,
     /// Its capacity doubles.
     Capacity,
-    /// It becomes strict, or strict no longer.
+    /// Its strict mode is switched on or off.
     Mode,
     /// The configuration has an error and must be refused.
     Broken,
@@ -183,29 +185,29 @@ pub enum Tool {
     Metrics,
 }
 
-/// What somebody puts where channels are.
+/// Something that a stranger puts in the place where channels are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Plant {
-    /// The channel's folder of reader pages is a symbolic link to somebody's folder.
+    /// The channel's folder of reader pages is a symbolic link to a stranger's folder.
     ReadersLink,
     /// An ordinary file among the channel's reader pages.
     ReadersFile,
-    /// Instead of the channel there is a folder with somebody's files.
+    /// There is a folder with a stranger's files in the place of the channel.
     Folder,
-    /// As `Folder`, with files that are called as a channel's are.
+    /// As `Folder`, with files that have the names of a channel's files.
     FolderAlike,
     /// Nobody may write to the channel's folder of reader pages.
     ReadersClosed,
 }
 
-/// What stands where a daemon is to listen.
+/// Something that stands in the place where a daemon is to listen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Squatter {
-    /// Somebody's file.
+    /// A stranger's file.
     File,
-    /// A symbolic link to somebody's file.
+    /// A symbolic link to a stranger's file.
     Link,
     /// The socket of another kind of service.
     Datagrams,
@@ -215,41 +217,41 @@ pub enum Squatter {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Step {
-    /// A publisher opens a channel; `anew` gives up what is there, `full` prepares the memory.
+    /// A publisher opens a channel. `anew` gives up the existing one, and `full` prepares the memory.
     Open { who: u8, channel: u8, anew: bool, full: bool },
     /// It publishes.
     Publish { who: u8, count: u32, sizes: Sizes, sending: Sending, pause_us: u32 },
-    /// It tells of a gap of so many messages.
+    /// It publishes a gap of this many messages.
     Gap { who: u8, by: u64 },
-    /// It tells of a session.
+    /// It announces a session.
     Session { who: u8, tag: u8 },
     /// It ends in order.
     Close { who: u8 },
-    /// A publisher opens a channel, if that has this mode or is not there.
+    /// A publisher opens a channel, if that has this mode or does not exist.
     OpenWithMode { who: u8, channel: u8, mode: u16 },
-    /// A process has a child, which drops its copies of what the process has, and ends.
+    /// A process forks a child, which drops its copies of publisher and reader, and ends.
     Fork { whom: Whom },
     /// A reader subscribes.
     Subscribe { who: u8, channel: u8, start: Start, wait: Waiting, skip: bool, page: bool },
-    /// It receives for a while, resting after each message; 0 ms is until the next order.
+    /// It receives for a while, and rests after each message. 0 ms means until the next order.
     Read { who: u8, how: How, ms: u32, rest_us: u32 },
-    /// It receives so many events by `recv`, however long it takes.
+    /// It receives this many events by `recv`, however long it takes.
     Block { who: u8, events: u32 },
-    /// It goes so many messages back, or ahead.
+    /// It seeks this many messages back, or ahead.
     Seek { who: u8, by: i64 },
     /// It leaves.
     Leave { who: u8 },
-    /// A process ends without a word.
+    /// A process is killed.
     Kill { whom: Whom, after_us: u32 },
     /// A process stops.
     Stop { whom: Whom },
-    /// A process that was stopped goes on.
+    /// A process that was stopped continues.
     Continue { whom: Whom },
-    /// A process may have so many descriptors more than it has; `None` lifts the limit.
+    /// A process may have this many descriptors more than it has. `None` lifts the limit.
     Limit { whom: Whom, spare: Option<u8> },
     /// The daemon starts, if there is none.
     Start { whom: Whom },
-    /// The daemon ends by its own will, and another starts.
+    /// The daemon ends in order, and another starts.
     Restart { whom: Whom },
     /// The daemon is killed, and another starts.
     Crash { whom: Whom },
@@ -261,41 +263,43 @@ pub enum Step {
     Remove { channel: u8 },
     /// A tool looks.
     Look { tool: Tool, channel: u8 },
-    /// Somebody puts something where channels are.
+    /// A stranger puts something in the place where channels are.
     Plant { plant: Plant, channel: u8 },
-    /// Somebody names a channel by a path that leads to another directory's.
+    /// A tool is given a channel by a path that leads to another directory.
     Stray {},
-    /// Somebody's empty folder has the name of a channel that a publisher cannot make, because its description is too long.
+    /// A stranger's empty folder has the name of a channel that a publisher cannot make, because its
+    /// description is too long.
     Misopen {},
-    /// A publisher comes after somebody wrote to a channel that more messages were published: so many times more as its index
-    /// has entries.
+    /// A publisher comes after somebody wrote a false count of published messages to a channel. The count is
+    /// too large by this many times the number of entries in the index.
     Tamper { channel: u8, laps: u64 },
-    /// A reader that does not wait comes to a record of a kind that no version knows, with messages behind it.
+    /// A reader that does not wait comes to a record of a kind that no version knows, with messages after it.
     Unknown {},
-    /// A reader that prepares its memory comes to a channel whose file has been made one hole.
+    /// A reader that prepares its memory attaches to a channel whose file has been made one hole.
     Hollow {},
-    /// A publisher that is stopped outlives a daemon that crashes and one that ends, and comes back to a third.
+    /// A stopped publisher outlives a daemon that crashes and one that ends, and comes back to a third.
     Outlive {},
-    /// `shmcast pub` gets so many lines and a part of one, and is interrupted.
+    /// `shmcast pub` gets this many lines and a part of one, and is interrupted.
     Pipe { lines: u8 },
-    /// A daemon is to listen where something stands that is not its own.
+    /// A daemon is to listen in a place where something stands that does not belong to it.
     Squat { by: Squatter },
-    /// Somebody asks the daemon so often for what there is not.
+    /// Somebody asks the daemon this many times for things that do not exist.
     Flood { requests: u32 },
-    /// The next step does not wait for what it orders.
+    /// The next step does not wait for the end of its orders.
     Race {},
-    /// So many of a hundred datagrams between the hosts are lost, doubled, late.
+    /// Of a hundred datagrams between the hosts, this many are lost, doubled, late.
     Wire { loss: u8, copies: u8, late: u8 },
-    /// Somebody sends the far host a heartbeat that claims a sequence so far ahead, of this session or another.
+    /// Somebody sends the far host a heartbeat that claims a sequence this far ahead, of this session or
+    /// another.
     Forge { ahead: u64, other: bool },
     /// Nothing happens for a while.
     Wait { ms: u32 },
-    /// Whoever has an order and runs carries it out.
+    /// All actors that run carry out the orders that they have.
     Settle {},
 }
 
 impl Step {
-    /// What it is called in reports.
+    /// The name of the step in reports.
     pub fn name(&self) -> String {
         let value = serde_json::to_value(self).expect("a step is plain data");
         value.as_object().and_then(|o| o.keys().next().cloned()).unwrap_or_default()
@@ -305,13 +309,13 @@ impl Step {
 /// A story.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Story {
-    /// Where it comes from; also the seed of whatever is random in playing it.
+    /// The seed that it was made from. It is also the seed of all that is random in playing the story.
     pub seed: u64,
-    /// What it is about.
+    /// The profile.
     pub profile: Profile,
-    /// What is there first.
+    /// The state before the first step.
     pub setup: Setup,
-    /// What happens.
+    /// The steps, in order.
     pub steps: Vec<Step>,
 }
 
@@ -324,7 +328,7 @@ struct FirstLine {
 }
 
 impl Story {
-    /// As a file of lines.
+    /// The story as lines of a file.
     pub fn to_text(&self) -> String {
         let Self { seed, profile, setup, steps } = self;
         let first = FirstLine { seed: *seed, profile: *profile, setup: setup.clone() };
@@ -337,10 +341,10 @@ impl Story {
         text
     }
 
-    /// From the lines of a file.
+    /// Reads a story from the lines of a file.
     ///
     /// # Errors
-    /// The first line that is not understood.
+    /// The first line that cannot be read.
     pub fn from_text(text: &str) -> Result<Self> {
         let mut lines =
             text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
@@ -355,13 +359,13 @@ impl Story {
     /// Reads a saved story.
     ///
     /// # Errors
-    /// What is wrong with the file.
+    /// The reason why the file cannot be read.
     pub fn load(path: &Path) -> Result<Self> {
         let text = fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
         Self::from_text(&text).with_context(|| format!("in {}", path.display()))
     }
 
-    /// Saves it.
+    /// Saves the story.
     ///
     /// # Errors
     /// The system's error.

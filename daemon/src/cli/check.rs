@@ -1,4 +1,4 @@
-//! `shmcast check`: a daemon's configuration file, before the daemon meets it.
+//! `shmcast check`: checks a configuration file before a daemon reads it.
 
 use super::figures::{size, table};
 use super::say::{note, print, print_json};

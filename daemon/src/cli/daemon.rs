@@ -58,7 +58,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// To the journal under systemd, as text elsewhere.
+/// Logs to the journal under systemd, and as text elsewhere.
 fn log() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let registry = tracing_subscriber::registry().with(filter);
@@ -68,9 +68,9 @@ fn log() {
         registry.with(journal).init();
         return;
     }
-    // A log that cannot be written is no reason to end: without the second call, the library would say so on stderr too,
-    // and panic when that fails.
+    // A log that cannot be written is no reason to end. Without the second call, the library would report the
+    // failure on stderr too, and panic when that fails.
     let text = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).log_internal_errors(false);
-    // Colours are for people; a file gets none.
+    // Colours are for people. A file gets none.
     registry.with(text.with_ansi(std::io::stderr().is_terminal())).init();
 }

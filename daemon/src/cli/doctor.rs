@@ -71,12 +71,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(if report.count.fail > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Columns to lay a table out for: the terminal's own, or 80 where it has none to tell.
+/// Width of the table in columns: the terminal's own, or 80 if there is none.
 fn columns() -> u16 {
     Table::new().width().filter(|&columns| columns >= 60).unwrap_or(80)
 }
 
-/// Colour on a terminal, unless `NO_COLOR` is set (<https://no-color.org>).
+/// Whether to use colour: on a terminal, unless `NO_COLOR` is set (<https://no-color.org>).
 fn is_colour_wanted() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
@@ -98,7 +98,8 @@ fn for_pipes(report: &Report, worst_first: bool) -> String {
     for finding in groups(report, worst_first).into_iter().flat_map(|(_, findings)| findings) {
         let command = finding.mend.as_ref().map_or("", |mend| &mend.command);
         let fields = [finding.status.word(), finding.area.word(), finding.id, &finding.says, command];
-        // A value read from the host could hold anything; a tab or newline in it must not shift the columns.
+        // A value read from the host could contain anything. A tab or newline in it must not shift the
+        // columns.
         let fields = fields.map(|field| field.replace(['\t', '\n'], " "));
         out.push_str(&fields.join("\t"));
         out.push('\n');
@@ -136,7 +137,8 @@ fn for_eyes(report: &Report, worst_first: bool, detailed: bool, columns: u16, co
     out
 }
 
-/// Widths of the status and id columns with their padding, the same in each group so that the eye runs down.
+/// Widths of the status and id columns with their padding. They are the same in each group, so that the
+/// columns are aligned.
 const STATUS_COLUMNS: u16 = 11;
 const ID_COLUMNS: u16 = 21;
 
@@ -171,7 +173,7 @@ fn table(findings: &[&Finding], columns: u16, colour: bool) -> Table {
     table
 }
 
-/// A path of this length breaks the table at 80 columns; what was read shows it whole.
+/// A path of this length breaks the table at 80 columns. The readings show it whole.
 const LONG_PATH_CHARS: usize = 34;
 
 /// `says` with its long paths cut to their last two names.
@@ -199,7 +201,7 @@ fn explain(out: &mut String, finding: &Finding, detailed: bool, columns: usize) 
         }
     }
     if let Some(mend) = &finding.mend {
-        // Never wrapped: a command must survive copy and paste.
+        // The command is never wrapped: it must survive copy and paste.
         let _ = writeln!(out, "    run  {}", mend.command);
         paragraph(out, "keep", &mend.persist, columns);
         if MEASURED.iter().any(|measured| measured.check == finding.id) {
@@ -208,7 +210,7 @@ fn explain(out: &mut String, finding: &Finding, detailed: bool, columns: usize) 
     }
 }
 
-/// Writes `text` in lines of at most `columns`, hanging below `label`; a word too long stays whole.
+/// Writes `text` in lines of at most `columns`, indented below `label`. A word that is too long stays whole.
 fn paragraph(out: &mut String, label: &str, text: &str, columns: usize) {
     let mut line = format!("    {label}");
     for word in text.split_whitespace() {

@@ -1,4 +1,4 @@
-//! `shmcast events`: what happens on the daemon's channels, as it happens, and what has happened.
+//! `shmcast events`: shows the events of the daemon's channels, past ones and new ones as they happen.
 
 use super::ls::who;
 use super::say::{note, print, print_json};
@@ -53,7 +53,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let last = args.last.unwrap_or(if args.since.is_some() { u32::MAX } else { 0 });
     let (past, mut events) = client.events_after(last)?;
     let first_ns = args.since.map_or(0, |since| now_ns().saturating_sub(since.as_nanos() as u64));
-    // Of a daemon that is back, only what is new is shown.
+    // After a daemon came back, only new events are shown.
     let mut shown_ns = now_ns();
     for event in past.iter().filter(|event| event.time_ns >= first_ns) {
         show(event, args.json)?;
@@ -96,7 +96,7 @@ fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
 }
 
-/// The events of the next daemon since its start, or `None` when we are told to stop.
+/// Waits for the next daemon. Returns its events since its start, or `None` when we are told to stop.
 fn wait_for(client: &Client, stop: &Stop) -> Option<(Vec<Event>, Events)> {
     while !stop.is_set() {
         if let Ok(events) = client.events_after(u32::MAX) {
@@ -114,14 +114,14 @@ fn show(event: &Event, json: bool) -> Result<()> {
     print(line(event))
 }
 
-/// Time, event, channel, role, process and detail, as far as there are any.
+/// Time, event, channel, role, process and detail, as far as the event has them.
 fn line(event: &Event) -> String {
     let process = event.process.as_ref().map(who);
     let words = [event.channel.as_deref(), event.role.as_deref(), process.as_deref()];
     let words: Vec<&str> = words.into_iter().flatten().collect();
     let detail = event.detail.as_ref().map_or(String::new(), |detail| format!(": {detail}"));
     let line = format!("{} {:<12} {}{detail}", utc(event.time_ns), event.event, words.join(" "));
-    // A process may call itself anything; it gets one line, and no say over the terminal.
+    // A process may call itself anything. Its name gets one line, and must not control the terminal.
     line.trim_end().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
@@ -133,11 +133,12 @@ fn utc(time_ns: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", ms % 1000)
 }
 
-/// The Gregorian date so many days after 1970-01-01. Counted in years that begin with March, so that the leap day is
-/// the last of its year, and in cycles of 400 years, which all have the same number of days.
+/// The Gregorian date of this number of days after 1970-01-01. It is counted in years that begin with March,
+/// so that the leap day is the last of its year, and in cycles of 400 years, which all have the same number
+/// of days.
 fn date(days: u64) -> (u64, u64, u64) {
     const CYCLE: u64 = 146_097;
-    // From 0000-03-01 to 1970-01-01.
+    // The days from 0000-03-01 to 1970-01-01.
     let days = days + 719_468;
     let (cycle, of_cycle) = (days / CYCLE, days % CYCLE);
     let year = (of_cycle - of_cycle / 1460 + of_cycle / 36_524 - of_cycle / 146_096) / 365;
@@ -156,7 +157,7 @@ mod tests {
     #[test]
     fn a_leap_day_that_shifts_the_date() {
         let at = |seconds: u64| utc(seconds * 1_000_000_000);
-        // As `date -u -d @SECONDS` says.
+        // These are the answers of `date -u -d @SECONDS`.
         assert_eq!(at(0), "1970-01-01T00:00:00.000Z");
         assert_eq!(at(951_782_400), "2000-02-29T00:00:00.000Z");
         assert_eq!(at(1_709_251_199), "2024-02-29T23:59:59.000Z");

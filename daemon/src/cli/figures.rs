@@ -1,4 +1,4 @@
-//! How figures look: durations, sizes, percentiles and tables.
+//! The format of figures: durations, sizes, percentiles and tables.
 
 use bytesize::ByteSize;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
@@ -15,7 +15,7 @@ pub(super) struct Percentiles {
 }
 
 impl Percentiles {
-    /// Nearest-rank percentiles; `None` of nothing.
+    /// Nearest-rank percentiles; `None` if there are no samples.
     pub(super) fn of(mut samples: Vec<u64>) -> Option<Self> {
         samples.sort_unstable();
         let max = *samples.last()?;
@@ -67,7 +67,7 @@ pub(super) fn size(bytes: u64) -> String {
     ByteSize::b(bytes).to_string()
 }
 
-/// An empty table in the house style; columns from `first_number` on are aligned to the right.
+/// An empty table in the house style. Columns from `first_number` on are aligned to the right.
 pub(super) fn table<const N: usize>(header: [&str; N], first_number: usize) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);

@@ -1,4 +1,4 @@
-//! Where one message ends and the next begins in a file or on a pipe.
+//! The bounds between messages in a file or on a pipe.
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
@@ -34,7 +34,7 @@ pub(super) enum OutputFraming {
     None,
 }
 
-/// Reads one message into `message`; false at the end of the input.
+/// Reads one message into `message`. Returns false at the end of the input.
 pub(super) fn read_message(
     framing: InputFraming,
     input: &mut impl BufRead,
@@ -55,7 +55,8 @@ pub(super) fn read_message(
         InputFraming::U32le => read_prefix(input)?.map(|prefix| u64::from(u32::from_le_bytes(prefix))),
     };
     let Some(length) = length else { return Ok(false) };
-    // Grows with what arrives: a false length cannot make us allocate what the input does not hold.
+    // The buffer grows with the data that arrives. So a false length cannot make us allocate more than the
+    // input holds.
     let got = input.by_ref().take(length).read_to_end(message)? as u64;
     if got < length {
         bail!(

@@ -1,5 +1,5 @@
 //! `shmcast hiccups`: measures the machine's own stalls for a while and shows them. The measuring is in
-//! [`crate::hiccups`]; here are pacing and words.
+//! [`crate::hiccups`]. This module has pacing and texts.
 
 use std::{
     collections::BTreeMap,
@@ -115,7 +115,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(args.interval >= MIN_INTERVAL, "--interval must be at least {MIN_INTERVAL:?}");
     anyhow::ensure!(!args.duration.is_zero(), "--duration must be longer than nothing");
     let cpus = args.cpu.clone().map_or_else(allowed_cpus, Ok)?;
-    // Blocked before any thread starts, so that all inherit it and only the descriptor sees the signal.
+    // The signals are blocked before any thread starts. So all threads inherit the mask, and only the
+    // descriptor gets the signal.
     let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
     signals.thread_block().context("cannot block SIGINT")?;
     let interrupt =
@@ -139,7 +140,7 @@ impl Args {
         let mut totals: BTreeMap<usize, Stalls> = cpus.iter().map(|cpu| (cpu, Stalls::none())).collect();
         let mut last = Duration::ZERO;
         let ended_by = loop {
-            // Without anyone to show an interval to, the collector sleeps through and disturbs nothing.
+            // If no interval is shown or logged, the collector sleeps until the end and disturbs nothing.
             let wake = match lines || log.is_some() {
                 true => self.duration.min(last + self.interval),
                 false => self.duration,
@@ -164,7 +165,7 @@ impl Args {
         };
         let records = recorder.finish();
         let steal_after = steal_ns_by_cpu();
-        // What came in between the last drain and the end.
+        // Records that arrived between the last drain and the end.
         let rest: Vec<_> = records
             .iter()
             .filter(|record| record.rest.count() > 0)
@@ -220,11 +221,12 @@ fn as_ns(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Sleeps until `wake` after `begun`, or until a signal comes; true for a signal.
+/// Sleeps until `wake` after `begun`, or until a signal comes. Returns true after a signal.
 fn interrupted_before(interrupt: &SignalFd, begun: Instant, wake: Duration) -> anyhow::Result<bool> {
     loop {
         let left = wake.saturating_sub(begun.elapsed());
-        // poll counts in whole milliseconds: round up, or the last one would be a busy loop.
+        // `poll` counts in whole milliseconds. The timeout is rounded up, because the last wait would
+        // otherwise be a busy loop.
         let timeout = PollTimeout::try_from(left.as_micros().div_ceil(1000)).unwrap_or(PollTimeout::MAX);
         match poll(&mut [PollFd::new(interrupt.as_fd(), PollFlags::POLLIN)], timeout) {
             Ok(0) if begun.elapsed() >= wake => return Ok(false),

@@ -1,5 +1,5 @@
-//! `shmcast man` and `shmcast completions`: what a package installs beside the programs, made from their own command
-//! lines so that neither can be out of date.
+//! `shmcast man` and `shmcast completions`: the files that a package installs beside the programs. They are
+//! made from the programs' own command lines, so that neither can be out of date.
 //!
 //! The script for `shmcast` asks the program at each completion, because only the program knows which channels there are now.
 
@@ -37,7 +37,8 @@ pub(super) fn manuals(args: &ManArgs) -> Result<ExitCode> {
             pages.extend(
                 page.get_subcommands().filter(|verb| !verb.is_hide_set() && verb.get_name() != "help"),
             );
-            // A verb's name for its page, `shmcast-ls`; what the user types, `shmcast ls`, stands in its usage.
+            // The display name, `shmcast-ls`, is the name of the page. Its usage has the words that the user
+            // types, `shmcast ls`.
             let name = page.get_display_name().unwrap_or(page.get_name()).to_owned();
             let mut text = Vec::new();
             clap_mangen::Man::new(page.clone())
@@ -58,7 +59,7 @@ pub(super) fn manuals(args: &ManArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes one page to where `man` looks for it below `dir`.
+/// Writes one page to the place below `dir` where `man` looks for it.
 fn write(dir: &Path, name: &str, section: &str, text: &[u8]) -> Result<PathBuf> {
     let dir = dir.join(format!("man{section}"));
     fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
@@ -95,7 +96,7 @@ pub(super) fn complete() -> clap::error::Result<bool> {
     CompleteEnv::with_factory(command).var(ASKED).try_complete(std::env::args_os(), dir.as_deref())
 }
 
-/// The command, whose channels are completed with those that there are.
+/// The command, with completion of its channel arguments by the existing channels.
 fn with_channels(command: clap::Command) -> clap::Command {
     let command = command.mut_args(|argument| match argument.get_id().as_str() {
         "channel" => argument.add(ArgValueCandidates::new(channels)),
@@ -111,7 +112,8 @@ fn channels() -> Vec<CompletionCandidate> {
     channels.into_iter().map(|channel| CompletionCandidate::new(channel.channel)).collect()
 }
 
-/// Values that are neither words nor paths are for the user to type: a shell that offers files for them misleads.
+/// Stops completion of values that are neither words nor paths. A shell that offers files for them misleads
+/// the user.
 fn without_files(command: clap::Command) -> clap::Command {
     let command = command.mut_args(|argument| {
         let is_free = argument.get_action().takes_values() && argument.get_value_hint() == ValueHint::Unknown;

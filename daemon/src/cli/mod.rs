@@ -100,7 +100,7 @@ struct HostArg {
     dir: Option<PathBuf>,
 }
 
-/// Who has the channels.
+/// The owner of the channels.
 #[derive(Debug, Clone)]
 enum Host {
     Directory(Directory),
@@ -108,7 +108,8 @@ enum Host {
 }
 
 impl HostArg {
-    /// What was named on the command line or in the environment; else the daemon, if one answers; else files.
+    /// The directory or socket that was named on the command line or in the environment. Otherwise the
+    /// daemon, if one answers; else files.
     fn host(&self) -> Result<Host> {
         let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         if let Some(dir) = &self.dir {
@@ -119,14 +120,15 @@ impl HostArg {
         }
         match Client::connect() {
             Ok(client) => Ok(Host::Daemon(client)),
-            // Whoever names a socket means it; a daemon that answers but refuses is no reason to look elsewhere.
+            // A user who names a socket means it. A daemon that answers but refuses is no reason to look
+            // elsewhere.
             Err(e) if is_set(SOCKET_VARIABLE) || !matches!(e, ChannelError::NoDaemon { .. }) => Err(e.into()),
             Err(_) => Ok(Host::Directory(Directory::default())),
         }
     }
 
-    /// As [`host`](Self::host), for a verb that is about one channel. A channel is a name: a path, which would lead out of
-    /// the directory of channels, is refused.
+    /// As [`host`](Self::host), for a verb about one channel. The channel must be a name: a path is refused,
+    /// because it would lead out of the directory of channels.
     fn host_of(&self, channel: &str) -> Result<(Host, String)> {
         if channel.contains('/') {
             let (dir, name) = channel.trim_end_matches('/').rsplit_once('/').unwrap_or((".", channel));
@@ -187,7 +189,7 @@ pub fn main() -> ExitCode {
     match man::complete() {
         Ok(false) => {}
         Ok(true) => return ExitCode::SUCCESS,
-        // There is nobody to tell but a shell in the middle of a line.
+        // An error has no reader here except a shell in the middle of a line.
         Err(_) => return ExitCode::from(FAILED),
     }
     let cli: Cli = match parse() {
@@ -216,11 +218,12 @@ pub fn main() -> ExitCode {
     result.unwrap_or_else(|error| ExitCode::from(end(&error)))
 }
 
-/// The command line of this process. `--help` and `--version` are data; what is wrong with the usage is not.
+/// The command line of this process. `--help` and `--version` are data and go to stdout. Errors of usage go
+/// to stderr.
 fn parse<P: Parser>() -> Result<P, ExitCode> {
     P::try_parse().map_err(|usage| {
         if usage.use_stderr() {
-            // Coloured on a terminal; nobody is left to tell if it cannot be written.
+            // The text is coloured on a terminal. If it cannot be written, there is nobody to tell.
             let _ = usage.print();
             return ExitCode::from(WRONG_USAGE);
         }
@@ -231,7 +234,7 @@ fn parse<P: Parser>() -> Result<P, ExitCode> {
     })
 }
 
-/// Says why a verb failed; returns the exit code.
+/// Prints why a verb failed. Returns the exit code.
 fn end(error: &Error) -> u8 {
     if say::has_reader_left(error) {
         return 0;
@@ -244,7 +247,7 @@ fn end(error: &Error) -> u8 {
 fn describe(error: &Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
-        // Some errors quote their cause, some leave it to the chain.
+        // Some errors quote their cause, and others leave it to the chain.
         if !text.contains(&cause) {
             text = format!("{text}: {cause}");
         }
@@ -252,7 +255,8 @@ fn describe(error: &Error) -> String {
     text
 }
 
-/// Has tools show this process under a name of the user's, and pins this thread to a CPU, as far as asked for.
+/// Makes tools show this process under the user's name for it, and pins this thread to a CPU, as far as asked
+/// for.
 fn name_and_pin(name: Option<&CStr>, cpu: Option<usize>) -> Result<()> {
     name.map_or(Ok(()), nix::sys::prctl::set_name)?;
     match cpu {

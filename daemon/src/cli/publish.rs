@@ -1,4 +1,4 @@
-//! `shmcast pub`: real input into a channel.
+//! `shmcast pub`: publishes real input on a channel.
 
 mod capture;
 mod pace;
@@ -103,7 +103,7 @@ enum Prepare {
 }
 
 impl Args {
-    /// How the channel is opened.
+    /// The options for opening the channel.
     fn publisher(&self, host: &Host, channel: &str) -> Result<PublisherBuilder> {
         let mut builder = host.publisher(channel);
         if let Some(capacity) = self.capacity {
@@ -137,7 +137,7 @@ impl Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
-    // Before the channel exists: a wrong file name should leave nothing behind.
+    // This comes before the channel exists: a wrong file name should leave nothing behind.
     let source = Source::open(args, &stop)?;
     super::name_and_pin(args.name.as_deref(), args.cpu)?;
 
@@ -157,7 +157,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let elapsed = started.elapsed();
     progress.finish_and_clear();
     let (epoch, next_sequence) = (publisher.epoch(), publisher.next_sequence());
-    // Of a large ring it is known at the end, and perhaps not even then.
+    // The preparation of a large ring is known only at the end, and perhaps not even then.
     let memory: Vec<String> = publisher.preparation().iter().map(ToString::to_string).collect();
     publisher.close();
     if args.verbose {
@@ -183,7 +183,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The messages that were published, and whether they were all.
+/// The messages that were published, and whether these were all.
 struct Done {
     published: u64,
     bytes: u64,
@@ -208,7 +208,7 @@ impl Done {
     }
 }
 
-/// Where messages come from.
+/// The source of the messages.
 enum Source<'a> {
     Input(BufReader<Interruptible<'a>>),
     Capture(&'a Path, Capture<'static>),
@@ -256,7 +256,7 @@ fn publish_input(
             let mut input = input.take().map_or_else(|| open_input(args, stop), Ok)?;
             loop {
                 let is_there = match read_message(args.framing, &mut input, &mut message) {
-                    // The input was cut off, and may have been so within a message.
+                    // The input was cut off, possibly within a message.
                     Err(_) if stop.is_set() => break 'all false,
                     read => read?,
                 };
@@ -280,7 +280,7 @@ fn publish_input(
     Ok(Done { published, bytes, is_complete, played: None })
 }
 
-/// Plays the capture as often as asked for; what became of it is the first time's.
+/// Plays the capture as often as asked for. `Done::played` is the result of the first time.
 fn publish_capture(
     args: &Args,
     path: &Path,
@@ -320,7 +320,7 @@ impl Read for Interruptible<'_> {
             }
             let mut input = [PollFd::new(self.file.as_fd(), PollFlags::POLLIN)];
             match poll(&mut input, PollTimeout::from(100u8)) {
-                // Nothing yet, or a signal: look whether it was meant for us.
+                // There is no input yet, or a signal came: check whether it was meant for us.
                 Ok(0) | Err(Errno::EINTR) => {}
                 Ok(_) => return self.file.read(buffer),
                 Err(e) => return Err(e.into()),
@@ -329,10 +329,10 @@ impl Read for Interruptible<'_> {
     }
 }
 
-/// A line on a terminal, nothing elsewhere.
+/// A progress line if stderr is a terminal, and nothing otherwise.
 fn progress() -> ProgressBar {
     let rate = |state: &ProgressState, out: &mut dyn fmt::Write| {
-        // Of a line that is shown to people, and a screen that may have gone.
+        // An error is ignored: the line is for people, and the terminal may be gone.
         let _ = write!(out, "{}/s", grouped(state.per_sec() as u64));
     };
     let style = ProgressStyle::with_template("{spinner} published {human_pos} ({rate}) {elapsed}")

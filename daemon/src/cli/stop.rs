@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: how a verb learns of them, and how it ends when it could not do what it was asked for.
+//! Ctrl-C and SIGTERM: how a verb notices them, and how it ends when it could not finish its task.
 
 use anyhow::Result;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -27,7 +27,7 @@ impl Stop {
         Ok(Self { signal })
     }
 
-    /// As if this signal had come.
+    /// A `Stop` in the state after this signal.
     #[cfg(test)]
     pub(super) fn set_by(signal: i32) -> Self {
         Self { signal: Arc::new(AtomicUsize::new(signal.unsigned_abs() as usize)) }
@@ -37,13 +37,13 @@ impl Stop {
         self.signal.load(Ordering::Relaxed) != 0
     }
 
-    /// The end of a verb that was stopped before it had done what it was asked for; `said` tells how far it came.
+    /// The error of a verb that was stopped before it had finished its task; `said` tells how far it came.
     pub(super) fn interrupted(&self, said: impl Into<String>) -> Interrupted {
         Interrupted { signal: self.signal.load(Ordering::Relaxed), said: said.into() }
     }
 }
 
-/// An error that becomes exit code 128 + signal, as shells have it: 130 after Ctrl-C, 143 after SIGTERM.
+/// An error that becomes exit code 128 + signal, as in shells: 130 after Ctrl-C, 143 after SIGTERM.
 #[derive(Debug)]
 pub(super) struct Interrupted {
     signal: usize,

@@ -24,7 +24,8 @@ Examples:
 Exit codes: 0 nothing missed, 3 messages were missed, 1 error, 2 wrong usage. Ctrl-C and SIGTERM
 end it as the end of the stream does; only if --count was not reached the code is 130 or 143.";
 
-/// How often an idle subscriber looks up from the ring.
+/// Longest wait for an event before an idle subscriber checks for a signal and for the death of the
+/// publisher.
 const IDLE_LOOK: Duration = Duration::from_millis(100);
 
 #[derive(Debug, clap::Args)]
@@ -119,7 +120,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 
     let mut tally = Tally::new(subscriber.next_sequence());
     let mut out = Out::stdout()?;
-    // Whoever waits for a publisher does not mean the end of the one before.
+    // A user who waits for a publisher does not ask for the end of the one before.
     let was_closed =
         args.from == Start::Latest && matches!(subscriber.publisher_state(), Some((_, State::Closed)));
     let mut skip_end = args.wait_channel && was_closed;
@@ -128,7 +129,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     while args.count.is_none_or(|count| tally.received < count) && !stop.is_set() {
         let mut event = subscriber.try_recv()?;
         if event.is_none() {
-            // Nothing is waiting: show what was received before waiting for more.
+            // No message is waiting, so the messages received so far are shown before the next wait.
             out.flush()?;
             event = subscriber.recv_deadline(Instant::now() + IDLE_LOOK)?;
         }
@@ -163,7 +164,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     ended(args, &stop, tally.received, tally.missed)
 }
 
-/// The exit code of a subscriber that came to an end.
+/// The exit code of a subscriber that reached its end.
 fn ended(args: &Args, stop: &Stop, received: u64, missed: u64) -> Result<ExitCode> {
     match args.count.filter(|&count| received < count && stop.is_set()) {
         _ if missed > 0 => Ok(ExitCode::from(MISSED)),
@@ -176,7 +177,7 @@ fn ended(args: &Args, stop: &Stop, received: u64, missed: u64) -> Result<ExitCod
     }
 }
 
-/// Attaches, waiting for the channel if asked; `None` when interrupted meanwhile.
+/// Attaches, after waiting for the channel if asked. `None` when interrupted meanwhile.
 fn attach(args: &Args, builder: SubscriberBuilder, stop: &Stop) -> Result<Option<Subscriber>> {
     let patience = if args.wait_channel { IDLE_LOOK } else { Duration::ZERO };
     loop {
@@ -190,7 +191,7 @@ fn attach(args: &Args, builder: SubscriberBuilder, stop: &Stop) -> Result<Option
     }
 }
 
-/// Says what a closed channel holds to a user who asked for what comes next, and to whom nothing comes.
+/// Reports what a closed channel contains, if the user asked for new messages only and would get nothing.
 fn tell_closed(host: &Host, channel: &str) {
     let Ok(status) = host.channel(channel) else { return };
     match (status.oldest_sequence, status.next_sequence) {
@@ -201,7 +202,7 @@ fn tell_closed(host: &Host, channel: &str) {
     }
 }
 
-/// Says an event of the stream: in band as JSON, else on stderr.
+/// Reports an event of the stream: in band as JSON, else on stderr.
 fn report(args: &Args, event: &Event<'_>, out: &mut impl Write) -> Result<()> {
     if args.framing == OutputFraming::Json {
         let line = match *event {
@@ -242,7 +243,7 @@ fn report(args: &Args, event: &Event<'_>, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// What was received and what was not.
+/// The counts of messages received and missed.
 struct Tally {
     received: u64,
     bytes: u64,
@@ -321,7 +322,8 @@ const FIRST_LOOK: Duration = Duration::from_secs(1);
 /// Longest pause between two looks. A hundred readers of a silent channel ask the daemon three times a second then.
 const LAST_LOOK: Duration = Duration::from_secs(30);
 
-/// Tells once when the publisher has died without closing the channel. Looks less often the longer the silence lasts.
+/// Reports once when the publisher has died without closing the channel. It looks less often the longer the
+/// silence lasts.
 struct PublisherWatch<'a> {
     host: &'a Host,
     channel: &'a str,

@@ -107,7 +107,7 @@ fn describe(out: &mut String, item: &Item, undone: bool) {
     }
 }
 
-/// The last line: what has been done, and what to do next.
+/// The last line: the result, and what to do next.
 fn conclusion(tuned: &Tuned, args: &Args) -> String {
     let [would, changed, failed, left] =
         [Outcome::WouldChange, Outcome::Changed, Outcome::Failed, Outcome::Left]

@@ -1,4 +1,4 @@
-//! Options' values as a person writes them, and what to write instead of one that cannot be used.
+//! Values of options as a person writes them, and errors that say what to write instead of an unusable one.
 
 use bytesize::ByteSize;
 use clap::builder::{PossibleValue, TypedValueParser};
@@ -6,7 +6,7 @@ use std::ffi::{CString, OsStr};
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
-/// Reads a value, some of whose forms are words that a shell can complete.
+/// Reads a value. Some of its forms are words that a shell can complete.
 #[derive(Clone)]
 pub(super) struct Words<T, E> {
     words: &'static [&'static str],
@@ -41,7 +41,7 @@ where
     }
 }
 
-/// Reads the name that tools show for this process, of 1 to 15 bytes: more the kernel does not keep.
+/// Reads the name that tools show for this process, of 1 to 15 bytes. The kernel keeps no more.
 pub(super) fn parse_name(text: &str) -> Result<CString, String> {
     let name = CString::new(text).ok().filter(|_| (1..=15).contains(&text.len()));
     name.filter(|_| !text.contains(char::is_control))
@@ -90,7 +90,7 @@ pub(super) fn parse_address(text: &str) -> Result<SocketAddrV4, String> {
     address.ok_or_else(|| format!("{text:?} is no address: write IPv4:PORT, as in 239.1.2.3:30001"))
 }
 
-/// Reads the number of a CPU, and tries whether a thread of this process can be pinned to it.
+/// Reads the number of a CPU, and checks that a thread of this process can be pinned to it.
 pub(super) fn parse_cpu(text: &str) -> Result<usize, String> {
     let cpu = text.parse().map_err(|_| format!("{text:?} is no CPU: write its number, as in 3"))?;
     let tried = std::thread::spawn(move || shmcast::pin_current_thread(cpu)).join();

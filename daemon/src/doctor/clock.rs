@@ -1,4 +1,4 @@
-//! Time stamps, and whether the CPU under them is real.
+//! Time stamps, and whether the CPU is a real one.
 
 use super::{
     Area, Check, Unread,
@@ -46,7 +46,7 @@ fn clocksource(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     };
     match current.as_str() {
         "tsc" | "arch_sys_counter" => Ok(Verdict::pass(current)),
-        // Both are read without a system call, at about twice the price.
+        // Both are read without a system call, at about twice the cost.
         "kvm-clock" | "hyperv_clocksource_tsc_page" => {
             Ok(Verdict::warn(format!("{current}, slower to read than tsc"), mend))
         }
@@ -58,7 +58,7 @@ fn clocksource(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     }
 }
 
-/// The words of /proc/cpuinfo that tell what the first CPU can do.
+/// The words of /proc/cpuinfo that name the features of the first CPU.
 fn cpu_flags(p: &mut Probe<'_>) -> Result<Vec<String>, Unread> {
     const PATH: &str = "/proc/cpuinfo";
     let text = p.quiet(PATH)?;

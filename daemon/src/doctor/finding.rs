@@ -1,10 +1,11 @@
-//! The words a check answers in: status, what was read, and the command that mends it.
+//! The types of a check's answer: status, readings, and the command that mends the finding.
 //!
-//! Plain data without any reading or printing; the JSON of `shmcast doctor` is these types as they stand.
+//! These are plain data without any reading or printing. The JSON of `shmcast doctor` is these types as they
+//! are.
 
 use serde::Serialize;
 
-/// How a check came out, from best to worst except that `Unknown` says nothing of the host.
+/// The result of a check, from worst to best, except that `Unknown` says nothing about the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
@@ -12,9 +13,9 @@ pub enum Status {
     Fail,
     /// Costs latency or predictability under some load.
     Warn,
-    /// Could not be read, so nothing is claimed.
+    /// It could not be read, so nothing is claimed.
     Unknown,
-    /// As a latency user wants it.
+    /// As a user who needs low latency wants it.
     Pass,
 }
 
@@ -34,11 +35,11 @@ impl Status {
     }
 }
 
-/// The part of the host a check looks at; the table is grouped by it.
+/// The part of the host that a check looks at. The table is grouped by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Area {
-    /// Who else runs on the chosen CPUs.
+    /// Competitors for the chosen CPUs.
     Isolation,
     /// Clock speed and sleep states.
     Power,
@@ -50,7 +51,7 @@ pub enum Area {
     Memory,
     /// Distance between CPU, memory and device.
     Numa,
-    /// What this process is granted.
+    /// Limits of this process.
     Limits,
     /// Sockets and the kernel's receive path.
     Network,
@@ -94,28 +95,28 @@ impl Area {
 pub struct Reading {
     /// The file or command line, as the host knows it; `*` stands for several alike.
     pub path: String,
-    /// Its value, or the part of it that was judged.
+    /// The value, or the part of it that was judged.
     pub value: String,
 }
 
-/// How to mend what a check found.
+/// A way to mend the finding of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Mend {
     /// The command, to be run as root.
     pub command: String,
-    /// Where the change is kept over a reboot.
+    /// The place that keeps the change over a reboot.
     pub persist: String,
-    /// The same change as data, where it is one value in one file.
+    /// The same change as data, if it is one value in one file.
     #[serde(skip)]
     pub assignment: Option<Assignment>,
 }
 
-/// One value that is to be written to one file of the kernel's.
+/// One value that is to be written to one of the kernel's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Assignment {
     /// Absolute path on the host, below `/proc/sys` or `/sys`.
     pub file: String,
-    /// What to write.
+    /// The value to write.
     pub value: String,
 }
 
@@ -155,7 +156,7 @@ impl Mend {
     }
 }
 
-/// What a check concluded from what it read.
+/// The conclusion that a check draws from its readings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Verdict {
     pub status: Status,
@@ -176,28 +177,28 @@ impl Verdict {
         Self { status: Status::Fail, says: says.into(), mend: Some(mend) }
     }
 
-    /// Nothing can be claimed, though nothing failed to be read either.
+    /// Nothing can be claimed, although nothing failed to be read.
     pub(super) fn unknown(says: impl Into<String>) -> Self {
         Self { status: Status::Unknown, says: says.into(), mend: None }
     }
 }
 
-/// One check's answer.
+/// The answer of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// The check's name, for `--only`.
     pub id: &'static str,
     /// The part of the host.
     pub area: Area,
-    /// How it came out.
+    /// The result.
     pub status: Status,
-    /// What was found, in a few words.
+    /// The finding, in a few words.
     pub says: String,
-    /// Everything that was read to find it, in order.
+    /// Everything that was read for the finding, in order.
     pub read: Vec<Reading>,
-    /// Why it matters to a latency user, in one sentence.
+    /// The reason why it matters to a user who needs low latency, in one sentence.
     pub why: &'static str,
-    /// How to mend it; for an unknown, how to learn more. None on a pass.
+    /// The way to mend it; for an unknown, the way to learn more. None on a pass.
     pub mend: Option<Mend>,
 }
 

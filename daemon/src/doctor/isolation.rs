@@ -1,4 +1,4 @@
-//! Who else may run on the judged CPUs: other tasks, the tick, RCU, interrupts, kernel work, the sibling thread.
+//! Competitors for the judged CPUs: other tasks, the tick, RCU, interrupts, kernel work, the sibling thread.
 
 use super::{
     Area, Check, Unread,
@@ -72,7 +72,8 @@ fn isolcpus(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
 fn nohz_full(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     const PATH: &str = "/sys/devices/system/cpu/nohz_full";
     let parameter = format!("nohz_full={}", p.candidates()?);
-    // A kernel built without the feature has no such file, which is an answer as long as its neighbours are there.
+    // A kernel built without the feature has no such file. That is an answer as long as the neighbouring files
+    // exist.
     if !p.exists(PATH) {
         p.note(PATH, "missing");
         let mend = Mend::new(
@@ -94,7 +95,7 @@ fn rcu_nocbs(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     let online = p.online()?;
     let mut offloaded = match parameter.as_deref() {
         None => CpuList::default(),
-        // The kernel takes "all", and "N" for the highest CPU.
+        // The kernel takes "all" for all CPUs, and "N" for the highest.
         Some("all" | "") => online,
         Some(list) => {
             let highest = online.iter().max().unwrap_or(0).to_string();
@@ -103,7 +104,7 @@ fn rcu_nocbs(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
                 .map_err(|_| malformed("/proc/cmdline", list, "a list of CPUs"))?
         }
     };
-    // nohz_full CPUs are offloaded without being asked for.
+    // nohz_full CPUs are offloaded by default.
     if let Some(silent) = p.optional("/sys/devices/system/cpu/nohz_full") {
         offloaded = offloaded.or(&silent.parse().unwrap_or_default());
     }
@@ -128,7 +129,8 @@ fn irq_affinity(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     let mut hitting = Vec::new();
     for irq in &irqs {
         let dir = format!("/proc/irq/{irq}");
-        // effective_ says where it does fire, the other where it might; old kernels have only the other.
+        // effective_affinity_list has the CPUs on which the interrupt does fire, the other file those on
+        // which it might. Old kernels have only the other.
         let path = if p.exists(&format!("{dir}/effective_affinity_list")) {
             "effective_affinity_list"
         } else {
@@ -167,7 +169,7 @@ fn irq_affinity(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
 fn irqbalance(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     let processes: Vec<String> =
         p.names("/proc")?.into_iter().filter(|name| name.parse::<u32>().is_ok()).collect();
-    // A process may be gone by the time its name is read; none at all means that /proc shows nothing.
+    // A process may be gone by the time its name is read. No process at all means that /proc shows nothing.
     let mut named = 0;
     let mut running = None;
     for process in processes {

@@ -1,4 +1,4 @@
-//! The kernel's version, its scheduler, and the work it does on its own account.
+//! The kernel's version, its scheduler, and the kernel's own work.
 
 use super::{
     Area, Check, Unread,
@@ -91,7 +91,8 @@ fn preemption(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
         return Ok(Verdict::pass("PREEMPT_RT"));
     }
     let mode = match () {
-        // Such a kernel is switchable: what its command line chose counts, unless debugfs shows the state itself.
+        // Such a kernel is switchable. The choice on its command line counts, unless debugfs shows the state
+        // itself.
         () if has("PREEMPT_DYNAMIC") => match p.boot_parameter("preempt")? {
             Some(mode) if !p.exists(MODES) => mode,
             _ => p.choice(MODES, '(', ')')?,
@@ -109,7 +110,7 @@ fn preemption(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     }
 }
 
-/// From this version on the fair server takes the place of throttling, and has its own settings.
+/// From this version on, the fair server replaces throttling, and has its own settings.
 const FAIR_SERVER_SINCE: (u32, u32) = (6, 12);
 
 fn rt_throttling(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
@@ -158,7 +159,7 @@ fn timer_migration(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
         .optional("/sys/devices/system/cpu/nohz_full")
         .and_then(|list| list.parse().ok())
         .unwrap_or_default();
-    // A nohz_full CPU hands its timers to the others and takes none: there, migration is what one wants.
+    // A nohz_full CPU hands its timers to the others and takes none. On such CPUs, migration is wanted.
     let handed_off = !silent.is_empty() && p.cpus()?.minus(&silent).is_empty();
     Ok(match (value, handed_off) {
         (1, true) => Verdict::pass("timers move away from the nohz_full CPUs"),

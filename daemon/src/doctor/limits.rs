@@ -1,6 +1,6 @@
-//! What this process is granted: locked memory, priority, descriptors, CPUs, and its control group's share.
+//! The limits of this process: locked memory, priority, descriptors, CPUs, and its control group's share.
 //!
-//! A process inherits these from its shell; a service has those of its unit, which `systemctl show` tells.
+//! A process inherits these from its shell. A service has those of its unit, which `systemctl show` prints.
 
 use super::{
     Area, Check, Unread,
@@ -83,7 +83,7 @@ fn limit_mend(item: &str, unit: &str, value: &str) -> Mend {
 
 /// Memory of a channel of the common size.
 const ONE_RING_KIB: u64 = 74 << 10;
-/// A dozen of them.
+/// Memory of a dozen such channels.
 const MANY_RINGS_KIB: u64 = 1 << 20;
 
 fn memlock(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
@@ -137,7 +137,7 @@ fn cpu_count(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     let allowed: CpuList = text.parse().map_err(|_| malformed(PATH, &text, "a list of CPUs"))?;
     let online = p.online()?;
     let mend = match online.minus(&allowed).is_empty() {
-        // All there are: what is left is to share them well.
+        // These are all the CPUs there are. The mend is to share them well.
         true => Mend::new(
             "lscpu",
             "a host or guest with more CPUs; until then readers that share: sub --wait yield",

@@ -1,4 +1,4 @@
-//! What the kernel does to memory behind a program's back: swapping, reclaim, merging, moving, writing out.
+//! The kernel's own work on a program's memory: swapping, reclaim, merging, moving, writing out.
 
 use super::{
     Area, Check, Unread,
@@ -163,7 +163,7 @@ fn dirty_writeback(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
         let mend = Mend::sysctl("vm.dirty_writeback_centisecs", 500);
         return Ok(Verdict::warn("periodic writing is off, so all of it comes at once", mend));
     }
-    // The kernel takes the bytes when they are set and else the percentage of what is available.
+    // The kernel uses the bytes if they are set, and else the percentage of the available memory.
     let background_kib = match p.number::<u64>("/proc/sys/vm/dirty_background_bytes")? {
         0 => {
             let percent: u64 = p.number("/proc/sys/vm/dirty_background_ratio")?;

@@ -1,8 +1,10 @@
-//! Checks of one host for users who count microseconds: what is set, whether it hurts, and the command that mends it.
+//! Checks of one host for users to whom microseconds matter: the settings, whether they hurt, and the
+//! commands that mend them.
 //!
-//! A check is a plain function from a [`Host`] to a verdict. It reads only through [`Root`], so the same function
-//! judges this machine, a tree copied from another, and the fake trees of its tests. A file that is missing,
-//! forbidden or makes no sense yields *unknown*: no check passes on what it could not read. Nothing is changed here.
+//! A check is a plain function from a [`Host`] to a verdict. It reads only through [`Root`], so the same
+//! function judges this machine, a tree copied from another, and the fake trees of its tests. If a file is
+//! missing, forbidden or malformed, the check is *unknown*: no check passes on something that it could not
+//! read. Nothing is changed here.
 
 mod clock;
 mod finding;
@@ -57,8 +59,8 @@ pub fn ids() -> Vec<&'static str> {
     catalogue().map(|check| check.id).collect()
 }
 
-/// Runs the checks named in `only`, or all when it is empty. Reads files, and runs `ethtool` on a live host;
-/// some milliseconds on a small machine.
+/// Runs the checks named in `only`, or all if it is empty. Reads files, and runs `ethtool` on a live host.
+/// Takes some milliseconds on a small machine.
 #[must_use]
 pub fn examine(host: &Host, only: &[String]) -> Report {
     let chosen = |check: &&Check| only.is_empty() || only.iter().any(|id| id == check.id);
@@ -90,7 +92,7 @@ fn run(check: &Check, host: &Host) -> Finding {
     }
 }
 
-/// What would turn an unknown into an answer, where something would.
+/// The step that would turn an unknown into an answer, if there is one.
 fn learn_more(id: &str, unread: &Unread) -> Option<Mend> {
     match unread {
         Unread::Denied { .. } => {

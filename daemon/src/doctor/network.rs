@@ -1,4 +1,4 @@
-//! Sockets and the kernel's receive path, as far as they do not belong to one card.
+//! Sockets and the kernel's receive path, except for the settings of a single card.
 
 use super::{
     Area, Check, Unread,
@@ -82,7 +82,7 @@ fn netdev_backlog(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
 fn softnet_drops(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     const PATH: &str = "/proc/net/softnet_stat";
     let table = p.quiet(PATH)?;
-    // One line a CPU in hex: processed, dropped, and how often the loop ran out of its budget.
+    // Each CPU has one line in hex: processed, dropped, and how often the loop ran out of its budget.
     let mut sum = [0_u64; 3];
     let mut cpus = 0;
     for line in table.lines() {
@@ -115,7 +115,7 @@ fn softnet_drops(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
 fn udp_drops(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     const PATH: &str = "/proc/net/snmp";
     let text = p.quiet(PATH)?;
-    // Two lines a protocol: names, then values.
+    // Each protocol has two lines: names, then values.
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Udp: "));
     let (Some(names), Some(values)) = (lines.next(), lines.next()) else {
         return Err(malformed(PATH, &text, "UDP counters"));
@@ -140,7 +140,7 @@ fn udp_drops(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
 
 fn rp_filter(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     const DIR: &str = "/proc/sys/net/ipv4/conf";
-    // The kernel takes the larger of "all" and the port's own.
+    // The kernel uses the larger of "all" and the port's own value.
     let all: u8 = p.number(&format!("{DIR}/all/rp_filter"))?;
     let mut strict = Vec::new();
     for port in p.names(DIR)?.iter().filter(|name| !matches!(name.as_str(), "all" | "default" | "lo")) {

@@ -1,6 +1,6 @@
-//! Each network card: what it holds back, what it merges, what it lost, and how far away it is.
+//! Each network card: its interrupt delays, its merging of packets, its losses, and its distance.
 //!
-//! Only cards with a device behind them that are up are judged; bridges, tunnels and loopback have no interrupts.
+//! Only cards that have a device and are up are judged. Bridges, tunnels and loopback have no interrupts.
 
 use super::{
     Area, Check, Unread,
@@ -63,7 +63,8 @@ fn cards(p: &mut Probe<'_>) -> Result<Vec<String>, Unread> {
     Ok(up)
 }
 
-/// Runs `judge` on every card; a complaint of any makes the warning, and `mend` gets the cards concerned.
+/// Runs `judge` on every card. A complaint about any card makes the warning. `mend` is called for each such
+/// card.
 fn each_card(
     p: &mut Probe<'_>,
     fine: &str,
@@ -91,7 +92,7 @@ fn each_card(
     })
 }
 
-/// The value of `name:` in what ethtool prints; "n/a" is none.
+/// The value of `name:` in the output of ethtool; `None` for "n/a".
 fn ethtool_field<'a>(printed: &'a str, name: &str) -> Option<&'a str> {
     let value = printed.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(':'))?.trim();
     (!value.is_empty() && value != "n/a").then_some(value)
@@ -105,7 +106,7 @@ fn coalescing(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     let judge = |p: &mut Probe<'_>, card: &str| {
         let command = format!("ethtool -c {card}");
         let printed = p.command("ethtool", &["-c", card])?;
-        // "Adaptive RX: on  TX: off" is one line for two values.
+        // "Adaptive RX: on  TX: off" is one line with two values.
         let adaptive = ethtool_field(&printed, "Adaptive RX")
             .and_then(|value| value.split_whitespace().next())
             .filter(|&value| value != "n/a");
@@ -140,7 +141,7 @@ fn offloads(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
             let value = ethtool_field(&printed, name)
                 .ok_or_else(|| malformed(&command, &printed, "a list of offloads"))?;
             p.note(command.clone(), format!("{name}: {value}"));
-            // "on [fixed]" cannot be changed but is on all the same.
+            // A value of "on [fixed]" cannot be changed, and is on as well.
             if value.starts_with("on") {
                 on.push(name);
             }
@@ -212,7 +213,7 @@ fn nic_numa(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     let cpus = p.cpus()?;
     let judge = |p: &mut Probe<'_>, card: &str| {
         let node: i32 = p.number(&format!("{NET}/{card}/device/numa_node"))?;
-        // -1 is a device that is equally far from all, as on a host with one node.
+        // -1 is a device that is equally far from all nodes, as on a host with one node.
         if node < 0 {
             return Ok(None);
         }

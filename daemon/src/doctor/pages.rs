@@ -1,4 +1,4 @@
-//! Page sizes: which pages a ring can get, and what the kernel does on its own to make large ones.
+//! Page sizes: the pages that a ring can get, and the kernel's own work to make large ones.
 
 use super::{
     Area, Check, Unread,
@@ -63,7 +63,8 @@ fn thp_defrag(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     }
 }
 
-/// The first version that collapses pages when a program asks for it, whatever the settings say but `deny`.
+/// The first version that collapses pages when a program asks for it. Of the settings, only `deny` prevents
+/// it.
 const COLLAPSES_SINCE: (u32, u32) = (6, 1);
 
 fn thp_shmem(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
@@ -87,9 +88,9 @@ fn thp_shmem(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     }
 }
 
-/// Memory of a channel of the common size. A container gets 64 MiB unless told otherwise.
+/// Memory of a channel of the common size. A container gets 64 MiB unless configured otherwise.
 const ONE_RING_KIB: u64 = 74 << 10;
-/// A handful of channels.
+/// Memory of a handful of channels.
 const ROOMY_KIB: u64 = 512 << 10;
 
 fn dev_shm(p: &mut Probe<'_>) -> Result<Verdict, Unread> {

@@ -58,7 +58,7 @@ fn governor(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
         return Ok(Verdict::pass("performance"));
     }
     let mend = Mend::sysfs("/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor", "performance");
-    // These let the clock fall to its floor however busy the CPU is.
+    // Without intel_pstate, the powersave governor keeps the clock at its floor, however busy the CPU is.
     let stuck =
         governors.keys().any(|name| name == "powersave") && !p.exists("/sys/devices/system/cpu/intel_pstate");
     Ok(if stuck { Verdict::fail(slow.join(", "), mend) } else { Verdict::warn(slow.join(", "), mend) })
@@ -66,7 +66,7 @@ fn governor(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
 
 fn energy_preference(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     let preferences = p.per_cpu("cpufreq/energy_performance_preference")?;
-    // A raw value of 0 is what "performance" stands for.
+    // A raw value of 0 means "performance".
     let saving: Vec<String> = preferences
         .iter()
         .filter(|(name, _)| *name != "performance" && *name != "0")
@@ -94,12 +94,14 @@ fn turbo(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     }
 }
 
-/// Waking from a state at or below this is of the order of one cache miss storm, not of a visible stall.
+/// Waking from a state with at most this latency costs about as much as a burst of cache misses. It is no
+/// visible stall.
 const SHALLOW_US: u64 = 10;
 
 fn c_states(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     const REQUEST: &str = "/dev/cpu_dma_latency";
-    // The tightest request of all programs, a native 32-bit number of microseconds; only root may read it.
+    // The tightest request of all programs: a 32-bit number of microseconds in native byte order. Only root
+    // may read it.
     let request_us = match p.bytes(REQUEST).map(<[u8; 4]>::try_from) {
         Ok(Ok(bytes)) => {
             let request_us = u64::try_from(i32::from_ne_bytes(bytes)).unwrap_or(0);

@@ -1,6 +1,8 @@
-//! One check's hands: it reads through [`Root`] and writes down what it read, so no check can report without evidence.
+//! The reading side of one check. It reads through [`Root`] and writes down what it read, so no check can
+//! report without evidence.
 //!
-//! Also the readings several checks share: the CPUs in question, one value a CPU, kernel parameters, cgroup limits.
+//! It also has the readings that several checks share: the CPUs in question, one value a CPU, kernel
+//! parameters, cgroup limits.
 
 use std::{collections::BTreeMap, str::FromStr};
 
@@ -31,11 +33,12 @@ pub struct Host {
 }
 
 impl Host {
-    /// Looks at `root` for users of `cpus`; without any, of the isolated CPUs, and where none is isolated, of all.
+    /// Looks at `root` for users of `cpus`. Without `cpus`, it takes the isolated CPUs, and if none is
+    /// isolated, all.
     ///
     /// # Errors
-    /// [`NotOnline`] when `cpus` is empty or names one that the host does not have. Where its online CPUs cannot be
-    /// read, any are taken.
+    /// [`NotOnline`] when `cpus` is empty or names one that the host does not have. If the host's online CPUs
+    /// cannot be read, any are accepted.
     pub fn new(root: Root, cpus: Option<CpuList>) -> Result<Self, NotOnline> {
         let list = |path: &str| match root.text(path)?.parse() {
             Ok(cpus) => Ok::<CpuList, Unread>(cpus),
@@ -57,7 +60,7 @@ impl Host {
         Ok(Self { root, online, isolated: isolated.or(&partitions), asked: cpus })
     }
 
-    /// Where its files are read.
+    /// The root that its files are read from.
     #[must_use]
     pub fn root(&self) -> &Root {
         &self.root
@@ -66,7 +69,7 @@ impl Host {
     /// The CPUs that are judged.
     ///
     /// # Errors
-    /// [`Unread`] when none was named and the online CPUs cannot be read.
+    /// [`Unread`] when no CPU was named and the online CPUs cannot be read.
     pub fn cpus(&self) -> Result<CpuList, Unread> {
         match &self.asked {
             Some(cpus) => Ok(cpus.clone()),
@@ -97,7 +100,8 @@ impl<'a> Probe<'a> {
         self.readings.push(Reading { path: path.into(), value: value.to_string() });
     }
 
-    /// Writes down that `path` could not be read, in a word where the path is all there is to say.
+    /// Writes down that `path` could not be read. If the path is all there is to say, a single word is
+    /// written.
     fn note_unread(&mut self, path: &str, unread: &Unread) {
         let value = match unread {
             Unread::Missing { .. } => "missing".to_owned(),
@@ -116,26 +120,26 @@ impl<'a> Probe<'a> {
         Ok(text)
     }
 
-    /// The text of `path`, of which the check itself notes the part that matters.
+    /// The text of `path`. It is not written down: the check itself notes the part that matters.
     pub(super) fn quiet(&mut self, path: &str) -> Result<String, Unread> {
         self.host.root.text(path).inspect_err(|error| self.note_unread(path, error))
     }
 
-    /// The text of `path`, one of many of which some may be gone; the check notes the sum. Any bytes will do: a
-    /// process may name itself in what is no UTF-8.
+    /// The text of `path`, one of many files of which some may be gone. The check notes the sum. The text
+    /// need not be UTF-8, since a process may name itself with any bytes.
     pub(super) fn one_of_many(&self, path: &str) -> Option<String> {
         let bytes = self.host.root.bytes(path).ok()?;
         Some(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
-    /// The text of `path` where its absence is an answer too.
+    /// The text of `path`, if its absence is an answer too.
     pub(super) fn optional(&mut self, path: &str) -> Option<String> {
         let text = self.host.root.text(path).ok()?;
         self.note(path, &text);
         Some(text)
     }
 
-    /// A number such as most sysctls are.
+    /// A number, as in most sysctls.
     pub(super) fn number<T: FromStr>(&mut self, path: &str) -> Result<T, Unread> {
         let text = self.text(path)?;
         text.parse().map_err(|_| malformed(path, &text, "a number"))
@@ -169,7 +173,7 @@ impl<'a> Probe<'a> {
         self.host.root.exists(path)
     }
 
-    /// What `tool args...` prints, of which the check notes the part that matters.
+    /// The output of `tool args...`. The check notes the part that matters.
     pub(super) fn command(&mut self, tool: &str, args: &[&str]) -> Result<String, Unread> {
         let printed = self.host.root.command(tool, args);
         printed.inspect_err(|error| self.note_unread(&format!("{tool} {}", args.join(" ")), error))
@@ -184,12 +188,13 @@ impl<'a> Probe<'a> {
         self.host.online.clone().inspect_err(|error| self.note_unread(ONLINE, error))
     }
 
-    /// Whether the judged CPUs were set aside, by the caller's word or by isolation, rather than being simply all.
+    /// Whether the judged CPUs were set aside, by the caller or by isolation. False if they are simply all
+    /// CPUs.
     pub(super) fn set_aside(&self) -> bool {
         self.host.asked.is_some() || !self.host.isolated.is_empty()
     }
 
-    /// The CPUs to name in a command that sets some aside: the judged ones, or all but the first core's.
+    /// The CPUs to name in a command that sets some aside: the judged ones, or all except the first core's.
     pub(super) fn candidates(&mut self) -> Result<CpuList, Unread> {
         let online = self.online()?;
         if self.set_aside() {
@@ -203,7 +208,7 @@ impl<'a> Probe<'a> {
         Ok(if others.is_empty() { online } else { others })
     }
 
-    /// The CPUs left for everything else; CPU 0 where nothing would be left.
+    /// The CPUs left for everything else; CPU 0 if none would be left.
     pub(super) fn housekeeping(&mut self) -> Result<CpuList, Unread> {
         let left = self.online()?.minus(&self.candidates()?);
         Ok(if left.is_empty() { CpuList::from_iter([0]) } else { left })
@@ -224,7 +229,7 @@ impl<'a> Probe<'a> {
         Ok(grouped)
     }
 
-    /// The value of `name=` on the kernel's command line, or None where it is not given; the last one counts.
+    /// The value of `name=` on the kernel's command line, or None if it is not given. The last one counts.
     pub(super) fn boot_parameter(&mut self, name: &str) -> Result<Option<String>, Unread> {
         let line = self.quiet("/proc/cmdline")?;
         let value = |word: &str| match word.split_once('=') {
@@ -257,7 +262,7 @@ impl<'a> Probe<'a> {
         Ok(value)
     }
 
-    /// A field of /proc/meminfo: KiB, or a count where the kernel writes no unit.
+    /// A field of /proc/meminfo: KiB, or a count if the kernel writes no unit.
     pub(super) fn meminfo(&mut self, name: &'static str) -> Result<u64, Unread> {
         const PATH: &str = "/proc/meminfo";
         let value = self.field(PATH, name)?;

@@ -1,8 +1,8 @@
-//! Where the facts come from: the live host, or a directory that holds a copy of one.
+//! The source of the facts: the live host, or a directory that holds a copy of one.
 //!
-//! Every file and every tool the checks consult goes through [`Root`], so a check behaves the same on a machine, on
-//! a tree captured from another, and in a test. Nothing is judged here. A read is bounded, and in a copied tree only
-//! regular files are opened: a pipe planted there cannot hang the doctor.
+//! Every file and every tool that the checks read goes through [`Root`]. So a check behaves the same on a
+//! machine, on a tree captured from another, and in a test. Nothing is judged here. A read is bounded. In a
+//! copied tree only regular files are opened, so a pipe in it cannot block the doctor.
 
 use std::{
     fs::{self, File},
@@ -11,10 +11,12 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// `/proc/interrupts` of a host with a thousand CPUs stays below this; nothing else comes near.
+/// Largest read. `/proc/interrupts` of a host with a thousand CPUs stays below this, and all other files are
+/// far smaller.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// A tool is run from these directories only, so that a doctor run as root never runs what a user's PATH offers.
+/// Tools are run from these directories only. So a doctor that is run as root never runs a program from a
+/// user's PATH.
 const TOOL_DIRS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 
 /// The host to read: the running one, or a copy of its files below a directory.
@@ -24,7 +26,7 @@ pub struct Root {
     live: bool,
 }
 
-/// Why a directory cannot stand for a host.
+/// The reason why a directory cannot stand for a host.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenRootError {
     /// It cannot be opened.
@@ -37,7 +39,7 @@ pub enum OpenRootError {
         /// The system's error.
         cause: io::Error,
     },
-    /// It holds neither `proc` nor `sys`, so every check would say unknown.
+    /// It holds neither `proc` nor `sys`, so every check would be unknown.
     #[error("{dir} holds neither proc nor sys; name the directory above them")]
     NotAHost {
         /// The directory asked for.
@@ -45,7 +47,7 @@ pub enum OpenRootError {
     },
 }
 
-/// Why a fact could not be had. Each makes a check unknown, never passed.
+/// The reason why a fact could not be read. Each makes a check unknown, never passed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unread {
     /// The file is not there: another kernel, another machine, or not captured.
@@ -68,14 +70,14 @@ pub enum Unread {
         /// The system's error.
         cause: String,
     },
-    /// It was read, but does not say what such a file says.
+    /// The file was read, but its content has not the form of such a file.
     #[error("{path} holds {held:?}, not {wanted}")]
     Malformed {
         /// Absolute path on the host.
         path: String,
-        /// The start of what it holds.
+        /// The start of its content.
         held: String,
-        /// What was expected.
+        /// The form that was expected.
         wanted: &'static str,
     },
     /// The only tool that shows it is not installed.
@@ -84,12 +86,12 @@ pub enum Unread {
         /// The program's name, which is also its package's.
         tool: String,
     },
-    /// The tool ran and gave up.
+    /// The tool ran and failed.
     #[error("{command}: {cause}")]
     ToolFailed {
         /// The command line.
         command: String,
-        /// The first line it complained with.
+        /// The first line of its error message.
         cause: String,
     },
 }
@@ -101,7 +103,7 @@ impl Root {
         Self { dir: PathBuf::from("/"), live: true }
     }
 
-    /// The host copied below `dir`; `/` is the running one. What a tool printed there is read from
+    /// The host copied below `dir`; `/` is the running one. The output of a tool on that host is read from
     /// `dir/commands/COMMAND LINE`, for example `dir/commands/ethtool -c eth0`.
     ///
     /// # Errors
@@ -127,7 +129,7 @@ impl Root {
     /// The bytes of `path`, an absolute path on the host; at most 16 MiB of them.
     ///
     /// # Errors
-    /// [`Unread`], naming `path` as the host knows it.
+    /// [`Unread`]. It names `path` as the host knows it.
     pub fn bytes(&self, path: &str) -> Result<Vec<u8>, Unread> {
         let below = self.below(path);
         let read = || {
@@ -144,7 +146,7 @@ impl Root {
     /// The text of `path` without the blanks around it.
     ///
     /// # Errors
-    /// [`Unread`], also when it is not UTF-8.
+    /// [`Unread`], also when the file is not UTF-8.
     pub fn text(&self, path: &str) -> Result<String, Unread> {
         let bytes = self.bytes(path)?;
         match std::str::from_utf8(&bytes) {
@@ -156,7 +158,7 @@ impl Root {
     /// The names in the directory `path`, sorted, numbers by value.
     ///
     /// # Errors
-    /// [`Unread`] when it cannot be listed.
+    /// [`Unread`] when the directory cannot be listed.
     pub fn names(&self, path: &str) -> Result<Vec<String>, Unread> {
         let list = || {
             fs::read_dir(self.below(path))?
@@ -172,16 +174,17 @@ impl Root {
         Ok(names)
     }
 
-    /// Whether `path` exists, of whatever kind.
+    /// Whether `path` exists, whatever its type.
     #[must_use]
     pub fn exists(&self, path: &str) -> bool {
         self.below(path).exists()
     }
 
-    /// What `tool args...` prints: run on the live host, read from `commands/` in a copied one.
+    /// The output of `tool args...`. On the live host the tool is run; in a copied one the output is read
+    /// from `commands/`.
     ///
     /// # Errors
-    /// [`Unread`] when it is not installed, was not captured, or failed.
+    /// [`Unread`] when the tool is not installed, its output was not captured, or it failed.
     pub fn command(&self, tool: &str, args: &[&str]) -> Result<String, Unread> {
         let line = format!("{tool} {}", args.join(" "));
         if !self.live {
@@ -212,14 +215,14 @@ impl Root {
         self.live
     }
 
-    /// Where `path`, an absolute path on the host, lies here.
+    /// The path in this process of `path`, an absolute path on the host.
     #[must_use]
     pub fn below(&self, path: &str) -> PathBuf {
         self.dir.join(path.trim_start_matches('/'))
     }
 }
 
-/// The error of a file that was read and does not hold what it should.
+/// The error of a file that was read and has not the expected content.
 pub(super) fn malformed(path: &str, held: &str, wanted: &'static str) -> Unread {
     let held: String = held.trim().chars().take(40).collect();
     Unread::Malformed { path: path.to_owned(), held, wanted }

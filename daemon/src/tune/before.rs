@@ -1,7 +1,9 @@
-//! What the values were before they were changed: a file of root's own, from which `undo` knows what to write back.
+//! The values before they were changed: a file that belongs to root, from which `undo` knows what to write
+//! back.
 //!
-//! It lies in a directory that nobody but its owner may write to, not in the daemon's: whoever can write to it says what root
-//! writes to the kernel's settings. It is replaced as a whole, so that it holds either the old or the new list.
+//! The file lies in a directory that only its owner may write to, and not in the daemon's. Anyone who can
+//! write to the file decides what root writes to the kernel's settings. The file is replaced as a whole, so
+//! that it holds either the old or the new list.
 
 use super::files::{self, TuneError};
 use crate::doctor::Root;
@@ -22,7 +24,7 @@ pub(super) struct Entry {
     pub(super) after: String,
 }
 
-/// The list of changed values, for one who changes it: nobody else can at the same time.
+/// The list of changed values, locked: no other process can change it at the same time.
 #[derive(Debug)]
 pub(super) struct State {
     root: Root,
@@ -32,7 +34,7 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Reads the list, which is empty if there is none, and keeps others from changing it.
+    /// Reads the list, and locks it against others that would change it. The list is empty if there is none.
     ///
     /// # Errors
     /// [`TuneError`], also for a list that somebody else could have written.
@@ -57,7 +59,7 @@ impl State {
         Ok(Self { root: root.clone(), entries, _lock: lock })
     }
 
-    /// The list in `text`; `None` if it names a file that is no setting of the kernel's.
+    /// The list in `text`; `None` if it names a file that is not one of the kernel's settings.
     fn parse(text: &str) -> Option<Vec<Entry>> {
         let entries: Vec<Entry> = serde_json::from_str(text).ok()?;
         entries.iter().all(|entry| files::is_setting(&entry.file)).then_some(entries)
@@ -67,7 +69,7 @@ impl State {
         &self.entries
     }
 
-    /// Adds an entry, in place of the one for the same file.
+    /// Adds an entry. It replaces the one for the same file.
     pub(super) fn note(&mut self, entry: Entry) {
         self.forget(&entry.file);
         self.entries.push(entry);

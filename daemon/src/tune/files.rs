@@ -1,4 +1,4 @@
-//! The writing side: values of the kernel's, and files that are replaced as a whole.
+//! The writing side: values of the kernel's settings, and files that are replaced as a whole.
 
 use crate::doctor::{Root, Unread};
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -6,21 +6,21 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Why nothing could be tuned.
+/// The reason why nothing could be tuned.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TuneError {
     /// A file beside the settings could not be made, read or written.
     #[error("cannot {what} {path}: {source}")]
     Os {
-        /// What was tried.
+        /// The step that failed.
         what: &'static str,
         /// The file or directory.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
     },
-    /// The list of values of before could not be read.
+    /// The list of original values could not be read.
     #[error("{0}")]
     Unread(Unread),
     /// Somebody else owns the directory of the list, or may write to it.
@@ -35,7 +35,7 @@ pub enum TuneError {
         /// The directory.
         path: PathBuf,
     },
-    /// The list of values of before is none.
+    /// The list of original values is not in the form of such a list.
     #[error("{path} is no list of values that `shmcast tune` wrote: look at it, and remove {dir}")]
     Damaged {
         /// The file.
@@ -43,7 +43,7 @@ pub enum TuneError {
         /// Its directory.
         dir: PathBuf,
     },
-    /// A file that the next boot applies has a name of ours and is somebody else's.
+    /// A file that the next boot applies has one of our names and is somebody else's.
     #[error("{path} was not written by `shmcast tune`: move it away")]
     Foreign {
         /// The file.
@@ -58,23 +58,24 @@ impl TuneError {
     }
 }
 
-/// Whether the path is one of the kernel's settings, and leads nowhere else.
+/// Whether the path is one of the kernel's settings, and cannot lead to another place.
 pub(super) fn is_setting(path: &str) -> bool {
     ["/proc/sys/", "/sys/"].iter().any(|dir| path.starts_with(dir))
         && !path.split('/').any(|part| part == "..")
 }
 
-/// The value in a setting's file. Of a choice, as in `always [madvise] never`, the one that is chosen.
+/// The value in a setting's file. In a choice such as `always [madvise] never`, it is the chosen word.
 pub(super) fn value(root: &Root, file: &str) -> Result<String, Unread> {
     let text = root.text(file)?;
     let chosen = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
     Ok(chosen.map_or(text.as_str(), |(chosen, _)| chosen).to_owned())
 }
 
-/// Writes a value and reads it back. The error says what went wrong.
+/// Writes a value and reads it back. The error gives the reason of a failure.
 pub(super) fn assign(root: &Root, file: &str, wanted: &str) -> Result<(), String> {
     let write = || {
-        // Never made where it is missing. One write: the kernel takes each as a value.
+        // A missing file is not created. The value goes out in one write, because the kernel takes each write
+        // as a value.
         OpenOptions::new().write(true).truncate(true).open(root.below(file))?.write_all(wanted.as_bytes())
     };
     write().map_err(|e| format!("cannot write {wanted} to {file}: {e}"))?;
@@ -85,7 +86,7 @@ pub(super) fn assign(root: &Root, file: &str, wanted: &str) -> Result<(), String
     }
 }
 
-/// Makes a directory that its owner alone may use, and those above it as usual, as far as they are missing.
+/// Makes a directory that only its owner may use, and its missing parents with the usual mode.
 pub(super) fn make_private_dir(dir: &Path) -> io::Result<()> {
     if let Some(above) = dir.parent() {
         fs::create_dir_all(above)?;
@@ -96,7 +97,7 @@ pub(super) fn make_private_dir(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Replaces a file by another one with this text and mode, which is on the disk when this returns.
+/// Replaces a file by another one with this text and mode. The new file is on the disk when this returns.
 pub(super) fn replace(path: &Path, text: &str, mode: u32) -> Result<(), TuneError> {
     let dir = path.parent().expect("the file is in a directory");
     let write = || {
@@ -111,7 +112,7 @@ pub(super) fn replace(path: &Path, text: &str, mode: u32) -> Result<(), TuneErro
     write().map_err(TuneError::os("write", path))
 }
 
-/// Removes a file; false if there was none.
+/// Removes a file. Returns false if there was none.
 pub(super) fn remove(path: &Path) -> Result<bool, TuneError> {
     match fs::remove_file(path) {
         Ok(()) => Ok(true),

@@ -1,7 +1,8 @@
-//! What the next boot applies: settings below `/proc/sys` by a file of sysctl.d, those below `/sys` by one of tmpfiles.d.
+//! The files that the next boot applies: one of sysctl.d for settings below `/proc/sys`, one of tmpfiles.d
+//! for those below `/sys`.
 //!
-//! Both files are written whole and are known by their first line. A file of the same name without it is somebody else's, and is
-//! neither written nor removed.
+//! Both files are written whole and are recognised by their first line. A file of the same name without this
+//! line is somebody else's, and is neither written nor removed.
 
 use super::before::Entry;
 use super::files::{self, TuneError};
@@ -12,12 +13,13 @@ const SYSCTL: &str = "/etc/sysctl.d/90-shmcast-tune.conf";
 const TMPFILES: &str = "/etc/tmpfiles.d/shmcast-tune.conf";
 const FIRST_LINE: &str = "# Written by `shmcast tune --persist`; `shmcast tune --undo` removes it.";
 
-/// Whether the files can be written, as far as their names go.
+/// Checks that neither file is somebody else's.
 pub(super) fn check(root: &Root) -> Result<(), TuneError> {
     [SYSCTL, TMPFILES].iter().try_for_each(|path| is_ours(root, path).map(drop))
 }
 
-/// Writes the files that the entries need, and removes what is not needed any more. Returns those written.
+/// Writes the files that the entries need, and removes those that are not needed any more. Returns the files
+/// it wrote.
 pub(super) fn write(root: &Root, entries: &[Entry]) -> Result<Vec<PathBuf>, TuneError> {
     check(root)?;
     let mut written = Vec::new();
@@ -34,7 +36,7 @@ pub(super) fn write(root: &Root, entries: &[Entry]) -> Result<Vec<PathBuf>, Tune
     Ok(written)
 }
 
-/// Removes the files. Returns those that were there.
+/// Removes the files. Returns those that existed.
 pub(super) fn remove(root: &Root) -> Result<Vec<PathBuf>, TuneError> {
     let mut removed = Vec::new();
     for path in [SYSCTL, TMPFILES] {
@@ -45,7 +47,7 @@ pub(super) fn remove(root: &Root) -> Result<Vec<PathBuf>, TuneError> {
     Ok(removed)
 }
 
-/// Whether the file is there, and was written here; an error if it is somebody else's.
+/// Whether the file exists and was written by us. An error if it is somebody else's.
 fn is_ours(root: &Root, path: &str) -> Result<bool, TuneError> {
     match root.text(path) {
         Ok(text) if text.lines().next() == Some(FIRST_LINE) => Ok(true),
@@ -55,7 +57,8 @@ fn is_ours(root: &Root, path: &str) -> Result<bool, TuneError> {
     }
 }
 
-/// `net.core.rmem_max = 67108864`. Slashes are written as they are where a name has a dot in it (sysctl.d(5)).
+/// The sysctl.d line of an entry, such as `net.core.rmem_max = 67108864`. Slashes stay as they are if a name
+/// contains a dot (sysctl.d(5)).
 fn sysctl_line(entry: &Entry) -> Option<String> {
     let name = entry.file.strip_prefix("/proc/sys/")?;
     let key = if name.contains('.') { name.to_owned() } else { name.replace('/', ".") };

@@ -1,13 +1,14 @@
-//! Applying what the doctor found, and undoing it: what `shmcast tune` does.
+//! Applying the doctor's findings, and undoing it: the work of `shmcast tune`.
 //!
-//! The doctor judges, and says what to write to which file. Of its checks only those in [`MEASURED`] are acted on: those whose
-//! effect on this product has been measured. A change goes so:
+//! The doctor judges, and says what to write to which file. Of its checks only those in [`MEASURED`] are
+//! acted on: those whose effect on this product has been measured. A change has these steps:
 //!
-//! 1. The values that are there are kept in a file of root's own (`before.rs`), which is on the disk before anything is changed.
-//! 2. Each value is written and read back. One that the kernel refuses is said to be so, and holds up no other.
-//! 3. If asked for, what has been changed is written to files that the next boot applies (`kept.rs`).
+//! 1. The existing values are kept in a file that belongs to root (`before.rs`). It is on the disk before
+//!    anything is changed.
+//! 2. Each value is written and read back. If the kernel refuses one, that is reported, and the others go on.
+//! 3. If asked for, the changed values are written to files that the next boot applies (`kept.rs`).
 //!
-//! Undoing writes back what was there, unless somebody has changed the value since: then it is left as it is.
+//! Undoing writes back the original values. If somebody has changed a value since, it is left as it is.
 
 mod before;
 mod files;
@@ -23,15 +24,16 @@ use std::path::PathBuf;
 /// A check whose mend was measured.
 #[derive(Debug)]
 pub struct Measured {
-    /// The doctor's name for it.
+    /// The doctor's name for the check.
     pub check: &'static str,
-    /// What was measured with it and without.
+    /// The figures that were measured with the change and without.
     pub gain: &'static str,
-    /// What the change costs.
+    /// The cost of the change.
     pub price: &'static str,
 }
 
-/// Everything that `tune` changes. How it was measured, and what was measured and is left out, stands in `benches/METHOD.md`.
+/// Everything that `tune` changes. `benches/METHOD.md` says how it was measured, and what was measured and is
+/// left out.
 pub const MEASURED: &[Measured] = &[
     Measured {
         check: "rmem-max",
@@ -46,13 +48,13 @@ pub const MEASURED: &[Measured] = &[
     },
 ];
 
-/// What became of one value.
+/// The result for one value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// It differs from what is wanted, and was not touched.
+    /// It differs from the wanted value, and was not touched.
     WouldChange,
-    /// It is as wanted already.
+    /// It has the wanted value already.
     AsWanted,
     /// It could not be read, or no single value mends it; `problem` says which.
     Unknown,
@@ -60,34 +62,34 @@ pub enum Outcome {
     Changed,
     /// It was written back, and reads as it did before.
     Restored,
-    /// Undoing left it, since somebody has changed it meanwhile.
+    /// Undoing left it, since somebody has changed it in the meantime.
     Left,
     /// It could not be written; `problem` says why.
     Failed,
 }
 
-/// One value, what became of it, and why.
+/// One value, its result, and the reasons.
 #[derive(Debug, Clone, Serialize)]
 pub struct Item {
     /// The doctor's name for the check.
     pub check: String,
-    /// What became of it.
+    /// The result.
     pub outcome: Outcome,
-    /// What the doctor found, in a few words; empty when undoing.
+    /// The doctor's finding, in a few words; empty when undoing.
     pub says: String,
     /// The file, if one value in one file mends it.
     pub file: Option<String>,
-    /// What the file held before.
+    /// The value of the file before.
     pub before: Option<String>,
-    /// What it is to hold.
+    /// The value that the file is to have.
     pub after: Option<String>,
-    /// Why it is unknown, left, or failed.
+    /// The reason why it is unknown, left, or failed.
     pub problem: Option<String>,
-    /// Why the check matters.
+    /// The reason why the check matters.
     pub why: &'static str,
-    /// What was measured with the change and without.
+    /// The figures that were measured with the change and without.
     pub gain: &'static str,
-    /// What the change costs.
+    /// The cost of the change.
     pub price: &'static str,
 }
 
@@ -96,7 +98,7 @@ pub struct Item {
 pub struct Tuned {
     /// Each value.
     pub items: Vec<Item>,
-    /// Files that the next boot applies: those that were written, or when undoing, removed.
+    /// Files that the next boot applies. These were written, or removed when undoing.
     pub kept: Vec<PathBuf>,
 }
 
@@ -120,11 +122,11 @@ pub fn plan(host: &Host) -> Tuned {
     Tuned { items: MEASURED.iter().map(item).collect(), kept: Vec::new() }
 }
 
-/// Changes what [`plan`] says; with `keep`, over reboots too.
+/// Makes the changes that [`plan`] shows; with `keep`, over reboots too.
 ///
 /// # Errors
-/// [`TuneError`]; nothing has been changed then, but that the values of before may have been kept already. A single value that
-/// cannot be written is no error: its item says so.
+/// [`TuneError`]. Nothing has been changed then, except that the original values may have been kept already.
+/// A single value that cannot be written is no error: its item reports it.
 pub fn apply(host: &Host, keep: bool) -> Result<Tuned, TuneError> {
     let root = host.root();
     if keep {
@@ -162,7 +164,8 @@ pub fn apply(host: &Host, keep: bool) -> Result<Tuned, TuneError> {
 /// Writes back what [`apply`] changed, and removes the files that keep it.
 ///
 /// # Errors
-/// [`TuneError`]. A single value that cannot be written is no error: its item says so, and is kept for the next time.
+/// [`TuneError`]. A single value that cannot be written is no error: its item reports it, and it is kept for
+/// the next time.
 pub fn undo(root: &Root) -> Result<Tuned, TuneError> {
     let mut state = State::open(root)?;
     let kept = kept::remove(root)?;

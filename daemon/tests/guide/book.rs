@@ -7,7 +7,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What a block that no test can run begins with.
+/// First words of a block that no test can run.
 pub(crate) const NOT_RUN: &str = "# Not run by the test of this guide: ";
 
 pub(crate) struct Chapter {
@@ -16,7 +16,7 @@ pub(crate) struct Chapter {
 }
 
 pub(crate) struct Block {
-    /// What stands behind the fence.
+    /// The text behind the opening fence.
     pub(crate) info: String,
     /// The line of the fence.
     pub(crate) line: usize,
@@ -24,7 +24,7 @@ pub(crate) struct Block {
 }
 
 pub(crate) struct Step {
-    /// Where it stands, as `chapter.md:line`.
+    /// Its place, as `chapter.md:line`.
     pub(crate) place: String,
     pub(crate) command: String,
     pub(crate) expected: String,
@@ -73,7 +73,7 @@ impl Chapter {
             .collect()
     }
 
-    /// Blocks of which some command is to fail, each by its steps' places.
+    /// The blocks of which some command is to fail, each as the places of its steps.
     pub(crate) fn failing(&self) -> Vec<Vec<String>> {
         let failing = self.blocks.iter().filter(|block| block.info == "console,fails");
         failing.map(|block| block.steps(&self.name).into_iter().map(|step| step.place).collect()).collect()

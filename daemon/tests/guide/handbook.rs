@@ -1,10 +1,11 @@
-//! The failure handbook quotes the programs: each text stands in the sources, and no event, state or alert is missing.
+//! The failure handbook quotes the programs. Each quoted text must be in the sources, and no event, state or
+//! alert may be missing.
 
 use super::book;
 use std::fs;
 use std::path::Path;
 
-/// A piece of a text that is shorter stands in many places.
+/// Shortest piece of a text that is looked for. Shorter pieces are found in many places.
 const TELLING_BYTES: usize = 8;
 
 /// The first cells of the rows of a section's tables.
@@ -17,12 +18,12 @@ fn first_cells(heading: &str) -> Vec<String> {
     rows.filter_map(|row| row[2..].split_once(" | ")).map(|(cell, _)| cell.to_owned()).collect()
 }
 
-/// What stands between backticks.
+/// The texts between backticks.
 fn quoted(cell: &str) -> Vec<&str> {
     cell.split('`').skip(1).step_by(2).collect()
 }
 
-/// All sources of the programs, with strings that are broken over lines made whole.
+/// All sources of the programs. Strings that are broken over lines are made whole.
 fn sources() -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut text = String::new();

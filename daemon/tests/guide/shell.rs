@@ -1,7 +1,8 @@
-//! A shell that runs the commands of a chapter, one after the other, and what each printed.
+//! A shell that runs the commands of a chapter, one after the other, and records the output of each.
 //!
-//! It is a shell of an ordinary user, on what looks like a host of its own: network, processes, `/dev/shm` and `/run` are
-//! namespaces of its own, so fixed ports and default directories are free, and whatever is left running ends with it.
+//! It is a shell of an ordinary user on a host that seems to be its own: network, processes, `/dev/shm` and
+//! `/run` are namespaces of its own. So fixed ports and default directories are free, and all processes that
+//! are left running end with it.
 
 use super::book::{Chapter, Step};
 use snapbox::{Assert, IntoData};
@@ -10,13 +11,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// What stands between the outputs of two commands, before the exit code of the first.
+/// Separates the outputs of two commands. The exit code of the first follows it.
 const MARK: char = '\x1e';
 /// Seconds that a chapter may take on a machine that is busy with other things.
 const PATIENCE: &str = "300";
 
-/// Makes the host, and runs the script there. `$1` are the programs, `$2` the steps; the rest is a command that becomes the
-/// user. The shell that does this goes on until the script has ended: it is the first process, and takes all others with it.
+/// Makes the host, and runs the script there. `$1` is the directory of the programs, `$2` that of the steps.
+/// The other arguments are a command that becomes the user. The shell that runs this stays until the script
+/// has ended: it is the first process, and its end ends all others.
 const HOST: &str = r#"
 set -eu
 ip link set lo up
@@ -34,7 +36,7 @@ export HOME=/run/home XDG_RUNTIME_DIR=/run/user PATH="/run/programs:$PATH" LC_AL
 "$@" bash /run/steps/script 2>&1
 "#;
 
-/// Runs all commands of a chapter, and compares.
+/// Runs all commands of a chapter, and compares their output.
 pub(crate) fn play(name: &str) {
     let chapter = Chapter::read(name);
     let steps = chapter.steps();
@@ -68,7 +70,7 @@ pub(crate) fn play(name: &str) {
     println!("{name}: {} commands", steps.len());
 }
 
-/// What keeps this machine from running a shell of this kind.
+/// The reason why this machine cannot run such a shell, if there is one.
 fn lacking() -> Option<String> {
     for program in ["bash", "curl", "ip", "jq", "setpriv", "unshare"] {
         let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output().unwrap();
@@ -81,8 +83,8 @@ fn lacking() -> Option<String> {
     (!tried.status.success()).then(|| format!("no namespaces of its own: {said}"))
 }
 
-/// A command in namespaces of its own, which ends with its first process. Root can make them; others need a namespace of
-/// users as well.
+/// A command in namespaces of its own, which end with its first process. Root can make them. Other users need
+/// a namespace of users as well.
 fn unshare() -> Command {
     let mut command = Command::new("unshare");
     if !nix::unistd::geteuid().is_root() {
@@ -92,7 +94,8 @@ fn unshare() -> Command {
     command
 }
 
-/// Each command is a file of its own that one shell reads, so that a command that is no whole one harms no other.
+/// Writes each command to a file of its own. One shell reads all of them, so an incomplete command cannot
+/// affect the others.
 fn write_script(dir: &Path, steps: &[Step]) {
     let mut script = String::new();
     for (number, step) in steps.iter().enumerate() {
@@ -105,7 +108,8 @@ fn write_script(dir: &Path, steps: &[Step]) {
 
 fn run(steps: &Path) -> Output {
     let programs = Path::new(env!("CARGO_BIN_EXE_shmcast")).parent().unwrap();
-    // An ordinary user: root becomes nobody, and whoever got rights in a namespace of users gives them up.
+    // The commands run as an ordinary user: root becomes nobody, and a user who got rights in a namespace of
+    // users gives them up.
     let become_user: &[&str] = match nix::unistd::geteuid().is_root() {
         true => &["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"],
         false => &["setpriv", "--inh-caps=-all", "--ambient-caps=-all"],
@@ -117,7 +121,7 @@ fn run(steps: &Path) -> Output {
     command.stdin(Stdio::null()).output().unwrap()
 }
 
-/// What each command printed, and its exit code.
+/// The output of each command, and its exit code.
 fn parse(printed: &str) -> Vec<(&str, i32)> {
     let mut results = Vec::new();
     let mut rest = printed;
@@ -129,7 +133,7 @@ fn parse(printed: &str) -> Vec<(&str, i32)> {
     results
 }
 
-/// What is wrong with what a command did.
+/// The difference between a command's result and the guide, if there is one.
 fn compare(step: &Step, text: &str, code: i32) -> Option<String> {
     let Step { place, command, expected, may_fail } = step;
     let command = command.trim_end();

@@ -23,7 +23,7 @@ const LOOK_EVERY: u8 = 1;
 
 const HEADER: usize = RECORD_HEADER as usize;
 
-/// What one poll found.
+/// The result of one poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Poll {
     /// Nothing new.
@@ -45,7 +45,7 @@ pub enum Poll {
     Corrupt(Corrupt),
 }
 
-/// What one glance found.
+/// The result of one glance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Glance {
     /// Nothing new.
@@ -66,7 +66,7 @@ pub struct Copied {
     pub sequence: u64,
     /// The publisher's own mark.
     pub tag: u16,
-    /// Whether this is a key message, from which a reader may start afresh.
+    /// Whether this is a key message, from which a reader may start anew.
     pub key: bool,
     /// Publish time: low 48 bits of the segment's clock, in ticks.
     pub time: u64,
@@ -76,19 +76,22 @@ pub struct Copied {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Resume {
-    /// At the oldest message that will not be overwritten at once. Loses least, and is soonest lapped again.
+    /// At the oldest message that will not be overwritten at once. This loses least, and the reader is
+    /// soonest lapped again.
     #[default]
     Oldest,
-    /// At the next message to come. Loses most, and has the whole ring ahead of it.
+    /// At the next message to come. This loses most, and the reader has the whole ring ahead of it.
     Latest,
-    /// At the last key message; or as [`Oldest`](Self::Oldest), if that message is overwritten or there was none.
+    /// At the last key message. If that message is overwritten or there was none, as
+    /// [`Oldest`](Self::Oldest).
     Key,
 }
 
 /// Reads records from a ring.
 ///
-/// A message needs the second line and the start of the third, in which the owner may keep fields of its own. One reader among
-/// many finds none of its lines in the caches, and waits for each line that it touches.
+/// A message needs only the second line of this struct and the start of the third. The owner may keep fields
+/// of its own in the rest of the third. If there are many readers, none of these lines is in the caches, and
+/// a reader waits for each line that it touches.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Reader {
@@ -98,10 +101,10 @@ pub struct Reader {
     // The second line.
     data: Cells,
     header: Cells,
-    /// Of the next record.
+    /// The place of the next record.
     place: Place,
     // The third.
-    /// A copy of the geometry's, so that a message needs no line of it.
+    /// A copy of the geometry's field, so that a message does not touch the geometry's line.
     max_message: u32,
     copier: Copier,
     empties: u8,
@@ -151,7 +154,7 @@ impl Reader {
         }
     }
 
-    /// As [`poll`](Self::poll), but copies whole records and knows only the two common answers.
+    /// As [`poll`](Self::poll), but copies whole records and returns only the two common answers in full.
     ///
     /// The payload goes to where it stands in its record, 16 bytes behind the start of `out`. The bytes around it in `out`
     /// may change, up to the record's last line. The copy needs no branch on the length. If `out` is 64-byte aligned, no
@@ -172,7 +175,7 @@ impl Reader {
         }
     }
 
-    /// Says what is there, when it is no message that can be taken.
+    /// Examines a commit word that is not a message that can be taken.
     #[cold]
     fn poll_other(&mut self, commit: Commit, out: &mut [u8]) -> Poll {
         let Geometry { capacity, max_message, .. } = self.geometry;
@@ -188,16 +191,17 @@ impl Reader {
         }
         match commit.length() as usize {
             needed if needed > out.len() => Poll::TooSmall { needed },
-            // The first look failed and this one did not. The next poll tells.
+            // The first look did not find a message that could be taken, and this one does. The next poll
+            // takes it.
             _ => Poll::Empty,
         }
     }
 
-    /// Calls `rest` again and again until something is committed where the next record will stand, or until `rest` returns
-    /// true. Says whether something is there; [`poll`](Self::poll) tells what.
+    /// Calls `rest` again and again until something is committed where the next record will stand, or until
+    /// `rest` returns true. Returns whether something is there; [`poll`](Self::poll) returns it.
     ///
-    /// Touches one word of the ring and nothing else: one process among a hundred finds none of its own lines in the cache when
-    /// it gets its CPU back.
+    /// Touches one word of the ring and nothing else: one process among a hundred finds none of its own lines
+    /// in the cache when it gets its CPU back.
     #[inline(always)]
     pub fn rest_until_due(&self, mut rest: impl FnMut() -> bool) -> bool {
         let word = self.data.word_at(self.place.position);
@@ -230,8 +234,9 @@ impl Reader {
         self.empties.wrapping_add(1).is_multiple_of(LOOK_EVERY)
     }
 
-    /// Looks whether the writer has overtaken this reader or left the segment, which an empty poll does not see. `None` if
-    /// something has been committed where the next record stands; [`poll`](Self::poll) tells what.
+    /// Checks whether the writer has overtaken this reader or left the segment, which an empty poll does not
+    /// see. Returns `None` if something has been committed where the next record stands; [`poll`](Self::poll)
+    /// returns it.
     ///
     /// One in 64 empty polls does this by itself. Call it before a long sleep.
     #[cold]
@@ -240,18 +245,20 @@ impl Reader {
             return Some(self.outside(Commit::from_word(0)));
         }
         let state = State::unpack(close::see(&self.header)).map(|(_, state)| state);
-        // What was committed before the segment was closed or given up still comes first.
+        // Records that were committed before the segment was closed or given up come first.
         let commit = commit::peek(self.data.word_at(self.place.position));
         if commit.word() != 0 {
             return crate::fault!("what_is_there_is_nothing").then_some(Poll::Empty);
         }
-        // The window comes last: the zero may belong to a later lap, and then the answer is not that the stream ended.
+        // The window is checked last: the zero may belong to a later lap, and then the answer is not that the
+        // stream ended.
         if !cfg!(mutant = "window_before_close") && !self.in_window(0) {
             return Some(self.outside(commit));
         }
         Some(match state {
             Some(State::Superseded) => Poll::Superseded,
-            // A reader that joined or resumed behind the end record is told here. All others read it in the stream.
+            // A reader that joined or resumed after the end record gets the end here. All others read it in
+            // the stream.
             Some(State::Closed) if !self.ended => {
                 self.ended = true;
                 Poll::Control(Control::End)
@@ -282,14 +289,14 @@ impl Reader {
                 self.place.sequence = control.next_sequence(self.place.sequence);
                 Poll::Control(control)
             }
-            // The record that the pad made room for stands at the ring's start. No writer pads a whole ring, so that this
-            // recursion ends at once whatever the bytes say.
+            // The record that the pad made room for stands at the ring's start. No writer pads a whole ring.
+            // So this recursion ends at once, whatever the bytes are.
             None if is_pad && commit.record_bytes() < self.geometry.capacity => self.poll_again(out),
             None => Poll::Empty,
         }
     }
 
-    /// Polls again: behind a pad, or because something was committed during a poll that found nothing.
+    /// Polls again: after a pad, or because something was committed during a poll that found nothing.
     #[cold]
     fn poll_again(&mut self, out: &mut [u8]) -> Poll {
         self.poll(out)
@@ -300,8 +307,8 @@ impl Reader {
         if self.in_window(0) { self.corrupt(commit) } else { self.outside(commit) }
     }
 
-    /// Says why a record is outside of the window. On the near side, this reader was lapped. Beyond the frontier nothing can have
-    /// been committed.
+    /// Returns why a record is outside of the window. Below the window, this reader was lapped. Beyond the
+    /// frontier, nothing can have been committed.
     #[cold]
     fn outside(&self, commit: Commit) -> Poll {
         let frontier = window::frontier(&self.header);
@@ -319,10 +326,10 @@ impl Reader {
         Poll::Corrupt(Corrupt { position, sequence, word: commit.word() })
     }
 
-    /// Goes on at another place after a lap. Returns how many sequences were skipped, exactly.
+    /// Continues at another place after a lap. Returns exactly how many sequences were skipped.
     ///
     /// # Errors
-    /// [`LocateError`] when no place was found; the reader stays where it was.
+    /// [`LocateError`] when no place was found. The reader stays at its place.
     pub fn resume(&mut self, policy: Resume) -> Result<u64, LocateError> {
         let locator = self.locator();
         let place = match policy {
@@ -333,8 +340,8 @@ impl Reader {
                 _ => locator.oldest()?,
             },
         };
-        // A search that settled for an overwritten place may name one behind this reader's. A reader never goes back, because it
-        // would deliver messages twice: it stays, and is still lapped.
+        // A search that ended at an overwritten place may return one before this reader's. A reader never
+        // goes back, because it would deliver messages twice. It stays, and is still lapped.
         let Some(missed) = place.sequence.checked_sub(self.place.sequence) else { return Ok(0) };
         self.jump(place);
         Ok(missed)
@@ -357,7 +364,7 @@ impl Reader {
         self.place
     }
 
-    /// Messages that are published and not yet read. Up to 64 behind the truth.
+    /// Messages that are published and not yet read. The figure may be up to 64 too low.
     pub fn lag(&self) -> u64 {
         let published = lazy::peek(&self.header);
         published.saturating_add(1).saturating_sub(self.place.sequence)
@@ -369,13 +376,13 @@ impl Reader {
         frontier.wrapping_sub(self.place.position) > self.geometry.capacity / 2
     }
 
-    /// Epoch and state of the segment. `None` when another program wrote nonsense there.
+    /// Epoch and state of the segment. `None` when another program wrote an invalid state there.
     pub fn state(&self) -> Option<(u64, State)> {
         State::unpack(self.header[STATE].load(Ordering::Relaxed))
     }
 }
 
-/// What stands at a place.
+/// The content of a place.
 enum Found {
     /// Nothing yet.
     Nothing,
@@ -385,8 +392,9 @@ enum Found {
     Other(Commit),
 }
 
-/// Copies the message at `place` to the start of `out`, if there is one. With `WHOLE`, copies the whole record but for its
-/// header, to the same offset in `out`. Takes the place and not the reader, so that a loop over messages keeps it in registers.
+/// Copies the message at `place` to the start of `out`, if there is one. With `WHOLE`, copies the whole
+/// record except its header, to the same offset in `out`. Takes the place and not the reader, so that a loop
+/// over messages keeps it in registers.
 #[inline(always)]
 fn look_at<const WHOLE: bool>(
     data: &Cells,
@@ -420,13 +428,13 @@ fn look_at<const WHOLE: bool>(
     Found::Message(copied, after)
 }
 
-/// Whether this is the message with `sequence`, and not longer than messages of this ring may be.
+/// Whether this is the message with `sequence`, and no longer than messages of this ring may be.
 #[inline(always)]
 fn is_due(commit: Commit, sequence: u64, max_message: u32) -> bool {
     commit.is_message(sequence) && commit.length() <= u64::from(max_message)
 }
 
-/// The message with this header, at `place`, and the place after it.
+/// Returns the message with this header, at `place`, and the place after it.
 #[inline(always)]
 fn message(commit: Commit, meta: u64, place: Place) -> (Copied, Place) {
     let (Place { position, sequence }, meta) = (place, Meta::from_word(meta));
@@ -435,14 +443,14 @@ fn message(commit: Commit, meta: u64, place: Place) -> (Copied, Place) {
     (Copied { length, sequence, tag: meta.tag(), key, time: meta.time() }, after)
 }
 
-/// Copies a payload and no byte more. Out of line, because the fast paths copy whole records.
+/// Copies exactly the payload. Out of line, because the fast paths copy whole records.
 #[inline(never)]
 fn load_exactly(copier: Copier, payload: &[AtomicU64], out: &mut [u8]) {
     copier.load(payload, out);
 }
 
-/// Whether nothing that was loaded since the commit word can have been overwritten, and the record ends below the frontier:
-/// `bytes <= frontier - position <= capacity`, in one comparison.
+/// Whether nothing that was loaded since the commit word can have been overwritten, and the record ends below
+/// the frontier. It is `bytes <= frontier - position <= capacity`, in one comparison.
 #[inline(always)]
 fn is_in_window(data: &Cells, header: &Cells, position: u64, bytes: u64) -> bool {
     if cfg!(mutant = "no_window_check") {

@@ -17,25 +17,26 @@ use std::mem::offset_of;
 use thiserror::Error;
 
 const LINE_WORDS: usize = (GRANULE / WORD) as usize;
-/// The largest epoch that the state word has room for.
+/// The largest epoch that fits in the state word.
 const MAX_EPOCH: u64 = u64::MAX >> 8;
-/// After a record of up to so many bytes, the writer cleans ahead. After larger records this would cost more than it hides:
-/// each line of the next record would be fetched twice, once for the zero and once for the payload.
+/// After a record of at most this many bytes, the writer cleans ahead. After a larger record this would cost
+/// more than it hides: each line of the next record would be fetched twice, once for the zero and once for
+/// the payload.
 const SMALL: u64 = 8 * GRANULE;
-/// The writer cleans ahead once so many bytes have to be cleaned.
+/// The writer cleans ahead as soon as this many bytes have to be cleaned.
 const AT_ONCE: u64 = AHEAD / 4 / GRANULE * GRANULE;
-// A small record needs clean granules for itself and the granule behind it: it finds them clean.
+// A small record needs clean granules for itself and the granule after it. It finds them clean.
 const _: () = assert!(cfg!(loom) || SMALL + GRANULE <= AHEAD - AT_ONCE);
 /// Payload bytes that share the first line with the record's header.
 const INLINE: usize = (GRANULE - RECORD_HEADER) as usize;
 
-/// Why a ring cannot be written to. It was left as it was.
+/// The reason why a ring cannot be written to. The ring is unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum TakeOverError {
     /// The segment was given up for another, and its readers have been told so.
     #[error("the segment was given up for another: open the channel again")]
     Superseded,
-    /// The place to go on from could not be found.
+    /// The place to continue from could not be found.
     #[error(transparent)]
     Locate(#[from] LocateError),
 }
@@ -56,10 +57,11 @@ impl From<Corrupt> for TakeOverError {
     }
 }
 
-/// Where a successor goes on.
+/// The state that a successor continues from.
 struct Tail {
     place: Place,
-    /// The gap that was committed last, if the lazy line does not count it yet: its position and first sequence.
+    /// The last gap that was committed, if the lazy line does not count it yet: its position and first
+    /// sequence.
     gap: Option<Place>,
     last_key: u64,
     bytes: u64,
@@ -67,8 +69,9 @@ struct Tail {
 
 /// Writes records into a ring.
 ///
-/// Most messages need only the first two lines, which is why a copy of `max_message` stands there. A publisher that publishes
-/// rarely finds no line in its caches, and waits for each line that it touches.
+/// Most messages need only the first two lines of this struct, which is why a copy of `max_message` stands
+/// there. If messages are rare, none of these lines is in the caches, and the publisher waits for each line
+/// that it touches.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Writer {
@@ -77,11 +80,12 @@ pub struct Writer {
     tail: u64,
     /// The sequence of the next message.
     next: u64,
-    /// Commit words are zero from the tail up to here; never beyond the frontier.
+    /// Commit words are zero from the tail up to here. It is never beyond the frontier.
     clean: u64,
-    /// What FRONTIER holds.
+    /// The value of FRONTIER.
     frontier: u64,
-    /// Every payload is shorter than this many bytes. It is the size of the largest message and 1, or 0 once no sequence is left.
+    /// Every payload is shorter than this many bytes: the largest payload plus 1, or 0 once no sequence is
+    /// left.
     limit: u32,
     copier: Copier,
     // The second line.
@@ -155,7 +159,7 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Makes harmless what a dead writer left above the tail. `ring/mod.rs` has the argument.
+    /// Makes the leftovers of a dead writer above the tail harmless. `ring/mod.rs` has the argument.
     fn repair(&mut self) {
         let target = (self.tail + AHEAD).max(self.frontier).next_multiple_of(self.geometry.chunk);
         if !cfg!(mutant = "takeover_without_frontier") {
@@ -252,7 +256,7 @@ impl Writer {
         Ok(sequence)
     }
 
-    /// Why a payload of so many bytes cannot be published.
+    /// Returns the reason why a payload of `length` bytes cannot be published.
     #[cold]
     fn refusal(&self, length: u64) -> WriteError {
         match self.limit {
@@ -279,8 +283,8 @@ impl Writer {
     /// Publishes a session record: the remote publisher began a new session, whose identity is ten bytes long.
     pub fn session(&mut self, identity: [u8; 10], time: u64) {
         let [high, low] = session_words(identity);
-        // The header notes the session after the stream has it. If this writer dies in between, its successor publishes the
-        // record again.
+        // The header gets the session after the stream has it. If this writer dies in between, its successor
+        // publishes the record again.
         self.header[SESSION_REST].store(0, Ordering::Relaxed);
         self.control(Control::Session { high, low }, time);
         self.header[SESSION].store(high, Ordering::Relaxed);
@@ -299,12 +303,12 @@ impl Writer {
         self.next
     }
 
-    /// Where the next record goes, in bytes since the ring began.
+    /// The place of the next record, in bytes since the ring began.
     pub fn position(&self) -> u64 {
         self.tail
     }
 
-    /// This writer's incarnation, from 1.
+    /// The epoch of this writer: 1 for the first.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -322,8 +326,8 @@ impl Writer {
         let next = control.next_sequence(self.next);
         let is_gap = next > self.next;
         if is_gap {
-            // A gap may reuse any entry of the index, and so the entry that the lazy line names. That entry then names the gap
-            // record, which is the right start for a walk on both sides of the gap.
+            // A gap may reuse any entry of the index, and so the entry that the lazy line names. That entry
+            // then names the gap record. This is the right start for a walk on both sides of the gap.
             self.update_lazy(time);
         }
         let record = self.data.run_at(self.tail, GRANULE).expect("there is room now");
@@ -365,8 +369,8 @@ impl Writer {
         self.committed();
     }
 
-    /// Announces everything up to `end`, where the next record will end, and makes the commit word there zero. That store
-    /// comes before the payload's, so that its cache miss overlaps with theirs.
+    /// Announces everything up to `end`, where the next record will end, and makes the commit word there
+    /// zero. The store of this zero comes before those of the payload, so that their cache misses overlap.
     fn prepare(&mut self, end: u64) {
         let need = end + GRANULE;
         // The granules inside the record get payload: no reader looks for a commit word there.
@@ -377,9 +381,9 @@ impl Writer {
         self.clean_until(need);
     }
 
-    /// Zeroes commit words that the next records will need. This comes after the commit: on x86-64 stores become visible in
-    /// their order, so that before the commit readers would wait for these cache misses. Several granules are cleaned at a
-    /// time, so that most messages execute less code.
+    /// Zeroes commit words that the next records will need. This comes after the commit. On x86-64, stores
+    /// become visible in their order: before the commit, readers would wait for these cache misses. Several
+    /// granules are cleaned at a time, so that most messages execute less code.
     #[inline(always)]
     fn clean_ahead(&mut self) {
         if self.clean < self.tail + AHEAD - AT_ONCE {
@@ -429,12 +433,12 @@ impl Writer {
         index::publish(&self.index, place.sequence, place.position);
     }
 
-    /// Updates the lazy line, from which joiners learn how far the stream has come. Kept out of line, because most messages do
-    /// not call it.
+    /// Updates the lazy line, which tells joiners how far the stream has come. Kept out of line, because most
+    /// messages do not call it.
     #[cold]
     #[inline(never)]
     fn update_lazy(&mut self, time: u64) {
-        // Sequences would run out before the next update: refuse all further messages.
+        // Sequences would run out before the next update, so all further messages are refused.
         if self.next > MAX_SEQUENCE - lazy::EVERY {
             self.limit = 0;
         }
@@ -442,7 +446,7 @@ impl Writer {
         self.count_for_joiners();
     }
 
-    /// Updates the lazy line but for its time.
+    /// Updates the lazy line except its time.
     #[inline]
     fn count_for_joiners(&self) {
         let header = &self.header;
@@ -460,8 +464,8 @@ impl Writer {
     }
 }
 
-/// Finds the tail of a ring that nobody writes to. The walk begins at the lazy line, which a record must confirm: otherwise a
-/// forged lazy line could make the sequences jump.
+/// Finds the tail of a ring that nobody writes to. The walk begins at the lazy line, and a record must
+/// confirm it. Otherwise a forged lazy line could make the sequences jump.
 fn walk(cells: &RingCells, geometry: Geometry) -> Result<Tail, TakeOverError> {
     let cold = |word: usize| cells.header[word].load(Ordering::Relaxed);
     let locator = Locator::new(cells.clone(), geometry);

@@ -1,7 +1,7 @@
-//! The actor: a process that links the library, and publishes or receives as it is told.
+//! The actor: a process that links the library, and publishes or receives as it is ordered.
 //!
-//! Orders come as lines on stdin, answers go as lines to stdout, and what the actor did and saw goes to its log. It is a
-//! process of its own because it is to be killed, stopped and starved at any moment.
+//! Orders come as lines on stdin, and answers go as lines to stdout. The actor writes what it did and saw to
+//! its log. It is a process of its own because it may be killed, stopped and starved at any moment.
 
 #![allow(missing_docs, reason = "fields are explained with their variant")]
 
@@ -24,7 +24,7 @@ use std::io::{self, Write, stdin, stdout};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Where channels are.
+/// The place of the channels.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Place {
@@ -34,25 +34,25 @@ pub enum Place {
     Socket(PathBuf),
 }
 
-/// How to open a channel for publishing.
+/// The parameters of opening a channel for publishing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opening {
     pub place: Place,
     pub channel: String,
-    /// The number that its messages bear.
+    /// The publisher's number, which is in its messages.
     pub publisher: u32,
-    /// Capacity and largest message, where they are the publisher's to choose.
+    /// Capacity and largest message, if the publisher may choose them.
     pub sizes: Option<[u64; 2]>,
     pub anew: bool,
     pub full: bool,
     /// The mode that the channel is to have.
     #[serde(default)]
     pub mode: Option<u32>,
-    /// For how long it is tried again.
+    /// Time during which a failed opening is tried again.
     pub patience_ms: u64,
 }
 
-/// How to subscribe to a channel.
+/// The parameters of a subscription.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subscribing {
     pub place: Place,
@@ -85,17 +85,17 @@ pub enum Order {
     Subscribe(Subscribing),
     /// Receive.
     Read { how: How, ms: u32, rest_us: u32 },
-    /// Receive so many events.
+    /// Receive this many events.
     Block { events: u32 },
-    /// Go elsewhere in the stream.
+    /// Seek.
     Seek { by: i64 },
-    /// Receive until this message has come, which has this sequence, or so much time has gone by.
+    /// Receive until this message with this sequence has come, or until this much time has passed.
     Finish { last: Identity, sequence: u64, ms: u64 },
-    /// Say whether a daemon knows of this actor.
+    /// Tell whether a daemon knows of this actor.
     Registered {},
-    /// Give up publisher and reader in order.
+    /// Close publisher and reader in order.
     Close {},
-    /// Have a child that drops its copies of publisher and reader, and ends.
+    /// Fork a child that drops its copies of publisher and reader, and ends.
     Fork {},
     /// Fail to open a channel, because its description is too long.
     Misopen { dir: PathBuf, channel: String },
@@ -104,9 +104,9 @@ pub enum Order {
 /// A line to an actor.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Told {
-    /// Its number.
+    /// The number of the order.
     pub id: u64,
-    /// What to do.
+    /// The order.
     pub order: Order,
 }
 
@@ -119,16 +119,17 @@ pub struct Answer {
     pub value: Value,
 }
 
-/// The orders that have come and were not carried out. No thread reads them: only a process of one thread can fork.
+/// The orders that have come and were not carried out. They are not read by a thread: only a process of one
+/// thread can fork.
 #[derive(Debug, Default)]
 struct Orders {
-    /// What has been read.
+    /// Bytes that were read and not used yet.
     unread: Vec<u8>,
     is_over: bool,
 }
 
 impl Orders {
-    /// Whether another order waits, or nobody is left to give any.
+    /// Whether another order is waiting, or the runner is gone.
     fn is_one_waiting(&mut self) -> bool {
         while !self.has_line() && self.is_there_more() {
             self.read();
@@ -136,7 +137,7 @@ impl Orders {
         self.has_line() || self.is_over
     }
 
-    /// The next order, once there is one. `None` if nobody is left to give any.
+    /// Waits for the next order and returns it. `None` if the runner is gone.
     fn take(&mut self) -> Result<Option<Told>> {
         while !self.has_line() {
             if self.is_over {
@@ -154,7 +155,7 @@ impl Orders {
         self.unread.contains(&b'\n')
     }
 
-    /// Whether a read would not wait.
+    /// Whether a read would return at once.
     fn is_there_more(&self) -> bool {
         let input = stdin();
         let mut input = [PollFd::new(&input, PollFlags::IN)];
@@ -175,7 +176,7 @@ impl Orders {
 /// Carries out orders until there are no more.
 ///
 /// # Errors
-/// An obstacle of the runner's own; nothing that the product did.
+/// An obstacle of the runner's own. Faults of the product are no errors here.
 pub fn play(log: &Path) -> Result<()> {
     let log = Log::append(log).with_context(|| format!("open {}", log.display()))?;
     reader::on_cpu_and_waiting();
@@ -185,7 +186,7 @@ pub fn play(log: &Path) -> Result<()> {
         let value = actor.carry_out(order)?;
         let mut line = serde_json::to_vec(&Answer { id, value })?;
         line.push(b'\n');
-        // Nobody listens any more where the runner has died.
+        // If the runner has died, nobody reads the answer.
         if stdout().write_all(&line).and_then(|()| stdout().flush()).is_err() {
             break;
         }
@@ -193,7 +194,8 @@ pub fn play(log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Gives up what lets root read and write whatever the mode of a file: actors are ordinary users.
+/// Gives up the capabilities by which root reads and writes files whatever their mode: actors are ordinary
+/// users.
 fn obey_modes() -> io::Result<()> {
     let mut sets = capabilities(None)?;
     let kept = !(CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH);
@@ -252,7 +254,7 @@ impl Actor {
         }
     }
 
-    /// Whether there was a child. There is none where the library has a thread for a daemon's client.
+    /// Returns whether there was a child. There is none if the library has a thread for a daemon's client.
     fn fork(&mut self) -> Result<Value> {
         let Self { publisher, reader, .. } = self;
         let child = fork(|| {
@@ -266,7 +268,7 @@ impl Actor {
         }
     }
 
-    /// Gives up what it has in order.
+    /// Closes its publisher and reader in order.
     fn close(&mut self) -> Result<()> {
         self.log.write(Fact::Closing)?;
         (self.publisher, self.reader) = (None, None);
@@ -293,7 +295,7 @@ impl Actor {
         }
     }
 
-    /// Receives, if there is a reader; one that cannot go on is given up.
+    /// Receives, if there is a reader. A reader that cannot continue is given up.
     fn read(
         &mut self,
         receive: impl FnOnce(&mut reader::Reading, &mut Log, &mut Orders) -> Result<bool>,
@@ -315,7 +317,7 @@ impl Actor {
     }
 }
 
-/// A client of the daemon, if the place is one's.
+/// A client of the daemon, if the place is a daemon's.
 fn client(place: &Place) -> Result<Option<Client>, ChannelError> {
     match place {
         Place::Dir(_) => Ok(None),
@@ -323,12 +325,12 @@ fn client(place: &Place) -> Result<Option<Client>, ChannelError> {
     }
 }
 
-/// Which kind of error it is, for the oracle, and what it says.
+/// The kind of an error, for the oracle, and its text.
 fn kind(e: &impl std::fmt::Debug) -> String {
     let text = format!("{e:?}");
     let name = |text: &str| text.chars().take_while(|c| c.is_alphanumeric()).collect::<String>();
     let outer = name(&text);
-    // Of a refusal, and of what was wrong with a place, the inner word is the one that tells.
+    // For a refusal, and for a place that was wrong, the inner word has the information.
     let inner =
         ["code: ", "source: ", "Locate("].iter().find_map(|word| Some(name(text.split_once(word)?.1)));
     match (outer.as_str(), inner) {

@@ -12,14 +12,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Messages of one batch at most.
+/// Largest number of messages of one batch.
 const BATCH: u32 = 64;
 
-/// An open channel, and who publishes on it.
+/// An open channel and its publisher.
 pub(super) struct Publishing {
     publisher: Publisher,
     channel: String,
-    /// The message that comes next.
+    /// The next message.
     next: Identity,
     buffer: Vec<u8>,
 }
@@ -96,7 +96,7 @@ impl Publishing {
         Ok(json!({ "last": last, "next": next, "count": done }))
     }
 
-    /// Sends the next message, or the next so many of them; returns the first sequence.
+    /// Sends the next message, or the next `some` messages. Returns the first sequence.
     fn send(&mut self, some: u32, sizes: Sizes, sending: Sending) -> Result<u64, PublishError> {
         let (who, largest) = (self.next, self.publisher.max_message());
         let length = who.length(sizes, largest);
@@ -109,7 +109,7 @@ impl Publishing {
                 self.publisher.publish_with(&self.buffer, mark)
             }
             Sending::Claim => {
-                // Some claims are given up, and most are larger than what is committed.
+                // Some claims are dropped, and most are larger than the part that is committed.
                 if who.counter.is_multiple_of(5) {
                     self.publisher.claim(largest)?.abort();
                 }
@@ -133,7 +133,7 @@ impl Publishing {
 
     pub(super) fn gap(&mut self, log: &mut Log, by: u64) -> Result<()> {
         let next = self.publisher.next_sequence();
-        // The first sequence that is missing is `next`: a gap of no messages ends before it.
+        // `next` is the first missing sequence, so a gap of no messages ends before it.
         let to = next.saturating_add(by).saturating_sub(1);
         log.write(Fact::Gapping { to, next })?;
         let error = self.publisher.gap(to).err().map(|e| kind(&e));
@@ -150,7 +150,7 @@ impl Publishing {
     }
 }
 
-/// Tries to open a channel whose description has no room in a header. Whether that failed.
+/// Tries to open a channel whose description does not fit in a header. Returns whether that failed.
 pub(super) fn misopen(dir: &Path, channel: &str) -> bool {
     Publisher::builder(channel).dir(dir).capacity(1 << 16).labels("x".repeat(5000)).open().is_err()
 }

@@ -1,4 +1,4 @@
-//! The receiving actor: every way to receive, and a look at how long each call took.
+//! The receiving actor: it uses every way to receive, and measures how long each call took.
 
 use super::recorder::Recorder;
 use super::{Orders, Place, Subscribing, client, kind};
@@ -13,9 +13,9 @@ use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// How long one call waits at most.
+/// Longest time that one call waits.
 const CALL: Duration = Duration::from_millis(20);
-/// By how much a call may be late before it is written down. What is too late is for the oracle to say.
+/// A call that is late by more than this is written down. The oracle decides what is too late.
 const SLACK: Duration = Duration::from_millis(100);
 
 /// A subscription.
@@ -26,11 +26,11 @@ pub(super) struct Reading {
     buffer: Vec<u8>,
     turns: u64,
     is_over: bool,
-    /// Whether it has been told that receiving failed for want of a descriptor.
+    /// Whether it has recorded that receiving failed because no descriptor was free.
     is_unmapped: bool,
 }
 
-/// How a call ended.
+/// The result of a call.
 type Called = Result<usize, RecvError>;
 
 impl Reading {
@@ -58,7 +58,7 @@ impl Reading {
         }
     }
 
-    /// For a child, which must not take apart what it shares with its parent.
+    /// Drops the subscription in a child process, which must not take apart what it shares with its parent.
     pub(super) fn drop_subscriber(mut self) {
         std::mem::forget(self.runtime.take());
     }
@@ -71,7 +71,7 @@ impl Reading {
         self.subscriber.is_registered()
     }
 
-    /// Receives until there is another order, or until then.
+    /// Receives until there is another order, or until the time `until`.
     pub(super) fn read(
         &mut self,
         log: &mut Log,
@@ -94,7 +94,7 @@ impl Reading {
         Ok(is_well)
     }
 
-    /// Receives until `last` has come, or a lap has led behind it.
+    /// Receives until `last` has come, or a lap has led to the sequence after it.
     pub(super) fn finish(
         &mut self,
         log: &mut Log,
@@ -106,20 +106,20 @@ impl Reading {
             |recorder: &Recorder| recorder.newest() == Some(last) || recorder.resumed_at() == sequence + 1;
         let mut found = has_come(&self.recorder);
         while !found && Instant::now() < deadline {
-            // The way of the last order goes on: by turns, all of them.
+            // This order uses all ways to receive, by turns.
             if self.turn(log, How::Mixed, Instant::now() + CALL)?.is_break() {
                 break;
             }
             found = has_come(&self.recorder);
         }
-        // Whatever comes after it is told as well.
+        // Events after the last message are recorded as well.
         let _ = self.turn(log, How::Deadline, Instant::now() + CALL)?;
         self.recorder.fact(Fact::Finished { found });
         self.recorder.flush(log, true)?;
         Ok(found)
     }
 
-    /// Receives events by `recv`, which has no deadline.
+    /// Receives `events` events by `recv`, which has no deadline.
     pub(super) fn block(&mut self, log: &mut Log, events: u32) -> Result<bool> {
         for _ in 0..events {
             match self.subscriber.recv() {
@@ -146,7 +146,7 @@ impl Reading {
         Ok(true)
     }
 
-    /// One call. Breaks where receiving failed for good.
+    /// Makes one call. Breaks if receiving failed for good.
     fn turn(&mut self, log: &mut Log, how: How, deadline: Instant) -> Result<ControlFlow<()>> {
         self.turns += 1;
         let how = match how {
@@ -232,7 +232,7 @@ impl Reading {
         let build = || tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = match runtime {
             Some(runtime) => runtime,
-            // Without descriptors there is no event loop, and tokio panics; the other calls need none.
+            // Without descriptors there is no event loop, and tokio panics. The other calls need none.
             None => match has_descriptors().then(build) {
                 Some(Ok(made)) => runtime.insert(made),
                 _ => return Ok(0),
@@ -258,7 +258,7 @@ impl Reading {
 
     fn fail(&mut self, e: &RecvError) {
         let kind = kind(e);
-        // The one failure after which receiving may go on: no descriptor was free.
+        // This is the one failure after which receiving may continue: no descriptor was free.
         self.is_over = kind != "Unmapped";
         if !self.is_over {
             std::thread::sleep(Duration::from_millis(10));
@@ -297,16 +297,16 @@ fn open(wanted: &Subscribing) -> Result<Subscriber, ChannelError> {
     builder.start(start).wait(wait).resume(resume).page(*page).record_latency(true).open()
 }
 
-/// Whether as many descriptors are free as an event loop takes.
+/// Whether enough descriptors for an event loop are free.
 fn has_descriptors() -> bool {
     let files: Result<Vec<fs::File>, _> = (0..12).map(|_| fs::File::open("/dev/null")).collect();
     files.is_ok()
 }
 
-/// Nanoseconds so far in which this actor, which has one thread of its own, had a CPU, and in which it was ready to run and another
-/// had the CPU.
+/// Two times in nanoseconds since the start of this actor, which has one thread: in the first it had a CPU,
+/// and in the second it was ready to run and another process had the CPU.
 ///
-/// The file stays open from the first call on: later there may be no descriptor for it.
+/// The file stays open after the first call, because later there may be no descriptor for it.
 pub(super) fn on_cpu_and_waiting() -> [u64; 2] {
     static FILE: OnceLock<Option<fs::File>> = OnceLock::new();
     let mut text = [0; 128];

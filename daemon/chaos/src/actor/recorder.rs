@@ -1,4 +1,4 @@
-//! The events that a reader saw, on their way to the log: messages in a row are one line.
+//! The events that a reader saw, on their way to the log. Consecutive messages are one line.
 
 use crate::log::{Entry, Fact, Log, now};
 use crate::payload::{Identity, Marks, recognise};
@@ -6,7 +6,7 @@ use anyhow::Result;
 use shmcast::{Event, Message};
 use std::time::{Duration, Instant};
 
-/// How long something that was seen may stay unwritten.
+/// Longest time that a seen event stays unwritten.
 const UNWRITTEN: Duration = Duration::from_millis(20);
 
 /// Collects events.
@@ -15,15 +15,15 @@ pub(super) struct Recorder {
     channel: String,
     run: Option<Run>,
     before: Option<Identity>,
-    /// The message that came last since the reader went where it liked.
+    /// The last message since the reader last sought.
     newest: Option<Identity>,
-    /// Where a lap has led, if nothing came since.
+    /// The sequence that a lap has led to, if nothing came since.
     resumed_at: u64,
     ready: Vec<Entry<Fact>>,
     written: Instant,
     /// Events so far.
     pub(super) events: u64,
-    /// Time spent on noting them. It is this program's and not the library's: notes allocate memory.
+    /// Time spent on noting them. This time is this program's and not the library's: notes allocate memory.
     pub(super) noting: Duration,
 }
 
@@ -50,7 +50,7 @@ impl Recorder {
         }
     }
 
-    /// The message that came last, if the reader has not sought another since.
+    /// The last message, if the reader has not sought another since.
     pub(super) fn newest(&self) -> Option<Identity> {
         self.newest
     }
@@ -86,7 +86,7 @@ impl Recorder {
         self.fact(fact);
     }
 
-    /// Anything else that belongs in its place among what was seen.
+    /// Notes another fact, in its place among the events that were seen.
     pub(super) fn fact(&mut self, fact: Fact) {
         self.end_run();
         if matches!(fact, Fact::Lapped { .. } | Fact::Sought { .. } | Fact::Restarted | Fact::NewEpoch { .. })
@@ -131,7 +131,7 @@ impl Recorder {
         }
     }
 
-    /// Writes what has been seen, if it is time or `at_once`.
+    /// Writes the events seen so far, if it is time or `at_once`.
     pub(super) fn flush(&mut self, log: &mut Log, at_once: bool) -> Result<()> {
         if !at_once && self.written.elapsed() < UNWRITTEN {
             return Ok(());

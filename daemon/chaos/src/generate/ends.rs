@@ -1,17 +1,18 @@
-//! How stories end: one more turn, drawn from a stream of its own, by actors that no step before it has used.
+//! The ends of stories: one more turn. It is drawn from a random stream of its own, and its actors are used
+//! by no step before it.
 
 use super::{PUBLISHERS, READERS, Writer};
 use crate::story::{Plant, Profile, Squatter, Start, Step, Waiting, Whom};
 use fastrand::Rng;
 
-/// Tells this stream from the one that the other steps are drawn from.
+/// Makes this stream differ from the one that the other steps are drawn from.
 const SALT: u64 = 0x6a09_e667_f3bc_c908;
 /// The publisher and the reader of a turn.
 const PUBLISHER: u8 = PUBLISHERS;
 const READER: u8 = READERS;
 
 impl Writer {
-    /// Adds the turn, to half of the stories of those profiles that have any.
+    /// Adds the turn to half of the stories of those profiles that have such turns.
     pub(super) fn end(&mut self, seed: u64) {
         self.random = Rng::with_seed(seed.wrapping_mul(8).wrapping_add(self.profile as u64) ^ SALT);
         if self.random.bool() {
@@ -39,7 +40,7 @@ impl Writer {
         }
     }
 
-    /// A child of a publisher ends, and is no end of the channel.
+    /// A child of a publisher ends, and the channel does not end with it.
     fn fork_a_publisher(&mut self) {
         let channel = self.channel();
         self.free_all();
@@ -52,7 +53,7 @@ impl Writer {
         self.publish(PUBLISHER);
     }
 
-    /// A child of a reader ends, and its parent is still to be seen.
+    /// A child of a reader ends, and tools must still see its parent.
     fn fork_a_reader(&mut self) {
         let channel = self.channel();
         self.let_publish(PUBLISHER, channel);
@@ -69,7 +70,7 @@ impl Writer {
         self.publish(PUBLISHER);
     }
 
-    /// Readers come that may not write where their pages are.
+    /// Readers attach that may not write to the folder of the reader pages.
     fn close_the_readers(&mut self) {
         let channel = self.channel();
         self.let_publish(PUBLISHER, channel);
@@ -79,7 +80,7 @@ impl Writer {
         self.publish(PUBLISHER);
     }
 
-    /// Nobody has the channel, and then somebody comes whom a false count would lead elsewhere.
+    /// All publishers leave the channel. Then one opens it that a false count could lead to a wrong place.
     fn tamper(&mut self) {
         let channel = self.channel();
         self.free_all();
@@ -104,7 +105,7 @@ impl Writer {
         self.steps.push(Step::Squat { by });
     }
 
-    /// Nobody has any channel: a file has one publisher at a time.
+    /// All publishers leave their channels, because a file has one publisher at a time.
     fn free_all(&mut self) {
         self.steps.extend((0..PUBLISHER).map(|who| Step::Close { who }));
     }

@@ -1,14 +1,14 @@
-//! Turns that single random steps seldom come to: some steps in a row in which two features meet.
+//! Turns that single random steps seldom reach: several steps in a row in which two features meet.
 
 use super::{PUBLISHERS, READERS, Writer};
 use crate::payload::Sizes;
 use crate::story::{Change, How, Plant, Profile, Sending, Start, Step, Tool, Waiting, Whom};
 
-/// Messages of a publisher that readers cannot keep up with.
+/// A number of messages with which readers cannot keep up.
 const MANY: u32 = 100_000;
 
 impl Writer {
-    /// One of the turns that the profile has.
+    /// Adds one of the turns that the profile has.
     pub(super) fn scene(&mut self, publisher: u8, reader: u8) {
         match (self.profile, self.random.u8(..6)) {
             (Profile::Tools, 0 | 1) => self.look_at_plants(),
@@ -24,7 +24,7 @@ impl Writer {
         }
     }
 
-    /// The publisher of `channel`, which is opened by `otherwise` if there is none.
+    /// The publisher of `channel`. If there is none, `otherwise` opens it.
     fn holder_of(&mut self, channel: u8, otherwise: u8) -> u8 {
         match self.state.publishers.iter().position(|held| *held == Some(channel)) {
             Some(holder) => holder as u8,
@@ -49,13 +49,13 @@ impl Writer {
         self.steps.push(Step::Read { who, how: How::Mixed, ms: 0, rest_us: 0 });
     }
 
-    /// Some messages, while nobody waits for them to be published.
+    /// Publishes some messages. No step waits for their end.
     fn burst(&mut self, who: u8, count: u32, sizes: Sizes) {
         self.steps.push(Step::Race {});
         self.steps.push(Step::Publish { who, count, sizes, sending: Sending::Single, pause_us: 0 });
     }
 
-    /// Somebody's files stand where a channel's are, and a tool comes by.
+    /// Files of somebody else stand in the place of a channel's, and a tool looks at them.
     fn look_at_plants(&mut self) {
         let channel = self.channel();
         let plants = [Plant::ReadersLink, Plant::ReadersFile, Plant::ReadersFile, Plant::FolderAlike];
@@ -78,7 +78,7 @@ impl Writer {
         }
     }
 
-    /// A reader is stopped while the channel goes on in one segment after another.
+    /// A reader is stopped while the channel continues in one segment after another.
     fn lead_a_late_reader(&mut self, publisher: u8, reader: u8) {
         let channel = self.channel();
         let mut holder = self.holder_of(channel, publisher);
@@ -99,7 +99,7 @@ impl Writer {
         self.steps.push(Step::Continue { whom: Whom::Reader(reader) });
     }
 
-    /// A publisher is stopped within a burst, replaced, and goes on; a reader was stopped meanwhile.
+    /// A publisher is stopped within a burst, replaced, and continues. A reader is stopped meanwhile.
     fn wake_a_publisher_that_was_cut_off(&mut self, reader: u8) {
         let channel = self.channel();
         let holder = self.holder_of(channel, 0);
@@ -125,7 +125,7 @@ impl Writer {
         self.steps.push(Step::Continue { whom: late });
     }
 
-    /// A takeover fails half way, and the publisher goes on.
+    /// A takeover fails half way, and the publisher continues.
     fn take_over_without_descriptors(&mut self, publisher: u8, reader: u8) {
         let channel = self.channel();
         let holder = self.holder_of(channel, publisher);
@@ -142,7 +142,7 @@ impl Writer {
         self.steps.push(Step::Block { who: reader, events: 1 });
     }
 
-    /// A daemon that crashed is followed by one that ends soon, before a program that was stopped could come back.
+    /// A daemon crashes. The next one ends soon, before a program that was stopped could come back.
     fn restart_twice(&mut self, publisher: u8, reader: u8) {
         let channel = self.channel();
         let holder = self.holder_of(channel, publisher);
@@ -159,7 +159,7 @@ impl Writer {
         self.publish(holder);
     }
 
-    /// The largest message grows by a reload, and readers were there before.
+    /// The largest message grows by a reload, while readers are attached.
     fn ask_for_larger_messages(&mut self, reader: u8) {
         let channel = self.channel();
         let holder = self.holder_of(channel, 0);
@@ -175,7 +175,8 @@ impl Writer {
         self.steps.push(Step::Publish { who: holder, count, sizes, sending, pause_us: 0 });
     }
 
-    /// A channel becomes strict or strict no longer, and the daemon is another one when the next publisher comes.
+    /// A channel's strict mode is switched on or off, and the daemon is another one when the next publisher
+    /// comes.
     fn change_the_mode(&mut self, publisher: u8) {
         let channel = self.channel();
         let holder = self.holder_of(channel, publisher);
@@ -193,7 +194,7 @@ impl Writer {
         }
     }
 
-    /// Readers come, and go to where they like, while a publisher is faster than they are.
+    /// Readers attach, and seek, while a publisher is faster than they are.
     fn join_a_fast_publisher(&mut self, publisher: u8, reader: u8) {
         let channel = self.channel();
         let holder = self.holder_of(channel, publisher);

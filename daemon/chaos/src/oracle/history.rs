@@ -1,4 +1,5 @@
-//! The logs, sorted: who published what, who subscribed and saw what, and what the runner did.
+//! The logs, sorted: publications with their messages, subscriptions with the events seen, and the runner's
+//! deeds.
 
 use crate::log::{Deed, Entry, Fact, Time, read};
 use crate::payload::{Identity, Sizes};
@@ -11,7 +12,7 @@ use std::path::Path;
 /// Everything that happened in a story.
 #[derive(Debug, Default)]
 pub struct History {
-    /// What it was about.
+    /// The profile of the story.
     pub profile: Option<Profile>,
     /// The runner's deeds.
     pub deeds: Vec<Entry<Deed>>,
@@ -19,7 +20,7 @@ pub struct History {
     pub publications: Vec<Publication>,
     /// Subscriptions.
     pub subscriptions: Vec<Subscription>,
-    /// Openings that failed: actor, whether to publish, kind, why.
+    /// Openings that failed: actor, whether for publishing, kind, reason.
     pub failed: Vec<(String, bool, String, String)>,
 }
 
@@ -28,15 +29,15 @@ pub struct History {
 pub struct Publication {
     /// Its number, which is in each message.
     pub number: u32,
-    /// Who.
+    /// The actor.
     pub actor: String,
-    /// On which channel.
+    /// The channel.
     pub channel: String,
-    /// When opening it began.
+    /// The time when opening began.
     pub opening: Time,
-    /// Whether it is known to have been opened; if not, the actor was killed meanwhile, or it failed.
+    /// Whether it surely was opened. If not, the actor was killed meanwhile, or opening failed.
     pub is_open: bool,
-    /// The first sequence that it had to give.
+    /// The first sequence that it can use.
     pub next: u64,
     /// Its epoch.
     pub epoch: u64,
@@ -44,13 +45,13 @@ pub struct Publication {
     pub capacity: u64,
     /// Largest message.
     pub largest: usize,
-    /// What it published and what it called a gap, in order.
+    /// The messages and gaps that it published, in order.
     pub sends: Vec<Send>,
-    /// Sessions that it told of.
+    /// Sessions that it announced.
     pub sessions: Vec<String>,
-    /// When it began to close, if it did.
+    /// The time when it began to close, if it did.
     pub closing: Option<Time>,
-    /// The mode that it asked for, if it did, and that of the channel that it got.
+    /// The mode that it asked for, and the mode of the channel that it got. `None` if it asked for none.
     pub mode: Option<[u32; 2]>,
     /// Errors of its calls.
     pub errors: Vec<(Time, &'static str, String)>,
@@ -61,38 +62,38 @@ pub struct Publication {
 pub struct Send {
     /// The first sequence.
     pub next: u64,
-    /// How many of them at most.
+    /// Largest number of sequences that may have been used.
     pub most: u64,
-    /// How many of them surely.
+    /// Number of sequences that were surely used.
     pub least: u64,
-    /// When it began, and when it was known to be done.
+    /// The time when it began.
     pub began: Time,
-    /// When it was known to be done; never, if the actor was killed.
+    /// The time when it was known to be done. `None` if the actor was killed.
     pub done: Option<Time>,
     /// The messages; `None` for a gap.
     pub messages: Option<(Identity, Sizes)>,
 }
 
-/// One subscription, and what was seen.
+/// One subscription, and the events seen.
 #[derive(Debug, Clone)]
 pub struct Subscription {
-    /// Who.
+    /// The actor.
     pub actor: String,
-    /// To which channel.
+    /// The channel.
     pub channel: String,
-    /// Where it was to begin.
+    /// The place where it was to begin.
     pub start: Start,
-    /// Whether it is on the far host, which has the channel by a bridge.
+    /// Whether it is on the far host, which gets the channel by a bridge.
     pub far: bool,
     /// Whether tools are to see it.
     pub has_page: bool,
-    /// When subscribing began.
+    /// The time when subscribing began.
     pub subscribing: Time,
-    /// When it was done.
+    /// The time when subscribing was done.
     pub at: Time,
     /// The sequence with which it begins.
     pub next: u64,
-    /// What it saw and did.
+    /// The actor's observations and deeds.
     pub seen: Vec<Entry<Fact>>,
     /// Whether an error ended it.
     pub has_failed: bool,
@@ -102,7 +103,7 @@ impl History {
     /// Reads the logs in a directory.
     ///
     /// # Errors
-    /// Which cannot be read.
+    /// The log that cannot be read.
     pub fn read(logs: &Path) -> Result<Self> {
         let runner = logs.join("runner");
         let mut history =
@@ -122,7 +123,7 @@ impl History {
         Ok(history)
     }
 
-    /// Adds what an actor wrote down.
+    /// Adds the log of an actor.
     pub fn add_actor(&mut self, actor: &str, entries: Vec<Entry<Fact>>) {
         let mut publishing: Option<Publication> = None;
         let mut reading: Option<Subscription> = None;
@@ -288,7 +289,7 @@ impl Publication {
         })
     }
 
-    /// Its size class of a counter.
+    /// The size class of the message with this counter.
     pub fn sizes_of(&self, counter: u32) -> Option<Sizes> {
         self.sends.iter().find_map(|send| {
             let (first, sizes) = send.messages?;

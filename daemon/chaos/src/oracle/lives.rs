@@ -1,14 +1,14 @@
-//! In which order publishers had a channel, and where its sequences began again.
+//! The order in which publishers had a channel, and the places where its sequences began again.
 //!
-//! A channel's *life* is a run of publications whose sequences go on from one to the next. A new life is in order only where
-//! the runner did something that may lose the ring or begin it anew.
+//! A channel's *life* is a run of publications whose sequences continue from one to the next. A new life is
+//! allowed only after a deed of the runner that may lose the ring or begin it anew.
 
 use super::Findings;
 use super::history::{History, Publication};
 use crate::log::{Deed, Time};
 use std::collections::BTreeMap;
 
-/// Sequence from which a publication was void, and who followed.
+/// The sequence from which a publication was void, and the publication that followed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cut {
     pub(super) from: u64,
@@ -20,7 +20,7 @@ pub(super) struct Cut {
 pub(super) struct Lives {
     /// Publication to life.
     lives: BTreeMap<u32, usize>,
-    /// Where a publication was cut by one that followed.
+    /// The place where a publication was cut by one that followed.
     cuts: BTreeMap<u32, Cut>,
 }
 
@@ -66,7 +66,7 @@ impl Lives {
     }
 }
 
-/// Whether the runner did something between these two that may begin the channel anew.
+/// Whether the runner did something between these two publications that may begin the channel anew.
 fn may_restart(history: &History, channel: &str, before: &Publication, after: &Publication) -> bool {
     history.deeds.iter().any(|entry| {
         matches!(&entry.what, Deed::MayRestart { channel: name, .. } if name == channel)
@@ -75,7 +75,7 @@ fn may_restart(history: &History, channel: &str, before: &Publication, after: &P
     })
 }
 
-/// When the channel was first taken from a publication, before the next one opened it.
+/// The time when the channel was first taken from a publication, before the next one opened it.
 fn taken_from(history: &History, channel: &str, since: Time, next: &Publication) -> Time {
     let takeovers = history.deeds.iter().filter(|entry| {
         matches!(&entry.what, Deed::TakingOver { channel: name } if name == channel) && entry.at > since
@@ -83,7 +83,7 @@ fn taken_from(history: &History, channel: &str, since: Time, next: &Publication)
     takeovers.map(|entry| entry.at).min().unwrap_or(next.opening).min(next.opening)
 }
 
-/// Whether `publication` goes on with the sequences of those before it.
+/// Whether `publication` continues the sequences of those before it.
 fn follows(
     history: &History,
     before: &[&Publication],

@@ -1,14 +1,18 @@
-//! The oracle: reads the logs of a story that is over, and says what must not have happened.
+//! The oracle: it reads the logs of a story that is over, and reports what must not have happened.
 //!
-//! It knows what publishers meant to do, what readers saw, what the runner did to processes, and what tools said. It knows
-//! nothing of rings, segments or the daemon's state. Seven demands; each violation names the one that it breaks:
+//! It knows what publishers meant to do, what readers saw, what the runner did to processes, and what tools
+//! printed. It knows nothing of rings, segments or the daemon's state. There are seven demands. Each
+//! violation names the one that it breaks:
 //!
-//! 1. Nothing false: a message was published so, on that channel, with that sequence, by one who had not been replaced.
+//! 1. Nothing is false: each message was published with this content, on that channel, with that sequence, by
+//!    a publisher that had not been replaced.
 //! 2. Order: sequences ascend.
-//! 3. Nothing silent: every missing sequence is named by exactly one event, and other publishers are announced.
-//! 4. Nothing lost without cause.
-//! 5. Life: calls end in time, nobody hangs or dies by himself, and in the end everybody has the last message.
-//! 6. Nobody else's things are touched, and nothing is left over.
+//! 3. Nothing is silent: every missing sequence is named by exactly one event, and other publishers are
+//!    announced.
+//! 4. Nothing is lost without cause.
+//! 5. Life: calls end in time, no process hangs or dies by itself, and in the end every reader has the last
+//!    message.
+//! 6. Things that belong to others are not touched, and nothing is left over.
 //! 7. The tools tell the truth.
 
 mod history;
@@ -27,12 +31,13 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::Path;
 
-/// Something that must not have happened.
+/// A violation of a demand.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Violation {
     /// The number of the demand.
     pub demand: u8,
-    /// A short name of what is wrong. A story fails in the same way as another if one of these is the same.
+    /// A short name of the violation. Two stories fail in the same way if they have one of these names in
+    /// common.
     pub name: String,
     /// The actor, tool or channel concerned.
     pub who: String,
@@ -54,7 +59,7 @@ struct Findings(Vec<Violation>);
 impl Findings {
     fn add(&mut self, demand: u8, name: &str, who: &str, what: impl Into<String>) {
         let (name, who, what) = (name.to_owned(), who.to_owned(), what.into());
-        // One of a kind tells as much as a thousand.
+        // Three violations of a kind tell as much as a thousand.
         if self.0.iter().filter(|v| v.name == name && v.who == who).count() < 3 {
             self.0.push(Violation { demand, name, who, what });
         }
@@ -64,12 +69,12 @@ impl Findings {
 /// Judges the logs in this directory.
 ///
 /// # Errors
-/// Where the logs cannot be read.
+/// If the logs cannot be read.
 pub fn judge(logs: &Path) -> Result<Vec<Violation>> {
     Ok(judge_history(&History::read(logs)?))
 }
 
-/// Judges what happened.
+/// Judges a history.
 pub fn judge_history(history: &History) -> Vec<Violation> {
     let mut findings = Findings::default();
     let lives = lives::Lives::of(history, &mut findings);

@@ -1,15 +1,15 @@
-//! Processes that die, hang or are late, calls that fail, and things that are not theirs.
+//! Processes that die, hang or are late, calls that fail, and effects on things that belong to others.
 
 use super::Findings;
 use super::history::History;
 use crate::log::{Deed, Entry, Fact, Time};
 use crate::run::TAMPERED;
 
-/// By how much a call may be late, beside the time that it was stopped or waited for the CPU.
+/// Time by which a call may be late, besides the time that it was stopped or waited for the CPU.
 const LATE_US: u64 = 700_000;
-/// Lines of the daemon's log in a second, whatever users do.
+/// Lines of the daemon's log that are allowed in a second, whatever users do.
 const LINES_PER_SECOND: u64 = 100;
-/// Lines beyond these: what a daemon says when it begins and ends.
+/// Lines that are allowed beyond these: those of a daemon's start and end.
 const LINES_AT_LIBERTY: u64 = 500;
 
 pub(super) fn check(history: &History, findings: &mut Findings) {
@@ -61,15 +61,15 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
     check_lateness(history, findings);
 }
 
-/// Opening may fail for many reasons, but not because of what the product itself made of its memory.
+/// Opening may fail for many reasons, but not because of what the product itself did to its memory.
 fn check_openings(history: &History, findings: &mut Findings) {
     for (actor, is_publisher, kind, why) in &history.failed {
         let is_damage =
             kind.starts_with("Segment") || ["Locate.Overrun", "Locate.Corrupt"].contains(&kind.as_str());
-        // Signals keep nobody from anything, and who may read needs no leave to write.
+        // A signal is no reason to fail, and a reader needs no permission to write.
         let is_excuse =
             why.contains("Interrupted system call") || !is_publisher && why.contains("Permission denied");
-        // One that comes to a channel which was tampered with is refused.
+        // A publisher that opens a tampered channel is refused, which is right.
         if is_excuse || is_damage && !actor.starts_with(TAMPERED) {
             findings.add(5, "open_failed", actor, format!("{kind}: {why}"));
         }
@@ -89,7 +89,7 @@ fn check_publishing(history: &History, findings: &mut Findings) {
     for publication in &history.publications {
         for (at, call, error) in &publication.errors {
             let channel = &publication.channel;
-            // A takeover that began before the channel was opened may have come to it afterwards.
+            // A takeover that began before the channel was opened may have reached the channel afterwards.
             let has_ended_since = |deed: &Entry<Deed>| match &deed.what {
                 Deed::Ran { arguments, .. } => {
                     deed.at > publication.opening && *arguments == ["takeover", channel.as_str()]
@@ -134,7 +134,7 @@ fn check_lateness(history: &History, findings: &mut Findings) {
     }
 }
 
-/// For how long of that time an actor was stopped.
+/// The time that an actor was stopped within this period.
 fn stopped(history: &History, actor: &str, from: Time, to: Time) -> u64 {
     let mut total = 0;
     let mut since = None;

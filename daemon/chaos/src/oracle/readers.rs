@@ -1,4 +1,4 @@
-//! The judgement of each reader's events, one by one.
+//! The judgement of each reader's events, one after the other.
 
 use super::Findings;
 use super::history::{History, Publication, Subscription};
@@ -8,10 +8,10 @@ use crate::payload::{Identity, Marks, fill, total_bytes};
 use crate::run::AT_REST;
 use crate::story::{Change, Start, Step, Whom};
 
-/// Publishers that a reader is led over, each with a segment of its own, while it does not look.
+/// Number of publishers, each with a segment of its own, over which a reader is led while it does not look.
 const LED: usize = 8;
 
-/// Whether readers may lose their place at the daemon's table by this, and with it the segments in between.
+/// Whether this may make readers lose their place at the daemon's table, and with it the segments in between.
 fn may_detach(entry: &Entry<Deed>) -> bool {
     match &entry.what {
         Deed::Step { step, .. } => {
@@ -24,7 +24,7 @@ fn may_detach(entry: &Entry<Deed>) -> bool {
     }
 }
 
-/// Where a reader is in its stream.
+/// The place of a reader in its stream.
 struct Cursor<'a> {
     history: &'a History,
     lives: &'a Lives,
@@ -32,19 +32,19 @@ struct Cursor<'a> {
     /// The sequence that has to come next.
     expected: u64,
     life: Option<usize>,
-    /// Since when it has been attached or has gone on from where it sought.
+    /// The time when it attached or last sought.
     since: Time,
     /// Whether nothing has come since then.
     is_first: bool,
-    /// Whether no message has come since then, and none was lapped.
+    /// Whether no message and no lap has come since then.
     is_new_here: bool,
     /// The publisher of the last message.
     last: Option<u32>,
-    /// Epochs told since the last message.
+    /// The epoch that was reported since the last message.
     told: Option<u64>,
-    /// Whether a lap may have hidden that another publisher came.
+    /// Whether a lap may have hidden another publisher.
     in_doubt: bool,
-    /// Whether the channel has begun anew since it came.
+    /// Whether the channel has begun anew since the reader attached.
     has_restarted: bool,
     seeking: u64,
 }
@@ -57,7 +57,7 @@ pub(super) fn check(history: &History, lives: &Lives, findings: &mut Findings) {
             reader,
             expected: reader.next,
             life: None,
-            // A publisher that came while this reader was being let in may have been first.
+            // A publisher that came while this reader was attaching may have been first.
             since: reader.at,
             is_first: true,
             is_new_here: true,
@@ -93,7 +93,7 @@ impl Cursor<'_> {
                         self.message(*sequence, message, findings);
                         let life = |message: &Identity| self.lives.life(message.publisher);
                         if candidates.iter().any(|other| life(other) != life(&message)) {
-                            // It does not tell which beginning this is.
+                            // The message does not tell which life this is.
                             (self.life, self.told, self.last) = before;
                         }
                     }
@@ -108,7 +108,7 @@ impl Cursor<'_> {
             Fact::Lapped { missed, resumed_at } => self.lapped(*missed, *resumed_at, findings),
             Fact::Gap { from, to } => self.gap(*from, *to, findings),
             Fact::NewEpoch { epoch } => {
-                // The bridge that receives is a publisher of its own.
+                // The receiving bridge is a publisher of its own.
                 if !self.reader.far && !self.history.on(&self.reader.channel).any(|p| p.epoch == *epoch) {
                     findings.add(
                         1,
@@ -124,7 +124,7 @@ impl Cursor<'_> {
                 if !self.reader.far && !self.history.publications.iter().any(is_known) {
                     findings.add(1, "false_session", who, format!("session {identity:?} was told by nobody"));
                 }
-                // Behind a bridge another session is another run of sequences.
+                // Behind a bridge, another session is another run of sequences.
                 if self.reader.far {
                     (self.expected, self.life, self.last, self.is_first) = (0, None, None, true);
                 }
@@ -133,7 +133,7 @@ impl Cursor<'_> {
                 findings.add(1, "false_end", who, "the end was told, and no publisher had closed");
             }
             Fact::Restarted => {
-                // A bridge that begins anew does so wherever the feed is.
+                // A bridge that begins anew begins wherever the feed is.
                 let expected = if self.reader.far { 0 } else { 1 };
                 (self.expected, self.life, self.last, self.is_first) = (expected, None, None, true);
                 self.is_new_here = true;
@@ -148,14 +148,15 @@ impl Cursor<'_> {
             Fact::Sought { error: Some(error) } if error.contains("Corrupt") || error.contains("Overrun") => {
                 findings.add(5, "seek_failed", who, format!("seeking {} failed: {error}", self.seeking));
             }
-            // While somebody publishes, a reader that is far behind may stand where he is about to write.
+            // While a publisher is active, a far-behind reader may be at the place where the next record
+            // goes. So only readers of channels at rest are judged.
             Fact::Nothing { next, lag } if who.starts_with(AT_REST) => {
                 let what = format!("got nothing at {next}, though {lag} messages more were there");
                 findings.add(5, "nothing_received", who, what);
             }
             Fact::Unknown { event } => findings.add(1, "unknown_event", who, event.clone()),
             Fact::RecvFailed { kind, why } => self.failed(kind, why, findings),
-            // One that failed has been judged by that.
+            // A reader that failed has been judged for that.
             Fact::Finished { found: false } if !self.reader.has_failed => {
                 let what = format!(
                     "channel {}: the last message has not come; expected {}",
@@ -167,7 +168,8 @@ impl Cursor<'_> {
         }
     }
 
-    /// Whether a message comes from the publisher that was last heard, or from the one whose epoch was just told.
+    /// Whether a message comes from the publisher of the last message, or from the one whose epoch was just
+    /// reported.
     fn is_likely(&self, message: &Identity) -> bool {
         let epoch = || self.history.publication(message.publisher).map(|publication| publication.epoch);
         match self.told {
@@ -223,7 +225,8 @@ impl Cursor<'_> {
     fn check_order(&mut self, sequence: u64, name: &str, findings: &mut Findings) {
         let who = self.reader.actor.as_str();
         let expected = self.expected;
-        // A reader that joined behind what turned out to be void begins where the next publisher did.
+        // If a reader joined after messages that turned out to be void, it begins where the next publisher
+        // did.
         let is_step_back = self.is_first
             && self
                 .history
@@ -248,12 +251,12 @@ impl Cursor<'_> {
             return;
         }
         let is_known = self.told == Some(publication.epoch);
-        // One that has seen no publisher has none that another could succeed.
+        // A reader that has seen no publisher has none that another could succeed.
         let was_held =
             self.reader.start == Start::Latest && !self.has_restarted && self.was_held(publication);
         let had_one = self.last.is_some() || was_held;
         let is_news = had_one && (publication.opening > self.since || !self.is_new_here);
-        // The first publisher of all has nobody to succeed.
+        // The first publisher of all succeeds nobody.
         let is_successor = self.history.on(&publication.channel).any(|p| {
             p.opening < publication.opening
                 && self.lives.life(p.number) == self.lives.life(publication.number)
@@ -268,10 +271,10 @@ impl Cursor<'_> {
         self.told = None;
     }
 
-    /// Whether a publisher of the channel had begun to close it before then.
+    /// Whether a publisher of the channel had begun to close it before `time`.
     fn has_closed(&self, time: Time) -> bool {
         let has_closed = |p: &Publication| p.closing.is_some_and(|at| at < time);
-        // A bridge that is ended ends what it carries.
+        // When a bridge is ended, the channels that it carries end.
         let is_daemon = |e: &Entry<Deed>| match &e.what {
             Deed::Ended { who, .. } => who == "daemon" || who == "far",
             Deed::Step { step, .. } => matches!(step, Step::Reload { .. } | Step::Restart { .. }),
@@ -285,13 +288,14 @@ impl Cursor<'_> {
         self.history.profile.is_some_and(|profile| !profile.has_daemon())
     }
 
-    /// Whether a publisher closed the channel behind the last message. Without a daemon, nobody else ends what it publishes.
+    /// Whether a publisher closed the channel after the last message. Without a daemon, only the publisher
+    /// itself ends its stream.
     fn is_an_end(&self) -> bool {
         let is_here = |p: &Publication| p.closing.is_some() && p.perhaps() == self.expected;
         !self.is_of_files() || self.expected == 0 || self.history.on(&self.reader.channel).any(is_here)
     }
 
-    /// Whether somebody before `next` had the channel when this reader came.
+    /// Whether a publisher before `next` had the channel when this reader came.
     fn was_held(&self, next: &Publication) -> bool {
         let (since, life) = (self.reader.subscribing, self.lives.life(next.number));
         let held = |p: &Publication| p.opening < since && p.closing.is_none_or(|at| at > since);
@@ -316,8 +320,8 @@ impl Cursor<'_> {
         self.is_new_here = false;
     }
 
-    /// Whether what was published from the expected sequence on may have filled half of the ring, or another publisher's
-    /// memory lies in between.
+    /// Whether the messages from the expected sequence on may have filled half of the ring, or another
+    /// publisher's segment lies in between.
     fn was_overrun(&self, resumed_at: u64) -> bool {
         let of_this_life = |p: &&Publication| {
             let is_of_this_life = self.life.is_none() || self.lives.life(p.number) == self.life;
@@ -351,7 +355,7 @@ impl Cursor<'_> {
         };
         let is_strict = self.history.profile == Some(crate::story::Profile::Strict)
             || self.history.deeds.iter().any(is_segmented);
-        // One that is attached all the while is led from each segment to the next.
+        // A reader that stays attached is led from each segment to the next.
         let is_led = publications.len() <= LED && !self.history.deeds.iter().any(may_detach);
         let begins_elsewhere = self.is_first || publications.len() > 2 && !is_led;
         bytes >= capacity / 2 || (is_strict && begins_elsewhere) || resumed_at == self.expected
@@ -373,7 +377,7 @@ impl Cursor<'_> {
             findings.add(3, "silent_loss", who, what);
         }
         let mut at = from;
-        // A bridge is a reader too, and can be overrun as any other.
+        // A bridge is a reader too, and can be overrun like any other.
         let is_broken = self.reader.far && (self.is_line_broken() || self.was_overrun(to.saturating_add(1)));
         while at <= to && !is_broken {
             let gaps = self.history.on(&self.reader.channel).flat_map(|p| &p.sends);
@@ -394,7 +398,7 @@ impl Cursor<'_> {
         (self.expected, self.is_first) = (to.saturating_add(1), false);
     }
 
-    /// Whether the story did something that may break every copy of a message on its way to the far host.
+    /// Whether the story did something that may lose every copy of a message on its way to the far host.
     fn is_line_broken(&self) -> bool {
         self.history.deeds.iter().any(|entry| match &entry.what {
             Deed::Step { step, .. } => matches!(
@@ -414,7 +418,7 @@ impl Cursor<'_> {
         let channel = &self.reader.channel;
         let may_restart =
             |e: &Entry<Deed>| matches!(&e.what, Deed::MayRestart { channel: name, .. } if name == channel);
-        // Without a daemon nobody leads a reader to the next segment.
+        // Without a daemon, nobody leads a reader to the next segment.
         let is_file = self.history.profile.is_none_or(|profile| !profile.has_daemon());
         if kind == "Superseded" && is_file && self.history.deeds.iter().any(may_restart) {
             return;
@@ -443,8 +447,8 @@ impl Cursor<'_> {
         }
     }
 
-    /// The messages that these few bytes may be: those that were perhaps published so, with this sequence. First come those
-    /// of the beginning that is read, and those that are not void.
+    /// The messages that these few bytes may be: those that were perhaps published so, with this sequence.
+    /// Messages of the life that is being read come first, and so do those that are not void.
     fn identify(&self, sequence: u64, length: usize, marks: Marks, head: &str) -> Vec<Identity> {
         let candidates = self.history.on(&self.reader.channel).filter_map(|publication| {
             let (message, sizes) = publication.message_at(sequence)?;

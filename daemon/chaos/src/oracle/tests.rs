@@ -1,4 +1,4 @@
-//! Logs that break each demand, and some that break none: an oracle that cannot fail proves nothing.
+//! Logs that break each demand, and some that break none. An oracle that cannot fail proves nothing.
 
 use super::{History, judge_history};
 use crate::log::{Deed, Entry, Fact};
@@ -8,7 +8,7 @@ use crate::story::{Profile, Start};
 const LARGEST: usize = 8192;
 const CAPACITY: u64 = 65536;
 
-/// Entries with times that only grow.
+/// Entries with ascending times.
 fn at(from: u64, facts: Vec<Fact>) -> Vec<Entry<Fact>> {
     facts.into_iter().enumerate().map(|(n, what)| Entry { at: from + n as u64, what }).collect()
 }
@@ -41,7 +41,7 @@ fn reads(mut seen: Vec<Fact>) -> Vec<Fact> {
     all
 }
 
-/// Publisher 0 publishes ten messages; reader `r` sees what is given. Names of what was found.
+/// Publisher 0 publishes ten messages, and reader `r` sees `seen`. Returns the names of the violations.
 fn judge(seen: Vec<Fact>) -> Vec<String> {
     judge_with(seen, Vec::new(), Vec::new())
 }
@@ -87,7 +87,7 @@ fn false_messages_are_found() {
 
 #[test]
 fn a_message_of_one_who_was_replaced_is_found() {
-    // Replaced after five messages, by one who goes on from there.
+    // The publisher is replaced after five messages, by one that continues from there.
     let next = at(900, publishes(1, 6, 2, 5));
     let taken = vec![Deed::TakingOver { channel: "a".into() }];
     let mut history = History { profile: Some(Profile::Strict), ..History::default() };
@@ -117,7 +117,7 @@ fn silent_losses_are_found() {
     let next = at(900, publishes(1, 11, 2, 5));
     let seen = vec![got(1, 0, 0, 10), got(11, 1, 0, 5)];
     assert_found(&judge_with(seen, vec![("q", next)], Vec::new()), "silent_epoch");
-    // Another beginning, of which nobody was told.
+    // The channel begins anew, and nobody was told of it.
     let next = at(900, publishes(1, 1, 1, 5));
     let removed = vec![Deed::MayRestart { channel: "a".into(), why: "removed".into() }];
     let seen = vec![got(1, 0, 0, 10), got(1, 1, 0, 5)];
@@ -126,8 +126,9 @@ fn silent_losses_are_found() {
     assert_eq!(judge_with(seen, vec![("q", next)], removed), Vec::<String>::new());
 }
 
-/// Two publishers began the channel, and a message of no bytes has the same sequence in both: it is the one of the beginning
-/// that is read. One that only the other beginning can have tells that the reader has gone astray.
+/// Two publishers began the channel, and an empty message has the same sequence in both lives. It counts as
+/// one of the life that is being read. A message that only the other life can have shows that the reader went
+/// astray.
 #[test]
 fn a_message_that_says_nothing_is_of_the_beginning_that_is_read() {
     const COUNT: u32 = 4000;
@@ -164,13 +165,14 @@ fn a_message_that_says_nothing_is_of_the_beginning_that_is_read() {
     };
     let sought = |to: u32| [Fact::Seeking { to: u64::from(to) + 1 }, Fact::Sought { error: None }];
     assert_eq!(judge(vec![got(0, both), odd(both), got(both + 1, 5)]), Vec::<String>::new());
-    // Where it is the first that comes, what comes next tells which beginning it is.
+    // If it is the first message that comes, the next message shows which life it is of.
     let [seeking, done] = sought(both);
     assert_eq!(judge(vec![seeking, done, odd(both), got(both + 1, 5)]), Vec::<String>::new());
     assert_found(&judge(vec![got(0, other), odd(other)]), "silent_restart");
 }
 
-/// The same for the epoch: a message that two publishers may have published is taken for one of the epoch that was just told.
+/// The same for the epoch. A message that two publishers may have published counts as one of the epoch that
+/// was just reported.
 #[test]
 fn a_message_that_says_nothing_is_of_the_epoch_that_was_told() {
     const COUNT: u32 = 4000;
@@ -183,7 +185,7 @@ fn a_message_that_says_nothing_is_of_the_epoch_that_was_told() {
         ]
     };
     let is_empty = |publisher, counter| first(publisher, counter).length(Sizes::Tiny, LARGEST) == 0;
-    // Publisher 2 begins its epoch with an empty message, where the beginning before had one, too.
+    // Publisher 2 begins its epoch with an empty message, at a sequence where the life before had one, too.
     let at_both = (1..COUNT).find(|at| is_empty(0, *at) && is_empty(2, 0)).map(|at| (2, at));
     let (second, before) = at_both.unwrap_or_else(|| {
         let publisher = (3..1000).find(|publisher| is_empty(*publisher, 0)).expect("one in 16");
@@ -206,7 +208,8 @@ fn a_message_that_says_nothing_is_of_the_epoch_that_was_told() {
     assert_eq!(found, Vec::<String>::new());
 }
 
-/// A reader that has heard of a publisher and seeks within what that one wrote is not told of it again, whatever comes first there.
+/// A reader that has been told of a publisher and seeks within that publisher's messages is not told of it
+/// again, whichever message comes first there.
 #[test]
 fn an_epoch_is_told_once() {
     let mut next = publishes(1, 11, 2, 0);
@@ -232,7 +235,7 @@ fn losses_without_cause_are_found() {
     let lapped = Fact::Lapped { missed: 3, resumed_at: 6 };
     assert_found(&judge(vec![got(1, 0, 0, 2), lapped, got(6, 0, 5, 1)]), "lapped_without_cause");
     assert_found(&judge(vec![got(1, 0, 0, 2), Fact::Gap { from: 3, to: 4 }]), "false_gap");
-    // The next publisher begins where the one before it began, though that one had published.
+    // The next publisher begins at the same sequence as the one before it, although that one had published.
     let next = at(900, publishes(1, 1, 2, 5));
     assert_found(&judge_with(Vec::new(), vec![("q", next)], Vec::new()), "forgotten");
     let next = at(900, publishes(1, 14, 2, 5));
@@ -329,7 +332,7 @@ fn tools_that_say_something_else_are_found() {
     assert_found(&judge(&metrics.replace("10", "9")), "false_figure");
 }
 
-/// What is found where nothing but these facts and deeds was.
+/// The violations if these were the only facts and deeds.
 fn judge_alone(actor: &str, facts: Vec<Fact>, deeds: Vec<Deed>) -> Vec<String> {
     let mut history = History { profile: Some(Profile::Files), ..History::default() };
     let deeds = deeds.into_iter().chain([Deed::Over]);

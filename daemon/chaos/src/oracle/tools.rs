@@ -1,4 +1,4 @@
-//! The tools' words when nothing moved any more, against what the logs say.
+//! Compares the output of the tools, at a time when nothing moved any more, with the logs.
 
 use super::Findings;
 use super::history::{History, Subscription};
@@ -6,7 +6,7 @@ use crate::log::{Deed, Entry, Fact};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The figures that tools should show of a reader, by its own log.
+/// The figures that tools should show for a reader, by its own log.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Counts {
     received: u64,
@@ -72,7 +72,7 @@ fn check_channel(history: &History, tool: &str, status: &Value, far: bool, findi
         shown.iter().filter_map(|reader| Some((reader["pid"].as_u64()?, reader))).collect();
     for (pid, reader) in &shown {
         let Some(subscription) = live.get(pid) else {
-            // A bridge reads in its daemon's name.
+            // A bridge reads in the name of its daemon.
             if is_daemon(history, *pid) {
                 continue;
             }
@@ -128,7 +128,8 @@ fn last<'a>(history: &'a History, channel: &str) -> Option<(u64, u64, Option<&'a
     })
 }
 
-/// Whether a reader was attached when the tools looked: it had looked for the last message just before.
+/// Whether a reader was attached when the tools looked. Such a reader had looked for the last message just
+/// before.
 fn is_there(history: &History, reader: &Subscription) -> bool {
     let was_killed = history
         .deeds

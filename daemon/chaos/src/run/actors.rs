@@ -1,4 +1,4 @@
-//! An actor as the runner sees it: a process, orders to it, answers from it.
+//! An actor as the runner sees it: a process, the orders to it, and the answers from it.
 
 use super::programs::Programs;
 use crate::actor::{Answer, Order, Told};
@@ -22,14 +22,14 @@ pub(super) struct Actor {
     answers: Receiver<Answer>,
     said: PathBuf,
     next_id: u64,
-    /// The orders that were not answered yet, the oldest first.
+    /// The orders without an answer yet, the oldest first.
     pub(super) open: Vec<(u64, Order)>,
     pub(super) is_stopped: bool,
     /// Whether a signal that ends it was sent.
     pub(super) is_doomed: bool,
-    /// The channel that it was told to open last.
+    /// The channel of its last order to open one.
     pub(super) channel: Option<usize>,
-    /// Whether it has it, as far as its answers tell.
+    /// Whether it has the channel, as far as its answers show.
     pub(super) holds: bool,
 }
 
@@ -70,18 +70,18 @@ impl Actor {
         self.child.id()
     }
 
-    /// Whether it would carry out another order soon: it has none, or only one that ends when another comes.
+    /// Whether it would soon carry out another order: it has none, or only one that ends when another comes.
     pub(super) fn is_free(&mut self) -> bool {
         self.collect(Duration::ZERO);
         self.open.iter().all(|(_, order)| is_endless_read(order))
     }
 
-    /// Whether an order is open that may take as long as it likes.
+    /// Whether it has an open order without a time limit.
     pub(super) fn is_patient(&self) -> bool {
         self.open.iter().all(|(_, order)| is_endless_read(order) || matches!(order, Order::Block { .. }))
     }
 
-    /// Gives an order. One that has died meanwhile does not hear it.
+    /// Gives an order. An actor that has died meanwhile does not get it.
     pub(super) fn order(&mut self, order: Order) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
@@ -94,7 +94,7 @@ impl Actor {
         id
     }
 
-    /// Waits for the answer to order `id`. `None` if it does not come in time, or never will.
+    /// Waits for the answer to order `id`. Returns `None` if the answer does not come in time, or never will.
     pub(super) fn answer(&mut self, id: u64, patience: Duration) -> Option<Value> {
         let until = Instant::now() + patience;
         loop {
@@ -118,7 +118,7 @@ impl Actor {
         }
     }
 
-    /// Takes the answers that have come.
+    /// Takes in the answers that have come.
     pub(super) fn collect(&mut self, patience: Duration) {
         let _ = self.answer(u64::MAX, patience);
     }
@@ -133,12 +133,12 @@ impl Actor {
         let _ = kill(Pid::from_raw(self.pid() as i32), signal);
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has ended.
     pub(super) fn ended(&mut self) -> Option<std::process::ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Lets it end by itself, which it does once nobody gives orders, and waits for that.
+    /// Lets it end by itself and waits for that. An actor ends when the runner closes its stdin.
     pub(super) fn end(mut self, patience: Duration) -> (Option<std::process::ExitStatus>, String) {
         let said = self.said.clone();
         drop(self.orders);
@@ -157,7 +157,7 @@ impl Actor {
         (status, fs::read_to_string(said).unwrap_or_default())
     }
 
-    /// What it said on stderr.
+    /// Its output on stderr.
     pub(super) fn said(&self) -> String {
         fs::read_to_string(&self.said).unwrap_or_default()
     }

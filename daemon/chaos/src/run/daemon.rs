@@ -1,4 +1,4 @@
-//! The daemon of a story: its configuration, its process, and what survives it.
+//! The daemon of a story: its configuration, its process, and the things that outlive it.
 
 use super::manager::Manager;
 use super::programs::Programs;
@@ -13,18 +13,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long programs that are attached may take to come back to a new daemon that runs.
+/// Time that attached programs may take to come back to a new daemon that runs.
 const RETURN: Duration = Duration::from_secs(5);
 
-/// Descriptors that a daemon may hold more than at first: the first look may have come before its pools were filled.
+/// Descriptors that a daemon may hold more than at first: the first count may have been taken before its
+/// pools were filled.
 const SPARE: usize = 2;
 
-/// A channel as the configuration has it.
+/// A channel as the configuration describes it.
 #[derive(Debug, Clone)]
 pub(super) struct Configured {
     pub(super) channel: Channel,
     pub(super) is_there: bool,
-    /// Whether the configuration asks for another ring than the one that was made.
+    /// Whether the configuration asks for another ring than the existing one.
     pub(super) is_other: bool,
 }
 
@@ -40,16 +41,17 @@ pub(super) struct Daemon {
     bridges: String,
     pub(super) channels: Vec<Configured>,
     pub(super) is_stopped: bool,
-    /// When the present one began to run, later by the time for which it was stopped.
+    /// The time when the present process began to run, moved by the time for which it was stopped.
     since: Instant,
-    /// For how long it had run when it was stopped.
+    /// The time for which it had run when it was stopped.
     ran: Duration,
-    /// Descriptors that it had open, and that were kept for it, when it had just begun and nobody was attached.
+    /// Descriptors that it had open, and that were kept for it, just after its start, when nobody was
+    /// attached.
     at_first: Option<(usize, usize)>,
 }
 
 impl Daemon {
-    /// A daemon that does not run yet. `bridges` is the part of its configuration that tells of other hosts.
+    /// A daemon that does not run yet. `bridges` is the part of its configuration that describes bridges.
     pub(super) fn new(
         name: &'static str,
         dir: &Path,
@@ -123,20 +125,20 @@ impl Daemon {
         if is_broken {
             text.push_str("[[channel]]\nname = \"c\"\ncapacity = \"3 apples\"\n");
         }
-        // Whole or not at all: a daemon may be reading it for the reload before.
+        // The file is replaced as a whole: a daemon may be reading it for the reload before.
         let part = self.config().with_extension("part");
         fs::write(&part, text)
             .and_then(|()| fs::rename(&part, self.config()))
             .context("write the configuration")
     }
 
-    /// Starts one, if there is none.
+    /// Starts a process, if none is running.
     pub(super) fn start(&mut self, programs: &Programs) -> Result<()> {
         let log = File::options()
             .create(true)
             .append(true)
             .open(self.logs.join(format!("{}.stderr", self.name)))?;
-        // The process id that the descriptors are for is known only to the new process.
+        // Only the new process knows the process id that the descriptors are for.
         let mut command = programs.command(Path::new("/bin/sh"));
         command.args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh"]).arg(&programs.shmcastd);
         command.arg("--config").arg(self.config()).arg("--socket").arg(self.socket());
@@ -180,20 +182,20 @@ impl Daemon {
         }
     }
 
-    /// Whether those who were attached to the one before may still come back to it.
+    /// Whether programs that were attached to the daemon before may still come back to this one.
     pub(super) fn is_young(&self) -> bool {
         let ran = if self.is_stopped { self.ran } else { self.since.elapsed() };
         ran < RETURN
     }
 
-    /// How it ended, if it has. It is forgotten then.
+    /// Its exit status, if it has ended. The process is forgotten then.
     pub(super) fn ended(&mut self) -> Option<ExitStatus> {
         let status = self.child.as_mut()?.try_wait().ok().flatten()?;
         self.child = None;
         Some(status)
     }
 
-    /// Waits until it has ended. `None` if it does not.
+    /// Waits until it has ended. Returns `None` if it does not end in time.
     pub(super) fn wait(&mut self, patience: Duration) -> Option<ExitStatus> {
         let until = Instant::now() + patience;
         loop {
@@ -214,12 +216,12 @@ impl Daemon {
         }
     }
 
-    /// Remembers what it holds. To be called when it has begun and nobody is attached.
+    /// Notes the descriptors that it holds. To be called after its start, when nobody is attached.
     pub(super) fn note_descriptors(&mut self) {
         self.at_first = self.descriptors();
     }
 
-    /// Waits until it holds no more than at first. What it holds too much, if that lasts.
+    /// Waits until it holds no more descriptors than at first. Returns the excess, if it lasts.
     pub(super) fn left_descriptors(&self, patience: Duration) -> Option<String> {
         let (open, kept) = self.at_first?;
         let until = Instant::now() + patience;
@@ -244,7 +246,7 @@ impl Daemon {
         Some((open, self.manager.as_ref().map_or(Some(0), Manager::count)?))
     }
 
-    /// What it said.
+    /// Its output.
     pub(super) fn said(&self) -> String {
         fs::read_to_string(self.logs.join(format!("{}.stderr", self.name))).unwrap_or_default()
     }

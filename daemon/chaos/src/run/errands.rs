@@ -21,22 +21,23 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How the names of actors begin that come to a channel that was tampered with.
+/// First letter of the names of actors that open a channel which was tampered with.
 pub const TAMPERED: char = 't';
 
-/// How the names of readers begin whose channel is at rest: they get something while there is anything.
+/// First letter of the names of readers whose channel is at rest. They get an event as long as there is any.
 pub const AT_REST: char = 'u';
 /// A channel that no other step uses.
 const SPARE: &str = "spare";
 /// Size of its ring.
 const CAPACITY: u64 = 1 << 16;
-/// Longer than a daemon that follows a crash waits for programs that hold channels.
+/// Longer than a daemon after a crash waits for programs that hold channels.
 const GRACE: Duration = Duration::from_millis(2200);
-/// Bytes of a ring for which its index has an entry, of 8 bytes; also the bytes of the smallest record.
+/// Bytes of a ring for each entry of its index. An entry has 8 bytes. This is also the size of the smallest
+/// record.
 const PER_ENTRY: u64 = 64;
 
 impl World<'_> {
-    /// An empty folder stays, though a publisher fails to make a channel of it.
+    /// An empty folder must stay, although a publisher fails to make a channel of it.
     pub(super) fn misopen(&mut self) -> Result<bool> {
         let (dir, channel) = (self.channels_dir(), SPARE.to_owned());
         let folder = dir.join(SPARE);
@@ -54,7 +55,8 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// A publisher does not go on from a count of messages that is wrong. Nobody may have the channel meanwhile.
+    /// A publisher must not continue from a count of messages that is wrong. Nobody may have the channel
+    /// meanwhile.
     pub(super) fn tamper(&mut self, channel: u8, laps: u64) -> Result<bool> {
         let wanted = self.channel(channel).channel;
         let dir = self.channels_dir();
@@ -76,7 +78,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Nothing is lost behind a record that says nothing.
+    /// A reader must lose nothing after a record of an unknown kind.
     pub(super) fn unknown(&mut self) -> Result<bool> {
         if !self.daemons.is_empty() {
             return Ok(false);
@@ -88,7 +90,7 @@ impl World<'_> {
             self.ask(&mut publisher, order)?;
         }
         self.dismiss(publisher)?;
-        // The kind stands behind two words of the second record.
+        // The kind comes after two words of the second record.
         let kind = HEADER_BYTES + CAPACITY / PER_ENTRY * 8 + PER_ENTRY + 16;
         let Ok(segment) = self.spare_segment() else { return Ok(false) };
         segment.write_all_at(&99_u64.to_le_bytes(), kind).context("write to a ring")?;
@@ -101,7 +103,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Who reads makes no memory.
+    /// A reader must not allocate the memory of a channel's file.
     pub(super) fn hollow(&mut self) -> Result<bool> {
         if !self.daemons.is_empty() {
             return Ok(false);
@@ -126,7 +128,8 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// What a stopped program holds is waited for, by each daemon anew. The daemons are others than the story's own.
+    /// Each daemon waits anew for the channels that a stopped program holds. The daemons are not the story's
+    /// own.
     pub(super) fn outlive(&mut self) -> Result<bool> {
         if self.daemons.is_empty() {
             return Ok(false);
@@ -152,7 +155,7 @@ impl World<'_> {
         std::thread::sleep(GRACE);
         self.finish(daemon)?;
         self.begin(daemon)?;
-        // Somebody else is there first.
+        // Another publisher asks for the channel first.
         let mut next = self.start_actor('n')?;
         let order = self.opening(place, SPARE, None);
         let id = next.order(order);
@@ -182,7 +185,7 @@ impl World<'_> {
         self.note(super::ended(daemon.name.to_owned(), status, status.is_none(), daemon.said()))
     }
 
-    /// Whole lines are messages, and a line that an interruption cuts off is none.
+    /// Whole lines must become messages, and a line that an interruption cuts off must not.
     pub(super) fn pipe(&mut self, lines: u8) -> Result<bool> {
         if !self.daemons.is_empty() {
             return Ok(false);
@@ -195,7 +198,7 @@ impl World<'_> {
         let mut child = command.spawn().context("start a tool")?;
         let lines: Vec<String> = (0..lines).map(|line| format!("line {line}")).collect();
         let text = format!("{}\nli", lines.join("\n"));
-        // One that has died already reads nothing.
+        // If the command has died already, it reads nothing.
         let _ = child.stdin.as_mut().context("a pipe")?.write_all(text.as_bytes());
         let until = Instant::now() + PATIENCE;
         while published(&dir, &name) < lines.len() as u64 && Instant::now() < until {
@@ -211,7 +214,8 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Whatever stands where a daemon is to listen stays, unless it is a daemon's own that was left.
+    /// Anything that stands in the place where a daemon is to listen must stay, except a socket that a daemon
+    /// left.
     pub(super) fn squat(&mut self, by: Squatter) -> Result<bool> {
         let place = self.dir.join(format!("squat{}", self.actors));
         self.actors += 1;
@@ -252,7 +256,7 @@ impl World<'_> {
         Order::Open(Opening { place, channel, publisher, sizes, anew, full, mode, patience_ms })
     }
 
-    /// Gives an order that must be carried out in time.
+    /// Gives an order, which must be carried out in time.
     fn ask(&mut self, actor: &mut Actor, order: Order) -> Result<Value> {
         let told = format!("{order:?}");
         let id = actor.order(order);
@@ -276,7 +280,7 @@ fn publish(count: u32) -> Order {
     Order::Publish { count, sizes: Sizes::Line, sending: Sending::Single, pause_us: 0 }
 }
 
-/// Waits for the end of `child`, or until there `is_enough`. It is killed if it still runs then.
+/// Waits for the end of `child`, or until `is_enough`. If the child still runs then, it is killed.
 fn end(child: &mut Child, is_enough: impl Fn() -> bool) -> Result<Option<ExitStatus>> {
     let until = Instant::now() + PATIENCE;
     while Instant::now() < until && !is_enough() {
@@ -290,7 +294,7 @@ fn end(child: &mut Child, is_enough: impl Fn() -> bool) -> Result<Option<ExitSta
     Ok(None)
 }
 
-/// Messages that a channel's header counts.
+/// The number of messages in a channel's header.
 fn count(segment: &File) -> Result<u64> {
     let mut word = [0; 8];
     segment.read_exact_at(&mut word, LAZY_PUBLISHED as u64 * 8).context("read a header")?;
@@ -301,7 +305,7 @@ fn set_count(segment: &File, count: u64) -> Result<()> {
     segment.write_all_at(&count.to_le_bytes(), LAZY_PUBLISHED as u64 * 8).context("write to a header")
 }
 
-/// Messages that were published on a channel so far.
+/// Number of messages that were published on a channel so far.
 fn published(dir: &Path, channel: &str) -> u64 {
     let detail = Directory::at(dir).channel(channel).ok().and_then(|found| found.detail.ok());
     detail.and_then(|detail| detail.tail.ok()).map_or(0, |tail| tail.sequence.saturating_sub(1))
@@ -321,7 +325,8 @@ fn messages(dir: &Path, channel: &str) -> Vec<String> {
     messages
 }
 
-/// What stands at `path`, itself and not what a link leads to: its number, its length, and where it leads.
+/// The identity of the file at `path`, without following a link: its number, its length, and the target of a
+/// link.
 fn looks(path: &Path) -> Option<(u64, u64, Option<PathBuf>)> {
     let found = fs::symlink_metadata(path).ok()?;
     Some((found.ino(), found.len(), fs::read_link(path).ok()))

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 /// Messages that the last publisher of a channel sends.
 const LAST: u32 = 100;
-/// How long readers look for the last message.
+/// Time for which readers look for the last message.
 const SEARCH_MS: u64 = 10_000;
-/// The same where a bridge carries it: a session whose end was lost is followed by another after 10 s.
+/// The same if a bridge carries the channel: a session whose end was lost is followed by another after 10 s.
 const SEARCH_FAR_MS: u64 = 25_000;
 
 /// The last message of each channel, by the channel's number, with its sequence.
@@ -26,7 +26,7 @@ fn all_at_once() -> Order {
     Order::Publish { count: LAST, sizes: Sizes::Line, sending: Sending::Single, pause_us: 0 }
 }
 
-/// Whether it is still to look for the last message.
+/// Whether the actor has still to look for the last message.
 fn is_finishing(actor: &Actor) -> bool {
     actor.open.iter().any(|(_, order)| matches!(order, Order::Finish { .. }))
 }
@@ -81,14 +81,14 @@ impl World<'_> {
         for host in 0..self.daemons.len() {
             self.start_daemon([Whom::Daemon, Whom::Far][host])?;
             for at in 0..count {
-                // Whatever the last reload was, this one is sound.
+                // This reload makes the configuration sound, whatever the last one did.
                 self.reload((host * count + at) as u8, Change::Add)?;
             }
         }
         Ok(())
     }
 
-    /// Takes note of those who have not answered though nothing is in their way.
+    /// Notes the actors that have not answered although nothing stops them.
     fn note_silent(&mut self) -> Result<()> {
         let mut deeds = Vec::new();
         for actor in self.publishers.iter_mut().chain(&mut self.readers).flatten() {
@@ -101,7 +101,7 @@ impl World<'_> {
         deeds.into_iter().try_for_each(|deed| self.note(deed))
     }
 
-    /// A daemon's readers are all back at its table before the last publisher comes.
+    /// Waits until all of a daemon's readers are back at its table, before the last publisher comes.
     fn wait_for_registration(&mut self) -> Result<()> {
         if self.daemons.is_empty() {
             return Ok(());
@@ -130,12 +130,14 @@ impl World<'_> {
         Ok(())
     }
 
-    /// A publisher that still has its channel publishes once more: nothing that went before may keep it from its readers.
+    /// Publishers that still have their channel publish once more. Nothing that happened before may keep
+    /// these messages from the readers.
     ///
-    /// Only in some stories: in the others, readers that have heard nothing yet meet the last publisher.
+    /// This is done only in some stories. In the others, readers that have received nothing yet meet the last
+    /// publisher.
     fn publish_farewell(&mut self) -> LastMessages {
         let mut last = LastMessages::new();
-        // Messages that a wire lost come when the far host has mended it, and not before.
+        // Messages that a wire lost come only after the far host has repaired the loss.
         if self.wire.is_some() || !matches!(self.seed % 5, 1 | 3) {
             return last;
         }
@@ -153,7 +155,7 @@ impl World<'_> {
         last
     }
 
-    /// A publisher for each channel, and its last message.
+    /// Starts a publisher for each channel. Returns the publishers and their last messages.
     fn publish_last(&mut self) -> Result<(Vec<Actor>, LastMessages)> {
         let (mut actors, mut last) = (Vec::new(), LastMessages::new());
         for at in 0..self.channels.len() {
@@ -196,14 +198,14 @@ impl World<'_> {
         Ok((actors, last))
     }
 
-    /// Has all readers look for the last message of their channel.
+    /// Makes all readers look for the last message of their channel.
     fn finish_readers(&mut self, last: &LastMessages, is_last: bool) -> Result<()> {
         let (count, ms) = (self.channels.len(), self.search_ms());
         for actor in self.readers.iter_mut().flatten() {
             let Some((last, sequence)) = actor.channel.and_then(|at| last.get(&(at % count))) else {
                 continue;
             };
-            // One that waits for more events than a farewell brings waits for the last publisher.
+            // A reader that waits for more events than a farewell brings waits for the last publisher.
             if actor.is_free() || is_last {
                 actor.order(Order::Finish { last: *last, sequence: *sequence, ms });
             }
@@ -229,7 +231,8 @@ impl World<'_> {
         if self.wire.is_some() { SEARCH_FAR_MS } else { SEARCH_MS }
     }
 
-    /// Waits until the far host has all of the first channel, also where nobody reads it there. The tools will say.
+    /// Waits until the far host has all of the first channel, even if nobody reads it there. The tools will
+    /// show it.
     fn wait_for_far(&self, last: &LastMessages) {
         let (Some(far), Some((_, sequence))) = (self.daemons.get(1), last.get(&0)) else { return };
         let name = &self.channels[0].name;
@@ -259,7 +262,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Everybody leaves in order.
+    /// Ends all actors in order.
     fn end_actors(&mut self, last: Vec<Actor>) -> Result<()> {
         let there: Vec<Actor> = self
             .publishers
@@ -271,7 +274,7 @@ impl World<'_> {
         there.into_iter().try_for_each(|actor| self.dismiss(actor))
     }
 
-    /// Has an actor give up what it has, and end.
+    /// Makes an actor close its publisher and reader, and end.
     pub(super) fn dismiss(&mut self, mut actor: Actor) -> Result<()> {
         actor.order(Order::Close {});
         let (name, is_doomed) = (actor.name.clone(), actor.is_doomed);
@@ -282,7 +285,7 @@ impl World<'_> {
         self.note(ended(name, status, is_doomed, said))
     }
 
-    /// The channels and the daemon go, and nothing must be left.
+    /// Removes the channels and the daemon. Nothing must be left.
     fn clear_up(&mut self) -> Result<()> {
         let mut left = Vec::new();
         for at in 0..self.daemons.len() {

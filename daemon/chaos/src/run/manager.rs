@@ -1,4 +1,5 @@
-//! A small stand-in for the service manager: it keeps the descriptors that a daemon hands it, and gives them to the next.
+//! A small stand-in for the service manager. It keeps the descriptors that a daemon hands it, and gives them
+//! to the next daemon.
 //!
 //! See `sd_notify(3)` (`FDSTORE=1`, `FDNAME=`, `FDSTOREREMOVE=1`) and `sd_listen_fds(3)`.
 
@@ -14,7 +15,7 @@ use std::process::Command;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What is kept, by name.
+/// The kept descriptors, by name.
 type Kept = Arc<Mutex<Vec<(String, File)>>>;
 
 /// The manager of one daemon at a time.
@@ -22,7 +23,7 @@ type Kept = Arc<Mutex<Vec<(String, File)>>>;
 pub(super) struct Manager {
     path: PathBuf,
     kept: Kept,
-    /// Gets a word for each word that we sent ourselves.
+    /// Gets a message for each message that we sent ourselves.
     heard: Receiver<()>,
 }
 
@@ -37,13 +38,13 @@ impl Manager {
         Ok(Self { path: path.to_owned(), kept, heard })
     }
 
-    /// Waits until everything that the last daemon said has been heard.
+    /// Waits until everything that the last daemon sent has been received.
     fn hear_out(&self) -> Result<()> {
         UnixDatagram::unbound()?.send_to(b"X_HEAR=1", &self.path).context("speak to the manager's thread")?;
         self.heard.recv().context("the manager's thread has ended")
     }
 
-    /// The arguments that start the daemon with all that is kept.
+    /// Adds the arguments that start the daemon with all kept descriptors.
     pub(super) fn pass_to(&self, command: &mut Command) -> Result<()> {
         command.env("NOTIFY_SOCKET", &self.path);
         self.hear_out()?;
@@ -60,7 +61,7 @@ impl Manager {
         Ok(())
     }
 
-    /// How many descriptors are kept.
+    /// Number of kept descriptors.
     pub(super) fn count(&self) -> Option<usize> {
         self.hear_out().ok()?;
         Some(self.kept.lock().unwrap_or_else(PoisonError::into_inner).len())
@@ -69,7 +70,7 @@ impl Manager {
 
 impl Drop for Manager {
     fn drop(&mut self) {
-        // Ends the thread: it hears of it as of anything else.
+        // This ends the thread: it receives this message as any other.
         if let Ok(socket) = UnixDatagram::unbound() {
             let _ = socket.send_to(b"X_OVER=1", &self.path);
         }

@@ -1,7 +1,8 @@
 //! The runner: plays a story with real processes in a directory of its own, and leaves the logs for the oracle.
 //!
-//! Steps are carried out one after the other. A step that gives an actor an order waits for the answer, unless the step before
-//! it was `race`: then the next step begins at once, while the actor is still busy.
+//! Steps are carried out one after the other. A step that gives an actor an order waits for the answer. If
+//! the step before it was `race`, it does not wait: the next step begins at once, while the actor is still
+//! busy.
 
 mod actors;
 mod daemon;
@@ -32,12 +33,12 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 use wire::Wire;
 
-/// How long an actor may take to carry out an order that has an end.
+/// Time that an actor may take to carry out an order that has an end.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long a step waits for the answer of an actor that may be waiting for something itself.
+/// Time that a step waits for the answer of an actor that may be waiting for something itself.
 const COURTESY: Duration = Duration::from_millis(1500);
 
-/// Plays `story`; the logs are in the directory that is returned, below `under`.
+/// Plays `story`. The logs are in the returned directory, which is below `under`.
 ///
 /// # Errors
 /// The obstacle that kept the story from being played. The product's faults are in the logs.
@@ -51,25 +52,25 @@ pub fn play(story: &Story, programs: &Programs, under: &Path) -> Result<tempfile
     Ok(dir)
 }
 
-/// Everything that a story moves.
+/// The state of a story that is being played.
 struct World<'a> {
     programs: &'a Programs,
-    /// The story's.
+    /// The story's seed.
     seed: u64,
     dir: PathBuf,
     logs: PathBuf,
     log: Log,
-    /// The channels of a story without a daemon; where there is one, it knows better.
+    /// The channels of a story without a daemon. A daemon has its own, current list.
     channels: Vec<Channel>,
-    /// None, that of the story's host, or that and the far host's.
+    /// No daemon, that of the story's host, or that and the far host's.
     daemons: Vec<Daemon>,
     wire: Option<Wire>,
     publishers: Vec<Option<Actor>>,
     readers: Vec<Option<Actor>>,
     plants: Plants,
-    /// Actors so far.
+    /// Number of actors so far.
     actors: usize,
-    /// Openings for publishing so far; each has a number of its own.
+    /// Number of openings for publishing so far. Each has a number of its own.
     openings: u32,
     /// Whether the step before was `race`.
     is_racing: bool,
@@ -132,7 +133,7 @@ impl<'a> World<'a> {
         self.log.write(deed).context("write the runner's log")
     }
 
-    /// Where a host's channels are for actors.
+    /// The place of a host's channels, for actors.
     fn place(&self, host: usize) -> Place {
         match self.daemons.get(host) {
             Some(daemon) => Place::Socket(daemon.socket()),
@@ -144,7 +145,8 @@ impl<'a> World<'a> {
         self.dir.join("channels")
     }
 
-    /// A channel by its number, which may be larger than the last one's. Those of the far host follow those of the story's.
+    /// A channel by its number, which may be larger than the last one's. The channels of the far host come
+    /// after the story's.
     fn channel(&self, number: u8) -> Known {
         let count = self.channels.len();
         let (host, at) =
@@ -178,12 +180,12 @@ impl<'a> World<'a> {
         Some(&mut slots[at])
     }
 
-    /// The process of that actor, if it runs.
+    /// The process of this actor, if it runs.
     fn there(&mut self, whom: Whom) -> Option<&mut Actor> {
         self.slot(whom)?.as_mut()
     }
 
-    /// The process of that actor, which is started if need be.
+    /// The process of this actor. It is started if necessary.
     fn actor(&mut self, whom: Whom) -> Result<&mut Actor> {
         if self.there(whom).is_none() {
             let kind = if matches!(whom, Whom::Publisher(_)) { 'p' } else { 'r' };
@@ -201,7 +203,8 @@ impl<'a> World<'a> {
         Ok(started)
     }
 
-    /// Gives an order, and waits for the answer unless this is a race. `None` where the actor is busy with what has no end.
+    /// Gives an order, and waits for the answer unless this is a race. `None` if the actor is busy with an
+    /// order that has no end.
     fn order(&mut self, whom: Whom, order: Order) -> Result<Option<Value>> {
         let is_racing = std::mem::take(&mut self.is_racing);
         let is_daemon_away = self.daemons.iter().any(|d| d.is_stopped || d.pid().is_none());
@@ -227,7 +230,7 @@ impl<'a> World<'a> {
         Ok(Some(answer.unwrap_or(Value::Null)))
     }
 
-    /// Takes note of those who have ended.
+    /// Notes the processes that have ended.
     fn reap(&mut self) -> Result<()> {
         let mut deeds = Vec::new();
         for slot in self.publishers.iter_mut().chain(&mut self.readers) {
@@ -285,7 +288,7 @@ fn start_daemons(
         daemon.configure(false)?;
         daemon.start(programs)?;
         anyhow::ensure!(daemon.answers(PATIENCE), "the daemon does not start: {}", daemon.said());
-        // Bridges open theirs when they come to it.
+        // Bridges open their channels later, when they start them.
         if setup.lines.is_none() {
             daemon.note_descriptors();
         }
@@ -298,7 +301,7 @@ fn start_daemons(
     Ok((daemons, Some(wire)))
 }
 
-/// How a process ended, for the log; of what it said only the last lines.
+/// The end of a process, for the log. Of its output, only the last lines are kept.
 fn ended(who: String, status: Option<ExitStatus>, sent: bool, said: String) -> Deed {
     let lines: Vec<&str> = said.lines().collect();
     let said = lines[lines.len().saturating_sub(12)..].join("\n");

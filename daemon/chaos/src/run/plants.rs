@@ -1,4 +1,4 @@
-//! The things that somebody else has where channels are: files and links that must stay as they are.
+//! The things of a stranger in the places where channels are: files and links that must stay as they are.
 
 use crate::story::Plant;
 use anyhow::{Context, Result};
@@ -8,14 +8,14 @@ use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// Everything that was planted, with what it held.
+/// Everything that was planted, with its content.
 #[derive(Debug, Default)]
 pub(super) struct Plants {
     precious: PathBuf,
-    /// Files and what they hold.
+    /// Files and their content.
     files: BTreeMap<PathBuf, String>,
     links: Vec<PathBuf>,
-    /// Folders that were closed, with the mode that they had.
+    /// Folders that were closed, with their mode before.
     closed: BTreeMap<PathBuf, u32>,
     count: usize,
 }
@@ -23,7 +23,7 @@ pub(super) struct Plants {
 impl Plants {
     pub(super) fn new(dir: &Path) -> Result<Self> {
         let mut plants = Self { precious: dir.join("precious"), ..Self::default() };
-        // Names as they stand in a channel, and names as they stand in a home.
+        // Some of these names are those of a channel's files, and others are those of files in a home.
         for name in ["id_ed25519", "lock", "segment", "12-00ff00ff00ff00ff"] {
             let path = plants.precious.join(name);
             plants.file(path)?;
@@ -38,14 +38,14 @@ impl Plants {
         Ok(())
     }
 
-    /// Plants it, where that is possible.
+    /// Plants something, if that is possible.
     pub(super) fn plant(&mut self, plant: Plant, dir: &Path, channel: &str) -> Result<bool> {
         let channel = dir.join(channel);
         let readers = channel.join("readers");
         self.count += 1;
         match plant {
             Plant::ReadersLink => {
-                // Only if nobody's page is there.
+                // This is done only if the folder has no page.
                 if channel.is_dir() && fs::remove_dir(&readers).is_ok_or_absent() {
                     symlink(&self.precious, &readers).context("plant a link")?;
                     self.links.push(readers);
@@ -99,10 +99,10 @@ impl Plants {
         changed
     }
 
-    /// Takes away what keeps channels from being used.
+    /// Removes everything that keeps channels from being used.
     pub(super) fn take_away(&mut self) {
         for (folder, mode) in std::mem::take(&mut self.closed) {
-            // It may be gone, with its channel.
+            // The folder may be gone, with its channel.
             if fs::symlink_metadata(&folder).is_ok_and(|m| m.is_dir()) {
                 let _ = fs::set_permissions(&folder, Permissions::from_mode(mode));
             }
@@ -115,7 +115,7 @@ impl Plants {
         let precious = self.precious.clone();
         for path in std::mem::take(&mut self.files).into_keys().filter(|path| !path.starts_with(&precious)) {
             let _ = fs::remove_file(&path);
-            // Only if nothing else is in there.
+            // The parent is removed only if it is empty.
             if let Some(parent) = path.parent() {
                 let _ = fs::remove_dir(parent);
             }

@@ -4,10 +4,10 @@ use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where the programs are.
+/// The places of the programs.
 #[derive(Debug, Clone)]
 pub struct Programs {
-    /// This very package's command, which is also the actor.
+    /// The command of this package, which is also the actor.
     pub chaos: PathBuf,
     /// The daemon.
     pub shmcastd: PathBuf,
@@ -18,10 +18,10 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Those that lie in `dir`.
+    /// The programs in `dir`.
     ///
     /// # Errors
-    /// Which one is missing, and how to make it.
+    /// The program that is missing, and how to build it.
     pub fn in_dir(dir: &Path) -> Result<Self> {
         let program = |name: &str| {
             let path = dir.join(name);
@@ -38,16 +38,16 @@ impl Programs {
         })
     }
 
-    /// Those beside this program.
+    /// The programs beside this one.
     ///
     /// # Errors
-    /// Which one is missing, and how to make it.
+    /// The program that is missing, and how to build it.
     pub fn beside_this() -> Result<Self> {
         let this = std::env::current_exe().context("find this program")?;
         Self::in_dir(this.parent().context("this program lies in no directory")?)
     }
 
-    /// A command with nothing of this process's environment that would lead it elsewhere.
+    /// A command without the variables of this process's environment that would lead it elsewhere.
     pub(super) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         for variable in

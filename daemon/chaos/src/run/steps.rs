@@ -1,4 +1,4 @@
-//! Each step, carried out. True means that it applied.
+//! The execution of each step. A method returns true if the step applied.
 
 use super::{COURTESY, Daemon, Known, PATIENCE, World, ended, tools};
 use crate::actor::{Opening, Order, Subscribing};
@@ -44,7 +44,7 @@ impl World<'_> {
                     full: false,
                 });
                 let was_told = self.order(reader(who), order)?.is_some();
-                // One that is busy stays where it is.
+                // A busy actor did not get the order, and keeps its channel.
                 if let Some(actor) = self.there(reader(who)).filter(|_| was_told) {
                     actor.channel = Some(number);
                 }
@@ -99,7 +99,7 @@ impl World<'_> {
         }
     }
 
-    /// An order for one who is there.
+    /// Gives an order to an actor that exists.
     fn tell(&mut self, whom: Whom, order: Order) -> Result<bool> {
         if self.there(whom).is_none() {
             return Ok(false);
@@ -219,7 +219,7 @@ impl World<'_> {
     fn restart(&mut self, whom: Whom, by: Signal) -> Result<bool> {
         let Some(daemon) = self.daemon(whom).filter(|d| d.pid().is_some()) else { return Ok(false) };
         daemon.signal(by);
-        // One that is stopped is to end as well.
+        // A stopped daemon is to end as well.
         daemon.signal(Signal::SIGCONT);
         let status = daemon.wait(PATIENCE);
         let (who, said) = (daemon.name.to_owned(), daemon.said());
@@ -233,8 +233,8 @@ impl World<'_> {
         self.start_daemon(whom)
     }
 
-    /// Where a daemon's channels live on in the programs that are attached to them, and nobody who runs is: the ring may be
-    /// lost from now on.
+    /// Notes that rings may be lost from now on. That is so if a daemon's channels live on only in the
+    /// programs that are attached to them, and none of those programs runs.
     fn note_lost_rings(&mut self, why: &str) -> Result<()> {
         let count = self.channels.len();
         for host in 0..self.daemons.len() {
@@ -259,7 +259,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// A daemon without descriptors can take nobody back.
+    /// Notes that rings may be lost because a daemon without descriptors cannot take anybody back.
     fn note_shut_out(&mut self) -> Result<()> {
         let is_young = |daemon: &Daemon| !daemon.keeps() && daemon.is_young();
         let young = self.daemons.iter().filter(|daemon| is_young(daemon)).flat_map(|daemon| &daemon.channels);
@@ -309,7 +309,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Waits a little for the daemon to have read its configuration: its channels are those that it names.
+    /// Waits a little until the daemon has read its configuration and has exactly the channels in it.
     fn wait_for_reload(&mut self, host: usize) {
         let Some(daemon) = self.daemons.get(host).filter(|d| !d.is_stopped && d.pid().is_some()) else {
             return;
@@ -334,10 +334,10 @@ impl World<'_> {
         if daemon.is_stopped {
             return Ok(false);
         }
-        // Before, because whatever is published while this runs may or may not be void.
+        // This is noted before, because messages that are published while it runs may or may not be void.
         self.note(Deed::TakingOver { channel: channel.clone() })?;
         self.run_tool(host, &["takeover", &channel])?;
-        // A publisher that was cut off holds a ring that is the channel's no more.
+        // A publisher that was cut off holds a ring that is not the channel's any more.
         let place = Some(host * self.channels.len() + at);
         let cut_off = self.publishers.iter_mut().flatten().filter(|publisher| publisher.channel == place);
         for publisher in cut_off {
@@ -377,7 +377,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Tells tools of a channel by a path: it lies in another directory and must stay as it is.
+    /// Gives tools a channel by a path. The channel lies in another directory and must stay as it is.
     fn stray(&mut self) -> Result<bool> {
         if !self.daemons.is_empty() {
             return Ok(false);
@@ -404,7 +404,7 @@ impl World<'_> {
         Ok(refused > 0)
     }
 
-    /// Runs `shmcast` with these arguments on a host, and keeps what it says.
+    /// Runs `shmcast` with these arguments on a host, and keeps its output.
     pub(super) fn run_tool(&mut self, host: usize, arguments: &[&str]) -> Result<()> {
         let mut command = self.programs.command(&self.programs.shmcast);
         command.args(arguments);
@@ -416,7 +416,7 @@ impl World<'_> {
         self.note(deed)
     }
 
-    /// Waits until whoever runs has carried out its orders, but for those that may take as long as they like.
+    /// Waits until all actors that run have carried out their orders, except orders without a time limit.
     pub(super) fn settle(&mut self, patience: Duration) {
         let until = Instant::now() + patience;
         for actor in self.publishers.iter_mut().chain(&mut self.readers).flatten() {
@@ -431,7 +431,7 @@ impl World<'_> {
     }
 }
 
-/// The paths of all that is below `dir`.
+/// The paths of everything below `dir`.
 fn tree(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut open = vec![dir.to_owned()];

@@ -1,4 +1,4 @@
-//! The product's commands, run for what they say. Each has a time limit.
+//! Runs the product's commands and keeps their output. Each has a time limit.
 
 use crate::log::Deed;
 use anyhow::{Context, Result};
@@ -9,10 +9,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a tool may take.
+/// Time that a tool may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Runs a command and keeps what it said. A command that does not end in time is killed, and has no exit code.
+/// Runs a command and keeps its output. A command that does not end in time is killed, and has no exit code.
 pub(super) fn run(host: usize, mut command: Command, logs: &Path) -> Result<Deed> {
     let started = Instant::now();
     let arguments: Vec<String> = command.get_args().map(|a| a.to_string_lossy().into_owned()).collect();

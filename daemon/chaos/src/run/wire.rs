@@ -1,7 +1,8 @@
 //! The wire between two hosts of a story: datagrams pass through here, and some of them are lost, doubled, late or forged.
 //!
-//! Both hosts are this machine. A line leads from the sender's address to the receiver's. Requests to the repair server pass
-//! here too, each client by a socket of its own, so that answers find their way back.
+//! Both hosts are this machine. A line leads from the sender's address to the receiver's. Requests to the
+//! repair server pass through here too. Each client has a socket of its own here, so that answers find their
+//! way back.
 
 use anyhow::{Context, Result};
 use fastrand::Rng;
@@ -13,12 +14,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long a thread waits for a datagram before it looks whether it is to end.
+/// Time that a thread waits for a datagram before it checks whether it is to end.
 const LOOK: Duration = Duration::from_millis(50);
 /// Bytes of a MoldUDP64 header: session, sequence, count.
 const HEADER: usize = 20;
 
-/// The quality of a line: how many datagrams of a hundred meet with each fate.
+/// The quality of a line: the number of datagrams of a hundred that meet each fate.
 #[derive(Debug, Default)]
 struct Quality {
     loss: AtomicU8,
@@ -34,17 +35,17 @@ struct Quality {
 pub(super) struct Wire {
     quality: Arc<Quality>,
     threads: Vec<JoinHandle<()>>,
-    /// Where the sender's lines lead.
+    /// The ports that the sender's lines lead to.
     pub(super) sends_to: Vec<u16>,
-    /// Where the receiver hears them.
+    /// The ports at which the receiver listens for them.
     pub(super) hears_at: Vec<u16>,
-    /// Where the receiver finds the server.
+    /// The port at which the receiver finds the server.
     pub(super) asks_at: u16,
-    /// Where the server listens.
+    /// The port at which the server listens.
     pub(super) serves_at: u16,
 }
 
-/// A port that nobody has just now, and that the kernel gives to nobody who does not ask for it by its number.
+/// A port that nobody uses now, and that the kernel gives only to programs that ask for it by its number.
 pub(super) fn free_port() -> Result<u16> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     for _ in 0..5000 {
@@ -95,7 +96,7 @@ impl Wire {
         Ok(wire)
     }
 
-    /// The table of the bridge that sends.
+    /// The configuration table of the bridge that sends.
     pub(super) fn sends(&self, channel: &str) -> String {
         let lines = lines(&self.sends_to);
         let server = local(self.serves_at);
@@ -105,7 +106,7 @@ impl Wire {
         )
     }
 
-    /// The table of the bridge that receives.
+    /// The configuration table of the bridge that receives.
     pub(super) fn receives(&self, channel: &str) -> String {
         let lines = lines(&self.hears_at);
         let server = local(self.asks_at);
@@ -114,14 +115,15 @@ impl Wire {
         )
     }
 
-    /// From now on so many of a hundred datagrams are lost, doubled, late.
+    /// Sets how many of a hundred datagrams are lost, doubled and late from now on.
     pub(super) fn set(&self, loss: u8, copies: u8, late: u8) {
         self.quality.loss.store(loss, Ordering::Relaxed);
         self.quality.copies.store(copies, Ordering::Relaxed);
         self.quality.late.store(late, Ordering::Relaxed);
     }
 
-    /// Sends the receiver a heartbeat of the feed's session that claims a sequence far ahead. False without a session.
+    /// Sends the receiver a heartbeat, of the feed's session or of another, that claims a sequence far ahead.
+    /// Returns false if no session is known.
     pub(super) fn forge(&self, ahead: u64, is_other_session: bool) -> Result<bool> {
         let last = *self.quality.last.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(mut header) = last else { return Ok(false) };
@@ -158,7 +160,7 @@ impl Quality {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    /// Passes a datagram on as the wire is. `held` is one that is late.
+    /// Passes a datagram on with the quality of the wire. `held` is a datagram that is late.
     fn pass(&self, bytes: &[u8], held: &mut Option<Vec<u8>>, random: &mut Rng, send: impl Fn(&[u8])) {
         let happens =
             |percent: &AtomicU8, random: &mut Rng| random.u8(..100) < percent.load(Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! `shmcast bridge`: a channel to other hosts, or from one, without a daemon's help; and what a daemon's bridges do.
+//! `shmcast bridge`: carries a channel to other hosts, or from one, without a daemon. It also shows the state
+//! of a daemon's bridges.
 
 mod recv;
 mod send;
@@ -23,7 +24,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How often the command looks at the bridge, which has threads of its own.
+/// Pause between two looks at the bridge, which has threads of its own.
 const LOOK: Duration = Duration::from_millis(50);
 
 const EXAMPLE: &str = "\
@@ -87,13 +88,13 @@ struct Common {
     json: bool,
 }
 
-/// Reads what a configuration would call it.
+/// Reads a word as the configuration spells it.
 fn parse_word<T: for<'de> Deserialize<'de>>(text: &str) -> Result<T, serde::de::value::Error> {
     T::deserialize(text.into_deserializer())
 }
 
 impl Common {
-    /// The end of a bridge that was to run until its session's end, and has met a signal first.
+    /// The error of a bridge that was to run until its session's end and met a signal first.
     fn interrupted(&self, channel: &str, stop: &Stop) -> Option<Interrupted> {
         let is_early = self.until_end && stop.is_set();
         is_early.then(|| stop.interrupted(format!("{channel}: INTERRUPTED before the session's end")))
@@ -116,7 +117,7 @@ impl Common {
     }
 }
 
-/// A value for each line: none, the same for all, or one each.
+/// One value for each line. The option was not given, was given once for all lines, or once for each.
 fn for_each_line<T: Clone>(option: &str, lines: usize, values: &[T]) -> Result<Vec<Option<T>>> {
     match values {
         [] => Ok(vec![None; lines]),
@@ -131,7 +132,7 @@ fn for_each_line<T: Clone>(option: &str, lines: usize, values: &[T]) -> Result<V
     }
 }
 
-/// Closes the capture, if there is one, and says how much of it there is.
+/// Closes the capture, if there is one, and reports its size.
 fn finish(capture: Option<CaptureFile>) -> Result<()> {
     let Some(file) = capture else { return Ok(()) };
     let captured = file.finish().context("write the capture --pcap")?;
@@ -142,8 +143,8 @@ fn finish(capture: Option<CaptureFile>) -> Result<()> {
     Ok(())
 }
 
-/// How the command ends: as the bridge did, by whether messages were missed, and by whether a signal came before the end
-/// that was asked for.
+/// The end of the command. It depends on the end of the bridge, on whether messages were missed, and on
+/// whether a signal came before the end that was asked for.
 fn outcome(channel: &str, life: &Life, missed: u64, interrupted: Option<Interrupted>) -> Result<ExitCode> {
     match (life.error(), interrupted) {
         (Some(error), _) => bail!("{channel}: {error}"),
@@ -157,13 +158,13 @@ fn tell_refusals(channel: &str, life: &Life) {
     life.refusals().iter().for_each(|refusal| note!("{channel}: {refusal}"));
 }
 
-/// A line on a terminal, nothing elsewhere.
+/// A progress line if stderr is a terminal, and nothing otherwise.
 fn progress() -> ProgressBar {
     let style = ProgressStyle::with_template("{spinner} {msg} {elapsed}").expect("the template is ours");
     ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()).with_style(style)
 }
 
-/// Says aloud when a count of losses has grown.
+/// Reports when a count of losses has grown.
 struct Alarm {
     told: u64,
 }

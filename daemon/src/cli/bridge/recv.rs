@@ -1,4 +1,5 @@
-//! `shmcast bridge recv`: a channel from another host, published here under the same sequences.
+//! `shmcast bridge recv`: receives a channel from another host and publishes it here under the same
+//! sequences.
 
 use super::{Alarm, Common, LOOK, Stop, finish, outcome, parse_word, progress, tell_refusals};
 use crate::cli::figures::{Ns, grouped};
@@ -98,9 +99,10 @@ impl Args {
         })
     }
 
-    /// How the channel is opened: a new one for messages that fit a packet, so that it can be sent on.
+    /// The options for opening the channel. A new channel is for messages that fit a packet, so that it can
+    /// be sent on.
     fn publisher(&self, host: &Host, channel: &str) -> PublisherBuilder {
-        // It starts once and runs for long, so that it may take its time first.
+        // The bridge starts once and runs for a long time, so it may take its time at the start.
         let mut publisher = host.publisher(channel).prepare(Preparation::FULL);
         let is_new = host.channel(channel).is_err();
         if let Some(capacity) = self.capacity {
@@ -205,7 +207,7 @@ fn report(args: &Args, ingress: &Ingress) -> Result<()> {
     Ok(())
 }
 
-/// Nothing where nothing was measured.
+/// The percentiles, or nothing if nothing was measured.
 fn percentiles(what: &str, latency: &Latency) -> String {
     let Latency { count, p50_ns, p99_ns, max_ns, .. } = *latency;
     if count == 0 {

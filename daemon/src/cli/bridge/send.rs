@@ -156,7 +156,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     outcome(channel, egress.life(), egress.counters().messages_missed, interrupted)
 }
 
-/// Starts, waiting for the channel if asked; `None` when interrupted meanwhile.
+/// Starts the bridge, after waiting for the channel if asked. `None` when interrupted meanwhile.
 fn start(
     args: &Args,
     spec: &BridgeSpec,

@@ -1,4 +1,4 @@
-//! `shmcast bridge status`: what a daemon's bridges are doing.
+//! `shmcast bridge status`: shows the state of a daemon's bridges.
 
 use crate::cli::figures::{Ns, grouped, table};
 use crate::cli::say::{note, print, print_json};

@@ -1,10 +1,10 @@
-//! The machine a figure was taken on, because a figure without one says nothing.
+//! The machine on which a figure was measured: a figure without its machine says nothing.
 
 use serde::Serialize;
 use std::fmt;
 use std::fs;
 
-/// What matters to a latency figure and can be read without privileges.
+/// The properties of the machine that matter to a latency figure and can be read without privileges.
 #[derive(Debug, Serialize)]
 pub(super) struct Machine {
     cpu: String,

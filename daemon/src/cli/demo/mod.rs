@@ -1,9 +1,9 @@
 //! `shmcast demo`: the same messages to the same number of reader processes, once through shared memory and once
 //! through kernel multicast over `lo`, side by side.
 //!
-//! Needs no daemon, no root and no configuration: the channel lives in a temporary directory, the readers are this
-//! program again. What is measured is the same for both: how long the publisher is held up by one message, and how long
-//! until the *last* reader has it.
+//! The demo needs no daemon, no root and no configuration: the channel lives in a temporary directory, and
+//! the readers are this program again. The same two times are measured for both transports: how long one
+//! message holds up the publisher, and how long it takes until the *last* reader has it.
 
 use super::figures::{Ns, Percentiles, grouped, table};
 use super::say::{print, print_json};
@@ -33,7 +33,7 @@ Latency is measured from just before the publisher sends to just after the slowe
 Exit codes: 0 success, 1 error or loss, 2 wrong usage; 130 (Ctrl-C) or 143 (SIGTERM) if it came
 before the end.";
 
-/// Bytes of a demo message that carry the time it was sent and its number.
+/// Bytes at the start of a demo message: its send time and its number.
 const STAMP: usize = 16;
 
 #[derive(Debug, clap::Args)]
@@ -59,7 +59,7 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// What one transport did.
+/// The result of one transport.
 #[derive(Debug, Serialize)]
 struct Figures {
     name: &'static str,
@@ -87,9 +87,9 @@ enum Transport {
 
 #[derive(Debug, Serialize)]
 struct Ratio {
-    /// How many times cheaper a message is for the publisher, by the medians.
+    /// Factor by which a message is cheaper for the publisher, by the medians.
     publish_p50: f64,
-    /// How many times sooner the last reader has it, by the medians.
+    /// Factor by which the last reader has it sooner, by the medians.
     last_reader_p50: f64,
 }
 
@@ -137,7 +137,7 @@ fn over_shared_memory(args: &Args, cpus: usize, stop: &Stop) -> Result<Figures> 
     let place =
         if std::path::Path::new("/dev/shm").is_dir() { "/dev/shm".into() } else { std::env::temp_dir() };
     let dir = tempfile::Builder::new().prefix("shmcast-demo-").tempdir_in(place)?;
-    // All of them in the ring at once, if it comes to that: a demo measures latency, not overruns.
+    // The ring has room for all messages at once, up to 1 GiB: a demo measures latency, not overruns.
     let record = u64::from(args.size) + 80;
     let capacity = (args.messages * record * 2).next_power_of_two().clamp(1 << 20, 1 << 30);
     let publisher = Publisher::builder("demo").dir(dir.path()).capacity(capacity);
@@ -164,7 +164,7 @@ fn over_multicast(args: &Args, stop: &Stop) -> Result<Figures> {
     figures("multicast", args, publish_ticks, pool)
 }
 
-/// Sends all messages at their intended times; returns how many ticks each took to send.
+/// Sends all messages at their intended times. Returns how many ticks each took to send.
 fn publish(
     args: &Args,
     what: &'static str,
@@ -204,7 +204,7 @@ fn figures(name: &'static str, args: &Args, publish_ticks: Vec<u64>, pool: Pool)
     let clock = Clock::of_this_host();
     let received = pool.collect()?;
     let delivered = received.iter().map(|latencies| latencies.iter().flatten().count() as u64).sum();
-    // A message that some reader lost has no last reader; it counts as lost instead.
+    // A message that some reader lost has no last reader. It counts as lost instead.
     let last = (0..args.messages as usize).filter_map(|number| {
         received.iter().map(|latencies| latencies[number]).try_fold(0, |last, ticks| Some(last.max(ticks?)))
     });

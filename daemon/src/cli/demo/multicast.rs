@@ -1,4 +1,4 @@
-//! Kernel multicast over `lo`, set up as well as it can be: the thing to compare with.
+//! Kernel multicast over `lo`, configured as well as possible: the transport to compare with.
 
 use anyhow::Result;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -6,7 +6,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::str::FromStr;
 
-/// A multicast group and port of this demo's own.
+/// A multicast group and port of this demo alone.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Group(pub(super) SocketAddrV4);
 
@@ -19,7 +19,7 @@ impl FromStr for Group {
 }
 
 impl Group {
-    /// One that another demo running at the same time is unlikely to have.
+    /// Chooses a group that another demo at the same time is unlikely to have.
     pub(super) fn choose() -> Self {
         let pid = std::process::id();
         let [_, _, high, low] = pid.to_be_bytes();
@@ -36,11 +36,12 @@ impl Group {
         Ok(socket.into())
     }
 
-    /// A socket that receives what is sent to the group on `lo`, and nothing else on its port.
+    /// A socket that receives only datagrams to the group on `lo`.
     pub(super) fn receiver(self) -> io::Result<UdpSocket> {
         let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
         socket.set_reuse_address(true)?;
-        // The largest that an unprivileged process gets: losses would flatter nobody.
+        // This is the largest buffer that an unprivileged process gets. The comparison would be unfair with
+        // avoidable losses.
         socket.set_recv_buffer_size(4 << 20)?;
         socket.bind(&self.0.into())?;
         socket.join_multicast_v4(self.0.ip(), &Ipv4Addr::LOCALHOST)?;

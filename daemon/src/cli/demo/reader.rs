@@ -1,7 +1,7 @@
 //! The reader processes of the demo: this program again, one process a reader, as real receivers are.
 //!
-//! A reader writes one byte when it is ready, and at the end one 8-byte latency in ticks for each message,
-//! `u64::MAX` for one that it never got.
+//! A reader writes one byte when it is ready. At the end it writes an 8-byte latency in ticks for each
+//! message, and `u64::MAX` for each one that it never got.
 
 use super::STAMP;
 use super::multicast::Group;
@@ -18,10 +18,11 @@ use std::time::Duration;
 
 const READY: u8 = b'!';
 const LOST: u64 = u64::MAX;
-/// Silence after which a multicast reader takes the rest for lost; the publisher's pauses are at most a second.
+/// Silence after which a multicast reader counts the rest as lost. The publisher's pauses are at most a
+/// second.
 const SILENCE: Duration = Duration::from_secs(3);
 
-/// Where readers get their messages.
+/// The source of the readers' messages.
 #[derive(Debug)]
 pub(super) enum Source {
     Channel { dir: PathBuf, spin: bool },
@@ -40,10 +41,10 @@ pub(in crate::cli) struct Args {
     group: Option<Group>,
 }
 
-/// Latencies in ticks by message number; `None` for one that was lost.
+/// Latencies in ticks by message number; `None` for a lost message.
 type Latencies = Vec<Option<u64>>;
 
-/// The processes. Killed when dropped, so that an error leaves none behind.
+/// The reader processes. They are killed on drop, so that an error leaves none behind.
 pub(super) struct Pool {
     readers: Vec<(Child, ChildStdout)>,
     messages: usize,
@@ -87,7 +88,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Waits for the readers to end and returns what each got.
+    /// Waits for the readers to end and returns the latencies of each.
     pub(super) fn collect(mut self) -> Result<Vec<Latencies>> {
         let mut all = Vec::with_capacity(self.readers.len());
         for (child, stdout) in &mut self.readers {
@@ -108,16 +109,16 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         for (child, _) in &mut self.readers {
-            // Fails for those that have ended, which is what we want of them.
+            // This fails for processes that have ended already, which is fine.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// What the hidden verb does.
+/// Runs the hidden verb.
 pub(in crate::cli) fn run(args: &Args) -> Result<ExitCode> {
-    // A reader polls for ever; it must not outlive a demo that was killed.
+    // A reader polls for ever, so it must not outlive a demo that was killed.
     set_pdeathsig(Signal::SIGKILL)?;
     let mut latencies = vec![LOST; args.messages];
     match (&args.dir, args.group) {
@@ -137,7 +138,7 @@ fn ready() -> Result<()> {
     Ok(())
 }
 
-/// Notes a message's latency; true if it was the last one.
+/// Notes a message's latency. Returns true for the last message.
 fn note(latencies: &mut [u64], payload: &[u8], now: u64) -> Result<bool> {
     let Some((stamp, _)) = payload.split_at_checked(STAMP) else { bail!("a message of {} B", payload.len()) };
     let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("half of a stamp"));

@@ -1,7 +1,7 @@
 //! `shmcast.toml(5)`: the default configuration as a manual page.
 //!
-//! The file explains itself, so the page is made from it and nothing is said twice. Its lines come in groups: comments, then
-//! the sections and fields that they are about.
+//! The file explains itself. The page is made from it, so that nothing is said twice. The lines of the file
+//! come in groups: comments, and then the sections and fields that the comments explain.
 
 use crate::config::DEFAULT_CONFIG;
 use clap_mangen::roff::{Roff, bold, roman};
@@ -35,7 +35,8 @@ pub(super) fn page() -> String {
     page.render()
 }
 
-/// Comments, and the sections and fields right below them. Fields that are optional keep their `#`, of which the file speaks.
+/// Comments, and the sections and fields right below them. Optional fields keep their `#`, because the
+/// comments mention it.
 #[derive(Debug, Default)]
 struct Group<'a> {
     comment: Vec<&'a str>,
@@ -46,7 +47,7 @@ fn groups(text: &str) -> Vec<Group<'_>> {
     let mut groups = vec![Group::default()];
     let mut is_open = false;
     for line in text.lines() {
-        // A field after "#" alone is optional; a comment has a space.
+        // A "#" without a space begins an optional field. A comment has a space after it.
         let comment = line.strip_prefix("# ").or((line == "#").then_some(""));
         let is_new = comment.is_some() && groups.last().is_some_and(|group| !group.items.is_empty());
         if is_new || (!is_open && !line.is_empty() && groups.last().is_some_and(Group::is_begun)) {
@@ -75,7 +76,7 @@ impl Group<'_> {
 fn show<'a>(page: &mut Roff, group: &Group<'a>, sections: &mut HashSet<&'a str>) {
     let is_new = |item: &&str| item.starts_with('[') && !sections.contains(*item);
     match group.items.iter().position(is_new) {
-        // What stands above a new section is an example of the one before it.
+        // The items above a new section are an example of the section before it.
         Some(at) => {
             example(page, &group.items[..at]);
             sections.insert(group.items[at]);
@@ -83,7 +84,7 @@ fn show<'a>(page: &mut Roff, group: &Group<'a>, sections: &mut HashSet<&'a str>)
             paragraphs(page, &group.comment);
             tags(page, &group.items[at + 1..]);
         }
-        // A section that was explained already, shown once more.
+        // The section was explained already and is shown once more.
         None if group.items.first().is_some_and(|item| item.starts_with('[')) => {
             page.control("PP", []);
             paragraphs(page, &group.comment);
@@ -96,7 +97,7 @@ fn show<'a>(page: &mut Roff, group: &Group<'a>, sections: &mut HashSet<&'a str>)
     }
 }
 
-/// Fields that one explanation is about.
+/// The fields of one explanation.
 fn tags(page: &mut Roff, fields: &[&str]) {
     for (index, field) in fields.iter().enumerate() {
         page.control(if index == 0 { "TP" } else { "TQ" }, []).text([bold(*field)]);
@@ -110,7 +111,7 @@ fn example(page: &mut Roff, lines: &[&str]) {
     }
 }
 
-/// Comments as text. Lines that are indented stay as they are.
+/// Comments as text. Indented lines stay as they are.
 fn paragraphs(page: &mut Roff, comment: &[&str]) {
     for lines in comment.chunk_by(|a, b| kind(a) == kind(b)) {
         match kind(lines[0]) {
@@ -151,7 +152,7 @@ mod tests {
     #[test]
     fn each_line_of_the_file_is_in_the_page_once() {
         let page = page();
-        // As roff writes a dash and an apostrophe.
+        // Roff writes a dash and an apostrophe in this way.
         let page = page.replace(r"\-", "-").replace(r"\*(Aq", "'");
         for group in groups(DEFAULT_CONFIG) {
             for item in group.items {

@@ -1,4 +1,5 @@
-//! ENVIRONMENT, FILES and SEE ALSO of the manual pages: what the programs read and write beside their command lines.
+//! ENVIRONMENT, FILES and SEE ALSO of the manual pages: the variables and files that the programs use besides
+//! their command lines.
 
 use clap::Command;
 use clap_mangen::roff::{Roff, bold, roman};
@@ -60,7 +61,7 @@ const DAEMON_FILES: [Entry; 5] = [
     ),
 ];
 
-/// The sections that come after those of clap, for the page of a program or of a verb.
+/// The sections after those of clap, for the page of a program or of a verb.
 pub(super) fn sections(page: &Command, section: &str, is_program: bool) -> String {
     let mut text = Roff::new();
     if section == "8" {

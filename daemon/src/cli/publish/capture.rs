@@ -1,7 +1,8 @@
-//! `shmcast pub --pcap`: what was captured on a network, into a channel.
+//! `shmcast pub --pcap`: publishes on a channel what was captured on a network.
 //!
-//! Each UDP payload becomes a message; or, unwrapped, each MoldUDP64 message does, put in order by the same receiver that a
-//! bridge uses, so that copies, disorder and losses of the captured lines end as they would have ended then.
+//! Each UDP payload becomes a message. When unwrapping, each MoldUDP64 message becomes one. These are put in
+//! order by the same receiver that a bridge uses, so copies, disorder and losses of the captured lines have
+//! the same result as they would have had then.
 
 use super::pace::{Pace, Speed};
 use crate::cli::figures::grouped;
@@ -25,7 +26,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// How far apart the copies of a message may have been captured: lines differ, and repairs take a round trip.
+/// Longest time between the captures of two copies of a message: lines differ, and repairs take a round trip.
 const HOLD_NS: u64 = 10 * MILLISECOND_NS;
 
 #[derive(Debug, clap::Args)]
@@ -45,13 +46,13 @@ pub(super) struct CaptureArgs {
     ports: Vec<u16>,
 }
 
-/// What became of a capture.
+/// The result of playing a capture.
 pub(super) struct Played {
     /// Messages published.
     pub(super) published: u64,
     /// Bytes of their payload.
     pub(super) bytes: u64,
-    /// Whether the whole file was played, and no signal came first.
+    /// Whether the whole file was played before any signal.
     pub(super) is_complete: bool,
     counters: CaptureCounters,
     unwrapped: Option<Unwrapper>,
@@ -122,7 +123,7 @@ impl CaptureArgs {
 }
 
 impl Played {
-    /// What was in the file, what was left out, and why.
+    /// The packets in the file, the packets that were left out, and the reasons.
     fn packets(&self) -> String {
         let counters = &self.counters;
         let mut text =
@@ -136,7 +137,7 @@ impl Played {
         text
     }
 
-    /// Tells people.
+    /// Prints the result for people.
     pub(super) fn print(&self) {
         note!("{}: {}", self.path.display(), self.packets());
         if let Some(unwrapper) = &self.unwrapped {
@@ -144,7 +145,7 @@ impl Played {
         }
     }
 
-    /// Tells programs.
+    /// Returns the result for programs.
     pub(super) fn json(&self) -> Value {
         let counters = &self.counters;
         let of = |reason| counters.skipped(reason);
@@ -162,7 +163,8 @@ impl Played {
 struct Unwrapper {
     receiver: Receiver,
     sessions: Vec<Session>,
-    /// What is added to the feed's sequences; wraps. 0 unless the channel has sequences behind it already.
+    /// Number that is added to the feed's sequences; wraps. It is 0 unless the channel already has later
+    /// sequences.
     shift: u64,
     bytes: u64,
     controls: u64,
@@ -189,7 +191,8 @@ impl Unwrapper {
             self.controls += 1;
             return Ok(());
         }
-        // Several interfaces are captured in no strict order; a receiver's clock never goes back.
+        // Packets of several interfaces are in no strict order in a capture. A receiver's clock never goes
+        // back.
         self.now_ns = self.now_ns.max(datagram.time_ns);
         let (now_ns, payload) = (self.now_ns, datagram.payload);
         self.deliver(publisher, |receiver, mut sink| {
@@ -200,7 +203,7 @@ impl Unwrapper {
         })
     }
 
-    /// Nothing will come any more: what is missing is a gap, and what was kept for its sake is published.
+    /// Ends the capture: missing messages become gaps, and messages that waited for them are published.
     fn finish(&mut self, publisher: &mut Publisher) -> Result<()> {
         while let Some(deadline_ns) = self.receiver.next_deadline() {
             self.now_ns = self.now_ns.max(deadline_ns);
@@ -221,7 +224,7 @@ impl Unwrapper {
             Delivery::NewSession { session, next, .. } => {
                 sessions.push(session);
                 let told = publisher.session(*session.as_bytes());
-                // What went before the capture is a gap, so that sequences are the feed's own.
+                // The messages before the capture are a gap, so that sequences are the feed's own.
                 if let Err(e) = told.and_then(|()| publisher.gap(next - 1)) {
                     failed.get_or_insert((next, e));
                 }

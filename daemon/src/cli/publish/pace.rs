@@ -1,4 +1,4 @@
-//! When the next message is due: at a rate of its own, or as it was recorded.
+//! The time when the next message is due: at a rate of its own, or as it was recorded.
 
 use crate::cli::stop::Stop;
 use std::str::FromStr;
@@ -24,7 +24,7 @@ impl FromStr for Rate {
     }
 }
 
-/// How fast a recording is played.
+/// The speed at which a recording is played.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Speed {
     Max,
@@ -68,7 +68,7 @@ impl<'a> Pace<'a> {
         }
     }
 
-    /// Waits until what was recorded `after_ns` after the beginning is due.
+    /// Waits until the message that was recorded `after_ns` after the beginning is due.
     pub(super) fn wait_recorded(&self, speed: Speed, after_ns: u64) {
         if let Speed::Times(times) = speed {
             self.wait(after_ns as f64 / 1e9 / times);
@@ -76,13 +76,13 @@ impl<'a> Pace<'a> {
     }
 
     fn wait(&self, after_s: f64) {
-        // A recording may pause for longer than there are instants.
+        // A pause of a recording may be longer than an `Instant` can express.
         let after = Duration::try_from_secs_f64(after_s).unwrap_or(Duration::MAX);
         loop {
             match after.saturating_sub(self.started.elapsed()) {
                 Duration::ZERO => return,
                 _ if self.stop.is_set() => return,
-                // A sleep overshoots by some tens of microseconds: the rest is spent awake.
+                // A sleep overshoots by some tens of microseconds. The rest of the time is spent awake.
                 left if left > Duration::from_micros(200) => {
                     let short = Duration::from_millis(100);
                     std::thread::sleep((left - Duration::from_micros(100)).min(short));

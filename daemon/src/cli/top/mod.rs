@@ -1,7 +1,7 @@
 //! `shmcast top`: all channels, live, in a terminal.
 //!
-//! What is looked at and what keys do is in [`state`], how it looks in [`view`]; here is only the loop between terminal
-//! and channels.
+//! [`state`] decides what to look at and what keys do, and [`view`] how it looks. This module has only the
+//! loop between terminal and channels.
 
 use super::{Host, HostArg, say::print_json, stop::Stop, units::parse_duration};
 use anyhow::{Result, bail};
@@ -39,12 +39,12 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Looking more often costs more than it shows.
+/// Shortest interval. Looking more often costs more than it shows.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
-/// How long to wait for a key before looking whether there is something else to do.
+/// Time to wait for a key before the loop checks for other work.
 const NAP: Duration = Duration::from_millis(50);
 
-/// When it was, and what was seen.
+/// The time of a look, and its result.
 type Look = (Duration, Result<Vec<ChannelStatus>, String>);
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {

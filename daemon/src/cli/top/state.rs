@@ -1,13 +1,15 @@
-//! What `shmcast top` knows: the last look at the channels, rates since the one before, and where the user is.
+//! The state of `shmcast top`: the last look at the channels, the rates since the look before, and the user's
+//! place.
 //!
-//! No terminal, no clock and no channels in here: looks and keys go in, and what is to be shown comes out.
+//! This module has no terminal, no clock and no channels: looks and keys go in, and the rows to show come
+//! out.
 
 use serde::Serialize;
 use shmcast::{ChannelStatus, LatencyStatus, ReaderStatus};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// What the user wants.
+/// A key, as the action that the user wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Key {
     Quit,
@@ -17,11 +19,11 @@ pub(super) enum Key {
     Back,
     Up(usize),
     Down(usize),
-    /// One that means nothing by itself.
+    /// A key without a meaning of its own.
     Other,
 }
 
-/// By what rows are ordered, the most first; names and process ids from the first.
+/// The order of rows. Numbers have the largest first; names and process ids begin with the smallest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     Name,
@@ -62,11 +64,11 @@ pub(super) struct ChannelRow {
     pub(super) bytes_per_second: Option<f64>,
     /// The lag of the reader that lags most.
     pub(super) worst_lag: Option<u64>,
-    /// Of its readers' percentiles, the highest each.
+    /// The highest value of each percentile among its readers.
     pub(super) worst_latency_ns: Option<LatencyStatus>,
-    /// Times its readers were overtaken, all together.
+    /// Number of times its readers were overtaken, summed over the readers.
     pub(super) lapped: u64,
-    /// Messages its readers missed, all together.
+    /// Messages its readers missed, summed over the readers.
     pub(super) missed: u64,
     /// Whether a reader was overtaken or missed something since the look before.
     pub(super) is_losing: bool,
@@ -86,16 +88,16 @@ pub(super) struct ReaderRow {
 /// Everything on the screen.
 #[derive(Debug)]
 pub(super) struct Top {
-    /// Whose channels they are.
+    /// The host of the channels.
     pub(super) host: String,
     channels: Vec<ChannelRow>,
     looked_at: Duration,
-    /// Why the last look failed; what is shown is older then.
+    /// The reason why the last look failed. The rows are older then.
     pub(super) error: Option<String>,
     pub(super) is_help_shown: bool,
     pub(super) channel_order: Order,
     pub(super) reader_order: Order,
-    /// The channel that the user chose, by name, since rows move.
+    /// The channel that the user chose. It is kept by name, because rows move.
     chosen: Option<String>,
     /// The channel whose readers are shown.
     open: Option<String>,
@@ -118,7 +120,7 @@ impl Top {
         }
     }
 
-    /// Takes in a look at all channels at `now`, counted from any start.
+    /// Takes in a look at all channels. `now` is counted from any start.
     pub(super) fn look(&mut self, now: Duration, channels: Result<Vec<ChannelStatus>, String>) {
         let channels = match channels {
             Ok(channels) => channels,
@@ -141,7 +143,7 @@ impl Top {
         }
     }
 
-    /// Does what a key asks for; true to quit.
+    /// Does the action of a key. Returns true to quit.
     pub(super) fn press(&mut self, key: Key) -> bool {
         if self.is_help_shown && key != Key::Quit {
             self.is_help_shown = false;
@@ -193,7 +195,7 @@ impl Top {
         rows
     }
 
-    /// Which of [`rows`](Self::rows) the user chose: the first, if his has gone.
+    /// The index in [`rows`](Self::rows) of the channel that the user chose; the first if that has gone.
     pub(super) fn chosen_row(&self) -> usize {
         let is_chosen = |row: &&ChannelRow| Some(&row.status.channel) == self.chosen.as_ref();
         self.rows().iter().position(is_chosen).unwrap_or(0)
@@ -221,7 +223,7 @@ impl Top {
         rows
     }
 
-    /// Which of [`reader_rows`](Self::reader_rows) the user chose.
+    /// The index in [`reader_rows`](Self::reader_rows) of the reader that the user chose.
     pub(super) fn chosen_reader(&self) -> usize {
         let count = self.opened().map_or(0, |row| row.readers.len());
         self.chosen_reader.min(count.saturating_sub(1))
@@ -241,14 +243,16 @@ fn descending(a: Option<f64>, b: Option<f64>) -> std::cmp::Ordering {
     b.unwrap_or(-1.0).total_cmp(&a.unwrap_or(-1.0))
 }
 
-/// What came to a count in `between` seconds, a second; `None` if the count fell, so that it counts something else now.
+/// The growth of a count a second, over `between` seconds. `None` if the count fell: it counts something else
+/// now.
 fn rate(earlier: u64, later: u64, between: f64) -> Option<f64> {
     let more = later.checked_sub(earlier)?;
     (between > 0.0).then(|| more as f64 / between)
 }
 
 fn channel_row(status: ChannelStatus, earlier: Option<&ChannelRow>, between: f64) -> ChannelRow {
-    // A process may read a channel several times: each is told from the others by where it began, and in order.
+    // A process may read a channel several times. Its readers are told apart by the time they began, and by
+    // their order.
     let mut before: HashMap<(Option<u32>, u64), Vec<&ReaderStatus>> = HashMap::new();
     for reader in earlier.iter().flat_map(|row| row.readers.iter().rev()) {
         before.entry((reader.status.process.pid, reader.status.started_at)).or_default().push(&reader.status);

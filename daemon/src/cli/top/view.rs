@@ -1,7 +1,7 @@
-//! How `shmcast top` looks: one table over the whole terminal, a line above and a line below it.
+//! The look of `shmcast top`: one table over the whole terminal, with a line above and a line below it.
 //!
-//! Columns that a narrow terminal has no room for are left out, the least telling first. Nothing is looked up or
-//! decided here but places and colours. Red is for loss, and for nothing else.
+//! Columns that do not fit in a narrow terminal are left out, the least important first. This module decides
+//! only places and colours. Red is for loss, and for nothing else.
 
 use super::state::{ChannelRow, ReaderRow, Top};
 use crate::cli::figures::{Ns, size};
@@ -34,16 +34,16 @@ red              loss: a number if it ever happened, a row if it happens now
 
 Any key closes this.";
 
-/// The narrowest and the widest that a column of names gets.
+/// The narrowest and the widest that a column of names can be.
 const NAMES: RangeInclusive<u16> = 8..=40;
 
-/// One column: its heading, its width (0: whatever is left), and what stands in it.
+/// One column: its heading, its width (0: all that is left), and the content of its cells.
 struct Column<T> {
     heading: &'static str,
     width: u16,
     is_number: bool,
-    /// The narrowest terminal that has room for it beside all that need no wider one. A table that does not fit would cut
-    /// the first digits of its numbers, and so show smaller ones.
+    /// The width of the narrowest terminal that has room for this column and all columns with a smaller
+    /// `from`. A table that does not fit would cut the first digits of its numbers, and so show smaller ones.
     from: u16,
     cell: fn(&T) -> String,
     /// Whether it is a number that should be 0.
@@ -87,7 +87,7 @@ const CHANNEL_COLUMNS: &[Column<ChannelRow>] = &[
     loss("MISSED", 6, 100, |row| count(row.missed), |row| row.missed > 0),
 ];
 
-/// Of a header that cannot be believed nothing is known.
+/// The figure, or `-` if the channel's header cannot be believed.
 fn known(row: &ChannelRow, figure: String) -> String {
     if row.status.capacity_bytes > 0 { figure } else { "-".to_owned() }
 }
@@ -200,7 +200,7 @@ fn keys(top: &Top) -> Line<'static> {
     Line::styled(format!("q quit  s sort by {}  {enter}  ? help", order.word()), DIM)
 }
 
-/// Where in a long table the user is.
+/// The place of the user in a long table.
 fn place(chosen: usize, count: usize, visible: usize, what: &str) -> String {
     if count <= visible { String::new() } else { format!("{what} {} of {count}", chosen + 1) }
 }
@@ -214,7 +214,8 @@ fn table<T>(
     chosen: usize,
 ) {
     let columns: Vec<&Column<T>> = columns.iter().filter(|column| column.from <= area.width).collect();
-    // What is left goes to the name, as far as names are long: the eye should not lose the row on the way.
+    // The name gets the remaining width, up to the length of the names: if it were wider, the eye could lose
+    // the row on the way.
     let taken: u16 = columns.iter().map(|column| column.width + 1).sum();
     let left = (area.width + 1).saturating_sub(taken).clamp(*NAMES.start(), *NAMES.end());
     let widths = columns.iter().map(|column| if column.width == 0 { left } else { column.width });
@@ -249,7 +250,8 @@ fn help(frame: &mut Frame<'_>) {
     frame.render_widget(Paragraph::new(HELP).block(block), area);
 }
 
-/// A process may call itself anything; it has no say over the terminal.
+/// Replaces control characters. A process may call itself anything, and its name must not control the
+/// terminal.
 fn printable(text: String) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

@@ -78,7 +78,7 @@ fn readers_at_40x12() {
     insta::assert_snapshot!(text_of(&screen(&top, 40, 12)));
 }
 
-/// Everything that looks like a number in the rows of the table, but names.
+/// Everything that looks like a number in the rows of the table, except names.
 fn numbers(top: &Top, columns: u16) -> Vec<String> {
     let text = text_of(&screen(top, columns, 10));
     let rows = text.lines().skip(3).take(20);

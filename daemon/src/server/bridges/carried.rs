@@ -18,10 +18,11 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// If a bridge ran for this long before it failed, the pauses begin again with the shortest.
 const HEALTHY: Duration = Duration::from_secs(60);
 
-/// How often one kind of news of a bridge is told at most.
+/// Shortest time between two reports of the same kind of news of a bridge.
 const NEWS_EVERY: Duration = Duration::from_secs(60);
 
-/// What a receiving bridge counts that somebody should hear of: the event, how many are news, what is counted and what it is.
+/// A kind of news of a receiving bridge: the event, the least increase that is news, the counter, and its
+/// description.
 type News = (&'static str, u64, fn(&ReceiveCounters) -> u64, &'static str);
 const NEWS: [News; 3] = [
     (
@@ -55,7 +56,7 @@ pub(super) struct Carried {
     told: Told,
 }
 
-/// The count of each kind of news that was told, and when.
+/// The count of each kind of news when it was last reported, and the time of that report.
 type Told = [(u64, Option<Instant>); NEWS.len()];
 
 fn news_of(counters: &ReceiveCounters, told: &mut Told, now: Instant) -> Vec<(&'static str, String)> {
@@ -111,7 +112,7 @@ pub enum Counted {
     Receive {
         /// Its counters.
         counters: Box<ReceiveCounters>,
-        /// Times from noticing a loss to having the message.
+        /// Times from noticing a loss to getting the message.
         recovery: Histogram,
         /// Times from the kernel's time stamp of a packet to the ring.
         to_ring: Histogram,
@@ -189,7 +190,8 @@ impl Carried {
         }
     }
 
-    /// What happened since it was last told, each as an event and its detail. Each kind once in a while.
+    /// Returns the news since the last report, each as an event and its detail. Each kind is reported at most
+    /// once in `NEWS_EVERY`.
     pub(super) fn news(&mut self) -> Vec<(&'static str, String)> {
         match &self.carrier {
             Some(Carrier::Receive(ingress)) => news_of(&ingress.counters(), &mut self.told, Instant::now()),
