@@ -1,4 +1,4 @@
-//! What a call from C costs beside one from Rust: `cargo run --release -p shmcast-c --example cost -- PREFIX`, where the library is
+//! The cost of a call from C beside one from Rust: `cargo run --release -p shmcast-c --example cost -- PREFIX`, where the library is
 //! installed below PREFIX by `client/c/install.sh`.
 //!
 //! A ring of 8 MiB is full of messages of 32 B, and nobody publishes. Both languages read it from its oldest message to the end, in

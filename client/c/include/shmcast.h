@@ -30,7 +30,7 @@ extern "C" {
 
 #define SHMCAST_API extern
 
-/* What functions return. Numbers keep their meaning; later versions may add some. */
+/* Return values of functions. Numbers keep their meaning; later versions may add some. */
 enum shmcast_code {
     SHMCAST_OK = 0,                       /* done; from a receiving function: nothing came */
     SHMCAST_EVENT = 1,                    /* an event was received */
@@ -220,7 +220,7 @@ enum shmcast_kind {
     SHMCAST_UNKNOWN = 255    /* something that this version of the header has no name for */
 };
 
-/* What was received. Fields that do not belong to its kind are 0. */
+/* An event that was received. Fields that do not belong to its kind are 0. */
 typedef struct shmcast_event {
     uint32_t kind;       /* of enum shmcast_kind */
     uint16_t tag;        /* of a message: the publisher's mark */
@@ -278,7 +278,7 @@ SHMCAST_API uint64_t shmcast_lag(const shmcast_subscriber *subscriber);
 SHMCAST_API uint64_t shmcast_subscriber_next_sequence(const shmcast_subscriber *subscriber);
 /* The publisher's incarnation as far as the stream has told; 0 as long as it has not. */
 SHMCAST_API uint64_t shmcast_subscriber_epoch(const shmcast_subscriber *subscriber);
-/* What the memory says of the publisher now, of enum shmcast_publisher_state. One that died still reads as active. */
+/* The publisher's state now, by the memory: of enum shmcast_publisher_state. A publisher that died still reads as active. */
 SHMCAST_API int32_t shmcast_subscriber_publisher_state(const shmcast_subscriber *subscriber);
 /* Nanoseconds since a message's time; 0 if that lies ahead. */
 SHMCAST_API uint64_t shmcast_subscriber_age_ns(const shmcast_subscriber *subscriber, uint64_t time);

@@ -1,4 +1,4 @@
-//! What went wrong, as a code and as a sentence that the calling thread keeps.
+//! Errors: each is a code, and a sentence that the calling thread keeps.
 
 use crate::codes::code;
 use shmcast::control::Refusal;
@@ -38,7 +38,7 @@ impl Write for Text<'_> {
     }
 }
 
-/// What a function failed with: the sentence has been kept already.
+/// The code that a function failed with. The thread keeps the sentence already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Failure(pub(crate) i32);
 

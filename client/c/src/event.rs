@@ -19,7 +19,7 @@ pub struct Event {
     pub reserved_too: u64,
 }
 
-/// What an event that is no message tells.
+/// The fields of an event that is no message.
 #[derive(Clone, Copy)]
 #[repr(C)]
 #[allow(missing_docs, reason = "the header explains each")]

@@ -21,7 +21,7 @@ fn header() -> String {
     text.split("/*").map(|part| part.split_once("*/").map_or(part, |(_, code)| code)).collect()
 }
 
-/// What a type of the source is called in C. Bytes are `void` there.
+/// The name in C of a type of the source. Bytes are `void` there.
 fn in_c(rust: &str) -> &str {
     match rust {
         "" => "void",

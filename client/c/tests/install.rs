@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use support::{C, HERE, has, run, scratch};
 
-/// What the file of pkg-config says, as words.
+/// The output of pkg-config, as words.
 fn pkg_config(prefix: &Path, wanted: &[&str]) -> Vec<String> {
     let mut command = Command::new("pkg-config");
     command.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")).args(wanted).arg("shmcast");

@@ -23,7 +23,7 @@
 
 namespace shmcast {
 
-// What a call failed with: the sentence is what(), the number one of enum shmcast_code.
+// The failure of a call. The sentence is what(), the number is one of enum shmcast_code.
 class error : public std::runtime_error {
 public:
     explicit error(std::int64_t code)
@@ -75,7 +75,7 @@ template <class T> bytes bytes_of(const T &value) noexcept {
     return {std::addressof(value), sizeof value};
 }
 
-// What a publisher says about one message besides its payload.
+// The marks that a publisher gives one message beside its payload.
 struct mark {
     std::uint16_t tag = 0;
     bool key = false; // a reader may start afresh from it
@@ -191,7 +191,7 @@ private:
     std::unique_ptr<shmcast_publisher, closer> handle_;
 };
 
-// What was received. A payload is valid until the next call on the subscriber.
+// An event that was received. A payload is valid until the next call on the subscriber.
 class event {
 public:
     event() noexcept : c_{} {}

@@ -1,4 +1,4 @@
-//! What the tests share: programs in C and C++ that are compiled against the library just built, and messages that can be checked.
+//! Helpers that the tests share: programs in C and C++ that are compiled against the library just built, and messages that can be checked.
 
 #![allow(dead_code, reason = "each test file uses some of it")]
 
@@ -9,10 +9,10 @@ use tempfile::TempDir;
 
 /// Of this package.
 pub(crate) const HERE: &str = env!("CARGO_MANIFEST_DIR");
-/// What each C program must compile with.
+/// The compiler and flags with which each C program must compile.
 pub(crate) const C: &[&str] =
     &["cc", "-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-D_GNU_SOURCE", "-g", "-O2"];
-/// What each C++ program must compile with.
+/// The compiler and flags with which each C++ program must compile.
 pub(crate) const CPP: &[&str] =
     &["c++", "-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g", "-O2"];
 pub(crate) const SANITIZERS: &str = "-fsanitize=address,undefined";
