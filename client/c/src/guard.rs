@@ -1,4 +1,4 @@
-//! What stands between a caller and the library: handles that are checked, and panics that go no further.
+//! The guard between a caller and the library: it checks handles and stops panics.
 
 use crate::codes::code;
 use crate::error::Failure;
@@ -13,7 +13,7 @@ const ENTERED: u8 = 1;
 /// A call panicked. Nobody knows what it left behind.
 const BROKEN: u8 = 2;
 
-/// What a pointer of the header points to.
+/// The value behind a pointer of the header.
 pub(crate) struct Handle<T> {
     state: AtomicU8,
     inner: UnsafeCell<T>,
@@ -23,6 +23,30 @@ impl<T> Handle<T> {
     /// The handle's address, for the caller to keep until [`close`](Self::close).
     pub(crate) fn open(inner: T) -> *mut Self {
         Box::into_raw(Box::new(Self { state: AtomicU8::new(IDLE), inner: UnsafeCell::new(inner) }))
+    }
+
+    /// Puts the handle of a new value, a `what`, at `out`. If there is none to put there, `out` holds null.
+    ///
+    /// # Safety
+    /// `out` is null or a place that may be written to.
+    pub(crate) unsafe fn open_at(
+        what: &str,
+        out: *mut *mut Self,
+        make: impl FnOnce() -> Result<T, Failure>,
+    ) -> Result<(), Failure> {
+        catch(|| {
+            if out.is_null() {
+                return Err(Failure::argument(format_args!(
+                    "there is nowhere to put the {what}: pass a pointer to a pointer"
+                )));
+            }
+            // SAFETY: by this function's contract.
+            unsafe { out.write(std::ptr::null_mut()) };
+            let handle = Self::open(make()?);
+            // SAFETY: as above.
+            unsafe { out.write(handle) };
+            Ok(())
+        })
     }
 
     /// Runs a call on what the handle holds. Refuses null, a call from within another, and a handle that a panic has broken; most

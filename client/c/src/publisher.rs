@@ -2,7 +2,7 @@
 
 use crate::codes::code;
 use crate::error::Failure;
-use crate::guard::{Handle, bytes, catch, no_bytes};
+use crate::guard::{Handle, bytes, no_bytes};
 use crate::options::{PublishOptions, publisher};
 use shmcast::{Mark, PublishError, Publisher};
 use std::ffi::c_char;
@@ -68,21 +68,10 @@ pub(crate) unsafe extern "C" fn shmcast_publisher_open(
     options: *const PublishOptions,
     out: *mut *mut PublisherHandle,
 ) -> i32 {
-    done(catch(|| {
-        if out.is_null() {
-            return Err(Failure::argument(
-                "there is nowhere to put the publisher: pass a pointer to a pointer",
-            ));
-        }
-        // SAFETY: the header asks for a place that may be written to.
-        unsafe { out.write(std::ptr::null_mut()) };
-        // SAFETY: the header asks for texts that end with a zero, and for options with their size.
-        let publisher = unsafe { publisher(channel, options) }?;
-        let handle = Handle::open(Publishing { publisher, claimed: None });
-        // SAFETY: as above.
-        unsafe { out.write(handle) };
-        Ok(())
-    }))
+    // SAFETY: the header asks for texts that end with a zero, and for options with their size.
+    let make = || Ok(Publishing { publisher: unsafe { publisher(channel, options) }?, claimed: None });
+    // SAFETY: the header asks for a place that may be written to.
+    done(unsafe { Handle::open_at("publisher", out, make) })
 }
 
 #[unsafe(no_mangle)]

@@ -3,7 +3,7 @@
 use crate::codes::{code, state};
 use crate::error::Failure;
 use crate::event::Event;
-use crate::guard::{Handle, catch, no_bytes};
+use crate::guard::{Handle, no_bytes};
 use crate::options::{SubscribeOptions, subscriber};
 use crate::publisher::done;
 use shmcast::{RecvError, State, Subscriber};
@@ -62,20 +62,10 @@ pub(crate) unsafe extern "C" fn shmcast_subscriber_open(
     options: *const SubscribeOptions,
     out: *mut *mut SubscriberHandle,
 ) -> i32 {
-    done(catch(|| {
-        if out.is_null() {
-            return Err(Failure::argument(
-                "there is nowhere to put the subscriber: pass a pointer to a pointer",
-            ));
-        }
-        // SAFETY: the header asks for a place that may be written to.
-        unsafe { out.write(std::ptr::null_mut()) };
-        // SAFETY: the header asks for texts that end with a zero, and for options with their size.
-        let handle = Handle::open(unsafe { subscriber(channel, options) }?);
-        // SAFETY: as above.
-        unsafe { out.write(handle) };
-        Ok(())
-    }))
+    // SAFETY: the header asks for texts that end with a zero, and for options with their size.
+    let make = || unsafe { subscriber(channel, options) };
+    // SAFETY: the header asks for a place that may be written to.
+    done(unsafe { Handle::open_at("subscriber", out, make) })
 }
 
 #[unsafe(no_mangle)]
