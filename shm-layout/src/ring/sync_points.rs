@@ -143,7 +143,7 @@ pub(super) mod index {
     }
 }
 
-/// The writer counts messages on the lazy line after it has stored the index entries of all of them and of the next. Whoever
+/// The writer counts messages on the lazy line after it has stored the index entries of all of them and of the next. A reader that
 /// sees the count sees these entries and the records.
 pub(super) mod lazy {
     use super::*;
