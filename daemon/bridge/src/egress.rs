@@ -27,11 +27,11 @@ use super::proto::wire::{HEADER_BYTES, LENGTH_BYTES};
 use super::repair::Repair;
 use super::sending::Sending;
 use super::socket::{self, Refusals, Tuning};
-use super::spec::{BridgeSpec, Direction, SendSpec, StartAt, WaitMode};
+use super::spec::{BridgeSpec, Direction, RepairSpec, SendSpec, StartAt, WaitMode};
 use super::state::{Progress, StateFile};
 use super::status::{Life, RepairCounters, SendCounters};
-use super::thread::{Clock, Idle, spawn};
-use live::{CatchUp, Live};
+use super::thread::{Clock, spawn};
+use live::Live;
 use outlet::{Line, Outlet};
 
 /// Bytes of the receive buffer of the socket that requests come to.
@@ -97,13 +97,7 @@ impl Egress {
         let session = session_to_send(spec, &subscriber, &options.origins, said, resumed)?;
         // Open this socket after the channel, because the bridge may have to wait for the channel. Requests
         // that came meanwhile would be answered after their receivers had given them up and sent them again.
-        let repair = match &send.repair {
-            Some(repair) => {
-                let tuning = Tuning { buffer_bytes: REPAIR_BUFFER_BYTES, busy_poll_us: 0 };
-                Some((repair, socket::open_unicast(repair.bind, tuning, &mut refusals)?))
-            }
-            None => None,
-        };
+        let repair = open_repair(send, &mut refusals)?;
         let leases = send.repair.as_ref().map_or(0, |repair| repair.max_leases);
         let progress = Progress { ring: subscriber.header().uuid, session, next: subscriber.next_sequence() };
         let state = state.map(|file| (file, progress));
@@ -114,14 +108,8 @@ impl Egress {
         let mut egress = Egress { shared: shared.clone(), threads: Vec::new(), repair_address: None };
         let leases = match repair {
             Some((repair, socket)) => {
-                let live = socket::open_beside(&socket)?;
                 let with = (clock, options.tap.as_ref());
-                let (payload_bytes, address) = (spec.payload_bytes, v4(socket.local_addr().ok()));
-                let server =
-                    Repair::new(repair, payload_bytes, socket, channel.clone(), with, shared.clone())?;
-                egress.repair_address = address;
-                egress.threads.push(spawn("bridge-repair", None, move || server.run())?);
-                Some(Line::to(repair.bind, address, live, false))
+                Some(egress.serve(spec, repair, socket, channel.clone(), with)?)
             }
             None => None,
         };
@@ -145,21 +133,26 @@ impl Egress {
             shared,
         };
         outlet.show();
-        let live = Live {
-            subscriber: Some(subscriber),
-            parks,
-            channel,
-            origins: options.origins,
-            spec: spec.clone(),
-            ends_with_channel: options.ends_with_channel,
-            idle: Idle::new(spec.wait),
-            retry_ns: 0,
-            looked_ns: 0,
-            shown_ns: 0,
-            catch_up: CatchUp::from(clock.now_ns()),
-            outlet,
-        };
+        let live =
+            Live::new(spec, channel, (subscriber, parks), options.origins, options.ends_with_channel, outlet);
         Ok((egress, live))
+    }
+
+    /// Starts the repair server on `socket`. The line that it returns carries the live packets to the leases.
+    fn serve(
+        &mut self,
+        spec: &BridgeSpec,
+        repair: &RepairSpec,
+        socket: UdpSocket,
+        channel: SubscriberBuilder,
+        with: (Clock, Option<&Tap>),
+    ) -> Result<Line, BridgeError> {
+        let live = socket::open_beside(&socket)?;
+        let address = v4(socket.local_addr().ok());
+        let server = Repair::new(repair, spec.payload_bytes, socket, channel, with, self.shared.clone())?;
+        self.repair_address = address;
+        self.threads.push(spawn("bridge-repair", None, move || server.run())?);
+        Ok(Line::to(repair.bind, address, live, false))
     }
 
     /// Tells the egress to stop soon. It announces nothing on the wire: the session goes on when another
@@ -266,6 +259,16 @@ fn open_lines(spec: &BridgeSpec, send: &SendSpec) -> Result<Vec<Line>, BridgeErr
         Ok(Line::to(line.group, local_address(&socket), socket, is_connected))
     };
     spec.lines.iter().map(open).collect()
+}
+
+/// Opens the socket that requests come to, if the spec names a repair server.
+fn open_repair<'a>(
+    send: &'a SendSpec,
+    refusals: &mut Refusals,
+) -> Result<Option<(&'a RepairSpec, UdpSocket)>, BridgeError> {
+    let Some(repair) = &send.repair else { return Ok(None) };
+    let tuning = Tuning { buffer_bytes: REPAIR_BUFFER_BYTES, busy_poll_us: 0 };
+    Ok(Some((repair, socket::open_unicast(repair.bind, tuning, refusals)?)))
 }
 
 /// Opens the state file, if the spec names one, and reads what it says.
