@@ -47,6 +47,7 @@ impl World<'_> {
                 // A busy actor did not get the order, and keeps its channel.
                 if let Some(actor) = self.there(reader(who)).filter(|_| was_told) {
                     actor.channel = Some(number);
+                    self.note_lost_rings("its last holder went to another")?;
                 }
                 Ok(was_told)
             }
@@ -124,6 +125,7 @@ impl World<'_> {
         let was_told = self.order(Whom::Publisher(who), order)?.is_some();
         if let Some(actor) = self.there(Whom::Publisher(who)).filter(|_| was_told) {
             actor.channel = Some(number);
+            self.note_lost_rings("its last holder went to another")?;
         }
         Ok(was_told)
     }
