@@ -427,11 +427,6 @@ impl Cursor<'_> {
         if kind == "Unmapped" && self.history.deeds.iter().any(is_limit) {
             return;
         }
-        // A reader that has not read all yet sees the false count too, and says so.
-        let is_tampering = |e: &Entry<Deed>| matches!(e.what, Deed::Step { step: Step::Tamper { .. }, .. });
-        if kind == "Locate.Corrupt" && self.history.deeds.iter().any(is_tampering) {
-            return;
-        }
         let what = format!("channel {channel}: receiving failed at {}: {kind}: {why}", self.expected);
         findings.add(5, "receive_failed", &self.reader.actor, what);
     }

@@ -43,13 +43,7 @@ impl World<'_> {
                     page,
                     full: false,
                 });
-                let was_told = self.order(reader(who), order)?.is_some();
-                // A busy actor did not get the order, and keeps its channel.
-                if let Some(actor) = self.there(reader(who)).filter(|_| was_told) {
-                    actor.channel = Some(number);
-                    self.note_lost_rings("its last holder went to another")?;
-                }
-                Ok(was_told)
+                self.order_to_attach(reader(who), order, number)
             }
             Step::Read { who, how, ms, rest_us } => self.tell(reader(who), Order::Read { how, ms, rest_us }),
             Step::Block { who, events } => self.tell(reader(who), Order::Block { events }),
@@ -122,10 +116,18 @@ impl World<'_> {
         }
         let order =
             Order::Open(Opening { place, channel, publisher, sizes, anew, full, mode, patience_ms: 0 });
-        let was_told = self.order(Whom::Publisher(who), order)?.is_some();
-        if let Some(actor) = self.there(Whom::Publisher(who)).filter(|_| was_told) {
-            actor.channel = Some(number);
-            self.note_lost_rings("its last holder went to another")?;
+        self.order_to_attach(Whom::Publisher(who), order, number)
+    }
+
+    /// Gives an order to attach to the channel with this number. The actor first leaves the channel that it has,
+    /// also if it is the same one.
+    fn order_to_attach(&mut self, whom: Whom, order: Order, number: usize) -> Result<bool> {
+        let before = self.there(whom).and_then(|actor| actor.channel.take());
+        self.note_lost_rings("its last holder left it for another, or to attach again")?;
+        let was_told = self.order(whom, order)?.is_some();
+        // A busy actor did not get the order, and keeps its channel.
+        if let Some(actor) = self.there(whom) {
+            actor.channel = if was_told { Some(number) } else { before };
         }
         Ok(was_told)
     }
