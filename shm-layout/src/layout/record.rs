@@ -100,6 +100,18 @@ impl Commit {
         (self.0 ^ Self::new(sequence, Flags::VALID, 0).0) & decides == 0
     }
 
+    /// Whether this differs from `expected` in its key mark at most.
+    #[inline]
+    pub const fn is_like(self, expected: Self) -> bool {
+        (self.0 ^ expected.0) & !((Flags::KEY.0 as u64) << LENGTH_BITS) == 0
+    }
+
+    /// The word of the next message, if that has the same length and flags.
+    #[inline]
+    pub const fn next_alike(self) -> Self {
+        Self(self.0.wrapping_add(1 << 32))
+    }
+
     /// Whether this can be the record that stands `to_end` bytes before the end of the ring and comes next in sequence. Any other
     /// word in that place means that the reader was lapped, or that the ring is corrupt.
     #[inline]
