@@ -213,7 +213,7 @@ pub(crate) unsafe fn subscriber(
 ) -> Result<Subscriber, Failure> {
     // SAFETY: by this function's contract.
     let options = unsafe { copy(options) }?;
-    known_flags(options.flags, given::HIDDEN | given::RECORD_LATENCY)?;
+    known_flags(options.flags, given::HIDDEN | given::RECORD_LATENCY | given::WATCH_PUBLISHER)?;
     if options.reserved != 0 {
         return Err(unknown("reserved", options.reserved));
     }
@@ -243,7 +243,10 @@ fn minor(mut builder: SubscriberBuilder, options: &SubscribeOptions) -> Subscrib
         builder = builder.schema(options.schema_id);
     }
     let has = |flag| options.flags & flag != 0;
-    builder.page(!has(given::HIDDEN)).record_latency(has(given::RECORD_LATENCY))
+    builder
+        .page(!has(given::HIDDEN))
+        .record_latency(has(given::RECORD_LATENCY))
+        .watch_publisher(has(given::WATCH_PUBLISHER))
 }
 
 fn start(options: &SubscribeOptions) -> Result<Start, Failure> {
