@@ -115,8 +115,8 @@ func TestNothingIsLostSilentlyBehindPublishersThatAreKilled(t *testing.T) {
 		next = look.NextSequence()
 		look.Close()
 	}
-	close(last) // only now has the last reader to end
 	final = next - 1
+	close(last)
 	readers.Wait()
 	close(results)
 	for r := range results {
