@@ -1,7 +1,7 @@
 //! Opening a channel for publishing: the options, and channels of a daemon. Channels that are files are in `files`.
 
 use super::prepared::Prepared;
-use super::{Hosted, Publisher, TOUCHED_BYTES};
+use super::{Hosted, Publisher, Stamps, TOUCHED_BYTES};
 use crate::clock::Clock;
 use crate::connect::{Client, Conversation};
 use crate::directory::Directory;
@@ -35,6 +35,7 @@ pub struct PublisherBuilder {
     pub(super) labels: String,
     pub(super) clock: Option<ClockKind>,
     pub(super) anew: bool,
+    pub(super) stamps: Stamps,
 }
 
 impl PublisherBuilder {
@@ -51,6 +52,7 @@ impl PublisherBuilder {
             labels: String::new(),
             clock: None,
             anew: false,
+            stamps: Stamps::default(),
         }
     }
 
@@ -168,6 +170,26 @@ impl PublisherBuilder {
     /// ```
     pub fn prepare(mut self, preparation: Preparation) -> Self {
         self.preparation = Some(preparation);
+        self
+    }
+
+    /// Which messages carry the time of their publication; each by default. See [`Stamps`].
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use shmcast::{Event, Mark, Publisher, Stamps, Subscriber};
+    /// let builder = Publisher::builder("t").dir(dir.path()).capacity(64 << 10);
+    /// let mut publisher = builder.stamps(Stamps::Given).open()?;
+    /// let mut subscriber = Subscriber::builder("t").dir(dir.path()).open()?;
+    /// let clock = subscriber.clock();
+    /// publisher.publish(b"nobody asks when")?;
+    /// assert!(matches!(subscriber.recv()?, Event::Message(m) if m.latency_ns(&clock).is_none()));
+    /// publisher.publish_at(b"a tick", Mark::default(), clock.now())?;
+    /// assert!(matches!(subscriber.recv()?, Event::Message(m) if m.latency_ns(&clock).is_some()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn stamps(mut self, stamps: Stamps) -> Self {
+        self.stamps = stamps;
         self
     }
 
@@ -324,6 +346,7 @@ impl PublisherBuilder {
         let mut staging = vec![0; segment.header().geometry.max_message as usize].into_boxed_slice();
         // The pages of a zeroed buffer are not in memory yet. This touches those that claims of common sizes need.
         staging.iter_mut().take(TOUCHED_BYTES).for_each(|byte| *byte = 0xff);
-        Ok(Publisher { writer, clock, segment, staging, prepared, lock, hosted: None })
+        let stamps = self.stamps;
+        Ok(Publisher { writer, clock, stamps, segment, staging, prepared, lock, hosted: None })
     }
 }

@@ -80,12 +80,12 @@ fn read_prefix<const N: usize>(input: &mut impl BufRead) -> Result<Option<[u8; N
     }
 }
 
-/// Writes one message; `latency_ns` is its age when it was received.
+/// Writes one message; `latency_ns` is its age when it was received, if it carries a time.
 pub(super) fn write_message(
     framing: OutputFraming,
     out: &mut impl Write,
     message: &Message<'_>,
-    latency_ns: u64,
+    latency_ns: Option<u64>,
 ) -> Result<()> {
     let payload = message.payload;
     match framing {
