@@ -17,13 +17,15 @@ use testee::Testee;
 /// The levels.
 pub const LEVELS: [u8; 3] = [1, 2, 3];
 
+type Play = dyn Fn(&mut Testee) -> Result<Verdict>;
+
 /// A vector of some level.
 pub struct Vector {
     /// Its level.
     pub level: u8,
     /// Its name, which no other vector of the level has.
     pub name: String,
-    play: Box<dyn Fn(&mut Testee) -> Result<Verdict>>,
+    play: Box<Play>,
 }
 
 impl Vector {

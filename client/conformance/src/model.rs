@@ -2,6 +2,17 @@
 
 use crate::scribe::{CAPACITY, COUNT, ENTRIES, FRONTIER, ROOM, Record, STATE, Sort, Store, indexed};
 
+/// Where a sequence is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sought {
+    /// Position, and the sequence that is due there.
+    At(u64, u64),
+    /// Overwritten, or out of reach.
+    Gone,
+    /// Still to come.
+    NotYet,
+}
+
 /// A segment after some of a writer's stores.
 #[derive(Debug, Clone)]
 pub struct Model {
@@ -56,30 +67,31 @@ impl Model {
         }
     }
 
-    /// The place of a sequence; `None` if it is gone, an error if it has not come yet.
-    pub fn seek(&self, sequence: u64) -> Result<Option<(u64, u64)>, ()> {
+    /// The place of a sequence.
+    pub fn seek(&self, sequence: u64) -> Sought {
         let (tail, next) = self.tail();
         if sequence > next {
-            return Err(());
+            return Sought::NotYet;
         }
         if sequence == next {
-            return Ok(Some((tail, next)));
+            return Sought::At(tail, next);
         }
-        // The record that carries it, or the gap that covers it, is there, or it is not.
+        // The record that carries it, or the gap that covers it.
         let carrier = self.records.iter().find(|record| (record.sequence..record.next).contains(&sequence));
-        let Some(carrier) = carrier.filter(|_| sequence >= 1) else { return Ok(None) };
+        let Some(carrier) = carrier.filter(|_| sequence >= 1) else { return Sought::Gone };
+        let carrier = Sought::At(carrier.position, carrier.sequence);
         let reach = self.words[FRONTIER].saturating_sub(CAPACITY);
         let newest = self.words[COUNT] + 1;
         if sequence >= newest {
-            return Ok(Some((carrier.position, carrier.sequence)));
+            return carrier;
         }
         let from = indexed(&self.words, sequence);
         if newest - sequence < ENTRIES && from >= reach && from < indexed(&self.words, newest) {
-            return Ok(Some(self.verified(from, sequence)));
+            let (position, sequence) = self.verified(from, sequence);
+            return Sought::At(position, sequence);
         }
         // Only a walk from the oldest place leads there.
-        let oldest = self.oldest();
-        Ok((sequence >= oldest.1).then_some((carrier.position, carrier.sequence)))
+        if sequence >= self.oldest().1 { carrier } else { Sought::Gone }
     }
 }
 
@@ -114,9 +126,10 @@ impl Expected {
         let (place, behind) = match start {
             Start::Latest => (model.tail(), None),
             Start::Oldest => (model.oldest(), None),
-            Start::Sequence(sequence) => match model.seek(sequence.max(1)).ok()? {
-                Some(place) => (place, None),
-                None => ((0, sequence.max(1)), Some(sequence.max(1))),
+            Start::Sequence(sequence) => match model.seek(sequence.max(1)) {
+                Sought::At(position, sequence) => ((position, sequence), None),
+                Sought::Gone => ((0, sequence.max(1)), Some(sequence.max(1))),
+                Sought::NotYet => return None,
             },
         };
         Some(Self { place, known, began_in, has_ended: false, in_doubt: false, behind })
@@ -125,11 +138,11 @@ impl Expected {
     /// Goes to a place by `seek`.
     pub fn seek(&mut self, model: &Model, sequence: u64) -> &'static str {
         match model.seek(sequence) {
-            Err(()) => "not yet",
-            Ok(None) => "too old",
-            Ok(Some(place)) => {
+            Sought::NotYet => "not yet",
+            Sought::Gone => "too old",
+            Sought::At(position, sequence) => {
                 *self = Self {
-                    place,
+                    place: (position, sequence),
                     known: 0,
                     began_in: model.state().0,
                     has_ended: false,

@@ -59,7 +59,7 @@ pub fn write(seed: u64) -> (Model, u64) {
     let mut time = 1000;
     // A few records, most of a ring, or several laps.
     let steps = [3, 40, 300, 1500][seed as usize % 4];
-    let is_busy = seed % 3 == 0;
+    let is_busy = seed.is_multiple_of(3);
     for _ in 0..dice.u64(0..=steps) {
         time += dice.u64(1..1000);
         let kind = if is_busy { dice.u8(0..100) } else { dice.u8(0..30) };

@@ -23,7 +23,7 @@ fn written(bytes: u64) -> (Model, Scribe) {
     let mut scribe = Scribe::take(empty(), (0, 1), 1);
     while scribe.stores.iter().filter_map(|store| store.commits.as_ref()).all(|record| record.after < bytes) {
         let sequence = scribe.next_sequence();
-        scribe.publish(&sequence.to_le_bytes(), 1, sequence % 7 == 0, sequence);
+        scribe.publish(&sequence.to_le_bytes(), 1, sequence.is_multiple_of(7), sequence);
     }
     scribe.stores.drain(..).for_each(|store| model.apply(&store));
     (model, scribe)
