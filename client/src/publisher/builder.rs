@@ -10,6 +10,7 @@ use crate::keeper::{Attachment, keeper};
 use crate::lock::{self, Held};
 use shmcast_layout::charter::Charter;
 use shmcast_layout::control::{Reply, Request};
+use shmcast_layout::layout::header::ClockKind;
 use shmcast_layout::mem::Preparation;
 use shmcast_layout::ring::writer::TakeOverError;
 use shmcast_layout::segment::{Access, Segment};
@@ -32,6 +33,7 @@ pub struct PublisherBuilder {
     pub(super) preparation: Option<Preparation>,
     pub(super) schema: (u64, String),
     pub(super) labels: String,
+    pub(super) clock: Option<ClockKind>,
     pub(super) anew: bool,
     pub(super) stamps: Stamps,
 }
@@ -48,6 +50,7 @@ impl PublisherBuilder {
             preparation: None,
             schema: (0, String::new()),
             labels: String::new(),
+            clock: None,
             anew: false,
             stamps: Stamps::default(),
         }
@@ -214,6 +217,23 @@ impl PublisherBuilder {
     /// ```
     pub fn labels(mut self, labels: impl Into<String>) -> Self {
         self.labels = labels.into();
+        self
+    }
+
+    /// The clock that stamps messages. Only for a new channel that is a file. The default is the CPU's counter where it is
+    /// invariant, which takes some 10 ns to read, and else CLOCK_MONOTONIC, which takes some 25 ns. CLOCK_MONOTONIC is for
+    /// readers whose language cannot read the counter, such as Java. A counter that is not invariant is never taken.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use shmcast::{ClockKind, Publisher};
+    /// let builder = Publisher::builder("t").dir(dir.path()).capacity(1 << 20);
+    /// let publisher = builder.clock_kind(ClockKind::Monotonic).open()?;
+    /// assert_eq!(publisher.clock().kind(), ClockKind::Monotonic);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn clock_kind(mut self, kind: ClockKind) -> Self {
+        self.clock = Some(kind);
         self
     }
 
