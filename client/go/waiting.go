@@ -80,9 +80,9 @@ func (s *Subscriber) now() uint64 {
 	return monotonic()
 }
 
-// Age returns the time since a message was published; 0 if that lies ahead.
+// Age returns the time since a message was published; 0 if that lies ahead, or the publisher gave no time.
 func (s *Subscriber) Age(ticks uint64) time.Duration {
-	if s.isClosed {
+	if s.isClosed || ticks == 0 {
 		return 0
 	}
 	return ageOf(s.now(), ticks, s.ClockRate)
