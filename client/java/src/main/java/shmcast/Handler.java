@@ -1,0 +1,46 @@
+package shmcast;
+
+/** Takes what a subscriber receives. A loss is an event with exact numbers, never an exception. */
+@FunctionalInterface
+public interface Handler {
+    /**
+     * A message. It is valid during the call.
+     *
+     * @param message the message, the same object each time
+     */
+    void message(Message message);
+
+    /**
+     * The publisher overtook this reader.
+     *
+     * @param missed how many messages are lost
+     * @param resumedAt the sequence that is due next
+     */
+    default void lapped(long missed, long resumedAt) {}
+
+    /**
+     * Messages that never reached this host.
+     *
+     * @param from the first of them
+     * @param to the last of them
+     */
+    default void gap(long from, long to) {}
+
+    /**
+     * Another publisher took over. Sequences go on.
+     *
+     * @param epoch its incarnation
+     */
+    default void newEpoch(long epoch) {}
+
+    /**
+     * The publisher behind a bridge began a session.
+     *
+     * @param high the first 8 bytes of its identity, the first one lowest
+     * @param low the last 2, in the lowest 16 bits
+     */
+    default void newSession(long high, long low) {}
+
+    /** The publisher closed the channel. Receiving again waits for the next one. */
+    default void end() {}
+}

@@ -1,0 +1,109 @@
+package shmcast;
+
+import java.lang.invoke.MethodHandles;
+import java.lang.invoke.VarHandle;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.charset.StandardCharsets;
+
+/** A message that was copied out of the ring and verified. One object serves all messages of a subscriber. */
+public final class Message {
+    private static final VarHandle LONG = MethodHandles.byteArrayViewVarHandle(long[].class, ByteOrder.LITTLE_ENDIAN);
+    private static final VarHandle INT = MethodHandles.byteArrayViewVarHandle(int[].class, ByteOrder.LITTLE_ENDIAN);
+
+    final byte[] bytes;
+    private final ByteBuffer view;
+    int length;
+    long sequence;
+    long meta;
+    boolean key;
+
+    Message(int room) {
+        bytes = new byte[room];
+        view = ByteBuffer.wrap(bytes).asReadOnlyBuffer().order(ByteOrder.LITTLE_ENDIAN);
+    }
+
+    /** {@return how many bytes the payload has} */
+    public int length() {
+        return length;
+    }
+
+    /** {@return its number in the channel, from 1} */
+    public long sequence() {
+        return sequence;
+    }
+
+    /** {@return the publisher's mark, 0 to 65535} */
+    public int tag() {
+        return (int) (meta >>> 48);
+    }
+
+    /** {@return whether a reader may start afresh from it} */
+    public boolean key() {
+        return key;
+    }
+
+    /** {@return when it was published: the low 48 bits of the channel's clock; 0 if the publisher gave no time} */
+    public long time() {
+        return meta & 0xffff_ffff_ffffL;
+    }
+
+    /**
+     * Reads eight bytes, little-endian.
+     *
+     * @param at the first of them
+     * @return their value
+     */
+    public long getLong(int at) {
+        check(at, 8);
+        return (long) LONG.get(bytes, at);
+    }
+
+    /**
+     * Reads four bytes, little-endian.
+     *
+     * @param at the first of them
+     * @return their value
+     */
+    public int getInt(int at) {
+        check(at, 4);
+        return (int) INT.get(bytes, at);
+    }
+
+    /**
+     * Reads a byte.
+     *
+     * @param at which
+     * @return its value
+     */
+    public byte get(int at) {
+        check(at, 1);
+        return bytes[at];
+    }
+
+    /**
+     * Copies the payload.
+     *
+     * @param to the array to copy into
+     * @param at where in it; {@link #length()} bytes must fit
+     */
+    public void copyTo(byte[] to, int at) {
+        System.arraycopy(bytes, 0, to, at, length);
+    }
+
+    /** {@return the payload, read-only and little-endian; the same object each time, valid until the next message} */
+    public ByteBuffer buffer() {
+        return view.clear().limit(length);
+    }
+
+    /** {@return the payload as UTF-8; this allocates} */
+    public String text() {
+        return new String(bytes, 0, length, StandardCharsets.UTF_8);
+    }
+
+    private void check(int at, int count) {
+        if (at < 0 || at > length - count) {
+            throw new IndexOutOfBoundsException("byte " + at + " of a message of " + length);
+        }
+    }
+}

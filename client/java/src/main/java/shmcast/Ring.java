@@ -1,0 +1,168 @@
+package shmcast;
+
+import java.lang.invoke.VarHandle;
+
+/** Reads records by SPEC.md 3.1 to 3.3. What it loads from the segment are claims. */
+final class Ring {
+    /** What a poll found. */
+    enum Found {
+        NOTHING,
+        MESSAGE,
+        EPOCH,
+        END,
+        GAP,
+        SESSION,
+        LAPPED,
+        SUPERSEDED,
+        CORRUPT
+    }
+
+    static final long EPOCH = 1;
+    static final long END = 2;
+    static final long GAP = 3;
+    static final long SESSION = 4;
+
+    final Segment segment;
+    final Message message;
+    private final long mask;
+    long position;
+    long sequence;
+    /** The words of the control record that was found. */
+    long a;
+
+    long b;
+    private int empties;
+    private boolean isEnded;
+    private boolean isAgain;
+
+    Ring(Segment segment) {
+        this.segment = segment;
+        mask = segment.capacity - 1;
+        message = new Message(segment.maxMessage);
+    }
+
+    static boolean isGap(long from, long to) {
+        return from >= 0 && from <= to && to < Segment.MAX_SEQUENCE;
+    }
+
+    /** Goes on at another place. */
+    void jump(long position, long sequence) {
+        this.position = position;
+        this.sequence = sequence;
+        isEnded = false;
+    }
+
+    /** Looks for the next record. */
+    Found poll() {
+        isAgain = false;
+        Found found = pollOnce();
+        return isAgain ? pollOnce() : found;
+    }
+
+    private Found pollOnce() {
+        long offset = position & mask;
+        long w = segment.data(offset);
+        if (w == 0) {
+            return ++empties % 64 == 0 ? look() : Found.NOTHING;
+        }
+        VarHandle.acquireFence(); // SYNC commit
+        if ((w & (Segment.PAD | Segment.CONTROL)) != 0) {
+            return pollSpecial(w, offset);
+        }
+        boolean isPlausible = segment.isPlausible(w, sequence, segment.capacity - offset);
+        long meta = 0;
+        int length = (int) Segment.length(w);
+        if (isPlausible) {
+            meta = segment.data(offset + 8);
+            segment.copy(offset + 16, message.bytes, length);
+        }
+        VarHandle.acquireFence(); // SYNC window
+        long n = Segment.bytes(w);
+        long ahead = segment.word(Segment.FRONTIER) - position;
+        if (ahead < n || ahead > segment.capacity || !isPlausible) {
+            return outside(ahead);
+        }
+        message.length = length;
+        message.sequence = sequence;
+        message.meta = meta;
+        message.key = (w & Segment.KEY_FLAG) != 0;
+        position += n;
+        sequence++;
+        return Found.MESSAGE;
+    }
+
+    /** Why a record cannot be taken whose place lies so many bytes behind the frontier. */
+    private Found outside(long ahead) {
+        return ahead > segment.capacity && ahead <= Segment.MAX_POSITION ? Found.LAPPED : Found.CORRUPT;
+    }
+
+    private Found pollSpecial(long w, long offset) {
+        boolean isPlausible = segment.isPlausible(w, sequence, segment.capacity - offset);
+        boolean isPad = (w & Segment.PAD) != 0;
+        long kind = 0;
+        if (isPlausible && !isPad) {
+            kind = segment.data(offset + 16);
+            a = segment.data(offset + 24);
+            b = segment.data(offset + 32);
+        }
+        VarHandle.acquireFence(); // SYNC window
+        long n = Segment.bytes(w);
+        long ahead = segment.word(Segment.FRONTIER) - position;
+        if (ahead < n || ahead > segment.capacity || !isPlausible) {
+            return outside(ahead);
+        }
+        if (isPad) {
+            position += n;
+            isAgain = n < segment.capacity;
+            return Found.NOTHING;
+        }
+        Found found = Found.NOTHING;
+        if (kind == GAP) {
+            if (a != sequence || !isGap(a, b)) {
+                return Found.CORRUPT;
+            }
+            sequence = b + 1;
+            found = Found.GAP;
+        } else if (kind == EPOCH) {
+            found = Found.EPOCH;
+        } else if (kind == END) {
+            found = Found.END;
+        } else if (kind == SESSION) {
+            found = Found.SESSION;
+        }
+        position += n;
+        if (found != Found.NOTHING) {
+            isEnded = found == Found.END;
+        }
+        return found;
+    }
+
+    /** Finds what an empty poll does not see: a lap, the end, another segment. */
+    private Found look() {
+        int state = segment.state();
+        VarHandle.acquireFence(); // SYNC close
+        if (segment.data(position & mask) != 0) {
+            isAgain = true;
+            return Found.NOTHING;
+        }
+        VarHandle.acquireFence();
+        long ahead = segment.word(Segment.FRONTIER) - position;
+        if (ahead < 0 || ahead > segment.capacity) {
+            return outside(ahead);
+        }
+        if (state == Segment.SUPERSEDED) {
+            return Found.SUPERSEDED;
+        }
+        if (state == Segment.CLOSED && !isEnded) {
+            isEnded = true;
+            return Found.END;
+        }
+        return Found.NOTHING;
+    }
+
+    /** Whether there is something to receive that was committed before the state that the caller has read was set. */
+    boolean hasMore() {
+        VarHandle.acquireFence();
+        return segment.data(position & mask) != 0 || segment.word(Segment.FRONTIER) - position > segment.capacity;
+    }
+}

@@ -1,0 +1,50 @@
+package shmcast;
+
+import java.io.IOException;
+
+/** An error that is no loss of messages. Its {@link #code()} says which, and its message what to do next. */
+public final class ShmcastException extends IOException {
+    private static final long serialVersionUID = 1;
+
+    /** What is wrong. */
+    public enum Code {
+        /** No channel can have this name. */
+        NAME,
+        /** No such channel. */
+        NO_CHANNEL,
+        /** The directory of channels belongs to another user. */
+        FOREIGN_DIRECTORY,
+        /** The file is shorter than its header says. */
+        TRUNCATED,
+        /** The file is no segment, or its publisher has not finished it. */
+        FOREIGN,
+        /** The segment is of another major version. */
+        VERSION,
+        /** The header's checksum is wrong. */
+        CHECKSUM,
+        /** A field of the header is out of range. */
+        FIELD,
+        /** The sizes in the header do not fit each other. */
+        GEOMETRY,
+        /** Another program wrote to the channel's memory, or shortened its file. */
+        CORRUPT,
+        /** The channel was removed or begun anew: open it again. */
+        SUPERSEDED,
+        /** The sequence is overwritten. */
+        TOO_OLD,
+        /** The sequence is not published yet. */
+        NOT_YET
+    }
+
+    private final Code code;
+
+    ShmcastException(Code code, String message) {
+        super(message);
+        this.code = code;
+    }
+
+    /** {@return what is wrong} */
+    public Code code() {
+        return code;
+    }
+}

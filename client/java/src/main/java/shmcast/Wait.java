@@ -1,0 +1,30 @@
+package shmcast;
+
+import java.util.concurrent.locks.LockSupport;
+
+/** How {@link Subscriber#recv} waits between two looks that found nothing. */
+public enum Wait {
+    /** Never pauses: lowest latency, and a core at 100 %. */
+    SPIN {
+        @Override
+        void pause() {
+            Thread.onSpinWait();
+        }
+    },
+    /** Gives the core away after each look. */
+    YIELD {
+        @Override
+        void pause() {
+            Thread.yield();
+        }
+    },
+    /** Sleeps some 50 to 100 us between looks. */
+    SLEEP {
+        @Override
+        void pause() {
+            LockSupport.parkNanos(50_000);
+        }
+    };
+
+    abstract void pause();
+}

@@ -1,0 +1,35 @@
+package shmcast;
+
+import java.util.ArrayList;
+import java.util.List;
+
+/** Counts what comes, checks every byte, and keeps the events that are no messages. */
+final class Counted implements Handler {
+    long received;
+    long missed;
+    long wrong;
+    final List<String> told = new ArrayList<>();
+
+    @Override
+    public void message(Message message) {
+        received++;
+        if (!Publishers.isRight(message)) {
+            wrong++;
+        }
+    }
+
+    @Override
+    public void lapped(long missed, long resumedAt) {
+        this.missed += missed;
+    }
+
+    @Override
+    public void newEpoch(long epoch) {
+        told.add("epoch " + epoch);
+    }
+
+    @Override
+    public void end() {
+        told.add("end");
+    }
+}

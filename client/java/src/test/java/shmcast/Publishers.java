@@ -1,0 +1,109 @@
+package shmcast;
+
+import java.io.IOException;
+import java.io.OutputStream;
+import java.lang.ProcessBuilder.Redirect;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Comparator;
+import java.util.List;
+import java.util.Random;
+import java.util.stream.Stream;
+
+/** A directory of channels, and real publishers in it. */
+final class Publishers implements AutoCloseable {
+    final Path directory;
+
+    Publishers() throws IOException {
+        directory = Files.createTempDirectory(Path.of("/dev/shm"), "shmcast-java-");
+    }
+
+    @Override
+    public void close() throws IOException {
+        try (Stream<Path> files = Files.walk(directory)) {
+            for (Path file : files.sorted(Comparator.reverseOrder()).toList()) {
+                Files.delete(file);
+            }
+        }
+    }
+
+    /** The command: below $SHMCAST_BIN, or the workspace's build. */
+    private static String command() {
+        String told = System.getenv("SHMCAST_BIN");
+        return Stream.of(told == null ? "../../target/release" : told, "../../target/debug")
+                .map(directory -> Path.of(directory, "shmcast"))
+                .filter(Files::isExecutable)
+                .findFirst()
+                .orElseThrow(() -> new AssertionError("shmcast is not built: cargo build -p shmcast-daemon, or set SHMCAST_BIN"))
+                .toString();
+    }
+
+    Process start(String... arguments) throws IOException {
+        List<String> words = new ArrayList<>(List.of(command()));
+        words.addAll(List.of(arguments));
+        words.addAll(List.of("--dir", directory.toString()));
+        return new ProcessBuilder(words).redirectError(Redirect.DISCARD).redirectOutput(Redirect.DISCARD).start();
+    }
+
+    /** Starts `shmcast pub c`, which reads messages with their lengths. */
+    Process publisher(String... more) throws IOException {
+        List<String> words = new ArrayList<>(List.of("pub", "c", "--framing", "u32le", "--prepare", "none"));
+        words.addAll(List.of(more));
+        return start(words.toArray(String[]::new));
+    }
+
+    /** Publishes the numbered messages from..=to, to the end. */
+    void publish(long from, long to, String... more) throws IOException, InterruptedException {
+        Process process = publisher(more);
+        feed(process, from, to);
+        if (process.waitFor() != 0) {
+            throw new AssertionError("the publisher failed");
+        }
+    }
+
+    /** Writes numbered messages to a publisher, until it dies. */
+    static void feed(Process process, long from, long to) {
+        try (OutputStream out = process.getOutputStream()) {
+            for (long n = from; n <= to; n++) {
+                byte[] payload = payload(n);
+                out.write(ByteBuffer.allocate(4).order(ByteOrder.LITTLE_ENDIAN).putInt(payload.length).array());
+                out.write(payload);
+            }
+        } catch (IOException e) {
+            // It was killed.
+        }
+    }
+
+    /** The length of the numbered message: 0 to 64 KiB, most of them short. */
+    static int length(long number) {
+        Random random = new Random(number * 31);
+        return random.nextInt(1 << random.nextInt(17));
+    }
+
+    static byte byteOf(long number, int at) {
+        return (byte) (number * 131 + at * 7L + (number >> 8));
+    }
+
+    static byte[] payload(long number) {
+        byte[] payload = new byte[length(number)];
+        for (int i = 0; i < payload.length; i++) {
+            payload[i] = byteOf(number, i);
+        }
+        return payload;
+    }
+
+    static boolean isRight(Message message) {
+        if (message.length() != length(message.sequence())) {
+            return false;
+        }
+        for (int i = 0; i < message.length(); i++) {
+            if (message.get(i) != byteOf(message.sequence(), i)) {
+                return false;
+            }
+        }
+        return true;
+    }
+}
