@@ -62,12 +62,13 @@ type link struct {
 	moved    []successor
 	deadIn   uint64 // generation and epoch of the publisher that died last
 	dead     uint64
-	done     chan struct{}
+	quit     chan struct{} // closed by close
+	done     chan struct{} // closed when keep has ended
 }
 
 // attachLink asks for the channel. The reply holds segment, lock, page and charter.
 func attachLink(path string, ask subscribeRequest) (*link, *reply, error) {
-	l := &link{path: path, request: ask, done: make(chan struct{})}
+	l := &link{path: path, request: ask, quit: make(chan struct{}), done: make(chan struct{})}
 	if ask.Park {
 		pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 		if err != nil {
@@ -131,7 +132,11 @@ func (l *link) keep() {
 		case isClosed:
 			return
 		case to == nil:
-			time.Sleep(pause)
+			select {
+			case <-l.quit:
+				return
+			case <-time.After(pause):
+			}
 			if pause = min(2*pause, lastKnock); l.resume() {
 				pause = firstKnock
 			}
@@ -271,6 +276,7 @@ func ring(bell *os.File) {
 func (l *link) close() {
 	l.mutex.Lock()
 	l.isClosed = true
+	close(l.quit)
 	if l.to != nil {
 		_ = syscall.Shutdown(l.to.fd, syscall.SHUT_RDWR)
 	}

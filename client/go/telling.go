@@ -260,9 +260,10 @@ func (s *Subscriber) RecvBatch(b *Batch) (int, error) {
 	for len(b.Events) < len(b.room) {
 		ev := &b.room[len(b.Events)]
 		there, err := s.receive(b.bytes[used:], ev)
+		_, isSmall := err.(*TooSmallError)
 		switch {
-		case err != nil && len(b.Events) > 0:
-			return len(b.Events), nil // it comes again
+		case err != nil && (len(b.Events) > 0 || isSmall):
+			return len(b.Events), nil // it comes again, and then the batch has room for the largest message
 		case err != nil:
 			return 0, err
 		case !there:
