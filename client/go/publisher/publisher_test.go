@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -87,6 +88,53 @@ func TestWhatIsPublishedIsReceived(t *testing.T) {
 	if want := []string{"message 1 7 true one 0-0 ", "message 2 0 false  0-0 ", "gap 0 0 false  3-4 ",
 		"new-session 0 0 false  0-0 SESSION-01", "message 5 65535 false five 0-0 ", "end 0 0 false  0-0 "}; !slices.Equal(told, want) {
 		t.Errorf("%q", told)
+	}
+}
+
+func TestChannelOfADaemonIsPublishedTo(t *testing.T) {
+	bin := os.Getenv("SHMCAST_BIN")
+	if bin == "" {
+		bin = "../../../target/release"
+	}
+	dir := t.TempDir()
+	socket, config := filepath.Join(dir, "control.sock"), filepath.Join(dir, "shmcast.toml")
+	text := fmt.Sprintf("[daemon]\nsocket = %q\n[[channel]]\nname = \"ticks\"\ncapacity = \"64KiB\"\nmlock = false\n", socket)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	daemon := exec.Command(filepath.Join(bin, "shmcastd"), "--config", config)
+	if err := daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = daemon.Process.Kill(); _ = daemon.Wait() }()
+	options := Options{Daemon: true, Socket: socket}
+	var p *Publisher
+	var err error
+	for until := time.Now().Add(20 * time.Second); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+		var failed *Error
+		if p, err = Open("ticks", options); !errors.As(err, &failed) || failed.Code != CodeNoDaemon {
+			break
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	s, err := shmcast.Subscribe("ticks", shmcast.Socket(socket), shmcast.WaitPark())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := p.Publish([]byte("one")); err != nil {
+		t.Fatal(err)
+	}
+	var ev shmcast.Event
+	if err := s.Recv(t.Context(), &ev); err != nil || string(ev.Payload) != "one" || ev.Sequence != 1 {
+		t.Fatal(err, ev)
+	}
+	var failed *Error
+	if _, err := Open("ticks", options); !errors.As(err, &failed) || failed.Code != CodeInUse {
+		t.Errorf("in use: %v", err)
 	}
 }
 
