@@ -6,9 +6,10 @@
 //! Users take turns. Of all programs of one user, one is served at a time, and after each packet that it is sent the
 //! other users' programs run. So a user waits for one packet of each other user, however much those ask for.
 
+mod reports;
+
 use super::access::ConnectionId;
 use super::access::Identity;
-use super::bridges::BridgeFigures;
 use super::limits::Crowded;
 use super::registry::{Grant, Guest, Manner, MemoryRequest, Notice, Refused, Registry};
 use super::state::ServerState;
@@ -23,7 +24,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
-use tokio::sync::broadcast::{Receiver, error::RecvError};
+use tokio::sync::broadcast::Receiver;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::yield_now;
@@ -36,8 +37,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const STARTING: Duration = Duration::from_secs(2);
 /// How long after its connection a publisher's lock is looked at once more.
 const LAST_BREATH: Duration = Duration::from_millis(10);
-/// Readers reported in one packet.
-const READERS_A_PACKET: usize = 64;
 
 /// The reason why a connection ends.
 enum End {
@@ -181,7 +180,7 @@ impl Connection<'_> {
                 let descriptors: Vec<BorrowedFd<'_>> = notice.descriptors.iter().map(AsFd::as_fd).collect();
                 self.send(&notice.reply, &descriptors).await
             }
-            event = next_event(&mut self.follows) => match self.shared.events.concerns(&self.who, event) {
+            event = reports::next_event(&mut self.follows) => match self.shared.events.concerns(&self.who, event) {
                 Some(event) => self.send(&Reply::Event(event), &[]).await,
                 None => Ok(()),
             },
@@ -298,18 +297,6 @@ impl Connection<'_> {
         self.send(&Reply::Welcome { version: VERSION, instance }, &[]).await
     }
 
-    /// Sends what is known of the bridges of those channels that the program may read.
-    async fn report_bridges(&mut self) -> Result<(), End> {
-        let readable = |figures: &BridgeFigures| {
-            self.shared.registry().report(&self.who, Some(&figures.spec.channel)).is_ok()
-        };
-        let bridges: Vec<_> = self.shared.bridges.figures().into_iter().filter(readable).collect();
-        for bridge in bridges {
-            self.send(&Reply::Bridge(Box::new(bridge.status())), &[]).await?;
-        }
-        self.send(&Reply::Done {}, &[]).await
-    }
-
     /// Waits until the programs that were attached to a crashed daemon have had their time to come back.
     async fn wait_for_those_who_come_back(&mut self) {
         self.served = None;
@@ -396,32 +383,6 @@ impl Connection<'_> {
         }
     }
 
-    /// Sends past events, and new ones from then on.
-    async fn send_events(&mut self, last: usize) -> Result<(), End> {
-        let (past, follows) = self.shared.events.subscribe(&self.who, last);
-        self.follows = Some(follows);
-        for event in past {
-            self.send(&Reply::Event(event), &[]).await?;
-        }
-        self.send(&Reply::Done {}, &[]).await
-    }
-
-    async fn report(&mut self, only: Option<&str>) -> Result<(), End> {
-        let report = self.shared.registry().report(&self.who, only);
-        let channels = match report {
-            Ok(channels) => channels,
-            Err(refused) => return self.refuse(refused, only).await,
-        };
-        for mut channel in channels {
-            let readers = std::mem::take(&mut channel.readers);
-            self.send(&Reply::Channel(Box::new(channel)), &[]).await?;
-            for some in readers.chunks(READERS_A_PACKET) {
-                self.send(&Reply::Readers { readers: some.to_vec() }, &[]).await?;
-            }
-        }
-        self.send(&Reply::Done {}, &[]).await
-    }
-
     /// Sends a refusal; the connection stays.
     async fn refuse(&mut self, refused: Refused, channel: Option<&str>) -> Result<(), End> {
         // No channel has a longer name. The client made this name up, and it must not get into logs.
@@ -490,21 +451,4 @@ pub(super) async fn settle() {
 
 async fn receive(socket: &UnixDatagram, buffer: &mut [u8]) -> io::Result<Packet> {
     socket.async_io(Interest::READABLE, || handoff::receive(socket, buffer)).await
-}
-
-/// The next event for a client that follows events. For any other client it never completes.
-async fn next_event(follows: &mut Option<Receiver<Event>>) -> Event {
-    let Some(events) = follows else { return std::future::pending().await };
-    match events.recv().await {
-        Ok(event) => event,
-        Err(RecvError::Lagged(lost)) => Event {
-            time_ns: 0,
-            event: "lost".into(),
-            channel: None,
-            role: None,
-            process: None,
-            detail: Some(format!("{lost} events came faster than they were read")),
-        },
-        Err(RecvError::Closed) => std::future::pending().await,
-    }
 }
