@@ -13,7 +13,7 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use nix::sys::signal::Signal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use shmcast::control::{Reply, Request, VERSION, decode, encode};
+use shmcast::control::{Request, Response, VERSION, decode, encode};
 use shmcast::sys::handoff;
 use shmcast::{Client, Event, Mark, PublishError, Start, Subscriber, Wait};
 use shmcast_layout::ring::writer::Writer;
@@ -92,7 +92,7 @@ fn publish_deaf(socket: &Path, dir: &Path, name: &str) {
     let whole = libc::flock { l_type, l_whence, l_start: 0, l_len: 0, l_pid: 0 };
     fcntl(&lock, FcntlArg::F_OFD_SETLK(&whole)).unwrap();
     let segment = Segment::open(&file, Access::Write).unwrap();
-    assert!(matches!(ask(&place, &Request::Mapped {}, &[]), Some((Reply::Done {}, _))));
+    assert!(matches!(ask(&place, &Request::Mapped {}, &[]), Some((Response::Done {}, _))));
     let mut writer: Writer = segment.writer(std::process::id(), 0).unwrap();
     tell(dir, &format!("first.{name}"), &[writer.epoch(), writer.next_sequence()]);
     while !dir.join(format!("{name}.close")).exists() {
@@ -119,12 +119,12 @@ fn register(socket: &Path, shown: &[BorrowedFd<'_>]) -> Option<(OwnedFd, Vec<Fil
     ask(&place, &Request::Hello { version: VERSION }, &[])?;
     let request = Request::Publish { channel: "ticks".into(), resume: !shown.is_empty(), anew: false };
     match ask(&place, &request, shown)? {
-        (Reply::Publishing { .. }, files) => Some((place, files)),
+        (Response::Publishing { .. }, files) => Some((place, files)),
         _ => None,
     }
 }
 
-fn ask(place: &OwnedFd, request: &Request, shown: &[BorrowedFd<'_>]) -> Option<(Reply, Vec<File>)> {
+fn ask(place: &OwnedFd, request: &Request, shown: &[BorrowedFd<'_>]) -> Option<(Response, Vec<File>)> {
     handoff::send(place, &encode(request), shown).ok()?;
     let mut buffer = vec![0; handoff::MAX_PACKET];
     let packet = handoff::receive(place, &mut buffer).ok()?;

@@ -2,7 +2,7 @@
 
 use super::{Connection, End};
 use crate::server::bridges::BridgeFigures;
-use shmcast::control::{Event, Reply};
+use shmcast::control::{Event, Response};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 
 /// Readers reported in one packet.
@@ -16,9 +16,9 @@ impl Connection<'_> {
         };
         let bridges: Vec<_> = self.shared.bridges.figures().into_iter().filter(readable).collect();
         for bridge in bridges {
-            self.send(&Reply::Bridge(Box::new(bridge.status())), &[]).await?;
+            self.send(&Response::Bridge(Box::new(bridge.status())), &[]).await?;
         }
-        self.send(&Reply::Done {}, &[]).await
+        self.send(&Response::Done {}, &[]).await
     }
 
     /// Sends past events, and new ones from then on.
@@ -26,9 +26,9 @@ impl Connection<'_> {
         let (past, follows) = self.shared.events.subscribe(&self.who, last);
         self.follows = Some(follows);
         for event in past {
-            self.send(&Reply::Event(event), &[]).await?;
+            self.send(&Response::Event(event), &[]).await?;
         }
-        self.send(&Reply::Done {}, &[]).await
+        self.send(&Response::Done {}, &[]).await
     }
 
     /// Sends a channel, or all that the program may read, with their readers.
@@ -40,12 +40,12 @@ impl Connection<'_> {
         };
         for mut channel in channels {
             let readers = std::mem::take(&mut channel.readers);
-            self.send(&Reply::Channel(Box::new(channel)), &[]).await?;
+            self.send(&Response::Channel(Box::new(channel)), &[]).await?;
             for some in readers.chunks(READERS_A_PACKET) {
-                self.send(&Reply::Readers { readers: some.to_vec() }, &[]).await?;
+                self.send(&Response::Readers { readers: some.to_vec() }, &[]).await?;
             }
         }
-        self.send(&Reply::Done {}, &[]).await
+        self.send(&Response::Done {}, &[]).await
     }
 }
 
