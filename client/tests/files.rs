@@ -290,7 +290,7 @@ fn a_reader_that_waited_for_its_channel_misses_its_first_messages() {
     for round in 0..20 {
         let name = format!("t{round}");
         let waiting = shmcast::Subscriber::builder(&name).dir(dir.path()).wait_for_channel(Duration::MAX);
-        let mut reader = std::thread::scope(|scope| {
+        let (mut reader, _publisher) = std::thread::scope(|scope| {
             let reader = scope.spawn(|| waiting.open().unwrap());
             std::thread::sleep(Duration::from_millis(20));
             let publisher = shmcast::Publisher::builder(&name).dir(dir.path()).capacity(SMALL);
@@ -298,7 +298,7 @@ fn a_reader_that_waited_for_its_channel_misses_its_first_messages() {
             for _ in 0..10 {
                 publisher.publish(b"early").unwrap();
             }
-            reader.join().unwrap()
+            (reader.join().unwrap(), publisher)
         });
         assert_eq!(drain(&mut reader).len(), 10, "round {round}");
         // A channel that is there at once is read from what comes next.

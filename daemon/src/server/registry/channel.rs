@@ -273,7 +273,12 @@ impl Channel {
     }
 
     pub(super) fn is_in_use(&self) -> bool {
-        self.publisher.is_some() || !self.readers.is_empty()
+        self.programs() > 0
+    }
+
+    /// How many programs are attached: the publisher and each reader.
+    pub(super) fn programs(&self) -> usize {
+        usize::from(self.publisher.is_some()) + self.readers.len()
     }
 
     /// The readers that tools are shown.

@@ -179,7 +179,14 @@ impl Registry {
     fn retire(&mut self, name: &str) {
         let Some(channel) = self.channels.remove(name) else { return };
         self.store.forget(channel.hosted());
-        self.events.tell("removed", Some(name), None, None, "no longer configured");
+        let detail = match channel.programs() {
+            0 => "no longer configured".to_owned(),
+            programs => format!(
+                "no longer configured; {programs} programs are still attached and go on among themselves, and no other \
+                 program can attach: if the file was not complete, add the channel again, and it begins anew for them"
+            ),
+        };
+        self.events.tell("removed", Some(name), None, None, &detail);
         if channel.is_in_use() {
             self.retired.insert(name.to_owned(), channel);
         }
