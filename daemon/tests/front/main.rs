@@ -13,6 +13,7 @@ mod churn;
 mod events;
 mod flood;
 mod inherited;
+mod kept;
 mod names;
 mod socket;
 mod starts;

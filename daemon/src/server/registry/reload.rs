@@ -4,6 +4,7 @@ use super::Registry;
 use super::channel::{Channel, Told, warn_of_refused_steps};
 use crate::config::{ChannelConfig, Config};
 use crate::server::store::Kept;
+use anyhow::Context;
 use shmcast::hosting::{Cut, Entry, HostedCharter, HostedSegment, fault};
 use std::collections::BTreeMap;
 
@@ -50,7 +51,13 @@ impl Registry {
         for wanted in &config.channels {
             let charter = self.charters.of(&wanted.name)?;
             let found = match charter.current() {
-                Some(entry) => adopt(&wanted.name, entry, kept)?,
+                Some(entry) => adopt(&wanted.name, entry, kept).with_context(|| {
+                    format!(
+                        "the memory of channel {:?} was kept over the restart and cannot be opened: it stays kept, with all its \
+                         messages; give the daemon more memory, address space or descriptors, and start it again",
+                        wanted.name
+                    )
+                })?,
                 None => None,
             };
             let channel = match found {
