@@ -24,6 +24,7 @@ use buffer::Buffer;
 use hosted::Hosted;
 use outcome::{Outcome, message};
 use page::Page;
+use shmcast_layout::layout::record::NO_TIME;
 use shmcast_layout::mem::Step;
 use shmcast_layout::reader_page::ReaderPage;
 use shmcast_layout::ring::locate::LocateError;
@@ -460,12 +461,14 @@ impl Subscriber {
     }
 }
 
-/// Counts the latency of a message of `time` that has just been received.
+/// Counts the latency of a message of `time`, if it has one, that has just been received.
 #[inline(never)]
 fn note_latency(page: &ReaderPage, clock: &Clock, time: u64) {
     let now = clock.now();
     page.heartbeat(now);
-    page.latency(clock.latency_ns(time, now));
+    if time != NO_TIME {
+        page.latency(clock.latency_ns(time, now));
+    }
 }
 
 impl fmt::Debug for Subscriber {

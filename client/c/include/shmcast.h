@@ -92,7 +92,8 @@ enum shmcast_prepare {
 
 /* For `flags` when publishing. */
 enum shmcast_publish_flag {
-    SHMCAST_ANEW = 1 /* give up the memory that is there; sequences begin at 1 again */
+    SHMCAST_ANEW = 1,     /* give up the memory that is there; sequences begin at 1 again */
+    SHMCAST_MONOTONIC = 2 /* of a new channel: stamp messages by CLOCK_MONOTONIC, for readers that cannot read the CPU's counter */
 };
 
 /* Zero means the default of each. Begin with SHMCAST_PUBLISH_OPTIONS, which sets the size. */

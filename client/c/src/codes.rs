@@ -72,6 +72,7 @@ pub mod option {
     pub const PREPARE_HUGE_PAGES: u32 = 4;
     pub const PREPARE_LOCK: u32 = 8;
     pub const ANEW: u32 = 1;
+    pub const MONOTONIC: u32 = 2;
     pub const HIDDEN: u32 = 1;
     pub const RECORD_LATENCY: u32 = 2;
     pub const WATCH_PUBLISHER: u32 = 4;

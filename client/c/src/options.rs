@@ -5,7 +5,8 @@ use crate::codes::option as given;
 use crate::error::Failure;
 use crate::guard::text;
 use shmcast::{
-    Client, Preparation, Publisher, PublisherBuilder, Resume, Start, Subscriber, SubscriberBuilder, Wait,
+    Client, ClockKind, Preparation, Publisher, PublisherBuilder, Resume, Start, Subscriber,
+    SubscriberBuilder, Wait,
 };
 use std::ffi::c_char;
 use std::time::Duration;
@@ -166,7 +167,7 @@ pub(crate) unsafe fn publisher(
 ) -> Result<Publisher, Failure> {
     // SAFETY: by this function's contract.
     let options = unsafe { copy(options) }?;
-    known_flags(options.flags, given::ANEW)?;
+    known_flags(options.flags, given::ANEW | given::MONOTONIC)?;
     // SAFETY: by this function's contract.
     let mut builder = Publisher::builder(unsafe { channel(name) }?);
     // SAFETY: by this function's contract.
@@ -199,6 +200,9 @@ fn sized(mut builder: PublisherBuilder, options: &PublishOptions) -> PublisherBu
     }
     if options.mode != 0 {
         builder = builder.mode(options.mode);
+    }
+    if options.flags & given::MONOTONIC != 0 {
+        builder = builder.clock_kind(ClockKind::Monotonic);
     }
     if options.flags & given::ANEW != 0 { builder.anew() } else { builder }
 }

@@ -90,6 +90,7 @@ struct publish_options {
     std::uint64_t schema_id = 0;
     std::string schema_name, labels;
     bool anew = false;
+    bool monotonic = false; // stamps by CLOCK_MONOTONIC
 };
 
 // As shmcast_subscribe_options; empty and 0 mean the default.
@@ -142,6 +143,7 @@ public:
         shmcast_publish_options c{};
         c.size = sizeof c;
         if (options.anew) c.flags |= SHMCAST_ANEW;
+        if (options.monotonic) c.flags |= SHMCAST_MONOTONIC;
         c.dir = options.dir.empty() ? nullptr : options.dir.c_str();
         c.socket = options.socket ? options.socket->c_str() : nullptr;
         c.capacity = options.capacity, c.max_message = options.max_message;

@@ -14,6 +14,9 @@ use super::geometry::{GRANULE, MAX_SEQUENCE, RECORD_HEADER, record_bytes};
 
 /// Bits of the publish time kept in a record.
 pub const TIME_BITS: u32 = 48;
+/// The time of a record whose publisher gave it none. A clock shows it for one tick in 26 hours at most; a record of that
+/// tick counts as one without time.
+pub const NO_TIME: u64 = 0;
 const TIME_MASK: u64 = (1 << TIME_BITS) - 1;
 const LENGTH_BITS: u32 = 25;
 const LENGTH_MASK: u64 = (1 << LENGTH_BITS) - 1;

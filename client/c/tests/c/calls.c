@@ -244,8 +244,8 @@ static void opening(void) {
     po.socket = NULL, po.dir = dir, po.prepare = 64;
     FAILS(shmcast_publisher_open("x", &po, &p), SHMCAST_ERROR_ARGUMENT, "prepare 64");
     CHECK(shmcast_error_os() == 0);
-    po.prepare = 0, po.flags = 2;
-    FAILS(shmcast_publisher_open("x", &po, &p), SHMCAST_ERROR_ARGUMENT, "flags 2");
+    po.prepare = 0, po.flags = 64;
+    FAILS(shmcast_publisher_open("x", &po, &p), SHMCAST_ERROR_ARGUMENT, "flags 64");
     po.size = 0;
     FAILS(shmcast_publisher_open("x", &po, &p), SHMCAST_ERROR_ARGUMENT, "options of 0 B");
     FAILS(shmcast_subscriber_open("none", &so, &s), SHMCAST_ERROR_NOT_FOUND, "no channel \"none\"");
