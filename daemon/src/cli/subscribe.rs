@@ -113,12 +113,6 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         host.subscriber(&channel).start(args.from).wait(args.wait).resume(args.resume).record_latency(true);
     let Some(mut subscriber) = attach(args, builder.clone(), &stop)? else { return ended(args, &stop, 0, 0) };
 
-    if let Some(why) = subscriber.page_refused() {
-        note!(
-            "{channel}: no reader page ({why}): received all the same; tools and `rm` do not see this reader"
-        );
-    }
-
     let mut tally = Tally::new(subscriber.next_sequence());
     let mut out = Out::stdout()?;
     // A user who waits for a publisher does not ask for the end of the one before.
@@ -191,7 +185,15 @@ fn attach(args: &Args, mut builder: SubscriberBuilder, stop: &Stop) -> Result<Op
     let patience = if args.wait_channel { IDLE_LOOK } else { Duration::ZERO };
     loop {
         match builder.clone().wait_for_channel(patience).open() {
-            Ok(subscriber) => return Ok(Some(subscriber)),
+            Ok(subscriber) => {
+                if let Some(why) = subscriber.page_refused() {
+                    note!(
+                        "{}: no reader page ({why}): received all the same; tools and `rm` do not see this reader",
+                        args.channel
+                    );
+                }
+                return Ok(Some(subscriber));
+            }
             Err(e) if e.is_unknown_channel() && args.wait_channel && !stop.is_set() => {
                 // Everything in a channel that appears from now on is new.
                 if args.from == Start::Latest {
