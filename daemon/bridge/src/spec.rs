@@ -15,6 +15,8 @@ use super::proto::session::Session;
 use super::proto::wire::MAX_DATAGRAM_BYTES;
 use super::proto::{DEFAULT_PAYLOAD_BYTES, MAX_LINES, MAX_SERVERS};
 
+/// Largest UDP payload that fits an Ethernet frame of 1500 bytes.
+pub const ETHERNET_PAYLOAD_BYTES: usize = 1_472;
 /// The largest receive buffer that the kernel can be asked for: half of the largest `int`.
 const MAX_BUFFER_BYTES: usize = i32::MAX as usize / 2;
 
@@ -87,7 +89,7 @@ pub enum WaitMode {
     /// Polls, and yields the core after a poll that found something and after several polls that found
     /// nothing. Readers may share the core.
     Yield,
-    /// Sleeps. It takes next to no CPU. Messages are tens of microseconds later, or more where the host's
+    /// Sleeps. It takes next to no CPU. Half of the messages are 50 to 150 us later, and more where the host's
     /// CPUs sleep deeply or are busy.
     #[default]
     Block,

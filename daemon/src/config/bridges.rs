@@ -7,11 +7,9 @@ use super::host::Host;
 use super::rules::Broken;
 use super::{ChannelConfig, Config, fields};
 use shmcast_bridge::proto::wire::{HEADER_BYTES, LENGTH_BYTES};
-use shmcast_bridge::spec::{BridgeSpec, Direction, ReceiveSpec, SendSpec, WaitMode};
+use shmcast_bridge::spec::{BridgeSpec, Direction, ETHERNET_PAYLOAD_BYTES, ReceiveSpec, SendSpec, WaitMode};
 use std::net::SocketAddrV4;
 
-/// Largest UDP payload that fits an Ethernet frame of 1500 bytes.
-const ETHERNET_PAYLOAD_BYTES: usize = 1_472;
 /// An allowed network with a prefix shorter than this many bits is too wide: nobody knows all its hosts.
 const WIDE_PREFIX_BITS: u8 = 8;
 
