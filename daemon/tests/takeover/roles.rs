@@ -1,7 +1,7 @@
 //! What the processes do that the tests of takeovers start: publish, publish without heeding the daemon, and receive.
 
-use super::daemon_support::{channel, publishing};
-use super::{LAST, start, tell};
+use super::daemon_support::publishing;
+use super::{LAST, tell};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -11,7 +11,7 @@ use shmcast::{Client, Event, PublishError, Start, Subscriber, Wait};
 use shmcast_layout::ring::writer::Writer;
 use shmcast_layout::segment::{Access, Segment};
 use std::fs::File;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
