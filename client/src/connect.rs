@@ -6,7 +6,8 @@
 use crate::error::ChannelError;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use shmcast_layout::control::{
-    BridgeStatus, ChannelStatus, Event as ControlEvent, Refusal, Reply, Request, VERSION, decode, encode,
+    BridgeStatus, ChannelStatus, Event as ControlEvent, RefusalCode, Request, Response, VERSION, decode,
+    encode,
 };
 use shmcast_layout::sys::handoff::{self, MAX_PACKET};
 use std::fs::File;
@@ -145,7 +146,7 @@ impl Client {
     pub fn bridges(&self) -> Result<Vec<BridgeStatus>, ChannelError> {
         let mut bridges = Vec::new();
         self.ask_for_all(&Request::Bridges {}, |reply| match reply {
-            Reply::Bridge(status) => {
+            Response::Bridge(status) => {
                 bridges.push(*status);
                 Ok(())
             }
@@ -211,8 +212,8 @@ impl Client {
         let mut past = Vec::new();
         loop {
             match conversation.receive()?.0 {
-                Reply::Done {} => break,
-                Reply::Event(event) => past.push(event),
+                Response::Done {} => break,
+                Response::Event(event) => past.push(event),
                 _ => return Err(self.confused("an answer to another question")),
             }
         }
@@ -224,8 +225,8 @@ impl Client {
         let mut channels: Vec<ChannelStatus> = Vec::new();
         self.ask_for_all(request, |reply| {
             match reply {
-                Reply::Channel(status) => channels.push(*status),
-                Reply::Readers { readers } => {
+                Response::Channel(status) => channels.push(*status),
+                Response::Readers { readers } => {
                     channels.last_mut().ok_or("readers of no channel")?.readers.extend(readers);
                 }
                 _ => return Err("an answer to another question"),
@@ -239,13 +240,13 @@ impl Client {
     fn ask_for_all(
         &self,
         request: &Request,
-        mut take: impl FnMut(Reply) -> Result<(), &'static str>,
+        mut take: impl FnMut(Response) -> Result<(), &'static str>,
     ) -> Result<(), ChannelError> {
         let mut conversation = Conversation::open(&self.socket)?;
         conversation.send(request, &[])?;
         loop {
             match conversation.receive()?.0 {
-                Reply::Done {} => return Ok(()),
+                Response::Done {} => return Ok(()),
                 part => take(part).map_err(|what| self.confused(what))?,
             }
         }
@@ -278,7 +279,7 @@ impl Events {
     /// ```
     pub fn next_event(&mut self) -> Result<Option<ControlEvent>, ChannelError> {
         match self.conversation.receive() {
-            Ok((Reply::Event(event), _)) => Ok(Some(event)),
+            Ok((Response::Event(event), _)) => Ok(Some(event)),
             Ok(_) => Ok(None),
             Err(ChannelError::Silent { .. }) => Ok(None),
             Err(e) => Err(e),
@@ -305,10 +306,10 @@ impl Conversation {
         let started = Instant::now();
         loop {
             match conversation.ask(&Request::Hello { version: VERSION }, &[])?.0 {
-                Reply::Welcome { version: VERSION, .. } => return Ok(conversation),
+                Response::Welcome { version: VERSION, .. } => return Ok(conversation),
                 // The daemon answers so only after a while, so this is no busy loop.
-                Reply::Starting {} if started.elapsed() < STARTING => {}
-                Reply::Starting {} => {
+                Response::Starting {} if started.elapsed() < STARTING => {}
+                Response::Starting {} => {
                     return Err(ChannelError::Silent { socket: path.to_owned(), patience: STARTING });
                 }
                 _ => {
@@ -323,7 +324,7 @@ impl Conversation {
         &mut self,
         request: &Request,
         descriptors: &[BorrowedFd<'_>],
-    ) -> Result<(Reply, Vec<File>), ChannelError> {
+    ) -> Result<(Response, Vec<File>), ChannelError> {
         self.send(request, descriptors)?;
         self.receive()
     }
@@ -339,7 +340,7 @@ impl Conversation {
         &mut self,
         request: &Request,
         descriptors: &[BorrowedFd<'_>],
-    ) -> Result<(Reply, [File; N]), ChannelError> {
+    ) -> Result<(Response, [File; N]), ChannelError> {
         let (reply, granted) = self.ask(request, descriptors)?;
         let granted = <[File; N]>::try_from(granted).map_err(|other| {
             self.gone(io::Error::other(format!("{} descriptors instead of {N}", other.len())))
@@ -348,7 +349,7 @@ impl Conversation {
     }
 
     /// The error for an answer that does not fit the question.
-    pub(crate) fn confused(&self, reply: &Reply) -> ChannelError {
+    pub(crate) fn confused(&self, reply: &Response) -> ChannelError {
         self.gone(io::Error::other(format!("an answer that does not fit the question: {reply:?}")))
     }
 
@@ -360,7 +361,7 @@ impl Conversation {
         }
     }
 
-    fn receive(&mut self) -> Result<(Reply, Vec<File>), ChannelError> {
+    fn receive(&mut self) -> Result<(Response, Vec<File>), ChannelError> {
         let packet = match handoff::receive(&self.socket, &mut self.buffer) {
             // The kernel reports this once if the daemon hung up before it had read all we sent. The daemon's last
             // reply follows.
@@ -374,7 +375,7 @@ impl Conversation {
             return Err(self.gone(io::ErrorKind::ConnectionReset.into()));
         }
         match decode(&self.buffer[..packet.length]) {
-            Ok(Reply::Refused { code, why }) => Err(ChannelError::Refused { code, why }),
+            Ok(Response::Refused { code, why }) => Err(ChannelError::Refused { code, why }),
             Ok(reply) => Ok((reply, packet.descriptors)),
             Err(e) => Err(self.gone(e.into())),
         }
@@ -409,6 +410,6 @@ impl ChannelError {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn is_unknown_channel(&self) -> bool {
-        matches!(self, Self::NotFound { .. } | Self::Refused { code: Refusal::UnknownChannel, .. })
+        matches!(self, Self::NotFound { .. } | Self::Refused { code: RefusalCode::UnknownChannel, .. })
     }
 }

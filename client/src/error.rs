@@ -1,6 +1,6 @@
 //! Errors of opening a channel and of publishing.
 
-use shmcast_layout::control::Refusal;
+use shmcast_layout::control::RefusalCode;
 use shmcast_layout::error::{GeometryError, OpenError, OutOfSequences, TooLarge, WriteError};
 use shmcast_layout::layout::header::Header;
 use shmcast_layout::ring::locate::LocateError;
@@ -163,7 +163,7 @@ pub enum ChannelError {
     #[error("{why}")]
     Refused {
         /// The reason, for programs.
-        code: Refusal,
+        code: RefusalCode,
         /// The reason, for people.
         why: String,
     },

@@ -9,7 +9,7 @@ use crate::error::ChannelError;
 use crate::park;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::{Shutdown, shutdown};
-use shmcast_layout::control::{Generation, Refusal, Reply, Request, decode};
+use shmcast_layout::control::{Generation, RefusalCode, Request, Response, decode};
 use shmcast_layout::fault;
 use shmcast_layout::mem::{Preparation, Step};
 use shmcast_layout::segment::{Access, Segment};
@@ -260,19 +260,19 @@ impl Inner {
         };
         let reply = packet.as_ref().map(|packet| decode(&buffer[..packet.length]));
         match (reply, packet) {
-            (Some(Ok(Reply::Moved(generation))), Some(packet)) if packet.descriptors.len() == 2 => {
+            (Some(Ok(Response::Moved(generation))), Some(packet)) if packet.descriptors.len() == 2 => {
                 // Mapping takes a while. A thread that drops the attachment meanwhile must not wait for it.
                 drop(socket);
                 return self.note_generation(generation, packet.descriptors, None);
             }
-            (Some(Ok(Reply::PublisherGone { generation, epoch })), _) => {
+            (Some(Ok(Response::PublisherGone { generation, epoch })), _) => {
                 *lock(&self.dead) = (generation, epoch);
                 self.has_died.store(true, Ordering::Release);
                 return self.rouse();
             }
-            (Some(Ok(Reply::CutOff {})), _) => self.give_up(),
+            (Some(Ok(Response::CutOff {})), _) => self.give_up(),
             // This process had no room for the descriptors. When we attach again, the daemon gives them again.
-            (Some(Ok(Reply::Moved(_))) | None, _) => {}
+            (Some(Ok(Response::Moved(_))) | None, _) => {}
             _ => return,
         }
         *socket = None;
@@ -339,11 +339,11 @@ impl Inner {
         };
         let (reply, mut granted) = match answer {
             Ok(answer) => answer,
-            Err(ChannelError::Refused { code: Refusal::Busy, .. }) => return self.give_up(),
+            Err(ChannelError::Refused { code: RefusalCode::Busy, .. }) => return self.give_up(),
             Err(_) => return,
         };
         let Ok(attached) = conversation.into_socket() else { return };
-        if let Reply::Subscribed(generation) = reply {
+        if let Response::Subscribed(generation) = reply {
             if granted.len() != 4 {
                 // At the moment this process has no room for the descriptors.
                 return;

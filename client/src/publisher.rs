@@ -295,12 +295,12 @@ impl Publisher {
     /// ```
     pub fn close(self) {}
 
-    /// Tells readers that the messages from the next one up to `to` will never come; the next message published gets
-    /// sequence `to + 1`. For those who carry a numbered stream from elsewhere into a channel. Does nothing when `to`
+    /// Tells readers that the messages from the next one up to and with `last` will never come; the next message published gets
+    /// sequence `last + 1`. For those who carry a numbered stream from elsewhere into a channel. Does nothing when `last`
     /// lies behind.
     ///
     /// # Errors
-    /// [`PublishError::OutOfSequences`] when `to` is [`MAX_SEQUENCE`](crate::MAX_SEQUENCE) or more, and
+    /// [`PublishError::OutOfSequences`] when `last` is [`MAX_SEQUENCE`](crate::MAX_SEQUENCE) or more, and
     /// [`PublishError::CutOff`]; readers are told nothing then.
     ///
     /// ```
@@ -311,9 +311,9 @@ impl Publisher {
     /// assert!(publisher.gap(u64::MAX).is_err());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn gap(&mut self, to: u64) -> Result<(), PublishError> {
+    pub fn gap(&mut self, last: u64) -> Result<(), PublishError> {
         self.check_not_cut_off()?;
-        Ok(self.writer.gap(to, self.clock.now())?)
+        Ok(self.writer.gap(last, self.clock.now())?)
     }
 
     /// Tells readers that the remote publisher behind this channel began a new session.

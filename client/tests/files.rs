@@ -283,6 +283,30 @@ fn a_reader_may_come_before_its_channel() {
     assert!(refused.to_string().contains("start its publisher first"), "{refused}");
 }
 
+/// Messages that are published between two looks at the directory were published after the reader began to wait.
+#[test]
+fn a_reader_that_waited_for_its_channel_misses_its_first_messages() {
+    let dir = scratch();
+    for round in 0..20 {
+        let name = format!("t{round}");
+        let waiting = shmcast::Subscriber::builder(&name).dir(dir.path()).wait_for_channel(Duration::MAX);
+        let (mut reader, _publisher) = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| waiting.open().unwrap());
+            std::thread::sleep(Duration::from_millis(20));
+            let publisher = shmcast::Publisher::builder(&name).dir(dir.path()).capacity(SMALL);
+            let mut publisher = publisher.open().unwrap();
+            for _ in 0..10 {
+                publisher.publish(b"early").unwrap();
+            }
+            (reader.join().unwrap(), publisher)
+        });
+        assert_eq!(drain(&mut reader).len(), 10, "round {round}");
+        // A channel that is there at once is read from what comes next.
+        let late = shmcast::Subscriber::builder(&name).dir(dir.path()).wait_for_channel(Duration::MAX);
+        assert_eq!(late.open().unwrap().next_sequence(), 11);
+    }
+}
+
 /// A publisher, a reader and a remover run at once. Each gets a whole channel or a clear refusal.
 #[test]
 fn opening_and_removing_at_once_never_leaves_half_a_channel() {

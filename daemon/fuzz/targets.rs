@@ -3,7 +3,7 @@
 //! Each target is one function. libFuzzer calls it with generated inputs (`fuzz_targets/`), and `daemon/tests/fuzz.rs`
 //! with seeded random ones, on the stable compiler. A function that returns has found no error.
 
-use shmcast::control::{Event, Reply, Request as SocketRequest, decode, encode};
+use shmcast::control::{Event, Request as SocketRequest, Response, decode, encode};
 use shmcast_bridge::pcap::{Capture, Skipped};
 use shmcast_bridge::proto::control::{CONTROL_MAX_BYTES, Control, is_control};
 use shmcast_bridge::proto::gap::{GapConfig, GapPolicy};
@@ -68,8 +68,8 @@ pub fn socket(data: &[u8]) {
         let again: SocketRequest = decode(&encode(&request)).expect("our own words");
         assert_eq!(encode(&again), encode(&request));
     }
-    if let Ok(reply) = decode::<Reply>(data) {
-        let again: Reply = decode(&encode(&reply)).expect("our own words");
+    if let Ok(reply) = decode::<Response>(data) {
+        let again: Response = decode(&encode(&reply)).expect("our own words");
         assert_eq!(encode(&again), encode(&reply));
     }
     if let Ok(event) = decode::<Event>(data) {

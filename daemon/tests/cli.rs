@@ -4,6 +4,8 @@
 mod cli_support;
 
 use cli_support::{Host, end, interrupt, lines, text, wait_until};
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
@@ -161,6 +163,67 @@ fn readers_go_on_with_the_next_publisher_after_one_was_killed() {
     assert_eq!(code, 0, "{stderr}");
     assert!(stderr.contains("a new publisher took over (epoch 2)"), "{stderr}");
     assert_eq!(text(&fs::read(&output).unwrap()), "one\ntwo\nthree\n");
+}
+
+/// The publisher waits for nobody, and may end before the reader looks again.
+#[test]
+fn a_reader_that_waited_for_the_channel_misses_its_first_messages() {
+    let host = Host::new();
+    let output = host.dir.path().join("out");
+    let reader = host.subscribe_to("t --wait-channel", &output);
+    // A reader that waits for a channel looks for it, sleeps, and looks again.
+    wait_until("the reader to have slept", || {
+        let status = fs::read_to_string(format!("/proc/{}/status", reader.id())).unwrap();
+        let slept = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+        slept.trim().parse::<u64>().unwrap() > 30
+    });
+    let input = host.file("input", b"1\n2\n3\n");
+    assert!(host.run(&format!("pub t --input {} --capacity 64KiB", input.display())).status.success());
+    let (code, stderr) = end(reader);
+    assert_eq!((code, text(&fs::read(&output).unwrap()).as_str()), (0, "1\n2\n3\n"), "{stderr}");
+}
+
+/// A bridge that receives makes its channel again when its publisher begins a new session.
+#[test]
+fn a_reader_that_waits_for_publishers_ends_when_its_channel_is_made_again() {
+    let host = Host::new();
+    let output = host.dir.path().join("out");
+    let publisher =
+        || shmcast::Publisher::builder("t").dir(host.dir.path().join("channels")).capacity(64 << 10);
+    publisher().open().unwrap().close();
+    let reader = host.subscribe_to("t --wait-channel", &output);
+    wait_until("the reader", || host.json("stat t --json")["readers"][0]["pid"] == reader.id());
+    let mut again = publisher().anew().open().unwrap();
+    again.publish_batch(["one\n", "two\n"]).unwrap();
+    again.close();
+    let (code, stderr) = end(reader);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stderr.contains("the channel began again"), "{stderr}");
+    assert_eq!(text(&fs::read(&output).unwrap()), "one\n\ntwo\n\n");
+}
+
+/// The publisher has the lock and no segment yet.
+#[test]
+fn a_channel_that_is_being_made_is_called_damaged() {
+    let host = Host::new();
+    assert!(host.run("pub t --capacity 64KiB").status.success());
+    let channel = host.dir.path().join("channels/t");
+    fs::rename(channel.join("segment"), host.dir.path().join("made later")).unwrap();
+    let listed = host.run("ls");
+    assert!(text(&listed.stderr).contains("no segment"), "{}", text(&listed.stderr));
+    assert_eq!(host.json("ls --json")[0]["state"], "damaged");
+    let lock = fs::File::options().read(true).write(true).open(channel.join("lock")).unwrap();
+    let whole_file = libc::flock {
+        l_type: libc::F_WRLCK.try_into().unwrap(),
+        l_whence: libc::SEEK_SET.try_into().unwrap(),
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    fcntl(&lock, FcntlArg::F_OFD_SETLK(&whole_file)).unwrap();
+    let listed = host.run("ls");
+    assert_eq!(text(&listed.stderr), "");
+    assert_eq!(host.json("ls --json")[0]["state"], "new");
 }
 
 #[test]

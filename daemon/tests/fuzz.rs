@@ -6,7 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 use fastrand::Rng;
-use shmcast::control::{Event, Reply, Request as SocketRequest, VERSION, decode, encode};
+use shmcast::control::{Event, Request as SocketRequest, Response, VERSION, decode, encode};
 use shmcast_bridge::pcap::CaptureFile;
 use shmcast_bridge::proto::control::{CONTROL_MAX_BYTES, Control};
 use shmcast_bridge::proto::session::Session;
@@ -169,7 +169,7 @@ fn no_words_break_the_control_socket() {
     .iter()
     .map(encode)
     .collect();
-    sound.extend([Reply::Publishing { generation: 1 }].iter().map(encode));
+    sound.extend([Response::Publishing { generation: 1 }].iter().map(encode));
     sound.push(br#"{"reply":"refused","code":"denied","why":"because"}"#.to_vec());
     let event = br#"{"time_ns":1,"event":"attached","channel":"ticks","detail":""}"#.to_vec();
     assert!(decode::<Event>(&event).is_ok());

@@ -12,7 +12,7 @@ use rustix::fs::{MemfdFlags, Mode, SealFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown};
 use serde_json::json;
 use shmcast::sys::handoff::{MAX_DESCRIPTORS, MAX_PACKET};
-use shmcast::{ChannelError, Client, control::Refusal};
+use shmcast::{ChannelError, Client, control::RefusalCode};
 use std::fs::File;
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -385,7 +385,7 @@ const CASES: &[Deed] = &[
         wait_for("a refusal", || {
             held.extend((0..CONNECTIONS * 2).map(|_| case.connect()));
             match Client::at(&case.socket) {
-                Err(ChannelError::Refused { code: Refusal::Limit, why }) => {
+                Err(ChannelError::Refused { code: RefusalCode::Limit, why }) => {
                     why.contains("connections_per_uid").then_some(())
                 }
                 _ => None,

@@ -36,6 +36,7 @@ fn a_reload_adds_and_removes_channels_and_leaves_the_others_alone() {
 
     reload(&daemon, &[a.as_str(), &c].concat());
     assert_eq!(names(&daemon), ["a", "c"]);
+    daemon.wait_for_log(&["event=\"removed\"", "2 programs are still attached"]);
     assert_eq!(client.channel("a").unwrap().uuid, uuid, "the live channel is the one it was");
     bystanders.assert_flowing();
     // New programs cannot find a removed channel. Attached programs go on among themselves.

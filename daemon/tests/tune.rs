@@ -145,6 +145,24 @@ fn what_is_kept_over_reboots() {
     assert!(fs::read_to_string(host.path(SYSCTL)).unwrap().contains("rmem_max = 67108864"));
 }
 
+/// The file for hosts that are set up by hand asks for what `tune` writes, and for nothing else.
+#[test]
+fn the_file_that_is_copied_by_hand_asks_for_more_than_what_was_measured() {
+    let host = Host::new();
+    host.tune("--apply --persist");
+    let settings = |text: String| -> Vec<String> {
+        text.lines()
+            .filter(|line| line.contains('='))
+            .filter(|line| !line.starts_with('#'))
+            .map(str::to_owned)
+            .collect()
+    };
+    let by_hand = concat!(env!("CARGO_MANIFEST_DIR"), "/../systemd/shmcast.sysctl");
+    let by_hand = settings(fs::read_to_string(by_hand).unwrap());
+    assert_eq!(by_hand, settings(fs::read_to_string(host.path(SYSCTL)).unwrap()));
+    assert!(!by_hand.is_empty());
+}
+
 #[test]
 fn a_file_of_the_administrators_is_replaced_or_removed() {
     let host = Host::new();

@@ -96,7 +96,7 @@ fn is_false(flag: &bool) -> bool {
 /// The daemon's reply.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Reply {
+pub enum Response {
     /// The conversation may go on.
     Welcome {
         /// [`VERSION`] of the daemon.
@@ -118,7 +118,7 @@ pub enum Reply {
     /// Not granted.
     Refused {
         /// The reason, for programs.
-        code: Refusal,
+        code: RefusalCode,
         /// The reason for people, and what to do next.
         why: String,
     },
@@ -164,7 +164,7 @@ pub struct Generation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum RefusalCode {
     /// The two sides speak different versions.
     Version,
     /// The daemon has no such channel.
@@ -181,7 +181,7 @@ pub enum Refusal {
     Failed,
 }
 
-impl Refusal {
+impl RefusalCode {
     /// The name as it appears in packets, logs and metrics.
     pub const fn name(self) -> &'static str {
         match self {

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 use serde::Serialize;
-use shmcast_layout::control::{Generation, Refusal, Reply, Request, VERSION, decode, encode};
+use shmcast_layout::control::{Generation, RefusalCode, Request, Response, VERSION, decode, encode};
 use shmcast_layout::layout::charter;
 use shmcast_layout::layout::reader_page::bucket;
 use std::path::Path;
@@ -38,15 +38,15 @@ fn every_message_and_refusal_stands_in_the_document() {
     }
     let generation = Generation { generation: 1, first: 1, restarted: 1, strict: false };
     let replies = [
-        Reply::Welcome { version: VERSION, instance: 1 },
-        Reply::Starting {},
-        Reply::Publishing { generation: 1 },
-        Reply::Subscribed(generation),
-        Reply::Done {},
-        Reply::Refused { code: Refusal::Busy, why: String::new() },
-        Reply::Moved(generation),
-        Reply::PublisherGone { generation: 1, epoch: 1 },
-        Reply::CutOff {},
+        Response::Welcome { version: VERSION, instance: 1 },
+        Response::Starting {},
+        Response::Publishing { generation: 1 },
+        Response::Subscribed(generation),
+        Response::Done {},
+        Response::Refused { code: RefusalCode::Busy, why: String::new() },
+        Response::Moved(generation),
+        Response::PublisherGone { generation: 1, epoch: 1 },
+        Response::CutOff {},
     ];
     for reply in replies {
         let name = name_of(&reply, "reply");
@@ -55,7 +55,7 @@ fn every_message_and_refusal_stands_in_the_document() {
             assert!(control.contains(&format!("`{field}`")), "{field} of {name}");
         }
     }
-    use Refusal::{BadRequest, Busy, Denied, Failed, Limit, UnknownChannel, Version};
+    use RefusalCode::{BadRequest, Busy, Denied, Failed, Limit, UnknownChannel, Version};
     for refusal in [Version, UnknownChannel, Denied, Busy, Limit, BadRequest, Failed] {
         assert!(control.contains(&format!("| `{}` |", refusal.name())), "{}", refusal.name());
     }
@@ -71,13 +71,13 @@ fn the_conversation_of_the_document_is_one() {
         said(">").map(|line| decode(line.as_bytes()).unwrap_or_else(|e| panic!("{line}: {e}"))).collect();
     assert_eq!(requests[0], Request::Hello { version: VERSION });
     assert!(matches!(requests[1], Request::Subscribe { .. }));
-    let replies: Vec<Reply> = said("<")
+    let replies: Vec<Response> = said("<")
         .map(|line| {
             let json = line.split_once("  ").map_or(&*line, |(json, _)| json);
             decode(json.as_bytes()).unwrap_or_else(|e| panic!("{line}: {e}"))
         })
         .collect();
-    assert!(matches!(replies[..], [Reply::Welcome { version: VERSION, .. }, Reply::Subscribed(_)]));
+    assert!(matches!(replies[..], [Response::Welcome { version: VERSION, .. }, Response::Subscribed(_)]));
     // Without the fields that have a default, a request is the same.
     let short = br#"{"request":"subscribe","channel":"t","resume":false,"park":false}"#;
     assert!(decode::<Request>(short).is_ok());

@@ -98,8 +98,8 @@ struct Interval {
     histogram: Histogram<u64>,
 }
 
-fn hlog(answer: &Answer, of: fn(&Outcome) -> &Distribution) -> Result<Vec<u8>> {
-    let asked = Duration::from_secs(answer.asked_at);
+/// The stretches of an answer's rounds, sorted by their start after `asked`.
+fn intervals(answer: &Answer, asked: Duration, of: fn(&Outcome) -> &Distribution) -> Result<Vec<Interval>> {
     let mut intervals = Vec::new();
     for round in &answer.rounds {
         let Ok(outcome) = &round.outcome else { continue };
@@ -139,6 +139,12 @@ fn hlog(answer: &Answer, of: fn(&Outcome) -> &Distribution) -> Result<Vec<u8>> {
         }
     }
     intervals.sort_by_key(|interval| interval.start);
+    Ok(intervals)
+}
+
+fn hlog(answer: &Answer, of: fn(&Outcome) -> &Distribution) -> Result<Vec<u8>> {
+    let asked = Duration::from_secs(answer.asked_at);
+    let intervals = intervals(answer, asked, of)?;
     let start = SystemTime::UNIX_EPOCH + asked;
     let (mut out, mut serializer) = (Vec::new(), V2DeflateSerializer::new());
     IntervalLogWriterBuilder::new()

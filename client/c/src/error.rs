@@ -1,7 +1,7 @@
 //! Errors: each is a code, and a sentence that the calling thread keeps.
 
 use crate::codes::code;
-use shmcast::control::Refusal;
+use shmcast::control::RefusalCode;
 use shmcast::{ChannelError, LocateError, PublishError, RecvError};
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char};
@@ -131,12 +131,12 @@ impl From<ChannelError> for Failure {
     }
 }
 
-fn refused(why: Refusal) -> i32 {
+fn refused(why: RefusalCode) -> i32 {
     match why {
-        Refusal::UnknownChannel => code::NOT_FOUND,
-        Refusal::Busy => code::IN_USE,
-        Refusal::Denied => code::DENIED,
-        Refusal::Limit => code::LIMIT,
+        RefusalCode::UnknownChannel => code::NOT_FOUND,
+        RefusalCode::Busy => code::IN_USE,
+        RefusalCode::Denied => code::DENIED,
+        RefusalCode::Limit => code::LIMIT,
         _ => code::REFUSED,
     }
 }

@@ -156,12 +156,15 @@ impl Directory {
         let Some(files) = self.files(name)?.filter(ChannelFiles::is_channel) else {
             return Err(self.not_found(name));
         };
-        let mut is_private = false;
+        let (mut is_private, mut has_segment) = (false, true);
         let detail = match files.segment(OFlags::RDONLY) {
             Ok(Some(file)) => Segment::open(&file, segment::Access::Read)
                 .map(|segment| ChannelDetail::of(&segment))
                 .map_err(|e| e.to_string()),
-            Ok(None) => Err("no segment: its publisher has not finished making it, or died doing so".into()),
+            Ok(None) => {
+                has_segment = false;
+                Err("no segment: its publisher has not finished making it, or died doing so".into())
+            }
             Err(ChannelError::Os { source, .. }) => {
                 is_private = source.kind() == io::ErrorKind::PermissionDenied;
                 Err(source.to_string())
@@ -169,7 +172,8 @@ impl Directory {
             Err(e) => Err(e.to_string()),
         };
         let (publisher, readers) = (files.publisher(), files.live_readers());
-        Ok(ChannelInfo { name: name.into(), is_private, detail, publisher, readers })
+        let is_being_made = !has_segment && matches!(publisher, Publishing::By(_));
+        Ok(ChannelInfo { name: name.into(), is_private, is_being_made, detail, publisher, readers })
     }
 
     /// Removes a channel that nobody uses, in any state, and returns what was removed.

@@ -9,7 +9,7 @@ use crate::error::{ChannelError, Holder, SchemaId};
 use crate::keeper::{Attachment, keeper};
 use crate::lock::{self, Held};
 use shmcast_layout::charter::Charter;
-use shmcast_layout::control::{Reply, Request};
+use shmcast_layout::control::{Request, Response};
 use shmcast_layout::layout::header::ClockKind;
 use shmcast_layout::mem::Preparation;
 use shmcast_layout::ring::writer::TakeOverError;
@@ -291,7 +291,7 @@ impl PublisherBuilder {
         let request =
             |resume| Request::Publish { channel: self.name.clone(), resume, anew: self.anew && !resume };
         let (reply, [file, lock, charter_file]) = conversation.attach(&request(false), &[])?;
-        let Reply::Publishing { generation } = reply else { return Err(conversation.confused(&reply)) };
+        let Response::Publishing { generation } = reply else { return Err(conversation.confused(&reply)) };
         let memory = || format!("memfd:{}", self.name);
         // Two programs may be granted a free channel at the same time. The lock decides between them.
         if !lock::try_lock(&lock).map_err(ChannelError::os("lock", memory()))? {

@@ -13,7 +13,7 @@ use crate::park::{self, LONGEST_NAP, Parking};
 use crate::wait::Wait;
 use rustix::fs::OFlags;
 use shmcast_layout::charter::Charter;
-use shmcast_layout::control::{Reply, Request};
+use shmcast_layout::control::{Request, Response};
 use shmcast_layout::layout::header::{Header, State};
 use shmcast_layout::mem::Preparation;
 use shmcast_layout::reader_page::ReaderPage;
@@ -214,6 +214,10 @@ impl SubscriberBuilder {
 
     /// How long [`open`](Self::open) waits for the channel to appear. By default it does not wait.
     ///
+    /// A channel that appears in this time is read from its oldest message on, also with [`Start::Latest`]: all of its
+    /// messages were published after `open` was called. A channel that is there at once is read from [`start`](Self::start)
+    /// on.
+    ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
     /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
@@ -307,12 +311,15 @@ impl SubscriberBuilder {
     /// assert!(refused.is_err_and(|e| e.is_unknown_channel()));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn open(self) -> Result<Subscriber, ChannelError> {
+    pub fn open(mut self) -> Result<Subscriber, ChannelError> {
         let start = Instant::now();
         let patience = self.wait_for_channel.unwrap_or_default();
         loop {
             match self.attach() {
                 Err(e) if e.is_unknown_channel() && start.elapsed() < patience => {
+                    if self.start == Start::Latest {
+                        self.start = Start::Oldest;
+                    }
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 attached => return attached,
@@ -347,7 +354,7 @@ impl SubscriberBuilder {
         };
         let shown: Vec<BorrowedFd<'_>> = bell.iter().map(|(_, far)| far.as_fd()).collect();
         let (reply, [file, lock, page_file, charter_file]) = conversation.attach(&request(false), &shown)?;
-        let Reply::Subscribed(generation) = reply else { return Err(conversation.confused(&reply)) };
+        let Response::Subscribed(generation) = reply else { return Err(conversation.confused(&reply)) };
         let damaged = |source| ChannelError::Segment { path: path.clone(), source };
         let charter = Charter::open(&charter_file).map_err(damaged)?;
         let segment = Segment::open(&file, Access::Read).map_err(damaged)?;

@@ -6,9 +6,9 @@ use super::Pod;
 #[cfg(feature = "serde")]
 use super::Serde;
 use super::schema::{Codec, Schema, schema};
-use crate::SubscriberBuilder;
 use crate::error::{ChannelError, SchemaId};
 use crate::owned::OwnedEvent;
+use crate::{Flow, SubscriberBuilder};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -153,6 +153,56 @@ impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
         let Some(event) = self.untyped.try_recv()? else { return Ok(None) };
         let event = event.try_map(C::decode);
         self.check(event).map(Some)
+    }
+
+    /// Hands up to `most` events that are there already to `each`, and returns how many there were, as
+    /// [`Subscriber::recv_batch`](crate::Subscriber::recv_batch) does. Never waits. Each value is decoded and its channel's
+    /// schema compared, so an event costs what [`try_recv`](Self::try_recv) does.
+    ///
+    /// `each` returns nothing, or a [`ControlFlow`](std::ops::ControlFlow) that may stop it. The event at which it stopped
+    /// has been received and counts.
+    ///
+    /// # Errors
+    /// [`RecvError`]; the events before it have been handed out.
+    ///
+    /// ```
+    /// # #[cfg(feature = "pod")] {
+    /// # let dir = tempfile::tempdir()?;
+    /// # #[derive(Debug, PartialEq, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable)]
+    /// # #[repr(C)]
+    /// # struct Price(i64);
+    /// # impl shmcast::typed::Schema for Price { const ID: u64 = 9; const NAME: &'static str = "price/1"; }
+    /// # let mut publisher = shmcast::Publisher::builder("p").dir(dir.path()).capacity(64 << 10).open_pod::<Price>()?;
+    /// # let mut prices = shmcast::Subscriber::builder("p").dir(dir.path()).open_pod::<Price>()?;
+    /// use shmcast::typed::Event;
+    /// use std::ops::ControlFlow;
+    /// for cents in [10_025, 10_030, 10_035] {
+    ///     publisher.publish(&Price(cents))?;
+    /// }
+    /// let until_30 = |event: Event<Price>| match event {
+    ///     Event::Message(m) if m.payload == Price(10_030) => ControlFlow::Break(()),
+    ///     _ => ControlFlow::Continue(()),
+    /// };
+    /// assert_eq!(prices.recv_batch(64, until_30)?, 2);
+    /// assert_eq!(prices.recv_batch(64, |_| ())?, 1);
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn recv_batch<F: Flow>(
+        &mut self,
+        most: usize,
+        mut each: impl FnMut(Event<T>) -> F,
+    ) -> Result<usize, RecvError> {
+        let mut handed = 0;
+        while handed < most {
+            let Some(event) = self.try_recv()? else { break };
+            handed += 1;
+            if each(event).stops() {
+                break;
+            }
+        }
+        Ok(handed)
     }
 
     /// Waits as [`recv`](Self::recv) does, in an event loop: see

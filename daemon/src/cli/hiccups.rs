@@ -129,7 +129,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 impl Args {
     fn measure(&self, cpus: &CpuList, interrupt: &SignalFd) -> anyhow::Result<Outcome> {
-        let lines = std::io::stdout().is_terminal() && !self.json;
         let steal_before = steal_ns_by_cpu();
         let recorder = Recorder::start(cpus, self.threshold_ns)?;
         let mut log = match &self.log {
@@ -138,31 +137,7 @@ impl Args {
         };
         let begun = Instant::now();
         let mut totals: BTreeMap<usize, Stalls> = cpus.iter().map(|cpu| (cpu, Stalls::none())).collect();
-        let mut last = Duration::ZERO;
-        let ended_by = loop {
-            // If no interval is shown or logged, the collector sleeps until the end and disturbs nothing.
-            let wake = match lines || log.is_some() {
-                true => self.duration.min(last + self.interval),
-                false => self.duration,
-            };
-            let signalled = interrupted_before(interrupt, begun, wake)?;
-            let now = begun.elapsed();
-            let stalls = recorder.drain();
-            if lines {
-                say::line(interval_line(now, now - last, &stalls));
-            }
-            if let Some(log) = &mut log {
-                log.write(last, now - last, &stalls)?;
-            }
-            add(&mut totals, &stalls);
-            last = now;
-            if signalled {
-                break Ended::Signal;
-            }
-            if now >= self.duration {
-                break Ended::Duration;
-            }
-        };
+        let (ended_by, last) = self.collect(&recorder, interrupt, begun, log.as_mut(), &mut totals)?;
         let records = recorder.finish();
         let steal_after = steal_ns_by_cpu();
         // Records that arrived between the last drain and the end.
@@ -190,6 +165,44 @@ impl Args {
                 .map(|record| summarize(record, &totals[&record.cpu], steal_ns(record.cpu)))
                 .collect(),
         })
+    }
+
+    /// Shows, logs and adds up what the recorder finds, until the duration is over or a signal arrives. Returns which of
+    /// the two it was, and the time of the last look since `begun`.
+    fn collect(
+        &self,
+        recorder: &Recorder,
+        interrupt: &SignalFd,
+        begun: Instant,
+        mut log: Option<&mut Log>,
+        totals: &mut BTreeMap<usize, Stalls>,
+    ) -> anyhow::Result<(Ended, Duration)> {
+        let lines = std::io::stdout().is_terminal() && !self.json;
+        let mut last = Duration::ZERO;
+        loop {
+            // If no interval is shown or logged, the collector sleeps until the end and disturbs nothing.
+            let wake = match lines || log.is_some() {
+                true => self.duration.min(last + self.interval),
+                false => self.duration,
+            };
+            let signalled = interrupted_before(interrupt, begun, wake)?;
+            let now = begun.elapsed();
+            let stalls = recorder.drain();
+            if lines {
+                say::line(interval_line(now, now - last, &stalls));
+            }
+            if let Some(log) = log.as_mut() {
+                log.write(last, now - last, &stalls)?;
+            }
+            add(totals, &stalls);
+            last = now;
+            if signalled {
+                return Ok((Ended::Signal, now));
+            }
+            if now >= self.duration {
+                return Ok((Ended::Duration, now));
+            }
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use super::{Host, HostArg, MISSED};
 use anyhow::{Result, bail};
 use hdrhistogram::Histogram;
 use serde_json::json;
-use shmcast::{Event, Message, Resume, Start, State, Subscriber, SubscriberBuilder, Wait};
+use shmcast::{Event, Message, RecvError, Resume, Start, State, Subscriber, SubscriberBuilder, Wait};
 use std::ffi::CString;
 use std::io::Write;
 use std::process::ExitCode;
@@ -56,7 +56,8 @@ pub(super) struct Args {
     /// How messages are written
     #[arg(long, value_enum, default_value = "lines")]
     framing: OutputFraming,
-    /// Wait for the channel, and for a publisher if its last one closed it
+    /// Wait for the channel, and for a publisher if its last one closed it; a channel that appears is read from its
+    /// first message on, and one that is made again is read again
     #[arg(long)]
     wait_channel: bool,
     /// Report counts and latency percentiles on stderr at the end
@@ -110,13 +111,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let (host, channel) = args.host.host_of(&args.channel)?;
     let builder =
         host.subscriber(&channel).start(args.from).wait(args.wait).resume(args.resume).record_latency(true);
-    let Some(mut subscriber) = attach(args, builder, &stop)? else { return ended(args, &stop, 0, 0) };
-
-    if let Some(why) = subscriber.page_refused() {
-        note!(
-            "{channel}: no reader page ({why}): received all the same; tools and `rm` do not see this reader"
-        );
-    }
+    let Some(mut subscriber) = attach(args, builder.clone(), &stop)? else { return ended(args, &stop, 0, 0) };
 
     let mut tally = Tally::new(subscriber.next_sequence());
     let mut out = Out::stdout()?;
@@ -124,16 +119,24 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let was_closed =
         args.from == Start::Latest && matches!(subscriber.publisher_state(), Some((_, State::Closed)));
     let mut skip_end = args.wait_channel && was_closed;
-    let clock = subscriber.clock();
+    let mut clock = subscriber.clock();
     let mut watch = PublisherWatch::new(&host, &channel);
     while args.count.is_none_or(|count| tally.received < count) && !stop.is_set() {
-        let mut event = subscriber.try_recv()?;
-        if event.is_none() {
+        let mut event = subscriber.try_recv();
+        if matches!(event, Ok(None)) {
             // No message is waiting, so the messages received so far are shown before the next wait.
             out.flush()?;
-            event = subscriber.recv_deadline(Instant::now() + IDLE_LOOK)?;
+            event = subscriber.recv_deadline(Instant::now() + IDLE_LOOK);
         }
-        let Some(event) = event else {
+        if args.wait_channel && matches!(event, Err(RecvError::Superseded)) {
+            // Everything in the channel that takes its place is new.
+            let Some(next) = attach(args, builder.clone().start(Start::Oldest), &stop)? else { break };
+            report(args, &Event::Restarted, &mut out)?;
+            (clock, skip_end) = (next.clock(), false);
+            subscriber = next;
+            continue;
+        }
+        let Some(event) = event? else {
             watch.idle();
             continue;
         };
@@ -178,12 +181,25 @@ fn ended(args: &Args, stop: &Stop, received: u64, missed: u64) -> Result<ExitCod
 }
 
 /// Attaches, after waiting for the channel if asked. `None` when interrupted meanwhile.
-fn attach(args: &Args, builder: SubscriberBuilder, stop: &Stop) -> Result<Option<Subscriber>> {
+fn attach(args: &Args, mut builder: SubscriberBuilder, stop: &Stop) -> Result<Option<Subscriber>> {
     let patience = if args.wait_channel { IDLE_LOOK } else { Duration::ZERO };
     loop {
         match builder.clone().wait_for_channel(patience).open() {
-            Ok(subscriber) => return Ok(Some(subscriber)),
-            Err(e) if e.is_unknown_channel() && args.wait_channel && !stop.is_set() => {}
+            Ok(subscriber) => {
+                if let Some(why) = subscriber.page_refused() {
+                    note!(
+                        "{}: no reader page ({why}): received all the same; tools and `rm` do not see this reader",
+                        args.channel
+                    );
+                }
+                return Ok(Some(subscriber));
+            }
+            Err(e) if e.is_unknown_channel() && args.wait_channel && !stop.is_set() => {
+                // Everything in a channel that appears from now on is new.
+                if args.from == Start::Latest {
+                    builder = builder.start(Start::Oldest);
+                }
+            }
             Err(e) if e.is_unknown_channel() && args.wait_channel => return Ok(None),
             Err(e) if e.is_unknown_channel() => bail!("{e} (--wait-channel)"),
             Err(e) => return Err(e.into()),

@@ -5,7 +5,7 @@ use super::buckets::Latencies;
 use crate::server::bridges::BridgeFigures;
 use crate::server::registry::Measured;
 use crate::server::state::ServerState;
-use shmcast::control::Refusal;
+use shmcast::control::RefusalCode;
 use shmcast::{ChannelStatus, Process, ReaderStats};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub struct Snapshot {
     /// All bridges.
     pub bridges: Vec<BridgeFigures>,
     /// How often each refusal was given.
-    pub refusals: HashMap<Refusal, u64>,
+    pub refusals: HashMap<RefusalCode, u64>,
     /// The time at which the daemon started.
     pub started: SystemTime,
     /// Delays of the daemon's event loop.

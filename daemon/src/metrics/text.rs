@@ -7,19 +7,19 @@
 use super::bridges;
 use super::exposition::Text;
 use super::snapshot::{ChannelFigures, ReaderFigures, Snapshot};
-use shmcast::control::Refusal;
+use shmcast::control::RefusalCode;
 use std::time::SystemTime;
 
 /// States of a channel, as [`shmcast::ChannelStatus::state`] names them.
 const STATES: [&str; 7] = ["new", "active", "recovering", "closed", "orphaned", "superseded", "damaged"];
-const REFUSALS: [Refusal; 7] = [
-    Refusal::Version,
-    Refusal::UnknownChannel,
-    Refusal::Denied,
-    Refusal::Busy,
-    Refusal::Limit,
-    Refusal::BadRequest,
-    Refusal::Failed,
+const REFUSALS: [RefusalCode; 7] = [
+    RefusalCode::Version,
+    RefusalCode::UnknownChannel,
+    RefusalCode::Denied,
+    RefusalCode::Busy,
+    RefusalCode::Limit,
+    RefusalCode::BadRequest,
+    RefusalCode::Failed,
 ];
 
 /// All metrics as one text.
@@ -202,7 +202,7 @@ pub(super) mod tests {
     }
 
     fn snapshot(channels: Vec<ChannelFigures>) -> Snapshot {
-        let refusals = HashMap::from([(Refusal::Denied, 3)]);
+        let refusals = HashMap::from([(RefusalCode::Denied, 3)]);
         Snapshot {
             channels,
             bridges: Vec::new(),

@@ -6,14 +6,15 @@
 //! Users take turns. Of all programs of one user, one is served at a time, and after each packet that it is sent the
 //! other users' programs run. So a user waits for one packet of each other user, however much those ask for.
 
+mod reports;
+
 use super::access::ConnectionId;
 use super::access::Identity;
-use super::bridges::BridgeFigures;
 use super::limits::Crowded;
 use super::registry::{Grant, Guest, Manner, MemoryRequest, Notice, Refused, Registry};
 use super::state::ServerState;
 use shmcast::MAX_NAME;
-use shmcast::control::{Event, Refusal, Reply, Request, VERSION, decode, encode};
+use shmcast::control::{Event, RefusalCode, Request, Response, VERSION, decode, encode};
 use shmcast::hosting::fault;
 use shmcast::sys::handoff::{self, MAX_PACKET, Packet, Peer};
 use std::fs::File;
@@ -23,7 +24,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
-use tokio::sync::broadcast::{Receiver, error::RecvError};
+use tokio::sync::broadcast::Receiver;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::yield_now;
@@ -36,8 +37,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const STARTING: Duration = Duration::from_secs(2);
 /// How long after its connection a publisher's lock is looked at once more.
 const LAST_BREATH: Duration = Duration::from_millis(10);
-/// Readers reported in one packet.
-const READERS_A_PACKET: usize = 64;
 
 /// The reason why a connection ends.
 enum End {
@@ -99,7 +98,7 @@ pub(super) fn admit(shared: &Arc<ServerState>, socket: OwnedFd, id: ConnectionId
             format!("uid {uid} connects too often: wait a second, or raise limits.requests_per_second")
         }
     };
-    let refused = Refused::new(Refusal::Limit, why);
+    let refused = Refused::new(RefusalCode::Limit, why);
     let who = Identity { pid: peer.pid, uid, gid: peer.gid, names: None, command: None };
     shared.events.refused(refused.code, &who, None, &refused.why);
     // A new socket has room for one packet, so this does not block.
@@ -161,7 +160,7 @@ impl Connection<'_> {
             End::CutOff => tracing::debug!(pid = self.who.pid, uid = self.who.uid, "cut off"),
             End::Broken(e) => {
                 let why = format!("{} is cut off: {e}", self.who);
-                self.shared.events.refused(Refusal::BadRequest, &self.who, None, &why);
+                self.shared.events.refused(RefusalCode::BadRequest, &self.who, None, &why);
             }
         }
     }
@@ -175,14 +174,14 @@ impl Connection<'_> {
                     let packet = packet?;
                     self.hear(buffer, packet).await
                 }
-                Err(_) => Err(self.cut_off(Refused::new(Refusal::BadRequest, "no greeting in five seconds")).await),
+                Err(_) => Err(self.cut_off(Refused::new(RefusalCode::BadRequest, "no greeting in five seconds")).await),
             },
             Some(notice) = self.notices.1.recv() => {
                 let descriptors: Vec<BorrowedFd<'_>> = notice.descriptors.iter().map(AsFd::as_fd).collect();
                 self.send(&notice.reply, &descriptors).await
             }
-            event = next_event(&mut self.follows) => match self.shared.events.concerns(&self.who, event) {
-                Some(event) => self.send(&Reply::Event(event), &[]).await,
+            event = reports::next_event(&mut self.follows) => match self.shared.events.concerns(&self.who, event) {
+                Some(event) => self.send(&Response::Event(event), &[]).await,
                 None => Ok(()),
             },
         }
@@ -200,13 +199,13 @@ impl Connection<'_> {
         }
         if truncated {
             let why = "a request larger than 64 KiB or with more than 4 descriptors";
-            return Err(self.cut_off(Refused::new(Refusal::BadRequest, why)).await);
+            return Err(self.cut_off(Refused::new(RefusalCode::BadRequest, why)).await);
         }
         let request = match decode::<Request>(&buffer[..length]) {
             Ok(request) => request,
             Err(e) => {
                 let why = format!("not a request of protocol version {VERSION}: {e}");
-                return Err(self.cut_off(Refused::new(Refusal::BadRequest, why)).await);
+                return Err(self.cut_off(Refused::new(RefusalCode::BadRequest, why)).await);
             }
         };
         // The connection itself was counted. A program that comes back is not counted again, so as many can come back
@@ -236,7 +235,7 @@ impl Connection<'_> {
             return Ok(());
         }
         let why = "too many requests: ask less often, or raise limits.requests_per_second";
-        Err(self.cut_off(Refused::new(Refusal::Limit, why)).await)
+        Err(self.cut_off(Refused::new(RefusalCode::Limit, why)).await)
     }
 
     async fn wait_for_turn(&mut self) {
@@ -246,7 +245,7 @@ impl Connection<'_> {
 
     async fn answer(&mut self, request: Request, mut descriptors: Vec<File>) -> Result<(), End> {
         if !self.has_greeted && !matches!(request, Request::Hello { .. }) {
-            return Err(self.cut_off(Refused::new(Refusal::BadRequest, "greet first")).await);
+            return Err(self.cut_off(Refused::new(RefusalCode::BadRequest, "greet first")).await);
         }
         let wanted = match &request {
             Request::Publish { resume, .. } => 2 * usize::from(*resume),
@@ -255,7 +254,7 @@ impl Connection<'_> {
         };
         if descriptors.len() != wanted {
             let why = format!("{} descriptors with a request that takes {wanted}", descriptors.len());
-            return Err(self.cut_off(Refused::new(Refusal::BadRequest, why)).await);
+            return Err(self.cut_off(Refused::new(RefusalCode::BadRequest, why)).await);
         }
         match request {
             Request::Hello { version } => self.greet(version).await,
@@ -272,14 +271,14 @@ impl Connection<'_> {
             }
             Request::Mapped {} => {
                 self.shared.registry().mapped(self.id);
-                self.send(&Reply::Done {}, &[]).await
+                self.send(&Response::Done {}, &[]).await
             }
             Request::List {} => self.report(None).await,
             Request::Stat { channel } => self.report(Some(&channel)).await,
             Request::Bridges {} => self.report_bridges().await,
             Request::Events { last } => self.send_events(last as usize).await,
             Request::TakeOver { channel } => match self.take_over(&channel).await {
-                Ok(()) => self.send(&Reply::Done {}, &[]).await,
+                Ok(()) => self.send(&Response::Done {}, &[]).await,
                 Err(refused) => self.refuse(refused, Some(&channel)).await,
             },
         }
@@ -288,26 +287,14 @@ impl Connection<'_> {
     async fn greet(&mut self, version: u32) -> Result<(), End> {
         if version != VERSION {
             let why = format!("this daemon speaks version {VERSION}, not {version}: use the same release");
-            return Err(self.cut_off(Refused::new(Refusal::Version, why)).await);
+            return Err(self.cut_off(Refused::new(RefusalCode::Version, why)).await);
         }
         if !self.is_open().await {
-            return self.send(&Reply::Starting {}, &[]).await;
+            return self.send(&Response::Starting {}, &[]).await;
         }
         self.has_greeted = true;
         let instance = self.shared.instance;
-        self.send(&Reply::Welcome { version: VERSION, instance }, &[]).await
-    }
-
-    /// Sends what is known of the bridges of those channels that the program may read.
-    async fn report_bridges(&mut self) -> Result<(), End> {
-        let readable = |figures: &BridgeFigures| {
-            self.shared.registry().report(&self.who, Some(&figures.spec.channel)).is_ok()
-        };
-        let bridges: Vec<_> = self.shared.bridges.figures().into_iter().filter(readable).collect();
-        for bridge in bridges {
-            self.send(&Reply::Bridge(Box::new(bridge.status())), &[]).await?;
-        }
-        self.send(&Reply::Done {}, &[]).await
+        self.send(&Response::Welcome { version: VERSION, instance }, &[]).await
     }
 
     /// Waits until the programs that were attached to a crashed daemon have had their time to come back.
@@ -362,7 +349,7 @@ impl Connection<'_> {
     ) -> Result<(), End> {
         if self.is_attached {
             let why = "one attachment a connection: open another";
-            return Err(self.cut_off(Refused::new(Refusal::BadRequest, why)).await);
+            return Err(self.cut_off(Refused::new(RefusalCode::BadRequest, why)).await);
         }
         if !is_back {
             self.wait_for_those_who_come_back().await;
@@ -396,32 +383,6 @@ impl Connection<'_> {
         }
     }
 
-    /// Sends past events, and new ones from then on.
-    async fn send_events(&mut self, last: usize) -> Result<(), End> {
-        let (past, follows) = self.shared.events.subscribe(&self.who, last);
-        self.follows = Some(follows);
-        for event in past {
-            self.send(&Reply::Event(event), &[]).await?;
-        }
-        self.send(&Reply::Done {}, &[]).await
-    }
-
-    async fn report(&mut self, only: Option<&str>) -> Result<(), End> {
-        let report = self.shared.registry().report(&self.who, only);
-        let channels = match report {
-            Ok(channels) => channels,
-            Err(refused) => return self.refuse(refused, only).await,
-        };
-        for mut channel in channels {
-            let readers = std::mem::take(&mut channel.readers);
-            self.send(&Reply::Channel(Box::new(channel)), &[]).await?;
-            for some in readers.chunks(READERS_A_PACKET) {
-                self.send(&Reply::Readers { readers: some.to_vec() }, &[]).await?;
-            }
-        }
-        self.send(&Reply::Done {}, &[]).await
-    }
-
     /// Sends a refusal; the connection stays.
     async fn refuse(&mut self, refused: Refused, channel: Option<&str>) -> Result<(), End> {
         // No channel has a longer name. The client made this name up, and it must not get into logs.
@@ -438,7 +399,7 @@ impl Connection<'_> {
         }
     }
 
-    async fn send(&mut self, reply: &Reply, descriptors: &[BorrowedFd<'_>]) -> Result<(), End> {
+    async fn send(&mut self, reply: &Response, descriptors: &[BorrowedFd<'_>]) -> Result<(), End> {
         let packet = encode(reply);
         match handoff::send(&self.socket, &packet, descriptors) {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
@@ -469,8 +430,8 @@ impl Connection<'_> {
     }
 }
 
-fn to_reply(refused: &Refused) -> Reply {
-    Reply::Refused { code: refused.code, why: refused.why.clone() }
+fn to_reply(refused: &Refused) -> Response {
+    Response::Refused { code: refused.code, why: refused.why.clone() }
 }
 
 /// Registers a packet socket with the event loop. Tokio has no type for packet sockets, so it is registered as a
@@ -490,21 +451,4 @@ pub(super) async fn settle() {
 
 async fn receive(socket: &UnixDatagram, buffer: &mut [u8]) -> io::Result<Packet> {
     socket.async_io(Interest::READABLE, || handoff::receive(socket, buffer)).await
-}
-
-/// The next event for a client that follows events. For any other client it never completes.
-async fn next_event(follows: &mut Option<Receiver<Event>>) -> Event {
-    let Some(events) = follows else { return std::future::pending().await };
-    match events.recv().await {
-        Ok(event) => event,
-        Err(RecvError::Lagged(lost)) => Event {
-            time_ns: 0,
-            event: "lost".into(),
-            channel: None,
-            role: None,
-            process: None,
-            detail: Some(format!("{lost} events came faster than they were read")),
-        },
-        Err(RecvError::Closed) => std::future::pending().await,
-    }
 }

@@ -7,7 +7,7 @@ use super::access::Identity;
 use super::lines::Lines;
 use crate::config::{Config, Principal};
 use shmcast::Process;
-use shmcast::control::{Event, Refusal};
+use shmcast::control::{Event, RefusalCode};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -30,7 +30,7 @@ struct Inner {
 #[derive(Debug)]
 struct State {
     lines: Lines,
-    refusals: HashMap<Refusal, u64>,
+    refusals: HashMap<RefusalCode, u64>,
     /// Principals that may read each channel. A removed channel stays here, so that the event of its removal still
     /// reaches its readers.
     readers: HashMap<String, Vec<Principal>>,
@@ -120,7 +120,7 @@ impl Events {
     }
 
     /// Counts a refusal, and reports it. If there are too many, the log and the followers get a sum of the rest.
-    pub fn refused(&self, code: Refusal, who: &Identity, channel: Option<&str>, why: &str) {
+    pub fn refused(&self, code: RefusalCode, who: &Identity, channel: Option<&str>, why: &str) {
         let is_told = {
             let mut state = self.state();
             *state.refusals.entry(code).or_default() += 1;
@@ -144,7 +144,7 @@ impl Events {
     }
 
     /// How often each refusal was given.
-    pub fn refusals(&self) -> HashMap<Refusal, u64> {
+    pub fn refusals(&self) -> HashMap<RefusalCode, u64> {
         self.state().refusals.clone()
     }
 

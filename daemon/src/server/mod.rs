@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, timeout};
 
@@ -95,6 +95,26 @@ fn load(options: &Options) -> Result<Config> {
     }
 }
 
+/// SIGTERM and SIGINT, which both end the daemon in order.
+struct EndSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl EndSignals {
+    fn listen() -> std::io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    /// Completes when either signal arrives.
+    async fn received(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
 async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> Result<()> {
     let path = options.socket.clone().or_else(|| config.daemon.socket.clone()).unwrap_or_else(default_socket);
     let marker = path.with_extension("running");
@@ -107,9 +127,8 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
         Some(listener) => (listener, None),
         None => listen::listen(&path, config.daemon.socket_mode).map(|(made, place)| (made, Some(place)))?,
     };
-    let (mut hang_up, mut terminate, mut interrupt) =
-        (signal(SignalKind::hangup())?, signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-
+    let mut hang_up = signal(SignalKind::hangup())?;
+    let mut ends = EndSignals::listen()?;
     let uid = nix::unistd::geteuid().as_raw();
     let events = Events::new(config.limits.events_queue as usize, uid);
     events.admit(&config);
@@ -124,8 +143,7 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
     spawn_housekeeping(shared.clone());
     let registry = tokio::select! {
         made = make(registry, config.clone(), segments) => made?,
-        _ = terminate.recv() => return Ok(()),
-        _ = interrupt.recv() => return Ok(()),
+        () = ends.received() => return Ok(()),
     };
     // The metrics server needs the channels. It runs only when this task next waits, and that is after `open`.
     if let Some(address) = config.daemon.http {
@@ -148,11 +166,9 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
             _ = hang_up.recv() => tokio::select! {
                 () = reload(options, &shared, &supervisor, &mut config) => {}
                 // A signal to stop does not wait until the memory of added channels is made.
-                _ = terminate.recv() => break,
-                _ = interrupt.recv() => break,
+                () = ends.received() => break,
             },
-            _ = terminate.recv() => break,
-            _ = interrupt.recv() => break,
+            () = ends.received() => break,
         }
     }
     accepting.abort();

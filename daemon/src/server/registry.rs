@@ -14,7 +14,7 @@ use super::waker::Waker;
 use crate::config::Mode;
 use channel::{Attached, Channel, Reader, Told};
 pub use reload::{Changes, Made};
-use shmcast::control::{Refusal, Reply};
+use shmcast::control::{RefusalCode, Response};
 use shmcast::hosting::{Cut, HostedPage, HostedSegment, HostedSpec, fault};
 use shmcast::{ChannelStatus, Process, ReaderStats};
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ const WHY_CHARS: usize = 600;
 #[derive(Debug)]
 pub struct Notice {
     /// The reply to send.
-    pub reply: Reply,
+    pub reply: Response,
     /// The descriptors to send with it.
     pub descriptors: Vec<File>,
 }
@@ -37,7 +37,7 @@ pub struct Notice {
 #[derive(Debug)]
 pub struct Refused {
     /// The reason, for programs.
-    pub code: Refusal,
+    pub code: RefusalCode,
     /// The reason, for people.
     pub why: String,
 }
@@ -45,7 +45,7 @@ pub struct Refused {
 impl Refused {
     /// A refusal with its reason. The reason may repeat the client's words, so it is cut off after 600 characters: it
     /// must not fill packets and logs.
-    pub fn new(code: Refusal, why: impl Into<String>) -> Self {
+    pub fn new(code: RefusalCode, why: impl Into<String>) -> Self {
         let why: String = why.into();
         Self { code, why: why.chars().take(WHY_CHARS).collect() }
     }
@@ -84,7 +84,7 @@ pub enum Grant {
     /// Attached.
     Granted {
         /// The reply to send.
-        reply: Reply,
+        reply: Response,
         /// The descriptors to send with it.
         descriptors: Vec<File>,
     },
@@ -112,7 +112,7 @@ impl MemoryRequest {
     /// [`Refused`] if the memory cannot be made.
     pub fn make(&self) -> Result<HostedSegment, Refused> {
         let made = HostedSegment::create(&self.spec, self.created_ns);
-        made.map_err(|e| Refused::new(Refusal::Failed, format!("make the next segment: {e}")))
+        made.map_err(|e| Refused::new(RefusalCode::Failed, format!("make the next segment: {e}")))
     }
 }
 
@@ -159,19 +159,19 @@ impl Registry {
         let channel = channels.get_mut(name).ok_or_else(|| unknown(name))?;
         if !who.is_named_by(&channel.config.publishers, *uid) {
             let why = format!("{who} may not publish on {name:?}: add it to the channel's publishers");
-            return Err(Refused::new(Refusal::Denied, why));
+            return Err(Refused::new(RefusalCode::Denied, why));
         }
         if let Some(bridge) = received.get(name).filter(|_| who.pid != std::process::id()) {
             let why = format!(
                 "channel {name:?} comes from another host by bridge {bridge:?}, its only publisher: publish there"
             );
-            return Err(Refused::new(Refusal::Busy, why));
+            return Err(Refused::new(RefusalCode::Busy, why));
         }
         let mut told = Told { name, store, waker, events };
         if let [segment, lock] = shown {
             if !channel.recognizes([segment, lock], &mut told)? {
                 let why = format!("channel {name:?} has gone on without this publisher: start it again");
-                return Err(Refused::new(Refusal::Busy, why));
+                return Err(Refused::new(RefusalCode::Busy, why));
             }
         } else if let Some(request) = channel.make_way(anew, &mut told)? {
             return Ok(Grant::NeedsMemory(Box::new(request)));
@@ -183,7 +183,7 @@ impl Registry {
         events.tell(attached(!shown.is_empty()), Some(name), Some("publisher"), Some(who), "");
         let generation = channel.generation().generation;
         Ok(Grant::Granted {
-            reply: Reply::Publishing { generation },
+            reply: Response::Publishing { generation },
             descriptors: vec![segment, lock, charter],
         })
     }
@@ -205,14 +205,14 @@ impl Registry {
         let channel = channels.get_mut(name).ok_or_else(|| unknown(name))?;
         if !channel.may_read(who, *uid) {
             let why = format!("{who} may not read {name:?}: add it to the channel's subscribers");
-            return Err(Refused::new(Refusal::Denied, why));
+            return Err(Refused::new(RefusalCode::Denied, why));
         }
         let mut told = Told { name, store, waker, events };
         let page = match shown {
             [segment, lock, page] => {
                 // A reader that shows older memory is given the current memory, like a new reader.
                 channel.recognizes([segment, lock], &mut told)?;
-                HostedPage::adopt(page).map_err(|e| Refused::new(Refusal::BadRequest, e.to_string()))?
+                HostedPage::adopt(page).map_err(|e| Refused::new(RefusalCode::BadRequest, e.to_string()))?
             }
             _ => HostedPage::create().map_err(failed("make a reader page"))?,
         };
@@ -230,7 +230,7 @@ impl Registry {
         descriptors.push(channel.charter.for_program().map_err(failed("open the charter"))?);
         if let Some(bell) = bell.take() {
             let parked = page.park(channel.hosted(), bell);
-            let parked = parked.map_err(|e| Refused::new(Refusal::BadRequest, e.to_string()))?;
+            let parked = parked.map_err(|e| Refused::new(RefusalCode::BadRequest, e.to_string()))?;
             waker.park(id, parked).map_err(failed("start the waker"))?;
         }
         let is_hidden = is_hidden && !fault!("every_reader_is_shown");
@@ -240,7 +240,7 @@ impl Registry {
         }
         channel.readers.insert(id, reader);
         events.tell(attached(!shown.is_empty()), Some(name), Some("reader"), Some(who), "");
-        Ok(Grant::Granted { reply: Reply::Subscribed(channel.generation()), descriptors })
+        Ok(Grant::Granted { reply: Response::Subscribed(channel.generation()), descriptors })
     }
 
     /// Stores memory that was made as [`Grant::NeedsMemory`] asked. The next grant uses it.
@@ -273,14 +273,14 @@ impl Registry {
         let Self { channels, store, waker, events, uid, .. } = self;
         let channel = channels.get_mut(name).ok_or_else(|| unknown(name))?;
         if !who.is_named_by(&channel.config.publishers, *uid) {
-            return Err(Refused::new(Refusal::Denied, format!("{who} may not publish on {name:?}")));
+            return Err(Refused::new(RefusalCode::Denied, format!("{who} may not publish on {name:?}")));
         }
         if !channel.entry().is_strict {
             let why = match channel.config.mode {
                 Mode::Strict => "becomes strict with its next publisher: stop this one",
                 Mode::Takeover => "is not strict: stop its publisher instead, or make it strict",
             };
-            return Err(Refused::new(Refusal::BadRequest, format!("channel {name:?} {why}")));
+            return Err(Refused::new(RefusalCode::BadRequest, format!("channel {name:?} {why}")));
         }
         let cut = if channel.is_lost() { channel.cut_of_lost() } else { Cut::Tail };
         if let Some(request) = channel.go_on(cut, &mut Told { name, store, waker, events })? {
@@ -331,7 +331,7 @@ impl Registry {
         if let Some(name) = only {
             let channel = self.channels.get(name).ok_or_else(|| unknown(name))?;
             if !channel.may_read(who, self.uid) {
-                return Err(Refused::new(Refusal::Denied, format!("{who} may not read {name:?}")));
+                return Err(Refused::new(RefusalCode::Denied, format!("{who} may not read {name:?}")));
             }
             return Ok(vec![channel.status()]);
         }
@@ -372,9 +372,9 @@ fn attached(is_back: bool) -> &'static str {
 
 fn unknown(name: &str) -> Refused {
     let why = format!("no channel {name:?}: add it to the configuration and reload");
-    Refused::new(Refusal::UnknownChannel, why)
+    Refused::new(RefusalCode::UnknownChannel, why)
 }
 
 fn failed(what: &'static str) -> impl FnOnce(std::io::Error) -> Refused {
-    move |e| Refused::new(Refusal::Failed, format!("{what}: {e}"))
+    move |e| Refused::new(RefusalCode::Failed, format!("{what}: {e}"))
 }

@@ -5,7 +5,7 @@ use super::bridges::Bridges;
 use super::events::Events;
 use super::limits::Limits;
 use super::registry::{MemoryRequest, Refused, Registry};
-use shmcast::control::Refusal;
+use shmcast::control::RefusalCode;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 use tokio::sync::watch;
@@ -58,7 +58,7 @@ impl ServerState {
     pub(super) async fn make_memory(&self, channel: &str, request: MemoryRequest) -> Result<(), Refused> {
         let _turn = self.memory_turn.lock().await;
         let made = tokio::task::spawn_blocking(move || request.make()).await;
-        let gone = |e| Refused::new(Refusal::Failed, format!("make the next segment: {e}"));
+        let gone = |e| Refused::new(RefusalCode::Failed, format!("make the next segment: {e}"));
         let made = made.map_err(gone)??;
         self.registry().stock(channel, made);
         Ok(())

@@ -14,6 +14,7 @@ mod events;
 mod exhausted;
 mod flood;
 mod inherited;
+mod kept;
 mod names;
 mod socket;
 mod starts;

@@ -2,7 +2,7 @@
 
 use super::daemon_support::{PATIENCE, wait_until};
 use super::{Dice, daemon, join, parked, publisher, receive, waking_time};
-use shmcast::control::{Reply, Request, VERSION, decode, encode};
+use shmcast::control::{Request, Response, VERSION, decode, encode};
 use shmcast::sys::handoff;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,7 +28,7 @@ impl Hostile {
     fn attach(socket: &Path) -> Self {
         let (bell, far) = UnixStream::pair().unwrap();
         let (control, reply, mut granted) = ask_to_park(socket, &[far.as_fd()]);
-        assert!(matches!(reply, Reply::Subscribed(_)), "{reply:?}");
+        assert!(matches!(reply, Response::Subscribed(_)), "{reply:?}");
         Self { _control: control, page: granted.swap_remove(2), bell, far }
     }
 
@@ -37,13 +37,13 @@ impl Hostile {
     }
 }
 
-fn ask_to_park(socket: &Path, descriptors: &[BorrowedFd<'_>]) -> (OwnedFd, Reply, Vec<File>) {
+fn ask_to_park(socket: &Path, descriptors: &[BorrowedFd<'_>]) -> (OwnedFd, Response, Vec<File>) {
     let control = handoff::connect(socket).unwrap();
     let mut buffer = vec![0; handoff::MAX_PACKET];
     let mut ask = |request: &Request, descriptors: &[BorrowedFd<'_>]| {
         handoff::send(&control, &encode(request), descriptors).unwrap();
         let packet = handoff::receive(&control, &mut buffer).unwrap();
-        (decode::<Reply>(&buffer[..packet.length]).unwrap(), packet.descriptors)
+        (decode::<Response>(&buffer[..packet.length]).unwrap(), packet.descriptors)
     };
     ask(&Request::Hello { version: VERSION }, &[]);
     let (reply, granted) = ask(
@@ -131,7 +131,7 @@ fn hostile_sleepers_keep_the_waker_from_the_honest_ones() {
     ];
     for (trick, descriptors) in wrong {
         let (_control, reply, granted) = ask_to_park(&daemon.socket(), descriptors);
-        assert!(matches!(reply, Reply::Refused { .. }) && granted.is_empty(), "{trick}: {reply:?}");
+        assert!(matches!(reply, Response::Refused { .. }) && granted.is_empty(), "{trick}: {reply:?}");
         still_fine(trick);
     }
     publisher.close();

@@ -78,20 +78,20 @@ impl Cells {
         self.get(at..at + (bytes / WORD) as usize)
     }
 
-    /// Stores zero in the words at `from`, `from + step` and so on, up to and without `to`, which is a number of steps away.
+    /// Stores zero in the words at `from`, `from + step` and so on, up to and without `end`, which is a number of steps away.
     #[inline(always)]
-    pub fn zero_each(&self, from: u64, to: u64, step: u64) {
+    pub fn zero_each(&self, from: u64, end: u64, step: u64) {
         let zero_first = |line: &[AtomicU64]| line[0].store(0, Ordering::Relaxed);
-        match self.run_at(from, to - from) {
+        match self.run_at(from, end - from) {
             Some(run) => run.chunks_exact((step / WORD) as usize).for_each(zero_first),
-            None => self.zero_across_the_end(from, to, step),
+            None => self.zero_across_the_end(from, end, step),
         }
     }
 
     #[cold]
-    fn zero_across_the_end(&self, from: u64, to: u64, step: u64) {
+    fn zero_across_the_end(&self, from: u64, end: u64, step: u64) {
         let mut at = from;
-        while at < to {
+        while at < end {
             self.word_at(at).store(0, Ordering::Relaxed);
             at += step;
         }

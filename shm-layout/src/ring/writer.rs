@@ -265,17 +265,17 @@ impl Writer {
         }
     }
 
-    /// Publishes a gap record: messages up to and including `to` will never come, and the next one has sequence `to + 1`.
-    /// Does nothing when `to` is below the next sequence.
+    /// Publishes a gap record: messages up to and including `last` will never come, and the next one has sequence `last + 1`.
+    /// Does nothing when `last` is below the next sequence.
     ///
     /// # Errors
-    /// [`OutOfSequences`] when `to` is [`MAX_SEQUENCE`] or more; nothing is said then.
-    pub fn gap(&mut self, to: u64, time: u64) -> Result<(), OutOfSequences> {
-        if to >= MAX_SEQUENCE && !crate::fault!("gaps_to_any_sequence") {
-            return Err(OutOfSequences { sequence: to });
+    /// [`OutOfSequences`] when `last` is [`MAX_SEQUENCE`] or more; nothing is said then.
+    pub fn gap(&mut self, last: u64, time: u64) -> Result<(), OutOfSequences> {
+        if last >= MAX_SEQUENCE && !crate::fault!("gaps_to_any_sequence") {
+            return Err(OutOfSequences { sequence: last });
         }
-        if to >= self.next {
-            self.control(Control::Gap { from: self.next, to }, time);
+        if last >= self.next {
+            self.control(Control::Gap { from: self.next, to: last }, time);
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use shmcast::{DEFAULT_CAPACITY, Preparation, PublisherBuilder};
 use shmcast_bridge::ingress::{Ingress, IngressOptions};
 use shmcast_bridge::proto::wire::{HEADER_BYTES, LENGTH_BYTES};
 use shmcast_bridge::spec::{BridgeSpec, ETHERNET_PAYLOAD_BYTES, GapMode, ReceiveSpec};
-use shmcast_bridge::status::{Latency, Phase};
+use shmcast_bridge::status::{Latency, Phase, ReceiveCounters};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -148,24 +148,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             session = Some(now);
             progress.suspend(|| note!("{channel}: receiving session {now}"));
         }
-        progress.set_message(format!(
-            "published {} messages, {} repaired, {} missing now, {} for ever",
-            grouped(counters.messages_published),
-            grouped(counters.recovered_by_servers),
-            grouped(counters.horizon.saturating_sub(counters.next_sequence)),
-            grouped(counters.messages_missing),
-        ));
+        progress.set_message(so_far(&counters));
         progress.tick();
-        missing.look(&progress, counters.messages_missing, |more| {
-            let hint = match counters.messages_too_large {
-                0 => String::new(),
-                large => format!(
-                    "; {} so far are larger than the channel takes: make it with a larger --max-message",
-                    grouped(large)
-                ),
-            };
-            format!("{channel}: {} messages never reached this host{hint}", grouped(more))
-        });
+        missing.look(&progress, counters.messages_missing, |more| missed(channel, &counters, more));
         let drops = counters.lines.iter().map(|line| line.kernel_drops).sum();
         dropped.look(&progress, drops, |more| {
             format!(
@@ -179,6 +164,29 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     finish(capture)?;
     report(args, &ingress)?;
     outcome(channel, ingress.life(), ingress.counters().messages_missing, interrupted)
+}
+
+/// The line that shows how far the bridge is.
+fn so_far(counters: &ReceiveCounters) -> String {
+    format!(
+        "published {} messages, {} repaired, {} missing now, {} for ever",
+        grouped(counters.messages_published),
+        grouped(counters.recovered_by_servers),
+        grouped(counters.horizon.saturating_sub(counters.next_sequence)),
+        grouped(counters.messages_missing),
+    )
+}
+
+/// The alarm for `more` messages that are given up since the last alarm.
+fn missed(channel: &str, counters: &ReceiveCounters, more: u64) -> String {
+    let hint = match counters.messages_too_large {
+        0 => String::new(),
+        large => format!(
+            "; {} so far are larger than the channel takes: make it with a larger --max-message",
+            grouped(large)
+        ),
+    };
+    format!("{channel}: {} messages never reached this host{hint}", grouped(more))
 }
 
 fn report(args: &Args, ingress: &Ingress) -> Result<()> {

@@ -117,7 +117,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let capture = args.common.capture()?;
     let tap = || capture.as_ref().map(|capture| capture.tap());
     let subscriber = host.subscriber(&spec.channel);
-    let Some(mut egress) = start(args, &spec, &subscriber, tap, &stop)? else {
+    let Some(mut egress) = start(args, spec, &subscriber, tap, &stop)? else {
         return Ok(ExitCode::SUCCESS);
     };
     let channel = &args.channel;
@@ -167,7 +167,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 /// Starts the bridge, after waiting for the channel if asked. `None` when interrupted meanwhile.
 fn start(
     args: &Args,
-    spec: &BridgeSpec,
+    mut spec: BridgeSpec,
     subscriber: &SubscriberBuilder,
     tap: impl Fn() -> Option<shmcast_bridge::pcap::Tap>,
     stop: &Stop,
@@ -178,13 +178,17 @@ fn start(
             ends_with_channel: args.common.until_end,
             ..EgressOptions::default()
         };
-        match Egress::start(spec, subscriber.clone(), options) {
+        match Egress::start(&spec, subscriber.clone(), options) {
             Err(BridgeError::Channel(e)) if e.is_unknown_channel() => {
                 if !args.wait_channel {
                     bail!("{e} (--wait-channel)");
                 }
                 if stop.is_set() {
                     return Ok(None);
+                }
+                // Everything in a channel that appears from now on is new.
+                if let Some(send) = spec.send.as_mut().filter(|send| send.from == StartAt::Latest) {
+                    send.from = StartAt::Oldest;
                 }
                 std::thread::sleep(LOOK);
             }

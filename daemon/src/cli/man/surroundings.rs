@@ -15,7 +15,7 @@ const RUNTIME_DIR: Entry = (
      daemon does not listen.",
 );
 
-const OF_COMMAND: [Entry; 4] = [
+const OF_COMMAND: [Entry; 5] = [
     (
         DIR_VARIABLE,
         "Directory of channels that are files. It counts before any daemon, and --dir counts before it.",
@@ -23,6 +23,11 @@ const OF_COMMAND: [Entry; 4] = [
     SOCKET,
     RUNTIME_DIR,
     ("NO_COLOR", "If it is set and not empty, shmcast doctor shows no colours."),
+    (
+        "SHMCAST_COMPLETE",
+        "Name of a shell, such as bash. If it is set, shmcast prints what that shell needs in order to complete its command \
+         lines, and does nothing else. The completions that the package installs set it.",
+    ),
 ];
 
 const OF_DAEMON: [Entry; 4] = [

@@ -9,7 +9,7 @@ use crate::server::access::Identity;
 use crate::server::events::Events;
 use crate::server::store::Store;
 use crate::server::waker::Waker;
-use shmcast::control::{Generation, Refusal, Reply};
+use shmcast::control::{Generation, RefusalCode, Response};
 use shmcast::hosting::{Cut, Entry, HostedCharter, HostedPage, HostedSegment, fault};
 use shmcast::{ChannelStatus, Step};
 use std::collections::BTreeMap;
@@ -54,7 +54,7 @@ impl Reader {
     /// Tells it of a publisher's death, if it wants to know.
     pub(super) fn tell_death(&self, (generation, epoch): (u64, u64)) {
         if self.watches {
-            let reply = Reply::PublisherGone { generation, epoch };
+            let reply = Response::PublisherGone { generation, epoch };
             // One that has hung up needs no word.
             let _ = self.notices.send(Notice { reply, descriptors: Vec::new() });
         }
@@ -118,7 +118,7 @@ impl Channel {
     /// memory.
     ///
     /// # Errors
-    /// [`Refusal::BadRequest`] for memory that no daemon of this user made. [`Refusal::Failed`] if it cannot be
+    /// [`RefusalCode::BadRequest`] for memory that no daemon of this user made. [`RefusalCode::Failed`] if it cannot be
     /// examined.
     pub(super) fn recognizes(
         &mut self,
@@ -127,13 +127,13 @@ impl Channel {
     ) -> Result<bool, Refused> {
         if !HostedSegment::is_of_our_making(segment) {
             let why = "the segment handed back is not of this daemon's making";
-            return Err(Refused::new(Refusal::BadRequest, why));
+            return Err(Refused::new(RefusalCode::BadRequest, why));
         }
         let shown = match HostedSegment::adopt(told.name, &self.entry(), segment, lock) {
             Ok(Some(shown)) => shown,
             Ok(None) => return Ok(false),
             Err(_) if fault!("what_cannot_be_looked_at_is_foreign") => return Ok(false),
-            Err(e) => return Err(Refused::new(Refusal::Failed, e.to_string())),
+            Err(e) => return Err(Refused::new(RefusalCode::Failed, e.to_string())),
         };
         if self.is_lost() {
             if self.config.mlock {
@@ -173,7 +173,7 @@ impl Channel {
                 None => "a publisher that has not registered yet".to_owned(),
             };
             let why = format!("channel {:?} is in use by {holder}: stop it first", told.name);
-            return Err(Refused::new(Refusal::Busy, why));
+            return Err(Refused::new(RefusalCode::Busy, why));
         }
         // On a strict channel each new publisher gets its own generation.
         let entry = self.entry();
@@ -234,7 +234,7 @@ impl Channel {
         if !(is_restart && fault!("restart_tells_no_reader")) {
             for (reader, descriptors) in self.readers.values().zip(descriptors) {
                 // A reader that has hung up needs no notice.
-                let notice = Notice { reply: Reply::Moved(generation), descriptors: descriptors.into() };
+                let notice = Notice { reply: Response::Moved(generation), descriptors: descriptors.into() };
                 let _ = reader.notices.send(notice);
             }
         }
@@ -251,7 +251,7 @@ impl Channel {
     pub(super) fn cut_off(&mut self) -> Option<Attached> {
         let from = self.publisher.take()?;
         // A publisher that has hung up needs no notice.
-        let _ = from.notices.send(Notice { reply: Reply::CutOff {}, descriptors: Vec::new() });
+        let _ = from.notices.send(Notice { reply: Response::CutOff {}, descriptors: Vec::new() });
         Some(from)
     }
 
@@ -273,7 +273,12 @@ impl Channel {
     }
 
     pub(super) fn is_in_use(&self) -> bool {
-        self.publisher.is_some() || !self.readers.is_empty()
+        self.programs() > 0
+    }
+
+    /// How many programs are attached: the publisher and each reader.
+    pub(super) fn programs(&self) -> usize {
+        usize::from(self.publisher.is_some()) + self.readers.len()
     }
 
     /// The readers that tools are shown.

@@ -4,6 +4,7 @@ use super::Registry;
 use super::channel::{Channel, Told, warn_of_refused_steps};
 use crate::config::{ChannelConfig, Config};
 use crate::server::store::Kept;
+use anyhow::Context;
 use shmcast::hosting::{Cut, Entry, HostedCharter, HostedSegment, fault};
 use std::collections::BTreeMap;
 
@@ -50,7 +51,13 @@ impl Registry {
         for wanted in &config.channels {
             let charter = self.charters.of(&wanted.name)?;
             let found = match charter.current() {
-                Some(entry) => adopt(&wanted.name, entry, kept)?,
+                Some(entry) => adopt(&wanted.name, entry, kept).with_context(|| {
+                    format!(
+                        "the memory of channel {:?} was kept over the restart and cannot be opened: it stays kept, with all its \
+                         messages; give the daemon more memory, address space or descriptors, and start it again",
+                        wanted.name
+                    )
+                })?,
                 None => None,
             };
             let channel = match found {
@@ -179,7 +186,14 @@ impl Registry {
     fn retire(&mut self, name: &str) {
         let Some(channel) = self.channels.remove(name) else { return };
         self.store.forget(channel.hosted());
-        self.events.tell("removed", Some(name), None, None, "no longer configured");
+        let detail = match channel.programs() {
+            0 => "no longer configured".to_owned(),
+            programs => format!(
+                "no longer configured; {programs} programs are still attached and go on among themselves, and no other \
+                 program can attach: if the file was not complete, add the channel again, and it begins anew for them"
+            ),
+        };
+        self.events.tell("removed", Some(name), None, None, &detail);
         if channel.is_in_use() {
             self.retired.insert(name.to_owned(), channel);
         }

@@ -168,9 +168,23 @@ unsafe fn copy_wide(from: *const u8, to: *mut u8, skip: usize, length: usize) ->
         done += 64;
     }
     #[cfg(not(target_feature = "avx"))]
-    // SAFETY: there is AVX. `vzeroupper` clears the upper halves of the registers. The compiler is told that no value
-    // survives in these registers, because a caller that is built for AVX may keep values there. Without it, later
-    // instructions on the lower halves would wait for the upper halves on some processors.
+    // SAFETY: there is AVX.
+    unsafe {
+        clear_upper_halves();
+    }
+    done
+}
+
+/// Clears the upper halves of the vector registers. Without it, later instructions on the lower halves would wait for the
+/// upper halves on some processors. The compiler is told that no value survives in these registers, because a caller that is
+/// built for AVX may keep values there.
+///
+/// # Safety
+/// The processor has AVX.
+#[cfg(not(target_feature = "avx"))]
+#[inline(always)]
+unsafe fn clear_upper_halves() {
+    // SAFETY: there is AVX, as the caller promised. No memory is touched, and each register that changes is named.
     unsafe {
         asm!(
             "vzeroupper",
@@ -181,7 +195,6 @@ unsafe fn copy_wide(from: *const u8, to: *mut u8, skip: usize, length: usize) ->
             options(nomem, nostack, preserves_flags)
         );
     }
-    done
 }
 
 /// Copies `length` bytes, at least 32, without the first `skip`, in pieces of 16. It copies the last 32 bytes at once instead
