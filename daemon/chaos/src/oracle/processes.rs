@@ -36,6 +36,8 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
                     );
                 }
             }
+            Deed::Disclosed { who, what } => findings.add(6, "disclosed", who, what.clone()),
+            Deed::Refused { who, what } => findings.add(5, "refused", who, what.clone()),
             Deed::Changed { what } => findings.add(6, "foreign_file_changed", "host", what.clone()),
             Deed::Piped { lines, messages } if lines != messages => {
                 let what = format!("was given the lines {lines:?}, and published {messages:?}");
