@@ -177,7 +177,7 @@ pub enum Tool {
     Ls,
     /// `shmcast stat`
     Stat,
-    /// `shmcast top --once`
+    /// `shmcast top --json`
     Top,
     /// `shmcast doctor`
     Doctor,
@@ -315,8 +315,14 @@ pub enum Step {
     Unknown {},
     /// A reader that prepares its memory attaches to a channel whose file has been made one hole.
     Hollow {},
-    /// A stopped publisher outlives a daemon that crashes and one that ends, and comes back to a third.
-    Outlive {},
+    /// A stopped publisher outlives a daemon that crashes and one that ends, and comes back to a third. The
+    /// second daemon waits for it in vain, or is `brief` and ends before that.
+    Outlive {
+        #[serde(default)]
+        brief: bool,
+    },
+    /// A kernel gives up making memory whenever a signal comes, and a publisher makes a channel then.
+    Interrupted {},
     /// `shmcast pub` gets this many lines and a part of one, and is interrupted.
     Pipe { lines: u8 },
     /// A daemon is to listen in a place where something stands that does not belong to it.

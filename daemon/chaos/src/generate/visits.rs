@@ -21,6 +21,8 @@ impl Writer {
                 2 => Step::Store { others: [1, 100, 4100, 8000][random.usize(..4)] },
                 _ => Step::Crowd { readers: random.u16(20..80) },
             },
+            (Profile::Daemon, 2) if random.bool() => Step::Outlive { brief: true },
+            (Profile::Files, 1) if random.bool() => Step::Interrupted {},
             (Profile::Files, 0) => {
                 let makers = [Maker::Nobody, Maker::User, Maker::Closed, Maker::Open];
                 Step::Neighbours { maker: makers[random.usize(..makers.len())] }

@@ -48,6 +48,9 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
                 let tool = arguments.join(" ");
                 if err.contains("panicked at") || *code == Some(101) {
                     findings.add(5, "died", &tool, err.clone());
+                } else if err.contains("unexpected argument") {
+                    // The harness would otherwise go on with a tool that does nothing.
+                    findings.add(7, "tool_failed", &tool, err.clone());
                 } else if code.is_none() {
                     findings.add(5, "hangs", &tool, "did not end");
                 }

@@ -14,6 +14,7 @@ use crate::story::{Sending, Start, Trouble, Waiting};
 use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 use shmcast::Directory;
 use std::fs::{self, File};
 use std::net::UdpSocket;
@@ -31,15 +32,18 @@ pub(super) const CHANNEL: &str = "carried";
 const NEWER: &str = "newer";
 /// The beginning of the names of the sessions.
 const SESSION: &str = "CHAO";
-/// Time after which messages are given up that no server has. It is long for the end of an errand, where the
-/// harness may be waiting for a CPU.
+/// Time after which messages are given up that no server has.
 const GIVE_UP: &str = "2s";
+/// The same where a server that lives has them: many round trips, and less than a dead one is waited for.
+const GIVE_UP_SOON: &str = "300ms";
+/// The same where no packet is lost, so that only messages that do not exist can be given up.
+const GIVE_UP_AT_ONCE: &str = "50ms";
 /// Crashes of receivers. A server has places for fewer.
 const CRASHES: usize = 40;
 /// Packets after which a line belongs to the host that sent them, with some to spare.
 const LOCKING: u64 = 24;
 /// Threads that send requests without end.
-const ASKERS: usize = 2;
+const ASKERS: usize = 8;
 
 /// A channel on its way.
 pub(super) struct Carriage {
@@ -118,7 +122,8 @@ impl World<'_> {
                 Trouble::Strangers => packets::send_forged(&way.wire, kind, next)?,
                 _ => packets::send_as_impostor(&way.wire, next)?,
             }
-            std::thread::sleep(Duration::from_millis(60));
+            // Longer than anything is waited for before it is given up.
+            std::thread::sleep(Duration::from_millis(120));
             self.publish_carried(&mut publisher, 12)?;
         }
         self.finish_carried(publisher, reader)
@@ -134,7 +139,11 @@ impl World<'_> {
             Trouble::OtherMake => Some(packets::serve_as_another_make(&way.from, &way.wire)?),
             _ => None,
         };
-        way.wire.set(25, 0, 10);
+        match way.trouble {
+            // If the first packet of such an answer is lost, nobody can tell what the second one is.
+            Trouble::OtherMake => way.wire.set_lines(40, 0, 10),
+            _ => way.wire.set(25, 0, 10),
+        }
         self.publish_carried(&mut publisher, 400)?;
         way.wire.set(0, 0, 0);
         let finished = self.finish_carried(publisher, reader);
@@ -145,17 +154,15 @@ impl World<'_> {
     /// Each session begins a channel anew, and the first messages of each come as soon as it begins.
     fn make_anew(&mut self, way: &mut Carriage) -> Result<()> {
         let from = way.from.clone();
-        let mut publisher = self.open_carried(CHANNEL, &from, false)?;
         self.start_receiver(way)?;
+        let mut publisher = self.open_carried(CHANNEL, &from, false)?;
         self.start_sender(way, CHANNEL, &from)?;
+        self.publish_carried(&mut publisher, 60)?;
         for count in [50, 40, 30] {
-            self.publish_carried(&mut publisher, count)?;
-            if count == 30 {
-                break;
-            }
             self.dismiss(publisher)?;
             self.note(Deed::MayRestart { channel: CHANNEL.into(), why: "opened anew".into() })?;
             publisher = self.open_carried(CHANNEL, &from, true)?;
+            self.publish_carried(&mut publisher, count)?;
         }
         self.read_to_the_end(way, publisher)
     }
@@ -262,9 +269,14 @@ impl World<'_> {
     }
 
     fn start_receiver(&mut self, way: &mut Carriage) -> Result<()> {
+        let give_up = match way.trouble {
+            Trouble::Strangers => GIVE_UP_AT_ONCE,
+            Trouble::DeadServer => GIVE_UP_SOON,
+            _ => GIVE_UP,
+        };
         let mut command = self.programs.command(&self.programs.shmcast);
         command
-            .args(["bridge", "recv", CHANNEL, "--capacity", "1MiB", "--give-up", GIVE_UP, "--dir"])
+            .args(["bridge", "recv", CHANNEL, "--capacity", "1MiB", "--give-up", give_up, "--dir"])
             .arg(&way.to);
         let server = local(way.wire.asks_at).to_string();
         match way.trouble {
@@ -289,6 +301,10 @@ impl World<'_> {
             _ => {}
         }
         way.receiver = Some(self.spawn(command, "bridge-recv")?);
+        let until = Instant::now() + PATIENCE;
+        while way.trouble != Trouble::Crashes && !is_bound(way.wire.hears_at[0]) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(2));
+        }
         Ok(())
     }
 
@@ -316,7 +332,8 @@ impl World<'_> {
     /// A reader that follows the channel from its first message on, where it is carried to.
     fn read_carried(&mut self, way: &Carriage) -> Result<Actor> {
         let until = Instant::now() + PATIENCE;
-        while Directory::at(&way.to).channel(CHANNEL).is_err() && Instant::now() < until {
+        let is_there = || Directory::at(&way.to).channel(CHANNEL).is_ok_and(|found| found.detail.is_ok());
+        while !is_there() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(10));
         }
         let mut reader =
@@ -324,7 +341,10 @@ impl World<'_> {
         let (place, channel, far) = (Place::Dir(way.to.clone()), CHANNEL.to_owned(), true);
         let (start, wait, skip, page, full) = (Start::Oldest, Waiting::Sleep, false, true, false);
         let order = Order::Subscribe(Subscribing { place, channel, far, start, wait, skip, page, full });
-        self.ask(&mut reader, order)?;
+        if self.ask(&mut reader, order)? != Value::Bool(true) {
+            let what = format!("to read a carried channel ({:?})", way.trouble);
+            self.note(Deed::Refused { who: reader.name.clone(), what })?;
+        }
         Ok(reader)
     }
 
@@ -361,4 +381,11 @@ impl World<'_> {
             None => self.note(Deed::NoAnswer { who: who.to_owned(), order: "to end".into() }),
         }
     }
+}
+
+/// Whether somebody listens at this port for datagrams.
+fn is_bound(port: u16) -> bool {
+    let table = fs::read_to_string("/proc/net/udp").unwrap_or_default();
+    let port = format!(":{port:04X}");
+    table.lines().any(|line| line.split_whitespace().nth(1).is_some_and(|local| local.ends_with(&port)))
 }

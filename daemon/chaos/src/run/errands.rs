@@ -44,7 +44,8 @@ impl World<'_> {
             Step::Tamper { channel, laps } => self.tamper(channel, laps),
             Step::Unknown {} => self.unknown(),
             Step::Hollow {} => self.hollow(),
-            Step::Outlive {} => self.outlive(),
+            Step::Outlive { brief } => self.outlive(brief),
+            Step::Interrupted {} => self.interrupt(),
             Step::Pipe { lines } => self.pipe(lines),
             Step::Squat { by } => self.squat(by),
             Step::Flood { requests } => self.flood(requests),
@@ -152,34 +153,35 @@ impl World<'_> {
 
     /// Each daemon waits anew for the channels that a stopped program holds. The daemons are not the story's
     /// own.
-    pub(super) fn outlive(&mut self) -> Result<bool> {
+    pub(super) fn outlive(&mut self, brief: bool) -> Result<bool> {
         if self.daemons.is_empty() {
             return Ok(false);
         }
-        let channel = Channel { name: SPARE.into(), capacity: CAPACITY, largest: 1400, strict: false };
-        let mut daemon = Daemon::new("second", &self.dir, &self.logs, &[channel], false, String::new())?;
+        let name = if brief { "brief" } else { "second" };
+        let channel = Channel { name: name.into(), capacity: CAPACITY, largest: 1400, strict: false };
+        let mut daemon = Daemon::new(name, &self.dir, &self.logs, &[channel], false, String::new())?;
         daemon.configure(false)?;
-        let outlived = self.outlive_two(&mut daemon);
+        let outlived = self.outlive_two(&mut daemon, if brief { Duration::ZERO } else { GRACE });
         daemon.kill();
         outlived.map(|()| true)
     }
 
-    fn outlive_two(&mut self, daemon: &mut Daemon) -> Result<()> {
+    fn outlive_two(&mut self, daemon: &mut Daemon, life: Duration) -> Result<()> {
         let place = Place::Socket(daemon.socket());
         self.begin(daemon)?;
         let mut stopped = self.start_actor('o')?;
-        let order = self.opening(place.clone(), SPARE, None);
+        let order = self.opening(place.clone(), daemon.name, None);
         self.ask(&mut stopped, order)?;
         self.ask(&mut stopped, publish(10))?;
         stopped.signal(Signal::SIGSTOP);
         daemon.kill();
         self.begin(daemon)?;
-        std::thread::sleep(GRACE);
+        std::thread::sleep(life);
         self.finish(daemon)?;
         self.begin(daemon)?;
         // Another publisher asks for the channel first.
         let mut next = self.start_actor('n')?;
-        let order = self.opening(place, SPARE, None);
+        let order = self.opening(place, daemon.name, None);
         let id = next.order(order);
         std::thread::sleep(Duration::from_millis(200));
         stopped.signal(Signal::SIGCONT);

@@ -73,10 +73,12 @@ impl World<'_> {
     }
 
     fn subscribe(&mut self, who: u8, known: &Known, wanted: Subscribing) -> Result<bool> {
-        let was_told = self.order(Whom::Reader(who), Order::Subscribe(wanted))?.is_some();
+        let whom = Whom::Reader(who);
+        self.note_letting_go(whom)?;
+        let was_told = self.order(whom, Order::Subscribe(wanted))?.is_some();
         let number = known.number(self.channels.len());
         // A busy actor did not get the order, and keeps its channel.
-        if let Some(actor) = self.there(Whom::Reader(who)).filter(|_| was_told) {
+        if let Some(actor) = self.there(whom).filter(|_| was_told) {
             actor.channel = Some(number);
         }
         Ok(was_told)
@@ -104,6 +106,7 @@ impl World<'_> {
         }
         let order =
             Order::Open(Opening { place, channel, publisher, sizes, anew, full, mode, patience_ms: 0 });
+        self.note_letting_go(Whom::Publisher(who))?;
         let was_told = self.order(Whom::Publisher(who), order)?.is_some();
         if let Some(actor) = self.there(Whom::Publisher(who)).filter(|_| was_told) {
             actor.channel = Some(number);
@@ -214,6 +217,16 @@ impl World<'_> {
         self.note(ended(who, status, by == Signal::SIGKILL, said))?;
         self.note_lost_rings("nobody held it when the daemon ended")?;
         self.start_daemon(whom)
+    }
+
+    /// An actor that opens a channel gives up the one that it has before.
+    fn note_letting_go(&mut self, whom: Whom) -> Result<()> {
+        let Some(actor) = self.there(whom) else { return Ok(()) };
+        actor.collect(Duration::ZERO);
+        if !std::mem::replace(&mut actor.holds, false) {
+            return Ok(());
+        }
+        self.note_lost_rings("its last holder opened another")
     }
 
     /// Notes that rings may be lost from now on. That is so if a daemon's channels live on only in the
@@ -346,7 +359,7 @@ impl World<'_> {
         match (tool, self.daemons.get(host)) {
             (Tool::Ls, _) => self.run_tool(host, &["ls", "--json"])?,
             (Tool::Stat, _) => self.run_tool(host, &["stat", &channel, "--json"])?,
-            (Tool::Top, _) => self.run_tool(host, &["top", "--once", "--interval", "10ms"])?,
+            (Tool::Top, _) => self.run_tool(host, &["top", "--json", "--interval", "100ms"])?,
             (Tool::Doctor, _) => self.run_tool(host, &["doctor", "--json"])?,
             (Tool::Metrics, Some(daemon)) => {
                 if daemon.is_stopped || daemon.pid().is_none() {

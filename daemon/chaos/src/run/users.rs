@@ -110,7 +110,7 @@ impl World<'_> {
         daemon.signal(Signal::SIGHUP);
         for arguments in [
             &["ls", "--json"][..],
-            &["top", "--once", "--interval", "10ms"],
+            &["top", "--json", "--interval", "100ms"],
             &["events", "--last", "100", "--json"],
             // The refusal of this one is an event that the outsider may see.
             &["stat", SECRET],

@@ -26,6 +26,8 @@ struct Quality {
     copies: AtomicU8,
     late: AtomicU8,
     is_over: AtomicBool,
+    /// Whether requests and answers pass unharmed.
+    spares_requests: AtomicBool,
     /// Datagrams of the feed so far.
     carried: AtomicU64,
     /// The header of the last datagram of the feed, for forgeries.
@@ -122,6 +124,13 @@ impl Wire {
         self.quality.loss.store(loss, Ordering::Relaxed);
         self.quality.copies.store(copies, Ordering::Relaxed);
         self.quality.late.store(late, Ordering::Relaxed);
+        self.quality.spares_requests.store(false, Ordering::Relaxed);
+    }
+
+    /// As `set`, but requests to the server and its answers pass unharmed.
+    pub(super) fn set_lines(&self, loss: u8, copies: u8, late: u8) {
+        self.set(loss, copies, late);
+        self.quality.spares_requests.store(true, Ordering::Relaxed);
     }
 
     /// The header of the last packet of the feed, if there was one.
@@ -169,6 +178,14 @@ impl Drop for Wire {
 impl Quality {
     fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// Passes a request or an answer on.
+    fn pass_request(&self, bytes: &[u8], held: &mut Option<Vec<u8>>, random: &mut Rng, send: impl Fn(&[u8])) {
+        match self.spares_requests.load(Ordering::Relaxed) {
+            true => send(bytes),
+            false => self.pass(bytes, held, random, send),
+        }
     }
 
     /// Passes a datagram on with the quality of the wire. `held` is a datagram that is late.
@@ -231,7 +248,7 @@ fn carry_requests(clients: &UdpSocket, server: SocketAddr, quality: &Arc<Quality
                 place.insert(to_server)
             }
         };
-        quality.pass(&buffer[..length], &mut held, &mut random, |bytes| {
+        quality.pass_request(&buffer[..length], &mut held, &mut random, |bytes| {
             let _ = to_server.send_to(bytes, server);
         });
     }
@@ -245,7 +262,7 @@ fn carry_answers(from: &UdpSocket, to: &UdpSocket, client: SocketAddr, quality: 
     let (mut random, mut held) = (Rng::with_seed(seed), None::<Vec<u8>>);
     while !quality.is_over() {
         let Ok(length) = from.recv(&mut buffer) else { continue };
-        quality.pass(&buffer[..length], &mut held, &mut random, |bytes| {
+        quality.pass_request(&buffer[..length], &mut held, &mut random, |bytes| {
             let _ = to.send_to(bytes, client);
         });
     }

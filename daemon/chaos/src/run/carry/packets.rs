@@ -19,7 +19,7 @@ const STRANGER: [u8; 10] = *b"STRANGER  ";
 const END: u16 = 0xFFFF;
 /// Beyond the sequences of all channels.
 const BEYOND: u64 = 1 << 62;
-/// Messages in each packet of another make's answers.
+/// Messages in the first packet of another make's answer. The others have twice as many.
 const A_PACKET: usize = 2;
 
 type Name = [u8; 10];
@@ -140,7 +140,9 @@ pub(super) fn serve_as_another_make(dir: &Path, wire: &Wire) -> Result<Running> 
             let Some((sequence, rest)) = rest.split_first_chunk::<8>() else { continue };
             let first = u64::from_be_bytes(*sequence);
             let count = u16::from_be_bytes([rest[0], rest[1]]);
-            for messages in messages(&dir, first, count.min(60)).chunks(A_PACKET) {
+            let messages = messages(&dir, first, count.min(60));
+            let (beginning, rest) = messages.split_at(messages.len().min(A_PACKET));
+            for messages in [beginning].into_iter().chain(rest.chunks(2 * A_PACKET)) {
                 let _ = socket.send_to(&data(*name, first, messages), client);
             }
         }
