@@ -9,7 +9,6 @@ use crate::log::Deed;
 use crate::payload::Sizes;
 use crate::story::{Channel, Sending};
 use anyhow::Result;
-use nix::sys::signal::Signal;
 use shmcast::sys::handoff;
 use shmcast::{Client, Subscriber};
 use std::path::Path;
@@ -18,6 +17,8 @@ use std::time::{Duration, Instant};
 
 /// Longer than a client waits for an answer.
 const LONG: Duration = Duration::from_secs(6);
+/// Time in which clients notice that their daemon has died.
+const NOTICE: Duration = Duration::from_millis(200);
 /// Time in which a crowd is back. It is far less than its requests would take by the limits.
 const RETURN: Duration = Duration::from_secs(8);
 
@@ -148,7 +149,9 @@ impl World<'_> {
         daemon.limits = [1, 20];
         daemon.configure(false)?;
         daemon.kill();
-        daemon.start(self.programs)?;
+        self.begin(&mut daemon)?;
+        // By now everybody has noticed the crash.
+        std::thread::sleep(NOTICE);
         let until = Instant::now() + RETURN;
         let away = || crowd.iter().filter(|reader| reader.is_registered() != Some(true)).count();
         while away() > 0 && Instant::now() < until {
@@ -159,7 +162,6 @@ impl World<'_> {
             self.note(Deed::Refused { who: "crowd".into(), what })?;
         }
         drop(crowd);
-        daemon.signal(Signal::SIGCONT);
         self.finish(&mut daemon)?;
         Ok(true)
     }
