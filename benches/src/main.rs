@@ -173,21 +173,7 @@ fn main() -> Result<ExitCode> {
         .prefix("shmcast-bench-")
         .tempdir_in("/dev/shm")
         .context("make a directory in /dev/shm, where the rounds' files live")?;
-    let program = std::env::current_exe().context("find this program")?;
-    let stage = Stage {
-        daemon: args
-            .daemon
-            .clone()
-            .or_else(|| Some(program.with_file_name("shmcastd")).filter(|p| p.exists())),
-        program,
-        peers: args.peers.clone(),
-        dir: dir.path().to_owned(),
-        laps: if args.quick { 1 } else { args.laps },
-        retries: if args.quick { 0 } else { args.retries },
-        only: args.only.clone(),
-        quick: args.quick,
-        ring_bytes: args.ring_bytes,
-    };
+    let stage = stage(&args, dir.path())?;
     let peers = args.peers.as_deref().map(peers::list).transpose()?.unwrap_or_default();
     for peer in &peers {
         eprintln!("peer: {} {}", peer.name, peer.version);
@@ -219,6 +205,24 @@ fn main() -> Result<ExitCode> {
     }
     println!("{passed} passed, {failed} failed");
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn stage(args: &Args, dir: &Path) -> Result<Stage> {
+    let program = std::env::current_exe().context("find this program")?;
+    Ok(Stage {
+        daemon: args
+            .daemon
+            .clone()
+            .or_else(|| Some(program.with_file_name("shmcastd")).filter(|p| p.exists())),
+        program,
+        peers: args.peers.clone(),
+        dir: dir.to_owned(),
+        laps: if args.quick { 1 } else { args.laps },
+        retries: if args.quick { 0 } else { args.retries },
+        only: args.only.clone(),
+        quick: args.quick,
+        ring_bytes: args.ring_bytes,
+    })
 }
 
 fn compare(args: &Args, old: &Path, new: &Path, fail: bool) -> Result<ExitCode> {

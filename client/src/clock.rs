@@ -39,6 +39,14 @@ impl Clock {
         })
     }
 
+    /// The clock of this kind; without one, and where the counter is not fit for it, the best of this machine.
+    pub(crate) fn of_kind(kind: Option<ClockKind>) -> Self {
+        match kind {
+            Some(ClockKind::Monotonic) => Self::new(ClockKind::Monotonic, 1_000_000_000),
+            _ => Self::of_this_host(),
+        }
+    }
+
     pub(crate) fn of_segment(header: &Header) -> Self {
         Self::new(header.clock, header.clock_hz)
     }

@@ -17,7 +17,7 @@ use shmcast_layout::control::{ChannelStatus, Process, ReaderStatus};
 use shmcast_layout::error::OpenError;
 pub use shmcast_layout::fault;
 use shmcast_layout::layout::geometry::Geometry;
-use shmcast_layout::layout::header::{Header, State};
+use shmcast_layout::layout::header::{ClockKind, Header, State};
 use shmcast_layout::layout::reader_page::BYTES as PAGE_BYTES;
 pub use shmcast_layout::layout::reader_page::{BUCKETS, bucket_limit_ns};
 pub use shmcast_layout::layout::record::{session_identity, session_words};
@@ -44,6 +44,8 @@ pub struct HostedSpec {
     pub schema: (u64, String),
     /// The operator's `key=value` lines.
     pub labels: String,
+    /// The clock that stamps messages; the best of this machine if `None`, or if the counter is not fit for it.
+    pub clock: Option<ClockKind>,
     /// The preparation of the memory.
     pub preparation: Preparation,
     /// Whether each publisher gets its own generation, so that no reader gets messages of a publisher that was cut off.
@@ -79,7 +81,8 @@ impl HostedSpec {
     fn header(&self) -> Result<Header, ChannelError> {
         check_name(&self.name).map_err(|why| ChannelError::Name { name: self.name.clone(), why })?;
         let geometry = Geometry::new(self.capacity, self.max_message)?;
-        Ok(new_header(&self.name, geometry, self.schema.clone(), self.labels.clone()))
+        let clock = Clock::of_kind(self.clock);
+        Ok(new_header(&self.name, geometry, clock, self.schema.clone(), self.labels.clone()))
     }
 }
 
@@ -358,9 +361,14 @@ fn identity([high, low]: [u64; 2]) -> [u8; 16] {
     (u128::from(high) << 64 | u128::from(low)).to_be_bytes()
 }
 
-/// The header for a new segment, with this host's best clock.
-pub(crate) fn new_header(name: &str, geometry: Geometry, schema: (u64, String), labels: String) -> Header {
-    let clock = Clock::of_this_host();
+/// The header for a new segment.
+pub(crate) fn new_header(
+    name: &str,
+    geometry: Geometry,
+    clock: Clock,
+    schema: (u64, String),
+    labels: String,
+) -> Header {
     let mut uuid = [0; 16];
     getrandom::fill(&mut uuid).expect("Linux gives random bytes once it has booted");
     let (high, low) = uuid.split_at(8);

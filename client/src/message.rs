@@ -1,6 +1,8 @@
 //! The messages, events and errors that a subscriber returns.
 
+use crate::clock::Clock;
 use shmcast_layout::error::Corrupt;
+use shmcast_layout::layout::record::NO_TIME;
 use shmcast_layout::ring::locate::LocateError;
 use thiserror::Error;
 
@@ -16,8 +18,29 @@ pub struct Message<'a> {
     /// Whether a reader that lost its place may start again from it; see [`Mark::key`](crate::Mark::key).
     pub key: bool,
     /// The time of its publication: the low 48 bits of the channel's clock, for
-    /// [`Clock::ns_since`](crate::Clock::ns_since).
+    /// [`Clock::ns_since`](crate::Clock::ns_since). 0 if the publisher gives no times; see [`Stamps`](crate::Stamps).
     pub time: u64,
+}
+
+impl Message<'_> {
+    /// Nanoseconds since its publication; `None` if it carries no time. Reads the clock, which takes 8 to 25 ns. Otherwise as
+    /// [`Clock::ns_since`](crate::Clock::ns_since).
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// publisher.publish(b"x")?;
+    /// let clock = subscriber.clock();
+    /// if let shmcast::Event::Message(m) = subscriber.recv()? {
+    ///     println!("{:?} ns old", m.latency_ns(&clock));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn latency_ns(&self, clock: &Clock) -> Option<u64> {
+        (self.time != NO_TIME).then(|| clock.ns_since(self.time))
+    }
 }
 
 /// The next event in a channel's stream.

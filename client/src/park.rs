@@ -289,6 +289,7 @@ mod tests {
             max_message: None,
             schema: (0, String::new()),
             labels: String::new(),
+            clock: None,
             preparation: Preparation::NONE,
             is_strict: false,
         }

@@ -7,6 +7,7 @@ mod hosted;
 mod known;
 mod outcome;
 mod page;
+mod records;
 mod select;
 #[cfg(feature = "tokio")]
 mod stream;
@@ -23,7 +24,7 @@ use buffer::Buffer;
 use hosted::Hosted;
 use outcome::{Outcome, message};
 use page::Page;
-use shmcast_layout::fault;
+use shmcast_layout::layout::record::NO_TIME;
 use shmcast_layout::mem::Step;
 use shmcast_layout::reader_page::ReaderPage;
 use shmcast_layout::ring::locate::LocateError;
@@ -36,6 +37,7 @@ use std::ops::ControlFlow;
 use std::time::Instant;
 
 pub use builder::SubscriberBuilder;
+pub use records::Records;
 pub use select::{Select, SelectError};
 pub use shmcast_layout::ring::reader::Resume;
 #[cfg(feature = "tokio")]
@@ -280,15 +282,7 @@ impl Subscriber {
     /// ```
     #[inline]
     pub fn try_recv_into<'a>(&mut self, buffer: &'a mut [u8]) -> Result<Option<Event<'a>>, RecvError> {
-        let outcome = loop {
-            let before = self.reader.place();
-            let poll = self.reader.poll(buffer);
-            let outcome = self.admit(before, poll, buffer.len())?;
-            if outcome.is_some() || self.reader.place() == before {
-                break outcome;
-            }
-        };
-        let outcome = outcome.or_else(|| self.publisher_gone());
+        let outcome = self.poll_into(buffer)?;
         Ok(outcome.map(|outcome| outcome.into_event(buffer)))
     }
 
@@ -451,20 +445,6 @@ impl Subscriber {
         self.hosted.is_none() && self.doubt == Doubt::None
     }
 
-    /// As [`receive`](Self::receive) without a wait, for those in no hurry. Goes on behind records that are no news.
-    #[inline(never)]
-    fn poll(&mut self) -> Result<Option<Outcome>, RecvError> {
-        loop {
-            let before = self.reader.place();
-            let poll = self.reader.poll(self.buffer.payload_mut());
-            let outcome = self.admit(before, poll, self.buffer.payload().len())?;
-            let is_news = outcome.is_some() || self.reader.place() == before;
-            if is_news || fault!("records_without_news_end_a_poll") {
-                return Ok(outcome.or_else(|| self.publisher_gone()));
-            }
-        }
-    }
-
     /// Counts a message on the page.
     #[inline(always)]
     fn note_received(&self, time: u64) {
@@ -481,12 +461,14 @@ impl Subscriber {
     }
 }
 
-/// Counts the latency of a message of `time` that has just been received.
+/// Counts the latency of a message of `time`, if it has one, that has just been received.
 #[inline(never)]
 fn note_latency(page: &ReaderPage, clock: &Clock, time: u64) {
     let now = clock.now();
     page.heartbeat(now);
-    page.latency(clock.latency_ns(time, now));
+    if time != NO_TIME {
+        page.latency(clock.latency_ns(time, now));
+    }
 }
 
 impl fmt::Debug for Subscriber {

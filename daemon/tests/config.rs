@@ -7,8 +7,8 @@ use serde_json::Value;
 use shmcast::hosting::HostedSegment;
 use shmcast_bridge::spec::{BridgeSpec, ReceiveSpec, RepairSpec, SendSpec};
 use shmcast_daemon::config::{
-    ChannelConfig, Config, ConfigError, DEFAULT_CONFIG, DaemonConfig, Host, LimitsConfig, Mode, Principal,
-    Problem, WakerConfig,
+    ChannelConfig, ClockChoice, Config, ConfigError, DEFAULT_CONFIG, DaemonConfig, Host, LimitsConfig, Mode,
+    Principal, Problem, WakerConfig,
 };
 use std::fs;
 use std::io::Write;
@@ -318,6 +318,7 @@ fn optional_fields_of_the_default_file_hold_what_it_says_of_them() {
         publishers: vec![Principal::User("feed".into())],
         subscribers: vec![Principal::Group("traders".into()), Principal::Uid(1000)],
         numa_node: Some(0),
+        clock: Some(ClockChoice::Monotonic),
         schema_id: 7,
         schema: "quote/1".into(),
         labels: [("feed".into(), "level 1".into()), ("venue".into(), "XETR".into())].into(),

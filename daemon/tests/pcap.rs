@@ -42,8 +42,12 @@ impl Host {
     }
 
     /// Publishes a capture into the channel `c`. Returns the summary.
+    fn try_publish(&self, path: &std::path::Path, more: &str) -> Output {
+        self.shmcast(&format!("pub c --pcap {} {more} --capacity 1MiB --json", path.display()))
+    }
+
     fn publish(&self, path: &std::path::Path, more: &str) -> Value {
-        let output = self.shmcast(&format!("pub c --pcap {} {more} --capacity 1MiB --json", path.display()));
+        let output = self.try_publish(path, more);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
     }
@@ -127,6 +131,18 @@ fn copies_disorder_and_losses_of_the_lines_end_as_a_bridge_would_end_them() {
     expected.extend((91..101).map(|sequence| (sequence, "-".to_owned())));
     expected.extend(messages(101..201));
     assert_eq!(host.read(), expected);
+}
+
+/// A packet far beyond what a feed may skip is no part of it, and the command does not pass over it in silence.
+#[test]
+fn a_packet_that_is_too_far_ahead_is_left_out_and_told() {
+    let host = Host::new();
+    let path = host.capture(&[(0, 5_000, packet(1, 3)), (1, 5_000, packet(9_000_000, 1))]);
+    let output = host.try_publish(&path, "--speed max --unwrap");
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(summary["capture"]["unwrapped"]["implausible"], 1);
+    assert_eq!(host.read(), messages(1..4));
 }
 
 /// Messages from before the capture are a gap, so that sequences are the feed's own. For a channel that has had

@@ -5,16 +5,8 @@
 //! holds the connection, and ends with it, for whatever reason. Unknown requests and fields are errors, so that neither side
 //! guesses.
 //!
-//! | request | descriptors with it | reply | descriptors with the reply |
-//! |---|---|---|---|
-//! | `hello` | | `welcome` | |
-//! | `publish` | resuming: segment, lock | `publishing` | segment (read-write), lock (read-write), charter (read-only) |
-//! | `mapped` | | `done` | |
-//! | `subscribe` | resuming: segment, lock, page; then, parking: bell | `subscribed` | segment (read-only), lock (`O_PATH`), page, charter (read-only) |
-//! | `list`, `stat` | | `channel` and `readers` for each, then `done` | |
-//! | `bridges` | | `bridge` for each, then `done` | |
-//! | `events` | | `event` for each of the past that was asked for, `done`, then `event` again and again | |
-//! | `take-over` | | `done` | |
+//! `CONTROL.md`, which lies beside `SPEC.md`, has the conversation for other languages: each request with its reply and the
+//! descriptors on both sides, and what comes unasked.
 //!
 //! A bell is one end of a stream socket pair that the reader made; the reader keeps the other end. A byte in it means "look",
 //! and nothing else: the reader is about to sleep, or the daemon has seen something to read. Each reader has a pair of its

@@ -112,6 +112,7 @@ fn look_around(segment: &Segment) -> usize {
         .into_iter()
         .map(|place| {
             take_as_polled(segment, place);
+            take_whole_as_polled(segment, place);
             drain(&mut segment.reader(place), segment.header().geometry.capacity)
         })
         .sum()
@@ -128,6 +129,32 @@ fn take_as_polled(segment: &Segment, place: Place) {
         });
         assert_eq!(taking.place(), polling.place());
         if taken == 0 {
+            return;
+        }
+    }
+    panic!("a reader of {ENTRIES} granules still takes records after {POLLS} times");
+}
+
+/// The same of whole records: no record leaves the bytes that were taken, and each is the message of a poll.
+fn take_whole_as_polled(segment: &Segment, place: Place) {
+    let (mut taking, mut polling) = (segment.reader(place), segment.reader(place));
+    let (mut out, mut polled_into) = (vec![0; 12_000], vec![0; 9000]);
+    for _ in 0..POLLS {
+        let taken = taking.poll_records(7, &mut out);
+        let mut rest = &out[..taken.bytes];
+        for _ in 0..taken.messages {
+            let commit = Commit::from_word(u64::from_le_bytes(*rest.first_chunk().unwrap()));
+            let Poll::Message(copied) = polling.poll(&mut polled_into) else { panic!("no message there") };
+            assert_eq!(
+                (commit.length(), commit.sequence_low()),
+                (copied.length as u64, copied.sequence as u32)
+            );
+            assert_eq!(rest[16..16 + copied.length], polled_into[..copied.length]);
+            rest = &rest[commit.record_bytes() as usize..];
+        }
+        assert!(rest.is_empty());
+        assert_eq!(taking.place(), polling.place());
+        if taken.messages == 0 {
             return;
         }
     }

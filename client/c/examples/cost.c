@@ -19,10 +19,9 @@ static void stop(void) {
     exit(1);
 }
 
-static void each(void *context, const shmcast_event *event) {
-    (void)context;
+static void add(const void *payload) {
     uint64_t first;
-    memcpy(&first, event->payload, sizeof first);
+    memcpy(&first, payload, sizeof first);
     sum += first;
 }
 
@@ -31,10 +30,14 @@ static uint64_t take(shmcast_subscriber *subscriber, char how) {
     uint64_t taken = 0;
     int64_t got;
     if (how == 'b') {
-        while ((got = shmcast_recv_batch(subscriber, 1024, each, NULL)) > 0) taken += (uint64_t)got;
+        shmcast_batch batch;
+        while ((got = shmcast_recv_batch(subscriber, 1024, &batch)) > 0) {
+            taken += (uint64_t)got;
+            SHMCAST_FOREACH(m, &batch) add(m.payload);
+        }
     } else {
         shmcast_event event;
-        while ((got = shmcast_try_recv(subscriber, &event)) > 0) each(NULL, &event), taken++;
+        while ((got = shmcast_try_recv(subscriber, &event)) > 0) add(event.payload), taken++;
     }
     if (got < 0) stop();
     return taken;

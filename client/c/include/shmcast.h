@@ -5,8 +5,8 @@
  * event, with exact numbers.
  *
  * Threads. A handle (publisher or subscriber) may be made in one thread and used in another, by one thread at a time; the caller
- * orders the calls, as by a mutex. A call from within the callback of the same handle is refused with SHMCAST_ERROR_MISUSE. A call
- * while another thread is in one is mostly refused so too, but this is a help and no protection. Different handles have nothing to do
+ * orders the calls, as by a mutex. A call while
+ * another thread is in one is mostly refused with SHMCAST_ERROR_MISUSE, but this is a help and no protection. Different handles have nothing to do
  * with each other, also those of one channel. Functions without a handle may be called from any thread at any time.
  *
  * Signals. No function of this header may be called from a signal handler. Waits go on after a signal.
@@ -23,6 +23,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -91,7 +92,8 @@ enum shmcast_prepare {
 
 /* For `flags` when publishing. */
 enum shmcast_publish_flag {
-    SHMCAST_ANEW = 1 /* give up the memory that is there; sequences begin at 1 again */
+    SHMCAST_ANEW = 1,     /* give up the memory that is there; sequences begin at 1 again */
+    SHMCAST_MONOTONIC = 2 /* of a new channel: stamp messages by CLOCK_MONOTONIC, for readers that cannot read the CPU's counter */
 };
 
 /* Zero means the default of each. Begin with SHMCAST_PUBLISH_OPTIONS, which sets the size. */
@@ -185,8 +187,9 @@ enum shmcast_resume {
 
 /* For `flags` when subscribing. */
 enum shmcast_subscribe_flag {
-    SHMCAST_HIDDEN = 1,        /* tools do not see this reader */
-    SHMCAST_RECORD_LATENCY = 2 /* tools see its latencies; one reading of the clock a message */
+    SHMCAST_HIDDEN = 1,         /* tools do not see this reader */
+    SHMCAST_RECORD_LATENCY = 2, /* tools see its latencies; one reading of the clock a message */
+    SHMCAST_WATCH_PUBLISHER = 4 /* SHMCAST_PUBLISHER_GONE is told; of a file, only to a user who may open the publisher's lock */
 };
 
 /* Zero means the default of each. Begin with SHMCAST_SUBSCRIBE_OPTIONS, which sets the size. */
@@ -217,6 +220,7 @@ enum shmcast_kind {
     SHMCAST_NEW_SESSION = 5, /* the publisher behind a bridge began session `session` */
     SHMCAST_RESTARTED = 6,   /* the channel began anew: sequences count from 1 */
     SHMCAST_END = 7,         /* the publisher closed the channel; receiving again waits for the next one */
+    SHMCAST_PUBLISHER_GONE = 8, /* the publisher, incarnation `epoch`, died without closing; receiving again waits for the next one */
     SHMCAST_UNKNOWN = 255    /* something that this version of the header has no name for */
 };
 
@@ -255,18 +259,74 @@ SHMCAST_API int32_t shmcast_subscriber_close(shmcast_subscriber *subscriber);
 
 /* Waits for the next event: at most timeout_ns, with SHMCAST_FOREVER without an end, with 0 not at all. SHMCAST_EVENT if there is one,
  * SHMCAST_OK if none came in time, else an error. A payload lies in the library's buffer and is valid until the next call on this
- * handle, facts aside. A publisher that dies says nothing: see shmcast_subscriber_publisher_state(). */
+ * handle, facts aside. A publisher that dies says nothing without SHMCAST_WATCH_PUBLISHER. */
 SHMCAST_API int32_t shmcast_recv(shmcast_subscriber *subscriber, uint64_t timeout_ns, shmcast_event *event);
 /* The next event if there is one, as shmcast_recv() with 0. When nothing is there, it costs a few nanoseconds. */
 SHMCAST_API int32_t shmcast_try_recv(shmcast_subscriber *subscriber, shmcast_event *event);
 /* The same, with the payload copied to the start of `buffer`, which has `size` bytes. */
 SHMCAST_API int32_t shmcast_try_recv_into(shmcast_subscriber *subscriber, void *buffer, size_t size, shmcast_event *event);
 
-/* Called for each event of a batch. Event and payload are valid during the call. It must return: no exception, no longjmp. */
-typedef void (*shmcast_each)(void *context, const shmcast_event *event);
-/* Hands up to `most` events that are there to `each`; returns how many, or an error, before which events may have been handed out. Never
- * waits, except that SHMCAST_WAIT_BURST may let the publisher get ahead for some microseconds. The fastest way to take many. */
-SHMCAST_API int64_t shmcast_recv_batch(shmcast_subscriber *subscriber, size_t most, shmcast_each each, void *context);
+/* Messages that were received together, and the event behind them. Valid until the next call on the subscriber, facts aside. */
+typedef struct shmcast_batch {
+    const void *records; /* as they lie in the ring, for SHMCAST_FOREACH */
+    size_t bytes;        /* of the records */
+    size_t messages;     /* how many */
+    uint64_t first;      /* sequence of the first, 0 if there is none */
+    shmcast_event event; /* what came behind them; its kind is 0 if nothing did, and never SHMCAST_MESSAGE */
+} shmcast_batch;
+/* Puts up to `most` messages that are there into *batch, at most some 16 KiB of them or one that is larger, and the next event behind
+ * them that is no message. Returns how many there were, the event among them, or an error. Never waits, except that SHMCAST_WAIT_BURST
+ * may let the publisher get ahead for some microseconds. The fastest way to take many. */
+SHMCAST_API int64_t shmcast_recv_batch(shmcast_subscriber *subscriber, size_t most, shmcast_batch *batch);
+
+/* A message of a batch. */
+typedef struct shmcast_message {
+    const void *payload; /* its bytes, which start on 16 bytes */
+    size_t length;       /* how many */
+    uint64_t sequence;   /* its number in the channel */
+    uint64_t time;       /* when it was published, for shmcast_subscriber_age_ns() */
+    uint16_t tag;        /* the publisher's mark */
+    uint8_t key;         /* 1 if a reader may start afresh from it */
+    const unsigned char *next, *end; /* the walk's own */
+    size_t stride;                   /* the same */
+} shmcast_message;
+
+/* Runs a statement for each message m of a batch: SHMCAST_FOREACH(m, &batch) sum += *(const int64_t *)m.payload;
+ * No call a message. */
+#define SHMCAST_FOREACH(m, batch) for (shmcast_message m = shmcast_walk(batch); shmcast_next(&m);)
+
+/* A walk that stands before the first message of the batch. */
+static inline shmcast_message shmcast_walk(const shmcast_batch *batch) {
+    const unsigned char *records = (const unsigned char *)batch->records;
+    shmcast_message m = {0, SIZE_MAX, batch->first - 1, 0, 0, 0, records, records + batch->bytes, 0};
+    return m;
+}
+
+/* Goes on to the next message; 0 if there is none. */
+static inline int shmcast_next(shmcast_message *m) {
+    uint64_t commit, meta;
+    size_t length;
+    if (m->next == m->end) return 0;
+    memcpy(&commit, m->next, sizeof commit);
+    memcpy(&meta, m->next + 8, sizeof meta);
+    length = commit & 0x1ffffff;
+    if (length != m->length) {
+        m->length = length;
+        m->stride = (16 + length + 63) & ~(size_t)63;
+#if defined(__GNUC__)
+        /* The branch stays one: while the size is the same, the next message is found without waiting for this one's length. */
+        __asm__ volatile("");
+#endif
+    }
+    m->payload = m->next + 16;
+    /* Messages may be left out, so sequences may jump. */
+    m->sequence += 1 + (uint64_t)((uint32_t)(commit >> 32) - (uint32_t)(m->sequence + 1));
+    m->key = (uint8_t)(commit >> 27 & 1);
+    m->tag = (uint16_t)(meta >> 48);
+    m->time = meta & 0xffffffffffff;
+    m->next += m->stride;
+    return 1;
+}
 
 /* Goes on at message `sequence`, forwards or backwards; what is passed over does not count as missed. With SHMCAST_ERROR_TOO_OLD and
  * SHMCAST_ERROR_NOT_YET the subscriber stays where it is. */

@@ -47,6 +47,7 @@ pub mod kind {
     pub const NEW_SESSION: u32 = 5;
     pub const RESTARTED: u32 = 6;
     pub const END: u32 = 7;
+    pub const PUBLISHER_GONE: u32 = 8;
     pub const UNKNOWN: u32 = 255;
 }
 
@@ -71,8 +72,10 @@ pub mod option {
     pub const PREPARE_HUGE_PAGES: u32 = 4;
     pub const PREPARE_LOCK: u32 = 8;
     pub const ANEW: u32 = 1;
+    pub const MONOTONIC: u32 = 2;
     pub const HIDDEN: u32 = 1;
     pub const RECORD_LATENCY: u32 = 2;
+    pub const WATCH_PUBLISHER: u32 = 4;
 }
 
 /// States of a channel's publisher.

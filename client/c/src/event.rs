@@ -48,7 +48,46 @@ pub struct Gap {
     pub to: u64,
 }
 
+/// `shmcast_batch`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+#[allow(missing_docs, reason = "the header explains each")]
+pub struct Batch {
+    pub records: *const u8,
+    pub bytes: usize,
+    pub messages: usize,
+    pub first: u64,
+    pub event: Event,
+}
+
+impl Batch {
+    pub(crate) fn of(records: &shmcast::Records) -> Self {
+        let bytes = records.as_bytes();
+        Self {
+            records: bytes.as_ptr(),
+            bytes: bytes.len(),
+            messages: records.len(),
+            first: records.first_sequence(),
+            event: records.event().map_or(Event::NONE, |event| Event::of_other(&event)),
+        }
+    }
+}
+
 impl Event {
+    /// No event.
+    const NONE: Self = Self {
+        kind: 0,
+        tag: 0,
+        key: 0,
+        reserved: 0,
+        sequence: 0,
+        time: 0,
+        payload: std::ptr::null(),
+        length: 0,
+        what: What { lapped: Lapped { missed: 0, resumed_at: 0 } },
+        reserved_too: 0,
+    };
+
     #[inline(always)]
     pub(crate) fn of_message(message: shmcast::Message<'_>) -> Self {
         let shmcast::Message { payload, sequence, tag, key, time } = message;
@@ -91,6 +130,10 @@ impl Event {
                 what.epoch = epoch;
                 kind::NEW_EPOCH
             }
+            shmcast::Event::PublisherGone { epoch } => {
+                what.epoch = epoch;
+                kind::PUBLISHER_GONE
+            }
             shmcast::Event::NewSession { session } => {
                 what.session = session;
                 kind::NEW_SESSION
@@ -99,18 +142,6 @@ impl Event {
             shmcast::Event::End => kind::END,
             _ => kind::UNKNOWN,
         };
-        let (payload, length) = (std::ptr::null(), 0);
-        Self {
-            kind,
-            tag: 0,
-            key: 0,
-            reserved: 0,
-            sequence: 0,
-            time: 0,
-            payload,
-            length,
-            what,
-            reserved_too: 0,
-        }
+        Self { kind, what, ..Self::NONE }
     }
 }

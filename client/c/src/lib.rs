@@ -12,5 +12,5 @@ mod options;
 mod publisher;
 mod subscriber;
 
-pub use event::{Event, Gap, Lapped, What};
+pub use event::{Batch, Event, Gap, Lapped, What};
 pub use options::{PublishOptions, SubscribeOptions};

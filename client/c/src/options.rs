@@ -5,7 +5,8 @@ use crate::codes::option as given;
 use crate::error::Failure;
 use crate::guard::text;
 use shmcast::{
-    Client, Preparation, Publisher, PublisherBuilder, Resume, Start, Subscriber, SubscriberBuilder, Wait,
+    Client, ClockKind, Preparation, Publisher, PublisherBuilder, Resume, Start, Subscriber,
+    SubscriberBuilder, Wait,
 };
 use std::ffi::c_char;
 use std::time::Duration;
@@ -166,7 +167,7 @@ pub(crate) unsafe fn publisher(
 ) -> Result<Publisher, Failure> {
     // SAFETY: by this function's contract.
     let options = unsafe { copy(options) }?;
-    known_flags(options.flags, given::ANEW)?;
+    known_flags(options.flags, given::ANEW | given::MONOTONIC)?;
     // SAFETY: by this function's contract.
     let mut builder = Publisher::builder(unsafe { channel(name) }?);
     // SAFETY: by this function's contract.
@@ -200,6 +201,9 @@ fn sized(mut builder: PublisherBuilder, options: &PublishOptions) -> PublisherBu
     if options.mode != 0 {
         builder = builder.mode(options.mode);
     }
+    if options.flags & given::MONOTONIC != 0 {
+        builder = builder.clock_kind(ClockKind::Monotonic);
+    }
     if options.flags & given::ANEW != 0 { builder.anew() } else { builder }
 }
 
@@ -213,7 +217,7 @@ pub(crate) unsafe fn subscriber(
 ) -> Result<Subscriber, Failure> {
     // SAFETY: by this function's contract.
     let options = unsafe { copy(options) }?;
-    known_flags(options.flags, given::HIDDEN | given::RECORD_LATENCY)?;
+    known_flags(options.flags, given::HIDDEN | given::RECORD_LATENCY | given::WATCH_PUBLISHER)?;
     if options.reserved != 0 {
         return Err(unknown("reserved", options.reserved));
     }
@@ -243,7 +247,10 @@ fn minor(mut builder: SubscriberBuilder, options: &SubscribeOptions) -> Subscrib
         builder = builder.schema(options.schema_id);
     }
     let has = |flag| options.flags & flag != 0;
-    builder.page(!has(given::HIDDEN)).record_latency(has(given::RECORD_LATENCY))
+    builder
+        .page(!has(given::HIDDEN))
+        .record_latency(has(given::RECORD_LATENCY))
+        .watch_publisher(has(given::WATCH_PUBLISHER))
 }
 
 fn start(options: &SubscribeOptions) -> Result<Start, Failure> {

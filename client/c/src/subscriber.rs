@@ -2,18 +2,25 @@
 
 use crate::codes::{code, state};
 use crate::error::Failure;
-use crate::event::Event;
+use crate::event::{Batch, Event};
 use crate::guard::{Handle, no_bytes};
 use crate::options::{SubscribeOptions, subscriber};
 use crate::publisher::done;
-use shmcast::{RecvError, State, Subscriber};
-use std::ffi::{c_char, c_void};
+use shmcast::{Records, RecvError, State, Subscriber};
+use std::ffi::c_char;
 use std::time::{Duration, Instant};
 
 /// `shmcast_subscriber`.
-pub(crate) type SubscriberHandle = Handle<Subscriber>;
-/// `shmcast_each`.
-pub(crate) type Each = Option<unsafe extern "C" fn(context: *mut c_void, event: *const Event)>;
+pub(crate) type SubscriberHandle = Handle<Receiver>;
+
+/// A subscriber, and the memory of its batches.
+pub(crate) struct Receiver {
+    subscriber: Subscriber,
+    records: Records,
+}
+
+/// Bytes of a batch: it stays in a core's first cache until the program has looked at it.
+const BATCH_BYTES: usize = 16 << 10;
 
 /// `SHMCAST_FOREVER`.
 const FOREVER: u64 = u64::MAX;
@@ -38,10 +45,11 @@ unsafe fn receive(
     out: *mut Event,
     how: impl FnOnce(&mut Subscriber) -> Result<Option<shmcast::Event<'_>>, RecvError>,
 ) -> i32 {
-    let call = |this: &mut Subscriber| {
+    let call = |this: &mut Receiver| {
         if out.is_null() {
             return Err(nowhere());
         }
+        let this = &mut this.subscriber;
         match how(this) {
             Ok(Some(event)) => {
                 // SAFETY: not null, and by this function's contract it may be written to.
@@ -62,8 +70,11 @@ pub(crate) unsafe extern "C" fn shmcast_subscriber_open(
     options: *const SubscribeOptions,
     out: *mut *mut SubscriberHandle,
 ) -> i32 {
-    // SAFETY: the header asks for texts that end with a zero, and for options with their size.
-    let make = || unsafe { subscriber(channel, options) };
+    let make = || {
+        // SAFETY: the header asks for texts that end with a zero, and for options with their size.
+        let subscriber = unsafe { subscriber(channel, options) }?;
+        Ok(Receiver { subscriber, records: Records::with_room(BATCH_BYTES) })
+    };
     // SAFETY: the header asks for a place that may be written to.
     done(unsafe { Handle::open_at("subscriber", out, make) })
 }
@@ -119,10 +130,11 @@ pub(crate) unsafe extern "C" fn shmcast_try_recv_into(
         // SAFETY: neither null nor impossibly long, and the header asks for so many bytes that nobody else uses during the call.
         unsafe { std::slice::from_raw_parts_mut(buffer, size) }
     };
-    let call = |this: &mut Subscriber| {
+    let call = |this: &mut Receiver| {
         if out.is_null() {
             return Err(nowhere());
         }
+        let this = &mut this.subscriber;
         match this.try_recv_into(room).map_err(|error| failure(this, error))? {
             Some(event) => {
                 // SAFETY: not null, and the header asks for a place that may be written to.
@@ -140,19 +152,18 @@ pub(crate) unsafe extern "C" fn shmcast_try_recv_into(
 pub(crate) unsafe extern "C" fn shmcast_recv_batch(
     this: *mut SubscriberHandle,
     most: usize,
-    each: Each,
-    context: *mut c_void,
+    out: *mut Batch,
 ) -> i64 {
-    let call = |this: &mut Subscriber| {
-        let Some(each) = each else {
-            return Err(Failure::argument("there is no function to hand the events to: pass one"));
-        };
-        let handed = this.recv_batch(most.min(i64::MAX as usize), |event| {
-            let event = Event::of(event);
-            // SAFETY: the header asks for a function that may be called so, and that returns.
-            unsafe { each(context, &raw const event) };
-        });
-        handed.map(|count| count as i64).map_err(|error| failure(this, error))
+    let call = |this: &mut Receiver| {
+        if out.is_null() {
+            return Err(Failure::argument("there is nowhere to put the batch: pass a pointer to one"));
+        }
+        let Receiver { subscriber, records } = this;
+        let received = subscriber.recv_records(most.min(i64::MAX as usize), records);
+        let received = received.map_err(|error| failure(subscriber, error));
+        // SAFETY: not null, and the header asks for a place that may be written to.
+        unsafe { out.write(Batch::of(records)) };
+        Ok(received? as i64)
     };
     // SAFETY: the header asks for a handle that is open and for one thread at a time.
     unsafe { Handle::enter(this, call) }.unwrap_or_else(|Failure(code)| code.into())
@@ -162,7 +173,7 @@ pub(crate) unsafe extern "C" fn shmcast_recv_batch(
 pub(crate) unsafe extern "C" fn shmcast_seek(this: *mut SubscriberHandle, sequence: u64) -> i32 {
     // SAFETY: the header asks for a handle that is open and for one thread at a time.
     let sought = unsafe {
-        Handle::enter(this, |this: &mut Subscriber| {
+        Handle::enter(this, |Receiver { subscriber: this, .. }: &mut Receiver| {
             this.seek(sequence).map_err(|error| Failure::seeking(&this.header().channel, error))
         })
     };
@@ -175,7 +186,7 @@ pub(crate) unsafe extern "C" fn shmcast_seek(this: *mut SubscriberHandle, sequen
 /// As of [`Handle::enter`].
 unsafe fn fact<R>(this: *const SubscriberHandle, otherwise: R, ask: impl FnOnce(&Subscriber) -> R) -> R {
     // SAFETY: by this function's contract.
-    unsafe { Handle::enter(this, |this: &mut Subscriber| Ok(ask(this))) }.unwrap_or(otherwise)
+    unsafe { Handle::enter(this, |this: &mut Receiver| Ok(ask(&this.subscriber))) }.unwrap_or(otherwise)
 }
 
 #[unsafe(no_mangle)]

@@ -3,7 +3,7 @@
 
 mod support;
 
-use shmcast_c::{Event, PublishOptions, SubscribeOptions, What};
+use shmcast_c::{Batch, Event, PublishOptions, SubscribeOptions, What};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::mem::offset_of;
@@ -30,10 +30,10 @@ fn in_c(rust: &str) -> &str {
         "i64" => "int64_t",
         "u64" => "uint64_t",
         "usize" => "size_t",
-        "Each" => "shmcast_each",
+        "*mut Batch" => "shmcast_batch *",
         "*mut u64" => "uint64_t *",
         "*const u8" => "const void *",
-        "*mut u8" | "*mut c_void" => "void *",
+        "*mut u8" => "void *",
         "*mut *mut u8" => "void **",
         "*const c_char" => "const char *",
         "*mut Event" => "shmcast_event *",
@@ -127,6 +127,7 @@ fn sizes_offsets_and_numbers_are_the_same() {
     let mut text = "#include <shmcast.h>\n".to_owned();
     layout!(text, Event, "shmcast_event": kind tag key reserved sequence time payload length what reserved_too);
     asserted(&mut text, "sizeof(((shmcast_event *)0)->what)", size_of::<What>());
+    layout!(text, Batch, "shmcast_batch": records bytes messages first event);
     layout!(text, PublishOptions, "shmcast_publish_options":
         size flags dir socket capacity max_message mode prepare schema_id schema_name labels);
     layout!(text, SubscribeOptions, "shmcast_subscribe_options":

@@ -169,3 +169,30 @@ fn a_publisher_in_c_that_is_killed_leaves_whole_messages() {
         assert!((1..epoch).contains(&number(&said, "epochs")), "{said}");
     });
 }
+
+#[test]
+fn a_program_in_c_chooses_the_clock() {
+    const NAME: &str = "a_program_in_c_chooses_the_clock";
+    if !has(NAME, C[0]) {
+        return;
+    }
+    let (build, channels) = (scratch(), scratch());
+    let source = build.path().join("clock.c");
+    std::fs::write(
+        &source,
+        "#include <shmcast.h>\n\
+         int main(int argc, char **argv) {\n\
+             shmcast_publish_options options = SHMCAST_PUBLISH_OPTIONS;\n\
+             options.dir = argv[argc - 1], options.capacity = 1 << 16, options.flags = SHMCAST_MONOTONIC;\n\
+             shmcast_publisher *publisher;\n\
+             if (shmcast_publisher_open(\"t\", &options, &publisher) < 0) return 1;\n\
+             return shmcast_publisher_close(publisher);\n\
+         }\n",
+    )
+    .unwrap();
+    let program = build.path().join("clock");
+    support::compile(C, &[], &source, &program);
+    run(&mut command(&program, [channels.path()]));
+    let subscriber = Subscriber::builder("t").dir(channels.path()).open().unwrap();
+    assert_eq!(subscriber.clock().kind(), shmcast::ClockKind::Monotonic);
+}

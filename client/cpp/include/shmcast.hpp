@@ -90,6 +90,7 @@ struct publish_options {
     std::uint64_t schema_id = 0;
     std::string schema_name, labels;
     bool anew = false;
+    bool monotonic = false; // stamps by CLOCK_MONOTONIC
 };
 
 // As shmcast_subscribe_options; empty and 0 mean the default.
@@ -104,6 +105,7 @@ struct subscribe_options {
     std::chrono::nanoseconds sleep{0}, longest_nap{0}, wait_for_channel{0};
     std::uint64_t schema_id = 0;
     bool hidden = false, record_latency = false;
+    bool watch_publisher = false; // events of SHMCAST_PUBLISHER_GONE
 };
 
 class publisher;
@@ -141,6 +143,7 @@ public:
         shmcast_publish_options c{};
         c.size = sizeof c;
         if (options.anew) c.flags |= SHMCAST_ANEW;
+        if (options.monotonic) c.flags |= SHMCAST_MONOTONIC;
         c.dir = options.dir.empty() ? nullptr : options.dir.c_str();
         c.socket = options.socket ? options.socket->c_str() : nullptr;
         c.capacity = options.capacity, c.max_message = options.max_message;
@@ -218,7 +221,7 @@ public:
     std::uint64_t resumed_at() const noexcept { return c_.kind == SHMCAST_LAPPED ? c_.what.lapped.resumed_at : 0; }
     std::uint64_t from() const noexcept { return c_.kind == SHMCAST_GAP ? c_.what.gap.from : 0; }
     std::uint64_t to() const noexcept { return c_.kind == SHMCAST_GAP ? c_.what.gap.to : 0; }
-    std::uint64_t epoch() const noexcept { return c_.kind == SHMCAST_NEW_EPOCH ? c_.what.epoch : 0; }
+    std::uint64_t epoch() const noexcept { return c_.kind == SHMCAST_NEW_EPOCH || c_.kind == SHMCAST_PUBLISHER_GONE ? c_.what.epoch : 0; }
     std::array<std::uint8_t, 10> session() const noexcept {
         std::array<std::uint8_t, 10> identity{};
         if (c_.kind == SHMCAST_NEW_SESSION) std::memcpy(identity.data(), c_.what.session, identity.size());
@@ -237,6 +240,7 @@ public:
         c.size = sizeof c;
         if (options.hidden) c.flags |= SHMCAST_HIDDEN;
         if (options.record_latency) c.flags |= SHMCAST_RECORD_LATENCY;
+        if (options.watch_publisher) c.flags |= SHMCAST_WATCH_PUBLISHER;
         c.dir = options.dir.empty() ? nullptr : options.dir.c_str();
         c.socket = options.socket ? options.socket->c_str() : nullptr;
         c.start = options.start, c.start_sequence = options.start_sequence;
@@ -268,12 +272,13 @@ public:
         event next;
         return some(shmcast_try_recv_into(get(), buffer, size, &next.c_), next);
     }
-    // Hands up to `most` events that are there to each(const event &), which must not throw: std::terminate. Returns how many.
+    // Hands up to `most` events that are there to each(const event &), which must not throw: std::terminate. Returns how many. No call
+    // of the library a message.
     template <class Each> std::size_t recv_batch(std::size_t most, Each &&each) {
-        using function = std::remove_reference_t<Each>;
-        auto call = [](void *context, const shmcast_event *c) noexcept { (*static_cast<function *>(context))(event(*c)); };
-        void *context = const_cast<void *>(static_cast<const void *>(std::addressof(each)));
-        return static_cast<std::size_t>(detail::check(shmcast_recv_batch(get(), most, call, context)));
+        shmcast_batch batch;
+        const auto count = detail::check(shmcast_recv_batch(get(), most, &batch));
+        hand_out(batch, each);
+        return static_cast<std::size_t>(count);
     }
     void seek(std::uint64_t sequence) { detail::check(shmcast_seek(get(), sequence)); }
     std::uint64_t lag() const noexcept { return shmcast_lag(get()); }
@@ -322,6 +327,17 @@ private:
     }
     static std::optional<event> some(std::int32_t code, const event &next) {
         return detail::check(code) == SHMCAST_EVENT ? std::optional<event>(next) : std::nullopt;
+    }
+    template <class Each> static void hand_out(const shmcast_batch &batch, Each &each) noexcept {
+        event now;
+        now.c_.kind = SHMCAST_MESSAGE;
+        SHMCAST_FOREACH(m, &batch) {
+            now.c_.payload = m.payload, now.c_.length = m.length;
+            now.c_.sequence = m.sequence, now.c_.time = m.time;
+            now.c_.tag = m.tag, now.c_.key = m.key;
+            each(std::as_const(now));
+        }
+        if (batch.event.kind != 0) each(static_cast<const event &>(event(batch.event)));
     }
     struct closer {
         void operator()(shmcast_subscriber *handle) const noexcept { shmcast_subscriber_close(handle); }

@@ -1,7 +1,7 @@
 //! Opening a channel for publishing: the options, and channels of a daemon. Channels that are files are in `files`.
 
 use super::prepared::Prepared;
-use super::{Hosted, Publisher, TOUCHED_BYTES};
+use super::{Hosted, Publisher, Stamps, TOUCHED_BYTES};
 use crate::clock::Clock;
 use crate::connect::{Client, Conversation};
 use crate::directory::Directory;
@@ -10,6 +10,7 @@ use crate::keeper::{Attachment, keeper};
 use crate::lock::{self, Held};
 use shmcast_layout::charter::Charter;
 use shmcast_layout::control::{Reply, Request};
+use shmcast_layout::layout::header::ClockKind;
 use shmcast_layout::mem::Preparation;
 use shmcast_layout::ring::writer::TakeOverError;
 use shmcast_layout::segment::{Access, Segment};
@@ -32,7 +33,9 @@ pub struct PublisherBuilder {
     pub(super) preparation: Option<Preparation>,
     pub(super) schema: (u64, String),
     pub(super) labels: String,
+    pub(super) clock: Option<ClockKind>,
     pub(super) anew: bool,
+    pub(super) stamps: Stamps,
 }
 
 impl PublisherBuilder {
@@ -47,7 +50,9 @@ impl PublisherBuilder {
             preparation: None,
             schema: (0, String::new()),
             labels: String::new(),
+            clock: None,
             anew: false,
+            stamps: Stamps::default(),
         }
     }
 
@@ -168,6 +173,26 @@ impl PublisherBuilder {
         self
     }
 
+    /// Which messages carry the time of their publication; each by default. See [`Stamps`].
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use shmcast::{Event, Mark, Publisher, Stamps, Subscriber};
+    /// let builder = Publisher::builder("t").dir(dir.path()).capacity(64 << 10);
+    /// let mut publisher = builder.stamps(Stamps::Given).open()?;
+    /// let mut subscriber = Subscriber::builder("t").dir(dir.path()).open()?;
+    /// let clock = subscriber.clock();
+    /// publisher.publish(b"nobody asks when")?;
+    /// assert!(matches!(subscriber.recv()?, Event::Message(m) if m.latency_ns(&clock).is_none()));
+    /// publisher.publish_at(b"a tick", Mark::default(), clock.now())?;
+    /// assert!(matches!(subscriber.recv()?, Event::Message(m) if m.latency_ns(&clock).is_some()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn stamps(mut self, stamps: Stamps) -> Self {
+        self.stamps = stamps;
+        self
+    }
+
     /// Number and name of the message schema, for readers that ask for it. An existing channel must have
     /// both. A number of 0 accepts any schema, and an empty name accepts any name.
     ///
@@ -192,6 +217,23 @@ impl PublisherBuilder {
     /// ```
     pub fn labels(mut self, labels: impl Into<String>) -> Self {
         self.labels = labels.into();
+        self
+    }
+
+    /// The clock that stamps messages. Only for a new channel that is a file. The default is the CPU's counter where it is
+    /// invariant, which takes some 10 ns to read, and else CLOCK_MONOTONIC, which takes some 25 ns. CLOCK_MONOTONIC is for
+    /// readers whose language cannot read the counter, such as Java. A counter that is not invariant is never taken.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use shmcast::{ClockKind, Publisher};
+    /// let builder = Publisher::builder("t").dir(dir.path()).capacity(1 << 20);
+    /// let publisher = builder.clock_kind(ClockKind::Monotonic).open()?;
+    /// assert_eq!(publisher.clock().kind(), ClockKind::Monotonic);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn clock_kind(mut self, kind: ClockKind) -> Self {
+        self.clock = Some(kind);
         self
     }
 
@@ -304,6 +346,7 @@ impl PublisherBuilder {
         let mut staging = vec![0; segment.header().geometry.max_message as usize].into_boxed_slice();
         // The pages of a zeroed buffer are not in memory yet. This touches those that claims of common sizes need.
         staging.iter_mut().take(TOUCHED_BYTES).for_each(|byte| *byte = 0xff);
-        Ok(Publisher { writer, clock, segment, staging, prepared, lock, hosted: None })
+        let stamps = self.stamps;
+        Ok(Publisher { writer, clock, stamps, segment, staging, prepared, lock, hosted: None })
     }
 }

@@ -1,7 +1,7 @@
 //! Opening a channel that is a file: making it, taking it over, or replacing it.
 
 use super::{DEFAULT_CAPACITY, Publisher, PublisherBuilder};
-use crate::clock::begin_measuring;
+use crate::clock::{Clock, begin_measuring};
 use crate::directory::{ChannelFiles, DEFAULT_MODE, Locked};
 use crate::error::ChannelError;
 use crate::hosting::new_header;
@@ -65,13 +65,14 @@ impl PublisherBuilder {
     fn replace(mut self, files: &ChannelFiles, file: &File, lock: Locked) -> Result<Publisher, ChannelError> {
         let old = Segment::open(file, Access::Write)
             .map_err(|source| ChannelError::Segment { path: files.segment_path(), source })?;
-        let Header { geometry, schema_id, schema, labels, .. } = old.header();
+        let Header { geometry, clock, schema_id, schema, labels, .. } = old.header();
         let capacity = self.capacity.unwrap_or(geometry.capacity);
         let max_message =
             self.max_message.or((capacity == geometry.capacity).then_some(geometry.max_message));
         if self.schema.0 == 0 {
             self.schema = (*schema_id, schema.clone());
         }
+        self.clock = self.clock.or(Some(*clock));
         if self.labels.is_empty() {
             self.labels.clone_from(labels);
         }
@@ -102,7 +103,8 @@ impl PublisherBuilder {
             source if is_full(&source) => no_room(),
             source => ChannelError::os("reserve memory for", files.unfinished_path())(source),
         })?;
-        let header = new_header(&self.name, geometry, self.schema.clone(), self.labels.clone());
+        let clock = Clock::of_kind(self.clock);
+        let header = new_header(&self.name, geometry, clock, self.schema.clone(), self.labels.clone());
         Segment::create(&file, header).map_err(|source| match source {
             OpenError::Os { source, .. } if is_full(&source) => no_room(),
             source => ChannelError::Segment { path: files.unfinished_path(), source },

@@ -35,8 +35,13 @@ impl Buffer {
     }
 
     #[inline]
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+
+    #[inline]
     pub(super) fn payload(&self) -> &[u8] {
-        &self.0.as_bytes()[RECORD_HEADER as usize..]
+        &self.as_bytes()[RECORD_HEADER as usize..]
     }
 
     #[inline]

@@ -1,4 +1,4 @@
-//! Decides what the caller is told of what a poll found.
+//! Polls for those in no hurry, and decides what the caller is told of what a poll found.
 
 use super::{Doubt, Outcome, Subscriber};
 use crate::message::{Event, RecvError};
@@ -10,6 +10,33 @@ use shmcast_layout::ring::locate::Place;
 use shmcast_layout::ring::reader::{Copied, Poll};
 
 impl Subscriber {
+    /// As [`receive`](Self::receive) without a wait, for those in no hurry. Goes on behind records that are no news.
+    #[inline(never)]
+    pub(super) fn poll(&mut self) -> Result<Option<Outcome>, RecvError> {
+        loop {
+            let before = self.reader.place();
+            let poll = self.reader.poll(self.buffer.payload_mut());
+            let outcome = self.admit(before, poll, self.buffer.payload().len())?;
+            let is_news = outcome.is_some() || self.reader.place() == before;
+            if is_news || fault!("records_without_news_end_a_poll") {
+                return Ok(outcome.or_else(|| self.publisher_gone()));
+            }
+        }
+    }
+
+    /// As [`poll`](Self::poll), with a message's payload copied to the start of `buffer`.
+    #[inline(never)]
+    pub(super) fn poll_into(&mut self, buffer: &mut [u8]) -> Result<Option<Outcome>, RecvError> {
+        loop {
+            let before = self.reader.place();
+            let poll = self.reader.poll(buffer);
+            let outcome = self.admit(before, poll, buffer.len())?;
+            if outcome.is_some() || self.reader.place() == before {
+                return Ok(outcome.or_else(|| self.publisher_gone()));
+            }
+        }
+    }
+
     /// As [`admit`](Self::admit), of a message that was just read. Goes on as [`poll`](Self::poll) does if it is not handed
     /// out.
     #[inline(never)]

@@ -1,6 +1,7 @@
 //! A subscriber of a segment that continues the channel of another segment, without the daemon that would make it.
 
 use super::*;
+use crate::clock::Clock;
 use crate::hosting::new_header;
 use crate::message::Lapped;
 use crate::message::Message;
@@ -15,7 +16,7 @@ const CAPACITY: u64 = 64 << 10;
 fn continued() -> Segment {
     let geometry = Geometry::new(CAPACITY, None).unwrap();
     let file = memfd::create("continued").unwrap();
-    let header = new_header("t", geometry, (0, String::new()), String::new());
+    let header = new_header("t", geometry, Clock::of_this_host(), (0, String::new()), String::new());
     let segment = Segment::create(&file, header).unwrap();
     segment.continue_from(101, 1, 5000);
     segment

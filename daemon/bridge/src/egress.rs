@@ -9,8 +9,8 @@
 use shmcast::sys::datagrams;
 use shmcast::{ChannelError, Start, State, Subscriber, SubscriberBuilder, Wait};
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use zerocopy::FromZeros;
 
@@ -25,13 +25,13 @@ use super::proto::sender::{Sender, SenderConfig};
 use super::proto::session::{EPOCH_LIMIT, Session};
 use super::proto::wire::{HEADER_BYTES, LENGTH_BYTES};
 use super::repair::Repair;
-use super::sending::{LiveTable, Sending};
+use super::sending::Sending;
 use super::socket::{self, Refusals, Tuning};
-use super::spec::{BridgeSpec, Direction, SendSpec, StartAt, WaitMode};
+use super::spec::{BridgeSpec, Direction, RepairSpec, SendSpec, StartAt, WaitMode};
 use super::state::{Progress, StateFile};
-use super::status::{Board, Life, RepairCounters, SendCounters};
-use super::thread::{Clock, Idle, spawn};
-use live::{CatchUp, Live};
+use super::status::{Life, RepairCounters, SendCounters};
+use super::thread::{Clock, spawn};
+use live::Live;
 use outlet::{Line, Outlet};
 
 /// Bytes of the receive buffer of the socket that requests come to.
@@ -90,79 +90,32 @@ impl Egress {
             return Err(BridgeError::Spec { bridge: spec.title().to_owned(), problems });
         };
         let mut refusals = Refusals::default();
-        let mut lines = Vec::with_capacity(spec.lines.len());
-        for line in &spec.lines {
-            let socket = socket::open_sender(line, send.ttl, send.loopback)?;
-            // Connect to groups only. On a connected socket, a host that refuses one datagram makes the next
-            // send fail.
-            let is_connected = line.group.ip().is_multicast() && socket.connect(line.group).is_ok();
-            let from = local_address(&socket);
-            lines.push(Line { socket, from, to: line.group, is_connected, is_paused: false });
-        }
-        let state = match &send.state {
-            Some(path) => Some(
-                StateFile::open(path).map_err(|source| BridgeError::State { path: path.clone(), source })?,
-            ),
-            None => None,
-        };
-        let (state, said) = state.map_or((None, None), |(file, said)| (Some(file), said));
+        let lines = open_lines(spec, send)?;
+        let (state, said) = open_state(send)?;
         let (subscriber, parks, resumed) = attach_where_it_was(spec, send, &channel, said)?;
         check_sizes(spec, &subscriber)?;
-        let session =
-            match resumed.filter(|_| subscriber.remote_session().is_none() || spec.session.is_some()) {
-                Some(resumed) => {
-                    options.origins.add(resumed.session, subscriber.header().uuid);
-                    resumed.session
-                }
-                None => session_of(spec, &subscriber, &options.origins, later_epoch(spec, said))?,
-            };
+        let session = session_to_send(spec, &subscriber, &options.origins, said, resumed)?;
         // Open this socket after the channel, because the bridge may have to wait for the channel. Requests
         // that came meanwhile would be answered after their receivers had given them up and sent them again.
-        let repair = match &send.repair {
-            Some(repair) => {
-                let tuning = Tuning { buffer_bytes: REPAIR_BUFFER_BYTES, busy_poll_us: 0 };
-                Some((repair, socket::open_unicast(repair.bind, tuning, &mut refusals)?))
-            }
-            None => None,
-        };
+        let repair = open_repair(send, &mut refusals)?;
         let leases = send.repair.as_ref().map_or(0, |repair| repair.max_leases);
-        let shared = Arc::new(Sending {
-            stop: AtomicBool::new(false),
-            end: AtomicBool::new(false),
-            life: Life::new(refusals.0),
-            counters: Board::default(),
-            repair: Board::default(),
-            live: LiveTable::new(leases),
-            session: Default::default(),
-            next: AtomicU64::new(subscriber.next_sequence()),
-            attached: AtomicU64::new(1),
-            state: Mutex::new(state.map(|file| {
-                (file, Progress { ring: subscriber.header().uuid, session, next: subscriber.next_sequence() })
-            })),
-            state_errors: AtomicU64::new(0),
-        });
+        let progress = Progress { ring: subscriber.header().uuid, session, next: subscriber.next_sequence() };
+        let state = state.map(|file| (file, progress));
+        let shared = Arc::new(Sending::new(refusals, leases, progress.next, state));
         shared.set_session(session);
         shared.note_begin(None, session, subscriber.next_sequence());
         let clock = Clock::start();
         let mut egress = Egress { shared: shared.clone(), threads: Vec::new(), repair_address: None };
         let leases = match repair {
             Some((repair, socket)) => {
-                egress.repair_address = v4(socket.local_addr().ok());
-                let live = socket::open_beside(&socket)?;
                 let with = (clock, options.tap.as_ref());
-                let server =
-                    Repair::new(repair, spec.payload_bytes, socket, channel.clone(), with, shared.clone())?;
-                egress.threads.push(spawn("bridge-repair", None, move || server.run())?);
-                let (from, to) = (egress.repair_address, repair.bind);
-                Some(Line { socket: live, from, to, is_connected: false, is_paused: false })
+                Some(egress.serve(spec, repair, socket, channel.clone(), with)?)
             }
             None => None,
         };
         if send.state.is_some() {
-            let shared = shared.clone();
-            egress
-                .threads
-                .push(spawn(&format!("note-{}", spec.title()), None, move || shared.keep_noting())?);
+            let (shared, name) = (shared.clone(), format!("note-{}", spec.title()));
+            egress.threads.push(spawn(&name, None, move || shared.keep_noting())?);
         }
         let config = sender_config(spec, send);
         let mut outlet = Outlet {
@@ -180,21 +133,26 @@ impl Egress {
             shared,
         };
         outlet.show();
-        let live = Live {
-            subscriber: Some(subscriber),
-            parks,
-            channel,
-            origins: options.origins,
-            spec: spec.clone(),
-            ends_with_channel: options.ends_with_channel,
-            idle: Idle::new(spec.wait),
-            retry_ns: 0,
-            looked_ns: 0,
-            shown_ns: 0,
-            catch_up: CatchUp::from(clock.now_ns()),
-            outlet,
-        };
+        let live =
+            Live::new(spec, channel, (subscriber, parks), options.origins, options.ends_with_channel, outlet);
         Ok((egress, live))
+    }
+
+    /// Starts the repair server on `socket`. The line that it returns carries the live packets to the leases.
+    fn serve(
+        &mut self,
+        spec: &BridgeSpec,
+        repair: &RepairSpec,
+        socket: UdpSocket,
+        channel: SubscriberBuilder,
+        with: (Clock, Option<&Tap>),
+    ) -> Result<Line, BridgeError> {
+        let live = socket::open_beside(&socket)?;
+        let address = v4(socket.local_addr().ok());
+        let server = Repair::new(repair, spec.payload_bytes, socket, channel, with, self.shared.clone())?;
+        self.repair_address = address;
+        self.threads.push(spawn("bridge-repair", None, move || server.run())?);
+        Ok(Line::to(repair.bind, address, live, false))
     }
 
     /// Tells the egress to stop soon. It announces nothing on the wire: the session goes on when another
@@ -288,6 +246,54 @@ impl EgressInvoker {
     /// The egress, for its counters and to end it.
     pub fn egress(&self) -> &Egress {
         &self.egress
+    }
+}
+
+/// Opens a socket for each line of the spec.
+fn open_lines(spec: &BridgeSpec, send: &SendSpec) -> Result<Vec<Line>, BridgeError> {
+    let open = |line| {
+        let socket = socket::open_sender(line, send.ttl, send.loopback)?;
+        // Connect to groups only. On a connected socket, a host that refuses one datagram makes the next
+        // send fail.
+        let is_connected = line.group.ip().is_multicast() && socket.connect(line.group).is_ok();
+        Ok(Line::to(line.group, local_address(&socket), socket, is_connected))
+    };
+    spec.lines.iter().map(open).collect()
+}
+
+/// Opens the socket that requests come to, if the spec names a repair server.
+fn open_repair<'a>(
+    send: &'a SendSpec,
+    refusals: &mut Refusals,
+) -> Result<Option<(&'a RepairSpec, UdpSocket)>, BridgeError> {
+    let Some(repair) = &send.repair else { return Ok(None) };
+    let tuning = Tuning { buffer_bytes: REPAIR_BUFFER_BYTES, busy_poll_us: 0 };
+    Ok(Some((repair, socket::open_unicast(repair.bind, tuning, refusals)?)))
+}
+
+/// Opens the state file, if the spec names one, and reads what it says.
+fn open_state(send: &SendSpec) -> Result<(Option<StateFile>, Option<Progress>), BridgeError> {
+    let Some(path) = &send.state else { return Ok((None, None)) };
+    let (file, said) =
+        StateFile::open(path).map_err(|source| BridgeError::State { path: path.clone(), source })?;
+    Ok((Some(file), said))
+}
+
+/// The session to send: the one that the state file names, if the channel is still where that bridge left
+/// off; otherwise the channel's own, or a new one.
+fn session_to_send(
+    spec: &BridgeSpec,
+    subscriber: &Subscriber,
+    origins: &Origins,
+    said: Option<Progress>,
+    resumed: Option<Progress>,
+) -> Result<Session, BridgeError> {
+    match resumed.filter(|_| subscriber.remote_session().is_none() || spec.session.is_some()) {
+        Some(resumed) => {
+            origins.add(resumed.session, subscriber.header().uuid);
+            Ok(resumed.session)
+        }
+        None => session_of(spec, subscriber, origins, later_epoch(spec, said)),
     }
 }
 

@@ -61,6 +61,18 @@ struct Shared {
     to_ring: SharedHistogram,
 }
 
+impl Shared {
+    fn new(refusals: Refusals) -> Self {
+        Self {
+            stop: AtomicBool::new(false),
+            life: Life::new(refusals.0),
+            counters: Board::default(),
+            recovery: SharedHistogram::default(),
+            to_ring: SharedHistogram::default(),
+        }
+    }
+}
+
 /// A running ingress. Dropping it stops it.
 #[derive(Debug)]
 pub struct Ingress {
@@ -97,39 +109,15 @@ impl Ingress {
         };
         let follow = follow(spec)?;
         let mut refusals = Refusals::default();
-        let mut ports = Vec::new();
-        let tuning = Tuning { buffer_bytes: receive.buffer_bytes, busy_poll_us: spec.busy_poll_us };
-        for (index, line) in spec.lines.iter().enumerate() {
-            let socket = socket::open_line(line, tuning, &mut refusals)?;
-            ports.push(Port::new(socket, Role::Line(index), spec));
-        }
-        let sources = AllowList::new(receive.sources.clone());
         let id = receiver_id(spec, &channel)?;
         let clock = Clock::start();
-        let anywhere = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
-        if !receive.servers.is_empty() {
-            let socket = socket::open_unicast(anywhere, tuning, &mut refusals)?;
-            ports.push(Port::new(socket, Role::Servers, spec));
-            if receive.lease {
-                ports.last_mut().expect("just pushed").ask_for_leases(receive, false, id, &clock)?;
-            }
-        }
-        if receive.unicast {
-            let socket = socket::open_unicast(anywhere, tuning, &mut refusals)?;
-            ports.push(Port::new(socket, Role::Unicast, spec));
-            ports.last_mut().expect("just pushed").ask_for_leases(receive, true, id, &clock)?;
-        }
+        let ports = open_ports(spec, receive, id, &clock, &mut refusals)?;
+        let sources = AllowList::new(receive.sources.clone());
         let publisher = channel.clone().open()?;
         let (next, resumed) =
             (publisher.next_sequence(), publisher.remote_session().map(Session::from_bytes));
         let receiver = Receiver::new(receiver_config(spec, receive, follow, next, resumed));
-        let shared = Arc::new(Shared {
-            stop: AtomicBool::new(false),
-            life: Life::new(refusals.0),
-            counters: Board::default(),
-            recovery: SharedHistogram::default(),
-            to_ring: SharedHistogram::default(),
-        });
+        let shared = Arc::new(Shared::new(refusals));
         if let Some(session) = receiver.session() {
             shared.life.note_session(session);
         }
@@ -256,6 +244,35 @@ impl Drop for IngressInvoker {
         self.ingress.stop();
         self.invoke();
     }
+}
+
+/// Opens a socket for each line, one that requests leave through, and one for a unicast feed.
+fn open_ports(
+    spec: &BridgeSpec,
+    receive: &ReceiveSpec,
+    id: u64,
+    clock: &Clock,
+    refusals: &mut Refusals,
+) -> Result<Vec<Port>, BridgeError> {
+    let tuning = Tuning { buffer_bytes: receive.buffer_bytes, busy_poll_us: spec.busy_poll_us };
+    let anywhere = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+    let mut ports = Vec::new();
+    for (index, line) in spec.lines.iter().enumerate() {
+        ports.push(Port::new(socket::open_line(line, tuning, refusals)?, Role::Line(index), spec));
+    }
+    if !receive.servers.is_empty() {
+        let mut port = Port::new(socket::open_unicast(anywhere, tuning, refusals)?, Role::Servers, spec);
+        if receive.lease {
+            port.ask_for_leases(receive, false, id, clock)?;
+        }
+        ports.push(port);
+    }
+    if receive.unicast {
+        let mut port = Port::new(socket::open_unicast(anywhere, tuning, refusals)?, Role::Unicast, spec);
+        port.ask_for_leases(receive, true, id, clock)?;
+        ports.push(port);
+    }
+    Ok(ports)
 }
 
 /// 48 bits that identify this receiver and stay the same after a restart. They are a hash of the host, the

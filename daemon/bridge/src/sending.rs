@@ -2,6 +2,7 @@
 //! keeps the state file.
 
 use super::proto::session::Session;
+use super::socket::Refusals;
 use super::state::{Progress, StateFile};
 use super::status::{Board, Life, RepairCounters, SendCounters};
 use shmcast::hosting::{session_identity, session_words};
@@ -68,6 +69,28 @@ pub(super) struct Sending {
 const NOTE_EVERY: Duration = Duration::from_millis(2);
 
 impl Sending {
+    /// `refusals` are those of the sockets, and `next` is the sequence that is sent first.
+    pub(super) fn new(
+        refusals: Refusals,
+        leases: usize,
+        next: u64,
+        state: Option<(StateFile, Progress)>,
+    ) -> Self {
+        Self {
+            stop: AtomicBool::new(false),
+            end: AtomicBool::new(false),
+            life: Life::new(refusals.0),
+            counters: Board::default(),
+            repair: Board::default(),
+            live: LiveTable::new(leases),
+            session: Default::default(),
+            next: AtomicU64::new(next),
+            attached: AtomicU64::new(1),
+            state: Mutex::new(state),
+            state_errors: AtomicU64::new(0),
+        }
+    }
+
     pub(super) fn session(&self) -> Session {
         let words = [0, 1].map(|half: usize| self.session[half].load(Ordering::Relaxed));
         Session::from_bytes(session_identity(words))

@@ -15,6 +15,8 @@ use super::proto::session::Session;
 use super::proto::wire::MAX_DATAGRAM_BYTES;
 use super::proto::{DEFAULT_PAYLOAD_BYTES, MAX_LINES, MAX_SERVERS};
 
+/// Largest UDP payload that fits an Ethernet frame of 1500 bytes.
+pub const ETHERNET_PAYLOAD_BYTES: usize = 1_472;
 /// The largest receive buffer that the kernel can be asked for: half of the largest `int`.
 const MAX_BUFFER_BYTES: usize = i32::MAX as usize / 2;
 
@@ -87,7 +89,7 @@ pub enum WaitMode {
     /// Polls, and yields the core after a poll that found something and after several polls that found
     /// nothing. Readers may share the core.
     Yield,
-    /// Sleeps. It takes next to no CPU. Messages are tens of microseconds later, or more where the host's
+    /// Sleeps. It takes next to no CPU. Half of the messages are 50 to 150 us later, and more where the host's
     /// CPUs sleep deeply or are busy.
     #[default]
     Block,
@@ -336,6 +338,16 @@ impl BridgeSpec {
                 );
             }
         }
+        self.problems_of_lines(&mut report);
+        match self.direction() {
+            Some(Direction::Send(send)) => self.problems_of_sending(send, &mut report),
+            Some(Direction::Receive(receive)) => self.problems_of_receiving(receive, &mut report),
+            None => report("send", "give either a send table or a receive table".to_owned()),
+        }
+        problems
+    }
+
+    fn problems_of_lines(&self, report: &mut impl FnMut(&'static str, String)) {
         for (index, line) in self.lines.iter().enumerate() {
             if self.lines[..index].contains(line) {
                 report("line", format!("{} is there twice: a copy goes another way", line.group));
@@ -353,43 +365,37 @@ impl BridgeSpec {
                 report("line", format!("{}: a source is for receiving a multicast group", line.group));
             }
         }
-        match self.direction() {
-            Some(Direction::Send(send)) => {
-                if self.lines.is_empty() && send.repair.is_none() {
-                    report(
-                        "line",
-                        "nobody to send to: give a line, or a repair server for leases".to_owned(),
-                    );
-                }
-                if send.repair.as_ref().is_some_and(|repair| repair.allow.is_empty()) {
-                    let what = "the repair server answers nobody: list the networks that may ask";
-                    report("allow", what.to_owned());
-                }
-            }
-            Some(Direction::Receive(receive)) => {
-                if self.lines.is_empty() && !receive.unicast {
-                    report("line", "nothing to listen to: give a line, or unicast = true".to_owned());
-                }
-                if receive.unicast && (receive.servers.is_empty() || !receive.lease) {
-                    let what =
-                        "a unicast feed comes from servers that grant leases: give servers, and lease = true";
-                    report("unicast", what.to_owned());
-                }
-                if receive.unicast && self.lines.len() + receive.servers.len() > MAX_LINES {
-                    let what = format!("at most {MAX_LINES} lines and servers together carry a unicast feed");
-                    report("unicast", what);
-                }
-                if !(1..=MAX_BUFFER_BYTES).contains(&receive.buffer_bytes) {
-                    let bytes = receive.buffer_bytes;
-                    report("buffer_bytes", format!("{bytes} is out of range: write 1 to {MAX_BUFFER_BYTES}"));
-                }
-                if receive.servers.len() > MAX_SERVERS {
-                    report("servers", format!("{} servers: at most {MAX_SERVERS}", receive.servers.len()));
-                }
-            }
-            None => report("send", "give either a send table or a receive table".to_owned()),
+    }
+
+    fn problems_of_sending(&self, send: &SendSpec, report: &mut impl FnMut(&'static str, String)) {
+        if self.lines.is_empty() && send.repair.is_none() {
+            report("line", "nobody to send to: give a line, or a repair server for leases".to_owned());
         }
-        problems
+        if send.repair.as_ref().is_some_and(|repair| repair.allow.is_empty()) {
+            let what = "the repair server answers nobody: list the networks that may ask";
+            report("allow", what.to_owned());
+        }
+    }
+
+    fn problems_of_receiving(&self, receive: &ReceiveSpec, report: &mut impl FnMut(&'static str, String)) {
+        if self.lines.is_empty() && !receive.unicast {
+            report("line", "nothing to listen to: give a line, or unicast = true".to_owned());
+        }
+        if receive.unicast && (receive.servers.is_empty() || !receive.lease) {
+            let what = "a unicast feed comes from servers that grant leases: give servers, and lease = true";
+            report("unicast", what.to_owned());
+        }
+        if receive.unicast && self.lines.len() + receive.servers.len() > MAX_LINES {
+            let what = format!("at most {MAX_LINES} lines and servers together carry a unicast feed");
+            report("unicast", what);
+        }
+        if !(1..=MAX_BUFFER_BYTES).contains(&receive.buffer_bytes) {
+            let bytes = receive.buffer_bytes;
+            report("buffer_bytes", format!("{bytes} is out of range: write 1 to {MAX_BUFFER_BYTES}"));
+        }
+        if receive.servers.len() > MAX_SERVERS {
+            report("servers", format!("{} servers: at most {MAX_SERVERS}", receive.servers.len()));
+        }
     }
 }
 

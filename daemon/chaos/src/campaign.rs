@@ -3,6 +3,7 @@
 use crate::generate;
 use crate::oracle::{Violation, judge};
 use crate::run::{Programs, play};
+use crate::standstill;
 use crate::story::{Profile, Story};
 use anyhow::Result;
 use std::path::{Path, PathBuf};
@@ -40,7 +41,8 @@ pub struct Played {
     pub took: Duration,
 }
 
-/// Plays one story. Its directory is kept if `keeps` returns true for the violations that were found.
+/// Plays one story. Its directory is kept if `keeps` returns true for the violations that were found. A story
+/// that failed while the whole machine stood still is played again.
 ///
 /// # Errors
 /// The obstacle that kept the story from being played or judged.
@@ -50,11 +52,23 @@ pub fn play_one(
     under: &Path,
     keeps: impl Fn(&[Violation]) -> bool,
 ) -> Result<Played> {
-    let started = Instant::now();
-    let dir = play(&story, programs, under)?;
-    let violations = judge(&dir.path().join("logs"))?;
-    let kept = keeps(&violations).then(|| dir.keep());
-    Ok(Played { story, violations, kept, took: started.elapsed() })
+    loop {
+        let started = Instant::now();
+        standstill::since(started);
+        let dir = play(&story, programs, under)?;
+        let violations = judge(&dir.path().join("logs"))?;
+        match standstill::since(started).filter(|_| !violations.is_empty()) {
+            Some(length) => eprintln!(
+                "seed {}: the machine stood still for {:.1} s: the story is played again",
+                story.seed,
+                length.as_secs_f64()
+            ),
+            None => {
+                let kept = keeps(&violations).then(|| dir.keep());
+                return Ok(Played { story, violations, kept, took: started.elapsed() });
+            }
+        }
+    }
 }
 
 /// Plays stories until the plan is done or `each` returns false.

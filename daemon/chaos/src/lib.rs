@@ -15,4 +15,5 @@ pub mod payload;
 pub mod report;
 pub mod run;
 pub mod shrink;
+mod standstill;
 pub mod story;

@@ -80,12 +80,12 @@ fn read_prefix<const N: usize>(input: &mut impl BufRead) -> Result<Option<[u8; N
     }
 }
 
-/// Writes one message; `latency_ns` is its age when it was received.
+/// Writes one message; `latency_ns` is its age when it was received, if it carries a time.
 pub(super) fn write_message(
     framing: OutputFraming,
     out: &mut impl Write,
     message: &Message<'_>,
-    latency_ns: u64,
+    latency_ns: Option<u64>,
 ) -> Result<()> {
     let payload = message.payload;
     match framing {
@@ -161,7 +161,7 @@ mod tests {
             let mut bytes = Vec::new();
             for payload in messages {
                 let message = Message { payload, sequence: 1, tag: 0, key: false, time: 0 };
-                write_message(output, &mut bytes, &message, 0).unwrap();
+                write_message(output, &mut bytes, &message, None).unwrap();
             }
             assert_eq!(read_all(input, &bytes).unwrap(), messages, "{input:?}");
         }

@@ -8,7 +8,7 @@ use super::framing::{InputFraming, read_message};
 use super::say::{note, print_json};
 use super::stop::Stop;
 use super::units::{parse_cpu, parse_mode, parse_name, parse_size, words};
-use super::{Host, HostArg};
+use super::{Host, HostArg, MISSED};
 use anyhow::{Context, Result, bail};
 use capture::{CaptureArgs, Played};
 use clap::ValueEnum;
@@ -37,8 +37,8 @@ Examples:
   shmcast pub itch --input 12302019.NASDAQ_ITCH50 --framing u16be --rate 1000000/s
   shmcast pub itch --pcap morning.pcap --unwrap --port 26400 --speed 10
 
-Exit codes: 0 all was published, 1 error, 2 wrong usage; 130 (Ctrl-C) or 143 (SIGTERM) if it came
-before the end: the last line says how many messages were published, and up to which sequence.";
+Exit codes: 0 all was published, 1 error, 2 wrong usage, 3 packets of the feed of --unwrap were
+left out; 130 (Ctrl-C) or 143 (SIGTERM) if it came before the end: the last line says how many messages were published, and up to which sequence.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
@@ -180,7 +180,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         true => note!("{said}"),
         false => return Err(stop.interrupted(said).into()),
     }
-    Ok(ExitCode::SUCCESS)
+    let left_out = done.played.as_ref().is_some_and(Played::left_out);
+    Ok(if left_out { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
 }
 
 /// The messages that were published, and whether these were all.

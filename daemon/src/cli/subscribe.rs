@@ -138,7 +138,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             continue;
         };
         if let Event::Message(message) = event {
-            let latency_ns = clock.ns_since(message.time);
+            let latency_ns = message.latency_ns(&clock);
             tally.message(&message, latency_ns);
             write_message(args.framing, &mut out, &message, latency_ns)?;
             out.end_message()?;
@@ -260,11 +260,11 @@ impl Tally {
         Self { received: 0, bytes: 0, missed: 0, lapped: 0, first: None, started_at, latency_ns }
     }
 
-    fn message(&mut self, message: &Message<'_>, latency_ns: u64) {
+    fn message(&mut self, message: &Message<'_>, latency_ns: Option<u64>) {
         self.received += 1;
         self.bytes += message.payload.len() as u64;
         self.first.get_or_insert(message.sequence);
-        self.latency_ns.saturating_record(latency_ns);
+        latency_ns.into_iter().for_each(|ns| self.latency_ns.saturating_record(ns));
     }
 
     fn event(&mut self, event: &Event<'_>) {

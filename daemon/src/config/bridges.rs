@@ -7,11 +7,9 @@ use super::host::Host;
 use super::rules::Broken;
 use super::{ChannelConfig, Config, fields};
 use shmcast_bridge::proto::wire::{HEADER_BYTES, LENGTH_BYTES};
-use shmcast_bridge::spec::{BridgeSpec, Direction, WaitMode};
+use shmcast_bridge::spec::{BridgeSpec, Direction, ETHERNET_PAYLOAD_BYTES, ReceiveSpec, SendSpec, WaitMode};
 use std::net::SocketAddrV4;
 
-/// Largest UDP payload that fits an Ethernet frame of 1500 bytes.
-const ETHERNET_PAYLOAD_BYTES: usize = 1_472;
 /// An allowed network with a prefix shorter than this many bits is too wide: nobody knows all its hosts.
 const WIDE_PREFIX_BITS: u8 = 8;
 
@@ -139,6 +137,52 @@ fn too_long(bridge: &BridgeSpec, channel: &ChannelConfig) -> Option<(&'static st
     (takes > most).then(|| ("channel", what()))
 }
 
+fn warn_of_sending(send: &SendSpec, warn: &mut impl FnMut(&'static str, String, &str)) {
+    match &send.repair {
+        None => {
+            let what = "none: receivers cannot ask for what the network loses".to_owned();
+            warn("bridge.send.repair", what, "a [bridge.send.repair] with bind and allow");
+        }
+        Some(repair) => {
+            if repair.trust_allowed {
+                let what = "true: whoever forges an allowed source has replies sent to it, up to 70 times \
+                            what he sent";
+                let instead = "false, where receivers are shmcast's own";
+                warn("bridge.send.repair.trust_allowed", what.to_owned(), instead);
+            }
+            if let Some(wide) = repair.allow.iter().find(|network| network.prefix() < WIDE_PREFIX_BITS) {
+                let what = format!("{wide}: nearly everybody may ask for retransmissions");
+                warn("bridge.send.repair.allow", what, "the networks that receivers are in");
+            }
+        }
+    }
+}
+
+fn warn_of_receiving(
+    bridge: &BridgeSpec,
+    receive: &ReceiveSpec,
+    channel: Option<&ChannelConfig>,
+    warn: &mut impl FnMut(&'static str, String, &str),
+) {
+    if receive.servers.is_empty() {
+        let what = "none: what the network loses is lost to this host's readers".to_owned();
+        warn("bridge.receive.servers", what, "the sender's bind address, if it has one");
+    }
+    if let Some(channel) = channel.filter(|channel| !channel.publishers.is_empty()) {
+        let what = format!("{:?} has publishers, who are refused: the bridge is its only one", channel.name);
+        warn("bridge.channel", what, "a channel with publishers = []");
+    }
+    let takes = channel.and_then(|channel| channel.spec().max_message_bytes().ok());
+    let most = most_bytes(bridge);
+    if let Some(takes) = takes.filter(|takes| *takes < most) {
+        let what = format!(
+            "the channel takes messages of {takes} B, packets may bring {most} B: a longer one is a \
+             gap here"
+        );
+        warn("bridge.channel", what, "the sender's max_message for the channel");
+    }
+}
+
 impl Config {
     /// The warnings about the bridges, each with the bridge's index, the field, the problem, and the value to write
     /// instead.
@@ -159,47 +203,9 @@ impl Config {
                 warn("bridge.payload_bytes", what, "1400");
             }
             match bridge.direction() {
-                Some(Direction::Send(send)) => match &send.repair {
-                    None => {
-                        let what = "none: receivers cannot ask for what the network loses".to_owned();
-                        warn("bridge.send.repair", what, "a [bridge.send.repair] with bind and allow");
-                    }
-                    Some(repair) => {
-                        if repair.trust_allowed {
-                            let what = "true: whoever forges an allowed source has replies sent to it, up to 70 times \
-                                        what he sent";
-                            let instead = "false, where receivers are shmcast's own";
-                            warn("bridge.send.repair.trust_allowed", what.to_owned(), instead);
-                        }
-                        if let Some(wide) =
-                            repair.allow.iter().find(|network| network.prefix() < WIDE_PREFIX_BITS)
-                        {
-                            let what = format!("{wide}: nearly everybody may ask for retransmissions");
-                            warn("bridge.send.repair.allow", what, "the networks that receivers are in");
-                        }
-                    }
-                },
+                Some(Direction::Send(send)) => warn_of_sending(send, &mut warn),
                 Some(Direction::Receive(receive)) => {
-                    if receive.servers.is_empty() {
-                        let what = "none: what the network loses is lost to this host's readers".to_owned();
-                        warn("bridge.receive.servers", what, "the sender's bind address, if it has one");
-                    }
-                    if let Some(channel) = channel.filter(|channel| !channel.publishers.is_empty()) {
-                        let what = format!(
-                            "{:?} has publishers, who are refused: the bridge is its only one",
-                            channel.name
-                        );
-                        warn("bridge.channel", what, "a channel with publishers = []");
-                    }
-                    let takes = channel.and_then(|channel| channel.spec().max_message_bytes().ok());
-                    let most = most_bytes(bridge);
-                    if let Some(takes) = takes.filter(|takes| *takes < most) {
-                        let what = format!(
-                            "the channel takes messages of {takes} B, packets may bring {most} B: a longer one is a \
-                             gap here"
-                        );
-                        warn("bridge.channel", what, "the sender's max_message for the channel");
-                    }
+                    warn_of_receiving(bridge, receive, channel, &mut warn);
                     self.warn_of_shared_lines(index, &mut warn);
                 }
                 None => {}

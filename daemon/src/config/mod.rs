@@ -5,6 +5,7 @@
 //! or makes a channel. The rules for sizes, names and labels are the client library's own.
 
 use serde::Deserialize;
+use shmcast::ClockKind;
 use shmcast::hosting::{HostedSpec, Preparation};
 use shmcast_bridge::spec::BridgeSpec;
 use std::collections::BTreeMap;
@@ -146,6 +147,9 @@ pub struct ChannelConfig {
     /// NUMA node whose memory is preferred. If `None`, the kernel chooses.
     #[serde(default)]
     pub numa_node: Option<u32>,
+    /// The clock that stamps messages. If `None`, the CPU's counter where it is invariant, else CLOCK_MONOTONIC.
+    #[serde(default)]
+    pub clock: Option<ClockChoice>,
     /// The application's number for the message schema; 0 for none.
     #[serde(default)]
     pub schema_id: u64,
@@ -174,6 +178,7 @@ impl ChannelConfig {
             mlock: true,
             hugepages: true,
             numa_node: None,
+            clock: None,
             schema_id: 0,
             schema: String::new(),
             labels: BTreeMap::new(),
@@ -189,6 +194,7 @@ impl ChannelConfig {
             max_message: self.max_message,
             schema: (self.schema_id, self.schema.clone()),
             labels: self.labels.iter().map(|(key, value)| format!("{key}={value}\n")).collect(),
+            clock: self.clock.map(ClockChoice::kind),
             preparation: Preparation {
                 numa_node: self.numa_node,
                 huge_pages: self.hugepages,
@@ -196,6 +202,25 @@ impl ChannelConfig {
                 lock: self.mlock,
             },
             is_strict: self.mode == Mode::Strict,
+        }
+    }
+}
+
+/// The clock that stamps the messages of a channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ClockChoice {
+    /// The CPU's counter, where it is invariant; else as `Monotonic`.
+    Counter,
+    /// CLOCK_MONOTONIC, which every language can read.
+    Monotonic,
+}
+
+impl ClockChoice {
+    fn kind(self) -> ClockKind {
+        match self {
+            Self::Counter => ClockKind::Counter,
+            Self::Monotonic => ClockKind::Monotonic,
         }
     }
 }

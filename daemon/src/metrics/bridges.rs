@@ -108,52 +108,50 @@ fn repairs(text: &mut Text, bridges: &[BridgeFigures]) {
     by(text, bridges, ("lease_events_total", "event"), "What became of requests for leases.", &leases, of);
 }
 
+/// What is counted of receiving: the name, the kind, the help and the figure.
+const RECEIVED: [(&str, &str, &str, Receives); 18] = [
+    ("received_packets_total", "counter", "Sound packets of the session received.", |c| c.packets),
+    ("received_messages_total", "counter", "Messages in them.", |c| c.messages_received),
+    ("delivered_messages_total", "counter", "Messages published into the channel.", |c| c.messages_published),
+    ("missing_messages_total", "counter", "Messages that readers were told will never come.", |c| {
+        c.messages_missing
+    }),
+    ("expired_messages_total", "counter", "Messages given up after asking.", |c| c.messages_expired),
+    ("duplicate_messages_total", "counter", "Messages that were there already.", |c| c.messages_duplicate),
+    (
+        "store_full_messages_total",
+        "counter",
+        "Early messages dropped for want of room; asked for again.",
+        |c| c.messages_refused,
+    ),
+    ("too_large_messages_total", "counter", "Messages larger than the channel takes.", |c| {
+        c.messages_too_large
+    }),
+    ("gaps_total", "counter", "Holes found.", |c| c.gaps),
+    ("gap_messages_total", "counter", "Messages in those holes.", |c| c.gap_messages),
+    ("gaps_open", "gauge", "Holes that are being mended.", |c| c.gaps_open),
+    ("behind_messages", "gauge", "Messages known to be published and not in the channel yet.", |c| {
+        c.horizon.saturating_sub(c.next_sequence)
+    }),
+    ("reordered_packets_total", "counter", "Packets that came late and were still of use.", |c| {
+        c.packets_reordered
+    }),
+    ("requested_needlessly_total", "counter", "Messages asked for that a line then brought.", |c| {
+        c.requested_needlessly
+    }),
+    ("receive_errors_total", "counter", "Errors of receiving.", |c| c.receive_errors),
+    ("sessions_total", "counter", "Sessions followed.", |c| c.sessions),
+    (
+        "contradicted_claims_total",
+        "counter",
+        "Claims of messages that do not exist, forgotten when contradicted: more than a few are a forger's.",
+        |c| c.claims_contradicted,
+    ),
+    ("leases_full_total", "counter", "Times that a server had no place for a lease.", |c| c.leases_full),
+];
+
 fn receivers(text: &mut Text, bridges: &[BridgeFigures]) {
-    let families: [(&str, &str, &str, Receives); 18] = [
-        ("received_packets_total", "counter", "Sound packets of the session received.", |c| c.packets),
-        ("received_messages_total", "counter", "Messages in them.", |c| c.messages_received),
-        ("delivered_messages_total", "counter", "Messages published into the channel.", |c| {
-            c.messages_published
-        }),
-        ("missing_messages_total", "counter", "Messages that readers were told will never come.", |c| {
-            c.messages_missing
-        }),
-        ("expired_messages_total", "counter", "Messages given up after asking.", |c| c.messages_expired),
-        ("duplicate_messages_total", "counter", "Messages that were there already.", |c| {
-            c.messages_duplicate
-        }),
-        (
-            "store_full_messages_total",
-            "counter",
-            "Early messages dropped for want of room; asked for again.",
-            |c| c.messages_refused,
-        ),
-        ("too_large_messages_total", "counter", "Messages larger than the channel takes.", |c| {
-            c.messages_too_large
-        }),
-        ("gaps_total", "counter", "Holes found.", |c| c.gaps),
-        ("gap_messages_total", "counter", "Messages in those holes.", |c| c.gap_messages),
-        ("gaps_open", "gauge", "Holes that are being mended.", |c| c.gaps_open),
-        ("behind_messages", "gauge", "Messages known to be published and not in the channel yet.", |c| {
-            c.horizon.saturating_sub(c.next_sequence)
-        }),
-        ("reordered_packets_total", "counter", "Packets that came late and were still of use.", |c| {
-            c.packets_reordered
-        }),
-        ("requested_needlessly_total", "counter", "Messages asked for that a line then brought.", |c| {
-            c.requested_needlessly
-        }),
-        ("receive_errors_total", "counter", "Errors of receiving.", |c| c.receive_errors),
-        ("sessions_total", "counter", "Sessions followed.", |c| c.sessions),
-        (
-            "contradicted_claims_total",
-            "counter",
-            "Claims of messages that do not exist, forgotten when contradicted: more than a few are a forger's.",
-            |c| c.claims_contradicted,
-        ),
-        ("leases_full_total", "counter", "Times that a server had no place for a lease.", |c| c.leases_full),
-    ];
-    for (name, kind, help, figure) in families {
+    for (name, kind, help, figure) in RECEIVED {
         each(text, bridges, name, kind, help, |bridge| received(bridge).map(figure));
     }
     let sources: [(&str, Receives); 2] =
@@ -187,6 +185,10 @@ fn receivers(text: &mut Text, bridges: &[BridgeFigures]) {
     by(text, bridges, ("ignored_packets_total", "reason"), help, &ignored, |bridge| {
         received(bridge).copied()
     });
+    recovery_times(text, bridges);
+}
+
+fn recovery_times(text: &mut Text, bridges: &[BridgeFigures]) {
     for (name, help, is_recovery) in [
         (
             "shmcast_bridge_recovery_seconds",

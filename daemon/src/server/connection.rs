@@ -258,19 +258,7 @@ impl Connection<'_> {
             return Err(self.cut_off(Refused::new(Refusal::BadRequest, why)).await);
         }
         match request {
-            Request::Hello { version: VERSION } if !self.is_open().await => {
-                self.send(&Reply::Starting {}, &[]).await
-            }
-            Request::Hello { version: VERSION } => {
-                self.has_greeted = true;
-                let instance = self.shared.instance;
-                self.send(&Reply::Welcome { version: VERSION, instance }, &[]).await
-            }
-            Request::Hello { version } => {
-                let why =
-                    format!("this daemon speaks version {VERSION}, not {version}: use the same release");
-                Err(self.cut_off(Refused::new(Refusal::Version, why)).await)
-            }
+            Request::Hello { version } => self.greet(version).await,
             Request::Publish { channel, resume, anew } => {
                 self.attach(&channel, resume, &descriptors, |registry, guest| registry.publish(guest, anew))
                     .await
@@ -288,22 +276,38 @@ impl Connection<'_> {
             }
             Request::List {} => self.report(None).await,
             Request::Stat { channel } => self.report(Some(&channel)).await,
-            Request::Bridges {} => {
-                let readable = |figures: &BridgeFigures| {
-                    self.shared.registry().report(&self.who, Some(&figures.spec.channel)).is_ok()
-                };
-                let bridges: Vec<_> = self.shared.bridges.figures().into_iter().filter(readable).collect();
-                for bridge in bridges {
-                    self.send(&Reply::Bridge(Box::new(bridge.status())), &[]).await?;
-                }
-                self.send(&Reply::Done {}, &[]).await
-            }
+            Request::Bridges {} => self.report_bridges().await,
             Request::Events { last } => self.send_events(last as usize).await,
             Request::TakeOver { channel } => match self.take_over(&channel).await {
                 Ok(()) => self.send(&Reply::Done {}, &[]).await,
                 Err(refused) => self.refuse(refused, Some(&channel)).await,
             },
         }
+    }
+
+    async fn greet(&mut self, version: u32) -> Result<(), End> {
+        if version != VERSION {
+            let why = format!("this daemon speaks version {VERSION}, not {version}: use the same release");
+            return Err(self.cut_off(Refused::new(Refusal::Version, why)).await);
+        }
+        if !self.is_open().await {
+            return self.send(&Reply::Starting {}, &[]).await;
+        }
+        self.has_greeted = true;
+        let instance = self.shared.instance;
+        self.send(&Reply::Welcome { version: VERSION, instance }, &[]).await
+    }
+
+    /// Sends what is known of the bridges of those channels that the program may read.
+    async fn report_bridges(&mut self) -> Result<(), End> {
+        let readable = |figures: &BridgeFigures| {
+            self.shared.registry().report(&self.who, Some(&figures.spec.channel)).is_ok()
+        };
+        let bridges: Vec<_> = self.shared.bridges.figures().into_iter().filter(readable).collect();
+        for bridge in bridges {
+            self.send(&Reply::Bridge(Box::new(bridge.status())), &[]).await?;
+        }
+        self.send(&Reply::Done {}, &[]).await
     }
 
     /// Waits until the programs that were attached to a crashed daemon have had their time to come back.

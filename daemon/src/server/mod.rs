@@ -39,6 +39,7 @@ pub mod events;
 pub mod limits;
 pub mod lines;
 mod listen;
+mod manager;
 pub mod registry;
 pub mod state;
 pub mod store;
@@ -78,6 +79,7 @@ pub fn run(options: &Options) -> Result<()> {
     let config = load(options)?;
     let inherited = handoff::inherited();
     raise_descriptor_limit();
+    manager::reserve();
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the event loop")?;
     let ended = runtime.block_on(serve(options, config, inherited));
@@ -139,7 +141,7 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
     let supervisor =
         Supervisor::start(shared.clone(), own.unwrap_or(path)).context("start the bridges' thread")?;
     supervisor.carry(config.bridges.clone());
-    sd_notify::notify(&[NotifyState::Ready])?;
+    manager::tell(&[NotifyState::Ready])?;
     tracing::info!(socket = %shown, channels = config.channels.len(), kept, crashed, "ready");
     loop {
         tokio::select! {
@@ -176,7 +178,9 @@ fn mark(marker: &Path) {
 
 /// Ends the bridges. Removes the marker, unless programs may want to come back to the next daemon.
 async fn stop(shared: &ServerState, supervisor: Supervisor, marker: &Path) -> Result<()> {
-    sd_notify::notify(&[NotifyState::Stopping])?;
+    if let Err(e) = manager::tell(&[NotifyState::Stopping]) {
+        tracing::warn!("the service manager does not know that this daemon stops: {e}");
+    }
     // The bridges are clients of this event loop, so the loop must run while they end.
     tokio::task::spawn_blocking(move || supervisor.stop()).await.context("stop the bridges")?;
     connection::settle().await;
@@ -230,7 +234,7 @@ async fn make(mut registry: Registry, config: Config, segments: Vec<Kept>) -> Re
         if let Ok(made) = timeout(GOES_ON / 3, &mut making).await {
             return made.context("make the memory of the channels")?;
         }
-        let _ = sd_notify::notify(&[NotifyState::ExtendTimeoutUsec(GOES_ON.as_micros() as u32)]);
+        let _ = manager::tell(&[NotifyState::ExtendTimeoutUsec(GOES_ON.as_micros() as u32)]);
     }
 }
 
@@ -337,7 +341,9 @@ fn spawn_watchdog() {
             let mut tick = tokio::time::interval(limit / 3);
             loop {
                 tick.tick().await;
-                let _ = sd_notify::notify(&[NotifyState::Watchdog]);
+                if let Err(e) = manager::tell(&[NotifyState::Watchdog]) {
+                    tracing::error!("the service manager's watchdog is not fed: {e}");
+                }
             }
         });
     }

@@ -48,7 +48,7 @@ impl Store {
         for kind in [SEGMENT, LOCK] {
             let name = format!("{kind}{id}");
             let state = [NotifyState::FdStoreRemove, NotifyState::FdName(&name)];
-            if let Err(e) = sd_notify::notify(&state) {
+            if let Err(e) = super::manager::tell(&state) {
                 tracing::error!(name, "the service manager keeps it: {e}");
             }
         }

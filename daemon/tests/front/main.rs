@@ -11,6 +11,7 @@ mod daemon_support;
 mod back;
 mod churn;
 mod events;
+mod exhausted;
 mod flood;
 mod inherited;
 mod names;

@@ -14,6 +14,9 @@ use super::geometry::{GRANULE, MAX_SEQUENCE, RECORD_HEADER, record_bytes};
 
 /// Bits of the publish time kept in a record.
 pub const TIME_BITS: u32 = 48;
+/// The time of a record whose publisher gave it none. A clock shows it for one tick in 26 hours at most; a record of that
+/// tick counts as one without time.
+pub const NO_TIME: u64 = 0;
 const TIME_MASK: u64 = (1 << TIME_BITS) - 1;
 const LENGTH_BITS: u32 = 25;
 const LENGTH_MASK: u64 = (1 << LENGTH_BITS) - 1;
@@ -98,6 +101,18 @@ impl Commit {
         let kind = Flags::VALID.and(Flags::PAD).and(Flags::CONTROL);
         let decides = (u32::MAX as u64) << 32 | (kind.0 as u64) << LENGTH_BITS;
         (self.0 ^ Self::new(sequence, Flags::VALID, 0).0) & decides == 0
+    }
+
+    /// Whether this differs from `expected` in its key mark at most.
+    #[inline]
+    pub const fn is_like(self, expected: Self) -> bool {
+        (self.0 ^ expected.0) & !((Flags::KEY.0 as u64) << LENGTH_BITS) == 0
+    }
+
+    /// The word of the next message, if that has the same length and flags.
+    #[inline]
+    pub const fn next_alike(self) -> Self {
+        Self(self.0.wrapping_add(1 << 32))
     }
 
     /// Whether this can be the record that stands `to_end` bytes before the end of the ring and comes next in sequence. Any other

@@ -1,6 +1,7 @@
 //! The reading end. A ring has any number of readers. Each has a read-only map, and the writer knows none of them.
 
 mod batch;
+mod records;
 
 use crate::error::Corrupt;
 use crate::layout::geometry::{GRANULE, Geometry, RECORD_HEADER, WORD};
@@ -14,6 +15,7 @@ use crate::sync::{AtomicU64, Ordering};
 use std::mem::offset_of;
 
 pub use batch::{Flow, RUN};
+pub use records::{Taken, put_header};
 
 /// Empty polls between two looks at frontier and state.
 #[cfg(not(loom))]

@@ -1,6 +1,7 @@
 /* Each function, each event and each error that one process can bring about, in the directory argv[1]. */
 #include <inttypes.h>
 #include <pthread.h>
+#include <signal.h>
 #include <shmcast.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -150,27 +151,51 @@ static void events(void) {
     shmcast_publisher_close(p), shmcast_subscriber_close(s);
 }
 
-struct batch { shmcast_subscriber *s; uint64_t messages, ends; };
-
-static void each(void *context, const shmcast_event *e) {
-    struct batch *b = context;
-    b->messages += e->kind == SHMCAST_MESSAGE;
-    b->ends += e->kind == SHMCAST_END;
-    shmcast_event inner;
-    FAILS(shmcast_try_recv(b->s, &inner), SHMCAST_ERROR_MISUSE, "callback");
-    FAILS(shmcast_subscriber_close(b->s), SHMCAST_ERROR_MISUSE, "callback");
-}
-
 static void batches(void) {
     shmcast_publisher *p = publisher("batches", 1 << 20);
-    struct batch b = {.s = subscriber("batches", SHMCAST_START_OLDEST, 0)};
-    for (int i = 0; i < 100; i++) CHECK(shmcast_publish(p, &i, sizeof i, NULL) == SHMCAST_OK);
+    shmcast_subscriber *s = subscriber("batches", SHMCAST_START_OLDEST, 0);
+    shmcast_batch b;
+    for (int i = 0; i < 100; i++) CHECK(shmcast_publish_with(p, &i, i % 3 == 0 ? 4 : 100, (uint16_t)i, i == 7, NULL) == SHMCAST_OK);
     shmcast_publisher_close(p);
-    CHECK(shmcast_recv_batch(b.s, 60, each, &b) == 60 && b.messages == 60 && b.ends == 0);
-    CHECK(shmcast_recv_batch(b.s, SIZE_MAX, each, &b) == 41 && b.messages == 100 && b.ends == 1);
-    CHECK(shmcast_recv_batch(b.s, 60, each, &b) == 0);
-    FAILS(shmcast_recv_batch(b.s, 60, NULL, &b), SHMCAST_ERROR_ARGUMENT, "no function");
-    CHECK(shmcast_subscriber_close(b.s) == SHMCAST_OK);
+    uint64_t due = 1;
+    for (size_t most = 60; most != 0; most = b.event.kind == SHMCAST_END ? 0 : SIZE_MAX) {
+        CHECK(shmcast_recv_batch(s, most, &b) == (most == 60 ? 60 : 41) && b.first == due);
+        CHECK(b.messages == (most == 60 ? 60 : 40) && b.event.kind == (most == 60 ? 0 : SHMCAST_END));
+        SHMCAST_FOREACH(m, &b) {
+            int i = (int)due - 1;
+            CHECK(m.sequence == due && m.tag == i && m.key == (i == 7) && m.length == (i % 3 == 0 ? 4 : 100));
+            CHECK(memcmp(m.payload, &i, sizeof i) == 0 && (uintptr_t)m.payload % 16 == 0 && m.time != 0);
+            due++;
+        }
+    }
+    CHECK(due == 101 && shmcast_recv_batch(s, 60, &b) == 0 && b.messages == 0 && b.event.kind == 0);
+    FAILS(shmcast_recv_batch(s, 60, NULL), SHMCAST_ERROR_ARGUMENT, "put the batch");
+    SHMCAST_FOREACH(m, &b) CHECK(m.length == 0 && !"an empty batch has no message");
+    CHECK(shmcast_subscriber_close(s) == SHMCAST_OK);
+}
+
+static void a_death_is_told(void) {
+    shmcast_subscribe_options o = SHMCAST_SUBSCRIBE_OPTIONS;
+    int ready[2];
+    CHECK(pipe(ready) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        shmcast_publisher *p = publisher("dies", 1 << 16);
+        CHECK(shmcast_publish(p, "x", 1, NULL) == SHMCAST_OK && write(ready[1], "x", 1) == 1);
+        for (;;) pause();
+    }
+    char byte;
+    CHECK(child > 0 && read(ready[0], &byte, 1) == 1);
+    o.dir = dir, o.start = SHMCAST_START_OLDEST, o.flags = SHMCAST_WATCH_PUBLISHER;
+    shmcast_subscriber *s;
+    shmcast_event e;
+    CHECK(shmcast_subscriber_open("dies", &o, &s) == SHMCAST_OK);
+    CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
+    next(s, SHMCAST_MESSAGE);
+    e = next(s, SHMCAST_PUBLISHER_GONE);
+    CHECK(e.what.epoch == 1);
+    CHECK(shmcast_recv(s, 20000000, &e) == SHMCAST_OK);
+    shmcast_subscriber_close(s), close(ready[0]), close(ready[1]);
 }
 
 static void ways_to_wait(void) {
@@ -219,8 +244,8 @@ static void opening(void) {
     po.socket = NULL, po.dir = dir, po.prepare = 64;
     FAILS(shmcast_publisher_open("x", &po, &p), SHMCAST_ERROR_ARGUMENT, "prepare 64");
     CHECK(shmcast_error_os() == 0);
-    po.prepare = 0, po.flags = 2;
-    FAILS(shmcast_publisher_open("x", &po, &p), SHMCAST_ERROR_ARGUMENT, "flags 2");
+    po.prepare = 0, po.flags = 64;
+    FAILS(shmcast_publisher_open("x", &po, &p), SHMCAST_ERROR_ARGUMENT, "flags 64");
     po.size = 0;
     FAILS(shmcast_publisher_open("x", &po, &p), SHMCAST_ERROR_ARGUMENT, "options of 0 B");
     FAILS(shmcast_subscriber_open("none", &so, &s), SHMCAST_ERROR_NOT_FOUND, "no channel \"none\"");
@@ -264,7 +289,7 @@ static void nothing(void) {
     FAILS(shmcast_recv(NULL, 0, &e), SHMCAST_ERROR_ARGUMENT, "handle is NULL");
     FAILS(shmcast_recv(s, 0, NULL), SHMCAST_ERROR_ARGUMENT, "nowhere");
     FAILS(shmcast_try_recv_into(s, NULL, 0, NULL), SHMCAST_ERROR_ARGUMENT, "nowhere");
-    FAILS(shmcast_recv_batch(NULL, 1, each, NULL), SHMCAST_ERROR_ARGUMENT, "handle is NULL");
+    FAILS(shmcast_recv_batch(NULL, 1, NULL), SHMCAST_ERROR_ARGUMENT, "handle is NULL");
     CHECK(shmcast_seek(NULL, 1) == SHMCAST_ERROR_ARGUMENT && shmcast_gap(NULL, 1) == SHMCAST_ERROR_ARGUMENT);
     CHECK(shmcast_abort(NULL) == SHMCAST_ERROR_ARGUMENT && shmcast_publisher_is_cut_off(NULL) == SHMCAST_ERROR_ARGUMENT);
     CHECK(shmcast_lag(NULL) == 0 && shmcast_subscriber_next_sequence(NULL) == 0 && shmcast_publisher_now(NULL) == 0);
@@ -354,7 +379,7 @@ int main(int argc, char **argv) {
     CHECK(argc == 2);
     dir = argv[1];
     CHECK(shmcast_error_message()[0] == 0 && shmcast_version()[0] >= '0');
-    messages(), claims(), events(), batches(), ways_to_wait(), opening(), versions(), nothing(), threads(), forks(), overwritten(), damage();
+    messages(), claims(), events(), batches(), a_death_is_told(), ways_to_wait(), opening(), versions(), nothing(), threads(), forks(), overwritten(), damage();
     puts("all calls are as the header says");
     return 0;
 }

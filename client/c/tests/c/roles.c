@@ -26,8 +26,7 @@ static const char *after(const char *place, const char *prefix) {
     return strncmp(place, prefix, length) == 0 ? place + length : NULL;
 }
 
-static void count(void *context, const shmcast_event *event) {
-    sums *s = context;
+static void count(sums *s, const shmcast_event *event) {
     switch (event->kind) {
     case SHMCAST_MESSAGE:
         s->received++;
@@ -45,6 +44,18 @@ static void count(void *context, const shmcast_event *event) {
     case SHMCAST_END: s->ends++; break;
     default: s->disorder++;
     }
+}
+
+static void count_batch(sums *s, const shmcast_batch *batch) {
+    size_t messages = 0;
+    SHMCAST_FOREACH(m, batch) {
+        shmcast_event event = {.kind = SHMCAST_MESSAGE, .tag = m.tag, .key = m.key, .sequence = m.sequence, .payload = m.payload};
+        event.length = m.length, event.time = m.time;
+        s->disorder += messages++ == 0 && batch->first != m.sequence;
+        count(s, &event);
+    }
+    s->disorder += messages != batch->messages;
+    if (batch->event.kind != 0) count(s, &batch->event);
 }
 
 static int publish(const char *place, const char *channel, uint64_t most) {
@@ -84,7 +95,9 @@ static int receive(const char *how, const char *place, const char *channel) {
         int64_t got;
         if (strcmp(how, "batch") == 0) {
             uint64_t before = s.received + s.missed;
-            got = shmcast_recv_batch(subscriber, 1000, count, &s);
+            shmcast_batch batch;
+            got = shmcast_recv_batch(subscriber, 1000, &batch);
+            if (got >= 0) count_batch(&s, &batch);
             if (got == 0 && s.received + s.missed != before) return failed("a batch of nothing", 0);
         } else if (strcmp(how, "into") == 0) {
             got = shmcast_try_recv_into(subscriber, buffer, LARGEST, &event);

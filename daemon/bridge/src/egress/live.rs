@@ -67,6 +67,30 @@ pub(super) struct Live {
 }
 
 impl Live {
+    pub(super) fn new(
+        spec: &BridgeSpec,
+        channel: SubscriberBuilder,
+        (subscriber, parks): (Subscriber, bool),
+        origins: Origins,
+        ends_with_channel: bool,
+        outlet: Outlet,
+    ) -> Self {
+        Self {
+            subscriber: Some(subscriber),
+            parks,
+            channel,
+            origins,
+            spec: spec.clone(),
+            ends_with_channel,
+            idle: Idle::new(spec.wait),
+            retry_ns: 0,
+            looked_ns: 0,
+            shown_ns: 0,
+            catch_up: CatchUp::from(outlet.clock.now_ns()),
+            outlet,
+        }
+    }
+
     pub(super) fn run(mut self) {
         while self.turn() {}
     }

@@ -29,6 +29,15 @@ pub(super) struct Line {
 }
 
 impl Line {
+    pub(super) fn to(
+        to: SocketAddrV4,
+        from: Option<SocketAddrV4>,
+        socket: UdpSocket,
+        is_connected: bool,
+    ) -> Self {
+        Self { socket, from, to, is_connected, is_paused: false }
+    }
+
     fn send<'a>(
         &mut self,
         to: Option<SocketAddrV4>,

@@ -50,6 +50,15 @@ pub(super) enum Role {
     Unicast,
 }
 
+impl Role {
+    fn line(self) -> Option<usize> {
+        match self {
+            Role::Line(line) => Some(line),
+            Role::Servers | Role::Unicast => None,
+        }
+    }
+}
+
 /// The result of one turn's look into the sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Found {
@@ -199,41 +208,31 @@ impl Receiving {
                 let time_ns = datagram.time_ns.unwrap_or_else(wall_ns);
                 tap.record(time_ns, datagram.from.into(), (*local).into(), datagram.bytes);
             }
-            let server = || servers.iter().position(|server| *server == datagram.from);
-            let (origin, line) = match *role {
-                Role::Line(line) => (Origin::Line(line), Some(line)),
-                Role::Servers | Role::Unicast => match server() {
-                    None => {
+            let origin = match *role {
+                Role::Line(line) => Origin::Line(line),
+                Role::Servers | Role::Unicast => {
+                    let Some(server) = servers.iter().position(|server| *server == datagram.from) else {
                         inlet.counters.datagrams_unexpected += 1;
                         continue;
+                    };
+                    let mut lease = leases.get_mut(server);
+                    if let Some(lease) = &mut lease {
+                        lease.note_traffic(now_ns);
                     }
-                    Some(server) => {
-                        if let Some(lease) = leases.get_mut(server) {
-                            lease.note_traffic(now_ns);
-                        }
-                        if is_control(datagram.bytes) {
-                            handle_control(
-                                now_ns,
-                                server,
-                                datagram.bytes,
-                                leases.get_mut(server),
-                                receiver,
-                                inlet,
-                            );
-                            continue;
-                        }
-                        let line = (*lines + server).min(MAX_LINES - 1);
-                        match role {
-                            Role::Unicast => (Origin::Line(line), Some(line)),
-                            _ => (Origin::Server(server), None),
-                        }
+                    if is_control(datagram.bytes) {
+                        handle_control(now_ns, server, datagram.bytes, lease, receiver, inlet);
+                        continue;
                     }
-                },
+                    match role {
+                        Role::Unicast => Origin::Line((*lines + server).min(MAX_LINES - 1)),
+                        _ => Origin::Server(server),
+                    }
+                }
             };
-            if let Some(line) = line {
+            if let Origin::Line(line) = origin {
                 note_line(&mut inlet.counters, line, &datagram, last_drops);
             }
-            if let (Role::Line(_), Some(lock)) = (*role, line.and_then(|line| locks.get_mut(line))) {
+            if let Some(lock) = role.line().and_then(|line| locks.get_mut(line)) {
                 let (from, head) = ((*datagram.from.ip()).into(), Head::of(datagram.bytes));
                 if !lock.admits(now_ns, from, head.as_ref(), receiver.next()) {
                     inlet.counters.datagrams_locked_out += 1;

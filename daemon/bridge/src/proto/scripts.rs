@@ -91,102 +91,118 @@ fn run(config: ReceiverConfig, script: &[Step]) {
     let mut receiver = Receiver::new(config);
     let (mut now_ns, mut next, mut asked) = (0u64, None, Vec::new());
     for step in script {
-        let mut sink = |delivery: Delivery<'_>| match delivery {
-            Delivery::NewSession { next: first, .. } => next = Some(first),
-            Delivery::Message { sequence, data } => {
-                assert!(data.iter().all(|_| true) && next.is_none_or(|next| next == sequence));
-                next = Some(sequence + 1);
-            }
-            Delivery::Gap { from, to } => {
-                assert!(from < to && next.is_none_or(|next| next == from));
-                next = Some(to);
-            }
-            Delivery::End { next: end, .. } => assert!(next.is_none_or(|next| next == end)),
-        };
-        match step {
-            Step::Raw(origin, bytes) => receiver.handle_datagram(now_ns, *origin, bytes, &mut sink),
-            Step::Packet { origin, epoch, first, count, size } => {
-                receiver.handle_datagram(now_ns, *origin, &packet(*epoch, *first, *count, *size), &mut sink);
-            }
-            Step::Heartbeat { origin, epoch, next, end } => {
-                let beat = if *end {
-                    end_of_session(session(*epoch), *next)
-                } else {
-                    heartbeat(session(*epoch), *next)
-                };
-                receiver.handle_datagram(now_ns, *origin, &beat, &mut sink);
-            }
-            Step::Gone { server, first, oldest } => {
-                let own = receiver.session().unwrap_or(session(0));
-                receiver.handle_gone(now_ns, *server, (own, *first, *oldest), &mut sink);
-            }
-            Step::Later { server, lag } => {
-                let first = asked
-                    .iter()
-                    .rev()
-                    .nth(*lag)
-                    .and_then(|(_, request)| Request::parse(request_bytes(request)).ok());
-                let own = receiver.session().unwrap_or(session(0));
-                receiver.handle_later(now_ns, *server, (own, first.map_or(1, |request| request.first)));
-            }
-            Step::Held { server, lag, before } => {
-                let first = asked
-                    .iter()
-                    .rev()
-                    .nth(*lag)
-                    .and_then(|(_, request)| Request::parse(request_bytes(request)).ok())
-                    .map_or(1, |request| request.first);
-                let own = receiver.session().unwrap_or(session(0));
-                let next = first.saturating_sub(*before).max(1);
-                receiver.handle_held(now_ns, *server, (own, first, next), &mut sink);
-            }
-            Step::Wait(wait_ns) => now_ns = now_ns.saturating_add(*wait_ns),
-            Step::Answer { lag, extra } => {
-                if let Some((server, request)) = asked.iter().rev().nth(*lag).copied() {
-                    let Request { session, first, count } = Request::parse(request_bytes(&request)).unwrap();
-                    let count = u64::from(count).min(12) + extra;
-                    let bytes = packet(session.epoch().unwrap_or(0), first, count, 50);
-                    receiver.handle_datagram(now_ns, Origin::Server(server), &bytes, &mut sink);
-                }
-            }
+        let mut sink = |delivery: Delivery<'_>| check_order(&mut next, delivery);
+        if let Step::Wait(wait_ns) = step {
+            now_ns = now_ns.saturating_add(*wait_ns);
         }
+        play(&mut receiver, now_ns, step, &asked, &mut sink);
         receiver.handle_timeout(now_ns, &mut sink);
-        let limit = config.gaps.max_requests.max(1);
-        // There may be as many for claims. At the end of time, each may also go to a doubted server.
-        let limit_of_asks = 4 * limit;
-        let asks: Vec<_> =
-            std::iter::from_fn(|| receiver.poll_request(now_ns)).take(limit_of_asks + 1).collect();
-        assert!(asks.len() <= limit_of_asks, "more requests than the window");
-        for (server, request) in &asks {
-            assert!(*server < config.gaps.servers && Request::parse(request).is_ok());
-        }
-        asked.extend(asks);
-        let (gaps, store) = receiver.backlog();
-        assert!(
-            store.reserved_bytes() <= config.max_early_bytes && store.packets() <= config.max_early_packets
-        );
-        let max_holes = config.gaps.max_holes.max(2 * limit) + limit + 8;
-        assert!(gaps.len() <= max_holes, "{} holes, at most {max_holes}", gaps.len());
+        asked.extend(asks(&config, &mut receiver, now_ns));
+        check_backlog(&config, &receiver);
         assert!(receiver.next_deadline().is_none_or(|at_ns| at_ns >= now_ns || now_ns == u64::MAX));
-        let counters = receiver.counters();
-        let known = counters.messages_delivered + counters.messages_duplicate + counters.messages_refused;
-        assert_eq!(counters.messages_received, known + store.messages());
-        let mut holes = gaps.iter().peekable();
-        let mut at = receiver.next();
-        while let Some((from, to)) = store.next_missing(at, receiver.horizon()) {
-            let mut covered = from;
-            while let Some((_, end)) = holes.next_if(|&(first, _)| first == covered) {
-                covered = end;
-            }
-            assert_eq!(covered, to, "holes do not cover what is missing");
-            at = to;
-        }
-        assert_eq!(holes.next(), None);
     }
 }
 
-fn request_bytes(request: &[u8; 20]) -> &[u8] {
-    request
+/// A request, and the number of the server that it goes to.
+type Asked = (usize, [u8; 20]);
+
+/// Everything comes in order and once, whatever the script says.
+fn check_order(next: &mut Option<u64>, delivery: Delivery<'_>) {
+    *next = match delivery {
+        Delivery::NewSession { next: first, .. } => Some(first),
+        Delivery::Message { sequence, .. } => {
+            assert!(next.is_none_or(|next| next == sequence));
+            Some(sequence + 1)
+        }
+        Delivery::Gap { from, to } => {
+            assert!(from < to && next.is_none_or(|next| next == from));
+            Some(to)
+        }
+        Delivery::End { next: end, .. } => {
+            assert!(next.is_none_or(|next| next == end));
+            *next
+        }
+    };
+}
+
+/// Gives a step's datagram, or a server's answer to one of the requests in `asked`, to the receiver.
+fn play(
+    receiver: &mut Receiver,
+    now_ns: u64,
+    step: &Step,
+    asked: &[Asked],
+    sink: &mut impl FnMut(Delivery<'_>),
+) {
+    let own = receiver.session().unwrap_or(session(0));
+    let earlier = |lag: usize| {
+        let (server, request) = asked.iter().rev().nth(lag)?;
+        Some((*server, Request::parse(request).expect("the receiver asks in the right form")))
+    };
+    let first_asked = |lag: usize| earlier(lag).map_or(1, |(_, request)| request.first);
+    match step {
+        Step::Raw(origin, bytes) => receiver.handle_datagram(now_ns, *origin, bytes, sink),
+        Step::Packet { origin, epoch, first, count, size } => {
+            receiver.handle_datagram(now_ns, *origin, &packet(*epoch, *first, *count, *size), sink);
+        }
+        Step::Heartbeat { origin, epoch, next, end } => {
+            let beat = if *end { end_of_session } else { heartbeat }(session(*epoch), *next);
+            receiver.handle_datagram(now_ns, *origin, &beat, sink);
+        }
+        Step::Gone { server, first, oldest } => {
+            receiver.handle_gone(now_ns, *server, (own, *first, *oldest), sink);
+        }
+        Step::Later { server, lag } => {
+            receiver.handle_later(now_ns, *server, (own, first_asked(*lag)));
+        }
+        Step::Held { server, lag, before } => {
+            let first = first_asked(*lag);
+            let next = first.saturating_sub(*before).max(1);
+            receiver.handle_held(now_ns, *server, (own, first, next), sink);
+        }
+        Step::Wait(_) => {}
+        Step::Answer { lag, extra } => {
+            if let Some((server, Request { session, first, count })) = earlier(*lag) {
+                let count = u64::from(count).min(12) + extra;
+                let bytes = packet(session.epoch().unwrap_or(0), first, count, 50);
+                receiver.handle_datagram(now_ns, Origin::Server(server), &bytes, sink);
+            }
+        }
+    }
+}
+
+/// The requests that the receiver now makes: not too many, and each of the right form.
+fn asks(config: &ReceiverConfig, receiver: &mut Receiver, now_ns: u64) -> Vec<Asked> {
+    // There may be as many for claims. At the end of time, each may also go to a doubted server.
+    let limit = 4 * config.gaps.max_requests.max(1);
+    let asks: Vec<_> = std::iter::from_fn(|| receiver.poll_request(now_ns)).take(limit + 1).collect();
+    assert!(asks.len() <= limit, "more requests than the window");
+    for (server, request) in &asks {
+        assert!(*server < config.gaps.servers && Request::parse(request).is_ok());
+    }
+    asks
+}
+
+/// What is kept has its bounds, and the holes are exactly what is missing.
+fn check_backlog(config: &ReceiverConfig, receiver: &Receiver) {
+    let limit = config.gaps.max_requests.max(1);
+    let (gaps, store) = receiver.backlog();
+    assert!(store.reserved_bytes() <= config.max_early_bytes && store.packets() <= config.max_early_packets);
+    let max_holes = config.gaps.max_holes.max(2 * limit) + limit + 8;
+    assert!(gaps.len() <= max_holes, "{} holes, at most {max_holes}", gaps.len());
+    let counters = receiver.counters();
+    let known = counters.messages_delivered + counters.messages_duplicate + counters.messages_refused;
+    assert_eq!(counters.messages_received, known + store.messages());
+    let mut holes = gaps.iter().peekable();
+    let mut at = receiver.next();
+    while let Some((from, to)) = store.next_missing(at, receiver.horizon()) {
+        let mut covered = from;
+        while let Some((_, end)) = holes.next_if(|&(first, _)| first == covered) {
+            covered = end;
+        }
+        assert_eq!(covered, to, "holes do not cover what is missing");
+        at = to;
+    }
+    assert_eq!(holes.next(), None);
 }
 
 proptest! {

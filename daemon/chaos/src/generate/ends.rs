@@ -80,10 +80,11 @@ impl Writer {
         self.publish(PUBLISHER);
     }
 
-    /// All publishers leave the channel. Then one opens it that a false count could lead to a wrong place.
+    /// All leave the channel. Then a publisher opens it that a false count could lead to a wrong place.
     fn tamper(&mut self) {
         let channel = self.channel();
         self.free_all();
+        self.steps.extend((0..READER).map(|who| Step::Leave { who }));
         self.let_publish(PUBLISHER, channel);
         self.publish(PUBLISHER);
         self.steps.push(Step::Close { who: PUBLISHER });

@@ -330,11 +330,6 @@ impl Cursor<'_> {
         if kind == "Unmapped" && self.history.deeds.iter().any(is_limit) {
             return;
         }
-        // A reader that looks for its place may meet the false count that the story wrote.
-        let is_tampered = |e: &Entry<Deed>| matches!(e.what, Deed::Step { step: Step::Tamper { .. }, .. });
-        if kind == "Locate.Corrupt" && self.history.deeds.iter().any(is_tampered) {
-            return;
-        }
         let what = format!("channel {channel}: receiving failed at {}: {kind}: {why}", self.expected);
         findings.add(5, "receive_failed", &self.reader.actor, what);
     }

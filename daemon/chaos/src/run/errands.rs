@@ -81,7 +81,17 @@ impl World<'_> {
     /// A publisher must not continue from a count of messages that is wrong. Nobody may have the channel
     /// meanwhile.
     pub(super) fn tamper(&mut self, channel: u8, laps: u64) -> Result<bool> {
-        let wanted = self.channel(channel).channel;
+        let known = self.channel(channel);
+        let (number, wanted) = (known.number(self.channels.len()), known.channel);
+        // A reader would find the false count too.
+        if self
+            .readers
+            .iter()
+            .flatten()
+            .any(|reader| reader.channel == Some(number) || !reader.open.is_empty())
+        {
+            return Ok(false);
+        }
         let dir = self.channels_dir();
         let is_free = Directory::at(&dir)
             .channel(&wanted.name)

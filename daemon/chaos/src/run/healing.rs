@@ -56,6 +56,8 @@ impl World<'_> {
         let (actors, last) = self.publish_last()?;
         self.finish_readers(&last, true)?;
         self.wait_for_far(&last);
+        // Readers that were busy before are free now.
+        self.wait_for_registration()?;
         self.look_at_rest()?;
         self.end_actors(actors)?;
         self.reap()?;
@@ -101,7 +103,7 @@ impl World<'_> {
         deeds.into_iter().try_for_each(|deed| self.note(deed))
     }
 
-    /// Waits until all of a daemon's readers are back at its table, before the last publisher comes.
+    /// Waits until all of a daemon's readers that are free are back at its table.
     fn wait_for_registration(&mut self) -> Result<()> {
         if self.daemons.is_empty() {
             return Ok(());

@@ -3,7 +3,7 @@
 use super::{COURTESY, Daemon, Known, PATIENCE, World, ended, tools};
 use crate::actor::{Opening, Order, Subscribing};
 use crate::log::Deed;
-use crate::story::{Change, Channel, Step, Tool, Whom};
+use crate::story::{Change, Channel, Start, Step, Tool, Waiting, Whom};
 use anyhow::Result;
 use nix::sys::signal::Signal;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
@@ -24,15 +24,7 @@ impl World<'_> {
             Step::Close { who } => self.close(Whom::Publisher(who)),
             Step::Leave { who } => self.close(Whom::Reader(who)),
             Step::Subscribe { who, channel, start, wait, skip, page } => {
-                let known = self.channel(channel);
-                let far = known.host > 0;
-                let (place, full) = (self.place(known.host), false);
-                let channel = known.channel.name.clone();
-                self.subscribe(
-                    who,
-                    &known,
-                    Subscribing { place, channel, far, start, wait, skip, page, full },
-                )
+                self.subscribe(who, channel, (start, wait), (skip, page))
             }
             Step::Kill { whom, after_us } => self.kill(whom, after_us),
             Step::Stop { whom } => self.signal(whom, Signal::SIGSTOP),
@@ -56,32 +48,32 @@ impl World<'_> {
             Step::Forge { ahead, other } => {
                 self.wire.as_ref().map_or(Ok(false), |wire| wire.forge(ahead, other))
             }
-            Step::Race {} => {
-                self.is_racing = true;
-                Ok(true)
-            }
-            Step::Wait { ms } => {
-                std::thread::sleep(Duration::from_millis(ms.into()));
-                Ok(true)
-            }
-            Step::Settle {} => {
-                self.settle(COURTESY);
-                Ok(true)
-            }
+            Step::Race {} | Step::Wait { .. } | Step::Settle {} => Ok(self.wait(step)),
             _ => self.run_errand(step),
         }
     }
 
-    fn subscribe(&mut self, who: u8, known: &Known, wanted: Subscribing) -> Result<bool> {
-        let whom = Whom::Reader(who);
-        self.note_letting_go(whom)?;
-        let was_told = self.order(whom, Order::Subscribe(wanted))?.is_some();
-        let number = known.number(self.channels.len());
-        // A busy actor did not get the order, and keeps its channel.
-        if let Some(actor) = self.there(whom).filter(|_| was_told) {
-            actor.channel = Some(number);
+    fn wait(&mut self, step: &Step) -> bool {
+        match *step {
+            Step::Race {} => self.is_racing = true,
+            Step::Wait { ms } => std::thread::sleep(Duration::from_millis(ms.into())),
+            _ => self.settle(COURTESY),
         }
-        Ok(was_told)
+        true
+    }
+
+    fn subscribe(
+        &mut self,
+        who: u8,
+        channel: u8,
+        (start, wait): (Start, Waiting),
+        (skip, page): (bool, bool),
+    ) -> Result<bool> {
+        let known = self.channel(channel);
+        let (number, far) = (known.number(self.channels.len()), known.host > 0);
+        let (place, channel, full) = (self.place(known.host), known.channel.name, false);
+        let wanted = Subscribing { place, channel, far, start, wait, skip, page, full };
+        self.order_to_attach(Whom::Reader(who), Order::Subscribe(wanted), number)
     }
 
     /// Gives an order to an actor that exists.
@@ -106,10 +98,18 @@ impl World<'_> {
         }
         let order =
             Order::Open(Opening { place, channel, publisher, sizes, anew, full, mode, patience_ms: 0 });
-        self.note_letting_go(Whom::Publisher(who))?;
-        let was_told = self.order(Whom::Publisher(who), order)?.is_some();
-        if let Some(actor) = self.there(Whom::Publisher(who)).filter(|_| was_told) {
-            actor.channel = Some(number);
+        self.order_to_attach(Whom::Publisher(who), order, number)
+    }
+
+    /// Gives an order to attach to the channel with this number. The actor first leaves the channel that it has,
+    /// also if it is the same one.
+    fn order_to_attach(&mut self, whom: Whom, order: Order, number: usize) -> Result<bool> {
+        let before = self.there(whom).and_then(|actor| actor.channel.take());
+        self.note_lost_rings("its last holder left it for another, or to attach again")?;
+        let was_told = self.order(whom, order)?.is_some();
+        // A busy actor did not get the order, and keeps its channel.
+        if let Some(actor) = self.there(whom) {
+            actor.channel = if was_told { Some(number) } else { before };
         }
         Ok(was_told)
     }
@@ -217,16 +217,6 @@ impl World<'_> {
         self.note(ended(who, status, by == Signal::SIGKILL, said))?;
         self.note_lost_rings("nobody held it when the daemon ended")?;
         self.start_daemon(whom)
-    }
-
-    /// An actor that opens a channel gives up the one that it has before.
-    fn note_letting_go(&mut self, whom: Whom) -> Result<()> {
-        let Some(actor) = self.there(whom) else { return Ok(()) };
-        actor.collect(Duration::ZERO);
-        if !std::mem::replace(&mut actor.holds, false) {
-            return Ok(());
-        }
-        self.note_lost_rings("its last holder opened another")
     }
 
     /// Notes that rings may be lost from now on. That is so if a daemon's channels live on only in the

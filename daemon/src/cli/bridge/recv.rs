@@ -11,7 +11,7 @@ use serde_json::json;
 use shmcast::{DEFAULT_CAPACITY, Preparation, PublisherBuilder};
 use shmcast_bridge::ingress::{Ingress, IngressOptions};
 use shmcast_bridge::proto::wire::{HEADER_BYTES, LENGTH_BYTES};
-use shmcast_bridge::spec::{BridgeSpec, GapMode, ReceiveSpec};
+use shmcast_bridge::spec::{BridgeSpec, ETHERNET_PAYLOAD_BYTES, GapMode, ReceiveSpec};
 use shmcast_bridge::status::{Latency, Phase};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::process::ExitCode;
@@ -62,7 +62,7 @@ pub(super) struct Args {
     /// Size of the ring for a new channel: a power of two from 64KiB to 16GiB [default: 64MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     capacity: Option<u64>,
-    /// Largest message of a new channel [default: what fits a packet]
+    /// Largest message of a new channel [default: what fits an Ethernet frame, or --payload if that is more]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     max_message: Option<u64>,
     /// Size of the sockets' receive buffers
@@ -108,7 +108,9 @@ impl Args {
         if let Some(capacity) = self.capacity {
             publisher = publisher.capacity(capacity);
         }
-        let fits = (self.common.payload_bytes().saturating_sub(HEADER_BYTES + LENGTH_BYTES)) as u64;
+        // A sender of another make may fill an Ethernet frame.
+        let datagram = self.common.payload_bytes().max(ETHERNET_PAYLOAD_BYTES);
+        let fits = (datagram - HEADER_BYTES - LENGTH_BYTES) as u64;
         match self.max_message {
             Some(max_message) => publisher.max_message(max_message),
             None if is_new => publisher.max_message(fits.min(self.capacity.unwrap_or(DEFAULT_CAPACITY) / 8)),

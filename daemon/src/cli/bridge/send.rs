@@ -126,7 +126,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         note!("{channel}: sending session {session}");
     }
     let progress = progress();
-    let mut missed = Alarm { told: 0 };
+    let (mut missed, mut strangers, mut unproved) = (Alarm { told: 0 }, Alarm { told: 0 }, Alarm { told: 0 });
     let mut interrupted = None;
     while !egress.is_finished() {
         std::thread::sleep(LOOK);
@@ -145,6 +145,14 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             grouped(egress.repair_counters().messages),
         ));
         progress.tick();
+        let refused = egress.repair_counters().refused;
+        strangers.look(&progress, refused.not_allowed, |more| {
+            format!("{channel}: refused {} repairs to hosts that --allow does not list", grouped(more))
+        });
+        unproved.look(&progress, refused.unproved, |more| {
+            let more = grouped(more);
+            format!("{channel}: refused {more} repairs to receivers that cannot prove their address: see --trust-allowed")
+        });
         missed.look(&progress, counters.messages_missed, |more| {
             format!("{channel}: overtaken by the publisher: {} messages were not sent", grouped(more))
         });

@@ -137,6 +137,12 @@ impl Played {
         text
     }
 
+    /// Whether packets of the feed were left out although they are sound.
+    pub(super) fn left_out(&self) -> bool {
+        let counters = self.unwrapped.as_ref().map(|unwrapper| unwrapper.receiver.counters());
+        counters.is_some_and(|counters| counters.packets_implausible > 0)
+    }
+
     /// Prints the result for people.
     pub(super) fn print(&self) {
         note!("{}: {}", self.path.display(), self.packets());
@@ -262,7 +268,7 @@ impl Unwrapper {
             (counters.packets_reordered, "packets put in order"),
             (counters.messages_expired, "messages MISSING, a gap to readers"),
             (counters.packets_foreign, "packets of other sessions left out: choose a feed with --port"),
-            (counters.packets_implausible, "packets left out that are implausibly far ahead"),
+            (counters.packets_implausible, "packets LEFT OUT: their sequences are more than a million ahead"),
             (self.controls, "control datagrams of a bridge"),
         ] {
             if count > 0 {

@@ -10,9 +10,9 @@ use std::ops::ControlFlow;
 /// Bytes of small records that [`Reader::poll_batch`] copies at once when it knows that they have been published.
 pub const RUN: u64 = if cfg!(loom) { 2 } else { 32 } * GRANULE;
 /// Only records of up to so many bytes are copied in runs.
-const RUN_RECORD: u64 = if cfg!(loom) { 1 } else { 8 } * GRANULE;
+pub(super) const RUN_RECORD: u64 = if cfg!(loom) { 1 } else { 8 } * GRANULE;
 /// Below this many known messages, the reader loads `LAZY_PUBLISHED` again.
-const KNOWN: i64 = if cfg!(loom) { 1 } else { 192 };
+pub(super) const KNOWN: i64 = if cfg!(loom) { 1 } else { 192 };
 
 /// The answer of a closure that messages are handed to: `()` asks for all of them, a [`ControlFlow`] may stop.
 pub trait Flow {
@@ -89,7 +89,7 @@ impl Reader {
     /// How many messages, from the next one on, are known to have been published. Messages of gaps count. The number is 0 or
     /// negative when the lazy line was last loaded too long ago.
     #[inline(always)]
-    fn known(&self) -> i64 {
+    pub(super) fn known(&self) -> i64 {
         self.published.wrapping_add(1).wrapping_sub(self.place.sequence) as i64
     }
 

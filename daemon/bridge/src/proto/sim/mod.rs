@@ -85,6 +85,19 @@ fn drawn_profile(rng: &mut fastrand::Rng, delay_ns: u64, harsh: bool) -> Profile
     profile
 }
 
+fn drawn_gaps(rng: &mut fastrand::Rng, servers: usize, policy: GapPolicy, small: bool) -> GapConfig {
+    let max_requests = if rng.bool() { 256 } else { rng.usize(1..16) };
+    let max_holes: usize = if small { rng.usize(4..64) } else { 1_024 };
+    GapConfig {
+        servers,
+        policy,
+        payload_bytes: PAYLOAD_BYTES,
+        max_requests,
+        max_holes: max_holes.max(2 * max_requests),
+        ..GapConfig::default()
+    }
+}
+
 fn drawn_scenario(seed: u64) -> Scenario {
     let rng = &mut fastrand::Rng::with_seed(seed ^ 0x5EED);
     let delay_ns = (10 * MICROSECOND_NS) << rng.u32(0..8);
@@ -110,19 +123,14 @@ fn drawn_scenario(seed: u64) -> Scenario {
     // A place in the middle may lie beyond the end of a later session, which then has nothing to deliver.
     let middle = if sender_restarts.iter().any(|&(_, fresh)| fresh) { 1 } else { 11 };
     let join = [Join::FirstSeen, Join::FirstSeen, Join::From(1), Join::From(middle)][rng.usize(0..4)];
+    let max_early_bytes = if small { max_early_packets * PAYLOAD_BYTES / rng.usize(1..4) } else { 8 << 20 };
+    let gaps = drawn_gaps(rng, servers.len(), policy, small);
     let config = ReceiverConfig {
         join,
         lines: lines.len(),
         max_early_packets,
-        max_early_bytes: if small { max_early_packets * PAYLOAD_BYTES / rng.usize(1..4) } else { 8 << 20 },
-        gaps: GapConfig {
-            servers: servers.len(),
-            policy,
-            payload_bytes: PAYLOAD_BYTES,
-            max_requests: if rng.bool() { 256 } else { rng.usize(1..16) },
-            max_holes: if small { rng.usize(4..64) } else { 1_024 },
-            ..GapConfig::default()
-        },
+        max_early_bytes,
+        gaps,
         ..ReceiverConfig::following(FOLLOW)
     };
     let peer_restarts = (0..times(rng)).map(|_| (rng.u64(1..=messages), rng.usize(0..peers))).collect();
@@ -135,13 +143,7 @@ fn drawn_scenario(seed: u64) -> Scenario {
         burst: rng.u64(1..40),
         pace_ns: rng.u64(1..200) * MICROSECOND_NS,
         ring_capacities,
-        config: ReceiverConfig {
-            gaps: GapConfig {
-                max_holes: config.gaps.max_holes.max(2 * config.gaps.max_requests),
-                ..config.gaps
-            },
-            ..config
-        },
+        config,
         sender_restarts,
         peer_restarts,
         ends: rng.bool(),

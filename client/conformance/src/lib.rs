@@ -1,0 +1,79 @@
+//! Whether a client of shmcast in any language reads the same bytes the same way. README.md beside this package has the
+//! contract of a testee, and the command `conform` plays the suite.
+
+pub mod headers;
+pub mod model;
+pub mod scribe;
+pub mod segments;
+pub mod stage;
+pub mod testee;
+pub mod traces;
+
+use anyhow::Result;
+use stage::Verdict;
+use std::ffi::OsString;
+use testee::Testee;
+
+/// The levels.
+pub const LEVELS: [u8; 3] = [1, 2, 3];
+
+type Play = dyn Fn(&mut Testee) -> Result<Verdict>;
+
+/// A vector of some level.
+pub struct Vector {
+    /// Its level.
+    pub level: u8,
+    /// Its name, which no other vector of the level has.
+    pub name: String,
+    play: Box<Play>,
+}
+
+impl Vector {
+    /// Plays it.
+    ///
+    /// # Errors
+    /// If the testee ends, hangs, or gives an answer that is none.
+    pub fn play(&self, testee: &mut Testee) -> Result<Verdict> {
+        (self.play)(testee)
+    }
+}
+
+/// All vectors of a level.
+pub fn vectors(level: u8) -> Vec<Vector> {
+    macro_rules! of {
+        ($vectors:expr) => {
+            $vectors
+                .into_iter()
+                .map(|vector| Vector {
+                    level,
+                    name: vector.name.clone(),
+                    play: Box::new(move |testee| vector.play(testee)),
+                })
+                .collect()
+        };
+    }
+    match level {
+        1 => of!(headers::vectors()),
+        2 => of!(segments::vectors()),
+        3 => of!(traces::vectors()),
+        _ => Vec::new(),
+    }
+}
+
+/// Plays all vectors of the levels that a testee has. Returns their number, and the failures as text.
+///
+/// # Errors
+/// If the testee cannot be started, or ends, or hangs.
+pub fn play(command: &[OsString]) -> Result<(usize, Vec<String>)> {
+    let mut testee = Testee::start(command)?;
+    let (mut played, mut failures) = (0, Vec::new());
+    for level in LEVELS.into_iter().filter(|level| testee.hello.levels.contains(level)).collect::<Vec<_>>() {
+        for vector in vectors(level) {
+            played += 1;
+            if let Err(failure) = vector.play(&mut testee)? {
+                failures.push(format!("level {level}, {}: {failure:?}", vector.name));
+            }
+        }
+    }
+    Ok((played, failures))
+}

@@ -1,0 +1,130 @@
+//! A channel that is a file, and a testee that reads it.
+
+use crate::model::{Expected, Model, Start};
+use crate::scribe::Store;
+use crate::testee::{Answer, Testee};
+use anyhow::Result;
+use serde::Serialize;
+use std::fs::{self, File};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::Path;
+use tempfile::TempDir;
+
+/// A step that went wrong.
+#[derive(Debug, Clone, Serialize)]
+pub struct Failure {
+    /// The step.
+    pub step: String,
+    /// What had to come.
+    pub expected: String,
+    /// What came.
+    pub got: String,
+}
+
+/// The result of a vector.
+pub type Verdict = Result<(), Failure>;
+
+/// The directory of the channel `t`.
+#[derive(Debug)]
+pub struct Stage {
+    dir: TempDir,
+    segment: File,
+}
+
+impl Stage {
+    /// A channel whose segment has these bytes.
+    ///
+    /// # Errors
+    /// If the files cannot be made.
+    pub fn with(bytes: &[u8]) -> Result<Self> {
+        let mut builder = tempfile::Builder::new();
+        builder.prefix("shmcast-conform-");
+        let dir = builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir())?;
+        let channel = dir.path().join("t");
+        fs::DirBuilder::new().mode(0o700).create(&channel)?;
+        fs::DirBuilder::new().mode(0o1700).create(channel.join("readers"))?;
+        let new = |name: &str| {
+            File::options().read(true).write(true).create_new(true).mode(0o600).open(channel.join(name))
+        };
+        new("lock")?;
+        let segment = new("segment")?;
+        segment.write_all_at(bytes, 0)?;
+        Ok(Self { dir, segment })
+    }
+
+    /// A channel whose segment has these words.
+    ///
+    /// # Errors
+    /// As of [`with`](Self::with).
+    pub fn of(words: &[u64]) -> Result<Self> {
+        Self::with(&words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>())
+    }
+
+    /// Plays a store.
+    ///
+    /// # Errors
+    /// If the file cannot be written to.
+    pub fn apply(&self, store: &Store) -> Result<()> {
+        Ok(self.segment.write_all_at(&store.value.to_le_bytes(), store.word as u64 * 8)?)
+    }
+
+    /// The directory of channels.
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Has the testee open the channel.
+    ///
+    /// # Errors
+    /// If the testee fails.
+    pub fn open(&self, testee: &mut Testee, start: Start) -> Result<Answer> {
+        let start = match start {
+            Start::Oldest => "\"oldest\"".to_owned(),
+            Start::Latest => "\"latest\"".to_owned(),
+            Start::Sequence(sequence) => sequence.to_string(),
+        };
+        let dir = self.path().display();
+        testee.ask(&format!(r#"{{"do":"open","dir":"{dir}","channel":"t","start":{start}}}"#))
+    }
+
+    /// Opens, and compares with the reader that is expected; gives that one if it can be opened.
+    ///
+    /// # Errors
+    /// If the testee fails.
+    pub fn open_as(
+        &self,
+        testee: &mut Testee,
+        model: &Model,
+        start: Start,
+    ) -> Result<std::result::Result<Option<Expected>, Failure>> {
+        let expected = Expected::open(model, start);
+        let wanted = match expected {
+            Some(_) => Answer::Done { ok: true },
+            None => Answer::Refused { refused: "not yet".into() },
+        };
+        let answer = self.open(testee, start)?;
+        Ok(same(format!("open {start:?}"), &wanted, &answer).map(|()| expected))
+    }
+}
+
+/// Compares an answer.
+pub fn same(step: String, expected: &Answer, got: &Answer) -> Verdict {
+    if expected == got {
+        return Ok(());
+    }
+    if let (Answer::Events { events: wanted }, Answer::Events { events: came }) = (expected, got) {
+        let at = wanted.iter().zip(came).take_while(|(wanted, came)| wanted == came).count();
+        let show = |events: &[String]| events.get(at).map_or("nothing more".to_owned(), Clone::clone);
+        return Err(Failure { step: format!("{step}, event {at}"), expected: show(wanted), got: show(came) });
+    }
+    Err(Failure { step, expected: format!("{expected:?}"), got: format!("{got:?}") })
+}
+
+/// Has the testee receive what there is, and compares.
+///
+/// # Errors
+/// If the testee fails.
+pub fn poll(testee: &mut Testee, how: &str, step: String, events: Vec<String>) -> Result<Verdict> {
+    let answer = testee.ask(&format!(r#"{{"do":"{how}"}}"#))?;
+    Ok(same(step, &Answer::Events { events }, &answer))
+}

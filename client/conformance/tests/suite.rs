@@ -1,0 +1,117 @@
+//! The suite itself: its writer is the library's, the library passes, and each planted fault is found.
+
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+use shmcast_conformance::model::Model;
+use shmcast_conformance::scribe::{self, DATA, Scribe};
+use shmcast_conformance::testee::Testee;
+use shmcast_conformance::{LEVELS, play, vectors};
+use shmcast_layout::layout::record::Control;
+use shmcast_layout::segment::{Access, Segment};
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+const TESTEE: &str = env!("CARGO_BIN_EXE_shmcast-testee");
+
+fn file_of(words: &[u64]) -> File {
+    let file = tempfile::tempfile().unwrap();
+    file.write_all_at(&words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>(), 0).unwrap();
+    file
+}
+
+fn words_of(file: &File) -> Vec<u64> {
+    let mut bytes = vec![0; scribe::WORDS * 8];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect()
+}
+
+#[test]
+fn the_writer_by_the_document_leaves_the_bytes_of_the_library() {
+    for seed in 0..30 {
+        let mut dice = fastrand::Rng::with_seed(seed);
+        let file = file_of(&scribe::empty());
+        let segment = Segment::open(&file, Access::Write).unwrap();
+        let mut library = segment.writer(1234, 1).unwrap();
+        let mut model = Model::new(scribe::empty());
+        let mut scribe = Scribe::take(scribe::empty(), (0, 1), 1);
+        for time in 2..2 + dice.u64(1..2000) {
+            match dice.u8(0..60) {
+                0 => {
+                    let to = scribe.next_sequence() + dice.u64(0..5);
+                    library.gap(to, time).unwrap();
+                    scribe.gap(to, time);
+                }
+                1 => {
+                    library.session(*b"SESSION-11", time);
+                    scribe.session(*b"SESSION-11", time);
+                }
+                2 => {
+                    library.close(time);
+                    scribe.close(time);
+                    scribe.stores.drain(..).for_each(|store| model.apply(&store));
+                    library = segment.writer(1234, time).unwrap();
+                    scribe = Scribe::take(model.words.clone(), model.tail(), time);
+                }
+                _ => {
+                    // Whole words: what lies behind a payload in its last word means nothing.
+                    let most = if dice.u8(0..9) == 0 { 1000 } else { 40 };
+                    let payload = vec![time as u8; 8 * dice.usize(0..most)];
+                    let (tag, key) = (dice.u16(..), dice.u8(0..9) == 0);
+                    library.publish(&payload, tag, key, time).unwrap();
+                    scribe.publish(&payload, tag, key, time);
+                }
+            }
+        }
+        let (library, ours) = (words_of(&file), scribe.words());
+        // Words behind a small record's payload may hold anything, except the first word of a granule.
+        let counts = |at: &usize| *at < DATA || at.is_multiple_of(8);
+        let different = (0..ours.len()).filter(counts).find(|at| library[*at] != ours[*at]);
+        assert_eq!(different, None, "seed {seed}: {:x?}", different.map(|at| (at, library[at], ours[at])));
+    }
+    assert_eq!(Control::BYTES, 24);
+}
+
+#[test]
+fn the_library_passes_every_vector() {
+    let (played, failures) = play(&[OsString::from(TESTEE)]).unwrap();
+    assert!(failures.is_empty(), "{failures:#?}");
+    assert!(played > 350, "{played}");
+}
+
+#[test]
+fn no_two_vectors_have_one_name() {
+    for level in LEVELS {
+        let mut names: Vec<String> = vectors(level).into_iter().map(|vector| vector.name).collect();
+        let all = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), all, "level {level}");
+    }
+}
+
+/// The first vector that a testee with this fault fails.
+fn found_by(fault: &str) -> Option<String> {
+    let command = ["env".into(), format!("SHMCAST_TESTEE_FAULT={fault}").into(), TESTEE.into()];
+    let mut testee = Testee::start(&command).unwrap();
+    LEVELS.into_iter().flat_map(vectors).find_map(|vector| {
+        let failed = match vector.play(&mut testee) {
+            Ok(verdict) => verdict.is_err(),
+            Err(_) => true,
+        };
+        failed.then_some(vector.name)
+    })
+}
+
+#[test]
+fn every_planted_fault_is_found() {
+    let source = include_str!("../src/bin/shmcast-testee.rs");
+    let list = source.split_once("const FAULTS").unwrap().1.split_once("];").unwrap().0;
+    let faults: Vec<&str> = list.split('"').skip(1).step_by(2).collect();
+    assert!(faults.len() >= 8, "{faults:?}");
+    for fault in faults {
+        let found = found_by(fault);
+        assert!(found.is_some(), "no vector finds {fault}");
+        println!("{fault}: {}", found.unwrap());
+    }
+}

@@ -1,0 +1,49 @@
+package shmcast
+
+// Kind says what an [Event] is.
+type Kind uint8
+
+// The kinds of events. A loss is an event with exact numbers, never an error.
+const (
+	KindMessage       Kind = iota + 1
+	KindLapped             // the publisher overtook this reader: Missed messages are lost, ResumedAt is next
+	KindGap                // messages From to To never reached this host
+	KindNewEpoch           // another publisher took over, incarnation Epoch; sequences go on
+	KindNewSession         // the publisher behind a bridge began session Session
+	KindRestarted          // the channel began anew: sequences count from 1
+	KindEnd                // the publisher closed the channel; receiving again waits for the next one
+	KindPublisherGone      // the publisher, incarnation Epoch, died; only with [WatchPublisher]
+)
+
+var kindNames = [...]string{"none", "message", "lapped", "gap", "new-epoch", "new-session", "restarted", "end", "publisher-gone"}
+
+func (k Kind) String() string {
+	if int(k) < len(kindNames) {
+		return kindNames[k]
+	}
+	return "unknown"
+}
+
+// Event is what was received. Fields that do not belong to its kind are 0. It may be used again and again.
+type Event struct {
+	Kind      Kind
+	Key       bool   // of a message: a reader may start afresh from it
+	Tag       uint16 // of a message: the publisher's mark
+	Sequence  uint64 // of a message: its number in the channel, from 1
+	Time      uint64 // of a message: when it was published, for [Subscriber.Age]
+	Payload   []byte // of a message: a copy, valid until the next call, or for as long as the buffer it was received into
+	Missed    uint64
+	ResumedAt uint64
+	From, To  uint64
+	Epoch     uint64
+	Session   [10]byte
+}
+
+// message fills e, whose other fields are 0 if it was a message before.
+func (e *Event) message(p *polled, sequence uint64, payload []byte) {
+	if e.Kind != KindMessage {
+		*e = Event{Kind: KindMessage}
+	}
+	e.Sequence, e.Payload = sequence, payload
+	e.Tag, e.Time, e.Key = uint16(p.meta>>48), p.meta&(1<<48-1), p.commit&flagKey != 0
+}

@@ -1,0 +1,3 @@
+module shmcast
+
+go 1.24

@@ -1,0 +1,191 @@
+package shmcast
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// daemon is a shmcastd of this test's own.
+type daemon struct {
+	dir, socket string
+	cmd         *exec.Cmd
+}
+
+func startDaemon(t *testing.T, mode string) *daemon {
+	t.Helper()
+	dir := t.TempDir()
+	d := &daemon{dir: dir, socket: filepath.Join(dir, "control.sock")}
+	config := fmt.Sprintf("[daemon]\nsocket = %q\n\n[[channel]]\nname = \"ticks\"\ncapacity = \"64KiB\"\nmlock = false\n%s", d.socket, mode)
+	if err := os.WriteFile(filepath.Join(dir, "shmcast.toml"), []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.start(t)
+	t.Cleanup(func() { d.kill() })
+	return d
+}
+
+func (d *daemon) start(t *testing.T) {
+	t.Helper()
+	d.cmd = command(t, "shmcastd", "--config", filepath.Join(d.dir, "shmcast.toml"))
+	d.cmd.Stderr = nil
+	if err := d.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (d *daemon) kill() {
+	_ = d.cmd.Process.Kill()
+	_ = d.cmd.Wait()
+}
+
+// publisher runs `shmcast pub` for the daemon's channel. It publishes what is written to the pipe.
+func (d *daemon) publisher(t *testing.T) (*exec.Cmd, *os.File) {
+	t.Helper()
+	cmd := command(t, "shmcast", "pub", "ticks", "--prepare", "none")
+	cmd.Env = append(os.Environ(), "SHMCAST_SOCKET="+d.socket, DirVariable+"=")
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdin = read
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	read.Close()
+	return cmd, write
+}
+
+// waited is what Subscribe gives once the daemon answers.
+func (d *daemon) subscribe(t *testing.T, with ...Option) *Subscriber {
+	t.Helper()
+	for until := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		s, err := Subscribe("ticks", append(with, Socket(d.socket))...)
+		if err == nil {
+			t.Cleanup(func() { s.Close() })
+			return s
+		}
+		if !errors.Is(err, ErrNoDaemon) || time.Now().After(until) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// expect receives until the event is there that transcript says so; others are returned with it.
+func expect(t *testing.T, s *Subscriber, last string) []string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	var ev Event
+	var lines []string
+	for {
+		if err := s.Recv(ctx, &ev); err != nil {
+			t.Fatalf("%v, after %q, and not %q", err, lines, last)
+		}
+		line := transcript(&ev)
+		if ev.Kind == KindMessage {
+			line = fmt.Sprintf("%d %s", ev.Sequence, ev.Payload)
+		}
+		if lines = append(lines, line); line == last {
+			return lines
+		}
+	}
+}
+
+func TestChannelOfADaemonIsRead(t *testing.T) {
+	d := startDaemon(t, "")
+	for name, wait := range map[string]Option{"park": WaitPark(), "yield": WaitYield()} {
+		t.Run(name, func(t *testing.T) {
+			s := d.subscribe(t, wait)
+			next := s.NextSequence()
+			cmd, input := d.publisher(t)
+			fmt.Fprintln(input, "one")
+			expect(t, s, fmt.Sprintf("%d one", next))
+			time.Sleep(300 * time.Millisecond) // the reader sleeps, and so does the waker
+			fmt.Fprintln(input, "two")
+			expect(t, s, fmt.Sprintf("%d two", next+1))
+			input.Close()
+			_ = cmd.Wait()
+			expect(t, s, "end")
+		})
+	}
+	var refused *RefusedError
+	_, err := Subscribe("none", Socket(d.socket))
+	if !errors.Is(err, ErrNoChannel) || !errors.As(err, &refused) || refused.Code != "unknown-channel" {
+		t.Error(err)
+	}
+	s := d.subscribe(t)
+	stat := command(t, "shmcast", "stat", "ticks", "--json")
+	stat.Env = append(os.Environ(), "SHMCAST_SOCKET="+d.socket, DirVariable+"=")
+	list, err := stat.Output()
+	if err != nil || !strings.Contains(string(list), fmt.Sprintf("\"pid\":%d", os.Getpid())) {
+		t.Errorf("tools do not list this reader: %v %s", err, list)
+	}
+	s.Close()
+}
+
+func TestReadersOutliveTheDaemonAndSeeADeadPublisher(t *testing.T) {
+	d := startDaemon(t, "")
+	for _, wait := range []Option{WaitPark(), WaitYield()} {
+		s := d.subscribe(t, wait, WatchPublisher())
+		cmd, input := d.publisher(t)
+		first := s.NextSequence()
+		fmt.Fprintln(input, "one")
+		expect(t, s, fmt.Sprintf("%d one", first))
+		d.kill()
+		fmt.Fprintln(input, "two")
+		expect(t, s, fmt.Sprintf("%d two", first+1))
+		d.start(t)
+		for until := time.Now().Add(20 * time.Second); !s.hosted.link.isAttached.Load(); time.Sleep(time.Millisecond) {
+			if time.Now().After(until) {
+				t.Fatal("the reader does not come back")
+			}
+		}
+		fmt.Fprintln(input, "three")
+		expect(t, s, fmt.Sprintf("%d three", first+2))
+		epoch, _ := s.PublisherState()
+		time.Sleep(3 * time.Second) // the publisher comes back as well
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		input.Close()
+		expect(t, s, fmt.Sprintf("publisher-gone %d", epoch))
+		s.Close()
+	}
+}
+
+func TestStrictChannelGoesOnInItsNextGeneration(t *testing.T) {
+	d := startDaemon(t, "mode = \"strict\"\n")
+	s := d.subscribe(t, FromOldest())
+	for life := range 4 {
+		cmd, input := d.publisher(t)
+		fmt.Fprintln(input, "one")
+		expect(t, s, fmt.Sprintf("%d one", 2*life+1))
+		fmt.Fprintln(input, "two")
+		expect(t, s, fmt.Sprintf("%d two", 2*life+2))
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		input.Close()
+	}
+	generation := s.hosted.generation
+	if generation < 4 {
+		t.Errorf("the reader is in generation %d", generation)
+	}
+	late := d.subscribe(t, FromSequence(1))
+	cmd, input := d.publisher(t)
+	fmt.Fprintln(input, "last")
+	for _, reader := range []*Subscriber{s, late} {
+		lines := expect(t, reader, "9 last")
+		if reader == late && !slices.ContainsFunc(lines, func(line string) bool { return line[:6] == "lapped" }) {
+			t.Errorf("a reader that comes late misses what older generations had: %q", lines)
+		}
+	}
+	input.Close()
+	_ = cmd.Wait()
+}

@@ -1,0 +1,194 @@
+package shmcast
+
+import (
+	"fmt"
+	"unsafe"
+)
+
+// ErrCorrupt is the error of a ring in which something stands that no publisher writes.
+var ErrCorrupt = errCorrupt
+
+// place is a position in the ring and the sequence that is due there.
+type place struct{ position, sequence uint64 }
+
+// found is the outcome of a poll.
+type found uint8
+
+const (
+	foundNothing found = iota
+	foundMessage
+	foundEpoch
+	foundEnd
+	foundGap
+	foundSession
+	foundLapped
+	foundTooSmall
+	foundSuperseded
+	foundCorrupt
+)
+
+// polled holds what a poll found. Fields that do not belong to the kind mean nothing.
+type polled struct {
+	length uint64 // of a message, also one that does not fit
+	commit uint64
+	meta   uint64
+	a, b   uint64 // the words of a control record
+}
+
+// reader reads records by SPEC.md 3.1. What it loads from the segment are claims.
+type reader struct {
+	*segment
+	place
+	empties uint8
+	ended   bool
+}
+
+func lengthOf(commit uint64) uint64 { return commit & 0x1ff_ffff }
+
+func bytesOf(commit uint64) uint64 {
+	return (recordHeader + lengthOf(commit) + granule - 1) &^ (granule - 1)
+}
+
+const (
+	flagValid   = 1 << 25
+	flagPad     = 1 << 26
+	flagKey     = 1 << 27
+	flagControl = 1 << 28
+)
+
+// Kinds of control records.
+const (
+	controlEpoch   = 1
+	controlEnd     = 2
+	controlGap     = 3
+	controlSession = 4
+)
+
+// isPlausible says whether a commit word may stand where sequence is due and rest bytes are left in the ring.
+func (s *segment) isPlausible(commit, sequence, rest uint64) bool {
+	n := bytesOf(commit)
+	switch {
+	case commit&flagValid == 0 || commit>>32 != sequence&0xffff_ffff:
+		return false
+	case commit&flagPad != 0:
+		return n == rest
+	case commit&flagControl != 0:
+		return n <= rest && (lengthOf(commit) <= 24 || lengthOf(commit) <= s.MaxMessage)
+	}
+	return n <= rest && lengthOf(commit) <= s.MaxMessage
+}
+
+// poll looks for the next record. A message's payload goes to the start of out.
+func (r *reader) poll(out []byte, p *polled) found {
+	kind, again := r.pollOnce(out, p)
+	if again {
+		kind, _ = r.pollOnce(out, p)
+	}
+	return kind
+}
+
+func (r *reader) pollOnce(out []byte, p *polled) (kind found, again bool) {
+	offset := r.position & (r.Capacity - 1)
+	w := r.data.load(offset / 8)
+	if w == 0 {
+		if r.empties++; r.empties%64 != 0 {
+			return foundNothing, false
+		}
+		return r.look()
+	}
+	acquireFence() // SYNC commit
+	rest := r.Capacity - offset
+	n := bytesOf(w)
+	p.commit, p.length = w, lengthOf(w)
+	plausible := r.isPlausible(w, r.sequence, rest)
+	special := w & (flagPad | flagControl)
+	// A granule has eight words, and no record crosses the end of the ring. So everything that is loaded lies in the ring.
+	fits := true
+	if plausible {
+		switch {
+		case special == 0:
+			p.meta = r.data.load(offset/8 + 1)
+			if fits = p.length <= uint64(len(out)); fits {
+				copy(out, unsafe.Slice((*byte)(unsafe.Add(r.data.base, offset+recordHeader)), p.length))
+			}
+		case special&flagPad == 0:
+			p.meta, p.a, p.b = r.data.load(offset/8+2), r.data.load(offset/8+3), r.data.load(offset/8+4)
+		}
+	}
+	acquireFence() // SYNC window
+	if ahead := r.header.load(wordFrontier) - r.position; ahead > r.Capacity || ahead < n || !plausible {
+		return r.outside(ahead), false
+	}
+	if special == 0 {
+		if !fits {
+			return foundTooSmall, false
+		}
+		r.position += n
+		r.sequence++
+		return foundMessage, false
+	}
+	return r.pollSpecial(p, n)
+}
+
+// outside says why a record cannot be taken, whose place lies ahead bytes behind the frontier.
+func (r *reader) outside(ahead uint64) found {
+	if ahead > r.Capacity && ahead <= maxPosition {
+		return foundLapped
+	}
+	return foundCorrupt
+}
+
+// pollSpecial takes a pad or a control record that was verified.
+func (r *reader) pollSpecial(p *polled, n uint64) (kind found, again bool) {
+	if p.commit&flagPad != 0 {
+		r.position += n
+		return foundNothing, n < r.Capacity
+	}
+	switch p.meta {
+	case controlEpoch:
+		kind = foundEpoch
+	case controlEnd:
+		kind = foundEnd
+	case controlGap:
+		if p.a != r.sequence || p.a > p.b || p.b >= maxSequence {
+			return foundCorrupt, false
+		}
+		r.sequence = p.b + 1
+		kind = foundGap
+	case controlSession:
+		kind = foundSession
+	}
+	r.position += n
+	if kind != foundNothing {
+		r.ended = kind == foundEnd
+	}
+	return kind, false
+}
+
+// look finds what an empty poll does not see: a lap, the end, another segment (SPEC.md 3.2). again: something is there by now.
+func (r *reader) look() (kind found, again bool) {
+	_, state := r.state()
+	acquireFence() // SYNC close
+	if r.data.load((r.position&(r.Capacity-1))/8) != 0 {
+		return foundNothing, true
+	}
+	acquireFence()
+	if ahead := r.header.load(wordFrontier) - r.position; ahead > r.Capacity {
+		return r.outside(ahead), false
+	}
+	if state == StateSuperseded {
+		return foundSuperseded, false
+	}
+	if state == StateClosed && !r.ended {
+		r.ended = true
+		return foundEnd, false
+	}
+	return foundNothing, false
+}
+
+// jump goes on at another place.
+func (r *reader) jump(to place) { r.place, r.ended = to, false }
+
+func (r *reader) corrupt() error {
+	return fmt.Errorf("%w, at position %d, where sequence %d is due", ErrCorrupt, r.position, r.sequence)
+}

@@ -1,0 +1,292 @@
+package shmcast
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"os"
+	"time"
+)
+
+// Errors of a subscriber.
+var (
+	// ErrSuperseded says that the channel's file was removed or begun anew. Subscribe again.
+	ErrSuperseded = errors.New("the channel has moved to new memory; subscribe again")
+	// ErrClosed says that the subscriber was closed.
+	ErrClosed = errors.New("the subscriber is closed")
+)
+
+// TooSmallError says that a buffer is smaller than the message, which stays the next one.
+type TooSmallError struct{ Needed, Available int }
+
+func (e *TooSmallError) Error() string {
+	return fmt.Sprintf("the message has %d bytes, and the buffer %d", e.Needed, e.Available)
+}
+
+// Subscriber receives the messages of a channel, in their order.
+type Subscriber struct {
+	reader
+	buffer []byte
+	page   *readerPage
+	hosted *hosted // of a daemon's channel
+	watch  *watch
+	opts   options
+
+	noted    uint64 // messages that the page does not count yet
+	known    uint64 // the last epoch told
+	beganIn  uint64 // the epoch in force where this reader began
+	inDoubt  bool   // the record of a new epoch may have been overwritten
+	behind   uint64 // if not 0, the sequence from which on messages are lost, untold
+	isClosed bool
+	found    polled
+	small    TooSmallError // the last one, so that none is allocated
+	heard    [64]byte      // what rang
+}
+
+// Subscribe attaches to a channel.
+func Subscribe(channel string, with ...Option) (*Subscriber, error) {
+	s := &Subscriber{}
+	for _, option := range with {
+		option(&s.opts)
+	}
+	if err := checkName(channel); err != nil {
+		return nil, err
+	}
+	if s.opts.wait == waitPark && !s.opts.daemon {
+		return nil, errors.New("WaitPark needs a daemon that wakes the reader; use Socket, or another way to wait")
+	}
+	until := time.Now().Add(s.opts.patience)
+	for {
+		err := s.attach(channel)
+		if err == nil {
+			return s, nil
+		}
+		if !errors.Is(err, ErrNoChannel) || time.Now().After(until) {
+			return nil, fmt.Errorf("subscribe to %s: %w", channel, err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func (s *Subscriber) attach(channel string) error {
+	if s.opts.daemon {
+		return s.attachHosted(channel)
+	}
+	dir, err := directory(s.opts.dir)
+	if err != nil {
+		return err
+	}
+	for range attempts {
+		if err = s.attachFile(dir, channel); !errors.Is(err, ErrSuperseded) {
+			return err
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return err
+}
+
+func (s *Subscriber) attachFile(dir, channel string) (err error) {
+	files, err := openChannel(dir, channel)
+	if err != nil {
+		return err
+	}
+	defer files.dir.Close()
+	if s.segment, err = files.openSegment(); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			s.segment.unmap()
+		}
+	}()
+	if err = s.begin(); err != nil {
+		return err
+	}
+	if _, state := s.state(); state == StateSuperseded {
+		return ErrSuperseded
+	}
+	if s.opts.watch {
+		lock, err := files.open("lock", os.O_RDONLY, 0)
+		if err != nil {
+			return err
+		}
+		s.watch = &watch{lock: lock}
+	}
+	if !s.opts.hidden {
+		// A reader without a page works. Tools do not list it.
+		if file, remove, err := files.showPage(); err == nil {
+			if s.page, err = newPage(file, remove, s.segment, s.place); err != nil {
+				remove()
+			}
+		}
+	}
+	return nil
+}
+
+// begin finds the place to start from in a segment that was just mapped (SPEC.md 3.0).
+func (s *Subscriber) begin() (err error) {
+	s.beganIn, _ = s.state()
+	s.known, s.behind = 0, 0
+	var at place
+	switch s.opts.start {
+	case startOldest:
+		at, err = s.oldest()
+	case startSequence:
+		var old *TooOldError
+		if at, err = s.seek(s.opts.sequence); errors.As(err, &old) {
+			s.behind, err = max(s.opts.sequence, 1), nil
+			at = place{0, s.behind}
+		}
+	default:
+		at, err = s.tail()
+	}
+	if err != nil {
+		return err
+	}
+	if s.opts.start == startLatest || s.beganIn == 1 {
+		s.known = s.beganIn
+	}
+	s.jump(at)
+	s.grow()
+	return nil
+}
+
+// grow makes room for the largest message of the segment.
+func (s *Subscriber) grow() {
+	if uint64(len(s.buffer)) < s.MaxMessage {
+		s.buffer = make([]byte, s.MaxMessage)
+	}
+}
+
+// Close detaches.
+func (s *Subscriber) Close() error {
+	if s.isClosed {
+		return nil
+	}
+	s.isClosed = true
+	s.note()
+	s.page.close()
+	s.hosted.close()
+	s.watch.close()
+	return s.unmap()
+}
+
+// TryRecv takes the next event if there is one. ev.Payload is valid until the next call.
+func (s *Subscriber) TryRecv(ev *Event) (bool, error) {
+	return s.receive(s.buffer, ev)
+}
+
+// TryRecvInto does the same with the payload at the start of out. A [TooSmallError] leaves the message the next one.
+func (s *Subscriber) TryRecvInto(out []byte, ev *Event) (bool, error) {
+	return s.receive(out, ev)
+}
+
+func (s *Subscriber) receive(out []byte, ev *Event) (bool, error) {
+	if s.isClosed {
+		return false, ErrClosed
+	}
+	if s.behind != 0 {
+		s.jump(place{0, s.behind})
+		return s.lapped(ev)
+	}
+	before := s.place
+	kind := s.poll(out, &s.found)
+	if kind == foundMessage && !s.isStrict() {
+		s.take(before.sequence, out, ev)
+		return true, nil
+	}
+	return s.tell(kind, before, out, ev)
+}
+
+// take hands out the message that was polled.
+func (s *Subscriber) take(sequence uint64, out []byte, ev *Event) {
+	ev.message(&s.found, sequence, out[:s.found.length])
+	if s.noted++; s.noted == 1024 {
+		s.note()
+	}
+}
+
+// Recv waits for the next event. It returns the context's error if that is done first.
+func (s *Subscriber) Recv(ctx context.Context, ev *Event) error {
+	for idle := uint(1); ; idle++ {
+		if there, err := s.TryRecv(ev); there || err != nil {
+			return err
+		}
+		if s.opts.wait != waitSpin || idle%64 == 0 {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+		}
+		s.idle(ctx)
+	}
+}
+
+// Events hands out what comes, until the end of the stream was handed out, the context is done, or an error was. The event is the same
+// one each time.
+func (s *Subscriber) Events(ctx context.Context) iter.Seq2[*Event, error] {
+	return func(yield func(*Event, error) bool) {
+		var ev Event
+		for {
+			err := s.Recv(ctx, &ev)
+			if err != nil {
+				if ctx.Err() == nil {
+					yield(nil, err)
+				}
+				return
+			}
+			if !yield(&ev, nil) || ev.Kind == KindEnd {
+				return
+			}
+		}
+	}
+}
+
+// Seek goes on at a message, forwards or backwards: a [TooOldError] or a [NotYetError] leaves the subscriber where it is.
+func (s *Subscriber) Seek(sequence uint64) error {
+	if s.isClosed {
+		return ErrClosed
+	}
+	epoch, _ := s.state()
+	at, err := s.seek(sequence)
+	if err != nil {
+		return err
+	}
+	s.known, s.beganIn, s.behind, s.inDoubt = 0, epoch, 0, false
+	s.jump(at)
+	return nil
+}
+
+// NextSequence returns the sequence of the next message expected.
+func (s *Subscriber) NextSequence() uint64 { return s.sequence }
+
+// Epoch returns the publisher's incarnation as far as the stream has told; 0 as long as it has not.
+func (s *Subscriber) Epoch() uint64 { return s.known }
+
+// Lag returns how many messages are published and not yet received; it may be up to 64 too low.
+func (s *Subscriber) Lag() uint64 {
+	if s.isClosed {
+		return 0
+	}
+	count := s.reader.header.load(wordCount)
+	return max(count+1, s.sequence) - s.sequence
+}
+
+// PublisherState returns epoch and state as the memory has them now.
+func (s *Subscriber) PublisherState() (uint64, State) {
+	if s.isClosed {
+		return 0, StateUnknown
+	}
+	return s.state()
+}
+
+// Session returns the remote session that the channel carries, if it carries one.
+func (s *Subscriber) Session() (identity [10]byte, there bool) {
+	if s.isClosed {
+		return identity, false
+	}
+	return s.session()
+}
+
+// Info returns the facts that the channel was made with.
+func (s *Subscriber) Info() Header { return s.segment.Header }

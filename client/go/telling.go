@@ -1,0 +1,275 @@
+package shmcast
+
+import (
+	"os"
+	"time"
+)
+
+// mostSkipped bounds how many records without an event one call passes over.
+const mostSkipped = 64
+
+// tell decides what the program gets of what a poll found (SPEC.md 3.5).
+func (s *Subscriber) tell(kind found, before place, out []byte, ev *Event) (bool, error) {
+	for range mostSkipped {
+		there, again, err := s.tellOnce(kind, before, out, ev)
+		if !again {
+			return there, err
+		}
+		before = s.place
+		kind = s.poll(out, &s.found)
+	}
+	return false, nil
+}
+
+// tellOnce does one step of tell. again: nothing is to be told, and there may be more in the ring.
+func (s *Subscriber) tellOnce(kind found, before place, out []byte, ev *Event) (there, again bool, err error) {
+	if s.isStrict() && s.withholds(kind, before) {
+		s.jump(before)
+		there, err = s.tryNext(ev)
+		return there, false, err
+	}
+	p := &s.found
+	switch kind {
+	case foundNothing:
+		if s.place != before {
+			return false, true, nil
+		}
+		there, err = s.tellIdle(ev)
+		return there, false, err
+	case foundMessage:
+		s.take(before.sequence, out, ev)
+	case foundEpoch:
+		if p.a == s.known {
+			return false, true, nil
+		}
+		s.known = p.a
+		*ev = Event{Kind: KindNewEpoch, Epoch: p.a}
+	case foundEnd:
+		*ev = Event{Kind: KindEnd}
+	case foundGap:
+		*ev = Event{Kind: KindGap, From: p.a, To: p.b}
+		s.missed(p.b - p.a + 1)
+	case foundSession:
+		*ev = Event{Kind: KindNewSession, Session: sessionOf(p.a, p.b)}
+	case foundLapped:
+		there, err = s.lapped(ev)
+		return there, false, err
+	case foundTooSmall:
+		s.small = TooSmallError{int(p.length), len(out)}
+		return false, false, &s.small
+	default:
+		there, err = s.tellLost(kind, ev)
+		return there, false, err
+	}
+	return true, false, nil
+}
+
+// tellLost handles a segment in which nothing more can be read. Of a daemon's channel the charter decides.
+func (s *Subscriber) tellLost(kind found, ev *Event) (bool, error) {
+	if s.hosted != nil && (kind == foundSuperseded || s.hosted.verdict(s).kind == verdictCut) {
+		return s.tryNext(ev)
+	}
+	if kind == foundSuperseded {
+		return false, ErrSuperseded
+	}
+	return false, s.corrupt()
+}
+
+// tellIdle is called when a poll found nothing.
+func (s *Subscriber) tellIdle(ev *Event) (bool, error) {
+	if s.inDoubt && s.hiddenEpoch(ev) {
+		return true, nil
+	}
+	if there, err := s.tryNext(ev); there || err != nil {
+		return there, err
+	}
+	if s.empties%64 == 0 {
+		s.note()
+	}
+	if s.watch != nil {
+		return s.watch.look(s, ev)
+	}
+	return false, nil
+}
+
+// hasMore says whether there is something to receive that was committed before the state that the caller has read was set.
+func (s *Subscriber) hasMore() bool {
+	acquireFence()
+	return s.data.load((s.position&(s.Capacity-1))/8) != 0 || s.reader.header.load(wordFrontier)-s.position > s.Capacity
+}
+
+// hiddenEpoch tells of an epoch whose record was overwritten.
+func (s *Subscriber) hiddenEpoch(ev *Event) bool {
+	epoch, state := s.state()
+	if s.hasMore() || s.isWithheld() {
+		return false
+	}
+	s.inDoubt = false
+	if state != StateActive || epoch <= max(s.known, s.beganIn) {
+		return false
+	}
+	s.known = epoch
+	*ev = Event{Kind: KindNewEpoch, Epoch: epoch}
+	return true
+}
+
+// lapped goes on after a lap (SPEC.md 3.3).
+func (s *Subscriber) lapped(ev *Event) (bool, error) {
+	before := s.place
+	at, err := s.placeToResume()
+	if s.hosted != nil {
+		// Messages of a publisher that was cut off must not count as missed. The valid loss is counted where the channel goes on.
+		v := s.hosted.verdict(s)
+		reached := max(at.sequence, before.sequence)
+		if v.kind == verdictClosing || v.kind == verdictCut && (err != nil || reached >= v.cut) {
+			return s.tryNext(ev)
+		}
+	}
+	if err != nil {
+		return false, err
+	}
+	if at.sequence < before.sequence {
+		// The search ended at a place that is overwritten as well. A reader never goes back.
+		return false, nil
+	}
+	s.jump(at)
+	acquireFence()
+	epoch, _ := s.state()
+	s.inDoubt, s.behind = epoch > max(s.known, s.beganIn), 0
+	missed := at.sequence - before.sequence
+	if s.page != nil {
+		s.page.add(pageLapped, 1)
+	}
+	s.missed(missed)
+	*ev = Event{Kind: KindLapped, Missed: missed, ResumedAt: at.sequence}
+	return true, nil
+}
+
+func (s *Subscriber) placeToResume() (place, error) {
+	switch s.opts.resume {
+	case resumeLatest:
+		return s.tail()
+	case resumeKey:
+		if key := s.reader.header.load(wordKey); key > s.sequence && key < maxSequence {
+			if at, err := s.seek(key); err == nil {
+				return at, nil
+			}
+		}
+	}
+	return s.oldest()
+}
+
+// note brings the page up to date.
+func (s *Subscriber) note() {
+	if s.page == nil {
+		return
+	}
+	s.page.set(pagePosition, s.position)
+	s.page.set(pageSequence, s.sequence)
+	s.page.add(pageReceived, s.noted)
+	s.page.set(pageHeartbeat, s.now())
+	s.noted = 0
+}
+
+func (s *Subscriber) missed(messages uint64) {
+	if s.page != nil {
+		s.page.add(pageMissed, messages)
+		s.note()
+	}
+}
+
+// watch notices that the publisher died: by its lock, or by the daemon's word.
+type watch struct {
+	lock       *os.File // of a channel that is a file
+	looked     time.Time
+	generation uint64 // of the last death told, with epoch
+	epoch      uint64
+}
+
+// lockPause is the pause between two looks at a lock, which are system calls.
+const lockPause = 10 * time.Millisecond
+
+func (w *watch) close() {
+	if w != nil && w.lock != nil {
+		w.lock.Close()
+	}
+}
+
+// look tells of the publisher's death once, after all that it committed (SPEC.md 4.1, CONTROL.md 5).
+func (w *watch) look(s *Subscriber, ev *Event) (bool, error) {
+	epoch, state := s.state()
+	if state != StateActive && state != StateRecovering {
+		return false, nil
+	}
+	generation := uint64(0)
+	if s.hosted != nil {
+		generation = s.hosted.generation
+	}
+	if w.epoch == epoch && w.generation == generation {
+		return false, nil
+	}
+	if s.hosted != nil {
+		if !s.hosted.link.hasDied(generation, epoch) {
+			return false, nil
+		}
+	} else {
+		if time.Since(w.looked) < lockPause {
+			return false, nil
+		}
+		w.looked = time.Now()
+		locked, err := isLocked(w.lock)
+		if err != nil || locked {
+			return false, err
+		}
+		if e, st := s.state(); e != epoch || st != state {
+			return false, nil
+		}
+	}
+	before := s.place
+	kind, again := s.reader.look()
+	if s.inDoubt || kind != foundNothing || again || s.place != before || s.isWithheld() {
+		w.looked = time.Time{}
+		return false, nil
+	}
+	w.generation, w.epoch = generation, epoch
+	*ev = Event{Kind: KindPublisherGone, Epoch: epoch}
+	return true, nil
+}
+
+// Batch holds events that were received together, with their payloads.
+type Batch struct {
+	// Events are valid until the batch is used again.
+	Events []Event
+	room   []Event
+	bytes  []byte
+}
+
+// NewBatch makes a batch of up to most events.
+func NewBatch(most int) *Batch {
+	return &Batch{room: make([]Event, max(most, 1)), bytes: make([]byte, 64*max(most, 1))}
+}
+
+// RecvBatch fills b with what is there, in order, and returns how many events that are. It never waits. An error comes alone, after all
+// that was received before it.
+func (s *Subscriber) RecvBatch(b *Batch) (int, error) {
+	b.Events = b.room[:0]
+	if uint64(len(b.bytes)) < s.MaxMessage {
+		b.bytes = make([]byte, s.MaxMessage)
+	}
+	used := 0
+	for len(b.Events) < len(b.room) {
+		ev := &b.room[len(b.Events)]
+		there, err := s.receive(b.bytes[used:], ev)
+		switch {
+		case err != nil && len(b.Events) > 0:
+			return len(b.Events), nil // it comes again
+		case err != nil:
+			return 0, err
+		case !there:
+			return len(b.Events), nil
+		}
+		b.Events = b.room[:len(b.Events)+1]
+		used += len(ev.Payload)
+	}
+	return len(b.Events), nil
+}

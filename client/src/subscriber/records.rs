@@ -1,0 +1,230 @@
+//! Many messages in one call, as whole records. Other languages walk through them without a call for each.
+
+use super::{Buffer, Doubt, Outcome, Subscriber, note_latency};
+use crate::message::{Event, Message, RecvError};
+use crate::wait::Wait;
+use shmcast_layout::layout::geometry::{RECORD_HEADER, record_bytes};
+use shmcast_layout::layout::record::{Commit, Flags, Meta};
+use shmcast_layout::ring::reader::{Copied, RUN, put_header};
+
+const HEADER: usize = RECORD_HEADER as usize;
+
+/// Messages that were copied out of a ring together, and the event behind them. [`Subscriber::recv_records`] fills it.
+///
+/// Each message is a record as it stands in the ring: a commit word, a meta word, the payload, and bytes without meaning up to a
+/// multiple of 64. `SPEC.md` of the crate `shmcast-layout` has the bits. Between two records there are no other bytes, so messages
+/// of one size are an array with a stride.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+/// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+/// use shmcast::{Event, Records};
+/// publisher.publish_batch(["a", "b", "c"])?;
+/// publisher.close();
+/// let mut records = Records::with_room(64 << 10);
+/// assert_eq!(subscriber.recv_records(1024, &mut records)?, 4);
+/// let payloads: Vec<&[u8]> = records.iter().map(|message| message.payload).collect();
+/// assert_eq!(payloads, [b"a", b"b", b"c"]);
+/// assert_eq!(records.event(), Some(Event::End));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Records {
+    buffer: Buffer,
+    /// Bytes of records at which a batch is full, unless a single message is larger.
+    limit: usize,
+    /// Bytes of the records.
+    bytes: usize,
+    messages: usize,
+    /// The sequence of the first message.
+    first: u64,
+    event: Option<Event<'static>>,
+}
+
+impl Records {
+    /// Room for so many bytes of records, or for one message that is larger. [`Subscriber::recv_records`] makes more room
+    /// when such a message comes. 16 KiB stay in a core's first cache, and are the fastest for small
+    /// messages that are looked at once.
+    ///
+    /// ```
+    /// assert!(shmcast::Records::with_room(64 << 10).is_empty());
+    /// ```
+    pub fn with_room(bytes: usize) -> Self {
+        let limit = bytes.max(RUN as usize).next_multiple_of(64);
+        Self { buffer: Buffer::with_room(limit), limit, bytes: 0, messages: 0, first: 0, event: None }
+    }
+
+    /// The number of messages.
+    ///
+    /// ```
+    /// assert_eq!(shmcast::Records::with_room(4096).len(), 0);
+    /// ```
+    pub fn len(&self) -> usize {
+        self.messages
+    }
+
+    /// Whether there is no message. There may be an [`event`](Self::event).
+    ///
+    /// ```
+    /// assert!(shmcast::Records::with_room(4096).is_empty());
+    /// ```
+    pub fn is_empty(&self) -> bool {
+        self.messages == 0
+    }
+
+    /// The event that came behind the messages; never a message.
+    ///
+    /// ```
+    /// assert_eq!(shmcast::Records::with_room(4096).event(), None);
+    /// ```
+    pub fn event(&self) -> Option<Event<'static>> {
+        self.event
+    }
+
+    /// The sequence of the first message; 0 if there is none. That of a later one follows from the low 32 bits in its record.
+    ///
+    /// ```
+    /// assert_eq!(shmcast::Records::with_room(4096).first_sequence(), 0);
+    /// ```
+    pub fn first_sequence(&self) -> u64 {
+        self.first
+    }
+
+    /// The records, which begin on a multiple of 64.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// publisher.publish_batch(["a", "b", "c"])?;
+    /// let mut records = shmcast::Records::with_room(4096);
+    /// subscriber.recv_records(2, &mut records)?;
+    /// assert_eq!(records.as_bytes().len(), 2 * 64);
+    /// assert_eq!(records.as_bytes()[64 + 16], b'b');
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.buffer.as_bytes()[..self.bytes]
+    }
+
+    /// The messages in their order.
+    ///
+    /// ```
+    /// assert_eq!(shmcast::Records::with_room(4096).iter().count(), 0);
+    /// ```
+    pub fn iter(&self) -> impl Iterator<Item = Message<'_>> {
+        let (mut rest, mut due) = (self.as_bytes(), self.first);
+        std::iter::from_fn(move || {
+            let (header, _) = rest.split_first_chunk::<HEADER>()?;
+            let [commit, meta] =
+                [0, 8].map(|at| u64::from_le_bytes(header[at..at + 8].try_into().expect("a word")));
+            let (commit, meta) = (Commit::from_word(commit), Meta::from_word(meta));
+            let (record, others) = rest.split_at(commit.record_bytes() as usize);
+            // Messages may have been left out by their tags, so sequences may jump.
+            let sequence = due + u64::from(commit.sequence_low().wrapping_sub(due as u32));
+            (rest, due) = (others, sequence + 1);
+            let payload = &record[HEADER..HEADER + commit.length() as usize];
+            let key = commit.flags().has(Flags::KEY);
+            Some(Message { payload, sequence, tag: meta.tag(), key, time: meta.time() })
+        })
+    }
+
+    fn clear(&mut self) {
+        (self.bytes, self.messages, self.first, self.event) = (0, 0, 0, None);
+    }
+
+    fn room(&mut self) -> &mut [u8] {
+        &mut self.buffer.records()[self.bytes..]
+    }
+
+    /// Counts messages that were put behind the others.
+    fn add(&mut self, messages: usize, bytes: usize, first: u64) {
+        if self.messages == 0 && messages > 0 {
+            self.first = first;
+        }
+        self.messages += messages;
+        self.bytes += bytes;
+    }
+
+    /// Counts a message whose payload stands in its place behind the others.
+    fn push(&mut self, copied: &Copied) {
+        put_header(self.room(), copied);
+        self.add(1, record_bytes(copied.length as u64) as usize, copied.sequence);
+    }
+}
+
+impl Subscriber {
+    /// Puts up to `most` messages that are there already into `records`, in place of what it held, and the first event behind
+    /// them that is no message. Returns how many there were, the event among them. Never waits, but with [`Wait::Burst`] may
+    /// first let the publisher get ahead.
+    ///
+    /// Allocates only when a message comes for which `records` has no room, once for the channel's largest. Cost: as
+    /// [`recv_batch`](Self::recv_batch), without a look at each message.
+    ///
+    /// # Errors
+    /// [`RecvError`]. If messages came before the error, they are returned, and the next call gives the error.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// use shmcast::Records;
+    /// publisher.publish_batch(["a", "b", "c"])?;
+    /// let mut records = Records::with_room(64 << 10);
+    /// while subscriber.recv_records(2, &mut records)? > 0 {
+    ///     println!("{} messages from {} on", records.len(), records.first_sequence());
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn recv_records(&mut self, most: usize, records: &mut Records) -> Result<usize, RecvError> {
+        if self.came_close {
+            self.pause_after_burst();
+        }
+        records.clear();
+        while records.messages < most && records.bytes < records.limit {
+            self.take_records(most - records.messages, records);
+            if records.messages == most || records.bytes >= records.limit {
+                break;
+            }
+            match self.poll_into(&mut records.room()[HEADER..]) {
+                Ok(Some(Outcome::Message(copied))) => records.push(&copied),
+                Ok(Some(Outcome::Other(event))) => {
+                    records.event = Some(event);
+                    return Ok(records.messages + 1);
+                }
+                Ok(None) => {
+                    self.came_close = matches!(self.wait, Wait::Burst);
+                    return Ok(records.messages);
+                }
+                // A message that has no room behind others is the first of the next batch.
+                Err(RecvError::TooSmall { .. }) if records.messages == 0 => {
+                    records.buffer = Buffer::with_room(Buffer::room_for(self.header()));
+                }
+                Err(error) if records.messages == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        self.came_close = matches!(self.wait, Wait::Burst) && self.is_close_in_a_burst();
+        Ok(records.messages)
+    }
+
+    /// Takes messages for as long as there are some and nothing else; none where each is to be looked at first.
+    fn take_records(&mut self, most: usize, records: &mut Records) {
+        if self.is_checked || self.doubt == Doubt::Behind {
+            return;
+        }
+        let first = self.reader.place().sequence;
+        let full = records.limit;
+        let taken = self.reader.poll_records(most, &mut records.buffer.records()[records.bytes..full]);
+        let before = records.messages;
+        records.add(taken.messages, taken.bytes, first);
+        let Some(page) = self.page.as_ref().map(|page| &page.page).filter(|_| taken.messages > 0) else {
+            return;
+        };
+        page.received(taken.messages as u64, self.reader.place());
+        if self.record_latency {
+            records.iter().skip(before).for_each(|message| note_latency(page, &self.clock, message.time));
+        }
+    }
+}

@@ -1,0 +1,22 @@
+# A daemon without a free descriptor is told to stop.
+{"seed":4000905,"profile":"daemon","setup":{"channels":[{"name":"a","capacity":131072,"largest":1400,"strict":false}],"keeps":true}}
+{"open":{"who":0,"channel":0,"anew":false,"full":false}}
+{"publish":{"who":0,"count":2,"sizes":"mixed","sending":"single","pause_us":0}}
+{"subscribe":{"who":0,"channel":0,"start":"oldest","wait":"yield","skip":false,"page":false}}
+{"read":{"who":0,"how":"async","ms":0,"rest_us":0}}
+{"publish":{"who":0,"count":116,"sizes":"line","sending":"single","pause_us":0}}
+{"race":{}}
+{"open":{"who":2,"channel":0,"anew":false,"full":false}}
+{"publish":{"who":0,"count":61,"sizes":"line","sending":"marked","pause_us":0}}
+{"look":{"tool":"metrics","channel":0}}
+{"subscribe":{"who":1,"channel":0,"start":"latest","wait":"spin","skip":false,"page":true}}
+{"restart":{"whom":"daemon"}}
+{"stop":{"whom":{"publisher":2}}}
+{"limit":{"whom":"daemon","spare":0}}
+{"wait":{"ms":35}}
+{"subscribe":{"who":2,"channel":0,"start":"latest","wait":"park","skip":false,"page":false}}
+{"race":{}}
+{"stop":{"whom":{"publisher":1}}}
+{"restart":{"whom":"daemon"}}
+{"publish":{"who":2,"count":1,"sizes":"line","sending":"marked","pause_us":0}}
+{"block":{"who":0,"events":42}}

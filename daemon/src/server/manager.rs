@@ -1,0 +1,32 @@
+//! What the daemon tells the service manager.
+
+use sd_notify::NotifyState;
+use std::fs::File;
+use std::io;
+use std::sync::{Mutex, PoisonError};
+
+/// A descriptor that gives way when there is no other. Telling needs one for a moment, and a daemon that cannot feed
+/// the watchdog is killed.
+static RESERVE: Mutex<Option<File>> = Mutex::new(None);
+
+/// Sets a descriptor aside. Call it before programs can take them all.
+pub(super) fn reserve() {
+    let mut reserve = RESERVE.lock().unwrap_or_else(PoisonError::into_inner);
+    if reserve.is_none() {
+        *reserve = File::open("/dev/null").ok();
+    }
+}
+
+/// Tells the service manager, if there is one. Works also while this process has no descriptor left.
+pub(super) fn tell(states: &[NotifyState<'_>]) -> io::Result<()> {
+    let told = sd_notify::notify(states);
+    match told {
+        Err(e) if e.raw_os_error() == Some(nix::libc::EMFILE) => {
+            *RESERVE.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            let told = sd_notify::notify(states);
+            reserve();
+            told
+        }
+        told => told,
+    }
+}

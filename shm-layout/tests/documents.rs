@@ -1,0 +1,106 @@
+//! What SPEC.md and CONTROL.md say in numbers and names, compared with the code.
+
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+use serde::Serialize;
+use shmcast_layout::control::{Generation, Refusal, Reply, Request, VERSION, decode, encode};
+use shmcast_layout::layout::charter;
+use shmcast_layout::layout::reader_page::bucket;
+use std::path::Path;
+
+fn document(name: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap()
+}
+
+/// The value of `"request"` or `"reply"` in a message.
+fn name_of(message: &impl Serialize, field: &str) -> String {
+    serde_json::to_value(message).unwrap()[field].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn every_message_and_refusal_stands_in_the_document() {
+    let control = document("CONTROL.md");
+    let channel = || "t".to_owned();
+    let requests = [
+        Request::Hello { version: VERSION },
+        Request::Publish { channel: channel(), resume: false, anew: false },
+        Request::Mapped {},
+        Request::Subscribe { channel: channel(), resume: false, park: false, hidden: false, watch: false },
+        Request::List {},
+        Request::Stat { channel: channel() },
+        Request::Bridges {},
+        Request::Events { last: 0 },
+        Request::TakeOver { channel: channel() },
+    ];
+    for request in requests {
+        let name = name_of(&request, "request");
+        assert!(control.contains(&format!("`{name}`")), "{name}");
+    }
+    let generation = Generation { generation: 1, first: 1, restarted: 1, strict: false };
+    let replies = [
+        Reply::Welcome { version: VERSION, instance: 1 },
+        Reply::Starting {},
+        Reply::Publishing { generation: 1 },
+        Reply::Subscribed(generation),
+        Reply::Done {},
+        Reply::Refused { code: Refusal::Busy, why: String::new() },
+        Reply::Moved(generation),
+        Reply::PublisherGone { generation: 1, epoch: 1 },
+        Reply::CutOff {},
+    ];
+    for reply in replies {
+        let name = name_of(&reply, "reply");
+        assert!(control.contains(&format!("`{name}`")), "{name}");
+        for field in serde_json::to_value(&reply).unwrap().as_object().unwrap().keys() {
+            assert!(control.contains(&format!("`{field}`")), "{field} of {name}");
+        }
+    }
+    use Refusal::{BadRequest, Busy, Denied, Failed, Limit, UnknownChannel, Version};
+    for refusal in [Version, UnknownChannel, Denied, Busy, Limit, BadRequest, Failed] {
+        assert!(control.contains(&format!("| `{}` |", refusal.name())), "{}", refusal.name());
+    }
+}
+
+#[test]
+fn the_conversation_of_the_document_is_one() {
+    let control = document("CONTROL.md");
+    let said = |mark: &'static str| {
+        control.lines().filter_map(move |line| line.strip_prefix(mark)?.strip_prefix(' ').map(str::to_owned))
+    };
+    let requests: Vec<Request> =
+        said(">").map(|line| decode(line.as_bytes()).unwrap_or_else(|e| panic!("{line}: {e}"))).collect();
+    assert_eq!(requests[0], Request::Hello { version: VERSION });
+    assert!(matches!(requests[1], Request::Subscribe { .. }));
+    let replies: Vec<Reply> = said("<")
+        .map(|line| {
+            let json = line.split_once("  ").map_or(&*line, |(json, _)| json);
+            decode(json.as_bytes()).unwrap_or_else(|e| panic!("{line}: {e}"))
+        })
+        .collect();
+    assert!(matches!(replies[..], [Reply::Welcome { version: VERSION, .. }, Reply::Subscribed(_)]));
+    // Without the fields that have a default, a request is the same.
+    let short = br#"{"request":"subscribe","channel":"t","resume":false,"park":false}"#;
+    assert!(decode::<Request>(short).is_ok());
+    assert!(encode(&requests[1]).len() < 65_536);
+}
+
+#[test]
+fn buckets_and_slots_are_where_the_documents_put_them() {
+    let formula = |v: u64| match v {
+        0..32 => v as usize,
+        _ => {
+            let o = v.ilog2() - 4;
+            (16 * (u64::from(o) + 1) + ((v >> o) & 15)).min(479) as usize
+        }
+    };
+    for shift in 0..64 {
+        for v in [(1u64 << shift) - 1, 1 << shift, (1 << shift) + (1 << shift) / 3] {
+            assert_eq!(bucket(v), formula(v), "{v}");
+        }
+    }
+    for generation in [1, 31, 32, 33, 1000] {
+        assert_eq!(charter::slot(generation), 512 + 16 * (generation as usize % 32));
+    }
+    assert_eq!(charter::BYTES, 8192);
+    assert_eq!(crc32c::crc32c(b"123456789"), 0xe306_9283);
+}
