@@ -34,8 +34,6 @@ const NEWER: &str = "newer";
 const SESSION: &str = "CHAO";
 /// Time after which messages are given up that no server has.
 const GIVE_UP: &str = "2s";
-/// The same where a server that lives has them: many round trips, and less than a dead one is waited for.
-const GIVE_UP_SOON: &str = "300ms";
 /// The same where no packet is lost, so that only messages that do not exist can be given up.
 const GIVE_UP_AT_ONCE: &str = "50ms";
 /// Crashes of receivers. A server has places for fewer.
@@ -269,11 +267,7 @@ impl World<'_> {
     }
 
     fn start_receiver(&mut self, way: &mut Carriage) -> Result<()> {
-        let give_up = match way.trouble {
-            Trouble::Strangers => GIVE_UP_AT_ONCE,
-            Trouble::DeadServer => GIVE_UP_SOON,
-            _ => GIVE_UP,
-        };
+        let give_up = if way.trouble == Trouble::Strangers { GIVE_UP_AT_ONCE } else { GIVE_UP };
         let mut command = self.programs.command(&self.programs.shmcast);
         command
             .args(["bridge", "recv", CHANNEL, "--capacity", "1MiB", "--give-up", give_up, "--dir"])
