@@ -12,6 +12,7 @@ use super::receiver::{Delivery, Follow, Join, Origin, Receiver, ReceiverConfig};
 use super::replay::{Held, Replay, ReplayConfig};
 use super::sender::{Sender, SenderConfig};
 use super::session::Session;
+use super::sim::check::check_backlog;
 use super::wire::{Body, Downstream, PacketWriter, Request, end_of_session, heartbeat};
 
 fn session(epoch: u64) -> Session {
@@ -98,7 +99,8 @@ fn run(config: ReceiverConfig, script: &[Step]) {
         play(&mut receiver, now_ns, step, &asked, &mut sink);
         receiver.handle_timeout(now_ns, &mut sink);
         asked.extend(asks(&config, &mut receiver, now_ns));
-        check_backlog(&config, &receiver);
+        let requests = config.gaps.max_requests.max(1);
+        check_backlog(&receiver, &config, config.gaps.max_holes.max(2 * requests) + requests + 8);
         assert!(receiver.next_deadline().is_none_or(|at_ns| at_ns >= now_ns || now_ns == u64::MAX));
     }
 }
@@ -180,29 +182,6 @@ fn asks(config: &ReceiverConfig, receiver: &mut Receiver, now_ns: u64) -> Vec<As
         assert!(*server < config.gaps.servers && Request::parse(request).is_ok());
     }
     asks
-}
-
-/// What is kept has its bounds, and the holes are exactly what is missing.
-fn check_backlog(config: &ReceiverConfig, receiver: &Receiver) {
-    let limit = config.gaps.max_requests.max(1);
-    let (gaps, store) = receiver.backlog();
-    assert!(store.reserved_bytes() <= config.max_early_bytes && store.packets() <= config.max_early_packets);
-    let max_holes = config.gaps.max_holes.max(2 * limit) + limit + 8;
-    assert!(gaps.len() <= max_holes, "{} holes, at most {max_holes}", gaps.len());
-    let counters = receiver.counters();
-    let known = counters.messages_delivered + counters.messages_duplicate + counters.messages_refused;
-    assert_eq!(counters.messages_received, known + store.messages());
-    let mut holes = gaps.iter().peekable();
-    let mut at = receiver.next();
-    while let Some((from, to)) = store.next_missing(at, receiver.horizon()) {
-        let mut covered = from;
-        while let Some((_, end)) = holes.next_if(|&(first, _)| first == covered) {
-            covered = end;
-        }
-        assert_eq!(covered, to, "holes do not cover what is missing");
-        at = to;
-    }
-    assert_eq!(holes.next(), None);
 }
 
 proptest! {

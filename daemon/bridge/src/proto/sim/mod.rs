@@ -6,7 +6,7 @@
 //! seeds, `SHMCAST_SIM_FIRST` the first.
 
 mod actors;
-mod check;
+pub(super) mod check;
 mod forger;
 mod net;
 mod scenario;
