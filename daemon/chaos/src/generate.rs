@@ -7,6 +7,7 @@
 
 mod ends;
 mod scenes;
+mod visits;
 
 use crate::payload::Sizes;
 use crate::story::{
@@ -30,6 +31,7 @@ pub fn story(seed: u64, profile: Profile) -> Story {
         writer.add();
     }
     writer.end(seed);
+    writer.visit(seed);
     Story { seed, profile, setup: writer.setup, steps: writer.steps }
 }
 

@@ -158,6 +158,10 @@ pub enum Deed {
     Piped { lines: Vec<String>, messages: Vec<String> },
     /// Something that must stay as it was has changed.
     Changed { what: String },
+    /// A user learned this, though it was not for that user.
+    Disclosed { who: String, what: String },
+    /// A user did not get what was that user's right.
+    Refused { who: String, what: String },
     /// Something was left over.
     Left { what: String },
     /// The story is over.

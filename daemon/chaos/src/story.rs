@@ -177,7 +177,7 @@ pub enum Tool {
     Ls,
     /// `shmcast stat`
     Stat,
-    /// `shmcast top --once`
+    /// `shmcast top --json`
     Top,
     /// `shmcast doctor`
     Doctor,
@@ -211,6 +211,44 @@ pub enum Squatter {
     Link,
     /// The socket of another kind of service.
     Datagrams,
+}
+
+/// The user who made the directory that all users of a host share, before any of them publishes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Maker {
+    /// Nobody: it is not there.
+    Nobody,
+    /// One of the users.
+    User,
+    /// The administrator, for himself alone.
+    Closed,
+    /// The administrator, for all.
+    Open,
+}
+
+/// Trouble that a channel meets on its way to another host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Trouble {
+    /// Somebody sends the receiver sequences that no channel has, before the feed begins.
+    Prelude,
+    /// Somebody sends the receiver sound packets of each kind, one at a time.
+    Strangers,
+    /// Another host sends the line a feed of its own under the session's name.
+    Impostor,
+    /// The channel is made anew, and again, each time with messages at once.
+    Anew,
+    /// An older copy of the channel takes over from a newer one that dies.
+    Older,
+    /// The first of two repair servers is dead, and the line loses packets.
+    DeadServer,
+    /// The server answers with several packets, each of which has the number of the first.
+    OtherMake,
+    /// The server gets requests without end while it is to end.
+    Requests,
+    /// Receivers of a unicast feed are killed, one after the other.
+    Crashes,
 }
 
 /// One step.
@@ -277,14 +315,34 @@ pub enum Step {
     Unknown {},
     /// A reader that prepares its memory attaches to a channel whose file has been made one hole.
     Hollow {},
-    /// A stopped publisher outlives a daemon that crashes and one that ends, and comes back to a third.
-    Outlive {},
+    /// A stopped publisher outlives a daemon that crashes and one that ends, and comes back to a third. The
+    /// second daemon waits for it in vain, or is `brief` and ends before that.
+    Outlive {
+        #[serde(default)]
+        brief: bool,
+    },
+    /// A kernel gives up making memory whenever a signal comes, and a publisher makes a channel then.
+    Interrupted {},
     /// `shmcast pub` gets this many lines and a part of one, and is interrupted.
     Pipe { lines: u8 },
     /// A daemon is to listen in a place where something stands that does not belong to it.
     Squat { by: Squatter },
     /// Somebody asks the daemon this many times for things that do not exist.
     Flood { requests: u32 },
+    /// A user whom no list of a channel names asks a daemon for everything.
+    Outsider {},
+    /// Users of one host publish without a daemon, each where the default leads.
+    Neighbours { maker: Maker },
+    /// The user database does not answer, and a user whose names it has asks a daemon.
+    SlowNames {},
+    /// A daemon takes longer to make its memory than a client waits for an answer.
+    SlowStart {},
+    /// A daemon gets a channel's memory back from a service manager that keeps so many other descriptors.
+    Store { others: u16 },
+    /// A daemon crashes, and so many readers of one user come back, who may send few requests.
+    Crowd { readers: u16 },
+    /// The command carries a channel to another directory, through a wire with trouble.
+    Carry { trouble: Trouble, has_server: bool },
     /// The next step does not wait for the end of its orders.
     Race {},
     /// Of a hundred datagrams between the hosts, this many are lost, doubled, late.

@@ -98,7 +98,7 @@ impl Writer {
     }
 
     fn end_with_a_daemon(&mut self) {
-        if self.random.u8(..4) > 0 { self.squat() } else { self.steps.push(Step::Outlive {}) }
+        if self.random.u8(..4) > 0 { self.squat() } else { self.steps.push(Step::Outlive { brief: false }) }
     }
 
     fn squat(&mut self) {

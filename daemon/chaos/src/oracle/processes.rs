@@ -36,6 +36,8 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
                     );
                 }
             }
+            Deed::Disclosed { who, what } => findings.add(6, "disclosed", who, what.clone()),
+            Deed::Refused { who, what } => findings.add(5, "refused", who, what.clone()),
             Deed::Changed { what } => findings.add(6, "foreign_file_changed", "host", what.clone()),
             Deed::Piped { lines, messages } if lines != messages => {
                 let what = format!("was given the lines {lines:?}, and published {messages:?}");
@@ -46,6 +48,9 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
                 let tool = arguments.join(" ");
                 if err.contains("panicked at") || *code == Some(101) {
                     findings.add(5, "died", &tool, err.clone());
+                } else if err.contains("unexpected argument") {
+                    // The harness would otherwise go on with a tool that does nothing.
+                    findings.add(7, "tool_failed", &tool, err.clone());
                 } else if code.is_none() {
                     findings.add(5, "hangs", &tool, "did not end");
                 }

@@ -1,28 +1,14 @@
 //! The judgement of each reader's events, one after the other.
 
+mod causes;
+
 use super::Findings;
 use super::history::{History, Publication, Subscription};
 use super::lives::Lives;
 use crate::log::{Deed, Entry, Fact, Time};
 use crate::payload::{Identity, Marks, fill, total_bytes};
 use crate::run::AT_REST;
-use crate::story::{Change, Start, Step, Whom};
-
-/// Number of publishers, each with a segment of its own, over which a reader is led while it does not look.
-const LED: usize = 8;
-
-/// Whether this may make readers lose their place at the daemon's table, and with it the segments in between.
-fn may_detach(entry: &Entry<Deed>) -> bool {
-    match &entry.what {
-        Deed::Step { step, .. } => {
-            matches!(
-                step,
-                Step::Crash { .. } | Step::Restart { .. } | Step::Reload { .. } | Step::Limit { .. }
-            )
-        }
-        _ => false,
-    }
-}
+use crate::story::{Start, Step};
 
 /// The place of a reader in its stream.
 struct Cursor<'a> {
@@ -85,56 +71,18 @@ impl Cursor<'_> {
                 self.check_bytes(*first, *count, *bytes, findings);
             }
             Fact::Odd { sequence, length, tag, key, head } => {
-                let marks = Marks { tag: *tag, key: *key };
-                let candidates = self.identify(*sequence, *length, marks, head);
-                match candidates.iter().find(|message| self.is_likely(message)).or(candidates.first()) {
-                    Some(&message) => {
-                        let before = (self.life, self.told, self.last);
-                        self.message(*sequence, message, findings);
-                        let life = |message: &Identity| self.lives.life(message.publisher);
-                        if candidates.iter().any(|other| life(other) != life(&message)) {
-                            // The message does not tell which life this is.
-                            (self.life, self.told, self.last) = before;
-                        }
-                    }
-                    None => {
-                        let what =
-                            format!("message {sequence} of {length} B is none that was published: {head}");
-                        findings.add(1, "damaged_message", who, what);
-                        self.expected = sequence + 1;
-                    }
-                }
+                self.odd(*sequence, *length, Marks { tag: *tag, key: *key }, head, findings);
             }
             Fact::Lapped { missed, resumed_at } => self.lapped(*missed, *resumed_at, findings),
             Fact::Gap { from, to } => self.gap(*from, *to, findings),
-            Fact::NewEpoch { epoch } => {
-                // The receiving bridge is a publisher of its own.
-                if !self.reader.far && !self.history.on(&self.reader.channel).any(|p| p.epoch == *epoch) {
-                    findings.add(
-                        1,
-                        "false_epoch",
-                        who,
-                        format!("epoch {epoch} was told, and no publisher had it"),
-                    );
-                }
-                self.told = Some(*epoch);
-            }
-            Fact::NewSession { identity } => {
-                let is_known = |p: &Publication| p.sessions.contains(identity);
-                if !self.reader.far && !self.history.publications.iter().any(is_known) {
-                    findings.add(1, "false_session", who, format!("session {identity:?} was told by nobody"));
-                }
-                // Behind a bridge, another session is another run of sequences.
-                if self.reader.far {
-                    (self.expected, self.life, self.last, self.is_first) = (0, None, None, true);
-                }
-            }
+            Fact::NewEpoch { epoch } => self.new_epoch(*epoch, findings),
+            Fact::NewSession { identity } => self.new_session(identity, findings),
             Fact::End if !self.has_closed(entry.at) || !self.is_an_end() => {
                 findings.add(1, "false_end", who, "the end was told, and no publisher had closed");
             }
             Fact::Restarted => {
                 // A bridge that begins anew begins wherever the feed is.
-                let expected = if self.reader.far { 0 } else { 1 };
+                let expected = if self.reader.far && !self.is_carried() { 0 } else { 1 };
                 (self.expected, self.life, self.last, self.is_first) = (expected, None, None, true);
                 self.is_new_here = true;
                 self.has_restarted = true;
@@ -165,6 +113,47 @@ impl Cursor<'_> {
                 findings.add(5, "last_message_missing", who, what);
             }
             _ => {}
+        }
+    }
+
+    /// A message that its own bytes do not name.
+    fn odd(&mut self, sequence: u64, length: usize, marks: Marks, head: &str, findings: &mut Findings) {
+        let candidates = self.identify(sequence, length, marks, head);
+        let likely = candidates.iter().find(|message| self.is_likely(message));
+        let Some(&message) = likely.or(candidates.first()) else {
+            let what = format!("message {sequence} of {length} B is none that was published: {head}");
+            findings.add(1, "damaged_message", &self.reader.actor, what);
+            self.expected = sequence + 1;
+            return;
+        };
+        let before = (self.life, self.told, self.last);
+        self.message(sequence, message, findings);
+        let life = |message: &Identity| self.lives.life(message.publisher);
+        if candidates.iter().any(|other| life(other) != life(&message)) {
+            // The message does not tell which life this is.
+            (self.life, self.told, self.last) = before;
+        }
+    }
+
+    fn new_epoch(&mut self, epoch: u64, findings: &mut Findings) {
+        // The receiving bridge is a publisher of its own.
+        if !self.reader.far && !self.history.on(&self.reader.channel).any(|p| p.epoch == epoch) {
+            let what = format!("epoch {epoch} was told, and no publisher had it");
+            findings.add(1, "false_epoch", &self.reader.actor, what);
+        }
+        self.told = Some(epoch);
+    }
+
+    fn new_session(&mut self, identity: &String, findings: &mut Findings) {
+        let is_known = |p: &Publication| p.sessions.contains(identity);
+        if !self.reader.far && !self.history.publications.iter().any(is_known) {
+            let what = format!("session {identity:?} was told by nobody");
+            findings.add(1, "false_session", &self.reader.actor, what);
+        }
+        // Behind a bridge, another session is another run of sequences.
+        if self.reader.far {
+            let expected = u64::from(self.is_carried());
+            (self.expected, self.life, self.last, self.is_first) = (expected, None, None, true);
         }
     }
 
@@ -271,37 +260,6 @@ impl Cursor<'_> {
         self.told = None;
     }
 
-    /// Whether a publisher of the channel had begun to close it before `time`.
-    fn has_closed(&self, time: Time) -> bool {
-        let has_closed = |p: &Publication| p.closing.is_some_and(|at| at < time);
-        // When a bridge is ended, the channels that it carries end.
-        let is_daemon = |e: &Entry<Deed>| match &e.what {
-            Deed::Ended { who, .. } => who == "daemon" || who == "far",
-            Deed::Step { step, .. } => matches!(step, Step::Reload { .. } | Step::Restart { .. }),
-            _ => false,
-        };
-        self.history.on(&self.reader.channel).any(has_closed)
-            || self.reader.far && self.history.deeds.iter().any(|e| e.at < time && is_daemon(e))
-    }
-
-    fn is_of_files(&self) -> bool {
-        self.history.profile.is_some_and(|profile| !profile.has_daemon())
-    }
-
-    /// Whether a publisher closed the channel after the last message. Without a daemon, only the publisher
-    /// itself ends its stream.
-    fn is_an_end(&self) -> bool {
-        let is_here = |p: &Publication| p.closing.is_some() && p.perhaps() == self.expected;
-        !self.is_of_files() || self.expected == 0 || self.history.on(&self.reader.channel).any(is_here)
-    }
-
-    /// Whether a publisher before `next` had the channel when this reader came.
-    fn was_held(&self, next: &Publication) -> bool {
-        let (since, life) = (self.reader.subscribing, self.lives.life(next.number));
-        let held = |p: &Publication| p.opening < since && p.closing.is_none_or(|at| at > since);
-        self.history.on(&self.reader.channel).any(|p| held(p) && self.lives.life(p.number) == life)
-    }
-
     fn lapped(&mut self, missed: u64, resumed_at: u64, findings: &mut Findings) {
         let who = self.reader.actor.as_str();
         if resumed_at != self.expected.saturating_add(missed) && self.expected > 0 {
@@ -318,47 +276,6 @@ impl Cursor<'_> {
         }
         (self.expected, self.in_doubt, self.is_first) = (resumed_at, true, false);
         self.is_new_here = false;
-    }
-
-    /// Whether the messages from the expected sequence on may have filled half of the ring, or another
-    /// publisher's segment lies in between.
-    fn was_overrun(&self, resumed_at: u64) -> bool {
-        let of_this_life = |p: &&Publication| {
-            let is_of_this_life = self.life.is_none() || self.lives.life(p.number) == self.life;
-            is_of_this_life && p.perhaps() >= self.expected
-        };
-        let publications: Vec<&Publication> =
-            self.history.on(&self.reader.channel).filter(of_this_life).collect();
-        let capacity = publications.iter().map(|p| p.capacity).min().unwrap_or(u64::MAX);
-        let mut bytes = 128 * publications.len() as u64;
-        for publication in &publications {
-            for send in &publication.sends {
-                let Some((first, sizes)) = send.messages else {
-                    bytes += 64;
-                    continue;
-                };
-                let mut at = self.expected.saturating_sub(send.next);
-                while at < send.most && bytes < capacity / 2 {
-                    let message = Identity { counter: first.counter + at as u32, ..first };
-                    bytes += (message.length(sizes, publication.largest) as u64 + 16).next_multiple_of(64);
-                    at += 1;
-                }
-            }
-        }
-        let is_segmented = |e: &Entry<Deed>| match &e.what {
-            Deed::TakingOver { .. } => true,
-            // The next publisher gets a segment of its own.
-            Deed::Step { step, .. } => {
-                matches!(step, Step::Reload { change: Change::Mode | Change::Largest | Change::Capacity, .. })
-            }
-            _ => false,
-        };
-        let is_strict = self.history.profile == Some(crate::story::Profile::Strict)
-            || self.history.deeds.iter().any(is_segmented);
-        // A reader that stays attached is led from each segment to the next.
-        let is_led = publications.len() <= LED && !self.history.deeds.iter().any(may_detach);
-        let begins_elsewhere = self.is_first || publications.len() > 2 && !is_led;
-        bytes >= capacity / 2 || (is_strict && begins_elsewhere) || resumed_at == self.expected
     }
 
     fn gap(&mut self, from: u64, to: u64, findings: &mut Findings) {
@@ -378,7 +295,9 @@ impl Cursor<'_> {
         }
         let mut at = from;
         // A bridge is a reader too, and can be overrun like any other.
-        let is_broken = self.reader.far && (self.is_line_broken() || self.was_overrun(to.saturating_add(1)));
+        let is_broken = self.reader.far
+            && !self.is_carried()
+            && (self.is_line_broken() || self.was_overrun(to.saturating_add(1)));
         while at <= to && !is_broken {
             let gaps = self.history.on(&self.reader.channel).flat_map(|p| &p.sends);
             let known = gaps.filter(|send| {
@@ -396,22 +315,6 @@ impl Cursor<'_> {
             }
         }
         (self.expected, self.is_first) = (to.saturating_add(1), false);
-    }
-
-    /// Whether the story did something that may lose every copy of a message on its way to the far host.
-    fn is_line_broken(&self) -> bool {
-        self.history.deeds.iter().any(|entry| match &entry.what {
-            Deed::Step { step, .. } => matches!(
-                step,
-                Step::Wire { .. }
-                    | Step::Crash { .. }
-                    | Step::Restart { .. }
-                    | Step::Reload { .. }
-                    | Step::Stop { whom: Whom::Daemon | Whom::Far }
-                    | Step::Limit { whom: Whom::Daemon | Whom::Far, .. }
-            ),
-            _ => false,
-        })
     }
 
     fn failed(&mut self, kind: &str, why: &str, findings: &mut Findings) {

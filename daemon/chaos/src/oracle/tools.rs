@@ -61,6 +61,17 @@ fn check_channel(history: &History, tool: &str, status: &Value, far: bool, findi
     if let Some(mode) = mode.filter(|_| !far) {
         same("mode", &status["mode"], mode.into());
     }
+    check_readers(history, tool, channel, (status, far), findings);
+}
+
+/// The readers that a tool shows are those that were there, with their own figures.
+fn check_readers(
+    history: &History,
+    tool: &str,
+    channel: &str,
+    (status, far): (&Value, bool),
+    findings: &mut Findings,
+) {
     let live: BTreeMap<u64, &Subscription> = history
         .subscriptions
         .iter()

@@ -38,7 +38,12 @@ pub(super) struct Daemon {
     child: Option<Child>,
     manager: Option<Manager>,
     port: u16,
-    bridges: String,
+    /// Further tables of its configuration.
+    tables: String,
+    /// Requests in a second, and at once, that a user may send.
+    pub(super) limits: [u32; 2],
+    /// The command and arguments that start the daemon's program, if it is not started directly.
+    pub(super) through: Vec<String>,
     pub(super) channels: Vec<Configured>,
     pub(super) is_stopped: bool,
     /// The time when the present process began to run, moved by the time for which it was stopped.
@@ -51,14 +56,15 @@ pub(super) struct Daemon {
 }
 
 impl Daemon {
-    /// A daemon that does not run yet. `bridges` is the part of its configuration that describes bridges.
+    /// A daemon that does not run yet. `tables` is the part of its configuration that describes bridges,
+    /// and channels that are not like the story's.
     pub(super) fn new(
         name: &'static str,
         dir: &Path,
         logs: &Path,
         channels: &[Channel],
         keeps: bool,
-        bridges: String,
+        tables: String,
     ) -> Result<Self> {
         let manager = if keeps { Some(Manager::start(&dir.join(format!("{name}.notify")))?) } else { None };
         let port = free_port()?;
@@ -68,7 +74,9 @@ impl Daemon {
             .collect();
         Ok(Self {
             name,
-            bridges,
+            tables,
+            limits: [1_000_000; 2],
+            through: Vec::new(),
             dir: dir.to_owned(),
             logs: logs.to_owned(),
             child: None,
@@ -105,7 +113,8 @@ impl Daemon {
     /// Writes the configuration.
     pub(super) fn configure(&self, is_broken: bool) -> Result<()> {
         let mut text = format!("[daemon]\nhttp = \"127.0.0.1:{}\"\n", self.port);
-        text.push_str("[limits]\nrequests_per_second = 1000000\nrequest_burst = 1000000\n");
+        let [rate, burst] = self.limits;
+        writeln!(text, "[limits]\nrequests_per_second = {rate}\nrequest_burst = {burst}")?;
         for Configured { channel, is_there, .. } in &self.channels {
             if *is_there {
                 let Channel { name, capacity, largest, strict } = channel;
@@ -120,7 +129,7 @@ impl Daemon {
         }
         // A bridge without its channel is an error.
         if self.channels.iter().all(|c| c.is_there) {
-            text.push_str(&self.bridges);
+            text.push_str(&self.tables);
         }
         if is_broken {
             text.push_str("[[channel]]\nname = \"c\"\ncapacity = \"3 apples\"\n");
@@ -140,7 +149,7 @@ impl Daemon {
             .open(self.logs.join(format!("{}.stderr", self.name)))?;
         // Only the new process knows the process id that the descriptors are for.
         let mut command = programs.command(Path::new("/bin/sh"));
-        command.args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh"]).arg(&programs.shmcastd);
+        command.args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh"]).args(&self.through).arg(&programs.shmcastd);
         command.arg("--config").arg(self.config()).arg("--socket").arg(self.socket());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         if let Some(manager) = &self.manager {

@@ -4,8 +4,8 @@ use super::daemon::Daemon;
 use super::{Actor, PATIENCE, World};
 use crate::actor::{Opening, Order, Place, Subscribing};
 use crate::log::Deed;
-use crate::payload::Sizes;
-use crate::story::{self, Channel, How, Sending, Squatter, Waiting};
+use crate::payload::{Identity, Sizes};
+use crate::story::{self, Channel, How, Sending, Squatter, Step, Waiting};
 use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -27,16 +27,39 @@ pub const TAMPERED: char = 't';
 /// First letter of the names of readers whose channel is at rest. They get an event as long as there is any.
 pub const AT_REST: char = 'u';
 /// A channel that no other step uses.
-const SPARE: &str = "spare";
+pub(super) const SPARE: &str = "spare";
 /// Size of its ring.
 const CAPACITY: u64 = 1 << 16;
 /// Longer than a daemon after a crash waits for programs that hold channels.
-const GRACE: Duration = Duration::from_millis(2200);
+pub(super) const GRACE: Duration = Duration::from_millis(2200);
 /// Bytes of a ring for each entry of its index. An entry has 8 bytes. This is also the size of the smallest
 /// record.
 const PER_ENTRY: u64 = 64;
 
 impl World<'_> {
+    pub(super) fn run_errand(&mut self, step: &Step) -> Result<bool> {
+        match *step {
+            Step::Stray {} => self.stray(),
+            Step::Misopen {} => self.misopen(),
+            Step::Tamper { channel, laps } => self.tamper(channel, laps),
+            Step::Unknown {} => self.unknown(),
+            Step::Hollow {} => self.hollow(),
+            Step::Outlive { brief } => self.outlive(brief),
+            Step::Interrupted {} => self.interrupt(),
+            Step::Pipe { lines } => self.pipe(lines),
+            Step::Squat { by } => self.squat(by),
+            Step::Flood { requests } => self.flood(requests),
+            Step::Outsider {} => self.show_an_outsider(),
+            Step::Neighbours { maker } => self.let_neighbours_publish(maker),
+            Step::SlowNames {} => self.let_names_hang(),
+            Step::SlowStart {} => self.start_slowly(),
+            Step::Store { others } => self.fill_the_store(others),
+            Step::Crowd { readers } => self.bring_back_a_crowd(readers),
+            Step::Carry { trouble, has_server } => self.carry(trouble, has_server),
+            _ => Ok(false),
+        }
+    }
+
     /// An empty folder must stay, although a publisher fails to make a channel of it.
     pub(super) fn misopen(&mut self) -> Result<bool> {
         let (dir, channel) = (self.channels_dir(), SPARE.to_owned());
@@ -105,7 +128,7 @@ impl World<'_> {
         let Ok(segment) = self.spare_segment() else { return Ok(false) };
         segment.write_all_at(&99_u64.to_le_bytes(), kind).context("write to a ring")?;
         let mut reader = self.start_actor(AT_REST)?;
-        let order = subscribing(self.place(0), false);
+        let order = subscribing(self.place(0), SPARE, false);
         self.ask(&mut reader, order)?;
         self.ask(&mut reader, Order::Read { how: How::Try, ms: 20, rest_us: 0 })?;
         self.dismiss(reader)?;
@@ -126,7 +149,7 @@ impl World<'_> {
         let length = segment.metadata()?.len();
         segment.set_len(HEADER_BYTES).and_then(|()| segment.set_len(length)).context("make a hole")?;
         let mut reader = self.start_actor(AT_REST)?;
-        let order = subscribing(self.place(0), true);
+        let order = subscribing(self.place(0), SPARE, true);
         self.ask(&mut reader, order)?;
         self.dismiss(reader)?;
         let memory = segment.metadata()?.blocks() * 512;
@@ -140,34 +163,35 @@ impl World<'_> {
 
     /// Each daemon waits anew for the channels that a stopped program holds. The daemons are not the story's
     /// own.
-    pub(super) fn outlive(&mut self) -> Result<bool> {
+    pub(super) fn outlive(&mut self, brief: bool) -> Result<bool> {
         if self.daemons.is_empty() {
             return Ok(false);
         }
-        let channel = Channel { name: SPARE.into(), capacity: CAPACITY, largest: 1400, strict: false };
-        let mut daemon = Daemon::new("second", &self.dir, &self.logs, &[channel], false, String::new())?;
+        let name = if brief { "brief" } else { "second" };
+        let channel = Channel { name: name.into(), capacity: CAPACITY, largest: 1400, strict: false };
+        let mut daemon = Daemon::new(name, &self.dir, &self.logs, &[channel], false, String::new())?;
         daemon.configure(false)?;
-        let outlived = self.outlive_two(&mut daemon);
+        let outlived = self.outlive_two(&mut daemon, if brief { Duration::ZERO } else { GRACE });
         daemon.kill();
         outlived.map(|()| true)
     }
 
-    fn outlive_two(&mut self, daemon: &mut Daemon) -> Result<()> {
+    fn outlive_two(&mut self, daemon: &mut Daemon, life: Duration) -> Result<()> {
         let place = Place::Socket(daemon.socket());
         self.begin(daemon)?;
         let mut stopped = self.start_actor('o')?;
-        let order = self.opening(place.clone(), SPARE, None);
+        let order = self.opening(place.clone(), daemon.name, None);
         self.ask(&mut stopped, order)?;
         self.ask(&mut stopped, publish(10))?;
         stopped.signal(Signal::SIGSTOP);
         daemon.kill();
         self.begin(daemon)?;
-        std::thread::sleep(GRACE);
+        std::thread::sleep(life);
         self.finish(daemon)?;
         self.begin(daemon)?;
         // Another publisher asks for the channel first.
         let mut next = self.start_actor('n')?;
-        let order = self.opening(place, SPARE, None);
+        let order = self.opening(place, daemon.name, None);
         let id = next.order(order);
         std::thread::sleep(Duration::from_millis(200));
         stopped.signal(Signal::SIGCONT);
@@ -179,7 +203,7 @@ impl World<'_> {
         self.finish(daemon)
     }
 
-    fn begin(&mut self, daemon: &mut Daemon) -> Result<()> {
+    pub(super) fn begin(&mut self, daemon: &mut Daemon) -> Result<()> {
         daemon.start(self.programs)?;
         if !daemon.answers(PATIENCE) {
             let who = daemon.name.to_owned();
@@ -188,7 +212,7 @@ impl World<'_> {
         Ok(())
     }
 
-    fn finish(&mut self, daemon: &mut Daemon) -> Result<()> {
+    pub(super) fn finish(&mut self, daemon: &mut Daemon) -> Result<()> {
         daemon.signal(Signal::SIGTERM);
         let status = daemon.wait(PATIENCE);
         daemon.kill();
@@ -259,7 +283,7 @@ impl World<'_> {
         File::options().write(true).open(self.channels_dir().join(SPARE).join("segment"))
     }
 
-    fn opening(&mut self, place: Place, channel: &str, sizes: Option<[u64; 2]>) -> Order {
+    pub(super) fn opening(&mut self, place: Place, channel: &str, sizes: Option<[u64; 2]>) -> Order {
         let publisher = self.openings;
         self.openings += 1;
         let (channel, anew, full, mode, patience_ms) = (channel.to_owned(), false, false, None, 0);
@@ -267,7 +291,7 @@ impl World<'_> {
     }
 
     /// Gives an order, which must be carried out in time.
-    fn ask(&mut self, actor: &mut Actor, order: Order) -> Result<Value> {
+    pub(super) fn ask(&mut self, actor: &mut Actor, order: Order) -> Result<Value> {
         let told = format!("{order:?}");
         let id = actor.order(order);
         match actor.answer(id, PATIENCE) {
@@ -280,18 +304,25 @@ impl World<'_> {
     }
 }
 
-fn subscribing(place: Place, full: bool) -> Order {
-    let (channel, far, start, wait) = (SPARE.to_owned(), false, story::Start::Oldest, Waiting::Yield);
+pub(super) fn subscribing(place: Place, channel: &str, full: bool) -> Order {
+    let (channel, far, start, wait) = (channel.to_owned(), false, story::Start::Oldest, Waiting::Yield);
     let (skip, page) = (false, true);
     Order::Subscribe(Subscribing { place, channel, far, start, wait, skip, page, full })
 }
 
-fn publish(count: u32) -> Order {
+pub(super) fn publish(count: u32) -> Order {
     Order::Publish { count, sizes: Sizes::Line, sending: Sending::Single, pause_us: 0 }
 }
 
+/// The last message that was published, and its sequence, by the answer to `publish`.
+pub(super) fn published_by(answer: &Value) -> (Identity, u64) {
+    let last = serde_json::from_value(answer["last"].clone());
+    let sequence = answer["next"].as_u64().unwrap_or(0).saturating_sub(1);
+    (last.unwrap_or(Identity { publisher: u32::MAX, counter: 0 }), sequence)
+}
+
 /// Waits for the end of `child`, or until `is_enough`. If the child still runs then, it is killed.
-fn end(child: &mut Child, is_enough: impl Fn() -> bool) -> Result<Option<ExitStatus>> {
+pub(super) fn end(child: &mut Child, is_enough: impl Fn() -> bool) -> Result<Option<ExitStatus>> {
     let until = Instant::now() + PATIENCE;
     while Instant::now() < until && !is_enough() {
         if let Some(status) = child.try_wait()? {
@@ -316,7 +347,7 @@ fn set_count(segment: &File, count: u64) -> Result<()> {
 }
 
 /// Number of messages that were published on a channel so far.
-fn published(dir: &Path, channel: &str) -> u64 {
+pub(super) fn published(dir: &Path, channel: &str) -> u64 {
     let detail = Directory::at(dir).channel(channel).ok().and_then(|found| found.detail.ok());
     detail.and_then(|detail| detail.tail.ok()).map_or(0, |tail| tail.sequence.saturating_sub(1))
 }

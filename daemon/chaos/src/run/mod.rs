@@ -5,16 +5,20 @@
 //! busy.
 
 mod actors;
+mod carry;
 mod daemon;
 mod errands;
 mod healing;
 mod manager;
 mod plants;
 mod programs;
+mod seconds;
 mod steps;
 mod tools;
+mod users;
 mod wire;
 
+pub use carry::CARRIED;
 pub use errands::{AT_REST, TAMPERED};
 pub use programs::Programs;
 

@@ -50,6 +50,12 @@ impl Programs {
     /// A command without the variables of this process's environment that would lead it elsewhere.
     pub(super) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
+        self.cleanse(&mut command);
+        command
+    }
+
+    /// Takes the variables away that would lead a command elsewhere, and chooses the fault.
+    pub(super) fn cleanse(&self, command: &mut Command) {
         for variable in
             ["SHMCAST_DIR", "SHMCAST_SOCKET", "NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "RUST_LOG"]
         {
@@ -59,6 +65,5 @@ impl Programs {
             Some(fault) => command.env("SHMCAST_FAULT", fault),
             None => command.env_remove("SHMCAST_FAULT"),
         };
-        command
     }
 }

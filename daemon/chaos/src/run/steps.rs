@@ -3,7 +3,7 @@
 use super::{COURTESY, Daemon, Known, PATIENCE, World, ended, tools};
 use crate::actor::{Opening, Order, Subscribing};
 use crate::log::Deed;
-use crate::story::{Change, Channel, Step, Tool, Whom};
+use crate::story::{Change, Channel, Start, Step, Tool, Waiting, Whom};
 use anyhow::Result;
 use nix::sys::signal::Signal;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
@@ -13,41 +13,19 @@ use std::time::{Duration, Instant};
 
 impl World<'_> {
     pub(super) fn carry_out(&mut self, step: &Step) -> Result<bool> {
-        let (publisher, reader) = (Whom::Publisher, Whom::Reader);
+        if let Some((whom, order)) = order_of(step) {
+            return self.tell(whom, order);
+        }
         match *step {
             Step::Open { who, channel, anew, full } => self.open(who, channel, anew, full, None),
             Step::OpenWithMode { who, channel, mode } => {
                 self.open(who, channel, false, false, Some(mode.into()))
             }
-            Step::Fork { whom } => self.tell(whom, Order::Fork {}),
-            Step::Publish { who, count, sizes, sending, pause_us } => {
-                self.tell(publisher(who), Order::Publish { count, sizes, sending, pause_us })
-            }
-            Step::Gap { who, by } => self.tell(publisher(who), Order::Gap { by }),
-            Step::Session { who, tag } => {
-                self.tell(publisher(who), Order::Session { identity: format!("CHAOS{tag:05}") })
-            }
-            Step::Close { who } => self.close(publisher(who)),
-            Step::Leave { who } => self.close(reader(who)),
+            Step::Close { who } => self.close(Whom::Publisher(who)),
+            Step::Leave { who } => self.close(Whom::Reader(who)),
             Step::Subscribe { who, channel, start, wait, skip, page } => {
-                let known = self.channel(channel);
-                let (number, far) = (known.number(self.channels.len()), known.host > 0);
-                let (place, channel) = (self.place(known.host), known.channel.name);
-                let order = Order::Subscribe(Subscribing {
-                    place,
-                    channel,
-                    far,
-                    start,
-                    wait,
-                    skip,
-                    page,
-                    full: false,
-                });
-                self.order_to_attach(reader(who), order, number)
+                self.subscribe(who, channel, (start, wait), (skip, page))
             }
-            Step::Read { who, how, ms, rest_us } => self.tell(reader(who), Order::Read { how, ms, rest_us }),
-            Step::Block { who, events } => self.tell(reader(who), Order::Block { events }),
-            Step::Seek { who, by } => self.tell(reader(who), Order::Seek { by }),
             Step::Kill { whom, after_us } => self.kill(whom, after_us),
             Step::Stop { whom } => self.signal(whom, Signal::SIGSTOP),
             Step::Continue { whom } => self.signal(whom, Signal::SIGCONT),
@@ -55,12 +33,6 @@ impl World<'_> {
             Step::Start { whom } => self.start_daemon(whom),
             Step::Restart { whom } => self.restart(whom, Signal::SIGTERM),
             Step::Crash { whom } => self.restart(whom, Signal::SIGKILL),
-            Step::Wire { loss, copies, late } => {
-                Ok(self.wire.as_ref().map(|wire| wire.set(loss, copies, late)).is_some())
-            }
-            Step::Forge { ahead, other } => {
-                self.wire.as_ref().map_or(Ok(false), |wire| wire.forge(ahead, other))
-            }
             Step::Reload { channel, change } => self.reload(channel, change),
             Step::TakeOver { channel } => self.take_over(channel),
             Step::Remove { channel } => self.remove(channel),
@@ -70,28 +42,38 @@ impl World<'_> {
                 let dir = self.channels_dir();
                 self.plants.plant(plant, &dir, &name)
             }
-            Step::Stray {} => self.stray(),
-            Step::Misopen {} => self.misopen(),
-            Step::Tamper { channel, laps } => self.tamper(channel, laps),
-            Step::Unknown {} => self.unknown(),
-            Step::Hollow {} => self.hollow(),
-            Step::Outlive {} => self.outlive(),
-            Step::Pipe { lines } => self.pipe(lines),
-            Step::Squat { by } => self.squat(by),
-            Step::Flood { requests } => self.flood(requests),
-            Step::Race {} => {
-                self.is_racing = true;
-                Ok(true)
+            Step::Wire { loss, copies, late } => {
+                Ok(self.wire.as_ref().map(|wire| wire.set(loss, copies, late)).is_some())
             }
-            Step::Wait { ms } => {
-                std::thread::sleep(Duration::from_millis(ms.into()));
-                Ok(true)
+            Step::Forge { ahead, other } => {
+                self.wire.as_ref().map_or(Ok(false), |wire| wire.forge(ahead, other))
             }
-            Step::Settle {} => {
-                self.settle(COURTESY);
-                Ok(true)
-            }
+            Step::Race {} | Step::Wait { .. } | Step::Settle {} => Ok(self.wait(step)),
+            _ => self.run_errand(step),
         }
+    }
+
+    fn wait(&mut self, step: &Step) -> bool {
+        match *step {
+            Step::Race {} => self.is_racing = true,
+            Step::Wait { ms } => std::thread::sleep(Duration::from_millis(ms.into())),
+            _ => self.settle(COURTESY),
+        }
+        true
+    }
+
+    fn subscribe(
+        &mut self,
+        who: u8,
+        channel: u8,
+        (start, wait): (Start, Waiting),
+        (skip, page): (bool, bool),
+    ) -> Result<bool> {
+        let known = self.channel(channel);
+        let (number, far) = (known.number(self.channels.len()), known.host > 0);
+        let (place, channel, full) = (self.place(known.host), known.channel.name, false);
+        let wanted = Subscribing { place, channel, far, start, wait, skip, page, full };
+        self.order_to_attach(Whom::Reader(who), Order::Subscribe(wanted), number)
     }
 
     /// Gives an order to an actor that exists.
@@ -367,7 +349,7 @@ impl World<'_> {
         match (tool, self.daemons.get(host)) {
             (Tool::Ls, _) => self.run_tool(host, &["ls", "--json"])?,
             (Tool::Stat, _) => self.run_tool(host, &["stat", &channel, "--json"])?,
-            (Tool::Top, _) => self.run_tool(host, &["top", "--once", "--interval", "10ms"])?,
+            (Tool::Top, _) => self.run_tool(host, &["top", "--json", "--interval", "100ms"])?,
             (Tool::Doctor, _) => self.run_tool(host, &["doctor", "--json"])?,
             (Tool::Metrics, Some(daemon)) => {
                 if daemon.is_stopped || daemon.pid().is_none() {
@@ -382,7 +364,7 @@ impl World<'_> {
     }
 
     /// Gives tools a channel by a path. The channel lies in another directory and must stay as it is.
-    fn stray(&mut self) -> Result<bool> {
+    pub(super) fn stray(&mut self) -> Result<bool> {
         if !self.daemons.is_empty() {
             return Ok(false);
         }
@@ -399,7 +381,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    fn flood(&mut self, requests: u32) -> Result<bool> {
+    pub(super) fn flood(&mut self, requests: u32) -> Result<bool> {
         let Some(daemon) = self.daemons.first().filter(|d| !d.is_stopped && d.pid().is_some()) else {
             return Ok(false);
         };
@@ -449,4 +431,21 @@ fn tree(dir: &Path) -> Vec<PathBuf> {
     }
     found.sort();
     found
+}
+
+/// The order that a step is, for steps that are nothing else.
+fn order_of(step: &Step) -> Option<(Whom, Order)> {
+    let (publisher, reader) = (Whom::Publisher, Whom::Reader);
+    Some(match *step {
+        Step::Fork { whom } => (whom, Order::Fork {}),
+        Step::Publish { who, count, sizes, sending, pause_us } => {
+            (publisher(who), Order::Publish { count, sizes, sending, pause_us })
+        }
+        Step::Gap { who, by } => (publisher(who), Order::Gap { by }),
+        Step::Session { who, tag } => (publisher(who), Order::Session { identity: format!("CHAOS{tag:05}") }),
+        Step::Read { who, how, ms, rest_us } => (reader(who), Order::Read { how, ms, rest_us }),
+        Step::Block { who, events } => (reader(who), Order::Block { events }),
+        Step::Seek { who, by } => (reader(who), Order::Seek { by }),
+        _ => return None,
+    })
 }

@@ -9,7 +9,7 @@ use fastrand::Rng;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use std::time::Duration;
 /// Time that a thread waits for a datagram before it checks whether it is to end.
 const LOOK: Duration = Duration::from_millis(50);
 /// Bytes of a MoldUDP64 header: session, sequence, count.
-const HEADER: usize = 20;
+pub(super) const HEADER: usize = 20;
 
 /// The quality of a line: the number of datagrams of a hundred that meet each fate.
 #[derive(Debug, Default)]
@@ -26,6 +26,10 @@ struct Quality {
     copies: AtomicU8,
     late: AtomicU8,
     is_over: AtomicBool,
+    /// Whether requests and answers pass unharmed.
+    spares_requests: AtomicBool,
+    /// Datagrams of the feed so far.
+    carried: AtomicU64,
     /// The header of the last datagram of the feed, for forgeries.
     last: Mutex<Option<[u8; HEADER]>>,
 }
@@ -60,11 +64,11 @@ pub(super) fn free_port() -> Result<u16> {
     anyhow::bail!("no port is free")
 }
 
-fn local(port: u16) -> SocketAddr {
+pub(super) fn local(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
 }
 
-fn socket(port: u16) -> Result<UdpSocket> {
+pub(super) fn socket(port: u16) -> Result<UdpSocket> {
     let socket = UdpSocket::bind(local(port)).with_context(|| format!("bind port {port}"))?;
     socket.set_read_timeout(Some(LOOK))?;
     Ok(socket)
@@ -120,13 +124,29 @@ impl Wire {
         self.quality.loss.store(loss, Ordering::Relaxed);
         self.quality.copies.store(copies, Ordering::Relaxed);
         self.quality.late.store(late, Ordering::Relaxed);
+        self.quality.spares_requests.store(false, Ordering::Relaxed);
+    }
+
+    /// As `set`, but requests to the server and its answers pass unharmed.
+    pub(super) fn set_lines(&self, loss: u8, copies: u8, late: u8) {
+        self.set(loss, copies, late);
+        self.quality.spares_requests.store(true, Ordering::Relaxed);
+    }
+
+    /// The header of the last packet of the feed, if there was one.
+    pub(super) fn header(&self) -> Option<[u8; HEADER]> {
+        *self.quality.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Number of datagrams that the feed's lines brought so far.
+    pub(super) fn carried(&self) -> u64 {
+        self.quality.carried.load(Ordering::Relaxed)
     }
 
     /// Sends the receiver a heartbeat, of the feed's session or of another, that claims a sequence far ahead.
     /// Returns false if no session is known.
     pub(super) fn forge(&self, ahead: u64, is_other_session: bool) -> Result<bool> {
-        let last = *self.quality.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(mut header) = last else { return Ok(false) };
+        let Some(mut header) = self.header() else { return Ok(false) };
         let sequence = u64::from_be_bytes(header[10..18].try_into().context("eight bytes")?);
         header[10..18].copy_from_slice(&sequence.saturating_add(ahead).to_be_bytes());
         header[18..].fill(0);
@@ -160,6 +180,14 @@ impl Quality {
         self.is_over.load(Ordering::Relaxed)
     }
 
+    /// Passes a request or an answer on.
+    fn pass_request(&self, bytes: &[u8], held: &mut Option<Vec<u8>>, random: &mut Rng, send: impl Fn(&[u8])) {
+        match self.spares_requests.load(Ordering::Relaxed) {
+            true => send(bytes),
+            false => self.pass(bytes, held, random, send),
+        }
+    }
+
     /// Passes a datagram on with the quality of the wire. `held` is a datagram that is late.
     fn pass(&self, bytes: &[u8], held: &mut Option<Vec<u8>>, random: &mut Rng, send: impl Fn(&[u8])) {
         let happens =
@@ -191,6 +219,7 @@ fn carry_line(socket: &UdpSocket, to: SocketAddr, quality: &Quality, mut random:
             }
             continue;
         };
+        quality.carried.fetch_add(1, Ordering::Relaxed);
         if let Some(header) = buffer[..length].first_chunk::<HEADER>() {
             *quality.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(*header);
         }
@@ -219,7 +248,7 @@ fn carry_requests(clients: &UdpSocket, server: SocketAddr, quality: &Arc<Quality
                 place.insert(to_server)
             }
         };
-        quality.pass(&buffer[..length], &mut held, &mut random, |bytes| {
+        quality.pass_request(&buffer[..length], &mut held, &mut random, |bytes| {
             let _ = to_server.send_to(bytes, server);
         });
     }
@@ -233,7 +262,7 @@ fn carry_answers(from: &UdpSocket, to: &UdpSocket, client: SocketAddr, quality: 
     let (mut random, mut held) = (Rng::with_seed(seed), None::<Vec<u8>>);
     while !quality.is_over() {
         let Ok(length) = from.recv(&mut buffer) else { continue };
-        quality.pass(&buffer[..length], &mut held, &mut random, |bytes| {
+        quality.pass_request(&buffer[..length], &mut held, &mut random, |bytes| {
             let _ = to.send_to(bytes, client);
         });
     }

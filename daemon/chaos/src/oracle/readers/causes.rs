@@ -1,0 +1,122 @@
+//! The parts of a story that may be the cause of what a reader was told: an end, a lap, a loss on the way.
+
+use super::Cursor;
+use crate::log::{Deed, Entry, Time};
+use crate::oracle::history::Publication;
+use crate::payload::Identity;
+use crate::run::CARRIED;
+use crate::story::{Change, Step, Whom};
+
+/// Number of publishers, each with a segment of its own, over which a reader is led while it does not look.
+const LED: usize = 8;
+
+/// Whether this may make readers lose their place at the daemon's table, and with it the segments in between.
+fn may_detach(entry: &Entry<Deed>) -> bool {
+    match &entry.what {
+        Deed::Step { step, .. } => {
+            matches!(
+                step,
+                Step::Crash { .. } | Step::Restart { .. } | Step::Reload { .. } | Step::Limit { .. }
+            )
+        }
+        _ => false,
+    }
+}
+
+impl Cursor<'_> {
+    /// Whether a publisher of the channel had begun to close it before `time`.
+    pub(super) fn has_closed(&self, time: Time) -> bool {
+        let has_closed = |p: &Publication| p.closing.is_some_and(|at| at < time);
+        // When a bridge is ended, the channels that it carries end.
+        let is_daemon = |e: &Entry<Deed>| match &e.what {
+            Deed::Ended { who, .. } => who == "daemon" || who == "far",
+            Deed::Step { step, .. } => matches!(step, Step::Reload { .. } | Step::Restart { .. }),
+            _ => false,
+        };
+        self.history.on(&self.reader.channel).any(has_closed)
+            || self.reader.far
+                && !self.is_carried()
+                && self.history.deeds.iter().any(|e| e.at < time && is_daemon(e))
+    }
+
+    /// Whether nothing in the story excuses the loss of a message of this bridge.
+    pub(super) fn is_carried(&self) -> bool {
+        self.reader.actor.starts_with(CARRIED)
+    }
+
+    pub(super) fn is_of_files(&self) -> bool {
+        self.history.profile.is_some_and(|profile| !profile.has_daemon())
+    }
+
+    /// Whether a publisher closed the channel after the last message. Without a daemon, only the publisher
+    /// itself ends its stream.
+    pub(super) fn is_an_end(&self) -> bool {
+        let is_here = |p: &Publication| p.closing.is_some() && p.perhaps() == self.expected;
+        !self.is_of_files() || self.expected == 0 || self.history.on(&self.reader.channel).any(is_here)
+    }
+
+    /// Whether a publisher before `next` had the channel when this reader came.
+    pub(super) fn was_held(&self, next: &Publication) -> bool {
+        let (since, life) = (self.reader.subscribing, self.lives.life(next.number));
+        let held = |p: &Publication| p.opening < since && p.closing.is_none_or(|at| at > since);
+        self.history.on(&self.reader.channel).any(|p| held(p) && self.lives.life(p.number) == life)
+    }
+
+    /// Whether the messages from the expected sequence on may have filled half of the ring, or another
+    /// publisher's segment lies in between.
+    pub(super) fn was_overrun(&self, resumed_at: u64) -> bool {
+        let of_this_life = |p: &&Publication| {
+            let is_of_this_life = self.life.is_none() || self.lives.life(p.number) == self.life;
+            is_of_this_life && p.perhaps() >= self.expected
+        };
+        let publications: Vec<&Publication> =
+            self.history.on(&self.reader.channel).filter(of_this_life).collect();
+        let capacity = publications.iter().map(|p| p.capacity).min().unwrap_or(u64::MAX);
+        let mut bytes = 128 * publications.len() as u64;
+        for publication in &publications {
+            for send in &publication.sends {
+                let Some((first, sizes)) = send.messages else {
+                    bytes += 64;
+                    continue;
+                };
+                let mut at = self.expected.saturating_sub(send.next);
+                while at < send.most && bytes < capacity / 2 {
+                    let message = Identity { counter: first.counter + at as u32, ..first };
+                    bytes += (message.length(sizes, publication.largest) as u64 + 16).next_multiple_of(64);
+                    at += 1;
+                }
+            }
+        }
+        let is_segmented = |e: &Entry<Deed>| match &e.what {
+            Deed::TakingOver { .. } => true,
+            // The next publisher gets a segment of its own.
+            Deed::Step { step, .. } => {
+                matches!(step, Step::Reload { change: Change::Mode | Change::Largest | Change::Capacity, .. })
+            }
+            _ => false,
+        };
+        let is_strict = self.history.profile == Some(crate::story::Profile::Strict)
+            || self.history.deeds.iter().any(is_segmented);
+        // A reader that stays attached is led from each segment to the next.
+        let is_led = publications.len() <= LED && !self.history.deeds.iter().any(may_detach);
+        let begins_elsewhere = self.is_first || publications.len() > 2 && !is_led;
+        bytes >= capacity / 2 || (is_strict && begins_elsewhere) || resumed_at == self.expected
+    }
+
+    /// Whether the story did something that may lose every copy of a message on its way to the far host.
+    pub(super) fn is_line_broken(&self) -> bool {
+        self.history.deeds.iter().any(|entry| match &entry.what {
+            Deed::Step { step, .. } => matches!(
+                step,
+                Step::Wire { .. }
+                    | Step::Carry { .. }
+                    | Step::Crash { .. }
+                    | Step::Restart { .. }
+                    | Step::Reload { .. }
+                    | Step::Stop { whom: Whom::Daemon | Whom::Far }
+                    | Step::Limit { whom: Whom::Daemon | Whom::Far, .. }
+            ),
+            _ => false,
+        })
+    }
+}

@@ -1,0 +1,385 @@
+//! The errand of a bridge: `shmcast bridge` carries a channel between two directories, through a wire of the
+//! story, while something goes wrong that must cost nobody a message.
+
+mod packets;
+
+use super::actors::Actor;
+use super::errands::{end, published, published_by};
+use super::wire::{Wire, free_port, local};
+use super::{PATIENCE, World};
+use crate::actor::{Opening, Order, Place, Subscribing};
+use crate::log::Deed;
+use crate::payload::Sizes;
+use crate::story::{Sending, Start, Trouble, Waiting};
+use anyhow::{Context, Result};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use shmcast::Directory;
+use std::fs::{self, File};
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// First letter of the names of readers of a carried channel, none of whose messages may be lost.
+pub const CARRIED: char = 'c';
+/// The same if other servers than ours may lose messages.
+const OTHERS: char = 'd';
+/// The channel.
+pub(super) const CHANNEL: &str = "carried";
+/// The channel of another host that sends under the same session's name.
+const NEWER: &str = "newer";
+/// The beginning of the names of the sessions.
+const SESSION: &str = "CHAO";
+/// Time after which messages are given up that no server has.
+const GIVE_UP: &str = "2s";
+/// The same where no packet is lost, so that only messages that do not exist can be given up.
+const GIVE_UP_AT_ONCE: &str = "50ms";
+/// Crashes of receivers. A server has places for fewer.
+const CRASHES: usize = 40;
+/// Packets after which a line belongs to the host that sent them, with some to spare.
+const LOCKING: u64 = 24;
+/// Threads that send requests without end.
+const ASKERS: usize = 8;
+
+/// A channel on its way.
+pub(super) struct Carriage {
+    pub(super) wire: Wire,
+    /// The directories of the sender and of the receiver.
+    from: PathBuf,
+    to: PathBuf,
+    trouble: Trouble,
+    has_server: bool,
+    sender: Option<Child>,
+    receiver: Option<Child>,
+    /// A port that nobody answers at.
+    silent: UdpSocket,
+}
+
+impl Drop for Carriage {
+    fn drop(&mut self) {
+        for child in self.sender.iter_mut().chain(&mut self.receiver) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = fs::remove_dir_all(&self.from);
+        let _ = fs::remove_dir_all(&self.to);
+    }
+}
+
+impl World<'_> {
+    /// Carries a channel through trouble.
+    pub(super) fn carry(&mut self, trouble: Trouble, has_server: bool) -> Result<bool> {
+        let dir = self.dir.join(format!("carry{}", self.actors));
+        let [from, to] = ["from", "to"].map(|name| dir.join(name));
+        fs::create_dir_all(&from).and_then(|()| fs::create_dir_all(&to)).context("make directories")?;
+        let (wire, silent) = (Wire::new(1, self.seed)?, UdpSocket::bind(local(free_port()?))?);
+        let (sender, receiver) = (None, None);
+        let mut way = Carriage { wire, from, to, trouble, has_server, sender, receiver, silent };
+        self.note(Deed::MayRestart { channel: CHANNEL.into(), why: "carried by a bridge".into() })?;
+        match trouble {
+            Trouble::Prelude => self.begin_after_a_prelude(&mut way)?,
+            Trouble::Strangers | Trouble::Impostor => self.disturb(&mut way)?,
+            Trouble::DeadServer | Trouble::OtherMake => self.lose_on_the_way(&mut way)?,
+            Trouble::Anew => self.make_anew(&mut way)?,
+            Trouble::Older => self.let_an_older_one_take_over(&mut way)?,
+            Trouble::Requests => self.ask_without_end(&mut way)?,
+            Trouble::Crashes => self.crash_receivers(&mut way)?,
+        }
+        self.end_carriage(way)?;
+        Ok(true)
+    }
+
+    fn begin_after_a_prelude(&mut self, way: &mut Carriage) -> Result<()> {
+        self.start_receiver(way)?;
+        for _ in 0..5 {
+            std::thread::sleep(Duration::from_millis(60));
+            packets::send_prelude(&way.wire)?;
+        }
+        let mut publisher = self.open_carried(CHANNEL, &way.from.clone(), false)?;
+        self.start_sender(way, CHANNEL, &way.from.clone())?;
+        self.publish_carried(&mut publisher, 40)?;
+        self.read_to_the_end(way, publisher)
+    }
+
+    fn disturb(&mut self, way: &mut Carriage) -> Result<()> {
+        let mut publisher = self.open_carried(CHANNEL, &way.from.clone(), false)?;
+        self.start_receiver(way)?;
+        self.start_sender(way, CHANNEL, &way.from.clone())?;
+        self.publish_carried(&mut publisher, 40)?;
+        // A line belongs to a host that has sent some packets.
+        while way.wire.carried() < LOCKING {
+            self.publish_carried(&mut publisher, 1)?;
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let reader = self.read_carried(way)?;
+        for kind in 0..packets::KINDS {
+            let next = published(&way.from, CHANNEL) + 1;
+            match way.trouble {
+                Trouble::Strangers => packets::send_forged(&way.wire, kind, next)?,
+                _ => packets::send_as_impostor(&way.wire, next)?,
+            }
+            // Longer than anything is waited for before it is given up.
+            std::thread::sleep(Duration::from_millis(120));
+            self.publish_carried(&mut publisher, 12)?;
+        }
+        self.finish_carried(publisher, reader)
+    }
+
+    fn lose_on_the_way(&mut self, way: &mut Carriage) -> Result<()> {
+        let mut publisher = self.open_carried(CHANNEL, &way.from.clone(), false)?;
+        self.start_receiver(way)?;
+        self.start_sender(way, CHANNEL, &way.from.clone())?;
+        self.publish_carried(&mut publisher, 40)?;
+        let reader = self.read_carried(way)?;
+        let server = match way.trouble {
+            Trouble::OtherMake => Some(packets::serve_as_another_make(&way.from, &way.wire)?),
+            _ => None,
+        };
+        match way.trouble {
+            // If the first packet of such an answer is lost, nobody can tell what the second one is.
+            Trouble::OtherMake => way.wire.set_lines(40, 0, 10),
+            _ => way.wire.set(25, 0, 10),
+        }
+        self.publish_carried(&mut publisher, 400)?;
+        way.wire.set(0, 0, 0);
+        let finished = self.finish_carried(publisher, reader);
+        drop(server);
+        finished
+    }
+
+    /// Each session begins a channel anew, and the first messages of each come as soon as it begins.
+    fn make_anew(&mut self, way: &mut Carriage) -> Result<()> {
+        let from = way.from.clone();
+        self.start_receiver(way)?;
+        let mut publisher = self.open_carried(CHANNEL, &from, false)?;
+        self.start_sender(way, CHANNEL, &from)?;
+        self.publish_carried(&mut publisher, 60)?;
+        for count in [50, 40, 30] {
+            self.dismiss(publisher)?;
+            self.note(Deed::MayRestart { channel: CHANNEL.into(), why: "opened anew".into() })?;
+            publisher = self.open_carried(CHANNEL, &from, true)?;
+            self.publish_carried(&mut publisher, count)?;
+        }
+        self.read_to_the_end(way, publisher)
+    }
+
+    fn let_an_older_one_take_over(&mut self, way: &mut Carriage) -> Result<()> {
+        let (older, newer) = (way.from.clone(), way.from.join("newer"));
+        fs::create_dir(&newer)?;
+        let mut first = self.open_carried(CHANNEL, &older, false)?;
+        // Sessions are told apart by the time to half a second.
+        std::thread::sleep(Duration::from_millis(1100));
+        let mut second = self.open_carried(NEWER, &newer, false)?;
+        self.start_receiver(way)?;
+        self.start_sender(way, NEWER, &newer)?;
+        self.publish_carried(&mut second, 60)?;
+        self.wait_for_carried(way, 60)?;
+        if let Some(mut sender) = way.sender.take() {
+            sender.kill()?;
+            sender.wait()?;
+        }
+        self.dismiss(second)?;
+        self.start_sender(way, CHANNEL, &older)?;
+        self.publish_carried(&mut first, 40)?;
+        self.read_to_the_end(way, first)
+    }
+
+    fn ask_without_end(&mut self, way: &mut Carriage) -> Result<()> {
+        let mut publisher = self.open_carried(CHANNEL, &way.from.clone(), false)?;
+        self.start_receiver(way)?;
+        self.start_sender(way, CHANNEL, &way.from.clone())?;
+        self.publish_carried(&mut publisher, 40)?;
+        let reader = self.read_carried(way)?;
+        self.finish_carried(publisher, reader)?;
+        let askers = packets::ask_for_ever(&way.wire, ASKERS)?;
+        std::thread::sleep(Duration::from_millis(200));
+        let ended = self.end_bridge("bridge send", way.sender.take());
+        drop(askers);
+        ended
+    }
+
+    fn crash_receivers(&mut self, way: &mut Carriage) -> Result<()> {
+        let mut publisher = self.open_carried(CHANNEL, &way.from.clone(), false)?;
+        self.start_sender(way, CHANNEL, &way.from.clone())?;
+        for _ in 0..CRASHES {
+            self.publish_carried(&mut publisher, 5)?;
+            self.start_receiver(way)?;
+            let until = Instant::now() + Duration::from_millis(250);
+            while published(&way.to, CHANNEL) == 0 && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            if let Some(mut receiver) = way.receiver.take() {
+                receiver.kill()?;
+                receiver.wait()?;
+            }
+            let _ = fs::remove_dir_all(&way.to);
+            fs::create_dir(&way.to)?;
+        }
+        self.start_receiver(way)?;
+        self.publish_carried(&mut publisher, 40)?;
+        self.read_to_the_end(way, publisher)
+    }
+
+    fn open_carried(&mut self, channel: &str, dir: &Path, anew: bool) -> Result<Actor> {
+        let mut actor = self.start_actor('o')?;
+        let publisher = self.openings;
+        self.openings += 1;
+        let (place, sizes) = (Place::Dir(dir.to_owned()), Some([1 << 20, 1378]));
+        let (channel, full, mode, patience_ms) = (channel.to_owned(), false, None, 2000);
+        self.ask(
+            &mut actor,
+            Order::Open(Opening { place, channel, publisher, sizes, anew, full, mode, patience_ms }),
+        )?;
+        Ok(actor)
+    }
+
+    fn publish_carried(&mut self, actor: &mut Actor, count: u32) -> Result<()> {
+        let (sizes, sending, pause_us) = (Sizes::Line, Sending::Single, 300);
+        self.ask(actor, Order::Publish { count, sizes, sending, pause_us }).map(|_| ())
+    }
+
+    fn start_sender(&mut self, way: &mut Carriage, channel: &str, from: &Path) -> Result<()> {
+        let mut command = self.programs.command(&self.programs.shmcast);
+        command
+            .args([
+                "bridge",
+                "send",
+                channel,
+                "--session",
+                SESSION,
+                "--from",
+                "oldest",
+                "--linger",
+                "300ms",
+                "--dir",
+            ])
+            .arg(from);
+        if way.trouble != Trouble::Crashes {
+            command.args(["--to", &local(way.wire.sends_to[0]).to_string()]);
+        }
+        if way.has_server && way.trouble != Trouble::OtherMake {
+            command.args(["--repair", &local(way.wire.serves_at).to_string(), "--allow", "127.0.0.0/8"]);
+        }
+        way.sender = Some(self.spawn(command, "bridge-send")?);
+        Ok(())
+    }
+
+    fn start_receiver(&mut self, way: &mut Carriage) -> Result<()> {
+        let give_up = if way.trouble == Trouble::Strangers { GIVE_UP_AT_ONCE } else { GIVE_UP };
+        let mut command = self.programs.command(&self.programs.shmcast);
+        command
+            .args(["bridge", "recv", CHANNEL, "--capacity", "1MiB", "--give-up", give_up, "--dir"])
+            .arg(&way.to);
+        let server = local(way.wire.asks_at).to_string();
+        match way.trouble {
+            Trouble::Crashes => command.args(["--unicast", "--server", &server]),
+            _ => command.args(["--from", &local(way.wire.hears_at[0]).to_string()]),
+        };
+        if way.trouble != Trouble::Prelude {
+            command.args(["--first", "1"]);
+        }
+        match way.trouble {
+            Trouble::DeadServer => {
+                let dead = way.silent.local_addr()?.to_string();
+                command.args(["--server", &dead, "--server", &server]);
+            }
+            Trouble::OtherMake => {
+                command.args(["--server", &server, "--no-lease"]);
+            }
+            Trouble::Crashes => {}
+            _ if way.has_server => {
+                command.args(["--server", &server]);
+            }
+            _ => {}
+        }
+        way.receiver = Some(self.spawn(command, "bridge-recv")?);
+        let until = Instant::now() + PATIENCE;
+        while way.trouble != Trouble::Crashes && !is_bound(way.wire.hears_at[0]) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
+    fn spawn(&self, mut command: Command, name: &str) -> Result<Child> {
+        let log = File::options().create(true).append(true).open(self.logs.join(format!("{name}.stderr")))?;
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        command.spawn().context("start a bridge")
+    }
+
+    /// Waits until the channel has so many messages where it is carried to.
+    fn wait_for_carried(&mut self, way: &Carriage, count: u64) -> Result<()> {
+        let until = Instant::now() + PATIENCE;
+        while published(&way.to, CHANNEL) != count && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let there = published(&way.to, CHANNEL);
+        if there != count {
+            let what =
+                format!("{count} messages of a carried channel ({:?}): {there} are there", way.trouble);
+            self.note(Deed::Refused { who: "bridge".into(), what })?;
+        }
+        Ok(())
+    }
+
+    /// A reader that follows the channel from its first message on, where it is carried to.
+    fn read_carried(&mut self, way: &Carriage) -> Result<Actor> {
+        let until = Instant::now() + PATIENCE;
+        let is_there = || Directory::at(&way.to).channel(CHANNEL).is_ok_and(|found| found.detail.is_ok());
+        while !is_there() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let mut reader =
+            self.start_actor(if way.trouble == Trouble::OtherMake { OTHERS } else { CARRIED })?;
+        let (place, channel, far) = (Place::Dir(way.to.clone()), CHANNEL.to_owned(), true);
+        let (start, wait, skip, page, full) = (Start::Oldest, Waiting::Sleep, false, true, false);
+        let order = Order::Subscribe(Subscribing { place, channel, far, start, wait, skip, page, full });
+        if self.ask(&mut reader, order)? != Value::Bool(true) {
+            let what = format!("to read a carried channel ({:?})", way.trouble);
+            self.note(Deed::Refused { who: reader.name.clone(), what })?;
+        }
+        Ok(reader)
+    }
+
+    /// Reads everything that is there when all of it has come.
+    fn read_to_the_end(&mut self, way: &Carriage, publisher: Actor) -> Result<()> {
+        self.wait_for_carried(way, published(&way.from, CHANNEL))?;
+        let reader = self.read_carried(way)?;
+        self.finish_carried(publisher, reader)
+    }
+
+    fn finish_carried(&mut self, mut publisher: Actor, mut reader: Actor) -> Result<()> {
+        let order = Order::Publish { count: 20, sizes: Sizes::Line, sending: Sending::Single, pause_us: 300 };
+        let (last, sequence) = published_by(&self.ask(&mut publisher, order)?);
+        let ms = PATIENCE.as_millis() as u64 / 2;
+        self.ask(&mut reader, Order::Finish { last, sequence, ms })?;
+        self.dismiss(reader)?;
+        self.dismiss(publisher)
+    }
+
+    fn end_carriage(&mut self, mut way: Carriage) -> Result<()> {
+        self.end_bridge("bridge send", way.sender.take())?;
+        self.end_bridge("bridge recv", way.receiver.take())
+    }
+
+    fn end_bridge(&mut self, who: &str, child: Option<Child>) -> Result<()> {
+        let Some(mut child) = child else { return Ok(()) };
+        let _ = kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM);
+        match end(&mut child, || false)? {
+            Some(status) if matches!(status.code(), Some(0 | 3)) => Ok(()),
+            Some(status) => {
+                let said = fs::read_to_string(self.logs.join(format!("{}.stderr", who.replace(' ', "-"))));
+                self.note(super::ended(who.to_owned(), Some(status), false, said.unwrap_or_default()))
+            }
+            None => self.note(Deed::NoAnswer { who: who.to_owned(), order: "to end".into() }),
+        }
+    }
+}
+
+/// Whether somebody listens at this port for datagrams.
+fn is_bound(port: u16) -> bool {
+    let table = fs::read_to_string("/proc/net/udp").unwrap_or_default();
+    let port = format!(":{port:04X}");
+    table.lines().any(|line| line.split_whitespace().nth(1).is_some_and(|local| local.ends_with(&port)))
+}

@@ -1,0 +1,10 @@
+{"seed":24,"profile":"bridge","setup":{"channels":[{"name":"a","capacity":65536,"largest":1378,"strict":false}],"keeps":false,"lines":1}}
+{"open":{"who":0,"channel":0,"anew":false,"full":false}}
+{"subscribe":{"who":0,"channel":1,"start":"oldest","wait":"yield","skip":false,"page":true}}
+{"read":{"who":0,"how":"deadline","ms":0,"rest_us":0}}
+{"publish":{"who":0,"count":4,"sizes":"line","sending":"batch","pause_us":0}}
+{"reload":{"channel":0,"change":"remove"}}
+{"reload":{"channel":0,"change":"add"}}
+{"open":{"who":1,"channel":0,"anew":false,"full":false}}
+{"publish":{"who":1,"count":9,"sizes":"line","sending":"batch","pause_us":0}}
+{"wait":{"ms":60}}
