@@ -52,6 +52,7 @@ mod connect;
 mod directory;
 mod error;
 pub mod hosting;
+pub mod journal;
 mod keeper;
 mod lock;
 mod message;
