@@ -52,6 +52,7 @@ mod clock;
 mod directory;
 mod error;
 pub mod hosting;
+pub mod journal;
 mod lock;
 mod message;
 mod owned;
