@@ -100,6 +100,12 @@ impl Cursor {
         self.at
     }
 
+    /// Reads what comes next, if it is not in memory, into the kernel's cache.
+    #[cfg(feature = "tokio")]
+    pub(super) fn read_ahead(&self) -> Option<impl FnOnce() + Send + 'static> {
+        self.window.read_ahead(self.offset, self.is_growing)
+    }
+
     /// Goes on at a frame that an index names.
     pub(super) fn jump(&mut self, offset: u64) {
         let start = FILE_HEADER_BYTES as u64;

@@ -2,10 +2,13 @@
 
 use super::JournalError;
 use super::list::{Journal, Opened};
-use crate::connect::{Client, Conversation};
-use crate::error::ChannelError;
+use crate::attach::connect::{Client, Conversation};
 use shmcast_layout::control::{History, Request, Response};
 use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long a daemon may take to answer a reader that was lapped.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// The files of one journal.
 #[derive(Debug)]
@@ -84,7 +87,7 @@ impl Files {
             Wanted::Sequence(sequence) => (Some(sequence), None),
             Wanted::Time(time_ns) => (None, Some(time_ns)),
         };
-        let mut conversation = Conversation::open(client.socket())?;
+        let mut conversation = Conversation::open_within(client.socket(), PATIENCE)?;
         let request = Request::History { channel: channel.clone(), sequence, time_ns };
         let (reply, [file]) = conversation.attach(&request, &[])?;
         let Response::History(History { file: number, offset, recording: is_recording, .. }) = reply else {
@@ -161,12 +164,4 @@ fn pick_listed(journal: &Journal, wanted: Wanted, after: u64) -> Result<Option<P
     let opened = journal.open_file(file)?;
     let limit = later.get(at + 1).map(|next| next.header.sequence);
     Ok(Some(Picked { opened, path: journal.path_of(file), hint: None, limit }))
-}
-
-impl JournalError {
-    /// Whether a daemon said that it keeps no journal of the channel.
-    pub(crate) fn is_no_journal(&self) -> bool {
-        use shmcast_layout::control::RefusalCode::NoJournal;
-        matches!(self, Self::Channel(ChannelError::Refused { code: NoJournal, .. }))
-    }
 }

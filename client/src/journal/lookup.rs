@@ -66,6 +66,7 @@ impl Reader {
         if let Some(start) = start {
             cursor.jump(start.offset);
             reader.due = start.sequence.max(first);
+            reader.due_in_file = start.sequence;
         }
         loop {
             let is_there = match reader.next()? {
@@ -95,6 +96,7 @@ impl Reader {
             .map_err(JournalError::os("read", path))?;
         if let Some(start) = start {
             cursor.jump(start.offset);
+            self.due_in_file = start.sequence;
         }
         Ok(())
     }

@@ -52,6 +52,8 @@ pub struct Reader {
     /// The sequence at which the next file begins, if one is known.
     limit: Option<u64>,
     pub(super) due: u64,
+    /// The sequence due at the next frame, as far as the frames before it say. A reader that seeks is behind its own.
+    pub(super) due_in_file: u64,
     frame: Option<InFrame>,
     /// The place before the last entry.
     before: Option<(u64, InFrame)>,
@@ -85,6 +87,7 @@ impl Reader {
             ring: None,
             limit: None,
             due: 1,
+            due_in_file: 1,
             frame: None,
             before: None,
             is_over: false,
@@ -151,6 +154,17 @@ impl Reader {
         self.frame.is_none_or(|frame| frame.left == 0)
     }
 
+    /// Looks at the end of the journal with the next call, however recently it was looked at.
+    pub(crate) fn look_now(&mut self) {
+        (self.rest_until, self.looked_for_files) = (None, None);
+    }
+
+    /// Brings what is read next into the kernel's cache, if it is not in memory here. To be called where it may block.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn read_ahead(&self) -> Option<impl FnOnce() + Send + 'static> {
+        self.cursor.as_ref().filter(|_| self.is_between_frames())?.read_ahead()
+    }
+
     /// Goes on in a file, at its start.
     pub(super) fn enter(&mut self, picked: Picked, due: u64) {
         let Picked { opened: Opened { file, page, header, trailer, .. }, path, hint, limit } = picked;
@@ -158,7 +172,8 @@ impl Reader {
         cursor.set_growing(trailer.is_none() && limit.is_none() && self.files.is_recording());
         self.cursor = Some(cursor);
         (self.path, self.hint, self.number, self.limit) = (path, hint, header.file, limit);
-        (self.ring, self.clock, self.due) = (Some(header.ring), None, due);
+        (self.ring, self.clock) = (Some(header.ring), None);
+        (self.due, self.due_in_file) = (due, header.sequence);
         (self.frame, self.before, self.is_over, self.rest_until) = (None, None, false, None);
     }
 
@@ -221,6 +236,7 @@ impl Reader {
             let before = frame;
             (frame.left, frame.messages, frame.due) =
                 (records.bytes_left(), records.messages_left(), records.due());
+            self.due_in_file = frame.due;
             let is_message = matches!(record.body, RecordBody::Message { .. });
             let is_past = if is_message || frame.due > record.sequence {
                 frame.due <= self.due
@@ -294,7 +310,7 @@ impl Reader {
             return Ok(None);
         }
         let os = |path: &PathBuf| JournalError::os("read", path.clone());
-        let (due, is_over) = (self.due, self.is_over);
+        let (due, is_over) = (self.due_in_file, self.is_over);
         let Some(cursor) = self.cursor.as_mut() else { return self.go_on() };
         let step = if is_over { Step::Sealed } else { cursor.next(due).map_err(os(&self.path))? };
         match step {
@@ -313,7 +329,7 @@ impl Reader {
                 self.missing(header.sequence).map(Some)
             }
             Step::Sealed => {
-                let next = cursor.trailer().map_or(due, |trailer| trailer.next);
+                let next = cursor.trailer().map_or(self.due, |trailer| trailer.next);
                 self.is_over = true;
                 match self.missing(next)? {
                     Some(loss) => Ok(Some(Some(loss))),

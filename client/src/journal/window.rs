@@ -67,6 +67,25 @@ impl Window {
         }
     }
 
+    /// Reads what stands at `at`, and throws it away: it is in the kernel's cache then. `None` if it is in memory here.
+    #[cfg(feature = "tokio")]
+    pub(super) fn read_ahead(&self, at: u64, is_end: bool) -> Option<impl FnOnce() + Send + 'static> {
+        let file = Arc::clone(&self.file);
+        let is_here = self.holds(at, AHEAD / 2) || (is_end && self.filled < AHEAD / 2);
+        (!is_here).then_some(move || {
+            let mut piece = vec![0; AHEAD / 8];
+            for step in 0..8 {
+                // An error is met again by the reader itself.
+                if file
+                    .read_at(&mut piece, at + step * (AHEAD / 8) as u64)
+                    .is_ok_and(|read| read < piece.len())
+                {
+                    break;
+                }
+            }
+        })
+    }
+
     fn holds(&self, at: u64, length: usize) -> bool {
         at >= self.start && at - self.start <= self.filled as u64 && {
             let from = (at - self.start) as usize;
@@ -75,7 +94,9 @@ impl Window {
     }
 
     fn fill(&mut self, at: u64, length: usize) -> io::Result<()> {
-        let wanted = length.max(AHEAD);
+        // No more than there is: many readers have small files.
+        let there = self.file_bytes()?.saturating_sub(at).min(AHEAD as u64) as usize;
+        let wanted = length.max(there);
         if self.buffer.len() < wanted {
             self.buffer.resize(wanted, 0);
         }

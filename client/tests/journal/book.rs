@@ -6,6 +6,7 @@ use shmcast::journal::format::{
 };
 use shmcast::journal::{Entry, Journal, JournalControl, Loss, Reader};
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 pub(crate) const WALL: u64 = 1_764_000_000_000_000_000;
@@ -116,7 +117,7 @@ impl Book {
     pub(crate) fn seal(&mut self) {
         let (path, mut composer, mut bytes) = self.file.take().unwrap();
         bytes.extend_from_slice(&composer.seal(0));
-        fs::write(path, bytes).unwrap();
+        append(&path, &bytes);
         self.before = (composer.salt(), composer.chain());
     }
 
@@ -124,15 +125,22 @@ impl Book {
     pub(crate) fn leave(&mut self, zeros: usize) {
         let (path, composer, mut bytes) = self.file.take().unwrap();
         bytes.resize(bytes.len() + zeros, 0);
-        fs::write(path, bytes).unwrap();
+        append(&path, &bytes);
         self.before = (composer.salt(), composer.chain());
     }
 
     /// Writes what there is so far, and goes on with the file.
     pub(crate) fn show(&self) {
         let (path, _, bytes) = self.file.as_ref().unwrap();
-        fs::write(path, bytes).unwrap();
+        append(path, bytes);
     }
+}
+
+/// Adds what the file does not have yet: readers may have it open.
+fn append(path: &Path, bytes: &[u8]) {
+    let mut file = fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
+    let shown = file.metadata().unwrap().len() as usize;
+    file.write_all(&bytes[shown..]).unwrap();
 }
 
 /// What a reader found.

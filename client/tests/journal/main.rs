@@ -4,4 +4,6 @@
 
 mod book;
 mod lookup;
+mod merge;
 mod rot;
+mod stranger;
