@@ -146,7 +146,7 @@ pub fn check_receiver(receiver: &Receiver, config: &ReceiverConfig, checker: &Ch
     assert!(checker.session.is_none() || receiver.next() == checker.next, "next is not what was delivered");
 }
 
-/// What a receiver keeps has its bounds, and the holes are exactly what is missing.
+/// A receiver keeps no more than its bounds allow, and the holes are exactly what is missing.
 pub fn check_backlog(receiver: &Receiver, config: &ReceiverConfig, max_holes: usize) {
     let (gaps, store) = receiver.backlog();
     assert!(store.reserved_bytes() <= config.max_early_bytes, "more bytes than allowed");
