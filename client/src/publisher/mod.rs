@@ -5,9 +5,9 @@ mod files;
 mod known;
 mod prepared;
 
+use crate::attach::keeper::Attachment;
 use crate::clock::Clock;
 use crate::error::PublishError;
-use crate::keeper::Attachment;
 use crate::lock::Held;
 use prepared::Prepared;
 use shmcast_layout::charter::Charter;

@@ -113,6 +113,8 @@ pub struct Gaps {
     /// multiplied by 16.
     recent_messages: u64,
     recent_bytes: u64,
+    /// The longest message so far, if a server may be plain.
+    longest_bytes: u64,
 }
 
 impl Gaps {
@@ -134,6 +136,7 @@ impl Gaps {
             lateness_ns: 0,
             recent_messages: 16,
             recent_bytes: 16 * 64,
+            longest_bytes: 0,
         }
     }
 
@@ -167,12 +170,23 @@ impl Gaps {
         (self.due_ns != u64::MAX).then_some(self.due_ns)
     }
 
-    /// Learns the size of messages, so that each request can be cut to one answer.
-    pub fn note_sizes(&mut self, messages: u64, bytes: usize) {
+    /// Learns the size of messages, so that each request can be cut to one answer. `sizes` are those of the
+    /// single messages; they are looked at only if a server may be plain.
+    pub fn note_sizes(&mut self, messages: u64, bytes: usize, sizes: impl Iterator<Item = usize>) {
+        if self.config.may_be_plain {
+            self.longest_bytes = sizes.max().map_or(0, |size| size as u64).max(self.longest_bytes);
+        }
         // These are sums. In an average of averages, packets with one long message would weigh too much.
         let fade = |recent: &mut u64, more: u64| *recent = (*recent - *recent / 16).saturating_add(more);
         fade(&mut self.recent_messages, messages);
         fade(&mut self.recent_bytes, bytes as u64);
+    }
+
+    /// Notes that a server has sent a control datagram of ours: its answers are labelled as ours are.
+    pub fn note_ours(&mut self, server: usize) {
+        if let Some(server) = self.servers.get_mut(server) {
+            server.is_ours = true;
+        }
     }
 
     /// Notes that `first..end`, after everything known so far, is missing.

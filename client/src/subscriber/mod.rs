@@ -16,9 +16,9 @@ mod telling;
 mod waiting;
 mod watch;
 
+use crate::attach::park::Parking;
 use crate::clock::Clock;
 use crate::message::{Event, RecvError};
-use crate::park::Parking;
 use crate::wait::{Wait, Waiter};
 use buffer::Buffer;
 use hosted::Hosted;

@@ -238,6 +238,7 @@ impl Receiver {
         (session, first, oldest): (Session, u64, u64),
         sink: &mut impl FnMut(Delivery<'_>),
     ) {
+        self.gaps.note_ours(server);
         if self.session != Some(session) {
             return;
         }
@@ -254,6 +255,7 @@ impl Receiver {
     /// Takes a server's answer to a request that started at `first`: the server holds the messages but may
     /// not send them yet. The answer is ignored if there is no such request.
     pub fn handle_later(&mut self, now_ns: u64, server: usize, (session, first): (Session, u64)) {
+        self.gaps.note_ours(server);
         if self.session == Some(session)
             && self.gaps.handle_later(now_ns, server, first, &mut self.counters)
             && let Some(counters) = self.counters.servers.get_mut(server)
@@ -262,8 +264,9 @@ impl Receiver {
         }
     }
 
-    /// Notes any other datagram of a server, such as one about a lease: the server is up.
+    /// Notes any other control datagram of a server, such as one about a lease: the server is up.
     pub fn note_alive(&mut self, now_ns: u64, server: usize) {
+        self.gaps.note_ours(server);
         self.gaps.note_alive(now_ns, server);
     }
 
@@ -318,7 +321,8 @@ impl Receiver {
     ) {
         let (first, end) = (messages.first(), messages.end());
         self.counters.messages_received += messages.count();
-        self.gaps.note_sizes(messages.count(), messages.blocks().len());
+        let sizes = messages.iter().map(|(_, data)| data.len());
+        self.gaps.note_sizes(messages.count(), messages.blocks().len(), sizes);
         let of_use = if first > self.next {
             self.keep(now_ns, origin, messages)
         } else if end > self.next {
