@@ -418,13 +418,13 @@ fn a_plain_server_is_asked_for_no_more_than_one_packet_holds() {
     extend(&mut gaps, 0, 1, 3, &mut counters);
     gaps.handle_timeout(50 * US, &mut counters);
     assert_eq!(asks(&mut gaps, 50 * US, &mut counters), [(0, 1, 1), (0, 2, 1)], "no size is known");
-    gaps.fill(60 * US, 1, 3, Some(0), &mut counters);
+    gaps.fill(60 * US, 1..3, Some(0), &mut counters);
     gaps.note_sizes(10, 10 * 22, [500, 4, 4].into_iter());
     extend(&mut gaps, 60 * US, 3, 8, &mut counters);
     gaps.handle_timeout(200 * US, &mut counters);
     let asked = asks(&mut gaps, 200 * US, &mut counters);
     assert_eq!(asked, [(0, 3, 2), (0, 5, 2), (0, 7, 1)], "two of the longest fit a packet");
-    gaps.fill(210 * US, 3, 8, Some(0), &mut counters);
+    gaps.fill(210 * US, 3..8, Some(0), &mut counters);
     gaps.note_ours(0);
     extend(&mut gaps, 210 * US, 8, 13, &mut counters);
     gaps.handle_timeout(400 * US, &mut counters);
