@@ -173,7 +173,7 @@ impl PublisherBuilder {
         self
     }
 
-    /// Which messages carry the time of their publication; each by default. See [`Stamps`].
+    /// Chooses the messages that carry the time of their publication. Default: each message. See [`Stamps`].
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -4,6 +4,7 @@ mod buffer;
 mod builder;
 mod following;
 mod hosted;
+mod iter;
 mod known;
 mod outcome;
 mod page;
@@ -38,6 +39,7 @@ use std::ops::ControlFlow;
 use std::time::{Instant, SystemTime};
 
 pub use builder::SubscriberBuilder;
+pub use iter::Iter;
 pub use past::History;
 pub use records::Records;
 pub use select::{Select, SelectError};
