@@ -131,22 +131,43 @@ struct Known {
 /// # Errors
 /// [`RecoverError`]; nothing was lost, and the call may be repeated.
 pub fn recover(volume: &mut impl Volume) -> Result<Recovered, RecoverError> {
-    let files = gather(volume)?;
     let mut recovered = Recovered { next_number: 1, due: 1, ..Recovered::default() };
-    let mut last_sealed = None;
-    for file in &files {
+    let mut files = Vec::new();
+    for file in gather(volume)? {
         recovered.next_number = recovered.next_number.max(file.header.file + 1);
-        match &file.sealed {
-            Some(trailer) => {
-                note_sealed(file, trailer, &mut recovered);
-                last_sealed = Some((file, trailer));
+        let scan = match file.sealed {
+            Some(_) => None,
+            None => {
+                let size = os(&file.name, volume.size(&file.name))?;
+                let scan = os(&file.name, Scan::run(volume, &file.name, &file.header, size))?;
+                if scan.frames == 0 {
+                    os(&file.name, volume.remove(&file.name))?;
+                    continue;
+                }
+                Some(scan)
             }
-            None if take_in(volume, file, &mut recovered)? => last_sealed = None,
-            None => {}
-        }
+        };
+        files.push((file, scan));
     }
-    if let Some((file, trailer)) = last_sealed {
-        os(&file.name, last_words(volume, file, trailer, &mut recovered))?;
+    let begins: Vec<(u64, u64)> = files
+        .iter()
+        .map(|(file, scan)| {
+            (file.header.sequence, scan.as_ref().map_or(file.header.sequence - 1, |s| s.durable))
+        })
+        .collect();
+    let last = files.len();
+    for (at, (file, scan)) in files.into_iter().enumerate() {
+        let next = begins.get(at + 1).copied();
+        match (&file.sealed, scan) {
+            (Some(trailer), _) => {
+                note_sealed(&file, trailer, &mut recovered);
+                if at + 1 == last {
+                    os(&file.name, last_words(volume, &file, trailer, &mut recovered))?;
+                }
+            }
+            (None, Some(scan)) => take_in(volume, &file, scan, next, &mut recovered)?,
+            (None, None) => {}
+        }
     }
     Ok(recovered)
 }
@@ -226,22 +247,31 @@ fn note_sealed(file: &Known, trailer: &Trailer, known: &mut Recovered) {
     known.is_clean = false;
 }
 
-/// Adds what an unsealed file holds to what is known, and seals it; removes it if it holds nothing. Says whether it holds something.
-fn take_in(volume: &mut impl Volume, file: &Known, known: &mut Recovered) -> Result<bool, RecoverError> {
+/// Adds what an unsealed file holds to what is known, and seals it. `next` is the sequence with which the next file begins, and what it
+/// says was durable: what is missing before it is named here.
+fn take_in(
+    volume: &mut impl Volume,
+    file: &Known,
+    mut scan: Scan,
+    next: Option<(u64, u64)>,
+    known: &mut Recovered,
+) -> Result<(), RecoverError> {
     let header = &file.header;
-    let size = os(&file.name, volume.size(&file.name))?;
-    let scan = os(&file.name, Scan::run(volume, &file.name, header, size))?;
-    if scan.frames == 0 {
-        os(&file.name, volume.remove(&file.name))?;
-        return Ok(false);
-    }
     known.mended.push(Mended { file: header.file, frames: scan.frames, bytes: scan.behind });
     known.note(header, &scan);
+    let from = scan.composer.due();
+    if let Some((first, durable)) = next
+        && first > from
+    {
+        let cause = if durable.max(scan.durable) >= from { Cause::Damaged } else { Cause::Torn };
+        let offset = scan.composer.offset();
+        scan.composer.skip(offset, Some(Loss { from, to: first - 1, cause }));
+    }
     if is(Mutant::WritesOverMended) {
         known.next_number = header.file;
     }
-    known.previous = os(&file.name, mend(volume, &file.name, scan, size))?;
-    Ok(true)
+    known.previous = os(&file.name, mend(volume, &file.name, scan))?;
+    Ok(())
 }
 
 impl Recovered {
@@ -340,9 +370,10 @@ impl Recovered {
 }
 
 /// Seals a file behind its last whole frame. What stands behind it is kept in a file of its own.
-fn mend(volume: &mut impl Volume, name: &str, mut scan: Scan, size: u64) -> io::Result<(u64, u32)> {
+fn mend(volume: &mut impl Volume, name: &str, mut scan: Scan) -> io::Result<(u64, u32)> {
     let end = scan.composer.offset();
     if scan.behind > 0 {
+        let size = volume.size(name)?;
         let mut torn = vec![0; scan.behind.min(TORN_KEPT).min(size - end) as usize];
         volume.read(name, end, &mut torn)?;
         // For people only: it need not survive.

@@ -17,6 +17,8 @@ pub struct Scan {
     pub composer: Composer,
     /// Whole frames.
     pub frames: u64,
+    /// The greatest sequence that a frame says was durable.
+    pub durable: u64,
     /// Bytes in use behind the last whole frame.
     pub behind: u64,
     /// The greatest reserve in a record.
@@ -93,7 +95,7 @@ impl Scan {
         }
         composer.judge_holes(durable);
         let behind = scanner.last_used.saturating_sub(composer.offset());
-        Ok(Self { composer, frames, behind, reserve, clean, epoch, ring })
+        Ok(Self { composer, frames, durable, behind, reserve, clean, epoch, ring })
     }
 }
 

@@ -2,7 +2,9 @@
 
 use super::mutant::{Mutant, is};
 use super::{Frame, Lane, Now, Op, Piece, Pool, Step, SyncPolicy};
-use shmcast::journal::format::{Composer, FileHeader, TRAILER_BYTES, file_name};
+use shmcast::journal::format::{
+    Cause, Composer, FileHeader, FrameBuilder, JournalControl, Loss, TRAILER_BYTES, file_name,
+};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -125,6 +127,8 @@ pub struct Writer {
     buffered: usize,
     bytes_written: u64,
     is_closing: bool,
+    /// A file was given up, and no other was begun since.
+    gave_up: bool,
 }
 
 impl Writer {
@@ -154,6 +158,7 @@ impl Writer {
             buffered: 0,
             bytes_written: 0,
             is_closing: false,
+            gave_up: false,
         }
     }
 
@@ -183,7 +188,7 @@ impl Writer {
         self.written - 1
     }
 
-    /// Last sequence that is safe from a power cut.
+    /// Everything up to this sequence is safe from a power cut, or the journal names it as lost and that is safe.
     pub const fn durable(&self) -> u64 {
         self.durable - 1
     }
@@ -289,6 +294,7 @@ impl Writer {
     /// Begins the next file in the spare one. Gives its header page.
     fn begin_file(&mut self, now: Now) -> Option<Box<[u8]>> {
         let Spare::Ready(number) = self.spare else { return None };
+        self.name_what_was_given_up(now);
         let first = self.waiting.front()?;
         self.header.file = number;
         self.header.sequence = first.draft.sequence;
@@ -314,6 +320,20 @@ impl Writer {
             is_sealed: false,
         });
         Some(page)
+    }
+
+    /// Where nothing is synced, frames are not kept until they are durable. Those that a given-up file had are lost, and named.
+    fn name_what_was_given_up(&mut self, now: Now) {
+        let Some(first) = self.waiting.front() else { return };
+        let (from, next, reserve, epoch) = (self.durable, first.draft.sequence, first.reserve, first.epoch);
+        if std::mem::take(&mut self.gave_up) && from < next {
+            let mut frame = FrameBuilder::new(self.pool.take(), from, now.wall_ns);
+            let loss = Loss { from, to: next - 1, cause: Cause::Unrecorded };
+            frame.control(JournalControl::Loss(loss), 0);
+            let (draft, bytes) = frame.close();
+            self.buffered += bytes.len();
+            self.waiting.push_front(Arc::new(Frame { draft, bytes, reserve, epoch }));
+        }
     }
 
     fn next_salt(&mut self) -> u64 {
@@ -484,6 +504,7 @@ impl Writer {
     /// No file that is open now is asked again. What is not durable goes into a new one.
     fn give_up(&mut self, now: Now) {
         self.failures += 1;
+        self.gave_up = true;
         if self.failures > 1 {
             self.retry_at = Some(now.mono + self.settings.retry_every);
         }

@@ -19,6 +19,8 @@ struct Inode {
     versions: BTreeMap<usize, Vec<(u64, Vec<u8>)>>,
     /// Sectors of a write that has not ended, as they were before.
     in_flight: BTreeMap<usize, Vec<u8>>,
+    /// The number of that write.
+    in_flight_number: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -80,7 +82,13 @@ impl Disk {
             let bytes: Vec<u8> = pieces.iter().flat_map(|piece| piece.bytes()).copied().collect();
             self.put(inode, *offset as usize, &bytes, true);
         }
-        self.writes
+        match step {
+            Step::Sync { number } => match self.handles.get(number).map(|&inode| &self.inodes[inode]) {
+                Some(file) if !file.in_flight.is_empty() => file.in_flight_number - 1,
+                _ => self.writes,
+            },
+            _ => self.writes,
+        }
     }
 
     /// A step ends.
@@ -112,18 +120,19 @@ impl Disk {
                 if self.fails(faults.write_fails) {
                     return refuse("write failed");
                 }
-                if *durable { self.sync_inode(self.handles[number], self.writes) } else { Ok(()) }
+                if *durable { self.sync_inode(self.handle(*number)?, self.writes) } else { Ok(()) }
             }
-            Step::Sync { number } => self.sync_inode(self.handles[number], begun_at),
+            Step::Sync { number } => self.sync_inode(self.handle(*number)?, begun_at),
             Step::Truncate { number, size } => {
-                self.inodes[self.handles[number]].cache.resize(*size as usize, 0);
+                let inode = self.handle(*number)?;
+                self.inodes[inode].cache.resize(*size as usize, 0);
                 Ok(())
             }
             Step::Rename { number, name } => {
                 if self.fails(faults.rename_fails) {
                     return refuse("rename failed");
                 }
-                let inode = self.handles[number];
+                let inode = self.handle(*number)?;
                 let old = self.names.iter().find(|(_, found)| **found == inode).map(|(name, _)| name.clone());
                 let Some(old) = old else { return refuse("the file has no name") };
                 self.rename(&old, name)
@@ -139,6 +148,11 @@ impl Disk {
         }
     }
 
+    /// A file that was given up may be closed while another lane is about to use it.
+    fn handle(&self, number: u64) -> io::Result<usize> {
+        self.handles.get(&number).copied().ok_or_else(|| io::Error::other("closed"))
+    }
+
     fn add(&mut self, name: &str) -> usize {
         self.inodes.push(Inode::default());
         let inode = self.inodes.len() - 1;
@@ -150,6 +164,7 @@ impl Disk {
     fn put(&mut self, inode: usize, offset: usize, bytes: &[u8], in_flight: bool) {
         self.writes += 1;
         let file = &mut self.inodes[inode];
+        file.in_flight_number = self.writes;
         let end = offset + bytes.len();
         if file.cache.len() < end {
             file.cache.resize(end.next_multiple_of(SECTOR), 0);
@@ -182,9 +197,7 @@ impl Disk {
         let file = &mut self.inodes[inode];
         file.disk.resize(file.cache.len(), 0);
         for (sector, versions) in &mut file.versions {
-            let is_covered =
-                |version: &(u64, Vec<u8>)| version.0 <= covers && !file.in_flight.contains_key(sector);
-            if let Some(at) = versions.iter().rposition(is_covered) {
+            if let Some(at) = versions.iter().rposition(|version| version.0 <= covers) {
                 let start = sector * SECTOR;
                 let bytes = &versions[at].1;
                 let length = bytes.len().min(file.disk.len().saturating_sub(start));
