@@ -9,14 +9,17 @@ mod mutant;
 mod packer;
 mod recover;
 mod scan;
+mod settings;
 #[cfg(test)]
 mod sim;
+mod watermarks;
 mod writer;
 
 pub use packer::{Packer, Packing, Pool};
 pub use recover::{Mended, RecoverError, Recovered, Volume, recover};
 pub use scan::Scan;
-pub use writer::{Settings, State, Writer};
+pub use settings::{Settings, State};
+pub use writer::Writer;
 
 use shmcast::journal::format::FrameDraft;
 use std::sync::Arc;

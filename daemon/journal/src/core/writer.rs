@@ -1,7 +1,7 @@
 //! Decides which frames go where and when, and what is durable.
 
 use super::mutant::{Mutant, is};
-use super::{Frame, Lane, Now, Op, Piece, Pool, Step, SyncPolicy};
+use super::{Frame, Lane, Now, Op, Piece, Pool, Settings, Step, SyncPolicy};
 use shmcast::journal::format::{
     Cause, Composer, FileHeader, FrameBuilder, JournalControl, Loss, TRAILER_BYTES, file_name,
 };
@@ -13,51 +13,10 @@ use std::time::Duration;
 /// Most frames in one write: each is two parts of a vectored write, which has at most 1024.
 const GROUP_FRAMES: usize = 400;
 
-/// How files are written.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// When what was written is made safe.
-    pub sync: SyncPolicy,
-    /// A file is sealed when the next frame would exceed this many bytes.
-    pub file_bytes: u64,
-    /// A file is sealed when it is this old.
-    pub roll_after: Option<Duration>,
-    /// Most bytes in one write.
-    pub group_bytes: usize,
-    /// Bytes of frames in memory from which on there is no room for more.
-    pub buffer: usize,
-    /// How long to wait before a failed disk is tried again.
-    pub retry_every: Duration,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            sync: SyncPolicy::Interval(Duration::from_millis(10)),
-            file_bytes: 1 << 30,
-            roll_after: None,
-            group_bytes: 1 << 20,
-            buffer: 64 << 20,
-            retry_every: Duration::from_secs(5),
-        }
-    }
-}
-
-/// What the writer is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
-    /// Frames are written as they come.
-    Recording,
-    /// The disk refused. It is tried again; what does not fit into memory is lost, and named.
-    Failed,
-    /// Everything is written, safe and sealed.
-    Closed,
-}
-
 /// A file that is written to, or is not finished yet.
 #[derive(Debug)]
-struct Open {
-    number: u64,
+pub(super) struct Open {
+    pub(super) number: u64,
     name: String,
     composer: Composer,
     is_named: bool,
@@ -66,7 +25,7 @@ struct Open {
     written: u32,
     /// Frames that are safe, as far as the file's contents go.
     synced: u32,
-    is_sealed: bool,
+    pub(super) is_sealed: bool,
 }
 
 /// A frame that is not durable.
@@ -83,7 +42,7 @@ struct Pending {
 }
 
 #[derive(Debug, Clone)]
-enum Doing {
+pub(super) enum Doing {
     Frames { file: u64, frames: u32, next: u64 },
     Footer { file: u64 },
     Sync { file: u64, covers: u32 },
@@ -103,30 +62,30 @@ enum Spare {
 /// Takes frames, gives operations.
 #[derive(Debug)]
 pub struct Writer {
-    settings: Settings,
+    pub(super) settings: Settings,
     /// What the next file's header repeats of the last one.
     header: FileHeader,
     pool: Pool,
     salts: u64,
-    waiting: VecDeque<Arc<Frame>>,
+    pub(super) waiting: VecDeque<Arc<Frame>>,
     pending: VecDeque<Pending>,
     /// Oldest first. The last one is written to unless it is sealed.
-    files: VecDeque<Open>,
+    pub(super) files: VecDeque<Open>,
     spare: Spare,
-    next_number: u64,
-    help: VecDeque<(Doing, Vec<Step>)>,
-    busy: [Option<(u64, Doing)>; 3],
+    pub(super) next_number: u64,
+    pub(super) help: VecDeque<(Doing, Vec<Step>)>,
+    pub(super) busy: [Option<(u64, Doing)>; 3],
     last_op: u64,
     last_sync: Option<Duration>,
-    retry_at: Option<Duration>,
+    pub(super) retry_at: Option<Duration>,
     failures: u32,
-    errors: VecDeque<(&'static str, io::Error)>,
-    written: u64,
-    durable: u64,
-    reserve: u64,
-    buffered: usize,
-    bytes_written: u64,
-    is_closing: bool,
+    pub(super) errors: VecDeque<(&'static str, io::Error)>,
+    pub(super) written: u64,
+    pub(super) durable: u64,
+    pub(super) reserve: u64,
+    pub(super) buffered: usize,
+    pub(super) bytes_written: u64,
+    pub(super) is_closing: bool,
     /// A file was given up, and no other was begun since.
     gave_up: bool,
 }
@@ -166,64 +125,6 @@ impl Writer {
     pub fn push(&mut self, frame: Frame) {
         self.buffered += frame.bytes.len();
         self.waiting.push_back(Arc::new(frame));
-    }
-
-    /// Whether there is room for more frames in memory.
-    pub const fn has_room(&self) -> bool {
-        self.buffered < self.settings.buffer
-    }
-
-    /// Bytes of frames in memory.
-    pub const fn buffered(&self) -> usize {
-        self.buffered
-    }
-
-    /// Whether no frame waits to be written, so that the next one may be small.
-    pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.busy[Lane::Write as usize].is_none()
-    }
-
-    /// Last sequence that is in a file.
-    pub const fn written(&self) -> u64 {
-        self.written - 1
-    }
-
-    /// Everything up to this sequence is safe from a power cut, or the journal names it as lost and that is safe.
-    pub const fn durable(&self) -> u64 {
-        self.durable - 1
-    }
-
-    /// The greatest reserve that is safe from a power cut; 0 for none.
-    pub const fn reserve(&self) -> u64 {
-        self.reserve
-    }
-
-    /// Bytes written to files.
-    pub const fn bytes_written(&self) -> u64 {
-        self.bytes_written
-    }
-
-    /// Number of the file that is written to, or of the last one.
-    pub fn active(&self) -> u64 {
-        self.files.back().map_or(self.next_number.saturating_sub(1), |file| file.number)
-    }
-
-    /// The oldest error that was not asked for yet, and what failed.
-    pub fn take_error(&mut self) -> Option<(&'static str, io::Error)> {
-        self.errors.pop_front()
-    }
-
-    /// What it is doing.
-    pub fn state(&self) -> State {
-        let is_done =
-            self.waiting.is_empty() && self.files.is_empty() && self.busy.iter().all(Option::is_none);
-        if self.is_closing && is_done && self.help.is_empty() {
-            State::Closed
-        } else if self.retry_at.is_some() && self.files.back().is_none_or(|file| file.is_sealed) {
-            State::Failed
-        } else {
-            State::Recording
-        }
     }
 
     /// No frame will come. The file is sealed once everything is written.

@@ -8,6 +8,7 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
+mod damage;
 mod disk;
 mod oracle;
 mod tests;
@@ -127,12 +128,6 @@ impl World {
     fn life(&mut self) -> Verdict {
         let recovered = self.recover()?;
         self.judge(&recovered)?;
-        if std::env::var_os("SIM_TRACE").is_some() {
-            eprintln!(
-                "{recovered:?} told reserve {} durable {} tail {} lives {} {:?}",
-                self.reserve, self.durable, self.tail, self.ring_lives, 0
-            );
-        }
         let mut life = self.start(&recovered)?;
         self.disk.faults = self.choose_faults();
         for _ in 0..self.rng.u32(5..70) {
@@ -368,11 +363,6 @@ impl World {
             return;
         };
         let result = self.disk.end(step, begun);
-        if std::env::var_os("SIM_TRACE").is_some() {
-            let mut t = format!("{step:?}");
-            t.truncate(60);
-            eprintln!("OP {} {t} {result:?} durable {}", running.op.id, life.writer.durable());
-        }
         running.begun = None;
         running.at += 1;
         if result.is_ok() && running.at < running.op.steps.len() {

@@ -59,8 +59,6 @@ mutants! {
     finds_a_name_that_was_not_synced: NoDirectorySync,
     finds_a_failed_sync_that_is_done_again: RetryAfterFailedSync,
     finds_a_mended_file_that_is_written_over: WritesOverMended,
-    finds_frames_of_another_file: NoSalt,
-    finds_whole_frames_that_were_dropped: TruncateAtFirstBad,
     finds_a_reserve_that_was_not_synced: ReserveNotSynced,
     finds_a_clean_record_without_the_lock: CleanWithoutLock,
 }
