@@ -13,7 +13,7 @@ use super::{
 };
 use std::collections::VecDeque;
 
-/// What is known of a file that is being written. It writes nothing: each call returns the bytes that belong at
+/// The state of a file that is being written. It writes nothing: each call returns the bytes that belong at
 /// [`offset`](Self::offset), and moves that behind them.
 ///
 /// A tool that writes a file calls [`begin`](Self::begin), for each frame [`place`](Self::place) and, where

@@ -5,9 +5,9 @@ mod files;
 mod known;
 mod prepared;
 
+use crate::attach::keeper::Attachment;
 use crate::clock::Clock;
 use crate::error::PublishError;
-use crate::keeper::Attachment;
 use crate::lock::Held;
 use prepared::Prepared;
 use shmcast_layout::charter::Charter;
@@ -87,7 +87,7 @@ pub struct Mark {
     pub key: bool,
 }
 
-/// Which messages of a publisher carry the time of their publication.
+/// The choice of messages that carry the time of their publication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Stamps {

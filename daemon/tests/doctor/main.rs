@@ -9,15 +9,10 @@ use std::{
 
 use shmcast_daemon::doctor::{Finding, Host, Root, Status, examine, ids};
 
-#[path = "doctor/cpu_cases.rs"]
 mod cpu_cases;
-#[path = "doctor/kernel_cases.rs"]
 mod kernel_cases;
-#[path = "doctor/limits_cases.rs"]
 mod limits_cases;
-#[path = "doctor/memory_cases.rs"]
 mod memory_cases;
-#[path = "doctor/network_cases.rs"]
 mod network_cases;
 
 /// One fake host, and the result that one check must give for it.

@@ -211,6 +211,8 @@ pub struct RepairCounters {
     pub bytes: u64,
     /// Replies that the kernel refused.
     pub replies_refused: u64,
+    /// Times that a receiver said that it follows a later session of this channel.
+    pub told_stale: u64,
     /// Requests that got no messages.
     pub refused: RefusedStatus,
     /// Leases.

@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use zerocopy::FromZeros;
 
+mod listening;
 mod live;
 mod outlet;
 
@@ -22,7 +23,8 @@ use super::origins::Origins;
 use super::pcap::Tap;
 use super::proto::counters::SenderCounters;
 use super::proto::sender::{Sender, SenderConfig};
-use super::proto::session::{EPOCH_LIMIT, Session};
+use super::proto::session::Session;
+use super::proto::term::Terms;
 use super::proto::wire::{HEADER_BYTES, LENGTH_BYTES};
 use super::repair::Repair;
 use super::sending::Sending;
@@ -49,6 +51,9 @@ pub struct EgressOptions {
     /// Whether the bridge stops after the channel is closed and its end was repeated. If not, it waits for
     /// the next publisher.
     pub ends_with_channel: bool,
+    /// Whether everything in the channel is new, because the channel appeared while the bridge waited for it.
+    /// With `from = "resume"`, a bridge that has nothing to resume then begins with the oldest message.
+    pub is_channel_new: bool,
     /// The list in which sessions that begin here are noted.
     pub origins: Origins,
 }
@@ -92,9 +97,14 @@ impl Egress {
         let mut refusals = Refusals::default();
         let lines = open_lines(spec, send)?;
         let (state, said) = open_state(send)?;
-        let (subscriber, parks, resumed) = attach_where_it_was(spec, send, &channel, said)?;
+        let from = match send.from {
+            StartAt::Resume if options.is_channel_new => StartAt::Oldest,
+            from => from,
+        };
+        let (subscriber, parks, resumed) = attach_where_it_was(spec, (send.from, from), &channel, said)?;
         check_sizes(spec, &subscriber)?;
-        let session = session_to_send(spec, &subscriber, &options.origins, said, resumed)?;
+        let heard = || listening::heard_term(spec, send, &mut refusals);
+        let session = session_to_send(spec, &subscriber, &options.origins, (said, resumed), heard)?;
         // Open this socket after the channel, because the bridge may have to wait for the channel. Requests
         // that came meanwhile would be answered after their receivers had given them up and sent them again.
         let repair = open_repair(send, &mut refusals)?;
@@ -285,15 +295,18 @@ fn session_to_send(
     spec: &BridgeSpec,
     subscriber: &Subscriber,
     origins: &Origins,
-    said: Option<Progress>,
-    resumed: Option<Progress>,
+    (said, resumed): (Option<Progress>, Option<Progress>),
+    heard: impl FnOnce() -> Option<u64>,
 ) -> Result<Session, BridgeError> {
     match resumed.filter(|_| subscriber.remote_session().is_none() || spec.session.is_some()) {
         Some(resumed) => {
             origins.add(resumed.session, subscriber.header().uuid);
             Ok(resumed.session)
         }
-        None => session_of(spec, subscriber, origins, later_epoch(spec, said)),
+        None => {
+            let terms = Terms { own: own_term(spec, said), ..Terms::default() };
+            session_of(spec, subscriber, origins, terms, heard)
+        }
     }
 }
 
@@ -310,10 +323,11 @@ fn attach(channel: &SubscriberBuilder, wait: WaitMode) -> Result<(Subscriber, bo
 }
 
 /// Attaches where an earlier bridge left off, if that bridge sent the same ring, or the same session of
-/// another host; otherwise where the spec says. Messages that the ring no longer holds are lost, and counted.
+/// another host; otherwise where the spec says. `from` has the start of a bridge that resumes and of one that
+/// has nothing to resume. Messages that the ring no longer holds are lost, and counted.
 fn attach_where_it_was(
     spec: &BridgeSpec,
-    send: &SendSpec,
+    from: (StartAt, StartAt),
     channel: &SubscriberBuilder,
     said: Option<Progress>,
 ) -> Result<(Subscriber, bool, Option<Progress>), BridgeError> {
@@ -323,22 +337,26 @@ fn attach_where_it_was(
             || latest.remote_session().map(Session::from_bytes) == Some(said.session);
         let is_ours = spec.session.is_none() || said.session.tag() == tag_bytes(spec);
         if is_same && is_ours && said.next <= latest.next_sequence() {
-            let (subscriber, parks) = attach(&channel.clone().start(Start::Sequence(said.next)), spec.wait)?;
+            let start = match from.0 {
+                StartAt::Resume => Start::Sequence(said.next),
+                StartAt::Latest => Start::Latest,
+                StartAt::Oldest => Start::Oldest,
+            };
+            let (subscriber, parks) = attach(&channel.clone().start(start), spec.wait)?;
             return Ok((subscriber, parks, Some(said)));
         }
     }
-    let start = match send.from {
-        StartAt::Latest => Start::Latest,
+    let start = match from.1 {
+        StartAt::Resume | StartAt::Latest => Start::Latest,
         StartAt::Oldest => Start::Oldest,
     };
     let (subscriber, parks) = attach(&channel.clone().start(start), spec.wait)?;
     Ok((subscriber, parks, None))
 }
 
-/// The least epoch of our next session, so that it follows the session of the state file.
-fn later_epoch(spec: &BridgeSpec, said: Option<Progress>) -> u64 {
-    let ours = said.filter(|said| said.session.tag() == tag_bytes(spec));
-    ours.and_then(|said| said.session.epoch()).map_or(0, |epoch| epoch + 1)
+/// The term that the state file notes, if it notes one of this bridge's tag.
+fn own_term(spec: &BridgeSpec, said: Option<Progress>) -> Option<u64> {
+    said.filter(|said| said.session.tag() == tag_bytes(spec)).and_then(|said| said.session.epoch())
 }
 
 fn tag_bytes(spec: &BridgeSpec) -> [u8; 4] {
@@ -357,25 +375,25 @@ fn check_sizes(spec: &BridgeSpec, subscriber: &Subscriber) -> Result<(), BridgeE
 
 /// The session that the channel is sent as. A channel that a bridge received keeps the session that it came
 /// with, unless the spec names one, so that hosts farther on see the same stream. Any other channel has its
-/// own session, with the moment that the channel was made as epoch. A publisher that takes the channel over
+/// own session, whose term `Terms` chooses; `heard` listens for the terms of others. A publisher that takes the channel over
 /// goes on in that session; a channel that is made anew begins another.
 fn session_of(
     spec: &BridgeSpec,
     subscriber: &Subscriber,
     origins: &Origins,
-    least_epoch: u64,
+    terms: Terms,
+    heard: impl FnOnce() -> Option<u64>,
 ) -> Result<Session, BridgeError> {
     match subscriber.remote_session() {
         Some(session) if spec.session.is_none() => Ok(Session::from_bytes(session)),
         _ => {
             let (made_ns, ring) = (subscriber.header().created_ns, subscriber.header().uuid);
-            let epoch = made_ns.saturating_sub(EPOCH_ZERO_NS) / EPOCH_STEP_NS;
+            let clock = made_ns.saturating_sub(EPOCH_ZERO_NS) / EPOCH_STEP_NS;
             let session = match origins.of_ring(tag_bytes(spec), ring) {
-                Ok(session) if session.epoch() >= Some(least_epoch) => session,
+                Ok(session) if session.epoch() > terms.own => session,
                 known => {
-                    let later = known.err().unwrap_or(0);
-                    let epoch = epoch.max(least_epoch).max(later).min(EPOCH_LIMIT - 1);
-                    Session::of_channel(&spec.tag(), epoch)?
+                    let own = terms.own.max(known.err().and_then(|least| least.checked_sub(1)));
+                    Session::of_channel(&spec.tag(), Terms { clock, own, heard: heard(), ..terms }.next())?
                 }
             };
             origins.add(session, ring);

@@ -22,6 +22,7 @@ mod backlog;
 mod inlet;
 mod maker;
 mod receiving;
+mod stale;
 
 use super::BridgeError;
 use super::origins::Origins;
@@ -41,6 +42,7 @@ use backlog::Backlog;
 use inlet::Inlet;
 use maker::Maker;
 use receiving::{Port, Receiving, Role};
+use stale::Stale;
 
 /// Options that the bridge's owner sets, beside the spec.
 #[derive(Debug, Default)]
@@ -139,6 +141,7 @@ impl Ingress {
             locks: spec.lines.iter().map(|_| SourceLock::new(sources.clone())).collect(),
             wait: spec.wait,
             timeouts: [0; MAX_SERVERS],
+            stale: Stale::default(),
             to_ring: Histogram::default(),
             since_ns: wall_ns(),
             tap: options.tap,
@@ -324,6 +327,7 @@ fn receiver_config(
             hold_max_ns: 4 * receive.hold_us * MICROSECOND_NS,
             servers: receive.servers.len(),
             payload_bytes: spec.payload_bytes,
+            may_be_plain: true,
             policy: match receive.gap {
                 GapMode::Block => GapPolicy::Block,
                 GapMode::Skip => {

@@ -281,6 +281,11 @@ impl Connection<'_> {
                 Ok(()) => self.send(&Response::Done {}, &[]).await,
                 Err(refused) => self.refuse(refused, Some(&channel)).await,
             },
+            Request::History { sequence: Some(_), time_ns: Some(_), .. } => {
+                let why = "a sequence or a time, not both";
+                Err(self.cut_off(Refused::new(RefusalCode::BadRequest, why)).await)
+            }
+            Request::History { channel, .. } => self.lend_history(&channel).await,
         }
     }
 

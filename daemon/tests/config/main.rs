@@ -15,11 +15,8 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-#[path = "config/any_text.rs"]
 mod any_text;
-#[path = "config/bridges.rs"]
 mod bridges;
-#[path = "config/warnings.rs"]
 mod warnings;
 
 fn parse(text: &str) -> Config {

@@ -5,11 +5,11 @@
 
 mod generations;
 
+pub use crate::attach::park::{Bell, ParkedReader, Sight};
 use crate::clock::Clock;
 use crate::directory::{ChannelDetail, check_name};
 use crate::error::ChannelError;
 use crate::lock;
-pub use crate::park::{Bell, ParkedReader, Sight};
 use crate::status::reader_status;
 pub use generations::{Cut, HostedCharter, boot_id};
 pub use shmcast_layout::charter::Entry;

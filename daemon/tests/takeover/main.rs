@@ -4,8 +4,8 @@
 //! `SHMCAST_TAKEOVERS` sets how many publishers are killed, `SHMCAST_STRICT_TAKEOVERS` how many are stopped.
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
+#[path = "../daemon_support/mod.rs"]
 mod daemon_support;
-#[path = "takeover/roles.rs"]
 mod roles;
 
 use daemon_support::{

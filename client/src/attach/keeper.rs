@@ -4,9 +4,9 @@
 //! Publishing and receiving do not use it. It sleeps in `poll` while all daemons live. If one is gone, it tries to
 //! attach again, after 20 ms at first and every second later.
 
-use crate::connect::Conversation;
+use crate::attach::connect::Conversation;
+use crate::attach::park;
 use crate::error::ChannelError;
-use crate::park;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::{Shutdown, shutdown};
 use shmcast_layout::control::{Generation, RefusalCode, Request, Response, decode};

@@ -28,6 +28,7 @@ mod tests;
 mod waiting;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 pub use config::{GapConfig, GapPolicy};
 pub use requests::Ask;
@@ -113,6 +114,8 @@ pub struct Gaps {
     /// multiplied by 16.
     recent_messages: u64,
     recent_bytes: u64,
+    /// The longest message so far, if a server may be plain.
+    longest_bytes: u64,
 }
 
 impl Gaps {
@@ -134,6 +137,7 @@ impl Gaps {
             lateness_ns: 0,
             recent_messages: 16,
             recent_bytes: 16 * 64,
+            longest_bytes: 0,
         }
     }
 
@@ -167,12 +171,23 @@ impl Gaps {
         (self.due_ns != u64::MAX).then_some(self.due_ns)
     }
 
-    /// Learns the size of messages, so that each request can be cut to one answer.
-    pub fn note_sizes(&mut self, messages: u64, bytes: usize) {
+    /// Learns the size of messages, so that each request can be cut to one answer. `sizes` are those of the
+    /// single messages; they are looked at only if a server may be plain.
+    pub fn note_sizes(&mut self, messages: u64, bytes: usize, sizes: impl Iterator<Item = usize>) {
+        if self.config.may_be_plain {
+            self.longest_bytes = sizes.max().map_or(0, |size| size as u64).max(self.longest_bytes);
+        }
         // These are sums. In an average of averages, packets with one long message would weigh too much.
         let fade = |recent: &mut u64, more: u64| *recent = (*recent - *recent / 16).saturating_add(more);
         fade(&mut self.recent_messages, messages);
         fade(&mut self.recent_bytes, bytes as u64);
+    }
+
+    /// Notes that a server has sent a control datagram of ours: its answers are labelled as ours are.
+    pub fn note_ours(&mut self, server: usize) {
+        if let Some(server) = self.servers.get_mut(server) {
+            server.is_ours = true;
+        }
     }
 
     /// Notes that `first..end`, after everything known so far, is missing.
@@ -237,37 +252,36 @@ impl Gaps {
         }
     }
 
-    /// Notes that messages `first..end` came from a line (`server` is `None`) or a server. Returns how many
+    /// Notes that messages `arrived` came from a line (`server` is `None`) or a server. Returns how many
     /// of them were missing.
     pub fn fill(
         &mut self,
         now_ns: u64,
-        first: u64,
-        end: u64,
+        arrived: Range<u64>,
         server: Option<usize>,
         counters: &mut ReceiverCounters,
     ) -> u64 {
         let mut filled = 0;
-        let mut at = self.holes.partition_point(|hole| hole.end <= first);
-        while let Some(&hole) = self.holes.get(at).filter(|hole| hole.first < end) {
-            let (from, to) = (hole.first.max(first), hole.end.min(end));
-            filled += to - from;
-            self.note_filled(now_ns, &hole, to - from, server, counters);
-            match (from == hole.first, to == hole.end) {
+        let mut at = self.holes.partition_point(|hole| hole.end <= arrived.start);
+        while let Some(&hole) = self.holes.get(at).filter(|hole| hole.first < arrived.end) {
+            let (first, end) = (hole.first.max(arrived.start), hole.end.min(arrived.end));
+            filled += end - first;
+            self.note_filled(now_ns, &hole, end - first, server, counters);
+            match (first == hole.first, end == hole.end) {
                 (true, true) => {
                     self.holes.remove(at);
                 }
-                (true, false) => self.holes[at].first = to,
+                (true, false) => self.holes[at].first = end,
                 (false, true) => {
-                    self.holes[at].end = from;
+                    self.holes[at].end = first;
                     at += 1;
                 }
                 (false, false) => {
-                    self.holes[at].end = from;
-                    self.holes.insert(at + 1, Hole { first: to, ..hole });
+                    self.holes[at].end = first;
+                    self.holes.insert(at + 1, Hole { first: end, ..hole });
                 }
             }
-            if to == end {
+            if end == arrived.end {
                 break;
             }
         }
