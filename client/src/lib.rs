@@ -85,7 +85,7 @@ pub use shmcast_layout::ring::reader::Flow;
 pub use shmcast_layout::sys;
 #[cfg(feature = "tokio")]
 pub use subscriber::EventStream;
-pub use subscriber::{Records, Resume, Select, SelectError, Start, Subscriber, SubscriberBuilder};
+pub use subscriber::{Armed, Records, Resume, Select, SelectError, Start, Subscriber, SubscriberBuilder};
 #[cfg(any(feature = "pod", feature = "serde"))]
 pub use typed::DecodeError;
 #[cfg(feature = "serde")]
