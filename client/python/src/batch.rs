@@ -35,6 +35,11 @@ impl Pool {
 }
 
 /// Messages that were received in one call, and the events behind them.
+///
+/// `len` counts the messages, and a loop over the batch gives each as a `Message`. It is true if it has a message or an event. Its columns
+/// are numpy arrays with one item a message: `sequence`, `tag`, `key`, `time`, `length`, `age_ns`. numpy is imported by the first of
+/// them that is asked for. `memoryview(batch)` is the records as they stand in the ring, read-only: 16 bytes of header and the payload,
+/// in a multiple of 64 bytes each. The memory is used again when the batch and all views of it are gone.
 #[pyclass(frozen, module = "shmcast")]
 pub(crate) struct Batch {
     /// `None` only while this is dropped.
@@ -139,60 +144,75 @@ impl Batch {
         if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
     }
 
+    /// The sequence of the first message; 0 if there is none.
     #[getter]
     fn first_sequence(&self) -> u64 {
         self.records().first_sequence()
     }
 
+    /// The size of every payload in bytes; `None` if they have several, or there is no message.
     #[getter]
     fn payload_size(&self) -> Option<usize> {
         self.size
     }
 
+    /// Bytes from one record to the next; `None` if payloads have several sizes.
     #[getter]
     fn stride(&self) -> Option<usize> {
         self.size.map(stride)
     }
 
+    /// What came behind the messages and is none, in its order.
     #[getter]
     fn events(&self, py: Python<'_>) -> PyResult<Vec<Py<PyAny>>> {
         self.records().event().iter().map(|event| event::object(py, event)).collect()
     }
 
+    /// The sequences.
     #[getter]
     fn sequence<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::column(slf, "sequence")
     }
 
+    /// The tags. A view without a copy if payloads have one size.
     #[getter]
     fn tag<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::column(slf, "tag")
     }
 
+    /// The key marks.
     #[getter]
     fn key<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::column(slf, "key")
     }
 
+    /// The times of publication, in ticks of the channel's clock; 0 for a message that carries none.
     #[getter]
     fn time<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::column(slf, "time")
     }
 
+    /// The sizes of the payloads in bytes.
     #[getter]
     fn length<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::column(slf, "length")
     }
 
+    /// How old each message was when the batch was received, in ns; -1 for a message that carries no time.
     #[getter]
     fn age_ns<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::column(slf, "age_ns")
     }
 
+    /// The payloads as items of a numpy type: a read-only view with a stride, without a copy.
+    ///
+    /// `ValueError` if payloads have several sizes, or another size than the type.
     fn view<'py>(slf: &Bound<'py, Self>, dtype: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("shmcast._columns")?.call_method1("view", (slf, dtype))
     }
 
+    /// The payloads of one type from among others, as a new array. With a `tag` those with this tag, which must all have the size of the
+    /// type: `ValueError` otherwise. Without a tag those of this size.
     #[pyo3(signature = (dtype, tag = None))]
     fn gather<'py>(
         slf: &Bound<'py, Self>,

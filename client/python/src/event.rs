@@ -4,7 +4,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use shmcast::Event;
 
-/// A message with bytes of its own.
+/// A message. Its bytes are its own and do not change.
+///
+/// `payload` is a `bytes` object, `sequence` its number in the channel from 1 on, the same on every host. `tag` and `key` are the marks
+/// that the publisher gave it. `time` is when it was published, the low 48 bits of the channel's clock, for `Subscriber.age_ns`; 0 if it
+/// carries none.
 #[pyclass(frozen, module = "shmcast", freelist = 256)]
 pub(crate) struct Message {
     #[pyo3(get)]
@@ -95,21 +99,21 @@ macro_rules! events {
 }
 
 events! {
-    /// The publisher overtook this reader: exactly `missed` messages are lost.
+    /// The publisher overtook this reader: exactly `missed` messages are lost, and the next has sequence `resumed_at`.
     Lapped(missed: u64, resumed_at: u64) (&'static str, &'static str) = ("missed", "resumed_at");
-    /// Messages that never reached this host, both included.
+    /// Messages `first` to `last`, both included, never reached this host: a bridge gave them up.
     Gap(first: u64, last: u64) (&'static str, &'static str) = ("first", "last");
-    /// Another publisher took over.
+    /// Another publisher took over, with a higher `epoch`. Sequences go on.
     NewEpoch(epoch: u64) (&'static str,) = ("epoch",);
-    /// The publisher died without closing the channel.
+    /// The publisher of this `epoch` died without closing the channel. Only for those who ask by `watch_publisher=True`.
     PublisherGone(epoch: u64) (&'static str,) = ("epoch",);
-    /// The channel began anew, and counts from 1 again.
+    /// The channel began anew, and counts from 1 again. Messages that were not received by now are lost.
     Restarted() () = ();
-    /// The publisher closed the channel.
+    /// The publisher closed the channel. Receiving again waits for the next publisher.
     End() () = ();
 }
 
-/// The publisher behind a bridge began a new session.
+/// The publisher behind a bridge began a new `session`, ten bytes. Sequences go on.
 #[pyclass(frozen, eq, hash, module = "shmcast")]
 #[derive(PartialEq, Eq, Hash)]
 pub(crate) struct NewSession {

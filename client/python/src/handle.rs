@@ -48,7 +48,8 @@ impl<T> Handle<T> {
     fn refusal(&self) -> PyErr {
         let what = self.what;
         if self.is_of_parent() {
-            let todo = format!("this {what} belongs to the process that was forked: open one of its own here");
+            let todo =
+                format!("this {what} belongs to the process that was forked: open one of its own here");
             return misuse("forked", &todo);
         }
         let todo = match self.inner.try_lock() {

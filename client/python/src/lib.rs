@@ -1,4 +1,4 @@
-//! The module `_shmcast`: the library's calls for Python. `shmcast/_shmcast.pyi` says what each does.
+//! The module `_shmcast`: the library's calls for Python. `python/shmcast/_shmcast.pyi` says what each does.
 //!
 //! Nothing here waits while it holds the interpreter. A call that finds something to receive never lets it go, which costs less than a
 //! message; one that finds nothing does, for at most 50 ms between two looks at signals.
@@ -14,7 +14,8 @@ mod subscriber;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyModule};
 
-#[pymodule]
+// No interpreter without its lock has run the tests.
+#[pymodule(gil_used = true)]
 mod _shmcast {
     use super::*;
 

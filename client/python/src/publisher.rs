@@ -6,11 +6,18 @@ use crate::options::{self, Place, place};
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyRange};
+use pyo3::types::{PyByteArray, PyBytes, PyMemoryView, PyRange};
 use shmcast::{ClockKind, Mark, PublishError};
 use std::path::PathBuf;
 
-/// Publishes a channel's messages.
+/// Publishes a channel's messages. A channel that is there from earlier is taken over, and its sequence goes on.
+///
+/// `dir` and `socket` as of `Subscriber`. What a new channel gets, if it is not a daemon's: `capacity` in bytes (64 KiB to 16 GiB), `max_message`
+/// in bytes, `mode` of its files (such as 0o755), `clock` ("counter" or "monotonic"), `schema` and `schema_name`, `labels`. `anew` removes
+/// what is there first. `prepare` as of `Subscriber`.
+///
+/// `close`, or the end of a `with`, tells readers that the stream is over. One thread at a time uses it; another one gets a `MisuseError`, and a
+/// forked child a `ForkedError`.
 #[pyclass(frozen, weakref, module = "shmcast")]
 pub(crate) struct Publisher {
     handle: Handle<shmcast::Publisher>,
@@ -26,7 +33,16 @@ struct Lent<'py> {
 
 impl<'py> Lent<'py> {
     fn of(object: &Bound<'py, PyAny>) -> PyResult<Self> {
-        Ok(Self { buffer: PyUntypedBuffer::get(object)?, _py: object.py() })
+        let py = object.py();
+        match PyUntypedBuffer::get(object) {
+            Ok(buffer) => Ok(Self { buffer, _py: py }),
+            // A single value, such as one row of an array, has no shape.
+            Err(error) if error.is_instance_of::<PyBufferError>(py) => {
+                let copy = PyMemoryView::from(object)?.call_method0("tobytes")?;
+                Ok(Self { buffer: PyUntypedBuffer::get(&copy)?, _py: py })
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// All of it.
@@ -49,10 +65,12 @@ impl<'py> Lent<'py> {
     fn rows(&self) -> PyResult<impl Iterator<Item = &[u8]>> {
         let shape = self.buffer.shape();
         let Some((&count, inner)) = shape.split_first() else {
-            return Err(PyValueError::new_err("a single value has no rows: publish it"));
+            return Err(PyBufferError::new_err("there are no rows"));
         };
-        if inner.len() > 0 && !self.buffer.is_c_contiguous() {
-            return Err(PyBufferError::new_err("the bytes of a row do not lie one behind the other: publish a copy"));
+        if !inner.is_empty() && !self.buffer.is_c_contiguous() {
+            return Err(PyBufferError::new_err(
+                "the bytes of a row do not lie one behind the other: publish a copy",
+            ));
         }
         let row = inner.iter().product::<usize>() * self.buffer.item_size();
         let stride = self.buffer.strides().first().copied().unwrap_or(0);
@@ -83,11 +101,7 @@ impl Publisher {
     }
 
     /// Publishes the messages with one time.
-    fn publish_all<'a>(
-        &self,
-        messages: impl Iterator<Item = &'a [u8]>,
-        mark: Mark,
-    ) -> PyResult<(u64, u64)> {
+    fn publish_all<'a>(&self, messages: impl Iterator<Item = &'a [u8]>, mark: Mark) -> PyResult<(u64, u64)> {
         let mut publisher = self.handle.enter()?;
         if mark == Mark::default() {
             let published = publisher.publish_batch(messages);
@@ -166,11 +180,16 @@ impl Publisher {
         format!("<shmcast.Publisher of {:?}>", self.channel)
     }
 
+    /// The channel's name.
     #[getter]
     fn channel(&self) -> &str {
         &self.channel
     }
 
+    /// Publishes one message and returns its sequence. Never waits for readers.
+    ///
+    /// The payload is any object whose bytes lie one behind the other: bytes, bytearray, memoryview, array, numpy. `tag` is a number below 65536
+    /// for readers to select by, `key` marks a message from which a reader may start again. `PublishError` if it is not published.
     #[pyo3(signature = (payload, tag = 0, key = false))]
     fn publish(&self, payload: &Bound<'_, PyAny>, tag: u16, key: bool) -> PyResult<u64> {
         let mark = Mark { tag, key };
@@ -183,6 +202,10 @@ impl Publisher {
         published.map_err(|error| self.failure(&error))
     }
 
+    /// Publishes many messages with one time and the same marks, and returns their sequences as a `range`.
+    ///
+    /// An array gives one message a row, also one with a stride, such as `Batch.view`; any other iterable gives one message an item. At the first
+    /// that is too large, those before it are published and the rest is not.
     #[pyo3(signature = (messages, tag = 0, key = false))]
     fn publish_batch<'py>(
         &self,
@@ -192,10 +215,12 @@ impl Publisher {
         key: bool,
     ) -> PyResult<Bound<'py, PyRange>> {
         let mark = Mark { tag, key };
-        let is_one_text = messages.cast::<PyBytes>().is_ok();
+        let is_one_text = messages.cast::<PyBytes>().is_ok() || messages.cast::<PyByteArray>().is_ok();
         let (first, end) = match PyUntypedBuffer::get(messages) {
             Ok(_) if is_one_text => {
-                return Err(PyValueError::new_err("one bytes object is one message: publish it, or give a list"));
+                return Err(PyValueError::new_err(
+                    "one bytes object is one message: publish it, or give a list",
+                ));
             }
             Ok(buffer) => self.publish_all(Lent { buffer, _py: py }.rows()?, mark)?,
             Err(_) if messages.try_iter().is_ok() => {
@@ -203,41 +228,51 @@ impl Publisher {
                 let rows = lent.iter().map(Lent::bytes).collect::<PyResult<Vec<_>>>()?;
                 self.publish_all(rows.into_iter(), mark)?
             }
+            Err(error) if error.is_instance_of::<PyBufferError>(py) => {
+                return Err(PyValueError::new_err("a single value has no rows: publish it"));
+            }
             Err(error) => return Err(error),
         };
         PyRange::new(py, first as isize, end as isize)
     }
 
+    /// The sequence that the next message gets.
     #[getter]
     fn next_sequence(&self) -> PyResult<u64> {
         self.ask(shmcast::Publisher::next_sequence)
     }
 
+    /// The number of this publisher among the channel's.
     #[getter]
     fn epoch(&self) -> PyResult<u64> {
         self.ask(shmcast::Publisher::epoch)
     }
 
+    /// Bytes of the ring.
     #[getter]
     fn capacity(&self) -> PyResult<u64> {
         self.ask(shmcast::Publisher::capacity)
     }
 
+    /// Bytes of the largest payload.
     #[getter]
     fn max_message(&self) -> PyResult<usize> {
         self.ask(shmcast::Publisher::max_message)
     }
 
+    /// Whether a daemon has given the channel to another publisher.
     #[getter]
     fn is_cut_off(&self) -> PyResult<bool> {
         self.ask(shmcast::Publisher::is_cut_off)
     }
 
+    /// Whether a daemon knows of it at the moment; `None` if the channel is a file.
     #[getter]
     fn is_registered(&self) -> PyResult<Option<bool>> {
         self.ask(shmcast::Publisher::is_registered)
     }
 
+    /// Ends the stream: readers get an `End`. `with` calls it.
     fn close(&self) -> PyResult<()> {
         self.handle.close().map(drop)
     }

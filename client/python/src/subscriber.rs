@@ -16,16 +16,33 @@ use std::time::{Duration, Instant};
 
 /// How long a wait lasts at most between two looks at signals.
 const SLICE: Duration = Duration::from_millis(50);
-/// Bytes of a batch: it stays in a core's second cache until it has been looked at.
-const BATCH_BYTES: usize = 256 << 10;
-const MOST: usize = 65_536;
 
-/// Receives a channel's messages, in order, each once.
+/// Receives a channel's messages, in order, each once: `for event in subscriber` until the publisher closes the channel.
+///
+/// Where the channel is: `dir` is a directory, `socket` the path of a daemon's socket or `""` for the usual one. With neither, the library's
+/// default: `$SHMCAST_DIR`, else /dev/shm/shmcast, else this user's directory.
+///
+/// - `start`: "latest" (the next message to be published), "oldest", or a sequence.
+/// - `wait`: how it waits while nothing comes. "yield", "spin" (a core of its own), "burst", "spin-then-yield", "backoff", "sleep" with a
+///   `pause` in seconds, or "park", which is woken by the daemon and is what event loops want. Other threads of Python run meanwhile.
+/// - `resume`: where it goes on after a lap: "oldest", "latest", or "key" for the last message with a key mark.
+/// - `tags`: only messages with one of these.
+/// - `wait_for_channel`: seconds to wait for a channel that is not there yet.
+/// - `schema`: the number of the schema that the channel must have.
+/// - `watch_publisher`: whether the death of a publisher is told, as `PublisherGone`.
+/// - `record_latency`, `hidden`: what tools see of this reader: latencies, or nothing at all.
+/// - `longest_nap`: seconds that it sleeps at most with "park", 0.1 by default.
+/// - `prepare`: steps to make memory ready, of "prefault", "huge-pages" and "lock"; by default the first.
+/// - `batch_bytes`: bytes of records in a batch, at most 1 GiB; 256 KiB by default. One larger message fits in any case.
+///
+/// One thread at a time uses it; another one gets a `MisuseError`. A forked child gets a `ForkedError`. Ctrl-C ends a wait within some 50 ms,
+/// and so does any exception of a signal handler.
 #[pyclass(frozen, weakref, module = "shmcast")]
 pub(crate) struct Subscriber {
     handle: Handle<shmcast::Subscriber>,
     channel: String,
     pool: Arc<Pool>,
+    /// Bytes of a batch: by default it stays in a core's second cache until it has been looked at.
     room: usize,
 }
 
@@ -129,7 +146,7 @@ impl Subscriber {
     #[new]
     #[pyo3(signature = (channel, *, dir = None, socket = None, start = None, wait = "yield", pause = None,
         resume = "oldest", tags = None, wait_for_channel = None, schema = None, watch_publisher = false,
-        record_latency = false, hidden = false, longest_nap = None, prepare = None, batch_bytes = BATCH_BYTES))]
+        record_latency = false, hidden = false, longest_nap = None, prepare = None, batch_bytes = 262_144))]
     #[allow(clippy::too_many_arguments, reason = "Python's keywords are the options")]
     fn new(
         py: Python<'_>,
@@ -183,6 +200,7 @@ impl Subscriber {
         format!("<shmcast.Subscriber of {:?}>", self.channel)
     }
 
+    /// The channel's name.
     #[getter]
     fn channel(&self) -> &str {
         &self.channel
@@ -204,6 +222,9 @@ impl Subscriber {
         })
     }
 
+    /// The next event, after a wait of at most `timeout` seconds, or without end; `None` if nothing came.
+    ///
+    /// A loss is an event. `ReceiveError` if nothing more can be received.
     #[pyo3(signature = (timeout = None))]
     fn recv(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Py<PyAny>>> {
         if let Some(event) = self.take(|event| object(py, event))? {
@@ -212,11 +233,14 @@ impl Subscriber {
         self.wait(py, deadline(timeout)?, |event| object(py, event))
     }
 
+    /// The next event if it is there, else `None`. Never waits.
     fn try_recv(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         self.take(|event| object(py, event))
     }
 
-    #[pyo3(signature = (most = MOST, timeout = None))]
+    /// Up to `most` messages that are there, in one call, after a wait of at most `timeout` seconds for the first of them. A batch ends early
+    /// at an event, and when `batch_bytes` are full. It is empty, and false, if nothing came.
+    #[pyo3(signature = (most = 65_536, timeout = None))]
     pub(crate) fn recv_batch(&self, py: Python<'_>, most: usize, timeout: Option<f64>) -> PyResult<Batch> {
         if most == 0 {
             return Err(PyValueError::new_err("a batch of at most 0 messages would never hold one"));
@@ -240,23 +264,28 @@ impl Subscriber {
         Ok(Batch::new(records, &self.pool, clock))
     }
 
-    #[pyo3(signature = (most = MOST, timeout = None))]
+    /// Batches as of `recv_batch`, up to and with the one that holds the end of the stream. With a timeout, there is an empty one each time
+    /// nothing came for so long.
+    #[pyo3(signature = (most = 65_536, timeout = None))]
     fn batches(slf: Py<Self>, most: usize, timeout: Option<f64>) -> PyResult<Batches> {
         deadline(timeout)?;
         Ok(Batches { subscriber: slf, most, timeout, is_over: AtomicBool::new(false) })
     }
 
+    /// Goes on at this sequence, forwards or backwards. `TooOldError` if it has been overwritten, `NotYetError` if it has not been published.
     fn seek(&self, sequence: u64) -> PyResult<()> {
         let sought = self.handle.enter()?.seek(sequence);
         sought.map_err(|error| error::seeking(&self.channel, &error))
     }
 
-    /// The descriptor for event loops; `None` unless it parks.
+    /// The descriptor for event loops, which is readable when there is something to receive; `None` unless it waits by "park".
     #[getter]
     fn descriptor(&self) -> PyResult<Option<i32>> {
         self.ask(|this| this.descriptor().map(|descriptor| descriptor.as_raw_fd()))
     }
 
+    /// For event loops other than asyncio, before each sleep: the event that was there after all, or the seconds to wait at most until the
+    /// descriptor is readable.
     fn arm(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let mut subscriber = self.handle.enter()?;
         let armed: Result<Armed<'_>, RecvError> = subscriber.arm();
@@ -267,35 +296,42 @@ impl Subscriber {
         }
     }
 
+    /// Takes the request of `arm` back, and empties the descriptor.
     fn disarm(&self) -> PyResult<()> {
         self.handle.enter()?.disarm();
         Ok(())
     }
 
+    /// The sequence of the next message expected.
     #[getter]
     fn next_sequence(&self) -> PyResult<u64> {
         self.ask(shmcast::Subscriber::next_sequence)
     }
 
+    /// Messages that are published and not yet received; up to 64 too low.
     #[getter]
     fn lag(&self) -> PyResult<u64> {
         self.ask(shmcast::Subscriber::lag)
     }
 
+    /// The publisher's epoch, as far as the stream has given it.
     #[getter]
     fn epoch(&self) -> PyResult<u64> {
         self.ask(shmcast::Subscriber::epoch)
     }
 
+    /// Whether a daemon knows of it at the moment; `None` if the channel is a file.
     #[getter]
     fn is_registered(&self) -> PyResult<Option<bool>> {
         self.ask(shmcast::Subscriber::is_registered)
     }
 
+    /// Nanoseconds since a message's `time`; `None` for 0, a message that carries none.
     fn age_ns(&self, time: u64) -> PyResult<Option<u64>> {
         self.ask(|this| (time != 0).then(|| this.clock().ns_since(time)))
     }
 
+    /// Ends the subscription. `with` calls it.
     fn close(&self) -> PyResult<()> {
         self.handle.close().map(drop)
     }
@@ -313,6 +349,9 @@ impl Subscriber {
         self.close()
     }
 
+    /// As `recv` without a timeout, in asyncio: other tasks run until something comes, and no thread waits. To be opened with wait="park"; with any
+    /// other strategy, and on channels that are files, this looks every millisecond. A task that is cancelled has received nothing.
+    /// `async for event in subscriber` gives events until the end of the stream.
     fn recv_async<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("shmcast._aio")?.call_method1("recv", (slf,))
     }

@@ -44,7 +44,8 @@ def tag(batch: "Batch") -> "npt.NDArray[np.uint16]":
 
 
 def key(batch: "Batch") -> "npt.NDArray[np.bool_]":
-    return np.not_equal(_field(batch, "<u4", 0) & np.uint32(_KEY), 0)
+    marks: "npt.NDArray[np.bool_]" = (_field(batch, "<u4", 0) & np.uint32(_KEY)) != 0
+    return marks
 
 
 def time(batch: "Batch") -> "npt.NDArray[np.uint64]":

@@ -1,5 +1,6 @@
 # The signatures; what each does stands in its docstring.
 
+import sys
 from collections.abc import AsyncIterator, Iterable, Iterator
 from os import PathLike
 from types import TracebackType
@@ -11,6 +12,22 @@ import numpy as np
 import numpy.typing as npt
 
 from . import Event
+
+__all__ = [
+    "Batch",
+    "Batches",
+    "End",
+    "Gap",
+    "Lapped",
+    "Message",
+    "NewEpoch",
+    "NewSession",
+    "Publisher",
+    "PublisherGone",
+    "Restarted",
+    "Subscriber",
+    "__version__",
+]
 
 __version__: Final[str]
 
@@ -101,7 +118,9 @@ class Batch(Buffer):
     def __len__(self) -> int: ...
     def __bool__(self) -> bool: ...
     def __iter__(self) -> Iterator[Message]: ...
-    def __buffer__(self, flags: int, /) -> memoryview: ...
+    if sys.version_info >= (3, 12):
+        def __buffer__(self, flags: int, /) -> memoryview: ...
+
     @property
     def first_sequence(self) -> int: ...
     @property
