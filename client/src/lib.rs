@@ -47,16 +47,15 @@
 // A library does not print to the terminal.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+mod attach;
 mod clock;
-mod connect;
 mod directory;
 mod error;
 pub mod hosting;
-mod keeper;
+pub mod journal;
 mod lock;
 mod message;
 mod owned;
-mod park;
 mod publisher;
 mod status;
 mod subscriber;
@@ -64,8 +63,8 @@ mod subscriber;
 pub mod typed;
 mod wait;
 
+pub use attach::connect::{Client, DEFAULT_SOCKET, Events, SOCKET_VARIABLE};
 pub use clock::Clock;
-pub use connect::{Client, DEFAULT_SOCKET, Events, SOCKET_VARIABLE};
 pub use directory::{
     ChannelDetail, ChannelInfo, DIR_VARIABLE, Directory, MAX_NAME, Publishing, ReaderInfo, Removed,
     SHARED_DIR,

@@ -18,7 +18,7 @@ pub struct Vector {
 }
 
 /// A segment in which so many bytes of records, or a few more, have been written.
-fn written(bytes: u64) -> (Model, Scribe) {
+pub(crate) fn written(bytes: u64) -> (Model, Scribe) {
     let mut model = Model::new(empty());
     let mut scribe = Scribe::take(empty(), (0, 1), 1);
     while scribe.stores.iter().filter_map(|store| store.commits.as_ref()).all(|record| record.after < bytes) {

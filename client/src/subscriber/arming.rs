@@ -2,8 +2,8 @@
 
 use super::Subscriber;
 use super::waiting::Rest;
+use crate::attach::park::{ALONE, Parking};
 use crate::message::{Event, RecvError};
-use crate::park::{ALONE, Parking};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 

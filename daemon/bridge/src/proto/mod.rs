@@ -25,6 +25,7 @@ pub mod sender;
 pub mod session;
 pub mod source;
 pub mod store;
+pub mod term;
 pub mod wire;
 
 /// One microsecond in nanoseconds.

@@ -116,7 +116,7 @@ fn long_hole_is_cut_into_answers_and_kept_within_the_window() {
     let (mut gaps, mut counters) = gaps(GapConfig { max_requests: 4, ..GapConfig::default() });
     gaps.note_rtt(0, 100 * US);
     for _ in 0..200 {
-        gaps.note_sizes(10, 10 * 138);
+        gaps.note_sizes(10, 10 * 138, [136; 10].into_iter());
     }
     extend(&mut gaps, 0, 1, 1_000_001, &mut counters);
     gaps.handle_timeout(50 * US, &mut counters);
@@ -406,4 +406,27 @@ fn window_widens_with_answers_and_narrows_when_most_are_lost() {
         }
     }
     assert!(gaps.window < 128 && first > 1, "{} after losing two of three", gaps.window);
+}
+
+/// A server of another make may label every packet of a long answer with the sequence of the first. If the
+/// first packet is lost, the second would be taken for it.
+#[test]
+fn a_plain_server_is_asked_for_no_more_than_one_packet_holds() {
+    let config = GapConfig { may_be_plain: true, servers: 1, ..GapConfig::default() };
+    let (mut gaps, mut counters) = gaps(config);
+    gaps.note_rtt(0, 100 * US);
+    extend(&mut gaps, 0, 1, 3, &mut counters);
+    gaps.handle_timeout(50 * US, &mut counters);
+    assert_eq!(asks(&mut gaps, 50 * US, &mut counters), [(0, 1, 1), (0, 2, 1)], "no size is known");
+    gaps.fill(60 * US, 1, 3, Some(0), &mut counters);
+    gaps.note_sizes(10, 10 * 22, [500, 4, 4].into_iter());
+    extend(&mut gaps, 60 * US, 3, 8, &mut counters);
+    gaps.handle_timeout(200 * US, &mut counters);
+    let asked = asks(&mut gaps, 200 * US, &mut counters);
+    assert_eq!(asked, [(0, 3, 2), (0, 5, 2), (0, 7, 1)], "two of the longest fit a packet");
+    gaps.fill(210 * US, 3, 8, Some(0), &mut counters);
+    gaps.note_ours(0);
+    extend(&mut gaps, 210 * US, 8, 13, &mut counters);
+    gaps.handle_timeout(400 * US, &mut counters);
+    assert_eq!(asks(&mut gaps, 400 * US, &mut counters), [(0, 8, 5)], "our servers label each packet");
 }

@@ -45,6 +45,21 @@ final class Ring {
         return from >= 0 && from <= to && to < Segment.MAX_SEQUENCE;
     }
 
+    /** Whether the end was told and nothing came behind it. */
+    boolean isEnded() {
+        return isEnded;
+    }
+
+    /** Has the next poll that finds nothing look at the state as well. */
+    void lookNext() {
+        empties = 63;
+    }
+
+    /** Whether the last empty poll looked at the state. */
+    boolean hasLooked() {
+        return empties % 64 == 0;
+    }
+
     /** Goes on at another place. */
     void jump(long position, long sequence) {
         this.position = position;
