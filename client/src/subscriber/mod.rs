@@ -5,6 +5,7 @@ mod buffer;
 mod builder;
 mod following;
 mod hosted;
+mod iter;
 mod known;
 mod outcome;
 mod page;
@@ -39,6 +40,7 @@ use std::time::Instant;
 
 pub use arming::Armed;
 pub use builder::SubscriberBuilder;
+pub use iter::Iter;
 pub use records::Records;
 pub use select::{Select, SelectError};
 pub use shmcast_layout::ring::reader::Resume;
