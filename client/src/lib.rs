@@ -47,16 +47,15 @@
 // A library does not print to the terminal.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+mod attach;
 mod clock;
-mod connect;
 mod directory;
 mod error;
 pub mod hosting;
-mod keeper;
+pub mod journal;
 mod lock;
 mod message;
 mod owned;
-mod park;
 mod publisher;
 mod status;
 mod subscriber;
@@ -64,15 +63,15 @@ mod subscriber;
 pub mod typed;
 mod wait;
 
+pub use attach::connect::{Client, DEFAULT_SOCKET, Events, SOCKET_VARIABLE};
 pub use clock::Clock;
-pub use connect::{Client, DEFAULT_SOCKET, Events, SOCKET_VARIABLE};
 pub use directory::{
     ChannelDetail, ChannelInfo, DIR_VARIABLE, Directory, MAX_NAME, Publishing, ReaderInfo, Removed,
     SHARED_DIR,
 };
 pub use error::{ChannelError, Holder, PublishError, SchemaId};
 pub use message::{Event, Lapped, Message, RecvError};
-pub use owned::{Iter, OwnedEvent, OwnedMessage};
+pub use owned::{OwnedEvent, OwnedMessage};
 pub use publisher::{Claim, DEFAULT_CAPACITY, Mark, Publisher, PublisherBuilder, Stamps};
 pub use shmcast_layout::control::{self, ChannelStatus, LatencyStatus, Process, ReaderStatus};
 pub use shmcast_layout::error::{Corrupt, OpenError, OutOfSequences, TooLarge};
@@ -85,7 +84,7 @@ pub use shmcast_layout::ring::reader::Flow;
 pub use shmcast_layout::sys;
 #[cfg(feature = "tokio")]
 pub use subscriber::EventStream;
-pub use subscriber::{Records, Resume, Select, SelectError, Start, Subscriber, SubscriberBuilder};
+pub use subscriber::{Iter, Records, Resume, Select, SelectError, Start, Subscriber, SubscriberBuilder};
 #[cfg(any(feature = "pod", feature = "serde"))]
 pub use typed::DecodeError;
 #[cfg(feature = "serde")]

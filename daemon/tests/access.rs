@@ -141,6 +141,8 @@ fn intrude(socket: &Path) {
     let why = other.assert_refused(&publish("open", false), &[], "denied");
     assert!(why.contains(&format!("uid {NOBODY})")) && why.contains("publishers"), "{why}");
     other.assert_refused(&json!({"request": "stat", "channel": "closed"}), &[], "denied");
+    other.assert_refused(&json!({"request": "history", "channel": "closed"}), &[], "denied");
+    other.assert_refused(&json!({"request": "history", "channel": "open", "sequence": 1}), &[], "no-journal");
     other.assert_refused(&json!({"request": "take-over", "channel": "strict"}), &[], "denied");
     let seen: Vec<String> =
         Client::at(socket).unwrap().channels().unwrap().into_iter().map(|channel| channel.channel).collect();

@@ -170,6 +170,7 @@ const CASES: &[Deed] = &[
             raw.assert_refused(&subscribe(name, false), &[], "unknown-channel");
             raw.assert_refused(&publish(name, false), &[], "unknown-channel");
             raw.assert_refused(&json!({"request": "take-over", "channel": name}), &[], "unknown-channel");
+            raw.assert_refused(&json!({"request": "history", "channel": name}), &[], "unknown-channel");
         }
     }),
     ("requests that there are not", |case| {
@@ -177,6 +178,7 @@ const CASES: &[Deed] = &[
             &br#"{"request":"reboot"}"#[..],
             br#"{"request":"stat","channel":"idle","more":1}"#,
             br#"{"request":"stat"}"#,
+            br#"{"request":"history","channel":"idle","sequence":1,"time_ns":1}"#,
             br#"{"request":"list","channel":"idle"}"#,
             br#"{"request":"mapped","channel":"idle"}"#,
             br#"{"request":"events","since":0}"#,

@@ -81,6 +81,17 @@ pub enum Request {
         /// The channel.
         channel: String,
     },
+    /// Lend the file of the channel's journal that has a message. Without sequence and time: the oldest file that is kept.
+    History {
+        /// The channel.
+        channel: String,
+        /// The message with this sequence.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sequence: Option<u64>,
+        /// The first message of this time or later, in nanoseconds since 1970. Not beside a sequence.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        time_ns: Option<u64>,
+    },
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
@@ -140,6 +151,8 @@ pub enum Response {
         /// Its incarnation.
         epoch: u64,
     },
+    /// A file of the channel's journal, which comes with this.
+    History(History),
     /// The channel was taken from this publisher. No reader gets what it publishes from now on.
     CutOff {},
     /// An event.
@@ -158,6 +171,20 @@ pub struct Generation {
     pub restarted: u64,
     /// Whether each publisher gets a generation of its own, so that messages may be void.
     pub strict: bool,
+}
+
+/// A file of a channel's journal, as the daemon lends it to a reader. The reader checks everything: the bytes of the file
+/// decide.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct History {
+    /// The number of the file.
+    pub file: u64,
+    /// The sequence due at the file's first frame. If it is above the one asked for, nothing older is kept.
+    pub first: u64,
+    /// The offset of a frame from which to read on: at or before the frame that has what was asked for.
+    pub offset: u64,
+    /// Whether a recorder appends to the journal now.
+    pub recording: bool,
 }
 
 /// The reason why the daemon refuses.
@@ -179,6 +206,8 @@ pub enum RefusalCode {
     BadRequest,
     /// The daemon could not do it.
     Failed,
+    /// The daemon keeps no journal of this channel.
+    NoJournal,
 }
 
 impl RefusalCode {
@@ -192,6 +221,7 @@ impl RefusalCode {
             Self::Limit => "limit",
             Self::BadRequest => "bad-request",
             Self::Failed => "failed",
+            Self::NoJournal => "no-journal",
         }
     }
 }
@@ -360,6 +390,8 @@ mod tests {
         assert_eq!(encode(&Request::Events { last: 0 }), br#"{"request":"events"}"#);
         let past = decode::<Request>(br#"{"request":"events","last":9}"#).unwrap();
         assert_eq!(past, Request::Events { last: 9 });
+        let history = Request::History { channel: "t".into(), sequence: Some(7), time_ns: None };
+        assert_eq!(encode(&history), br#"{"request":"history","channel":"t","sequence":7}"#);
         for bad in [
             &br#"{"request":"publish","channel":"t","resume":false,"anew":false,"extra":1}"#[..],
             br#"{"request":"list","channel":"t"}"#,

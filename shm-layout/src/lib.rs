@@ -6,6 +6,7 @@
 //! | module | layer | may not |
 //! |---|---|---|
 //! | [`layout`] | the bytes | touch memory, call the system |
+//! | [`journal`] | the bytes of recorded channels | touch files, call the system |
 //! | [`ring`] | the protocol | map, open, log, ask the time |
 //! | [`mem`] | maps, prefault, locks, huge pages | know about rings |
 //! | [`sys`] | datagrams in batches, descriptors beside packets | know about rings |
@@ -21,6 +22,8 @@ compile_error!(
 pub mod charter;
 pub mod error;
 pub mod fault;
+#[cfg(not(loom))]
+pub mod journal;
 pub mod layout;
 pub mod ring;
 pub mod sync;

@@ -1,9 +1,9 @@
-//! What SPEC.md and CONTROL.md say in numbers and names, compared with the code.
+//! The numbers and names of SPEC.md and CONTROL.md, compared with the code.
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 use serde::Serialize;
-use shmcast_layout::control::{Generation, RefusalCode, Request, Response, VERSION, decode, encode};
+use shmcast_layout::control::{Generation, History, RefusalCode, Request, Response, VERSION, decode, encode};
 use shmcast_layout::layout::charter;
 use shmcast_layout::layout::reader_page::bucket;
 use std::path::Path;
@@ -31,6 +31,7 @@ fn every_message_and_refusal_stands_in_the_document() {
         Request::Bridges {},
         Request::Events { last: 0 },
         Request::TakeOver { channel: channel() },
+        Request::History { channel: channel(), sequence: None, time_ns: None },
     ];
     for request in requests {
         let name = name_of(&request, "request");
@@ -47,6 +48,7 @@ fn every_message_and_refusal_stands_in_the_document() {
         Response::Moved(generation),
         Response::PublisherGone { generation: 1, epoch: 1 },
         Response::CutOff {},
+        Response::History(History { file: 1, first: 1, offset: 4096, recording: true }),
     ];
     for reply in replies {
         let name = name_of(&reply, "reply");
@@ -55,8 +57,8 @@ fn every_message_and_refusal_stands_in_the_document() {
             assert!(control.contains(&format!("`{field}`")), "{field} of {name}");
         }
     }
-    use RefusalCode::{BadRequest, Busy, Denied, Failed, Limit, UnknownChannel, Version};
-    for refusal in [Version, UnknownChannel, Denied, Busy, Limit, BadRequest, Failed] {
+    use RefusalCode::{BadRequest, Busy, Denied, Failed, Limit, NoJournal, UnknownChannel, Version};
+    for refusal in [Version, UnknownChannel, Denied, Busy, Limit, BadRequest, Failed, NoJournal] {
         assert!(control.contains(&format!("| `{}` |", refusal.name())), "{}", refusal.name());
     }
 }
@@ -77,7 +79,12 @@ fn the_conversation_of_the_document_is_one() {
             decode(json.as_bytes()).unwrap_or_else(|e| panic!("{line}: {e}"))
         })
         .collect();
-    assert!(matches!(replies[..], [Response::Welcome { version: VERSION, .. }, Response::Subscribed(_)]));
+    assert!(matches!(requests[2], Request::History { sequence: Some(_), time_ns: None, .. }));
+    let [Response::Welcome { version: VERSION, .. }, Response::Subscribed(_), Response::History(_)] =
+        replies[..]
+    else {
+        panic!("{replies:?}")
+    };
     // Without the fields that have a default, a request is the same.
     let short = br#"{"request":"subscribe","channel":"t","resume":false,"park":false}"#;
     assert!(decode::<Request>(short).is_ok());

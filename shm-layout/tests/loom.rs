@@ -1,4 +1,4 @@
-//! Runs the model of the ring (`src/ring/loom_model.rs`) under loom. The protocol as it is must pass. If one of its orderings is
+//! Runs the model of the ring (`src/ring/loom_model/`) under loom. The protocol as it is must pass. If one of its orderings is
 //! taken away, the model must notice.
 //!
 //! The model needs a build of its own, with `--cfg loom`; a mutant is one more build of this one crate with

@@ -2,11 +2,11 @@
 
 use super::prepared::Prepared;
 use super::{Hosted, Publisher, Stamps, TOUCHED_BYTES};
+use crate::attach::connect::{Client, Conversation};
+use crate::attach::keeper::{Attachment, keeper};
 use crate::clock::Clock;
-use crate::connect::{Client, Conversation};
 use crate::directory::Directory;
 use crate::error::{ChannelError, Holder, SchemaId};
-use crate::keeper::{Attachment, keeper};
 use crate::lock::{self, Held};
 use shmcast_layout::charter::Charter;
 use shmcast_layout::control::{Request, Response};
@@ -173,7 +173,7 @@ impl PublisherBuilder {
         self
     }
 
-    /// Which messages carry the time of their publication; each by default. See [`Stamps`].
+    /// Chooses the messages that carry the time of their publication. Default: each message. See [`Stamps`].
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

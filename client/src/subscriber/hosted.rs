@@ -15,7 +15,7 @@
 //! ```
 //! The charter alone distinguishes READING from WAITING, and it is read each time. In FOLLOWING, `next` is not empty.
 
-use crate::keeper::{Attachment, MOST_WAITING, Successor};
+use crate::attach::keeper::{Attachment, MOST_WAITING, Successor};
 use shmcast_layout::charter::Charter;
 use shmcast_layout::control::Generation;
 use shmcast_layout::layout::charter::Verdict;

@@ -6,8 +6,8 @@
 
 use super::waiting::time_left;
 use super::{Outcome, Subscriber};
+use crate::attach::park::{ALONE, Bells, Parking};
 use crate::message::{Event, RecvError};
-use crate::park::{ALONE, Bells, Parking};
 use crate::wait::{Wait, Waiter};
 use std::io;
 use std::time::{Duration, Instant};

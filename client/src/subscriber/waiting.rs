@@ -2,8 +2,8 @@
 //! makes the checks that polls do not make.
 
 use super::{Outcome, Subscriber};
+use crate::attach::park::ALONE;
 use crate::message::RecvError;
-use crate::park::ALONE;
 use crate::wait::{BURST, BURST_CLOSE, BURST_PAUSE, BURST_WITHIN, Wait, Waiter};
 use shmcast_layout::ring::reader::Poll;
 use std::ops::ControlFlow;

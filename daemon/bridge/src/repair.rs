@@ -18,7 +18,7 @@ use zerocopy::FromZeros;
 use super::BridgeError;
 use super::pcap::Tap;
 use super::proto::SECOND_NS;
-use super::proto::control::{CONTROL_MAX_BYTES, is_control};
+use super::proto::control::{CONTROL_MAX_BYTES, Control, is_control};
 use super::proto::lease::{LeaseConfig, LeaseServer};
 use super::proto::limit::{AllowList, Rate};
 use super::proto::replay::{GLOBAL_RATE_BYTES, Held, Replay, ReplayConfig, SOURCE_RATE_BYTES};
@@ -196,7 +196,12 @@ impl Repair {
                 counters.kernel_drops += u64::from(drops.wrapping_sub(*last_drops));
                 *last_drops = drops;
             }
-            let sent = if is_control(datagram.bytes) {
+            let sent = if let Ok(Control::Stale { session, .. }) = Control::parse(datagram.bytes) {
+                // Only a receiver with a lease is known to receive at its address.
+                let is_believed = leases.is_proved(now_ns, datagram.from.into()) && shared.note_told(session);
+                counters.told_stale += u64::from(is_believed);
+                None
+            } else if is_control(datagram.bytes) {
                 let mut out = [0; CONTROL_MAX_BYTES];
                 let size = leases.handle_datagram(now_ns, datagram.from.into(), datagram.bytes, &mut out);
                 size.map(|size| {

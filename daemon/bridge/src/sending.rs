@@ -63,6 +63,8 @@ pub(super) struct Sending {
     /// The state file and the progress last noted in it; `None` without a state file.
     pub(super) state: Mutex<Option<(StateFile, Progress)>>,
     pub(super) state_errors: AtomicU64,
+    /// The highest term that a receiver named when it said that ours is older; 0 if none did.
+    pub(super) told: AtomicU64,
 }
 
 /// The time between two notes of the progress in the state file.
@@ -88,12 +90,29 @@ impl Sending {
             attached: AtomicU64::new(1),
             state: Mutex::new(state),
             state_errors: AtomicU64::new(0),
+            told: AtomicU64::new(0),
         }
     }
 
     pub(super) fn session(&self) -> Session {
         let words = [0, 1].map(|half: usize| self.session[half].load(Ordering::Relaxed));
         Session::from_bytes(session_identity(words))
+    }
+
+    /// Notes that a receiver follows `session`. Returns whether that session is a later one of ours.
+    pub(super) fn note_told(&self, session: Session) -> bool {
+        let ours = self.session();
+        let is_later = session.tag() == ours.tag()
+            && ours.epoch().is_some_and(|own| session.epoch().is_some_and(|epoch| epoch > own));
+        if is_later && let Some(epoch) = session.epoch() {
+            self.told.fetch_max(epoch, Ordering::Relaxed);
+        }
+        is_later
+    }
+
+    /// The highest term that receivers said is later than ours.
+    pub(super) fn told_term(&self) -> Option<u64> {
+        Some(self.told.load(Ordering::Relaxed)).filter(|term| *term > 0)
     }
 
     /// Notes where a session begins, before its first packet.

@@ -19,6 +19,7 @@ pub(super) fn own(bridge: &BridgeSpec) -> Broken {
         "allow" => "send.repair.allow",
         "unicast" => "receive.unicast",
         "servers" => "receive.servers",
+        "listen_ms" => "send.listen_ms",
         "buffer_bytes" => "receive.buffer_bytes",
         field => field,
     };

@@ -67,7 +67,7 @@ fn repairs(text: &mut Text, bridges: &[BridgeFigures]) {
         Some(Counted::Send(_, repair)) => repair.as_deref().copied(),
         _ => None,
     };
-    let families: [(&str, &str, &str, Repairs); 6] = [
+    let families: [(&str, &str, &str, Repairs); 7] = [
         ("repair_requests_total", "counter", "Requests for retransmission received.", |c| c.requests),
         ("repair_messages_total", "counter", "Messages sent again.", |c| c.messages),
         ("repair_bytes_total", "counter", "Bytes of retransmissions sent.", |c| c.bytes),
@@ -75,6 +75,9 @@ fn repairs(text: &mut Text, bridges: &[BridgeFigures]) {
         ("leases", "gauge", "Unicast leases held by receivers.", |c| c.leases.held),
         ("repair_replies_refused_total", "counter", "Replies that the kernel refused to send.", |c| {
             c.replies_refused
+        }),
+        ("told_stale_total", "counter", "Times that a receiver said that it follows a later session.", |c| {
+            c.told_stale
         }),
     ];
     for (name, kind, help, figure) in families {
@@ -108,7 +111,7 @@ fn repairs(text: &mut Text, bridges: &[BridgeFigures]) {
     by(text, bridges, ("lease_events_total", "event"), "What became of requests for leases.", &leases, of);
 }
 
-/// What is counted of receiving: the name, the kind, the help and the figure.
+/// The figures of receiving: the name, the kind, the help and the figure.
 const RECEIVED: [(&str, &str, &str, Receives); 18] = [
     ("received_packets_total", "counter", "Sound packets of the session received.", |c| c.packets),
     ("received_messages_total", "counter", "Messages in them.", |c| c.messages_received),

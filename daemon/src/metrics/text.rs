@@ -12,7 +12,7 @@ use std::time::SystemTime;
 
 /// States of a channel, as [`shmcast::ChannelStatus::state`] names them.
 const STATES: [&str; 7] = ["new", "active", "recovering", "closed", "orphaned", "superseded", "damaged"];
-const REFUSALS: [RefusalCode; 7] = [
+const REFUSALS: [RefusalCode; 8] = [
     RefusalCode::Version,
     RefusalCode::UnknownChannel,
     RefusalCode::Denied,
@@ -20,6 +20,7 @@ const REFUSALS: [RefusalCode; 7] = [
     RefusalCode::Limit,
     RefusalCode::BadRequest,
     RefusalCode::Failed,
+    RefusalCode::NoJournal,
 ];
 
 /// All metrics as one text.

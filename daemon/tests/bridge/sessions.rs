@@ -5,8 +5,8 @@ use shmcast::{Event, Publisher, RecvError, Start, Subscriber};
 use shmcast_bridge::egress::{Egress, EgressOptions};
 use shmcast_bridge::ingress::{Ingress, IngressOptions};
 use shmcast_bridge::proto::session::Session;
-use shmcast_bridge::spec::{BridgeSpec, LineSpec, ReceiveSpec, SendSpec};
-use std::net::UdpSocket;
+use shmcast_bridge::spec::{BridgeSpec, LineSpec, ReceiveSpec, RepairSpec, SendSpec, StartAt};
+use std::net::{SocketAddrV4, UdpSocket};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -257,20 +257,97 @@ fn a_channel_made_anew_while_no_bridge_runs_has_a_later_epoch() {
     assert_eq!((ingress.counters().messages_missing, ingress.counters().sessions), (0, 4));
 }
 
+fn at(mut send: SendSpec, bind: SocketAddrV4) -> SendSpec {
+    send.repair.iter_mut().for_each(|repair| repair.bind = bind);
+    send
+}
+
+/// The clock of this host was set back, or that of another is ahead.
+#[test]
+fn a_new_session_is_later_than_any_that_is_heard() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let group = SocketAddrV4::new([239, 255, 77, 9].into(), line().group.port());
+    let line = LineSpec { group, interface: Some("127.0.0.1".to_owned()), source: None };
+    let other = socket2::Socket::from(UdpSocket::bind("127.0.0.1:0").unwrap());
+    let loopback = std::net::Ipv4Addr::LOCALHOST;
+    other.set_multicast_if_v4(&loopback).and_then(|()| other.set_multicast_loop_v4(true)).unwrap();
+    let _publisher = publisher(dir.path());
+    let plain = sending(
+        dir.path(),
+        &LineSpec { group: "127.0.0.1:9".parse().unwrap(), ..LineSpec::clone(&self::line()) },
+    );
+    let own = plain.life().session().unwrap();
+    drop(plain);
+    let heard = Session::of_channel("T", own.epoch().unwrap() + 5_000).unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let session = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let packet = shmcast_bridge::proto::wire::heartbeat(heard, 9);
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                other.send_to(&packet, &std::net::SocketAddr::V4(group).into()).unwrap();
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let session = sending(dir.path(), &line).life().session();
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        session.unwrap()
+    });
+    assert_eq!(session.epoch(), heard.epoch().map(|epoch| epoch + 1), "{session} after {heard}");
+}
+
+/// `from` says where, and the state file says which session.
+#[test]
+fn a_bridge_with_a_state_file_begins_elsewhere_if_it_is_told_to() {
+    let _turn = turn();
+    let (a, line) = (tempfile::tempdir().unwrap(), line());
+    let state = a.path().join("bridge.state");
+    let mut publisher = publisher(a.path());
+    publisher.publish_batch(["1", "2", "3"]).unwrap();
+    let mut sessions = Vec::new();
+    for (from, next) in
+        [(StartAt::Resume, 4), (StartAt::Oldest, 1), (StartAt::Latest, 4), (StartAt::Resume, 4)]
+    {
+        let send = SendSpec { state: Some(state.clone()), from, ..SendSpec::default() };
+        let spec = BridgeSpec { send: Some(send), lines: vec![line.clone()], ..BridgeSpec::new("t") };
+        let channel = Subscriber::builder("t").dir(a.path());
+        let mut egress = Egress::start(&spec, channel, EgressOptions::default()).unwrap();
+        let first = 4 - next;
+        wait_for("its messages", || (egress.counters().messages == first).then_some(()));
+        sessions.push(egress.life().session());
+        egress.stop();
+        egress.join();
+    }
+    assert!(sessions.iter().all(|session| *session == sessions[0] && session.is_some()), "{sessions:?}");
+}
+
 /// A backup whose channel is older, or a host whose clock was set back.
 #[test]
 fn an_older_feed_is_followed_when_the_newer_one_falls_silent() {
     let _turn = turn();
     let (dirs, line) = ([(); 3].map(|()| tempfile::tempdir().unwrap()), line());
-    let ingress = receiving(dirs[2].path(), &line);
     let mut older = publisher(dirs[0].path());
+    let mut repair = RepairSpec::new("127.0.0.1:0".parse().unwrap());
+    repair.allow = vec!["127.0.0.1".parse().unwrap()];
+    let send = SendSpec { linger_ms: 100, repair: Some(repair), ..SendSpec::default() };
+    let spec = BridgeSpec { send: Some(send), lines: vec![line.clone()], ..BridgeSpec::new("t") };
+    let channel = || Subscriber::builder("t").dir(dirs[0].path());
+    let of_older = || Egress::start(&spec, channel(), EgressOptions::default()).unwrap();
+    let server = of_older().repair_address().unwrap();
+    let spec = BridgeSpec { send: spec.send.clone().map(|send| at(send, server)), ..spec.clone() };
+    let of_older = || Egress::start(&spec, channel(), EgressOptions::default()).unwrap();
+    let receive = ReceiveSpec { from: Some(1), servers: vec![server], ..ReceiveSpec::default() };
+    let receiving = BridgeSpec { receive: Some(receive), lines: vec![line.clone()], ..BridgeSpec::new("t") };
+    let to = Publisher::builder("t").dir(dirs[2].path()).capacity(1 << 20).max_message(1_000);
+    let ingress = Ingress::start(&receiving, to, IngressOptions::default()).unwrap();
     std::thread::sleep(Duration::from_millis(1_100));
     let mut newer = publisher(dirs[1].path());
     let of_newer = sending(dirs[1].path(), &line);
     newer.publish(b"newer").unwrap();
     wait_for("the newer one", || (ingress.counters().messages_published == 1).then_some(()));
-    let of_older = sending(dirs[0].path(), &line);
+    let of_older = of_older();
     older.publish_batch(["1", "2", "3"]).unwrap();
+    wait_for("the word that it is stale", || (of_older.repair_counters().told_stale > 0).then_some(()));
     wait_for("the older one's packets", || (ingress.counters().packets_stale > 2).then_some(()));
     assert_eq!(ingress.life().session(), of_newer.life().session());
     drop(of_newer);

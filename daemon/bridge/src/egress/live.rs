@@ -8,6 +8,7 @@ use super::outlet::Outlet;
 use super::{attach, check_sizes, session_of};
 use crate::origins::Origins;
 use crate::proto::limit::{Rate, TokenBucket};
+use crate::proto::term::Terms;
 use crate::spec::BridgeSpec;
 use crate::status::Phase;
 use crate::thread::{Idle, SHOW_EVERY_NS};
@@ -214,8 +215,10 @@ impl Live {
         }
         // The channel's sequences begin again, so its epoch must be a later one, however soon it was made
         // anew.
-        let least_epoch = self.outlet.sender.session().epoch().map_or(0, |epoch| epoch + 1);
-        let session = session_of(&self.spec, &subscriber, &self.origins, least_epoch);
+        let own = self.outlet.sender.session().epoch();
+        let terms = Terms { own, told: self.outlet.shared.told_term(), ..Terms::default() };
+        // Receivers follow the session before it, and that one is known.
+        let session = session_of(&self.spec, &subscriber, &self.origins, terms, || None);
         let session = session.map_err(|e| e.to_string())?;
         self.outlet.shared.attached.fetch_add(1, Ordering::Release);
         let next = subscriber.next_sequence();

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use super::Shared;
 use super::inlet::Inlet;
+use super::stale::Stale;
 use crate::BridgeError;
 use crate::pcap::Tap;
 use crate::proto::control::{CONTROL_MAX_BYTES, Control, is_control};
@@ -18,7 +19,7 @@ use crate::proto::counters::Histogram;
 use crate::proto::lease_client::{LeaseClient, LeaseState};
 use crate::proto::receiver::{Origin, Receiver};
 use crate::proto::source::SourceLock;
-use crate::proto::wire::{Head, REQUEST_BYTES};
+use crate::proto::wire::Head;
 use crate::proto::{MAX_LINES, MAX_SERVERS, MILLISECOND_NS, SECOND_NS};
 use crate::socket;
 use crate::spec::{BridgeSpec, ReceiveSpec, WaitMode};
@@ -120,6 +121,7 @@ pub(super) struct Receiving {
     pub(super) wait: WaitMode,
     /// The timeouts of each server that the loop has already acted on.
     pub(super) timeouts: [u64; MAX_SERVERS],
+    pub(super) stale: Stale,
     pub(super) to_ring: Histogram,
     /// When the thread began, in nanoseconds since 1970. The histogram leaves out datagrams that came before.
     pub(super) since_ns: u64,
@@ -265,17 +267,21 @@ impl Receiving {
         while let Some((server, request)) = self.receiver.poll_request(now_ns) {
             self.ask(server, &request);
         }
+        if let Some((word, size)) = self.stale.poll(now_ns, &self.receiver) {
+            (0..self.servers.len()).for_each(|server| self.ask(server, &word[..size]));
+        }
         self.doubt_leases(now_ns);
         self.keep_leases(now_ns);
     }
 
-    fn ask(&mut self, server: usize, request: &[u8; REQUEST_BYTES]) {
+    /// Sends a server a request or a word.
+    fn ask(&mut self, server: usize, datagram: &[u8]) {
         let port = self.ports.iter().find(|port| port.role == Role::Servers);
         let (Some(port), Some(&to)) = (port, self.servers.get(server)) else { return };
-        let sent = datagrams::send(&port.socket, to, [&request[..]]);
+        let sent = datagrams::send(&port.socket, to, [datagram]);
         self.inlet.counters.sends_refused += sent.refused;
         if let Some(tap) = &self.tap {
-            tap.record(wall_ns(), port.local.into(), to.into(), request);
+            tap.record(wall_ns(), port.local.into(), to.into(), datagram);
         }
     }
 

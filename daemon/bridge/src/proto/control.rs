@@ -136,6 +136,14 @@ pub enum Control {
         /// The number of this one among them, from 0.
         place: u16,
     },
+    /// A receiver tells a server that sends an older session of the channel. The server takes note of it when
+    /// it begins its next session. Servers that do not know this kind drop it.
+    Stale {
+        /// The session that the receiver follows.
+        session: Session,
+        /// The receiver's next sequence in it.
+        next: u64,
+    },
 }
 
 /// Whether a datagram is one of ours rather than MoldUDP64.
@@ -158,6 +166,7 @@ impl Control {
             Control::Held { .. } => 10,
             Control::Join { .. } => 11,
             Control::Joined { .. } => 12,
+            Control::Stale { .. } => 14,
         }
     }
 
@@ -216,6 +225,10 @@ impl Control {
                 body.put(&lease_ms.to_be_bytes());
                 body.put(&group.to_be_bytes());
                 body.put(&place.to_be_bytes());
+            }
+            Control::Stale { session, next } => {
+                body.put(session.as_bytes());
+                body.put(&next.to_be_bytes());
             }
         }
         body.at
@@ -326,6 +339,7 @@ impl Reader<'_> {
                 group: u16::from_be_bytes(self.take()?),
                 place: u16::from_be_bytes(self.take()?),
             },
+            14 => Control::Stale { session: Session::from_bytes(self.take()?), next: self.u64()? },
             _ => return None,
         })
     }
@@ -336,7 +350,7 @@ mod tests {
     use super::super::wire::{Downstream, Request};
     use super::*;
 
-    fn all_kinds() -> [Control; 12] {
+    fn all_kinds() -> [Control; 13] {
         let (nonce, cookie) = (0x0102_0304_0506_0708, [0xC0; COOKIE_BYTES]);
         [
             Control::Hello { nonce },
@@ -351,6 +365,7 @@ mod tests {
             Control::Held { session: Session::from_bytes(*b"EQTY00000Z"), first: 9, oldest: 1, next: 8 },
             Control::Join { nonce, cookie, lease_ms: 60_000, live: true, receiver: 0xA1B2_C3D4_E5F6 },
             Control::Joined { nonce, cookie, lease_ms: 60_000, group: 300, place: 299 },
+            Control::Stale { session: Session::from_bytes(*b"EQTY00000Z"), next: 77 },
         ]
     }
 

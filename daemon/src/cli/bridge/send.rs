@@ -48,13 +48,17 @@ pub(super) struct Args {
     /// Let receivers on this very host have the multicast packets too
     #[arg(long)]
     loopback: bool,
-    /// Begin with the latest or the oldest message in the ring
-    #[arg(long, default_value = "latest", value_parser = words(&["latest", "oldest"], parse_word::<StartAt>),
+    /// Begin where --state says (resume; without it as latest), with the next message published (latest), or with the
+    /// oldest in the ring
+    #[arg(long, default_value = "resume", value_parser = words(&["resume", "latest", "oldest"], parse_word::<StartAt>),
           hide_possible_values = true)]
     from: StartAt,
     /// Note in this file how far it is, and go on there when started again
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
+    /// How long to listen on the lines before a new session begins, so that it is later than any that is heard
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "300ms")]
+    listen: Duration,
     /// Serve repairs and unicast leases at this address
     #[arg(long, value_name = "IP:PORT", value_parser = parse_address, requires = "allow")]
     repair: Option<SocketAddrV4>,
@@ -102,6 +106,7 @@ impl Args {
                 loopback: self.loopback,
                 from: self.from,
                 state: self.state.clone(),
+                listen_ms: u64::try_from(self.listen.as_millis()).unwrap_or(u64::MAX),
                 linger_ms: u64::try_from(self.linger.as_millis()).unwrap_or(u64::MAX),
                 repair,
             }),
@@ -172,10 +177,12 @@ fn start(
     tap: impl Fn() -> Option<shmcast_bridge::pcap::Tap>,
     stop: &Stop,
 ) -> Result<Option<Egress>> {
+    let mut is_channel_new = false;
     loop {
         let options = EgressOptions {
             tap: tap(),
             ends_with_channel: args.common.until_end,
+            is_channel_new,
             ..EgressOptions::default()
         };
         match Egress::start(&spec, subscriber.clone(), options) {
@@ -187,6 +194,7 @@ fn start(
                     return Ok(None);
                 }
                 // Everything in a channel that appears from now on is new.
+                is_channel_new = true;
                 if let Some(send) = spec.send.as_mut().filter(|send| send.from == StartAt::Latest) {
                     send.from = StartAt::Oldest;
                 }

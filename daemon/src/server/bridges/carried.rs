@@ -21,10 +21,15 @@ const HEALTHY: Duration = Duration::from_secs(60);
 /// Shortest time between two reports of the same kind of news of a bridge.
 const NEWS_EVERY: Duration = Duration::from_secs(60);
 
-/// A kind of news of a receiving bridge: the event, the least increase that is news, the counter, and its
-/// description.
-type News = (&'static str, u64, fn(&ReceiveCounters) -> u64, &'static str);
-const NEWS: [News; 3] = [
+/// A kind of news of a bridge: the event, the least increase that is news, the counter, and its description.
+type News<C> = (&'static str, u64, fn(&C) -> u64, &'static str);
+const SEND_NEWS: [News<RepairCounters>; 1] = [(
+    "bridge-told-stale",
+    1,
+    |c| c.told_stale,
+    "times a receiver said that it follows a later session of this channel",
+)];
+const NEWS: [News<ReceiveCounters>; 3] = [
     (
         "bridge-other-feed",
         10,
@@ -59,9 +64,14 @@ pub(super) struct Carried {
 /// The count of each kind of news when it was last reported, and the time of that report.
 type Told = [(u64, Option<Instant>); NEWS.len()];
 
-fn news_of(counters: &ReceiveCounters, told: &mut Told, now: Instant) -> Vec<(&'static str, String)> {
+fn news_of<C>(
+    kinds: &[News<C>],
+    counters: &C,
+    told: &mut [(u64, Option<Instant>)],
+    now: Instant,
+) -> Vec<(&'static str, String)> {
     let mut news = Vec::new();
-    for ((event, least, count, what), (told, at)) in NEWS.iter().zip(told) {
+    for ((event, least, count, what), (told, at)) in kinds.iter().zip(told) {
         // A bridge that was started again counts from 0.
         *told = (*told).min(count(counters));
         let (more, is_soon) = (count(counters) - *told, at.is_some_and(|at| now - at < NEWS_EVERY));
@@ -194,8 +204,13 @@ impl Carried {
     /// once in `NEWS_EVERY`.
     pub(super) fn news(&mut self) -> Vec<(&'static str, String)> {
         match &self.carrier {
-            Some(Carrier::Receive(ingress)) => news_of(&ingress.counters(), &mut self.told, Instant::now()),
-            Some(Carrier::Send(_)) | None => Vec::new(),
+            Some(Carrier::Receive(ingress)) => {
+                news_of(&NEWS, &ingress.counters(), &mut self.told, Instant::now())
+            }
+            Some(Carrier::Send(egress)) => {
+                news_of(&SEND_NEWS, &egress.repair_counters(), &mut self.told[..1], Instant::now())
+            }
+            None => Vec::new(),
         }
     }
 
@@ -253,7 +268,7 @@ mod tests {
             counters
         };
         let mut events = |counters, seconds| {
-            let news = news_of(&counters, &mut told, start + Duration::from_secs(seconds));
+            let news = news_of(&NEWS, &counters, &mut told, start + Duration::from_secs(seconds));
             news.into_iter().map(|(event, what)| format!("{event} {}", &what[..what.find(' ').unwrap()]))
         };
         assert_eq!(events(counted(9, 4, 0), 0).count(), 0, "a few are no news");

@@ -1,8 +1,9 @@
-//! What a program asks to know: channels and their readers, bridges, events. Nothing here changes the state of the daemon.
+//! Answers to questions of programs: channels and their readers, bridges, events. Nothing here changes the state of the daemon.
 
 use super::{Connection, End};
 use crate::server::bridges::BridgeFigures;
-use shmcast::control::{Event, Response};
+use crate::server::registry::Refused;
+use shmcast::control::{Event, RefusalCode, Response};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 
 /// Readers reported in one packet.
@@ -29,6 +30,18 @@ impl Connection<'_> {
             self.send(&Response::Event(event), &[]).await?;
         }
         self.send(&Response::Done {}, &[]).await
+    }
+
+    /// Lends a file of a channel's journal to a program that may read the channel.
+    pub(super) async fn lend_history(&mut self, channel: &str) -> Result<(), End> {
+        let readable = self.shared.registry().report(&self.who, Some(channel)).map(drop);
+        let none = || {
+            Refused::new(
+                RefusalCode::NoJournal,
+                format!("the daemon keeps no journal of channel {channel:?}"),
+            )
+        };
+        self.refuse(readable.err().unwrap_or_else(none), Some(channel)).await
     }
 
     /// Sends a channel, or all that the program may read, with their readers.

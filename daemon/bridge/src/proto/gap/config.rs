@@ -38,6 +38,10 @@ pub struct GapConfig {
     pub max_holes: usize,
     /// The largest datagram that a server answers with, in bytes.
     pub payload_bytes: usize,
+    /// Whether a server may be of another make, until it sends a control datagram of ours. Such a server may
+    /// label every packet of a long answer with the sequence of the first. It is asked for no more than one
+    /// packet surely holds.
+    pub may_be_plain: bool,
     /// The policy for messages that nobody sends.
     pub policy: GapPolicy,
 }
@@ -54,6 +58,7 @@ impl Default for GapConfig {
             max_requests: 256,
             max_holes: 1_024,
             payload_bytes: DEFAULT_PAYLOAD_BYTES,
+            may_be_plain: false,
             policy: GapPolicy::Skip { give_up_ns: 5_000 * MILLISECOND_NS },
         }
     }

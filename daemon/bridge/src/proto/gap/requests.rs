@@ -4,6 +4,7 @@ use super::super::MAX_SERVERS;
 use super::super::counters::ReceiverCounters;
 use super::super::wire::{HEADER_BYTES, LENGTH_BYTES, MAX_MESSAGES};
 use super::{Gaps, Hole, State};
+use shmcast::hosting::fault;
 
 /// The most unanswered requests at a time for messages that may not exist. A server's answer shows that they
 /// do.
@@ -62,7 +63,7 @@ impl Gaps {
     }
 
     fn ask(&mut self, now_ns: u64, at: usize, server: usize, counters: &mut ReceiverCounters) -> Ask {
-        self.shape(at);
+        let most = self.shape(at, server);
         let timeout_ns = self.servers[server].timeout_ns(self.holes[at].doublings, &self.config);
         let hole = &mut self.holes[at];
         if hole.attempts == 0 {
@@ -75,7 +76,7 @@ impl Gaps {
         let due_ns = now_ns.saturating_add(timeout_ns);
         hole.state = State::Requested { first: hole.first, server, sent_ns: now_ns, due_ns };
         self.due_ns = self.due_ns.min(due_ns);
-        let count = (hole.end - hole.first).min(u64::from(MAX_MESSAGES)) as u16;
+        let count = (hole.end - hole.first).min(most) as u16;
         let ask = Ask { server, first: hole.first, count };
         let gone = hole.gone;
         let mut note = |server: usize| {
@@ -146,11 +147,19 @@ impl Gaps {
 
     // Makes the hole at `at` the size of one answer: joins it with wanted neighbours, or cuts it. A hole that
     // is at most twice that size is not cut: a lost packet is one answer whatever the estimate says, and a
-    // short answer is followed up at once.
-    fn shape(&mut self, at: usize) {
+    // short answer is followed up at once. A plain server is asked for no more than one packet surely holds.
+    // Returns the most messages that a request to this server may name.
+    fn shape(&mut self, at: usize, server: usize) -> u64 {
         let room = self.config.payload_bytes.saturating_sub(HEADER_BYTES).max(LENGTH_BYTES) as u64;
-        let answer =
-            (room * self.recent_messages / self.recent_bytes.max(1)).clamp(1, u64::from(MAX_MESSAGES));
+        let is_plain =
+            self.config.may_be_plain && !self.servers[server].is_ours && !fault!("plain_servers_are_trusted");
+        let (answer, most) = match is_plain {
+            // Before any message has come, nothing is known of their sizes.
+            true if self.longest_bytes == 0 => (1, 1),
+            true => (room / (self.longest_bytes + LENGTH_BYTES as u64), 1),
+            false => (room * self.recent_messages / self.recent_bytes.max(1), 2),
+        };
+        let answer = answer.clamp(1, u64::from(MAX_MESSAGES));
         while let Some(&next) = self.holes.get(at + 1) {
             let hole = self.holes[at];
             let is_alike = (next.gone, next.gone_once, self.is_claim(&next))
@@ -168,9 +177,10 @@ impl Gaps {
         }
         let hole = self.holes[at];
         let has_room = self.holes.len() < self.config.max_holes + self.config.max_requests;
-        if hole.end - hole.first > answer.saturating_mul(2) && has_room {
+        if hole.end - hole.first > answer.saturating_mul(most) && has_room {
             self.holes[at].end = hole.first + answer;
             self.holes.insert(at + 1, Hole { first: hole.first + answer, ..hole });
         }
+        if is_plain { answer } else { u64::from(MAX_MESSAGES) }
     }
 }

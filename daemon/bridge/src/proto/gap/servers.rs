@@ -35,6 +35,8 @@ pub(super) struct Server {
     pub(super) unanswered_ns: u64,
     /// Whether it is down: it does not count until it is heard again.
     pub(super) is_down: bool,
+    /// Whether it has sent a control datagram of ours.
+    pub(super) is_ours: bool,
     /// When a doubted server is asked for something again.
     pub(super) probe_ns: u64,
 }

@@ -155,6 +155,7 @@ impl Receiver {
         (session, first, next): (super::Session, u64, u64),
         sink: &mut impl FnMut(Delivery<'_>),
     ) {
+        self.gaps.note_ours(server);
         if self.session != Some(session) || next > first {
             return;
         }

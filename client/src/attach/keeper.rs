@@ -1,0 +1,371 @@
+//! Staying attached. One thread in each process holds the sockets of all attachments, and registers them again when a
+//! daemon has been replaced.
+//!
+//! Publishing and receiving do not use it. It sleeps in `poll` while all daemons live. If one is gone, it tries to
+//! attach again, after 20 ms at first and every second later.
+
+use crate::attach::connect::Conversation;
+use crate::attach::park;
+use crate::error::ChannelError;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::net::{Shutdown, shutdown};
+use shmcast_layout::control::{Generation, RefusalCode, Request, Response, decode};
+use shmcast_layout::fault;
+use shmcast_layout::mem::{Preparation, Step};
+use shmcast_layout::segment::{Access, Segment};
+use shmcast_layout::sys::handoff;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Number of segments that are kept for a late reader. A reader that falls further behind is told its loss.
+pub(crate) const MOST_WAITING: usize = 8;
+const FIRST_KNOCK: Duration = Duration::from_millis(20);
+const LAST_KNOCK: Duration = Duration::from_secs(1);
+
+/// An attachment to a daemon. Dropping it detaches.
+#[derive(Debug)]
+pub(crate) struct Attachment {
+    shared: Arc<Inner>,
+    keeper: Arc<Keeper>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    daemon: PathBuf,
+    /// The request to a daemon that does not know us.
+    resume: Request,
+    /// The preparation of the memory in which the channel goes on.
+    preparation: Preparation,
+    /// The descriptors to show it: the segment and its lock; then a reader's page, and its bell if it parks.
+    descriptors: Mutex<Vec<Arc<File>>>,
+    /// The channel's charter.
+    charter: Mutex<File>,
+    /// The process that attached. A child that it forks shares the socket, and must leave it alone.
+    pid: u32,
+    socket: Mutex<Option<Arc<OwnedFd>>>,
+    connected: AtomicBool,
+    left: AtomicBool,
+    /// Whether the channel has been given to another publisher.
+    cut_off: AtomicBool,
+    /// The segments in which the channel goes on, one after the other.
+    moved: Mutex<VecDeque<Successor>>,
+    has_moved: AtomicBool,
+    /// Generation and epoch of the last publisher that died, by the daemon's word.
+    dead: Mutex<(u64, u64)>,
+    /// Whether that may be the publisher that the reader reads, or one that it has yet to come to.
+    has_died: AtomicBool,
+}
+
+/// A segment in which a channel goes on, as the daemon sent it.
+#[derive(Debug)]
+pub(crate) struct Successor {
+    pub(crate) segment: Arc<File>,
+    /// The segment, mapped and prepared here, so that its reader can go on at once; `None` if that failed.
+    pub(crate) ready: Option<(Segment, Vec<Step>)>,
+    pub(crate) generation: Generation,
+    /// A new charter, if a daemon made one because it did not have the earlier one.
+    pub(crate) charter: Option<File>,
+}
+
+impl Attachment {
+    /// Gives an attached socket to the keeper.
+    pub(crate) fn new(
+        keeper: Arc<Keeper>,
+        daemon: PathBuf,
+        socket: OwnedFd,
+        resume: Request,
+        preparation: Preparation,
+        charter: File,
+        descriptors: Vec<File>,
+    ) -> Self {
+        let shared = Arc::new(Inner {
+            daemon,
+            resume,
+            preparation,
+            descriptors: Mutex::new(descriptors.into_iter().map(Arc::new).collect()),
+            charter: Mutex::new(charter),
+            pid: std::process::id(),
+            socket: Mutex::new(Some(Arc::new(socket))),
+            connected: AtomicBool::new(true),
+            left: AtomicBool::new(false),
+            cut_off: AtomicBool::new(false),
+            moved: Mutex::new(VecDeque::new()),
+            has_moved: AtomicBool::new(false),
+            dead: Mutex::new((0, 0)),
+            has_died: AtomicBool::new(false),
+        });
+        keeper.adopt(shared.clone());
+        Self { shared, keeper }
+    }
+
+    /// Whether a daemon knows of us at the moment. Costs one load.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.shared.connected.load(Ordering::Acquire)
+    }
+
+    /// Whether the channel has been given to another publisher. Costs one load.
+    #[inline]
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.shared.cut_off.load(Ordering::Relaxed)
+    }
+
+    /// Whether the daemon said that this publisher has died. One load as long as nobody died.
+    pub(crate) fn has_died(&self, generation: u64, epoch: u64) -> bool {
+        let has_died = &self.shared.has_died;
+        if !has_died.load(Ordering::Acquire) {
+            return false;
+        }
+        let dead = lock(&self.shared.dead);
+        // One that was succeeded is no news any more.
+        let is_old = dead.0 == generation && dead.1 < epoch;
+        has_died.store(!is_old, Ordering::Relaxed);
+        *dead == (generation, epoch)
+    }
+
+    /// Takes the next segment in which the channel goes on. Costs one load if there is none.
+    pub(crate) fn moved(&self) -> Option<Successor> {
+        let moved = &self.shared.has_moved;
+        // Every reader that has nothing to read calls this, so it is one load while there is no segment.
+        if !moved.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut waiting = lock(&self.shared.moved);
+        let next = waiting.pop_front();
+        moved.store(!waiting.is_empty(), Ordering::Relaxed);
+        next
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        if self.shared.pid != std::process::id() {
+            return;
+        }
+        self.shared.left.store(true, Ordering::Release);
+        // The keeper may be polling the socket, which keeps it open, so it is shut down.
+        if let Some(socket) = lock(&self.shared.socket).take() {
+            let _ = shutdown(&socket, Shutdown::Both);
+        }
+        self.keeper.wake();
+    }
+}
+
+/// Locks a mutex. A poisoned one is used: its value is plain data, valid wherever its holder panicked.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The keeper's thread and its attachments.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    attachments: Mutex<Vec<Arc<Inner>>>,
+    bell: OwnedFd,
+}
+
+/// The process's keeper. The first call starts it.
+///
+/// # Errors
+/// [`ChannelError::Os`] if there is no descriptor or thread for it.
+pub(crate) fn keeper() -> Result<Arc<Keeper>, ChannelError> {
+    static KEEPER: Mutex<Option<Arc<Keeper>>> = Mutex::new(None);
+    let os = |what| ChannelError::os(what, "the thread that keeps attachments");
+    let mut known = lock(&KEEPER);
+    if let Some(keeper) = &*known {
+        return Ok(keeper.clone());
+    }
+    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+    let bell = bell.map_err(|e| os("make a bell for")(e.into()))?;
+    let keeper = Arc::new(Keeper { attachments: Mutex::new(Vec::new()), bell });
+    let running = keeper.clone();
+    let started = std::thread::Builder::new().name("shmcast-keeper".into()).spawn(move || running.run());
+    drop(started.map_err(os("start"))?);
+    *known = Some(keeper.clone());
+    Ok(keeper)
+}
+
+impl Keeper {
+    fn adopt(&self, shared: Arc<Inner>) {
+        lock(&self.attachments).push(shared);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        // If the counter is full, it rings already.
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    fn run(&self) {
+        let mut buffer = vec![0; handoff::MAX_PACKET];
+        let mut pause = FIRST_KNOCK;
+        let mut knocked = Instant::now();
+        loop {
+            let attachments: Vec<Arc<Inner>> = {
+                let mut all = lock(&self.attachments);
+                all.retain(|shared| !shared.left.load(Ordering::Acquire));
+                all.clone()
+            };
+            let lost = attachments.iter().any(|shared| !shared.connected.load(Ordering::Relaxed));
+            let ready = self.wait(&attachments, lost.then(|| pause.saturating_sub(knocked.elapsed())));
+            for shared in ready {
+                shared.listen(&mut buffer);
+            }
+            if !lost {
+                pause = FIRST_KNOCK;
+            } else if knocked.elapsed() >= pause {
+                for shared in attachments.iter().filter(|shared| !shared.connected.load(Ordering::Relaxed)) {
+                    shared.knock();
+                }
+                knocked = Instant::now();
+                pause = (pause * 2).min(LAST_KNOCK);
+            }
+        }
+    }
+
+    /// Sleeps until a daemon sends a packet or hangs up, the list changes, or `patience` is over. Returns the
+    /// attachments whose sockets are ready.
+    fn wait(&self, attachments: &[Arc<Inner>], patience: Option<Duration>) -> Vec<Arc<Inner>> {
+        // We hold the sockets while we sleep. So the number of one that is given up meanwhile cannot be another's when
+        // we look at it.
+        let is_deaf = |socket: &Arc<OwnedFd>| {
+            fault!("without_a_spare_descriptor_nobody_listens") && socket.try_clone().is_err()
+        };
+        let socket = |shared: &Inner| lock(&shared.socket).clone().filter(|socket| !is_deaf(socket));
+        let sockets: Vec<(Arc<OwnedFd>, &Arc<Inner>)> =
+            attachments.iter().filter_map(|shared| Some((socket(shared)?, shared))).collect();
+        let mut fds = vec![PollFd::new(&self.bell, PollFlags::IN)];
+        fds.extend(sockets.iter().map(|(socket, _)| PollFd::new(socket, PollFlags::IN)));
+        let timeout = patience.map(|p| Timespec::try_from(p).expect("a second at most"));
+        // After an error (EINTR, ENOMEM) the loop looks again.
+        let _ = poll(&mut fds, timeout.as_ref());
+        let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
+        let ready: Vec<bool> = fds.iter().skip(1).map(|fd| !fd.revents().is_empty()).collect();
+        let ready = sockets.iter().zip(ready).filter(|(_, ready)| *ready);
+        ready.map(|((_, shared), _)| Arc::clone(shared)).collect()
+    }
+}
+
+impl Inner {
+    fn listen(&self, buffer: &mut [u8]) {
+        let mut socket = lock(&self.socket);
+        let Some(open) = socket.as_ref() else { return };
+        let packet = match handoff::receive(open, buffer) {
+            Ok(packet) if packet.length > 0 => Some(packet),
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return,
+            _ => None,
+        };
+        let reply = packet.as_ref().map(|packet| decode(&buffer[..packet.length]));
+        match (reply, packet) {
+            (Some(Ok(Response::Moved(generation))), Some(packet)) if packet.descriptors.len() == 2 => {
+                // Mapping takes a while. A thread that drops the attachment meanwhile must not wait for it.
+                drop(socket);
+                return self.note_generation(generation, packet.descriptors, None);
+            }
+            (Some(Ok(Response::PublisherGone { generation, epoch })), _) => {
+                *lock(&self.dead) = (generation, epoch);
+                self.has_died.store(true, Ordering::Release);
+                return self.rouse();
+            }
+            (Some(Ok(Response::CutOff {})), _) => self.give_up(),
+            // This process had no room for the descriptors. When we attach again, the daemon gives them again.
+            (Some(Ok(Response::Moved(_))) | None, _) => {}
+            _ => return,
+        }
+        *socket = None;
+        // This must come before the reader looks. If it still believed that a waker watches it, it would sleep again,
+        // and nobody would wake it.
+        self.connected.store(false, Ordering::Release);
+        self.rouse();
+    }
+
+    /// Goes on in the segment that the daemon sent: the first descriptor is the segment, the second its lock.
+    fn note_generation(&self, generation: Generation, sent: Vec<File>, charter: Option<File>) {
+        let mut sent = sent.into_iter().map(Arc::new);
+        let (Some(segment), Some(its_lock)) = (sent.next(), sent.next()) else { return };
+        lock(&self.descriptors)[..2].clone_from_slice(&[segment.clone(), its_lock]);
+        if charter.is_some() {
+            // Another charter counts generations from 1 again.
+            *lock(&self.dead) = (0, 0);
+        }
+        let ready = Segment::open(&segment, Access::Read).ok().map(|segment| {
+            let steps = segment.prepare(self.preparation);
+            (segment, steps)
+        });
+        {
+            let mut waiting = lock(&self.moved);
+            if waiting.len() == MOST_WAITING || fault!("a_late_reader_is_led_to_the_last_segment") {
+                waiting.pop_front();
+            }
+            waiting.push_back(Successor { segment, ready, generation, charter });
+            self.has_moved.store(true, Ordering::Release);
+        }
+        self.rouse();
+    }
+
+    /// Stores the channel's charter, and returns it if it differs from the one before.
+    fn note_charter(&self, charter: File) -> Option<File> {
+        let mut ours = lock(&self.charter);
+        if is_same(&charter, &ours) {
+            return None;
+        }
+        *ours = charter.try_clone().ok()?;
+        Some(charter)
+    }
+
+    /// Notes that the channel has gone on with another publisher. We do not attach again.
+    fn give_up(&self) {
+        self.cut_off.store(true, Ordering::Relaxed);
+        self.left.store(true, Ordering::Release);
+    }
+
+    /// Wakes a parked reader, so that it looks. Its daemon's waker does not know what happened here.
+    fn rouse(&self) {
+        if let Some(bell) = lock(&self.descriptors).get(3) {
+            park::ring(&**bell);
+        }
+    }
+
+    /// Tries to attach again. If it fails, it is tried again later; the data flows without it.
+    fn knock(&self) {
+        let Ok(mut conversation) = Conversation::open(&self.daemon) else { return };
+        let answer = {
+            let shown = lock(&self.descriptors).clone();
+            let shown: Vec<BorrowedFd<'_>> = shown.iter().map(|file| file.as_fd()).collect();
+            conversation.ask(&self.resume, &shown)
+        };
+        let (reply, mut granted) = match answer {
+            Ok(answer) => answer,
+            Err(ChannelError::Refused { code: RefusalCode::Busy, .. }) => return self.give_up(),
+            Err(_) => return,
+        };
+        let Ok(attached) = conversation.into_socket() else { return };
+        if let Response::Subscribed(generation) = reply {
+            if granted.len() != 4 {
+                // At the moment this process has no room for the descriptors.
+                return;
+            }
+            let charter = granted.pop().and_then(|charter| self.note_charter(charter));
+            let ours = lock(&self.descriptors)[0].clone();
+            if charter.is_some() || !granted.first().is_some_and(|segment| is_same(segment, &ours)) {
+                self.note_generation(generation, granted, charter);
+            }
+        }
+        let mut socket = lock(&self.socket);
+        if !self.left.load(Ordering::Acquire) {
+            *socket = Some(Arc::new(attached));
+            self.connected.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+fn is_same(one: &File, other: &File) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    match (one.metadata(), other.metadata()) {
+        (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
+        _ => false,
+    }
+}

@@ -1,0 +1,396 @@
+//! The segments and reader pages that a daemon hands out. This is for programs that own channels on behalf of others.
+//!
+//! All of it is anonymous memory of the hosting user, with a sealed size. So nobody can truncate it under a map, and
+//! only the host (and root) can open it again for writing. Readers get a read-only descriptor that is opened for them.
+
+mod generations;
+
+pub use crate::attach::park::{Bell, ParkedReader, Sight};
+use crate::clock::Clock;
+use crate::directory::{ChannelDetail, check_name};
+use crate::error::ChannelError;
+use crate::lock;
+use crate::status::reader_status;
+pub use generations::{Cut, HostedCharter, boot_id};
+pub use shmcast_layout::charter::Entry;
+use shmcast_layout::control::{ChannelStatus, Process, ReaderStatus};
+use shmcast_layout::error::OpenError;
+pub use shmcast_layout::fault;
+use shmcast_layout::layout::geometry::Geometry;
+use shmcast_layout::layout::header::{ClockKind, Header, State};
+use shmcast_layout::layout::reader_page::BYTES as PAGE_BYTES;
+pub use shmcast_layout::layout::reader_page::{BUCKETS, bucket_limit_ns};
+pub use shmcast_layout::layout::record::{session_identity, session_words};
+use shmcast_layout::mem::memfd;
+pub use shmcast_layout::mem::{Preparation, Step};
+use shmcast_layout::reader_page::{HostPage, ReaderStats};
+use shmcast_layout::ring::locate::Locator;
+use shmcast_layout::segment::{Access, Segment};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The properties of a new channel.
+#[derive(Debug, Clone)]
+pub struct HostedSpec {
+    /// Its name.
+    pub name: String,
+    /// Size of the ring in bytes: a power of two from 64 KiB to 16 GiB.
+    pub capacity: u64,
+    /// Largest payload in bytes; the ring's limit if `None`.
+    pub max_message: Option<u64>,
+    /// Number and name of the message schema; 0 and empty for none.
+    pub schema: (u64, String),
+    /// The operator's `key=value` lines.
+    pub labels: String,
+    /// The clock that stamps messages; the best of this machine if `None`, or if the counter is not fit for it.
+    pub clock: Option<ClockKind>,
+    /// The preparation of the memory.
+    pub preparation: Preparation,
+    /// Whether each publisher gets its own generation, so that no reader gets messages of a publisher that was cut off.
+    pub is_strict: bool,
+}
+
+impl HostedSpec {
+    /// Checks whether such a channel can be made, apart from the memory that it needs. Makes nothing.
+    ///
+    /// # Errors
+    /// [`ChannelError::Name`], [`ChannelError::Geometry`], or [`ChannelError::Segment`] for labels that do not fit.
+    pub fn check(&self) -> Result<(), ChannelError> {
+        self.header()?.to_words().map_err(|source| damaged(&self.name, source))?;
+        Ok(())
+    }
+
+    /// Bytes of memory that one segment takes: header, index and ring.
+    ///
+    /// # Errors
+    /// [`ChannelError::Geometry`]
+    pub fn segment_bytes(&self) -> Result<u64, ChannelError> {
+        Ok(Geometry::new(self.capacity, self.max_message)?.segment_bytes())
+    }
+
+    /// Bytes of the largest payload that the channel will take.
+    ///
+    /// # Errors
+    /// [`ChannelError::Geometry`]
+    pub fn max_message_bytes(&self) -> Result<u64, ChannelError> {
+        Ok(Geometry::new(self.capacity, self.max_message)?.max_message)
+    }
+
+    fn header(&self) -> Result<Header, ChannelError> {
+        check_name(&self.name).map_err(|why| ChannelError::Name { name: self.name.clone(), why })?;
+        let geometry = Geometry::new(self.capacity, self.max_message)?;
+        let clock = Clock::of_kind(self.clock);
+        Ok(new_header(&self.name, geometry, clock, self.schema.clone(), self.labels.clone()))
+    }
+}
+
+/// The host's end of a segment.
+#[derive(Debug)]
+pub struct HostedSegment {
+    file: File,
+    /// The file that the publisher locks. It holds the segment's identity, which nobody can change. Readers get only a
+    /// path descriptor of it, so that none can hold the lock.
+    lock: File,
+    segment: Segment,
+    steps: Vec<Step>,
+}
+
+impl HostedSegment {
+    /// Makes an empty segment. It belongs to no channel before a [`HostedCharter`] names it. `created_ns` is the time
+    /// at which the channel's sequences began, if that is not now; bridges see from it whether they have begun again.
+    /// Takes time in proportion to the capacity: up to seconds for gigabytes.
+    ///
+    /// # Errors
+    /// [`ChannelError`] for a bad name or size, or if there is no memory.
+    pub fn create(spec: &HostedSpec, created_ns: Option<u64>) -> Result<Self, ChannelError> {
+        let mut header = spec.header()?;
+        header.created_ns = created_ns.unwrap_or(header.created_ns);
+        let os = |what| ChannelError::os(what, format!("memfd:{}", spec.name));
+        let file = memfd::create(&format!("shmcast:{}", spec.name)).map_err(os("create"))?;
+        let segment = Segment::create(&file, header).map_err(|source| damaged(&spec.name, source))?;
+        memfd::seal_size(&file).map_err(os("seal"))?;
+        let lock = new_lock(segment.header())?;
+        let steps = segment.prepare(spec.preparation);
+        Ok(Self { file, lock, segment, steps })
+    }
+
+    /// Takes back the segment that the charter names, and its lock. They come from the service manager's store, or from
+    /// a program that was attached when an earlier host died. `None` for any other memory and for a damaged segment, so
+    /// that nobody can pass off one channel's memory as another's.
+    ///
+    /// # Errors
+    /// The system's error, such as when no descriptors are left. Then it is not known which memory it is, and the
+    /// caller must try again.
+    pub fn adopt(name: &str, entry: &Entry, file: &File, lock: &File) -> Result<Option<Self>, ChannelError> {
+        let os = |what| ChannelError::os(what, format!("memfd:{name}"));
+        if !memfd::is_own(file).map_err(os("look at"))?
+            || file_id(file).map_err(os("look at"))? != entry.segment
+        {
+            return Ok(None);
+        }
+        let Some(lock) = adopt_lock(lock, entry).map_err(os("open the lock of"))? else { return Ok(None) };
+        let file = memfd::reopen_read_write(file).map_err(os("open"))?;
+        // If the segment was sealed after its publisher had mapped it, it can only be opened for reading, which is
+        // enough.
+        let opened = Segment::open(&file, Access::Write).or_else(|_| Segment::open(&file, Access::Read));
+        match opened {
+            Ok(segment) => Ok(Some(Self { file, lock, segment, steps: Vec::new() })),
+            Err(OpenError::Os { what, source }) => Err(os(what)(source)),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Whether the file is memory that this user made, for any channel.
+    pub fn is_of_our_making(file: &File) -> bool {
+        memfd::is_ours(file).unwrap_or(false)
+    }
+
+    /// The charter's entry for this segment, as generation number `generation`.
+    ///
+    /// # Errors
+    /// The error of `fstat`.
+    fn entry(&self, generation: u64, is_strict: bool) -> io::Result<Entry> {
+        Ok(Entry {
+            generation,
+            segment: file_id(&self.file)?,
+            lock: file_id(&self.lock)?[1],
+            uuid: self.uuid(),
+            first: 1,
+            restarted: generation,
+            is_strict,
+            created_ns: self.header().created_ns,
+            ..Entry::default()
+        })
+    }
+
+    /// Tells readers that the channel does not go on in this segment. Its publisher must have ended.
+    pub fn supersede(&self) {
+        if self.segment.access() == Access::Write {
+            self.segment.supersede();
+        }
+    }
+
+    /// Seals the segment: from now on nobody can map it for writing. To be called when its publisher has mapped it.
+    ///
+    /// # Errors
+    /// The error of `fcntl`.
+    pub fn seal(&self) -> io::Result<()> {
+        memfd::seal_future_writes(&self.file)
+    }
+
+    /// New descriptors for a publisher: the writable segment, and the lock.
+    ///
+    /// # Errors
+    /// The error of `open`.
+    pub fn for_publisher(&self) -> io::Result<[File; 2]> {
+        Ok([memfd::reopen_read_write(&self.file)?, memfd::reopen_read_write(&self.lock)?])
+    }
+
+    /// New descriptors for a reader: the read-only segment, and a path descriptor of the lock, which it shows to the
+    /// next host.
+    ///
+    /// # Errors
+    /// The error of `open`.
+    pub fn for_reader(&self) -> io::Result<[File; 2]> {
+        Ok([memfd::reopen_read_only(&self.file)?, memfd::reopen_as_path(&self.lock)?])
+    }
+
+    /// The files for a service manager to keep: the segment and the lock.
+    pub fn files(&self) -> [&File; 2] {
+        [&self.file, &self.lock]
+    }
+
+    /// Whether a publisher lives, attached to this host or not. The kernel says it by the lock.
+    ///
+    /// # Errors
+    /// The error of `fcntl`.
+    pub fn has_publisher(&self) -> io::Result<bool> {
+        lock::is_locked(&self.lock)
+    }
+
+    /// The epoch of the segment's publisher, if that died without closing the channel: the kernel's word. `before` is the last
+    /// epoch before the segment was made.
+    pub fn dead_publisher(&self, before: u64) -> Option<u64> {
+        match lock::dead_publisher(&self.lock, || self.segment.state())? {
+            // No publisher has come since.
+            (epoch, State::Recovering) if epoch <= before => None,
+            (epoch, _) => Some(epoch),
+        }
+    }
+
+    /// The segment's identity.
+    pub fn uuid(&self) -> [u64; 2] {
+        self.segment.header().uuid
+    }
+
+    /// The segment's header, as it was made.
+    pub fn header(&self) -> &Header {
+        self.segment.header()
+    }
+
+    /// The steps of the memory's preparation, with their results.
+    pub fn preparation(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// A function that locks the memory again after [`adopt`](Self::adopt), since memory stays locked only as long as
+    /// the process that locked it maps it. Huge pages stay as they are: to collapse pages in use would cause page
+    /// faults in their users. The function takes time in proportion to the capacity, in the thread that calls it.
+    pub fn lock_again(&self) -> impl FnOnce() -> Vec<Step> + Send + use<> {
+        self.segment.preparer(Preparation { lock: true, ..Preparation::NONE })
+    }
+
+    /// The channel as it is now, without its publisher and readers. The host knows these.
+    pub fn status(&self) -> ChannelStatus {
+        let unheld = !self.has_publisher().unwrap_or(true);
+        ChannelDetail::of(&self.segment).status(&self.segment.header().channel, unheld)
+    }
+
+    /// A locator of the ring, for the waker of parked readers.
+    pub(crate) fn locator(&self) -> Locator {
+        self.segment.locator()
+    }
+
+    /// The clock of the channel.
+    pub fn clock(&self) -> Clock {
+        Clock::of_segment(self.segment.header())
+    }
+}
+
+/// The host's end of a reader page.
+#[derive(Debug)]
+pub struct HostedPage {
+    file: File,
+    page: HostPage,
+}
+
+impl HostedPage {
+    /// Makes an empty page. Its reader fills it.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn create() -> io::Result<Self> {
+        let file = memfd::create("shmcast-reader")?;
+        file.set_len(PAGE_BYTES)?;
+        memfd::seal_size(&file)?;
+        Ok(Self { page: HostPage::open(&file)?, file })
+    }
+
+    /// Takes back a page of this user's making from the reader that holds it.
+    ///
+    /// # Errors
+    /// `InvalidInput` for any other file.
+    pub fn adopt(file: &File) -> io::Result<Self> {
+        if !memfd::is_ours(file)? || file.metadata()?.len() != PAGE_BYTES {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "not a reader page of this user's making",
+            ));
+        }
+        let file = memfd::reopen_read_write(file)?;
+        Ok(Self { page: HostPage::open(&file)?, file })
+    }
+
+    /// A new descriptor for the reader.
+    ///
+    /// # Errors
+    /// The error of `open`.
+    pub fn for_reader(&self) -> io::Result<File> {
+        memfd::reopen_read_write(&self.file)
+    }
+
+    /// The host's end of a reader that sleeps between messages of `segment`. `bell` is the end of the bell that the
+    /// reader sent.
+    ///
+    /// # Errors
+    /// `InvalidInput` if `bell` is not an end of a stream socket pair.
+    pub fn park(&self, segment: &HostedSegment, bell: File) -> io::Result<ParkedReader> {
+        ParkedReader::new(self.page.clone(), segment.locator(), bell)
+    }
+
+    /// The figures on the page; `None` while its reader is still filling it.
+    pub fn stats(&self) -> Option<ReaderStats> {
+        ReaderStats::read(&self.file).ok().flatten()
+    }
+
+    /// The reader as tools show it. `next` is the channel's next sequence.
+    pub fn status(&self, process: Process, next: Option<u64>) -> Option<ReaderStatus> {
+        self.stats().map(|stats| reader_status(&stats, process, next))
+    }
+}
+
+fn damaged(name: &str, source: OpenError) -> ChannelError {
+    ChannelError::Segment { path: format!("memfd:{name}").into(), source }
+}
+
+fn new_lock(header: &Header) -> Result<File, ChannelError> {
+    let name = &header.channel;
+    let os = |what| ChannelError::os(what, format!("memfd:{name}.lock"));
+    let lock = memfd::create(&format!("shmcast:{name}.lock")).map_err(os("create"))?;
+    lock.write_all_at(&identity(header.uuid), 0).map_err(os("write"))?;
+    memfd::seal_content(&lock).map_err(os("seal"))?;
+    Ok(lock)
+}
+
+/// Opens the lock that a program shows; `None` if it is not the one that the charter names.
+fn adopt_lock(shown: &File, entry: &Entry) -> io::Result<Option<File>> {
+    if !memfd::is_own(shown)? || file_id(shown)?[1] != entry.lock {
+        return Ok(None);
+    }
+    let lock = memfd::reopen_read_write(shown)?;
+    let mut held = [0; 16];
+    let is_the_one = memfd::is_ours(&lock)?
+        && memfd::is_content_sealed(&lock)?
+        && lock.metadata()?.len() == 16
+        && lock.read_exact_at(&mut held, 0).is_ok()
+        && held == identity(entry.uuid);
+    Ok(is_the_one.then_some(lock))
+}
+
+/// Device and inode of a file, also of one that [`memfd::reopen_as_path`] opened.
+fn file_id(file: &File) -> io::Result<[u64; 2]> {
+    use std::os::unix::fs::MetadataExt;
+    let metadata = file.metadata()?;
+    Ok([metadata.dev(), metadata.ino()])
+}
+
+/// The content of a lock file: the identity of its segment.
+fn identity([high, low]: [u64; 2]) -> [u8; 16] {
+    (u128::from(high) << 64 | u128::from(low)).to_be_bytes()
+}
+
+/// The header for a new segment.
+pub(crate) fn new_header(
+    name: &str,
+    geometry: Geometry,
+    clock: Clock,
+    schema: (u64, String),
+    labels: String,
+) -> Header {
+    let mut uuid = [0; 16];
+    getrandom::fill(&mut uuid).expect("Linux gives random bytes once it has booted");
+    let (high, low) = uuid.split_at(8);
+    let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("half of sixteen bytes"));
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Header {
+        geometry,
+        uuid: [word(high), word(low)],
+        channel_id: u64::from(crc32c::crc32c(name.as_bytes())),
+        created_ns: since_1970.as_nanos() as u64,
+        clock: clock.kind(),
+        clock_hz: clock.hz(),
+        schema_id: schema.0,
+        channel: name.to_owned(),
+        schema: schema.1,
+        labels,
+    }
+}
+
+impl ParkedReader {
+    /// Notes that the channel goes on in `segment`. The caller tells the reader in another way, which wakes it.
+    pub fn watch(&mut self, segment: &HostedSegment) {
+        self.watch_ring(segment.locator());
+    }
+}

@@ -1,0 +1,3 @@
+//! Files that keep what a channel published.
+
+pub use shmcast_layout::journal as format;

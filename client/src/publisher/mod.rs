@@ -1,0 +1,428 @@
+//! The publishing end of a channel.
+
+mod builder;
+mod files;
+mod known;
+mod prepared;
+
+use crate::attach::keeper::Attachment;
+use crate::clock::Clock;
+use crate::error::PublishError;
+use crate::lock::Held;
+use prepared::Prepared;
+use shmcast_layout::charter::Charter;
+use shmcast_layout::error::TooLarge;
+use shmcast_layout::layout::charter::Verdict;
+use shmcast_layout::layout::record::NO_TIME;
+use shmcast_layout::ring::writer::Writer;
+use shmcast_layout::segment::Segment;
+use std::fmt;
+use std::ops::{Deref, DerefMut, Range};
+
+pub use builder::{DEFAULT_CAPACITY, PublisherBuilder};
+
+/// Bytes of a buffer for one message that are touched before the first message.
+pub(crate) const TOUCHED_BYTES: usize = 64 << 10;
+
+/// Publishes messages into a channel: one publisher a channel, any number of readers.
+///
+/// Nothing here waits for anybody. `publish` is a few dozen stores to memory that readers poll; it makes no system
+/// call, takes no lock, allocates nothing, and costs the same for one reader and for a hundred. Readers that cannot
+/// keep up are lapped and told how many messages they missed.
+///
+/// Dropping a publisher closes the channel, except while the thread panics: then readers see no end, and the next
+/// publisher takes over as after a crash.
+///
+/// After a `fork` the publisher belongs to the parent. The child must not use its copy; dropping it there, or ending the
+/// child, changes nothing. If the parent dies, the channel counts as in use until such children have dropped their
+/// copies, ended, or become another program. A program that puts itself into the background opens its publishers after that.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// use shmcast::{Event, Publisher, Start, Subscriber};
+/// let mut publisher = Publisher::builder("ticks").dir(dir.path()).capacity(1 << 20).open()?;
+/// let mut subscriber = Subscriber::builder("ticks").dir(dir.path()).open()?;
+/// publisher.publish(b"bid 100.25")?;
+/// publisher.close();
+/// assert!(matches!(subscriber.recv()?, Event::Message(m) if m.payload == b"bid 100.25"));
+/// assert_eq!(subscriber.recv()?, Event::End);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Publisher {
+    writer: Writer,
+    clock: Clock,
+    stamps: Stamps,
+    segment: Segment,
+    /// Claims are written here and copied into the ring in one burst.
+    staging: Box<[u8]>,
+    prepared: Prepared,
+    /// Held until the writer is done; the kernel lets go of it if we die.
+    lock: Held,
+    /// The attachment to the daemon, if a daemon owns the channel.
+    hosted: Option<Hosted>,
+}
+
+/// A publisher's attachment to a daemon.
+struct Hosted {
+    attachment: Attachment,
+    charter: Charter,
+    /// The generation that it publishes in.
+    generation: u64,
+}
+
+impl Hosted {
+    #[inline]
+    fn is_cut_off(&self) -> bool {
+        let verdict = self.charter.verdict(self.generation);
+        matches!(verdict, Verdict::Cut { .. }) || self.attachment.is_cut_off()
+    }
+}
+
+/// The properties that a publisher gives a message besides its payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Mark {
+    /// A number for the publisher's own use, such as a message type. Every reader gets it.
+    pub tag: u16,
+    /// Whether a reader that lost its place may start afresh from this message, as from a snapshot.
+    pub key: bool,
+}
+
+/// The choice of messages that carry the time of their publication.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Stamps {
+    /// Each message: the clock is read for it, or once for a batch.
+    #[default]
+    Each,
+    /// Those alone that are published with a given time, by [`Publisher::publish_at`]. The clock is not read, which takes 8
+    /// to 10 ns, about half of the time that a message of 32 B takes at full rate. Readers know no latency of such messages.
+    Given,
+}
+
+impl Stamps {
+    #[inline(always)]
+    fn stamp(self, clock: Clock) -> u64 {
+        match self {
+            Self::Each => clock.now(),
+            Self::Given => NO_TIME,
+        }
+    }
+}
+
+impl Publisher {
+    /// Begins to open channel `name` for publishing.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// let mut publisher = shmcast::Publisher::builder("ticks").dir(dir.path()).capacity(1 << 20).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn builder(name: impl Into<String>) -> PublisherBuilder {
+        PublisherBuilder::new(name.into())
+    }
+
+    /// Publishes one message; returns its sequence.
+    ///
+    /// Cost: about one store a word, 50 to 100 ns for 64 bytes with readers polling on other cores; wait-free.
+    ///
+    /// # Errors
+    /// [`PublishError::TooLarge`] when the payload exceeds [`max_message`](Self::max_message), and
+    /// [`PublishError::CutOff`] once a daemon has given the channel to another publisher; nothing is published then.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// assert_eq!(publisher.publish(b"bid 100.25")?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn publish(&mut self, payload: &[u8]) -> Result<u64, PublishError> {
+        self.publish_with(payload, Mark::default())
+    }
+
+    /// Publishes one message with a tag or as a key message; otherwise as [`publish`](Self::publish).
+    ///
+    /// # Errors
+    /// [`PublishError`]; nothing is published then.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// use shmcast::Mark;
+    /// let sequence = publisher.publish_with(b"whole book", Mark { key: true, ..Mark::default() })?;
+    /// assert_eq!(sequence, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn publish_with(&mut self, payload: &[u8], mark: Mark) -> Result<u64, PublishError> {
+        self.check_not_cut_off()?;
+        Ok(self.writer.publish_timed(payload, mark.tag, mark.key, || self.stamps.stamp(self.clock))?)
+    }
+
+    /// As [`publish_with`](Self::publish_with), with a time that the caller has read already from
+    /// [`clock`](Self::clock), such as that of the event that the message tells of. Readers get its low 48 bits, and
+    /// count latencies from there. Saves reading the clock, some 8 ns.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish).
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// use shmcast::{Event, Mark};
+    /// let arrived = publisher.clock().now();
+    /// publisher.publish_at(b"tick", Mark::default(), arrived)?;
+    /// assert!(matches!(subscriber.recv()?, Event::Message(m) if m.time == arrived & ((1 << 48) - 1)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline(always)]
+    pub fn publish_at(&mut self, payload: &[u8], mark: Mark, time: u64) -> Result<u64, PublishError> {
+        self.check_not_cut_off()?;
+        Ok(self.writer.publish(payload, mark.tag, mark.key, time)?)
+    }
+
+    /// Publishes several messages with one time stamp; returns their sequences. Saves reading the clock for each.
+    ///
+    /// # Errors
+    /// [`PublishError`] at the first payload that is too large: those before it are published, it and the rest are not.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// assert_eq!(publisher.publish_batch(["a", "b", "c"])?, 1..4);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn publish_batch<P: AsRef<[u8]>>(
+        &mut self,
+        payloads: impl IntoIterator<Item = P>,
+    ) -> Result<Range<u64>, PublishError> {
+        self.check_not_cut_off()?;
+        let time = self.stamps.stamp(self.clock);
+        let first = self.writer.next_sequence();
+        for payload in payloads {
+            self.writer.publish(payload.as_ref(), 0, false, time)?;
+        }
+        Ok(first..self.writer.next_sequence())
+    }
+
+    /// Lends `length` bytes to write a message into, for serializers that need a place to write to. Nothing is
+    /// published before [`Claim::commit`], and a claim that is dropped leaves no trace.
+    ///
+    /// The bytes hold whatever earlier claims of this publisher left there. Cost: one copy more than filling the ring
+    /// directly, in cache, which is what lets the message enter the ring in one burst.
+    ///
+    /// # Errors
+    /// [`PublishError`].
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// let mut claim = publisher.claim(100)?;
+    /// claim[..5].copy_from_slice(b"hello");
+    /// claim.commit(5)?;
+    /// publisher.claim(100)?.abort();
+    /// assert_eq!(publisher.next_sequence(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn claim(&mut self, length: usize) -> Result<Claim<'_>, PublishError> {
+        self.check_not_cut_off()?;
+        let max_message = self.max_message() as u64;
+        if length as u64 > max_message {
+            return Err(TooLarge { length: length as u64, max_message }.into());
+        }
+        Ok(Claim { publisher: self, length, mark: Mark::default() })
+    }
+
+    /// Publishes one message that lies in several pieces, as `writev` does: a header here, a body there. Cost: as a
+    /// [`claim`](Self::claim), one copy more than [`publish`](Self::publish), in cache.
+    ///
+    /// # Errors
+    /// [`PublishError`]; nothing is published then.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// use shmcast::{Event, Mark};
+    /// publisher.publish_vectored(&[b"price ", b"4200"], Mark::default())?;
+    /// assert!(matches!(subscriber.recv()?, Event::Message(m) if m.payload == b"price 4200"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn publish_vectored(&mut self, pieces: &[&[u8]], mark: Mark) -> Result<u64, PublishError> {
+        let length = pieces.iter().fold(0usize, |sum, piece| sum.saturating_add(piece.len()));
+        let mut claim = self.claim(length)?;
+        let mut rest = &mut claim[..];
+        for piece in pieces {
+            let (place, behind) = rest.split_at_mut(piece.len());
+            place.copy_from_slice(piece);
+            rest = behind;
+        }
+        claim.mark(mark).commit(length)
+    }
+
+    /// Whether a daemon has given the channel to another publisher, so that nobody receives what this one publishes: two
+    /// loads of words that change once. Always false where the channel is a file.
+    ///
+    /// A message that was being published at that moment may have reached nobody. The next publisher's sequences go on where
+    /// this one's were cut off.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// assert!(!publisher.is_cut_off());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn is_cut_off(&self) -> bool {
+        self.hosted.as_ref().is_some_and(Hosted::is_cut_off)
+    }
+
+    #[inline]
+    fn check_not_cut_off(&self) -> Result<(), PublishError> {
+        if self.is_cut_off() { Err(PublishError::CutOff) } else { Ok(()) }
+    }
+
+    /// Closes the channel: readers get everything published so far, and then the end of the stream. The same as
+    /// dropping, said aloud.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// publisher.publish(b"the last")?;
+    /// publisher.close();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn close(self) {}
+
+    /// Tells readers that the messages from the next one up to and with `last` will never come; the next message published gets
+    /// sequence `last + 1`. For those who carry a numbered stream from elsewhere into a channel. Does nothing when `last`
+    /// lies behind.
+    ///
+    /// # Errors
+    /// [`PublishError::OutOfSequences`] when `last` is [`MAX_SEQUENCE`](crate::MAX_SEQUENCE) or more, and
+    /// [`PublishError::CutOff`]; readers are told nothing then.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// publisher.gap(99)?;
+    /// assert_eq!(publisher.publish(b"the hundredth")?, 100);
+    /// assert!(publisher.gap(u64::MAX).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn gap(&mut self, last: u64) -> Result<(), PublishError> {
+        self.check_not_cut_off()?;
+        Ok(self.writer.gap(last, self.clock.now())?)
+    }
+
+    /// Tells readers that the remote publisher behind this channel began a new session.
+    ///
+    /// # Errors
+    /// [`PublishError::CutOff`]; readers are told nothing then.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// publisher.session(*b"SESSION-01")?;
+    /// assert_eq!(publisher.remote_session(), Some(*b"SESSION-01"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn session(&mut self, identity: [u8; 10]) -> Result<(), PublishError> {
+        self.check_not_cut_off()?;
+        self.writer.session(identity, self.clock.now());
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Publisher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut f = f.debug_struct("Publisher");
+        f.field("channel", &self.header().channel).field("epoch", &self.epoch());
+        f.field("next_sequence", &self.next_sequence()).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        if !self.lock.is_a_childs() && !std::thread::panicking() {
+            self.writer.close(self.clock.now());
+        }
+    }
+}
+
+/// Room for one message, lent by [`Publisher::claim`]. Dereferences to its bytes.
+#[derive(Debug)]
+#[must_use = "a claim that is not committed publishes nothing"]
+pub struct Claim<'a> {
+    publisher: &'a mut Publisher,
+    length: usize,
+    mark: Mark,
+}
+
+impl Claim<'_> {
+    /// Sets tag and key flag of the message.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// use shmcast::Mark;
+    /// let mut claim = publisher.claim(4)?;
+    /// claim.copy_from_slice(b"book");
+    /// claim.mark(Mark { tag: 7, key: true }).commit(4)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn mark(mut self, mark: Mark) -> Self {
+        self.mark = mark;
+        self
+    }
+
+    /// Publishes the first `length` bytes and returns the sequence.
+    ///
+    /// # Errors
+    /// [`PublishError::CutOff`], if the channel was taken since the claim, and [`PublishError::OutOfSequences`]; nothing is
+    /// published then.
+    ///
+    /// # Panics
+    /// When `length` exceeds what was claimed.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// let mut claim = publisher.claim(100)?;
+    /// claim[..5].copy_from_slice(b"hello");
+    /// assert_eq!(claim.commit(5)?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn commit(self, length: usize) -> Result<u64, PublishError> {
+        assert!(length <= self.length, "commit of {length} B exceeds the claim of {} B", self.length);
+        self.publisher.check_not_cut_off()?;
+        let Publisher { writer, clock, stamps, staging, .. } = self.publisher;
+        Ok(writer.publish(&staging[..length], self.mark.tag, self.mark.key, stamps.stamp(*clock))?)
+    }
+
+    /// Publishes nothing. The same as dropping, said aloud.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// publisher.claim(100)?.abort();
+    /// assert_eq!(publisher.next_sequence(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn abort(self) {}
+}
+
+impl Deref for Claim<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.publisher.staging[..self.length]
+    }
+}
+
+impl DerefMut for Claim<'_> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.publisher.staging[..self.length]
+    }
+}

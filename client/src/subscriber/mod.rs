@@ -1,0 +1,493 @@
+//! The receiving end of a channel.
+
+mod buffer;
+mod builder;
+mod following;
+mod hosted;
+mod iter;
+mod known;
+mod outcome;
+mod page;
+mod records;
+mod select;
+#[cfg(feature = "tokio")]
+mod stream;
+mod tags;
+mod telling;
+mod waiting;
+mod watch;
+
+use crate::attach::park::Parking;
+use crate::clock::Clock;
+use crate::message::{Event, RecvError};
+use crate::wait::{Wait, Waiter};
+use buffer::Buffer;
+use hosted::Hosted;
+use outcome::{Outcome, message};
+use page::Page;
+use shmcast_layout::layout::record::NO_TIME;
+use shmcast_layout::mem::Step;
+use shmcast_layout::reader_page::ReaderPage;
+use shmcast_layout::ring::locate::LocateError;
+use shmcast_layout::ring::reader::{Flow, Glance, Poll, Reader};
+use shmcast_layout::segment::Segment;
+use std::fmt;
+use std::io;
+use std::mem::offset_of;
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+pub use builder::SubscriberBuilder;
+pub use iter::Iter;
+pub use records::Records;
+pub use select::{Select, SelectError};
+pub use shmcast_layout::ring::reader::Resume;
+#[cfg(feature = "tokio")]
+pub use stream::EventStream;
+use tags::Tags;
+use watch::Watch;
+
+/// Messages handed out at most before they are counted on the page.
+const BATCH: usize = 64;
+
+/// The place at which a subscriber begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Start {
+    /// With the next message published.
+    #[default]
+    Latest,
+    /// With the oldest message that is still safe in the ring.
+    Oldest,
+    /// With this message. If it has been overwritten, the first event is [`Event::Lapped`] with the exact loss.
+    Sequence(u64),
+}
+
+/// Receives a channel's messages, in order, each once.
+///
+/// Reads through a map that the kernel lets nobody write through; neither the publisher nor other readers can notice
+/// it. Receiving makes no system call unless the wait strategy does, takes no lock and allocates nothing.
+///
+/// After a `fork` the subscriber belongs to the parent: dropping the child's copy changes nothing that tools see.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// use shmcast::{Event, Publisher, Start, Subscriber, Wait};
+/// let mut publisher = Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+/// publisher.publish(b"one")?;
+/// let mut subscriber =
+///     Subscriber::builder("t").dir(dir.path()).start(Start::Oldest).wait(Wait::Spin).open()?;
+/// match subscriber.recv()? {
+///     Event::Message(m) => assert_eq!((m.payload, m.sequence), (&b"one"[..], 1)),
+///     other => panic!("{other:?}"),
+/// }
+/// assert_eq!(subscriber.try_recv()?, None);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+// The fields stand as they are needed, for the reason that `Reader` gives: a message asks for its second line, for the third,
+// which begins with the end of the reader, and for the page.
+#[repr(C, align(64))]
+pub struct Subscriber {
+    reader: Reader,
+    buffer: Buffer,
+    /// The attachment to the daemon, if a daemon owns the channel.
+    hosted: Option<Box<Hosted>>,
+    wait: Wait,
+    /// Whether each message is looked at before it is handed out: it may be void, since the channel is strict, or none of
+    /// `tags`. A copy of what those fields say, in the line that each message asks for.
+    is_checked: bool,
+    doubt: Doubt,
+    /// Whether the last batch came close to the publisher; only with [`Wait::Burst`], which then may let it get ahead.
+    came_close: bool,
+    record_latency: bool,
+    // The fourth line.
+    page: Option<Page>,
+    clock: Clock,
+    // Cold fields.
+    /// The sequence and the time from which [`Wait::Burst`] counts.
+    burst_mark: (u64, u64),
+    /// The sequence after the last message that was there when [`Wait::Burst`] had last let the publisher get ahead.
+    burst_target: u64,
+    resume: Resume,
+    /// The publisher's epoch in the last event about it.
+    epoch: u64,
+    /// The epoch at the time of the last start or seek. It gives no event, even after a lap.
+    began_in: u64,
+    /// The sequence to begin with, if it lies before all that is left of a segment that continues another: nothing in
+    /// the ring tells of that loss.
+    behind: Option<u64>,
+    segment: Segment,
+    steps: Vec<Step>,
+    /// The reason why there is no page although one was asked for.
+    page_refused: Option<io::Error>,
+    /// The reader's end of parking, for a subscriber that was opened with [`Wait::Park`].
+    parking: Option<Parking>,
+    /// The tags of the messages that are handed out; all of them if `None`.
+    tags: Option<Tags>,
+    /// How it notices that the publisher died, if the caller asked to be told.
+    watch: Option<Box<Watch>>,
+}
+
+const _: () = assert!(offset_of!(Subscriber, page) == 3 * 64, "what a message needs fills the third line");
+
+/// An event that must be given before all others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Doubt {
+    None,
+    /// A lap may have hidden that another publisher took over.
+    Epoch,
+    /// The reader expects messages that are older than all that is left: `behind` says from where on.
+    Behind,
+}
+
+impl Subscriber {
+    /// Begins to subscribe to channel `name`.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// let subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn builder(name: impl Into<String>) -> SubscriberBuilder {
+        SubscriberBuilder::new(name.into())
+    }
+
+    /// Waits for the next event and returns it; messages are copied into a buffer that this subscriber owns.
+    ///
+    /// Blocks, by the wait strategy, for as long as nothing comes: the end of a stream is an event, and so is a new
+    /// publisher. A publisher that dies says nothing; those who ask for it by
+    /// [`watch_publisher`](SubscriberBuilder::watch_publisher) are told.
+    ///
+    /// # Errors
+    /// [`RecvError`]; only the [`TooSmall`](RecvError::TooSmall) of the `_into` variant is worth another try.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// use shmcast::Event;
+    /// publisher.publish(b"x")?;
+    /// match subscriber.recv()? {
+    ///     Event::Message(m) => assert_eq!(m.payload, b"x"),
+    ///     Event::Lapped(l) => eprintln!("missed {} messages", l.missed),
+    ///     other => println!("{other:?}"),
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn recv(&mut self) -> Result<Event<'_>, RecvError> {
+        let event = self.recv_until(None)?;
+        Ok(event.expect("waiting without a deadline ends with an event"))
+    }
+
+    /// As [`recv`](Self::recv), in an event loop: other tasks run until something comes. To be opened with
+    /// [`Wait::Park`], so that the daemon's waker rings; with any other strategy, and on channels that are files, this
+    /// looks every millisecond.
+    ///
+    /// Cancel-safe: a future that is dropped before it is ready has received nothing. A stream that always has more
+    /// gives way to other tasks now and then. Cost when something is there: as [`try_recv`](Self::try_recv), and no
+    /// system call; before a sleep, a few.
+    ///
+    /// # Errors
+    /// [`RecvError`].
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with both I/O and time enabled, if it has to wait.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use shmcast::{Client, Event, Subscriber, Wait};
+    /// let client = Client::connect()?;
+    /// let mut ticks = Subscriber::builder("ticks").client(&client).wait(Wait::Park).open()?;
+    /// loop {
+    ///     tokio::select! {
+    ///         event = ticks.recv_async() => match event? {
+    ///             Event::Message(m) => println!("{}: {} B", m.sequence, m.payload.len()),
+    ///             Event::End => return Ok(()),
+    ///             other => eprintln!("{other:?}"),
+    ///         },
+    ///         _ = tokio::time::sleep(std::time::Duration::from_secs(1)) => println!("a quiet second"),
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    #[cfg(feature = "tokio")]
+    pub async fn recv_async(&mut self) -> Result<Event<'_>, RecvError> {
+        let outcome = self.wait_async().await?;
+        Ok(self.lend(outcome))
+    }
+
+    /// As [`recv`](Self::recv), but `None` when nothing came before `deadline`.
+    ///
+    /// # Errors
+    /// [`RecvError`].
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// use std::time::{Duration, Instant};
+    /// assert_eq!(subscriber.recv_deadline(Instant::now() + Duration::from_millis(5))?, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn recv_deadline(&mut self, deadline: Instant) -> Result<Option<Event<'_>>, RecvError> {
+        self.recv_until(Some(deadline))
+    }
+
+    #[inline(always)]
+    fn recv_until(&mut self, deadline: Option<Instant>) -> Result<Option<Event<'_>>, RecvError> {
+        if self.came_close {
+            self.pause_after_burst();
+        }
+        self.receive::<true>(deadline)
+    }
+
+    /// The next event if there is one. Never waits.
+    ///
+    /// Cost when nothing is there: one load of a line in this core's cache.
+    ///
+    /// # Errors
+    /// [`RecvError`].
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// assert_eq!(subscriber.try_recv()?, None);
+    /// publisher.publish(b"x")?;
+    /// assert!(subscriber.try_recv()?.is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline(always)]
+    pub fn try_recv(&mut self) -> Result<Option<Event<'_>>, RecvError> {
+        self.receive::<false>(None)
+    }
+
+    /// As [`try_recv`](Self::try_recv), with the payload copied to the start of `buffer`: the only copy between the
+    /// ring and the caller.
+    ///
+    /// # Errors
+    /// [`RecvError::TooSmall`] when the message is larger than the buffer; it stays the next one.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// publisher.publish(b"abc")?;
+    /// let mut buffer = [0; 8];
+    /// assert!(subscriber.try_recv_into(&mut buffer[..2]).is_err());
+    /// assert!(subscriber.try_recv_into(&mut buffer)?.is_some());
+    /// assert_eq!(&buffer[..3], b"abc");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline(always)]
+    pub fn try_recv_into<'a>(&mut self, buffer: &'a mut [u8]) -> Result<Option<Event<'a>>, RecvError> {
+        let before = self.reader.place();
+        // The two common answers are given in place, as in `receive`.
+        let outcome = match self.reader.poll(buffer) {
+            Poll::Message(copied) if !self.is_checked => {
+                self.note_received(copied.time);
+                return Ok(Some(Event::Message(message(copied, buffer))));
+            }
+            poll => self.go_on_into(before, poll, buffer)?,
+        };
+        Ok(outcome.map(|outcome| outcome.into_event(buffer)))
+    }
+
+    /// Hands up to `most` events that are there already to `each`, and returns how many there were. Never waits, but with
+    /// [`Wait::Burst`] may first let the publisher get ahead.
+    ///
+    /// `each` returns nothing, or a [`ControlFlow`] that may stop it. The event at which it stopped has been received and
+    /// counts; the next call goes on behind it.
+    ///
+    /// After a panic in `each` that was caught, messages handed out before it may come again.
+    ///
+    /// # Errors
+    /// [`RecvError`]; the events before it have been handed out.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// publisher.publish_batch(["a", "b", "c"])?;
+    /// assert_eq!(subscriber.recv_batch(2, |_| ())?, 2);
+    /// assert_eq!(subscriber.recv_batch(2, |_| ())?, 1);
+    ///
+    /// use shmcast::Event;
+    /// use std::ops::ControlFlow;
+    /// publisher.publish_batch(["a", "stop", "c"])?;
+    /// let to_stop = |event: Event<'_>| match event {
+    ///     Event::Message(m) if m.payload == b"stop" => ControlFlow::Break(()),
+    ///     _ => ControlFlow::Continue(()),
+    /// };
+    /// assert_eq!(subscriber.recv_batch(64, to_stop)?, 2);
+    /// assert_eq!(subscriber.recv_batch(64, |_| ())?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline(always)]
+    pub fn recv_batch<F: Flow>(
+        &mut self,
+        most: usize,
+        mut each: impl FnMut(Event<'_>) -> F,
+    ) -> Result<usize, RecvError> {
+        if self.came_close {
+            self.pause_after_burst();
+        }
+        let mut handed = 0;
+        while handed < most {
+            let (taken, is_over) = self.recv_messages((most - handed).min(BATCH), &mut each);
+            handed += taken;
+            if is_over {
+                break;
+            }
+            if handed == most {
+                self.came_close = matches!(self.wait, Wait::Burst) && self.is_close_in_a_burst();
+                break;
+            }
+            match self.try_recv()? {
+                Some(event) => {
+                    handed += 1;
+                    if each(event).stops() {
+                        break;
+                    }
+                }
+                None => {
+                    self.came_close = matches!(self.wait, Wait::Burst);
+                    break;
+                }
+            }
+        }
+        Ok(handed)
+    }
+
+    /// Hands out messages for as long as there are some and nothing else, and says whether `each` stopped. None where each
+    /// message is to be looked at first.
+    #[inline(always)]
+    fn recv_messages<F: Flow>(&mut self, most: usize, mut each: impl FnMut(Event<'_>) -> F) -> (usize, bool) {
+        if self.is_checked {
+            return (0, false);
+        }
+        let mut is_over = false;
+        let Self { reader, buffer, page, clock, record_latency, .. } = self;
+        let page = page.as_ref().map(|page| &page.page);
+        let latency_page = page.filter(|_| *record_latency);
+        let taken = reader.poll_batch(most, buffer.records(), |copied, payload| {
+            if let Some(page) = latency_page {
+                note_latency(page, clock, copied.time);
+            }
+            is_over = each(Event::Message(message(copied, payload))).stops();
+            if is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        if taken > 0
+            && let Some(page) = page
+        {
+            page.received(taken as u64, reader.place());
+        }
+        (taken, is_over)
+    }
+
+    /// Goes on at message `sequence`, forwards or backwards. O(1). Messages passed over do not count as missed.
+    ///
+    /// # Errors
+    /// [`LocateError::TooOld`] and [`LocateError::NotYet`] say what is there instead; the subscriber stays where it is.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// publisher.publish_batch(["a", "b", "c"])?;
+    /// subscriber.seek(3)?;
+    /// assert!(matches!(subscriber.recv()?, shmcast::Event::Message(m) if m.payload == b"c"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn seek(&mut self, sequence: u64) -> Result<(), LocateError> {
+        if !self.seek_ahead(sequence)? {
+            let place = self.reader.locator().seek(sequence)?;
+            self.reader.jump(place);
+        }
+        (self.behind, self.doubt) = (None, Doubt::None);
+        self.epoch = 0;
+        self.began_in = self.reader.state().map_or(0, |(epoch, _)| epoch);
+        Ok(())
+    }
+
+    /// Polls for the next event, once or, if it `WAITS`, until there is one or the deadline has passed.
+    ///
+    /// One loop with one poll in it, all of it inline, where the two common answers are given in place: a message then goes
+    /// to the caller in registers and is never put together in memory, and a turn of one among many readers needs few
+    /// pages of code, each of which it finds in no TLB.
+    #[inline(always)]
+    fn receive<const WAITS: bool>(
+        &mut self,
+        deadline: Option<Instant>,
+    ) -> Result<Option<Event<'_>>, RecvError> {
+        let mut waiter = Waiter::default();
+        loop {
+            let outcome = match self.reader.glance(self.buffer.records()) {
+                Glance::Message(copied) if !self.is_checked => {
+                    self.note_received(copied.time);
+                    return Ok(Some(Event::Message(message(copied, self.buffer.payload()))));
+                }
+                // It may be void, or of another tag than asked for.
+                Glance::Message(copied) => self.admit_message(copied)?,
+                Glance::Nothing if self.is_all_in_the_ring() => None,
+                Glance::Nothing => self.tell(Poll::Empty, 0)?,
+                Glance::Other => self.poll()?,
+            };
+            if let Some(outcome) = outcome {
+                return Ok(Some(self.lend(outcome)));
+            }
+            if !WAITS {
+                return Ok(None);
+            }
+            if let ControlFlow::Break(end) = self.idle(&mut waiter, deadline)? {
+                return Ok(end.map(|outcome| self.lend(outcome)));
+            }
+        }
+    }
+
+    /// Whether nothing but a record can be news: there is no daemon that moves the channel elsewhere, and no takeover that a
+    /// lap may have hidden.
+    #[inline(always)]
+    fn is_all_in_the_ring(&self) -> bool {
+        self.hosted.is_none() && self.doubt == Doubt::None
+    }
+
+    /// Counts a message on the page.
+    #[inline(always)]
+    fn note_received(&self, time: u64) {
+        if let Some(page) = &self.page {
+            page.page.received(1, self.reader.place());
+            if self.record_latency {
+                note_latency(&page.page, &self.clock, time);
+            }
+        }
+    }
+
+    fn lend(&self, outcome: Outcome) -> Event<'_> {
+        outcome.into_event(self.buffer.payload())
+    }
+}
+
+/// Counts the latency of a message of `time`, if it has one, that has just been received.
+#[inline(never)]
+fn note_latency(page: &ReaderPage, clock: &Clock, time: u64) {
+    let now = clock.now();
+    page.heartbeat(now);
+    if time != NO_TIME {
+        page.latency(clock.latency_ns(time, now));
+    }
+}
+
+impl fmt::Debug for Subscriber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut f = f.debug_struct("Subscriber");
+        f.field("channel", &self.header().channel).field("epoch", &self.epoch);
+        f.field("next_sequence", &self.next_sequence()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,419 @@
+//! The egress sends a local channel to other hosts. It is a reader of the ring like any other. It packs the
+//! messages that are waiting, and never waits to fill a packet.
+//!
+//! One thread reads the ring and sends to every line and lease. `repair` retransmits on another thread, so
+//! that live traffic goes first. The publisher never waits for either: a bridge that is overtaken counts the
+//! messages that it missed, and receivers get an exact gap. After the start, the loop makes no system calls
+//! but those that send, sleep or yield.
+
+use shmcast::sys::datagrams;
+use shmcast::{ChannelError, Start, State, Subscriber, SubscriberBuilder, Wait};
+use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use zerocopy::FromZeros;
+
+mod listening;
+mod live;
+mod outlet;
+
+use super::BridgeError;
+use super::origins::Origins;
+use super::pcap::Tap;
+use super::proto::counters::SenderCounters;
+use super::proto::sender::{Sender, SenderConfig};
+use super::proto::session::Session;
+use super::proto::term::Terms;
+use super::proto::wire::{HEADER_BYTES, LENGTH_BYTES};
+use super::repair::Repair;
+use super::sending::Sending;
+use super::socket::{self, Refusals, Tuning};
+use super::spec::{BridgeSpec, Direction, RepairSpec, SendSpec, StartAt, WaitMode};
+use super::state::{Progress, StateFile};
+use super::status::{Life, RepairCounters, SendCounters};
+use super::thread::{Clock, spawn};
+use live::Live;
+use outlet::{Line, Outlet};
+
+/// Bytes of the receive buffer of the socket that requests come to.
+const REPAIR_BUFFER_BYTES: usize = 1 << 20;
+/// The start of 2020 in nanoseconds since 1970. Epochs count half seconds from there; six digits last until
+/// 2054.
+const EPOCH_ZERO_NS: u64 = 1_577_836_800_000_000_000;
+const EPOCH_STEP_NS: u64 = 500_000_000;
+
+/// Options that the bridge's owner sets, beside the spec.
+#[derive(Debug, Default)]
+pub struct EgressOptions {
+    /// The capture that every sent packet is copied to.
+    pub tap: Option<Tap>,
+    /// Whether the bridge stops after the channel is closed and its end was repeated. If not, it waits for
+    /// the next publisher.
+    pub ends_with_channel: bool,
+    /// Whether everything in the channel is new, because the channel appeared while the bridge waited for it.
+    /// With `from = "resume"`, a bridge that has nothing to resume then begins with the oldest message.
+    pub is_channel_new: bool,
+    /// The list in which sessions that begin here are noted.
+    pub origins: Origins,
+}
+
+/// A running egress. Dropping it stops it.
+#[derive(Debug)]
+pub struct Egress {
+    shared: Arc<Sending>,
+    threads: Vec<JoinHandle<()>>,
+    repair_address: Option<SocketAddrV4>,
+}
+
+impl Egress {
+    /// Attaches to the channel, opens the sockets and starts the threads.
+    ///
+    /// `channel` says where the channel is. The spec decides how to start and how to wait.
+    ///
+    /// # Errors
+    /// [`BridgeError`]; nothing is left running.
+    pub fn start(
+        spec: &BridgeSpec,
+        channel: SubscriberBuilder,
+        options: EgressOptions,
+    ) -> Result<Egress, BridgeError> {
+        let (mut egress, live) = Egress::assemble(spec, channel, options)?;
+        egress.threads.push(spawn(&format!("send-{}", spec.title()), spec.cpu, move || live.run())?);
+        Ok(egress)
+    }
+
+    /// Does all of the start but the sending thread.
+    fn assemble(
+        spec: &BridgeSpec,
+        channel: SubscriberBuilder,
+        options: EgressOptions,
+    ) -> Result<(Egress, Live), BridgeError> {
+        BridgeError::check(spec)?;
+        let Some(Direction::Send(send)) = spec.direction() else {
+            let problems = vec!["send: this bridge receives".to_owned()];
+            return Err(BridgeError::Spec { bridge: spec.title().to_owned(), problems });
+        };
+        let mut refusals = Refusals::default();
+        let lines = open_lines(spec, send)?;
+        let (state, said) = open_state(send)?;
+        let from = match send.from {
+            StartAt::Resume if options.is_channel_new => StartAt::Oldest,
+            from => from,
+        };
+        let (subscriber, parks, resumed) = attach_where_it_was(spec, (send.from, from), &channel, said)?;
+        check_sizes(spec, &subscriber)?;
+        let heard = || listening::heard_term(spec, send, &mut refusals);
+        let session = session_to_send(spec, &subscriber, &options.origins, (said, resumed), heard)?;
+        // Open this socket after the channel, because the bridge may have to wait for the channel. Requests
+        // that came meanwhile would be answered after their receivers had given them up and sent them again.
+        let repair = open_repair(send, &mut refusals)?;
+        let leases = send.repair.as_ref().map_or(0, |repair| repair.max_leases);
+        let progress = Progress { ring: subscriber.header().uuid, session, next: subscriber.next_sequence() };
+        let state = state.map(|file| (file, progress));
+        let shared = Arc::new(Sending::new(refusals, leases, progress.next, state));
+        shared.set_session(session);
+        shared.note_begin(None, session, subscriber.next_sequence());
+        let clock = Clock::start();
+        let mut egress = Egress { shared: shared.clone(), threads: Vec::new(), repair_address: None };
+        let leases = match repair {
+            Some((repair, socket)) => {
+                let with = (clock, options.tap.as_ref());
+                Some(egress.serve(spec, repair, socket, channel.clone(), with)?)
+            }
+            None => None,
+        };
+        if send.state.is_some() {
+            let (shared, name) = (shared.clone(), format!("note-{}", spec.title()));
+            egress.threads.push(spawn(&name, None, move || shared.keep_noting())?);
+        }
+        let config = sender_config(spec, send);
+        let mut outlet = Outlet {
+            sender: Sender::new(config, session, subscriber.next_sequence(), clock.now_ns()),
+            config,
+            earlier: SenderCounters::default(),
+            counters: SendCounters { sessions: 1, ..SendCounters::new_zeroed() },
+            keeps_session: spec.session.is_some(),
+            is_over: false,
+            skips_end: matches!(subscriber.publisher_state(), Some((_, State::Closed))),
+            lines,
+            leases,
+            clock,
+            tap: options.tap,
+            shared,
+        };
+        outlet.show();
+        let live =
+            Live::new(spec, channel, (subscriber, parks), options.origins, options.ends_with_channel, outlet);
+        Ok((egress, live))
+    }
+
+    /// Starts the repair server on `socket`. The line that it returns carries the live packets to the leases.
+    fn serve(
+        &mut self,
+        spec: &BridgeSpec,
+        repair: &RepairSpec,
+        socket: UdpSocket,
+        channel: SubscriberBuilder,
+        with: (Clock, Option<&Tap>),
+    ) -> Result<Line, BridgeError> {
+        let live = socket::open_beside(&socket)?;
+        let address = v4(socket.local_addr().ok());
+        let server = Repair::new(repair, spec.payload_bytes, socket, channel, with, self.shared.clone())?;
+        self.repair_address = address;
+        self.threads.push(spawn("bridge-repair", None, move || server.run())?);
+        Ok(Line::to(repair.bind, address, live, false))
+    }
+
+    /// Tells the egress to stop soon. It announces nothing on the wire: the session goes on when another
+    /// bridge carries it.
+    pub fn stop(&self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Tells the egress to send what the ring still holds and to end the session. It repeats the end and
+    /// serves repairs for as long as the spec says, and then stops.
+    pub fn end(&self) {
+        self.shared.end.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether its threads have ended.
+    pub fn is_finished(&self) -> bool {
+        self.threads.iter().all(JoinHandle::is_finished)
+    }
+
+    /// Waits until its threads have ended. Call [`stop`](Self::stop) or [`end`](Self::end) first.
+    pub fn join(&mut self) {
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                self.shared.life.fail("its thread panicked: please report this".to_owned());
+            }
+        }
+    }
+
+    /// Phase, session, refusals and error.
+    pub fn life(&self) -> &Life {
+        &self.shared.life
+    }
+
+    /// The counters of the sending thread, at most some milliseconds old.
+    pub fn counters(&self) -> SendCounters {
+        self.shared.counters.read()
+    }
+
+    /// The counters of the retransmission server, at most some milliseconds old.
+    pub fn repair_counters(&self) -> RepairCounters {
+        self.shared.repair.read()
+    }
+
+    /// The address of the retransmission server, if there is one.
+    pub fn repair_address(&self) -> Option<SocketAddrV4> {
+        self.repair_address
+    }
+}
+
+impl Drop for Egress {
+    fn drop(&mut self) {
+        self.stop();
+        self.join();
+    }
+}
+
+/// An egress that runs on its caller's thread, on which the caller also publishes to the channel. A message
+/// leaves without waiting for another thread's turn; the publisher pays for the system call. Repairs still
+/// have their own thread.
+pub struct EgressInvoker {
+    live: Live,
+    egress: Egress,
+    is_over: bool,
+}
+
+impl EgressInvoker {
+    /// As [`Egress::start`], but nothing is sent except in [`invoke`](Self::invoke). The spec's `wait` and `cpu` have no
+    /// effect.
+    ///
+    /// # Errors
+    /// [`BridgeError`]; nothing is left running.
+    pub fn open(
+        spec: &BridgeSpec,
+        channel: SubscriberBuilder,
+        options: EgressOptions,
+    ) -> Result<EgressInvoker, BridgeError> {
+        let spec = BridgeSpec { wait: WaitMode::Spin, ..spec.clone() };
+        let (egress, live) = Egress::assemble(&spec, channel, options)?;
+        Ok(EgressInvoker { live, egress, is_over: false })
+    }
+
+    /// Sends what is waiting in the ring, at most 1024 events of it, and heartbeats that are due. It waits
+    /// only while a socket's buffer is full, or 100 us at a time while it catches up with the ring after
+    /// attaching. Returns false once there is nothing more to do.
+    #[inline]
+    pub fn invoke(&mut self) -> bool {
+        self.is_over = self.is_over || !self.live.turn();
+        !self.is_over
+    }
+
+    /// The egress, for its counters and to end it.
+    pub fn egress(&self) -> &Egress {
+        &self.egress
+    }
+}
+
+/// Opens a socket for each line of the spec.
+fn open_lines(spec: &BridgeSpec, send: &SendSpec) -> Result<Vec<Line>, BridgeError> {
+    let open = |line| {
+        let socket = socket::open_sender(line, send.ttl, send.loopback)?;
+        // Connect to groups only. On a connected socket, a host that refuses one datagram makes the next
+        // send fail.
+        let is_connected = line.group.ip().is_multicast() && socket.connect(line.group).is_ok();
+        Ok(Line::to(line.group, local_address(&socket), socket, is_connected))
+    };
+    spec.lines.iter().map(open).collect()
+}
+
+/// Opens the socket that requests come to, if the spec names a repair server.
+fn open_repair<'a>(
+    send: &'a SendSpec,
+    refusals: &mut Refusals,
+) -> Result<Option<(&'a RepairSpec, UdpSocket)>, BridgeError> {
+    let Some(repair) = &send.repair else { return Ok(None) };
+    let tuning = Tuning { buffer_bytes: REPAIR_BUFFER_BYTES, busy_poll_us: 0 };
+    Ok(Some((repair, socket::open_unicast(repair.bind, tuning, refusals)?)))
+}
+
+/// Opens the state file, if the spec names one, and reads what it says.
+fn open_state(send: &SendSpec) -> Result<(Option<StateFile>, Option<Progress>), BridgeError> {
+    let Some(path) = &send.state else { return Ok((None, None)) };
+    let (file, said) =
+        StateFile::open(path).map_err(|source| BridgeError::State { path: path.clone(), source })?;
+    Ok((Some(file), said))
+}
+
+/// The session to send: the one that the state file names, if the channel is still where that bridge left
+/// off; otherwise the channel's own, or a new one.
+fn session_to_send(
+    spec: &BridgeSpec,
+    subscriber: &Subscriber,
+    origins: &Origins,
+    (said, resumed): (Option<Progress>, Option<Progress>),
+    heard: impl FnOnce() -> Option<u64>,
+) -> Result<Session, BridgeError> {
+    match resumed.filter(|_| subscriber.remote_session().is_none() || spec.session.is_some()) {
+        Some(resumed) => {
+            origins.add(resumed.session, subscriber.header().uuid);
+            Ok(resumed.session)
+        }
+        None => {
+            let terms = Terms { own: own_term(spec, said), ..Terms::default() };
+            session_of(spec, subscriber, origins, terms, heard)
+        }
+    }
+}
+
+/// Attaches to the channel. With [`WaitMode::Block`] it parks if a daemon is there to wake it; the flag says
+/// whether one is.
+fn attach(channel: &SubscriberBuilder, wait: WaitMode) -> Result<(Subscriber, bool), ChannelError> {
+    if wait == WaitMode::Block {
+        match channel.clone().wait(Wait::Park).open() {
+            Err(ChannelError::NoWaker { .. }) => {}
+            attached => return attached.map(|subscriber| (subscriber, true)),
+        }
+    }
+    Ok((channel.clone().open()?, false))
+}
+
+/// Attaches where an earlier bridge left off, if that bridge sent the same ring, or the same session of
+/// another host; otherwise where the spec says. `from` has the start of a bridge that resumes and of one that
+/// has nothing to resume. Messages that the ring no longer holds are lost, and counted.
+fn attach_where_it_was(
+    spec: &BridgeSpec,
+    from: (StartAt, StartAt),
+    channel: &SubscriberBuilder,
+    said: Option<Progress>,
+) -> Result<(Subscriber, bool, Option<Progress>), BridgeError> {
+    if let Some(said) = said {
+        let (latest, _) = attach(&channel.clone().start(Start::Latest), spec.wait)?;
+        let is_same = said.ring == latest.header().uuid
+            || latest.remote_session().map(Session::from_bytes) == Some(said.session);
+        let is_ours = spec.session.is_none() || said.session.tag() == tag_bytes(spec);
+        if is_same && is_ours && said.next <= latest.next_sequence() {
+            let start = match from.0 {
+                StartAt::Resume => Start::Sequence(said.next),
+                StartAt::Latest => Start::Latest,
+                StartAt::Oldest => Start::Oldest,
+            };
+            let (subscriber, parks) = attach(&channel.clone().start(start), spec.wait)?;
+            return Ok((subscriber, parks, Some(said)));
+        }
+    }
+    let start = match from.1 {
+        StartAt::Resume | StartAt::Latest => Start::Latest,
+        StartAt::Oldest => Start::Oldest,
+    };
+    let (subscriber, parks) = attach(&channel.clone().start(start), spec.wait)?;
+    Ok((subscriber, parks, None))
+}
+
+/// The term that the state file notes, if it notes one of this bridge's tag.
+fn own_term(spec: &BridgeSpec, said: Option<Progress>) -> Option<u64> {
+    said.filter(|said| said.session.tag() == tag_bytes(spec)).and_then(|said| said.session.epoch())
+}
+
+fn tag_bytes(spec: &BridgeSpec) -> [u8; 4] {
+    Session::of_channel(&spec.tag(), 0).map_or([0; 4], |session| session.tag())
+}
+
+fn check_sizes(spec: &BridgeSpec, subscriber: &Subscriber) -> Result<(), BridgeError> {
+    let max_message = subscriber.header().geometry.max_message;
+    let most = (spec.payload_bytes - HEADER_BYTES - LENGTH_BYTES).min(usize::from(u16::MAX));
+    if max_message <= most as u64 {
+        return Ok(());
+    }
+    let (channel, payload_bytes) = (spec.channel.clone(), spec.payload_bytes);
+    Err(BridgeError::MessageTooLong { channel, max_message, payload_bytes, most })
+}
+
+/// The session that the channel is sent as. A channel that a bridge received keeps the session that it came
+/// with, unless the spec names one, so that hosts farther on see the same stream. Any other channel has its
+/// own session, whose term `Terms` chooses; `heard` listens for the terms of others. A publisher that takes the channel over
+/// goes on in that session; a channel that is made anew begins another.
+fn session_of(
+    spec: &BridgeSpec,
+    subscriber: &Subscriber,
+    origins: &Origins,
+    terms: Terms,
+    heard: impl FnOnce() -> Option<u64>,
+) -> Result<Session, BridgeError> {
+    match subscriber.remote_session() {
+        Some(session) if spec.session.is_none() => Ok(Session::from_bytes(session)),
+        _ => {
+            let (made_ns, ring) = (subscriber.header().created_ns, subscriber.header().uuid);
+            let clock = made_ns.saturating_sub(EPOCH_ZERO_NS) / EPOCH_STEP_NS;
+            let session = match origins.of_ring(tag_bytes(spec), ring) {
+                Ok(session) if session.epoch() > terms.own => session,
+                known => {
+                    let own = terms.own.max(known.err().and_then(|least| least.checked_sub(1)));
+                    Session::of_channel(&spec.tag(), Terms { clock, own, heard: heard(), ..terms }.next())?
+                }
+            };
+            origins.add(session, ring);
+            Ok(session)
+        }
+    }
+}
+
+fn sender_config(spec: &BridgeSpec, send: &SendSpec) -> SenderConfig {
+    let linger_ns = send.linger().as_nanos() as u64;
+    SenderConfig { payload_bytes: spec.payload_bytes, batch: datagrams::BATCH, linger_ns }
+}
+
+fn v4(address: Option<SocketAddr>) -> Option<SocketAddrV4> {
+    match address {
+        Some(SocketAddr::V4(address)) => Some(address),
+        _ => None,
+    }
+}
+
+fn local_address(socket: &UdpSocket) -> Option<SocketAddrV4> {
+    v4(socket.local_addr().ok())
+}

@@ -1,0 +1,341 @@
+//! The ingress receives a channel from another host into a local channel, and is that channel's only
+//! publisher. It publishes the same messages under the same sequences, each once and in order. It tells
+//! readers which messages will never come.
+//!
+//! One thread receives every line, asks for missing messages, keeps the leases and publishes. Each line has a
+//! socket. Requests leave through a socket of their own, so that no other program takes our answers. A
+//! unicast feed has one more, so that live packets and repairs cannot be mistaken for each other. After the
+//! start, the loop makes no system calls but those of the sockets and of its waits, except when a session
+//! begins or ends. A second thread opens the channel when it begins anew.
+
+use shmcast::PublisherBuilder;
+use shmcast::hosting::boot_id;
+use siphasher::sip::SipHasher24;
+use std::hash::{Hash, Hasher};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use zerocopy::FromZeros;
+
+mod backlog;
+mod inlet;
+mod maker;
+mod receiving;
+mod stale;
+
+use super::BridgeError;
+use super::origins::Origins;
+use super::pcap::Tap;
+use super::proto::counters::Histogram;
+use super::proto::gap::{GapConfig, GapPolicy};
+use super::proto::limit::AllowList;
+use super::proto::receiver::{DEFAULT_SILENCE_NS, Follow, Join, Receiver, ReceiverConfig};
+use super::proto::session::Session;
+use super::proto::source::SourceLock;
+use super::proto::{MAX_SERVERS, MICROSECOND_NS, MILLISECOND_NS};
+use super::socket::{self, Refusals, Tuning};
+use super::spec::{BridgeSpec, Direction, GapMode, ReceiveSpec, WaitMode};
+use super::status::{Board, Life, ReceiveCounters, SharedHistogram};
+use super::thread::{Clock, spawn, wall_ns};
+use backlog::Backlog;
+use inlet::Inlet;
+use maker::Maker;
+use receiving::{Port, Receiving, Role};
+use stale::Stale;
+
+/// Options that the bridge's owner sets, beside the spec.
+#[derive(Debug, Default)]
+pub struct IngressOptions {
+    /// The capture that every sent and received packet is copied to.
+    pub tap: Option<Tap>,
+    /// The sessions that began on this host. They are not received here.
+    pub origins: Origins,
+}
+
+/// State that the thread and its owner share.
+#[derive(Debug)]
+struct Shared {
+    stop: AtomicBool,
+    life: Life,
+    counters: Board<ReceiveCounters>,
+    recovery: SharedHistogram,
+    to_ring: SharedHistogram,
+}
+
+impl Shared {
+    fn new(refusals: Refusals) -> Self {
+        Self {
+            stop: AtomicBool::new(false),
+            life: Life::new(refusals.0),
+            counters: Board::default(),
+            recovery: SharedHistogram::default(),
+            to_ring: SharedHistogram::default(),
+        }
+    }
+}
+
+/// A running ingress. Dropping it stops it.
+#[derive(Debug)]
+pub struct Ingress {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Ingress {
+    /// Takes the channel as its publisher, opens the sockets and starts the thread. It goes on where an earlier bridge of
+    /// the same session left off.
+    ///
+    /// # Errors
+    /// [`BridgeError`]; nothing is left running.
+    pub fn start(
+        spec: &BridgeSpec,
+        channel: PublisherBuilder,
+        options: IngressOptions,
+    ) -> Result<Ingress, BridgeError> {
+        let (mut ingress, receiving) = Ingress::assemble(spec, channel, options)?;
+        let run = move || receiving.run();
+        ingress.thread = Some(spawn(&format!("recv-{}", spec.title()), spec.cpu, run)?);
+        Ok(ingress)
+    }
+
+    fn assemble(
+        spec: &BridgeSpec,
+        channel: PublisherBuilder,
+        options: IngressOptions,
+    ) -> Result<(Ingress, Receiving), BridgeError> {
+        BridgeError::check(spec)?;
+        let Some(Direction::Receive(receive)) = spec.direction() else {
+            let problems = vec!["receive: this bridge sends".to_owned()];
+            return Err(BridgeError::Spec { bridge: spec.title().to_owned(), problems });
+        };
+        let follow = follow(spec)?;
+        let mut refusals = Refusals::default();
+        let id = receiver_id(spec, &channel)?;
+        let clock = Clock::start();
+        let ports = open_ports(spec, receive, id, &clock, &mut refusals)?;
+        let sources = AllowList::new(receive.sources.clone());
+        let publisher = channel.clone().open()?;
+        let (next, resumed) =
+            (publisher.next_sequence(), publisher.remote_session().map(Session::from_bytes));
+        let receiver = Receiver::new(receiver_config(spec, receive, follow, next, resumed));
+        let shared = Arc::new(Shared::new(refusals));
+        if let Some(session) = receiver.session() {
+            shared.life.note_session(session);
+        }
+        let receiving = Receiving {
+            ports,
+            servers: receive.servers.clone(),
+            lines: spec.lines.len(),
+            receiver,
+            inlet: Inlet {
+                publisher: Some(publisher),
+                channel,
+                counters: ReceiveCounters::new_zeroed(),
+                shared: shared.clone(),
+                origins: options.origins,
+                error: None,
+                maker: Maker::start(spec.title())?,
+                backlog: Backlog::default(),
+            },
+            locks: spec.lines.iter().map(|_| SourceLock::new(sources.clone())).collect(),
+            wait: spec.wait,
+            timeouts: [0; MAX_SERVERS],
+            stale: Stale::default(),
+            to_ring: Histogram::default(),
+            since_ns: wall_ns(),
+            tap: options.tap,
+            clock,
+            shared: shared.clone(),
+            turns: 0,
+            shown_ns: 0,
+            shows: 0,
+        };
+        Ok((Ingress { shared, thread: None }, receiving))
+    }
+
+    /// Tells the ingress to give its leases back and to stop soon. The local channel is then closed, and its
+    /// readers are told so.
+    pub fn stop(&self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether its thread has ended.
+    pub fn is_finished(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Waits until its thread has ended. Call [`stop`](Self::stop) first.
+    pub fn join(&mut self) {
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            self.shared.life.fail("its thread panicked: please report this".to_owned());
+        }
+    }
+
+    /// Phase, session, refusals and error.
+    pub fn life(&self) -> &Life {
+        &self.shared.life
+    }
+
+    /// The counters, at most some milliseconds old.
+    pub fn counters(&self) -> ReceiveCounters {
+        self.shared.counters.read()
+    }
+
+    /// The time from noticing a loss to having the message, for messages that servers brought.
+    pub fn recovery(&self) -> Histogram {
+        self.shared.recovery.read()
+    }
+
+    /// The time from the kernel's time stamp on a datagram to its messages in the ring, for live datagrams.
+    /// Of datagrams that come alone, one in 16 is measured.
+    pub fn receive_to_ring(&self) -> Histogram {
+        self.shared.to_ring.read()
+    }
+}
+
+impl Drop for Ingress {
+    fn drop(&mut self) {
+        self.stop();
+        self.join();
+    }
+}
+
+/// An ingress that runs on its caller's thread, on which the caller also reads the channel. No switch between
+/// threads delays a message on its way to the reader. This matters on a host with fewer CPUs than threads
+/// that want one each.
+pub struct IngressInvoker {
+    receiving: Receiving,
+    ingress: Ingress,
+    is_over: bool,
+}
+
+impl IngressInvoker {
+    /// As [`Ingress::start`], but nothing happens except in [`invoke`](Self::invoke). The spec's `wait` and `cpu` have no
+    /// effect.
+    ///
+    /// # Errors
+    /// [`BridgeError`]; nothing is left open.
+    pub fn open(
+        spec: &BridgeSpec,
+        channel: PublisherBuilder,
+        options: IngressOptions,
+    ) -> Result<IngressInvoker, BridgeError> {
+        let spec = BridgeSpec { wait: WaitMode::Spin, ..spec.clone() };
+        let (ingress, receiving) = Ingress::assemble(&spec, channel, options)?;
+        Ok(IngressInvoker { receiving, ingress, is_over: false })
+    }
+
+    /// Takes the datagrams that have come, at most a batch from each socket, publishes their messages and
+    /// does what is due. It waits only at the end: up to half a second for the servers to confirm that the
+    /// leases are given back, and for the channel if it is being opened. Returns false once there is nothing
+    /// more to do.
+    #[inline]
+    pub fn invoke(&mut self) -> bool {
+        self.is_over = self.is_over || !self.receiving.turn();
+        !self.is_over
+    }
+
+    /// The ingress, for its counters and to stop it.
+    pub fn ingress(&self) -> &Ingress {
+        &self.ingress
+    }
+}
+
+impl Drop for IngressInvoker {
+    fn drop(&mut self) {
+        self.ingress.stop();
+        self.invoke();
+    }
+}
+
+/// Opens a socket for each line, one that requests leave through, and one for a unicast feed.
+fn open_ports(
+    spec: &BridgeSpec,
+    receive: &ReceiveSpec,
+    id: u64,
+    clock: &Clock,
+    refusals: &mut Refusals,
+) -> Result<Vec<Port>, BridgeError> {
+    let tuning = Tuning { buffer_bytes: receive.buffer_bytes, busy_poll_us: spec.busy_poll_us };
+    let anywhere = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+    let mut ports = Vec::new();
+    for (index, line) in spec.lines.iter().enumerate() {
+        ports.push(Port::new(socket::open_line(line, tuning, refusals)?, Role::Line(index), spec));
+    }
+    if !receive.servers.is_empty() {
+        let mut port = Port::new(socket::open_unicast(anywhere, tuning, refusals)?, Role::Servers, spec);
+        if receive.lease {
+            port.ask_for_leases(receive, false, id, clock)?;
+        }
+        ports.push(port);
+    }
+    if receive.unicast {
+        let mut port = Port::new(socket::open_unicast(anywhere, tuning, refusals)?, Role::Unicast, spec);
+        port.ask_for_leases(receive, true, id, clock)?;
+        ports.push(port);
+    }
+    Ok(ports)
+}
+
+/// 48 bits that identify this receiver and stay the same after a restart. They are a hash of the host, the
+/// channel's place on it and the bridge's name.
+fn receiver_id(spec: &BridgeSpec, channel: &PublisherBuilder) -> Result<u64, BridgeError> {
+    let host = match std::fs::read("/etc/machine-id") {
+        Ok(id) if !id.is_empty() => id,
+        // Without a machine ID, the boot ID serves until the next boot.
+        _ => boot_id().map_err(BridgeError::Start)?.iter().flat_map(|word| word.to_ne_bytes()).collect(),
+    };
+    // Containers that are copies of one image differ in their host name alone.
+    let name = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
+    let mut hasher = SipHasher24::new();
+    (host, name, channel.location(), &spec.channel, spec.title()).hash(&mut hasher);
+    Ok(hasher.finish() & 0xFFFF_FFFF_FFFF)
+}
+
+fn follow(spec: &BridgeSpec) -> Result<Follow, BridgeError> {
+    match &spec.session {
+        None => Ok(Follow::First { silence_ns: DEFAULT_SILENCE_NS }),
+        Some(tag) if tag.len() <= 4 => Ok(Follow::Channel(Session::of_channel(tag, 0)?.tag())),
+        Some(name) => Ok(Follow::Only(Session::named(name)?)),
+    }
+}
+
+fn receiver_config(
+    spec: &BridgeSpec,
+    receive: &ReceiveSpec,
+    follow: Follow,
+    next: u64,
+    resumed: Option<Session>,
+) -> ReceiverConfig {
+    let is_followed = |session: &Session| match follow {
+        Follow::Channel(tag) => session.tag() == tag,
+        Follow::Only(only) => *session == only,
+        Follow::First { .. } => true,
+    };
+    let join = match (resumed.filter(is_followed), receive.from) {
+        (Some(session), _) => Join::Resume { session, next },
+        (None, Some(from)) => Join::From(from),
+        (None, None) => Join::FirstSeen,
+    };
+    let unicast_lines = if receive.unicast { receive.servers.len() } else { 0 };
+    ReceiverConfig {
+        join,
+        lines: spec.lines.len() + unicast_lines,
+        gaps: GapConfig {
+            hold_ns: receive.hold_us * MICROSECOND_NS,
+            hold_max_ns: 4 * receive.hold_us * MICROSECOND_NS,
+            servers: receive.servers.len(),
+            payload_bytes: spec.payload_bytes,
+            may_be_plain: true,
+            policy: match receive.gap {
+                GapMode::Block => GapPolicy::Block,
+                GapMode::Skip => {
+                    GapPolicy::Skip { give_up_ns: receive.give_up_ms.saturating_mul(MILLISECOND_NS) }
+                }
+            },
+            ..GapConfig::default()
+        },
+        ..ReceiverConfig::following(follow)
+    }
+}

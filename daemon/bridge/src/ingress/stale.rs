@@ -1,0 +1,36 @@
+//! Tells servers that an older session of the channel is still being sent.
+
+use crate::proto::SECOND_NS;
+use crate::proto::control::{CONTROL_MAX_BYTES, Control};
+use crate::proto::receiver::Receiver;
+
+/// The shortest time between two words to the servers.
+const EVERY_NS: u64 = SECOND_NS;
+
+/// How much has been told.
+#[derive(Debug, Default)]
+pub(super) struct Stale {
+    /// The packets of older sessions that were told of.
+    told: u64,
+    told_ns: u64,
+}
+
+impl Stale {
+    /// The datagram for every server, if packets of an older session have come since the last one.
+    #[inline]
+    pub(super) fn poll(
+        &mut self,
+        now_ns: u64,
+        receiver: &Receiver,
+    ) -> Option<([u8; CONTROL_MAX_BYTES], usize)> {
+        let stale = receiver.counters().packets_stale;
+        if stale == self.told || now_ns.saturating_sub(self.told_ns) < EVERY_NS {
+            return None;
+        }
+        (self.told, self.told_ns) = (stale, now_ns);
+        let session = receiver.session()?;
+        let mut out = [0; CONTROL_MAX_BYTES];
+        let size = Control::Stale { session, next: receiver.next() }.encode(&mut out);
+        Some((out, size))
+    }
+}

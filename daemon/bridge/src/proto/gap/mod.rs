@@ -1,0 +1,410 @@
+//! The missing messages, as a list of holes, and the requests for them.
+//!
+//! ```text
+//!            hold over, or every line passed it          request sent
+//!  Suspect ────────────────────────────────> Wanted ───────────────────> Requested ─────> Deferred
+//!     │                                        ^  ^ timeout, short reply     │  held, but later │
+//!     │ no server to ask                       │  ├──────────────────────────┼──────────────────┘
+//!     │                                        │  │                          │ gone everywhere, or given up
+//!     v                                        │ policy Block: after a pause v
+//!  Expired <───────────────────────────────────┴───────────────────────── Expired (policy Skip)
+//! ```
+//! A hole leaves the list when its messages come, from a line or a server. An expired hole leaves it when the
+//! receiver skips it. Holes are sorted and never overlap. Together with the store they cover everything
+//! between the next message to deliver and the horizon; the receiver keeps that true. Requests cover holes
+//! alone. Each is cut to the size that one datagram can answer, and their number at a time is bounded.
+//!
+//! A hole is *shown* when the missing messages surely exist: two packets, or a server, have been past it.
+//! Until then it is a mere *claim*, which anybody can make with one packet. Claims are asked for, but they
+//! are never given up because of time. They are forgotten when they are contradicted. This module knows no
+//! data, sessions or deliveries.
+
+mod config;
+mod evidence;
+mod requests;
+mod servers;
+#[cfg(test)]
+mod tests;
+mod waiting;
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+pub use config::{GapConfig, GapPolicy};
+pub use requests::Ask;
+use servers::Server;
+
+use super::MAX_SERVERS;
+use super::counters::ReceiverCounters;
+
+/// The most unanswered requests at a time until a server has shown that it answers more, and again when it
+/// does not.
+const FIRST_WINDOW: usize = 64;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Not asked for before `until_ns`.
+    Suspect { until_ns: u64 },
+    /// To be asked for as soon as there is room for a request.
+    Wanted,
+    /// Asked for, with a request that started at `first`.
+    Requested { first: u64, server: usize, sent_ns: u64, due_ns: u64 },
+    /// A server holds the messages but may not send them yet. They are not asked for again before `until_ns`.
+    Deferred { until_ns: u64 },
+    /// Given up.
+    Expired,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Hole {
+    first: u64,
+    end: u64,
+    state: State,
+    found_ns: u64,
+    /// When it was shown, or found if it is a claim. The time until it is given up counts from here.
+    shown_ns: u64,
+    /// When it was first asked for; it has no meaning while `attempts` is 0.
+    asked_ns: u64,
+    attempts: u32,
+    /// How often the wait for an answer has been doubled.
+    doublings: u32,
+    /// How often a server that answered other requests meanwhile did not answer this one.
+    ignored: u32,
+    last_server: usize,
+    /// One bit for each server that said once that it no longer holds the messages, and one for each that
+    /// said so twice. One answer alone may be forged.
+    gone_once: u8,
+    gone: u8,
+    /// How often a server said that nothing of it is published yet.
+    denied: u32,
+}
+
+impl Hole {
+    /// A hole that nobody was asked about yet and that may still grow.
+    fn is_fresh(&self) -> bool {
+        matches!(self.state, State::Suspect { .. } | State::Wanted)
+            && (self.attempts, self.gone_once, self.denied) == (0, 0, 0)
+    }
+
+    fn is_requested(&self, by_server: usize, from: u64) -> bool {
+        matches!(self.state, State::Requested { first, server, .. } if first == from && server == by_server)
+    }
+}
+
+/// The list of holes and the state of the servers.
+#[derive(Debug)]
+pub struct Gaps {
+    config: GapConfig,
+    holes: VecDeque<Hole>,
+    servers: [Server; MAX_SERVERS],
+    /// Everything before this sequence is shown to exist.
+    shown: u64,
+    /// A request to a server that is down, beside the same request to another server.
+    probe: Option<Ask>,
+    /// No hole changes by itself before this time.
+    due_ns: u64,
+    any_wanted: bool,
+    /// When any server was last heard.
+    heard_ns: u64,
+    /// The most requests unanswered at a time, for now.
+    window: usize,
+    /// How late lines have lately been with messages that looked lost.
+    lateness_ns: u64,
+    /// Messages that came lately, and the bytes that they took on the wire. Both fade, and both are
+    /// multiplied by 16.
+    recent_messages: u64,
+    recent_bytes: u64,
+    /// The longest message so far, if a server may be plain.
+    longest_bytes: u64,
+}
+
+impl Gaps {
+    /// No hole yet.
+    pub fn new(mut config: GapConfig) -> Gaps {
+        config.servers = config.servers.min(MAX_SERVERS);
+        config.max_requests = config.max_requests.max(1);
+        config.max_holes = config.max_holes.max(2 * config.max_requests);
+        Gaps {
+            config,
+            holes: VecDeque::with_capacity(config.max_holes + config.max_requests + 8),
+            servers: [Server::default(); MAX_SERVERS],
+            shown: 0,
+            probe: None,
+            due_ns: u64::MAX,
+            any_wanted: false,
+            heard_ns: 0,
+            window: config.max_requests.min(FIRST_WINDOW),
+            lateness_ns: 0,
+            recent_messages: 16,
+            recent_bytes: 16 * 64,
+            longest_bytes: 0,
+        }
+    }
+
+    /// Whether nothing is missing.
+    pub fn is_empty(&self) -> bool {
+        self.holes.is_empty()
+    }
+
+    /// How many holes there are.
+    pub fn len(&self) -> usize {
+        self.holes.len()
+    }
+
+    /// Whether early messages `first..end` may be kept. If the list is full, they may only if that makes no
+    /// further hole.
+    pub fn has_room(&self, first: u64, end: u64) -> bool {
+        if self.holes.len() < self.config.max_holes {
+            return true;
+        }
+        // At the end of the last hole it would stop the hole's growth, and the next missing message would
+        // make another hole.
+        let at = self.holes.partition_point(|hole| hole.end <= first);
+        let is_last = at + 1 == self.holes.len();
+        let hole = self.holes.get(at);
+        hole.is_some_and(|hole| hole.first == first || (hole.first < first && hole.end == end && !is_last))
+    }
+
+    /// When [`Gaps::handle_timeout`] has something to do; `None` while nothing is missing, or while time
+    /// changes nothing.
+    pub fn next_deadline(&self) -> Option<u64> {
+        (self.due_ns != u64::MAX).then_some(self.due_ns)
+    }
+
+    /// Learns the size of messages, so that each request can be cut to one answer. `sizes` are those of the
+    /// single messages; they are looked at only if a server may be plain.
+    pub fn note_sizes(&mut self, messages: u64, bytes: usize, sizes: impl Iterator<Item = usize>) {
+        if self.config.may_be_plain {
+            self.longest_bytes = sizes.max().map_or(0, |size| size as u64).max(self.longest_bytes);
+        }
+        // These are sums. In an average of averages, packets with one long message would weigh too much.
+        let fade = |recent: &mut u64, more: u64| *recent = (*recent - *recent / 16).saturating_add(more);
+        fade(&mut self.recent_messages, messages);
+        fade(&mut self.recent_bytes, bytes as u64);
+    }
+
+    /// Notes that a server has sent a control datagram of ours: its answers are labelled as ours are.
+    pub fn note_ours(&mut self, server: usize) {
+        if let Some(server) = self.servers.get_mut(server) {
+            server.is_ours = true;
+        }
+    }
+
+    /// Notes that `first..end`, after everything known so far, is missing.
+    pub fn extend(&mut self, now_ns: u64, first: u64, end: u64, counters: &mut ReceiverCounters) {
+        if first >= end {
+            return;
+        }
+        // This is a claim of a peer, so sums of such numbers may pass any bound.
+        counters.gap_messages = counters.gap_messages.saturating_add(end - first);
+        let (crowded, shown) = (self.is_crowded(), self.shown);
+        if let Some(last) = self.holes.back_mut().filter(|last| last.end == first) {
+            // Let the claim grow as one hole, instead of one for each packet.
+            if last.end > shown && last.is_fresh() {
+                last.end = end;
+                return;
+            }
+            if crowded {
+                (last.end, last.state, last.attempts, last.ignored) = (end, State::Wanted, 0, 0);
+                self.any_wanted = true;
+                return;
+            }
+        }
+        counters.gaps += 1;
+        let until_ns = now_ns.saturating_add(self.hold_ns());
+        self.due_ns = self.due_ns.min(until_ns);
+        self.holes.push_back(Hole {
+            first,
+            end,
+            state: State::Suspect { until_ns },
+            found_ns: now_ns,
+            shown_ns: now_ns,
+            asked_ns: 0,
+            attempts: 0,
+            doublings: 0,
+            ignored: 0,
+            last_server: 0,
+            gone_once: 0,
+            gone: 0,
+            denied: 0,
+        });
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.holes.len() >= self.config.max_holes + self.config.max_requests
+    }
+
+    fn hold_ns(&self) -> u64 {
+        let stretched = self.lateness_ns + self.lateness_ns / 4;
+        stretched.clamp(self.config.hold_ns, self.config.hold_max_ns.max(self.config.hold_ns))
+    }
+
+    /// Notes that every line has passed `sequence`: messages missing before it are lost, not late.
+    pub fn handle_passed(&mut self, sequence: u64) {
+        if self.config.servers == 0 {
+            return;
+        }
+        for hole in self.holes.iter_mut().take_while(|hole| hole.end <= sequence) {
+            if matches!(hole.state, State::Suspect { .. }) && hole.attempts == 0 {
+                hole.state = State::Wanted;
+                self.any_wanted = true;
+            }
+        }
+    }
+
+    /// Notes that messages `arrived` came from a line (`server` is `None`) or a server. Returns how many
+    /// of them were missing.
+    pub fn fill(
+        &mut self,
+        now_ns: u64,
+        arrived: Range<u64>,
+        server: Option<usize>,
+        counters: &mut ReceiverCounters,
+    ) -> u64 {
+        let mut filled = 0;
+        let mut at = self.holes.partition_point(|hole| hole.end <= arrived.start);
+        while let Some(&hole) = self.holes.get(at).filter(|hole| hole.first < arrived.end) {
+            let (first, end) = (hole.first.max(arrived.start), hole.end.min(arrived.end));
+            filled += end - first;
+            self.note_filled(now_ns, &hole, end - first, server, counters);
+            match (first == hole.first, end == hole.end) {
+                (true, true) => {
+                    self.holes.remove(at);
+                }
+                (true, false) => self.holes[at].first = end,
+                (false, true) => {
+                    self.holes[at].end = first;
+                    at += 1;
+                }
+                (false, false) => {
+                    self.holes[at].end = first;
+                    self.holes.insert(at + 1, Hole { first: end, ..hole });
+                }
+            }
+            if end == arrived.end {
+                break;
+            }
+        }
+        if self.holes.is_empty() {
+            self.due_ns = u64::MAX;
+        }
+        filled
+    }
+
+    fn note_filled(
+        &mut self,
+        now_ns: u64,
+        hole: &Hole,
+        messages: u64,
+        server: Option<usize>,
+        counters: &mut ReceiverCounters,
+    ) {
+        let took_ns = now_ns.saturating_sub(hole.found_ns);
+        match server {
+            Some(server) => {
+                if let Some(counters) = counters.servers.get_mut(server) {
+                    counters.messages_recovered += messages;
+                }
+                counters.recovery.record(took_ns, messages);
+                self.lateness_ns -= self.lateness_ns / 16;
+            }
+            None => {
+                counters.recovered_by_lines += messages;
+                if hole.attempts > 0 {
+                    counters.requested_needlessly += messages;
+                }
+                // The hold rises at once and falls slowly, because one needless request costs more than a few
+                // longer holds.
+                let late_ns = took_ns.min(self.config.hold_max_ns);
+                self.lateness_ns = late_ns.max(self.lateness_ns - self.lateness_ns / 16);
+            }
+        }
+    }
+
+    /// Measures the round trip from a server's packet that starts at `first`. Call before [`Gaps::fill`].
+    pub fn handle_reply(&mut self, now_ns: u64, server: usize, first: u64, counters: &mut ReceiverCounters) {
+        self.note_alive(now_ns, server);
+        let asked = self.holes.iter().find_map(|hole| match hole.state {
+            State::Requested { first: asked, server, sent_ns, .. } if asked == first => {
+                Some((*hole, server, sent_ns))
+            }
+            _ => None,
+        });
+        let Some(state) = self.servers.get_mut(server) else {
+            return;
+        };
+        let Some((hole, asked_server, sent_ns)) = asked else {
+            return;
+        };
+        // Servers take turns. Until each has had one, an answer can belong to one request only.
+        let sure = asked_server == server && hole.attempts as usize <= self.config.servers;
+        if sure {
+            state.backoff = 0;
+            self.window = (self.window + 1).min(self.config.max_requests);
+            state.sample(now_ns.saturating_sub(sent_ns).max(1));
+        } else if state.rtt_ns == 0 {
+            // One of several requests was answered. The first is the safe guess, unless it was absurdly long
+            // ago.
+            let since_first_ns = now_ns.saturating_sub(hole.asked_ns).max(1);
+            state.sample(since_first_ns.min(2 * self.config.timeout_max_ns));
+        } else {
+            return;
+        }
+        if let Some(counters) = counters.servers.get_mut(server) {
+            counters.rtt_ns = state.rtt_ns;
+        }
+    }
+
+    /// Takes a round trip to a server that was measured elsewhere, unless one was measured here.
+    pub fn note_rtt(&mut self, server: usize, rtt_ns: u64) {
+        if let Some(state) = self.servers.get_mut(server).filter(|state| state.rtt_ns == 0) {
+            state.sample(rtt_ns.max(1));
+        }
+    }
+
+    /// Asks at once for the rest of a request whose answer did not fit one datagram. Call after
+    /// [`Gaps::fill`].
+    pub fn handle_rest(&mut self, server: usize, first: u64) {
+        for hole in &mut self.holes {
+            if hole.is_requested(server, first) {
+                hole.state = State::Wanted;
+                (hole.attempts, hole.doublings, hole.ignored) = (0, 0, 0);
+                self.any_wanted = true;
+            }
+        }
+    }
+
+    /// Notes that a server sent messages that were there already. Most likely its first answer was late, not
+    /// lost, so waits become longer.
+    pub fn handle_needless(&mut self, server: usize) {
+        if let Some(state) = self.servers.get_mut(server) {
+            let margin_ns = state.margin_ns + state.timeout_ns(0, &self.config) / 4;
+            state.margin_ns = margin_ns.min(self.config.timeout_max_ns / 4);
+        }
+    }
+
+    /// Removes the messages from `next` on that are given up. Returns the sequence after them.
+    pub fn take_expired(&mut self, next: u64) -> Option<u64> {
+        let mut end = None;
+        while let Some(hole) = self.holes.front() {
+            if hole.state != State::Expired || hole.first != end.unwrap_or(next) {
+                break;
+            }
+            end = Some(hole.end);
+            self.holes.pop_front();
+        }
+        end
+    }
+
+    /// Gives up everything: the session is over.
+    pub fn expire_all(&mut self) {
+        for hole in &mut self.holes {
+            hole.state = State::Expired;
+        }
+    }
+
+    /// Each hole as (first, end), in order.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.holes.iter().map(|hole| (hole.first, hole.end))
+    }
+}

@@ -1,0 +1,491 @@
+//! The receiving end of a feed. It takes several lines and repairs, and delivers the published messages, each
+//! once and in order.
+//!
+//! ```text
+//!        delivered │ next           early runs (Store)   horizon
+//!   ───────────────┼──── hole ────┬───────┬── hole ──┬──────┤ not heard of yet
+//! ```
+//! A message that is next goes from the datagram to the caller without a copy. An early message waits in the
+//! store. Every sequence between `next` and the horizon is either stored or part of a hole (`gap`). The first
+//! copy of a message wins, whatever line it came on. `belief` decides which claims of packets are believed,
+//! and `follow` which session is followed. Deliveries leave through a callback during `handle_*`.
+//!
+//! ```text
+//! loop { receive -> handle_datagram; past next_deadline -> handle_timeout; then send every poll_request }
+//! ```
+
+mod belief;
+mod follow;
+#[cfg(test)]
+mod tests;
+
+pub use follow::{DEFAULT_SILENCE_NS, Follow, Join};
+
+use super::MAX_LINES;
+use super::counters::ReceiverCounters;
+use super::gap::{GapConfig, Gaps};
+use super::session::Session;
+use super::store::Store;
+use super::wire::{Body, Downstream, Messages, REQUEST_BYTES, Request};
+use belief::{Claim, End, Jump, Pace};
+use follow::Rivals;
+use shmcast::MAX_SEQUENCE;
+use shmcast::hosting::fault;
+use std::ops::Range;
+
+/// The configuration of a receiver.
+#[derive(Debug, Clone, Copy)]
+pub struct ReceiverConfig {
+    /// The sessions to follow.
+    pub follow: Follow,
+    /// Where to start.
+    pub join: Join,
+    /// How many lines carry the feed, 1 to [`MAX_LINES`].
+    pub lines: usize,
+    /// The most early packets kept.
+    pub max_early_packets: usize,
+    /// The most bytes kept for early packets.
+    pub max_early_bytes: usize,
+    /// A packet that is further ahead than this many messages is believed only when other packets confirm it.
+    /// If the feed brings more messages in 250 ms, that number counts instead.
+    pub max_jump: u64,
+    /// Whether every packet is believed at once. This is for captures, into which nobody forges anything
+    /// while they are read.
+    pub trusts: bool,
+    /// How holes are closed.
+    pub gaps: GapConfig,
+}
+
+impl ReceiverConfig {
+    /// The defaults for following one channel.
+    pub fn following(follow: Follow) -> ReceiverConfig {
+        ReceiverConfig {
+            follow,
+            join: Join::FirstSeen,
+            lines: 1,
+            max_early_packets: 4_096,
+            max_early_bytes: 8 << 20,
+            max_jump: 1 << 16,
+            trusts: false,
+            gaps: GapConfig::default(),
+        }
+    }
+}
+
+/// Where a datagram came from. Indices are those of the configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// A line of the feed.
+    Line(usize),
+    /// A retransmission server, on the socket that requests are sent from.
+    Server(usize),
+}
+
+/// The deliveries of a receiver, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delivery<'a> {
+    /// A session is followed from here on.
+    NewSession {
+        /// Its name.
+        session: Session,
+        /// The first sequence that will be delivered, or given as a gap.
+        next: u64,
+        /// The session followed before, and the sequence after the last that was delivered of it.
+        previous: Option<(Session, u64)>,
+    },
+    /// One message.
+    Message {
+        /// The publisher's sequence.
+        sequence: u64,
+        /// Its bytes, lent for the time of the call.
+        data: &'a [u8],
+    },
+    /// These messages will never come.
+    Gap {
+        /// The first missing sequence.
+        from: u64,
+        /// The sequence after the last missing one.
+        to: u64,
+    },
+    /// The session is over and was delivered whole.
+    End {
+        /// Its name.
+        session: Session,
+        /// The sequence after its last message.
+        next: u64,
+    },
+}
+
+/// The state of one receiver. Its memory is bounded by its configuration.
+#[derive(Debug)]
+pub struct Receiver {
+    config: ReceiverConfig,
+    session: Option<Session>,
+    next: u64,
+    horizon: u64,
+    /// For each line, the highest sequence that it has passed.
+    lines: [u64; MAX_LINES],
+    /// The sequence after the last message that a line, or several packets far ahead, brought: it exists if a second packet
+    /// has been as far.
+    ahead: u64,
+    claim: Option<Claim>,
+    end: Option<End>,
+    end_announced: bool,
+    jump: Option<Jump>,
+    pace: Pace,
+    rivals: Rivals,
+    /// When a line last brought anything of the session; `None` before the first packet of all.
+    heard_ns: Option<u64>,
+    store: Store,
+    gaps: Gaps,
+    counters: ReceiverCounters,
+}
+
+impl Receiver {
+    /// A receiver that has heard nothing. Allocates its tables; buffers for early packets come when first needed.
+    pub fn new(mut config: ReceiverConfig) -> Receiver {
+        config.lines = config.lines.clamp(1, MAX_LINES);
+        let (session, next) = match config.join {
+            Join::Resume { session, next } => (Some(session), next.max(1)),
+            _ => (None, 1),
+        };
+        Receiver {
+            session,
+            next,
+            horizon: next,
+            lines: [next; MAX_LINES],
+            ahead: 0,
+            claim: None,
+            end: None,
+            end_announced: false,
+            jump: None,
+            pace: Pace::default(),
+            rivals: Rivals::default(),
+            heard_ns: None,
+            store: Store::new(config.max_early_packets, config.max_early_bytes),
+            gaps: Gaps::new(config.gaps),
+            counters: ReceiverCounters::default(),
+            config,
+        }
+    }
+
+    /// Takes one datagram and delivers the messages that it completes. A datagram that is next in order, as
+    /// most are, is checked and delivered without a copy, and changes no hole or store.
+    pub fn handle_datagram(
+        &mut self,
+        now_ns: u64,
+        origin: Origin,
+        datagram: &[u8],
+        sink: &mut impl FnMut(Delivery<'_>),
+    ) {
+        let packet = match Downstream::parse(datagram) {
+            Ok(packet) => packet,
+            Err(reason) => return self.counters.malformed.count(reason),
+        };
+        let end = match packet.body {
+            Body::Messages(messages) => messages.end(),
+            Body::Heartbeat | Body::End => packet.sequence,
+        };
+        // This holds for a packet that begins a session too: no channel has such sequences.
+        if end > MAX_SEQUENCE && !fault!("packets_of_any_sequence") {
+            self.counters.packets_implausible += 1;
+            return;
+        }
+        if self.session != Some(packet.session) && !self.follow(now_ns, origin, (&packet, datagram), sink) {
+            return;
+        }
+        if let Origin::Line(_) = origin {
+            self.heard_ns = Some(now_ns);
+        }
+        if !self.is_plausible(now_ns, end) {
+            self.counters.packets_implausible += 1;
+            return;
+        }
+        self.counters.packets += 1;
+        let mut has_messages = false;
+        match packet.body {
+            Body::Messages(messages) => {
+                if let Origin::Server(server) = origin
+                    && !self.note_reply(now_ns, server, messages.first(), datagram.len())
+                {
+                    return;
+                }
+                has_messages = true;
+                self.handle_messages(now_ns, origin, messages, sink);
+            }
+            Body::Heartbeat => self.counters.heartbeats += 1,
+            Body::End => {
+                self.counters.heartbeats += 1;
+                self.note_end(now_ns, origin, packet.sequence);
+            }
+        }
+        self.raise_horizon(now_ns, end);
+        self.weigh(now_ns, origin, end, has_messages);
+        self.note_pace(now_ns);
+        if let Origin::Line(line) = origin {
+            self.pass(line, end);
+        }
+        if self.end.is_some() {
+            self.announce_end(sink);
+        }
+    }
+
+    /// Takes a server's answer to a request that started at `first`: the server holds nothing before
+    /// `oldest`. The answer is ignored if there is no such request.
+    pub fn handle_gone(
+        &mut self,
+        now_ns: u64,
+        server: usize,
+        (session, first, oldest): (Session, u64, u64),
+        sink: &mut impl FnMut(Delivery<'_>),
+    ) {
+        self.gaps.note_ours(server);
+        if self.session != Some(session) {
+            return;
+        }
+        self.gaps.note_alive(now_ns, server);
+        if self.gaps.handle_gone(now_ns, server, first, oldest, &mut self.counters) {
+            self.gaps.show(now_ns, oldest.min(self.horizon));
+            if let Some(counters) = self.counters.servers.get_mut(server) {
+                counters.gone += 1;
+            }
+            self.advance(sink);
+        }
+    }
+
+    /// Takes a server's answer to a request that started at `first`: the server holds the messages but may
+    /// not send them yet. The answer is ignored if there is no such request.
+    pub fn handle_later(&mut self, now_ns: u64, server: usize, (session, first): (Session, u64)) {
+        self.gaps.note_ours(server);
+        if self.session == Some(session)
+            && self.gaps.handle_later(now_ns, server, first, &mut self.counters)
+            && let Some(counters) = self.counters.servers.get_mut(server)
+        {
+            counters.later += 1;
+        }
+    }
+
+    /// Notes any other control datagram of a server, such as one about a lease: the server is up.
+    pub fn note_alive(&mut self, now_ns: u64, server: usize) {
+        self.gaps.note_ours(server);
+        self.gaps.note_alive(now_ns, server);
+    }
+
+    /// Takes a round trip to a server that was measured elsewhere, such as by a lease exchange. It replaces
+    /// the first guess.
+    pub fn note_rtt(&mut self, server: usize, rtt_ns: u64) {
+        self.gaps.note_rtt(server, rtt_ns);
+    }
+
+    /// Does what is due at `now_ns`. Call when [`Receiver::next_deadline`] has come; early calls are free.
+    pub fn handle_timeout(&mut self, now_ns: u64, sink: &mut impl FnMut(Delivery<'_>)) {
+        self.gaps.handle_timeout(now_ns, &mut self.counters);
+        self.advance(sink);
+    }
+
+    /// The next request to send, as the server's index and the datagram. Drain it after every `handle_*`.
+    pub fn poll_request(&mut self, now_ns: u64) -> Option<(usize, [u8; REQUEST_BYTES])> {
+        let session = self.session?;
+        let room = self.store.room(self.config.gaps.payload_bytes);
+        let ask = self.gaps.poll_request(now_ns, room, &mut self.counters)?;
+        Some((ask.server, Request { session, first: ask.first, count: ask.count }.encode()))
+    }
+
+    /// When to call [`Receiver::handle_timeout`]; `None` while time changes nothing.
+    pub fn next_deadline(&self) -> Option<u64> {
+        self.gaps.next_deadline()
+    }
+
+    // Notes a server's packet with messages. Returns whether it was asked for. Some servers label every
+    // packet of a long answer with the sequence of the first, and then only the first packet's sequence is
+    // right.
+    fn note_reply(&mut self, now_ns: u64, server: usize, first: u64, size: usize) -> bool {
+        if let Some(counters) = self.counters.servers.get_mut(server) {
+            counters.packets += 1;
+            counters.repair_bytes += size as u64;
+        }
+        self.gaps.handle_reply(now_ns, server, first, &mut self.counters);
+        let is_asked_for = self.gaps.is_missing(first) || fault!("repairs_need_no_request");
+        if !is_asked_for {
+            self.counters.repairs_unasked += 1;
+            self.gaps.handle_needless(server);
+        }
+        is_asked_for
+    }
+
+    fn handle_messages(
+        &mut self,
+        now_ns: u64,
+        origin: Origin,
+        messages: Messages<'_>,
+        sink: &mut impl FnMut(Delivery<'_>),
+    ) {
+        let (first, end) = (messages.first(), messages.end());
+        self.counters.messages_received += messages.count();
+        let sizes = messages.iter().map(|(_, data)| data.len());
+        self.gaps.note_sizes(messages.count(), messages.blocks().len(), sizes);
+        let of_use = if first > self.next {
+            self.keep(now_ns, origin, messages)
+        } else if end > self.next {
+            let from = self.next;
+            let fresh = end.saturating_sub(self.horizon.max(from));
+            let filled = self.fill(now_ns, origin, from..end, first);
+            let early = self.horizon > from;
+            self.horizon = self.horizon.max(end);
+            self.deliver(messages, sink);
+            if early {
+                self.advance(sink);
+            }
+            filled + fresh
+        } else {
+            self.counters.messages_duplicate += messages.count();
+            0
+        };
+        self.note_use(origin, &messages, of_use);
+        if let (Origin::Server(server), 0) = (origin, of_use) {
+            self.gaps.handle_needless(server);
+        }
+    }
+
+    // Delivers those of `messages` that are not delivered yet. They start at or before `next`.
+    fn deliver(&mut self, messages: Messages<'_>, sink: &mut impl FnMut(Delivery<'_>)) {
+        let known = self.next.min(messages.end()) - messages.first();
+        self.counters.messages_duplicate += known;
+        self.counters.messages_delivered += messages.count() - known;
+        for (sequence, data) in messages.iter().skip(known as usize) {
+            sink(Delivery::Message { sequence, data });
+        }
+        self.next = self.next.max(messages.end());
+    }
+
+    // Stores those messages of an early packet that are not there yet. Messages for which the store has no
+    // room stay, or become, a hole.
+    fn keep(&mut self, now_ns: u64, origin: Origin, messages: Messages<'_>) -> u64 {
+        let (first, end) = (messages.first(), messages.end());
+        self.raise_horizon(now_ns, first);
+        let (mut kept, mut refused, mut at) = (0, 0, first);
+        while let Some(missing) = self.store.next_missing(at, end) {
+            at = missing.end;
+            let count = missing.end - missing.start;
+            // Repairs may use the whole store, live packets three quarters of it, so that repairs find room.
+            let spare = matches!(origin, Origin::Line(_)) && missing.end > self.horizon;
+            if self.gaps.has_room(missing.start, missing.end)
+                && self.store.insert(messages.range(missing.clone()), spare)
+            {
+                self.fill(now_ns, origin, missing, first);
+                self.horizon = self.horizon.max(at);
+                kept += count;
+            } else {
+                self.raise_horizon(now_ns, missing.end);
+                refused += count;
+            }
+        }
+        self.counters.messages_refused += refused;
+        self.counters.messages_duplicate += messages.count() - kept - refused;
+        kept
+    }
+
+    // Closes holes over `arrived`. Returns how many of those messages were missing.
+    fn fill(&mut self, now_ns: u64, origin: Origin, arrived: Range<u64>, packet_first: u64) -> u64 {
+        if self.gaps.is_empty() {
+            return 0;
+        }
+        let server = match origin {
+            Origin::Line(_) => None,
+            Origin::Server(server) => Some(server),
+        };
+        let filled = self.gaps.fill(now_ns, arrived, server, &mut self.counters);
+        match (server, filled) {
+            (_, 0) => {}
+            (Some(server), _) => self.gaps.handle_rest(server, packet_first),
+            (None, _) => self.counters.packets_reordered += 1,
+        }
+        filled
+    }
+
+    // Notes that everything before `sequence` has been published. Messages of it that are not there become a
+    // hole.
+    fn raise_horizon(&mut self, now_ns: u64, sequence: u64) {
+        if sequence > self.horizon {
+            self.gaps.extend(now_ns, self.horizon, sequence, &mut self.counters);
+            self.horizon = sequence;
+        }
+    }
+
+    fn pass(&mut self, line: usize, end: u64) {
+        let Some(passed) = self.lines.get_mut(line) else {
+            return;
+        };
+        *passed = end.max(*passed);
+        self.counters.lines[line].packets += 1;
+        // With a single line, a packet past a hole says nothing. Only the hold tells lost from late.
+        if self.config.lines > 1 && !self.gaps.is_empty() {
+            let by_all = self.lines.iter().take(self.config.lines).min();
+            self.gaps.handle_passed(by_all.copied().unwrap_or(0));
+        }
+    }
+
+    fn note_use(&mut self, origin: Origin, messages: &Messages<'_>, of_use: u64) {
+        if let Origin::Line(line) = origin
+            && let Some(counters) = self.counters.lines.get_mut(line)
+        {
+            counters.messages_first += of_use;
+            counters.messages_duplicate += messages.count() - of_use.min(messages.count());
+        }
+    }
+
+    // Delivers stored runs and given-up holes for as long as one of them is next. Each turn uses one up.
+    fn advance(&mut self, sink: &mut impl FnMut(Delivery<'_>)) {
+        loop {
+            if let Some(run) = self.store.take_ready(self.next) {
+                self.deliver(run.messages(), sink);
+                self.store.recycle(run);
+            } else if let Some(end) = self.gaps.take_expired(self.next) {
+                let given_up = end - self.next;
+                self.counters.messages_expired = self.counters.messages_expired.saturating_add(given_up);
+                sink(Delivery::Gap { from: self.next, to: end });
+                self.next = end;
+            } else {
+                break;
+            }
+        }
+        self.announce_end(sink);
+    }
+
+    fn announce_end(&mut self, sink: &mut impl FnMut(Delivery<'_>)) {
+        match (self.end, self.session) {
+            // If a publisher came back and went on after its end, the session has not ended.
+            (Some(end), _) if end.sequence < self.sure() => (self.end, self.end_announced) = (None, false),
+            (Some(_), Some(session)) if self.is_over() && !self.end_announced => {
+                self.end_announced = true;
+                sink(Delivery::End { session, next: self.next });
+            }
+            _ => {}
+        }
+    }
+
+    /// The counters so far.
+    pub fn counters(&self) -> &ReceiverCounters {
+        &self.counters
+    }
+
+    /// The session followed, once one is known.
+    pub fn session(&self) -> Option<Session> {
+        self.session
+    }
+
+    /// The next sequence to be delivered.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// The sequence after the last message that is known to have been published.
+    pub fn horizon(&self) -> u64 {
+        self.horizon
+    }
+
+    /// The holes and the early packets, for metrics.
+    pub fn backlog(&self) -> (&Gaps, &Store) {
+        (&self.gaps, &self.store)
+    }
+}

@@ -1,0 +1,66 @@
+//! Chooses the term of a new session: the number behind the tag in the session's name.
+//!
+//! A new term is due only where sequences cannot go on. Receivers follow the highest term that is alive, so a
+//! new one must be above all terms that they may have followed. The state file and this host's own sessions
+//! are sure; what was heard or told may be forged, and the clock may have been set back. Each source alone is
+//! enough if the others are wrong.
+
+use super::session::EPOCH_LIMIT;
+
+/// A heard or told term that is further ahead than this many is not believed. Otherwise one forged packet
+/// would use up all terms.
+pub const MOST_AHEAD: u64 = 1 << 20;
+
+/// What is known of the terms of one channel.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// The term that the moment stands for at which the ring was made.
+    pub clock: u64,
+    /// The last term that the state file, or this host, knows as its own.
+    pub own: Option<u64>,
+    /// The highest term that was heard on the lines.
+    pub heard: Option<u64>,
+    /// The highest term that a receiver named when it said that ours is older.
+    pub told: Option<u64>,
+}
+
+impl Terms {
+    /// The term of the new session.
+    pub fn next(&self) -> u64 {
+        let sure = self.own.map_or(0, |own| own + 1).max(self.clock);
+        // Another egress of the same ring sends under the ring's own term, and that is no reason for a new
+        // one.
+        let is_later = |term: &u64| *term > sure || (*term == sure && sure > self.clock);
+        let others = [self.heard, self.told].into_iter().flatten();
+        let others = others.filter(|term| *term <= sure.saturating_add(MOST_AHEAD)).filter(is_later);
+        others.max().map_or(sure, |term| term + 1).min(EPOCH_LIMIT - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_term_is_above_all_that_are_known() {
+        let terms = Terms { clock: 100, ..Terms::default() };
+        assert_eq!(terms.next(), 100);
+        assert_eq!(Terms { own: Some(100), ..terms }.next(), 101, "made anew within the same moment");
+        assert_eq!(Terms { own: Some(900), ..terms }.next(), 901, "the clock was set back");
+        assert_eq!(Terms { heard: Some(900), ..terms }.next(), 901, "the clock of another host is ahead");
+        assert_eq!(Terms { told: Some(900), ..terms }.next(), 901);
+        assert_eq!(Terms { own: Some(50), heard: Some(60), told: Some(70), ..terms }.next(), 100);
+        assert_eq!(Terms { own: Some(150), heard: Some(151), told: Some(9), ..terms }.next(), 152);
+        assert_eq!(Terms { heard: Some(100), ..terms }.next(), 100, "another egress of the same ring");
+    }
+
+    #[test]
+    fn nobody_can_use_up_the_terms() {
+        let terms = Terms { clock: 100, own: Some(70), ..Terms::default() };
+        for far in [100 + MOST_AHEAD + 1, EPOCH_LIMIT - 1, u64::MAX] {
+            assert_eq!(Terms { heard: Some(far), told: Some(far), ..terms }.next(), 100);
+        }
+        assert_eq!(Terms { heard: Some(100 + MOST_AHEAD), ..terms }.next(), 101 + MOST_AHEAD);
+        assert_eq!(Terms { own: Some(EPOCH_LIMIT - 1), ..terms }.next(), EPOCH_LIMIT - 1);
+    }
+}

@@ -1,0 +1,362 @@
+//! MoldUDP64 version 1.00, byte for byte: checked views over received datagrams and writers for our own.
+//!
+//! ```text
+//! downstream: session[10] | sequence u64 | count u16 | count x ( length u16 | data[length] )   big-endian
+//! request:    session[10] | sequence u64 | count u16
+//! ```
+//! Count 0 is a heartbeat and count 0xFFFF the end of the session; the sequence of both is the next one expected.
+//! A view is made only when the whole datagram is sound, so users of a view need no further checks. Not here: what a
+//! sequence means to a receiver, and our own control datagrams (`control`).
+
+#[cfg(test)]
+mod tests;
+
+use super::session::Session;
+use std::ops::Range;
+
+/// The fixed part of every downstream packet, in bytes.
+pub const HEADER_BYTES: usize = 20;
+/// The size of a request, in bytes.
+pub const REQUEST_BYTES: usize = 20;
+/// The bytes that a packet spends on each message beside its data.
+pub const LENGTH_BYTES: usize = 2;
+/// The most messages one packet can carry; the next count value means end of session.
+pub const MAX_MESSAGES: u16 = 0xFFFE;
+/// The largest UDP payload over IPv4, in bytes.
+pub const MAX_DATAGRAM_BYTES: usize = 65_507;
+
+const HEARTBEAT_COUNT: u16 = 0;
+const END_COUNT: u16 = 0xFFFF;
+
+/// The reason that a datagram was dropped unread. The receiver does nothing else about it. Each reason has
+/// its own counter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// Fewer bytes than the fixed header.
+    #[error("shorter than its 20-byte header")]
+    TooShort,
+    /// Sequences start at 1.
+    #[error("sequence 0, but sequences start at 1")]
+    SequenceZero,
+    /// Sequence plus count does not fit 64 bits.
+    #[error("sequence plus count passes 2^64")]
+    SequenceOverflow,
+    /// A message reaches past the end of the datagram.
+    #[error("a message reaches past the end of the datagram")]
+    Truncated,
+    /// Bytes are left after the last message.
+    #[error("bytes are left after the last message")]
+    TrailingBytes,
+    /// A request is exactly 20 bytes.
+    #[error("a request is exactly 20 bytes")]
+    RequestLength,
+    /// A request for no message, or for more than a count can mean.
+    #[error("a request asks for 1 to 65534 messages")]
+    RequestCount,
+    /// Not one of our control datagrams, or damaged.
+    #[error("not a sound control datagram")]
+    Control,
+    /// A control datagram of a version that this build does not speak.
+    #[error("a control datagram of another version")]
+    ControlVersion,
+}
+
+impl Malformed {
+    /// How many reasons there are.
+    pub const COUNT: usize = 9;
+    /// Every reason, in counter order.
+    pub const ALL: [Malformed; Malformed::COUNT] = [
+        Malformed::TooShort,
+        Malformed::SequenceZero,
+        Malformed::SequenceOverflow,
+        Malformed::Truncated,
+        Malformed::TrailingBytes,
+        Malformed::RequestLength,
+        Malformed::RequestCount,
+        Malformed::Control,
+        Malformed::ControlVersion,
+    ];
+}
+
+/// The beginning of a downstream packet, read without a look at the messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Head {
+    /// The first message's sequence, or the next expected one when there is none.
+    pub sequence: u64,
+    /// How many messages follow.
+    pub messages: u16,
+}
+
+impl Head {
+    /// Reads it; `None` when there are not even that many bytes.
+    pub fn of(datagram: &[u8]) -> Option<Head> {
+        let header = datagram.first_chunk::<HEADER_BYTES>()?;
+        let (sequence, count) = (header[10..18].try_into().ok()?, header[18..].try_into().ok()?);
+        let messages = match u16::from_be_bytes(count) {
+            END_COUNT => 0,
+            messages => messages,
+        };
+        Some(Head { sequence: u64::from_be_bytes(sequence), messages })
+    }
+
+    /// The sequence after its last message.
+    pub fn end(&self) -> u64 {
+        self.sequence.saturating_add(u64::from(self.messages))
+    }
+}
+
+/// One downstream packet, wholly checked.
+#[derive(Debug, Clone, Copy)]
+pub struct Downstream<'a> {
+    /// The run of sequences that the packet belongs to.
+    pub session: Session,
+    /// The first message's sequence, or the next expected one when there is none; at least 1.
+    pub sequence: u64,
+    /// The content of the packet.
+    pub body: Body<'a>,
+}
+
+/// The content of a downstream packet.
+#[derive(Debug, Clone, Copy)]
+pub enum Body<'a> {
+    /// One message or more.
+    Messages(Messages<'a>),
+    /// Nothing: the sender is alive and the sequence is the next expected.
+    Heartbeat,
+    /// The session is over; no sequence from this one on will follow.
+    End,
+}
+
+impl<'a> Downstream<'a> {
+    /// Checks a whole datagram: two reads a message, no copy.
+    ///
+    /// # Errors
+    /// [`Malformed`], when anything in it disagrees with anything else; then nothing of it may be used.
+    pub fn parse(datagram: &'a [u8]) -> Result<Downstream<'a>, Malformed> {
+        let (header, blocks) = datagram.split_first_chunk::<HEADER_BYTES>().ok_or(Malformed::TooShort)?;
+        let (session, sequence, count) = split_header(header);
+        if sequence == 0 {
+            return Err(Malformed::SequenceZero);
+        }
+        let body = match count {
+            HEARTBEAT_COUNT if blocks.is_empty() => Body::Heartbeat,
+            END_COUNT if blocks.is_empty() => Body::End,
+            HEARTBEAT_COUNT | END_COUNT => return Err(Malformed::TrailingBytes),
+            count => Body::Messages(Messages::check(sequence, count, blocks)?),
+        };
+        Ok(Downstream { session, sequence, body })
+    }
+}
+
+/// Consecutive messages of a checked packet, each `length u16 | data`.
+#[derive(Debug, Clone, Copy)]
+pub struct Messages<'a> {
+    first: u64,
+    end: u64,
+    blocks: &'a [u8],
+}
+
+impl<'a> Messages<'a> {
+    fn check(first: u64, count: u16, blocks: &'a [u8]) -> Result<Messages<'a>, Malformed> {
+        let end = first.checked_add(u64::from(count)).ok_or(Malformed::SequenceOverflow)?;
+        let mut rest = blocks;
+        for _ in 0..count {
+            rest = split_block(rest).ok_or(Malformed::Truncated)?.1;
+        }
+        if !rest.is_empty() {
+            return Err(Malformed::TrailingBytes);
+        }
+        Ok(Messages { first, end, blocks })
+    }
+
+    /// Messages whose blocks were checked before, such as those kept in a store.
+    pub(super) fn checked_before(first: u64, end: u64, blocks: &'a [u8]) -> Messages<'a> {
+        Messages { first, end, blocks }
+    }
+
+    /// The first message's sequence.
+    pub fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// The sequence after the last message's.
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// How many messages there are.
+    pub fn count(&self) -> u64 {
+        self.end - self.first
+    }
+
+    /// The messages as they lie on the wire, lengths included.
+    pub fn blocks(&self) -> &'a [u8] {
+        self.blocks
+    }
+
+    /// The part of these messages whose sequences lie in `wanted`; walks over what is left out.
+    pub fn range(&self, wanted: Range<u64>) -> Messages<'a> {
+        let first = wanted.start.clamp(self.first, self.end);
+        let end = wanted.end.clamp(first, self.end);
+        let start = blocks_bytes(self.blocks, first - self.first);
+        let rest = &self.blocks[start..];
+        let size = if end == self.end { rest.len() } else { blocks_bytes(rest, end - first) };
+        Messages { first, end, blocks: &rest[..size] }
+    }
+
+    /// Each message with its sequence, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &'a [u8])> + use<'a> {
+        let mut rest = self.blocks;
+        (self.first..self.end).map_while(move |sequence| {
+            let (data, after) = split_block(rest)?;
+            rest = after;
+            Some((sequence, data))
+        })
+    }
+}
+
+fn split_block(blocks: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = blocks.split_first_chunk::<LENGTH_BYTES>()?;
+    rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))
+}
+
+/// The bytes that the first `count` blocks take.
+fn blocks_bytes(blocks: &[u8], count: u64) -> usize {
+    let mut rest = blocks;
+    for _ in 0..count {
+        match split_block(rest) {
+            Some((_, after)) => rest = after,
+            None => break,
+        }
+    }
+    blocks.len() - rest.len()
+}
+
+fn split_header(header: &[u8; HEADER_BYTES]) -> (Session, u64, u16) {
+    let mut session = [0; 10];
+    let mut sequence = [0; 8];
+    session.copy_from_slice(&header[..10]);
+    sequence.copy_from_slice(&header[10..18]);
+    (Session::from_bytes(session), u64::from_be_bytes(sequence), u16::from_be_bytes([header[18], header[19]]))
+}
+
+fn join_header(session: Session, sequence: u64, count: u16) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[..10].copy_from_slice(session.as_bytes());
+    header[10..18].copy_from_slice(&sequence.to_be_bytes());
+    header[18..].copy_from_slice(&count.to_be_bytes());
+    header
+}
+
+/// The bytes of a heartbeat; `next` is the sequence that the next message will have.
+pub fn heartbeat(session: Session, next: u64) -> [u8; HEADER_BYTES] {
+    join_header(session, next, HEARTBEAT_COUNT)
+}
+
+/// The bytes of an end-of-session packet; `next` is the sequence after the last message's.
+pub fn end_of_session(session: Session, next: u64) -> [u8; HEADER_BYTES] {
+    join_header(session, next, END_COUNT)
+}
+
+/// A request for `count` messages from `first` on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// The session whose messages are wanted.
+    pub session: Session,
+    /// The first sequence wanted, at least 1.
+    pub first: u64,
+    /// How many are wanted, 1 to 65 534.
+    pub count: u16,
+}
+
+impl Request {
+    /// Checks a request.
+    ///
+    /// # Errors
+    /// [`Malformed`], when it is not exactly 20 bytes or asks for nothing that can exist.
+    pub fn parse(datagram: &[u8]) -> Result<Request, Malformed> {
+        let header: &[u8; REQUEST_BYTES] = datagram.try_into().map_err(|_| Malformed::RequestLength)?;
+        let (session, first, count) = split_header(header);
+        match (first, count) {
+            (0, _) => Err(Malformed::SequenceZero),
+            (_, 0 | END_COUNT) => Err(Malformed::RequestCount),
+            _ if first.checked_add(u64::from(count)).is_none() => Err(Malformed::SequenceOverflow),
+            _ => Ok(Request { session, first, count }),
+        }
+    }
+
+    /// The request's bytes.
+    pub fn encode(&self) -> [u8; REQUEST_BYTES] {
+        join_header(self.session, self.first, self.count)
+    }
+}
+
+/// A packet that is being written into a buffer which the caller keeps and lends at each step.
+#[derive(Debug, Clone, Copy)]
+pub struct PacketWriter {
+    first: u64,
+    count: u16,
+    bytes: usize,
+}
+
+impl PacketWriter {
+    /// An empty packet whose first message will have the sequence `first`.
+    pub fn new(first: u64) -> PacketWriter {
+        PacketWriter { first, count: 0, bytes: HEADER_BYTES }
+    }
+
+    /// The sequence that the next message pushed will have.
+    pub fn next(&self) -> u64 {
+        self.first.saturating_add(u64::from(self.count))
+    }
+
+    /// How many messages are in it.
+    pub fn count(&self) -> u16 {
+        self.count
+    }
+
+    /// The place of the next message's data, if there is room for its length; the place may be empty. A
+    /// reader can copy straight into it. Call [`PacketWriter::commit`] next.
+    pub fn room<'b>(&self, buffer: &'b mut [u8]) -> Option<&'b mut [u8]> {
+        let room = if self.count < MAX_MESSAGES {
+            buffer.get_mut(self.bytes + LENGTH_BYTES..)?
+        } else {
+            return None;
+        };
+        let most = room.len().min(usize::from(u16::MAX));
+        Some(&mut room[..most])
+    }
+
+    /// Takes the `size` bytes written into [`PacketWriter::room`] as the next message; false when they do not fit.
+    pub fn commit(&mut self, buffer: &mut [u8], size: usize) -> bool {
+        let Ok(length) = u16::try_from(size) else {
+            return false;
+        };
+        let end = self.bytes + LENGTH_BYTES + size;
+        if self.count >= MAX_MESSAGES || end > buffer.len() {
+            return false;
+        }
+        buffer[self.bytes..self.bytes + LENGTH_BYTES].copy_from_slice(&length.to_be_bytes());
+        self.bytes = end;
+        self.count += 1;
+        true
+    }
+
+    /// Adds a message; false, and no change, when it does not fit.
+    pub fn push(&mut self, buffer: &mut [u8], data: &[u8]) -> bool {
+        match self.room(buffer) {
+            Some(room) if data.len() <= room.len() => room[..data.len()].copy_from_slice(data),
+            _ => return false,
+        }
+        self.commit(buffer, data.len())
+    }
+
+    /// Writes the header. Returns the size of the datagram in the buffer; `None` if it has no message.
+    pub fn finish(self, buffer: &mut [u8], session: Session) -> Option<usize> {
+        if self.count == 0 {
+            return None;
+        }
+        buffer.get_mut(..HEADER_BYTES)?.copy_from_slice(&join_header(session, self.first, self.count));
+        Some(self.bytes)
+    }
+}

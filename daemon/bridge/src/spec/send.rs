@@ -1,0 +1,160 @@
+//! The configuration of the sending side.
+
+use std::net::SocketAddrV4;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::BridgeSpec;
+use crate::proto::lease::LeaseConfig;
+use crate::proto::limit::Network;
+
+/// The longest time that a bridge may listen before it begins a session.
+const MAX_LISTEN_MS: u64 = 10_000;
+
+/// The sending side.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SendSpec {
+    /// The time to live (TTL) of multicast packets, 0 to 255; 1 by default, which keeps them in the local
+    /// network.
+    pub ttl: u8,
+    /// Whether receivers on this host get the multicast packets too; false by default.
+    pub loopback: bool,
+    /// The message that the bridge begins with; `resume` by default.
+    pub from: StartAt,
+    /// The file in which the bridge notes the session that it sends and how far it has come; no file if
+    /// `None`. A bridge that is started again goes on in that session if the ring is still the same. A
+    /// channel that was made anew gets a later epoch than any before, whatever the clock shows.
+    pub state: Option<PathBuf>,
+    /// How long a bridge listens on its multicast lines before it begins a session that no state file names,
+    /// in milliseconds; 300 by default, at most 10 000. The new session is later than any session of this
+    /// channel that it hears. 0 means that it does not listen.
+    pub listen_ms: u64,
+    /// How long the bridge repeats the end of the session and serves repairs after the channel is closed, in
+    /// milliseconds; 10 000 by default.
+    pub linger_ms: u64,
+    /// The retransmission server, which also grants unicast leases; none if `None`.
+    pub repair: Option<RepairSpec>,
+}
+
+impl Default for SendSpec {
+    fn default() -> SendSpec {
+        SendSpec {
+            ttl: 1,
+            loopback: false,
+            from: StartAt::Resume,
+            state: None,
+            listen_ms: 300,
+            linger_ms: 10_000,
+            repair: None,
+        }
+    }
+}
+
+/// The message that a sender begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StartAt {
+    /// The first message that the state file does not note as sent, if the ring is still the same; otherwise
+    /// the next message published. Messages that the ring no longer holds are counted as missed.
+    #[default]
+    Resume,
+    /// The next message published. Messages that were published while no bridge ran are then a gap, which
+    /// receivers ask for.
+    Latest,
+    /// The oldest message that the ring holds.
+    Oldest,
+}
+
+/// A retransmission server.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RepairSpec {
+    /// The address that requests come to.
+    pub bind: SocketAddrV4,
+    /// Networks that may ask, such as `10.1.0.0/16`. If empty, nobody may ask.
+    #[serde(default)]
+    pub allow: Vec<Network>,
+    /// Whether allowed sources get full answers before they have proved their address; false by default.
+    /// Receivers of other makes need this. Set it only where nobody can forge a source address.
+    #[serde(default)]
+    pub trust_allowed: bool,
+    /// Repairs for all receivers together, in bytes a second. If `None`, 100 000 000, or twice the feed's own
+    /// rate if that is more, so that a receiver that has fallen behind can catch up.
+    #[serde(default)]
+    pub rate_bytes: Option<u64>,
+    /// Repairs for each receiver, in bytes a second. If `None`, 25 000 000, or twice the feed's own rate if
+    /// that is more.
+    #[serde(default)]
+    pub source_rate_bytes: Option<u64>,
+    /// The most leases at a time that the feed itself is sent to; 64 by default.
+    #[serde(default = "default_max_leases")]
+    pub max_leases: usize,
+    /// The most leases of any kind at a time; 4096 by default. The leases of receivers that only ask for
+    /// repairs count too.
+    #[serde(default = "default_max_proved")]
+    pub max_proved: usize,
+    /// The most leases of any kind that one address may hold, so that one host cannot take all places; 16 by
+    /// default.
+    #[serde(default = "default_leases_per_source")]
+    pub leases_per_source: usize,
+    /// The time after which a lease that is not renewed runs out, in seconds; 60 by default.
+    #[serde(default = "default_lease_s")]
+    pub lease_s: u64,
+}
+
+fn default_max_leases() -> usize {
+    LeaseConfig::default().max_leases
+}
+
+fn default_max_proved() -> usize {
+    LeaseConfig::default().max_proved
+}
+
+fn default_leases_per_source() -> usize {
+    LeaseConfig::default().leases_per_source
+}
+
+fn default_lease_s() -> u64 {
+    60
+}
+
+impl RepairSpec {
+    /// A server at `bind` that answers nobody yet.
+    pub fn new(bind: SocketAddrV4) -> RepairSpec {
+        RepairSpec {
+            bind,
+            allow: Vec::new(),
+            trust_allowed: false,
+            rate_bytes: None,
+            source_rate_bytes: None,
+            max_leases: default_max_leases(),
+            max_proved: default_max_proved(),
+            leases_per_source: default_leases_per_source(),
+            lease_s: default_lease_s(),
+        }
+    }
+}
+
+impl SendSpec {
+    /// How long the bridge repeats the end of the session.
+    pub fn linger(&self) -> Duration {
+        Duration::from_millis(self.linger_ms)
+    }
+}
+
+impl BridgeSpec {
+    pub(super) fn problems_of_sending(&self, send: &SendSpec, report: &mut impl FnMut(&'static str, String)) {
+        if self.lines.is_empty() && send.repair.is_none() {
+            report("line", "nobody to send to: give a line, or a repair server for leases".to_owned());
+        }
+        if send.listen_ms > MAX_LISTEN_MS {
+            let ms = send.listen_ms;
+            report("listen_ms", format!("{ms} is out of range: write 0 to {MAX_LISTEN_MS}"));
+        }
+        if send.repair.as_ref().is_some_and(|repair| repair.allow.is_empty()) {
+            let what = "the repair server answers nobody: list the networks that may ask";
+            report("allow", what.to_owned());
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! The daemon's bridges. They are started and ended as the configuration says, tried again when they fail, and
+//! reported.
+//!
+//! This runs in a thread of its own. To start, a bridge asks this daemon for the channel, as any program does, and the
+//! event loop must be free to answer. The bridges' own threads carry the messages; nothing here is on their path.
+
+mod carried;
+
+use super::events::Events;
+pub use carried::{BridgeFigures, Counted};
+use carried::{Carried, Carrier, State};
+use shmcast::{Client, Preparation, Publisher, Subscriber};
+use shmcast_bridge::egress::{Egress, EgressOptions};
+use shmcast_bridge::ingress::{Ingress, IngressOptions};
+use shmcast_bridge::origins::Origins;
+use shmcast_bridge::spec::{BridgeSpec, Direction};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Interval at which the bridges are looked at.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The state of each bridge, by its name. A clone is the same bridges.
+#[derive(Debug, Clone, Default)]
+pub struct Bridges(Arc<Mutex<BTreeMap<String, Carried>>>);
+
+impl Bridges {
+    fn carried(&self) -> MutexGuard<'_, BTreeMap<String, Carried>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All bridges, in order of their names.
+    pub fn figures(&self) -> Vec<BridgeFigures> {
+        self.carried().values().map(Carried::figures).collect()
+    }
+}
+
+enum Order {
+    Carry(Vec<BridgeSpec>),
+    Stop,
+}
+
+/// The thread that starts and ends bridges.
+#[derive(Debug)]
+pub struct Supervisor {
+    orders: Sender<Order>,
+    thread: JoinHandle<()>,
+}
+
+impl Supervisor {
+    /// Starts the thread. It keeps `bridges` and tells `events`; `socket` is the path at which this daemon listens.
+    ///
+    /// # Errors
+    /// If the thread cannot be started.
+    pub fn start(bridges: Bridges, events: Events, socket: PathBuf) -> std::io::Result<Self> {
+        let (orders, received) = channel();
+        let work = Work { bridges, events, socket, origins: Origins::default(), leaving: Vec::new() };
+        let thread = std::thread::Builder::new().name("bridges".to_owned());
+        let thread = thread.spawn(move || work.run(&received))?;
+        Ok(Self { orders, thread })
+    }
+
+    /// Carries these bridges from now on, and no others. A bridge that is the same as before goes on undisturbed.
+    pub fn carry(&self, bridges: Vec<BridgeSpec>) {
+        // The thread receives until it is told to stop, so sending does not fail.
+        let _ = self.orders.send(Order::Carry(bridges));
+    }
+
+    /// Stops all bridges without ending their sessions: the next daemon goes on with the sessions. Blocks for up to a
+    /// second.
+    pub fn stop(self) {
+        let _ = self.orders.send(Order::Stop);
+        if self.thread.join().is_err() {
+            tracing::error!("the thread of the bridges panicked: please report this");
+        }
+    }
+}
+
+struct Work {
+    bridges: Bridges,
+    events: Events,
+    socket: PathBuf,
+    origins: Origins,
+    /// Bridges that are no longer configured and still repeat the end of their session.
+    leaving: Vec<(String, Carrier)>,
+}
+
+impl Work {
+    fn run(mut self, orders: &Receiver<Order>) {
+        loop {
+            match orders.recv_timeout(LOOK) {
+                Ok(Order::Carry(bridges)) => self.carry(bridges),
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+            }
+            self.look();
+        }
+        let carried = std::mem::take(&mut *self.bridges.carried());
+        let carriers = carried.into_values().filter_map(|carried| carried.carrier);
+        let carriers: Vec<Carrier> =
+            carriers.chain(self.leaving.drain(..).map(|(_, carrier)| carrier)).collect();
+        carriers.iter().for_each(Carrier::stop);
+        // Dropping a carrier waits for its threads.
+        drop(carriers);
+    }
+
+    fn carry(&mut self, wanted: Vec<BridgeSpec>) {
+        let mut given_up = Vec::new();
+        let mut carried = self.bridges.carried();
+        let names: Vec<String> = carried.keys().cloned().collect();
+        for name in names {
+            let now = wanted.iter().find(|spec| spec.title() == name);
+            if now.is_some_and(|spec| carried.get(&name).is_some_and(|old| old.spec == *spec)) {
+                continue;
+            }
+            let carrier = carried.remove(&name).and_then(|old| old.carrier);
+            given_up.push((name, carrier, now.is_some()));
+        }
+        let fresh: Vec<BridgeSpec> =
+            wanted.into_iter().filter(|spec| !carried.contains_key(spec.title())).collect();
+        drop(carried);
+        for (name, carrier, is_changed) in given_up {
+            self.events.tell("bridge-removed", None, None, None, &format!("{name:?}"));
+            // A bridge that has changed is dropped, which waits for its threads: its successor needs its sockets and
+            // its channel.
+            if let Some(carrier) = carrier.filter(|_| !is_changed) {
+                carrier.end();
+                self.leaving.push((name, carrier));
+            }
+        }
+        self.leaving.retain(|(name, _)| !fresh.iter().any(|spec| spec.title() == name));
+        let mut carried = self.bridges.carried();
+        for spec in fresh {
+            self.events.tell("bridge-added", Some(&spec.channel), None, None, &format!("{:?}", spec.title()));
+            carried.insert(spec.title().to_owned(), Carried::new(spec));
+        }
+    }
+
+    fn look(&mut self) {
+        self.leaving.retain(|(_, carrier)| !carrier.is_finished());
+        let mut due = Vec::new();
+        {
+            let mut carried = self.bridges.carried();
+            for (name, bridge) in carried.iter_mut() {
+                self.note(name, bridge);
+            }
+            let now = Instant::now();
+            // A bridge that sends a received channel goes on with the received session, so it waits until there is one.
+            let sources: BTreeMap<String, (String, bool)> = carried
+                .values()
+                .filter(|bridge| bridge.spec.receive.is_some())
+                .map(|bridge| {
+                    (bridge.spec.channel.clone(), (bridge.spec.title().to_owned(), bridge.session.is_some()))
+                })
+                .collect();
+            for bridge in carried.values_mut().filter(|bridge| bridge.state != State::Running) {
+                let source = sources.get(&bridge.spec.channel).filter(|_| bridge.spec.send.is_some());
+                match source {
+                    Some((source, false)) => {
+                        bridge.state = State::Waiting;
+                        bridge.why = Some(format!("for the session that bridge {source:?} is to receive"));
+                    }
+                    _ if bridge.try_at <= now => due.push(bridge.spec.clone()),
+                    _ => {}
+                }
+            }
+        }
+        for spec in due {
+            self.start(spec);
+        }
+    }
+
+    /// Reports what has changed about a bridge since the last look.
+    fn note(&self, name: &str, bridge: &mut Carried) {
+        let events = &self.events;
+        for (event, what) in bridge.news() {
+            let channel = Some(bridge.spec.channel.as_str());
+            events.tell(event, channel, None, None, &format!("{name:?}: {what}"));
+        }
+        let Some(carrier) = bridge.carrier.as_ref().filter(|_| bridge.state == State::Running) else {
+            return;
+        };
+        let channel = Some(bridge.spec.channel.as_str());
+        let session = carrier.life().session();
+        if session != bridge.session {
+            bridge.session = session;
+            if let Some(session) = session {
+                events.tell("bridge-session", channel, None, None, &format!("{name:?}: {session}"));
+            }
+        }
+        if carrier.is_finished() {
+            let why = carrier.life().error().unwrap_or_else(|| "it ended by itself".to_owned());
+            events.tell("bridge-failed", channel, None, None, &format!("{name:?}: {why}"));
+            bridge.fail(why);
+        }
+    }
+
+    fn start(&self, spec: BridgeSpec) {
+        let name = spec.title().to_owned();
+        // The earlier carrier has ended, and was kept for its counters.
+        let before = self.bridges.carried().get_mut(&name).and_then(|bridge| bridge.carrier.take());
+        drop(before);
+        let started = self.open(&spec);
+        let mut carried = self.bridges.carried();
+        let Some(bridge) = carried.get_mut(&name) else { return };
+        let channel = Some(spec.channel.as_str());
+        match started {
+            Ok(carrier) => {
+                for refusal in carrier.life().refusals() {
+                    tracing::warn!(bridge = name, "{refusal}");
+                }
+                self.events.tell("bridge-started", channel, None, None, &format!("{name:?}"));
+                (bridge.state, bridge.why, bridge.started) = (State::Running, None, Instant::now());
+                bridge.carrier = Some(carrier);
+            }
+            Err(e) => {
+                let why = e.to_string();
+                if bridge.why.as_ref() != Some(&why) {
+                    self.events.tell("bridge-failed", channel, None, None, &format!("{name:?}: {why}"));
+                }
+                bridge.started = Instant::now();
+                bridge.fail(why);
+            }
+        }
+    }
+
+    fn open(&self, spec: &BridgeSpec) -> anyhow::Result<Carrier> {
+        let client = Client::at(&self.socket)?;
+        let origins = self.origins.clone();
+        Ok(match spec.direction() {
+            Some(Direction::Receive(_)) => {
+                let channel = Publisher::builder(&spec.channel).client(&client).prepare(Preparation::FULL);
+                let options = IngressOptions { origins, ..IngressOptions::default() };
+                Carrier::Receive(Ingress::start(spec, channel, options)?)
+            }
+            _ => {
+                let channel = Subscriber::builder(&spec.channel).client(&client);
+                let options = EgressOptions { origins, ..EgressOptions::default() };
+                Carrier::Send(Egress::start(spec, channel, options)?)
+            }
+        })
+    }
+}

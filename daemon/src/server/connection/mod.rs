@@ -1,0 +1,459 @@
+//! One connection: requests and replies, and then one attachment at most, which lasts as long as the connection.
+//!
+//! A client that misbehaves (garbage, silence, floods, surplus descriptors, never reading) ends its own connection and
+//! nothing else. Each wait for a client has a limit, and each answer fits a packet.
+//!
+//! Users take turns. Of all programs of one user, one is served at a time, and after each packet that it is sent the
+//! other users' programs run. So a user waits for one packet of each other user, however much those ask for.
+
+mod reports;
+
+use super::access::ConnectionId;
+use super::access::Identity;
+use super::limits::Crowded;
+use super::registry::{Grant, Guest, Manner, MemoryRequest, Notice, Refused, Registry};
+use super::state::ServerState;
+use shmcast::MAX_NAME;
+use shmcast::control::{Event, RefusalCode, Request, Response, VERSION, decode, encode};
+use shmcast::hosting::fault;
+use shmcast::sys::handoff::{self, MAX_PACKET, Packet, Peer};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::io::Interest;
+use tokio::net::UnixDatagram;
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::yield_now;
+use tokio::time::timeout;
+
+/// How long a client may take to greet, and to read an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a greeting waits for its answer while the daemon starts. Then the answer is `Starting`, and the client
+/// greets again.
+const STARTING: Duration = Duration::from_secs(2);
+/// How long after its connection a publisher's lock is looked at once more.
+const LAST_BREATH: Duration = Duration::from_millis(10);
+
+/// The reason why a connection ends.
+enum End {
+    /// The client left.
+    HangUp,
+    /// The client got a refusal, and is cut off.
+    CutOff,
+    /// The socket failed, or the client does not read.
+    Broken(io::Error),
+}
+
+impl From<io::Error> for End {
+    fn from(e: io::Error) -> Self {
+        match e.kind() {
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Self::HangUp,
+            _ => Self::Broken(e),
+        }
+    }
+}
+
+struct Connection<'a> {
+    shared: &'a ServerState,
+    id: ConnectionId,
+    who: Identity,
+    socket: UnixDatagram,
+    /// The turn of this program's user.
+    turn: Arc<Semaphore>,
+    /// The permit of that turn, held while this program is served. It is released while its request has to wait, so
+    /// that it delays no other program of the user.
+    served: Option<OwnedSemaphorePermit>,
+    /// Number of packets still to come that may be free: the greeting, and the request after it if a program comes back
+    /// with it.
+    prepaid: u32,
+    has_greeted: bool,
+    is_attached: bool,
+    follows: Option<Receiver<Event>>,
+    notices: (UnboundedSender<Notice>, UnboundedReceiver<Notice>),
+}
+
+/// Accepts a connection and serves it in a task of its own, unless its user has too many or connects too often. Costs
+/// three system calls.
+pub(super) fn admit(shared: &Arc<ServerState>, socket: OwnedFd, id: ConnectionId) {
+    let Ok(peer) = handoff::peer(&socket) else { return };
+    let uid = peer.uid;
+    let crowded = match shared.limits().connect(uid, Instant::now()) {
+        Ok(turn) => {
+            tokio::spawn(serve(shared.clone(), socket, id, peer, turn));
+            return;
+        }
+        Err(crowded) => crowded,
+    };
+    let why = match crowded {
+        Crowded::Open => {
+            format!(
+                "uid {uid} has too many connections open: close some, or raise limits.connections_per_uid"
+            )
+        }
+        Crowded::Often => {
+            format!("uid {uid} connects too often: wait a second, or raise limits.requests_per_second")
+        }
+    };
+    let refused = Refused::new(RefusalCode::Limit, why);
+    let who = Identity { pid: peer.pid, uid, gid: peer.gid, names: None, command: None };
+    shared.events.refused(refused.code, &who, None, &refused.why);
+    // A new socket has room for one packet, so this does not block.
+    let _ = handoff::send(&socket, &encode(&to_reply(&refused)), &[]);
+}
+
+/// Serves a connection to its end.
+async fn serve(
+    shared: Arc<ServerState>,
+    socket: OwnedFd,
+    id: ConnectionId,
+    peer: Peer,
+    turn: Arc<Semaphore>,
+) {
+    if let Ok(socket) = watch(socket) {
+        let connection = Connection {
+            shared: &shared,
+            id,
+            who: identify(&shared, peer).await,
+            socket,
+            turn,
+            served: None,
+            prepaid: 2,
+            has_greeted: false,
+            is_attached: false,
+            follows: None,
+            notices: unbounded_channel(),
+        };
+        connection.run().await;
+    }
+    let was_publisher = shared.opened.get().is_some() && shared.registry().detach(id);
+    shared.limits().disconnect(peer.uid);
+    if was_publisher {
+        // The kernel closes what a program that died held open one after the other: the lock may come after the connection.
+        tokio::time::sleep(LAST_BREATH).await;
+        shared.registry().tell_deaths();
+    }
+}
+
+async fn identify(shared: &ServerState, peer: Peer) -> Identity {
+    let who = shared.access.identify(peer).await;
+    if who.names.is_none() {
+        let what = "it does not answer, or fails: lists name this user by uid: alone until it does";
+        shared.events.tell("name-service", None, None, Some(&who), what);
+    }
+    who
+}
+
+impl Connection<'_> {
+    async fn run(mut self) {
+        let mut buffer = vec![0; MAX_PACKET];
+        let end = loop {
+            if let Err(end) = self.step(&mut buffer).await {
+                break end;
+            }
+        };
+        match end {
+            End::HangUp => {}
+            End::CutOff => tracing::debug!(pid = self.who.pid, uid = self.who.uid, "cut off"),
+            End::Broken(e) => {
+                let why = format!("{} is cut off: {e}", self.who);
+                self.shared.events.refused(RefusalCode::BadRequest, &self.who, None, &why);
+            }
+        }
+    }
+
+    /// Waits for the next packet, notice or event on this connection, and handles it.
+    async fn step(&mut self, buffer: &mut [u8]) -> Result<(), End> {
+        let silence = if self.has_greeted { Duration::from_secs(u64::from(u32::MAX)) } else { PATIENCE };
+        tokio::select! {
+            packet = timeout(silence, receive(&self.socket, buffer)) => match packet {
+                Ok(packet) => {
+                    let packet = packet?;
+                    self.hear(buffer, packet).await
+                }
+                Err(_) => Err(self.cut_off(Refused::new(RefusalCode::BadRequest, "no greeting in five seconds")).await),
+            },
+            Some(notice) = self.notices.1.recv() => {
+                let descriptors: Vec<BorrowedFd<'_>> = notice.descriptors.iter().map(AsFd::as_fd).collect();
+                self.send(&notice.reply, &descriptors).await
+            }
+            event = reports::next_event(&mut self.follows) => match self.shared.events.concerns(&self.who, event) {
+                Some(event) => self.send(&Response::Event(event), &[]).await,
+                None => Ok(()),
+            },
+        }
+    }
+
+    async fn hear(&mut self, buffer: &[u8], packet: Packet) -> Result<(), End> {
+        let Packet { length, descriptors, truncated } = packet;
+        if length == 0 && descriptors.is_empty() {
+            return Err(End::HangUp);
+        }
+        let is_prepaid = self.prepaid > 0;
+        self.prepaid = self.prepaid.saturating_sub(1);
+        if !is_prepaid {
+            self.pay().await?;
+        }
+        if truncated {
+            let why = "a request larger than 64 KiB or with more than 4 descriptors";
+            return Err(self.cut_off(Refused::new(RefusalCode::BadRequest, why)).await);
+        }
+        let request = match decode::<Request>(&buffer[..length]) {
+            Ok(request) => request,
+            Err(e) => {
+                let why = format!("not a request of protocol version {VERSION}: {e}");
+                return Err(self.cut_off(Refused::new(RefusalCode::BadRequest, why)).await);
+            }
+        };
+        // The connection itself was counted. A program that comes back is not counted again, so as many can come back
+        // at once as may be connected.
+        let is_free = is_prepaid
+            && match request {
+                Request::Hello { .. } => !self.has_greeted,
+                Request::Publish { resume, .. } | Request::Subscribe { resume, .. } => resume,
+                _ => false,
+            };
+        if is_prepaid && (!is_free || fault!("those_who_come_back_pay")) {
+            self.pay().await?;
+        }
+        if self.who.names.is_none() {
+            self.who = identify(self.shared, self.who.peer()).await;
+        }
+        self.wait_for_turn().await;
+        let end = self.answer(request, descriptors).await;
+        self.served = None;
+        yield_now().await;
+        end
+    }
+
+    /// Counts a request.
+    async fn pay(&mut self) -> Result<(), End> {
+        if self.shared.limits().request(self.who.uid, Instant::now()) {
+            return Ok(());
+        }
+        let why = "too many requests: ask less often, or raise limits.requests_per_second";
+        Err(self.cut_off(Refused::new(RefusalCode::Limit, why)).await)
+    }
+
+    async fn wait_for_turn(&mut self) {
+        // The semaphore is never closed, so this gives a permit.
+        self.served = Arc::clone(&self.turn).acquire_owned().await.ok();
+    }
+
+    async fn answer(&mut self, request: Request, mut descriptors: Vec<File>) -> Result<(), End> {
+        if !self.has_greeted && !matches!(request, Request::Hello { .. }) {
+            return Err(self.cut_off(Refused::new(RefusalCode::BadRequest, "greet first")).await);
+        }
+        let wanted = match &request {
+            Request::Publish { resume, .. } => 2 * usize::from(*resume),
+            Request::Subscribe { resume, park, .. } => 3 * usize::from(*resume) + usize::from(*park),
+            _ => 0,
+        };
+        if descriptors.len() != wanted {
+            let why = format!("{} descriptors with a request that takes {wanted}", descriptors.len());
+            return Err(self.cut_off(Refused::new(RefusalCode::BadRequest, why)).await);
+        }
+        match request {
+            Request::Hello { version } => self.greet(version).await,
+            Request::Publish { channel, resume, anew } => {
+                self.attach(&channel, resume, &descriptors, |registry, guest| registry.publish(guest, anew))
+                    .await
+            }
+            Request::Subscribe { channel, resume, park, hidden: is_hidden, watch: watches } => {
+                let mut bell = if park { descriptors.pop() } else { None };
+                let manner = Manner { is_hidden, watches };
+                let grant =
+                    |registry: &mut Registry, guest: &Guest<'_>| registry.subscribe(guest, manner, &mut bell);
+                self.attach(&channel, resume, &descriptors, grant).await
+            }
+            Request::Mapped {} => {
+                self.shared.registry().mapped(self.id);
+                self.send(&Response::Done {}, &[]).await
+            }
+            Request::List {} => self.report(None).await,
+            Request::Stat { channel } => self.report(Some(&channel)).await,
+            Request::Bridges {} => self.report_bridges().await,
+            Request::Events { last } => self.send_events(last as usize).await,
+            Request::TakeOver { channel } => match self.take_over(&channel).await {
+                Ok(()) => self.send(&Response::Done {}, &[]).await,
+                Err(refused) => self.refuse(refused, Some(&channel)).await,
+            },
+            Request::History { sequence: Some(_), time_ns: Some(_), .. } => {
+                let why = "a sequence or a time, not both";
+                Err(self.cut_off(Refused::new(RefusalCode::BadRequest, why)).await)
+            }
+            Request::History { channel, .. } => self.lend_history(&channel).await,
+        }
+    }
+
+    async fn greet(&mut self, version: u32) -> Result<(), End> {
+        if version != VERSION {
+            let why = format!("this daemon speaks version {VERSION}, not {version}: use the same release");
+            return Err(self.cut_off(Refused::new(RefusalCode::Version, why)).await);
+        }
+        if !self.is_open().await {
+            return self.send(&Response::Starting {}, &[]).await;
+        }
+        self.has_greeted = true;
+        let instance = self.shared.instance;
+        self.send(&Response::Welcome { version: VERSION, instance }, &[]).await
+    }
+
+    /// Waits until the programs that were attached to a crashed daemon have had their time to come back.
+    async fn wait_for_those_who_come_back(&mut self) {
+        self.served = None;
+        let mut admits = self.shared.admits_newcomers.subscribe();
+        // The sender is in `ServerState`, so it outlives this wait.
+        let _ = admits.wait_for(|admits| *admits).await;
+        self.wait_for_turn().await;
+    }
+
+    /// Makes the memory that a channel needs to go on.
+    async fn wait_for_memory(&mut self, channel: &str, request: MemoryRequest) -> Result<(), Refused> {
+        self.served = None;
+        let made = self.shared.make_memory(channel, request).await;
+        self.wait_for_turn().await;
+        made
+    }
+
+    async fn take_over(&mut self, channel: &str) -> Result<(), Refused> {
+        // A program that has not come back yet may hold the memory of the channel that is taken over.
+        if !fault!("takeovers_come_first") {
+            self.wait_for_those_who_come_back().await;
+        }
+        loop {
+            let needed = self.shared.registry().take_over(&self.who, channel)?;
+            match needed {
+                None => return Ok(()),
+                Some(request) => self.wait_for_memory(channel, request).await?,
+            }
+        }
+    }
+
+    /// Waits until the memory of all channels is made, but no longer than a client waits for an answer.
+    async fn is_open(&mut self) -> bool {
+        if self.shared.opened.get().is_some() {
+            return true;
+        }
+        self.served = None;
+        let mut is_open = self.shared.is_open.subscribe();
+        let opened = is_open.wait_for(|is_open| *is_open);
+        let patience = if fault!("silent_while_starting") { PATIENCE * 1000 } else { STARTING };
+        timeout(patience, opened).await.is_ok_and(|opened| opened.is_ok())
+    }
+
+    async fn attach(
+        &mut self,
+        channel: &str,
+        is_back: bool,
+        shown: &[File],
+        mut grant: impl FnMut(&mut Registry, &Guest<'_>) -> Result<Grant, Refused>,
+    ) -> Result<(), End> {
+        if self.is_attached {
+            let why = "one attachment a connection: open another";
+            return Err(self.cut_off(Refused::new(RefusalCode::BadRequest, why)).await);
+        }
+        if !is_back {
+            self.wait_for_those_who_come_back().await;
+        }
+        loop {
+            let guest = Guest {
+                id: self.id,
+                who: &self.who,
+                channel,
+                shown,
+                notices: &self.notices.0,
+                has_waited: *self.shared.admits_newcomers.borrow(),
+            };
+            let granted = grant(&mut self.shared.registry(), &guest);
+            let made = match granted {
+                Ok(Grant::Granted { reply, descriptors }) => {
+                    self.is_attached = true;
+                    let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+                    return self.send(&reply, &descriptors).await;
+                }
+                Ok(Grant::NotYet) => {
+                    self.wait_for_those_who_come_back().await;
+                    continue;
+                }
+                Ok(Grant::NeedsMemory(request)) => self.wait_for_memory(channel, *request).await,
+                Err(refused) => Err(refused),
+            };
+            if let Err(refused) = made {
+                return self.refuse(refused, Some(channel)).await;
+            }
+        }
+    }
+
+    /// Sends a refusal; the connection stays.
+    async fn refuse(&mut self, refused: Refused, channel: Option<&str>) -> Result<(), End> {
+        // No channel has a longer name. The client made this name up, and it must not get into logs.
+        let channel = channel.filter(|name| name.len() <= MAX_NAME);
+        self.shared.events.refused(refused.code, &self.who, channel, &refused.why);
+        self.send(&to_reply(&refused), &[]).await
+    }
+
+    /// Sends a refusal; the caller then ends the connection.
+    async fn cut_off(&mut self, refused: Refused) -> End {
+        match self.refuse(refused, None).await {
+            Ok(()) => End::CutOff,
+            Err(end) => end,
+        }
+    }
+
+    async fn send(&mut self, reply: &Response, descriptors: &[BorrowedFd<'_>]) -> Result<(), End> {
+        let packet = encode(reply);
+        match handoff::send(&self.socket, &packet, descriptors) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            sent => {
+                sent?;
+                // Between two packets of a long answer, other connections run.
+                yield_now().await;
+                return Ok(());
+            }
+        }
+        // A program that does not read must not block the other programs of its user.
+        let is_served = self.served.take().is_some();
+        let write =
+            self.socket.async_io(Interest::WRITABLE, || handoff::send(&self.socket, &packet, descriptors));
+        match timeout(PATIENCE, write).await {
+            Ok(sent) => sent?,
+            Err(_) => {
+                return Err(End::Broken(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "it does not read its answers",
+                )));
+            }
+        }
+        if is_served {
+            self.wait_for_turn().await;
+        }
+        Ok(())
+    }
+}
+
+fn to_reply(refused: &Refused) -> Response {
+    Response::Refused { code: refused.code, why: refused.why.clone() }
+}
+
+/// Registers a packet socket with the event loop. Tokio has no type for packet sockets, so it is registered as a
+/// datagram socket. Only readiness is asked of it, and that is the same for both.
+pub(super) fn watch(socket: OwnedFd) -> io::Result<UnixDatagram> {
+    let socket = std::os::unix::net::UnixDatagram::from(socket);
+    socket.set_nonblocking(true)?;
+    UnixDatagram::from_std(socket)
+}
+
+/// Lets the tasks of connections whose client has hung up run to their end.
+pub(super) async fn settle() {
+    for _ in 0..8 {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn receive(socket: &UnixDatagram, buffer: &mut [u8]) -> io::Result<Packet> {
+    socket.async_io(Interest::READABLE, || handoff::receive(socket, buffer)).await
+}

@@ -1,0 +1,280 @@
+//! One file, frame by frame: numbers, chain, index, footer, trailer.
+
+use super::build::FrameDraft;
+use super::control::Loss;
+use super::error::FormatError;
+use super::file::FileHeader;
+use super::frame::{Codec, FrameFlags, FrameHeader, FrameKind};
+use super::index::{ControlEntry, Footer, Index, IndexEntry, KeyEntry};
+use super::trailer::Trailer;
+use super::{
+    ENTRY_EVERY, FILE_HEADER_BYTES, FRAME_HEADER_BYTES, INDEX_EVERY, MAX_ENTRIES, PAGE, TRAILER_BYTES,
+    aligned,
+};
+use std::collections::VecDeque;
+
+/// The state of a file that is being written. It writes nothing: each call returns the bytes that belong at
+/// [`offset`](Self::offset), and moves that behind them.
+///
+/// A tool that writes a file calls [`begin`](Self::begin), for each frame [`place`](Self::place) and, where
+/// [`index_is_due`](Self::index_is_due) says so, [`index`](Self::index), and at last [`seal`](Self::seal). Recovery calls
+/// [`found`](Self::found) for each frame that is there already.
+#[derive(Debug, Clone)]
+pub struct Composer {
+    salt: u64,
+    offset: u64,
+    number: u32,
+    chain: u32,
+    first: u64,
+    due: u64,
+    time_ns: u64,
+    times: Option<(u64, u64)>,
+    messages: u64,
+    payload_bytes: u64,
+    last_index: u64,
+    since_index: u64,
+    /// Entries since the last index frame.
+    fresh: Vec<IndexEntry>,
+    entries: Vec<IndexEntry>,
+    /// Only each entry of which the count is a multiple of this is kept in `entries`.
+    stride: u64,
+    counted: u64,
+    /// Offset of the last entry that was counted.
+    counted_at: u64,
+    keys: VecDeque<KeyEntry>,
+    controls: VecDeque<ControlEntry>,
+    keys_left_out: bool,
+    controls_left_out: bool,
+    holes: Vec<Loss>,
+}
+
+impl Composer {
+    /// Begins a file with `header`, and gives its first page.
+    ///
+    /// # Errors
+    /// As [`FileHeader::encode`].
+    pub fn begin(header: &FileHeader) -> Result<(Self, Box<[u8]>), FormatError> {
+        let page = header.encode()?;
+        let composer = Self {
+            salt: header.salt,
+            offset: FILE_HEADER_BYTES as u64,
+            number: 0,
+            chain: super::u32_at(&page, FILE_HEADER_BYTES - 4),
+            first: header.sequence,
+            due: header.sequence,
+            time_ns: 0,
+            times: None,
+            messages: 0,
+            payload_bytes: 0,
+            last_index: 0,
+            since_index: 0,
+            fresh: Vec::new(),
+            entries: Vec::new(),
+            stride: 1,
+            counted: 0,
+            counted_at: 0,
+            keys: VecDeque::new(),
+            controls: VecDeque::new(),
+            keys_left_out: false,
+            controls_left_out: false,
+            holes: Vec::new(),
+        };
+        Ok((composer, page))
+    }
+
+    /// Byte offset of the next frame.
+    pub const fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// The sequence due at the next frame.
+    pub const fn due(&self) -> u64 {
+        self.due
+    }
+
+    /// The salt of the file.
+    pub const fn salt(&self) -> u64 {
+        self.salt
+    }
+
+    /// Chain value of the last frame.
+    pub const fn chain(&self) -> u32 {
+        self.chain
+    }
+
+    /// Frames so far.
+    pub const fn frames(&self) -> u32 {
+        self.number
+    }
+
+    /// Messages so far.
+    pub const fn messages(&self) -> u64 {
+        self.messages
+    }
+
+    /// Gives the data frame `draft` its place and its header, with the sequence that is durable by now.
+    pub fn place(&mut self, draft: &FrameDraft, durable: u64) -> FrameHeader {
+        debug_assert_eq!(draft.sequence, self.due, "frames of one file follow each other");
+        let header = FrameHeader {
+            salt: self.salt,
+            length: draft.length,
+            body_crc: draft.body_crc,
+            sequence: draft.sequence,
+            messages: draft.messages,
+            chain: self.chain,
+            time_ns: draft.time_ns.max(self.time_ns),
+            durable: durable.min(draft.sequence - 1),
+            number: self.number,
+            kind: draft.kind,
+            codec: draft.codec,
+            flags: draft.flags,
+        };
+        self.found(&header, draft);
+        header
+    }
+
+    /// Takes in a frame that stands at [`offset`](Self::offset) already, with what its records say in `draft`. Recovery that has
+    /// found a hole before it calls [`skip`](Self::skip) first.
+    pub fn found(&mut self, header: &FrameHeader, draft: &FrameDraft) {
+        let offset = self.offset;
+        let size = header.frame_bytes() as u64;
+        if header.kind == FrameKind::Data {
+            self.times = Some((self.times.map_or(header.time_ns, |times| times.0), header.time_ns));
+            self.enter(IndexEntry { sequence: header.sequence, offset, time_ns: header.time_ns });
+            for &sequence in &draft.keys {
+                self.keys_left_out |= keep(&mut self.keys, KeyEntry { sequence, offset });
+            }
+            for &(sequence, kind) in &draft.controls {
+                self.controls_left_out |= keep(&mut self.controls, ControlEntry { sequence, offset, kind });
+            }
+            self.messages += u64::from(header.messages);
+            self.payload_bytes += draft.payload_bytes;
+            self.due = draft.next;
+        } else if header.kind == FrameKind::Index {
+            self.last_index = offset;
+            self.fresh.clear();
+        }
+        self.time_ns = header.time_ns;
+        self.since_index = if header.kind == FrameKind::Index { 0 } else { self.since_index + size };
+        self.offset += size;
+        self.number = header.number + 1;
+        self.chain = header.crc();
+    }
+
+    /// Goes on at `offset`, behind a hole in which the sequences of `missing` stood.
+    pub fn skip(&mut self, offset: u64, missing: Option<Loss>) {
+        self.offset = offset;
+        if let Some(loss) = missing {
+            self.due = loss.to + 1;
+            if self.holes.len() < MAX_ENTRIES {
+                self.holes.push(loss);
+            }
+        }
+    }
+
+    fn enter(&mut self, entry: IndexEntry) {
+        if self.fresh.last().is_none_or(|last| entry.offset >= last.offset + ENTRY_EVERY) {
+            self.fresh.push(entry);
+        }
+        if self.counted > 0 && entry.offset < self.counted_at + ENTRY_EVERY {
+            return;
+        }
+        self.counted_at = entry.offset;
+        if self.counted.is_multiple_of(self.stride) {
+            if self.entries.len() == MAX_ENTRIES {
+                let mut at = 0;
+                self.entries.retain(|_| {
+                    at += 1;
+                    at % 2 == 1
+                });
+                self.stride *= 2;
+            }
+            if self.counted.is_multiple_of(self.stride) {
+                self.entries.push(entry);
+            }
+        }
+        self.counted += 1;
+    }
+
+    /// Whether [`index`](Self::index) is to be called before the next data frame.
+    pub const fn index_is_due(&self) -> bool {
+        self.since_index >= INDEX_EVERY
+    }
+
+    /// An index frame with the places of the frames since the last one.
+    pub fn index(&mut self, durable: u64) -> Vec<u8> {
+        let index = Index { previous: self.last_index, entries: std::mem::take(&mut self.fresh) };
+        self.bookkeeping(FrameKind::Index, &index.encode(), durable)
+    }
+
+    /// Footer, zeros and trailer. The file ends behind them.
+    pub fn seal(&mut self, durable: u64) -> Vec<u8> {
+        let footer = Footer {
+            messages: self.messages,
+            payload_bytes: self.payload_bytes,
+            last_index: self.last_index,
+            keys_left_out: self.keys_left_out,
+            controls_left_out: self.controls_left_out,
+            entries: self.entries.clone(),
+            keys: self.keys.iter().copied().collect(),
+            controls: self.controls.iter().copied().collect(),
+            holes: self.holes.clone(),
+        };
+        let place = self.offset;
+        let mut bytes = self.bookkeeping(FrameKind::Footer, &footer.encode(), durable);
+        let end = (self.offset + TRAILER_BYTES as u64).next_multiple_of(PAGE as u64);
+        bytes.resize((end - place) as usize - TRAILER_BYTES, 0);
+        let (least_ns, greatest_ns) = self.times.unwrap_or_default();
+        let trailer = Trailer {
+            footer: place,
+            first: self.first,
+            next: self.due,
+            messages: self.messages,
+            least_ns,
+            greatest_ns,
+            frames: self.number,
+            chain: self.chain,
+        };
+        bytes.extend_from_slice(&trailer.encode(self.salt));
+        self.offset = end;
+        bytes
+    }
+
+    /// A whole frame that holds no records.
+    fn bookkeeping(&mut self, kind: FrameKind, body: &[u8], durable: u64) -> Vec<u8> {
+        let header = FrameHeader {
+            salt: self.salt,
+            length: body.len() as u32,
+            body_crc: crc32c::crc32c(body),
+            sequence: self.due,
+            messages: 0,
+            chain: self.chain,
+            time_ns: self.time_ns,
+            durable: durable.min(self.due - 1),
+            number: self.number,
+            kind,
+            codec: Codec::Raw,
+            flags: FrameFlags::default(),
+        };
+        let mut bytes = Vec::with_capacity(header.frame_bytes());
+        bytes.extend_from_slice(&header.encode());
+        bytes.extend_from_slice(body);
+        bytes.resize(aligned(FRAME_HEADER_BYTES + body.len()), 0);
+        self.last_index = if kind == FrameKind::Index { self.offset } else { self.last_index };
+        self.since_index = 0;
+        self.offset += bytes.len() as u64;
+        self.number += 1;
+        self.chain = header.crc();
+        bytes
+    }
+}
+
+/// Appends to a list of at most [`MAX_ENTRIES`], and says whether the first one had to go for it.
+fn keep<T>(list: &mut VecDeque<T>, entry: T) -> bool {
+    let is_full = list.len() == MAX_ENTRIES;
+    if is_full {
+        list.pop_front();
+    }
+    list.push_back(entry);
+    is_full
+}

@@ -1,0 +1,219 @@
+//! The records by which a journal speaks of itself.
+
+use super::error::{FormatError, field};
+use super::u64_at;
+use crate::layout::geometry::MAX_SEQUENCE;
+use crate::layout::record::Control;
+
+const PART: &str = "control record";
+
+/// The reason why sequences are missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The recorder was lapped.
+    Overrun,
+    /// Nothing was recorded: the recorder was off, its disk full, or it had failed.
+    Unrecorded,
+    /// Written, never durable, and gone with the power.
+    Torn,
+    /// It was durable, and the disk lost it.
+    Damaged,
+    /// Left out for ever, so that no sequence is given twice.
+    Reserve,
+    /// Cut out by a tool.
+    Cut,
+    /// A cause of a later minor version.
+    Other(u64),
+}
+
+impl Cause {
+    /// The number as stored.
+    pub const fn number(self) -> u64 {
+        match self {
+            Self::Overrun => 1,
+            Self::Unrecorded => 2,
+            Self::Torn => 3,
+            Self::Damaged => 4,
+            Self::Reserve => 5,
+            Self::Cut => 6,
+            Self::Other(number) => number,
+        }
+    }
+
+    /// The cause of a number.
+    pub const fn from_number(number: u64) -> Self {
+        match number {
+            1 => Self::Overrun,
+            2 => Self::Unrecorded,
+            3 => Self::Torn,
+            4 => Self::Damaged,
+            5 => Self::Reserve,
+            6 => Self::Cut,
+            other => Self::Other(other),
+        }
+    }
+
+    /// The name that tools and metrics show.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Overrun => "overrun",
+            Self::Unrecorded => "unrecorded",
+            Self::Torn => "torn",
+            Self::Damaged => "damaged",
+            Self::Reserve => "reserve",
+            Self::Cut => "cut",
+            Self::Other(_) => "other",
+        }
+    }
+}
+
+/// Sequences that the journal names as missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Loss {
+    /// First missing sequence.
+    pub from: u64,
+    /// Last missing sequence, inclusive.
+    pub to: u64,
+    /// The reason.
+    pub cause: Cause,
+}
+
+/// A control record in a journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JournalControl {
+    /// One that stood in the ring: kinds 1 to 63.
+    Ring(Control),
+    /// From here on this ring was read. A reader goes from a journal into a ring only if the journal names it.
+    Source {
+        /// The ring's uuid.
+        ring: [u64; 2],
+        /// The channel's generation, 0 where nobody counts them.
+        generation: u64,
+        /// The publisher's epoch at that time.
+        epoch: u64,
+        /// The first sequence that was taken from it.
+        first: u64,
+    },
+    /// Missing sequences. The next record's sequence is `to + 1`.
+    Loss(Loss),
+    /// The wall clock and the ring's clock at one moment.
+    Clock {
+        /// Wall clock, in nanoseconds since 1970.
+        wall_ns: u64,
+        /// The ring's clock, in its ticks.
+        ticks: u64,
+        /// How far the wall clock was set forward or back since the record before, in nanoseconds; 0 if it was not.
+        step_ns: i64,
+    },
+    /// No publisher passes this sequence before a later reserve record is durable.
+    Reserve {
+        /// The sequence.
+        sequence: u64,
+    },
+    /// The channel was closed and its lock was free: nothing was published behind it.
+    Clean {
+        /// The sequence of the next message.
+        next: u64,
+    },
+    /// The result of recovering the file before.
+    Mended {
+        /// Its number.
+        file: u64,
+        /// Whole frames that were kept.
+        frames: u64,
+        /// Bytes behind the last of them that were dropped.
+        bytes: u64,
+    },
+    /// A kind of a later minor version; readers skip it.
+    Unknown {
+        /// The kind.
+        kind: u64,
+    },
+}
+
+impl JournalControl {
+    /// Most bytes of a control record's payload that this version writes.
+    pub const MAX_BYTES: usize = 48;
+
+    /// The kind as stored.
+    pub const fn kind(self) -> u64 {
+        match self {
+            Self::Ring(control) => control.words()[0],
+            Self::Source { .. } => 64,
+            Self::Loss(_) => 65,
+            Self::Clock { .. } => 66,
+            Self::Reserve { .. } => 67,
+            Self::Clean { .. } => 68,
+            Self::Mended { .. } => 69,
+            Self::Unknown { kind } => kind,
+        }
+    }
+
+    /// The payload words, and how many of them are stored.
+    pub const fn words(self) -> ([u64; 6], usize) {
+        let kind = self.kind();
+        match self {
+            Self::Ring(control) => {
+                let [_, a, b] = control.words();
+                ([kind, a, b, 0, 0, 0], 3)
+            }
+            Self::Source { ring: [a, b], generation, epoch, first } => {
+                ([kind, a, b, generation, epoch, first], 6)
+            }
+            Self::Loss(Loss { from, to, cause }) => ([kind, from, to, cause.number(), 0, 0], 4),
+            Self::Clock { wall_ns, ticks, step_ns } => ([kind, wall_ns, ticks, step_ns as u64, 0, 0], 4),
+            Self::Reserve { sequence } => ([kind, sequence, 0, 0, 0, 0], 2),
+            Self::Clean { next } => ([kind, next, 0, 0, 0, 0], 2),
+            Self::Mended { file, frames, bytes } => ([kind, file, frames, bytes, 0, 0], 4),
+            Self::Unknown { kind } => ([kind, 0, 0, 0, 0, 0], 1),
+        }
+    }
+
+    /// Takes a payload apart.
+    ///
+    /// # Errors
+    /// [`FormatError`] for a payload that is too short for its kind, and for one whose sequences are in the wrong order.
+    pub fn decode(payload: &[u8]) -> Result<Self, FormatError> {
+        let count = payload.len() / 8;
+        let word = |at: usize| if at < count { u64_at(payload, at * 8) } else { 0 };
+        let needed = match word(0) {
+            _ if count == 0 => 1,
+            1..64 => 3,
+            64 => 6,
+            65 | 66 | 69 => 4,
+            67 | 68 => 2,
+            _ => 1,
+        };
+        if count < needed {
+            return Err(FormatError::Truncated { part: PART, found: payload.len(), needed: needed * 8 });
+        }
+        Ok(match word(0) {
+            0 => return Err(field(PART, "kind 0")),
+            1..64 => {
+                let control = Control::from_words([word(0), word(1), word(2)]);
+                Self::Ring(control.ok_or(field(PART, "a gap whose ends are in the wrong order"))?)
+            }
+            64 => {
+                Self::Source { ring: [word(1), word(2)], generation: word(3), epoch: word(4), first: word(5) }
+            }
+            65 if word(1) == 0 || word(1) > word(2) || word(2) >= MAX_SEQUENCE => {
+                return Err(field(PART, "a loss whose ends are in the wrong order"));
+            }
+            65 => Self::Loss(Loss { from: word(1), to: word(2), cause: Cause::from_number(word(3)) }),
+            66 => Self::Clock { wall_ns: word(1), ticks: word(2), step_ns: word(3) as i64 },
+            67 => Self::Reserve { sequence: word(1) },
+            68 => Self::Clean { next: word(1) },
+            69 => Self::Mended { file: word(1), frames: word(2), bytes: word(3) },
+            kind => Self::Unknown { kind },
+        })
+    }
+
+    /// The first missing sequence and the one that is due behind the record, for a gap and for a loss.
+    pub const fn skipped(self) -> Option<(u64, u64)> {
+        match self {
+            Self::Ring(Control::Gap { from, to }) | Self::Loss(Loss { from, to, .. }) => Some((from, to + 1)),
+            _ => None,
+        }
+    }
+}

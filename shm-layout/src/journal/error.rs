@@ -1,0 +1,64 @@
+//! The reasons why bytes are no part of a journal.
+
+use thiserror::Error;
+
+/// Bytes that no correct recorder wrote, or that a disk has changed since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum FormatError {
+    /// There are fewer bytes than the part has.
+    #[error("{part}: {found} B, but {needed} B are needed")]
+    Truncated {
+        /// The part of the file.
+        part: &'static str,
+        /// Bytes found.
+        found: usize,
+        /// Bytes needed.
+        needed: usize,
+    },
+    /// The part does not begin with its magic.
+    #[error("{part}: does not begin as one of this format")]
+    Magic {
+        /// The part of the file.
+        part: &'static str,
+    },
+    /// The file was written in another major version of the format.
+    #[error("format version {major}.{minor}, but this build reads {}.x", super::VERSION.0)]
+    Version {
+        /// Major version found.
+        major: u16,
+        /// Minor version found.
+        minor: u16,
+    },
+    /// A checksum does not match the bytes.
+    #[error("{part}: checksum {found:#010x}, computed {computed:#010x}")]
+    Checksum {
+        /// The part of the file.
+        part: &'static str,
+        /// Checksum stored.
+        found: u32,
+        /// Checksum of the bytes found.
+        computed: u32,
+    },
+    /// A frame of another file, such as one that lay in a reused block of the disk.
+    #[error("a frame of another file: salt {found:#018x}, this file's is {salt:#018x}")]
+    Salt {
+        /// Salt found.
+        found: u64,
+        /// The file's salt.
+        salt: u64,
+    },
+    /// A field with a value that no recorder writes.
+    #[error("{part}: {what}")]
+    Field {
+        /// The part of the file.
+        part: &'static str,
+        /// The field and what is wrong with it.
+        what: &'static str,
+    },
+}
+
+/// An error of a field.
+pub(super) const fn field(part: &'static str, what: &'static str) -> FormatError {
+    FormatError::Field { part, what }
+}

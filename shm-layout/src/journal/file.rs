@@ -1,0 +1,226 @@
+//! A file's header page, and the names of files.
+
+use super::error::{FormatError, field};
+use super::{
+    FILE_HEADER_BYTES, FILE_MAGIC, FRAME_HEADER_BYTES, MAX_BODY, VERSION, aligned, put_u32, put_u64, u32_at,
+    u64_at,
+};
+use crate::layout::geometry::MAX_SEQUENCE;
+use crate::layout::header::ClockKind;
+
+const PART: &str = "file header";
+const TEXT: usize = 256;
+const TEXT_END: usize = TEXT + 3584;
+const CHECKSUM: usize = FILE_HEADER_BYTES - 4;
+
+/// The ring that a file was recorded from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RingIdentity {
+    /// Its uuid, as in the segment's header.
+    pub uuid: [u64; 2],
+    /// The channel's generation; 0 where nobody counts them.
+    pub generation: u64,
+    /// The clock that stamps messages.
+    pub clock: ClockKind,
+    /// Its ticks a second.
+    pub clock_hz: u64,
+}
+
+/// The first page of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileHeader {
+    /// Identity of the journal: the same in all of its files.
+    pub journal: [u8; 16],
+    /// Number of the file, from 1.
+    pub file: u64,
+    /// Random number, not 0, that all frames of the file repeat.
+    pub salt: u64,
+    /// The sequence due at the first frame.
+    pub sequence: u64,
+    /// The publisher's epoch at that time; 0 if it is not known.
+    pub epoch: u64,
+    /// Wall clock when the file was made, in nanoseconds since 1970.
+    pub wall_ns: u64,
+    /// The kernel's boot id, which tells a restart from a reboot.
+    pub boot_id: [u8; 16],
+    /// The ring that is recorded.
+    pub ring: RingIdentity,
+    /// Salt of the file before; 0 for the first.
+    pub previous_salt: u64,
+    /// Chain value of the last frame of the file before; 0 for the first.
+    pub previous_chain: u32,
+    /// Most bytes of a frame in the file, header and padding included: what a reader's buffer needs.
+    pub largest_frame: u32,
+    /// The reserve at that time: no publisher passes this sequence before a later reserve is durable; 0 for none.
+    pub reserve: u64,
+    /// The channel's number, the same on every host.
+    pub channel_id: u64,
+    /// The application's own number for the message schema.
+    pub schema_id: u64,
+    /// The channel's name.
+    pub channel: String,
+    /// The application's own name for the message schema; may be empty.
+    pub schema: String,
+    /// `key=value` lines of the operator's own.
+    pub labels: String,
+}
+
+impl FileHeader {
+    /// The page as it is stored.
+    ///
+    /// # Errors
+    /// [`FormatError::Field`] when names and labels exceed 3584 bytes together, their three length words included.
+    pub fn encode(&self) -> Result<Box<[u8]>, FormatError> {
+        let mut page = vec![0; FILE_HEADER_BYTES].into_boxed_slice();
+        page[..8].copy_from_slice(&FILE_MAGIC);
+        page[8..10].copy_from_slice(&VERSION.0.to_le_bytes());
+        page[10..12].copy_from_slice(&VERSION.1.to_le_bytes());
+        put_u32(&mut page, 12, FILE_HEADER_BYTES as u32);
+        page[16..32].copy_from_slice(&self.journal);
+        put_u64(&mut page, 32, self.file);
+        put_u64(&mut page, 40, self.salt);
+        put_u64(&mut page, 48, self.sequence);
+        put_u64(&mut page, 56, self.epoch);
+        put_u64(&mut page, 64, self.wall_ns);
+        page[72..88].copy_from_slice(&self.boot_id);
+        put_u64(&mut page, 88, self.ring.uuid[0]);
+        put_u64(&mut page, 96, self.ring.uuid[1]);
+        put_u64(&mut page, 104, self.ring.generation);
+        put_u64(&mut page, 112, self.ring.clock_hz);
+        put_u32(&mut page, 120, u32::from(self.ring.clock == ClockKind::Counter));
+        put_u64(&mut page, 128, self.previous_salt);
+        put_u32(&mut page, 136, self.previous_chain);
+        put_u32(&mut page, 140, self.largest_frame);
+        put_u64(&mut page, 144, self.reserve);
+        put_u64(&mut page, 152, self.channel_id);
+        put_u64(&mut page, 160, self.schema_id);
+        let mut at = TEXT;
+        for text in [&self.channel, &self.schema, &self.labels] {
+            let end = at + 8 + text.len().next_multiple_of(8);
+            if end > TEXT_END {
+                return Err(field(PART, "names and labels exceed 3.5 KiB together"));
+            }
+            put_u64(&mut page, at, text.len() as u64);
+            page[at + 8..at + 8 + text.len()].copy_from_slice(text.as_bytes());
+            at = end;
+        }
+        let crc = crc32c::crc32c(&page[..CHECKSUM]);
+        put_u32(&mut page, CHECKSUM, crc);
+        Ok(page)
+    }
+
+    /// Takes the page at the start of `bytes` apart.
+    ///
+    /// # Errors
+    /// [`FormatError`] naming the first thing that is wrong.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let Some(page) = bytes.get(..FILE_HEADER_BYTES) else {
+            return Err(FormatError::Truncated { part: PART, found: bytes.len(), needed: FILE_HEADER_BYTES });
+        };
+        if page[..8] != FILE_MAGIC {
+            return Err(FormatError::Magic { part: PART });
+        }
+        let (major, minor) =
+            (u16::from_le_bytes([page[8], page[9]]), u16::from_le_bytes([page[10], page[11]]));
+        if major != VERSION.0 {
+            return Err(FormatError::Version { major, minor });
+        }
+        let (found, computed) = (u32_at(page, CHECKSUM), crc32c::crc32c(&page[..CHECKSUM]));
+        if found != computed {
+            return Err(FormatError::Checksum { part: PART, found, computed });
+        }
+        let mut at = TEXT;
+        let header = Self {
+            journal: sixteen(page, 16),
+            file: u64_at(page, 32),
+            salt: u64_at(page, 40),
+            sequence: u64_at(page, 48),
+            epoch: u64_at(page, 56),
+            wall_ns: u64_at(page, 64),
+            boot_id: sixteen(page, 72),
+            ring: RingIdentity {
+                uuid: [u64_at(page, 88), u64_at(page, 96)],
+                generation: u64_at(page, 104),
+                clock: match u32_at(page, 120) {
+                    0 => ClockKind::Monotonic,
+                    1 => ClockKind::Counter,
+                    _ => return Err(field(PART, "unknown clock")),
+                },
+                clock_hz: u64_at(page, 112),
+            },
+            previous_salt: u64_at(page, 128),
+            previous_chain: u32_at(page, 136),
+            largest_frame: u32_at(page, 140),
+            reserve: u64_at(page, 144),
+            channel_id: u64_at(page, 152),
+            schema_id: u64_at(page, 160),
+            channel: text(page, &mut at)?,
+            schema: text(page, &mut at)?,
+            labels: text(page, &mut at)?,
+        };
+        header.check(u32_at(page, 12))?;
+        Ok(header)
+    }
+
+    fn check(&self, header_bytes: u32) -> Result<(), FormatError> {
+        if header_bytes as usize != FILE_HEADER_BYTES {
+            return Err(field(PART, "a header that is not 4096 B long"));
+        }
+        if self.file == 0 || self.salt == 0 {
+            return Err(field(PART, "file number or salt 0"));
+        }
+        if self.sequence == 0 || self.sequence > MAX_SEQUENCE || self.reserve > MAX_SEQUENCE {
+            return Err(field(PART, "sequence out of range"));
+        }
+        if !(1_000..=1_000_000_000_000).contains(&self.ring.clock_hz) {
+            return Err(field(PART, "clock rate is not between 1 kHz and 1 THz"));
+        }
+        let largest = self.largest_frame as usize;
+        if !(FRAME_HEADER_BYTES..=aligned(FRAME_HEADER_BYTES + MAX_BODY)).contains(&largest) {
+            return Err(field(PART, "largest frame out of range"));
+        }
+        Ok(())
+    }
+
+    /// The checksum in the page, which the first frame's [`chain`](super::FrameHeader::chain) repeats.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub fn crc(&self) -> Result<u32, FormatError> {
+        Ok(u32_at(&self.encode()?, CHECKSUM))
+    }
+}
+
+fn sixteen(page: &[u8], at: usize) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&page[at..at + 16]);
+    bytes
+}
+
+fn text(page: &[u8], at: &mut usize) -> Result<String, FormatError> {
+    let bad = field(PART, "a name leaves its place or is not UTF-8");
+    if *at + 8 > TEXT_END {
+        return Err(bad);
+    }
+    let length = u64_at(page, *at);
+    if length > (TEXT_END - *at - 8) as u64 {
+        return Err(bad);
+    }
+    let length = length as usize;
+    let start = *at + 8;
+    *at = start + length.next_multiple_of(8);
+    String::from_utf8(page[start..start + length].to_vec()).map_err(|_| bad)
+}
+
+/// The name of file `number`, at whose first frame `sequence` is due.
+pub fn file_name(number: u64, sequence: u64) -> String {
+    format!("{number:010}-{sequence:020}.smj")
+}
+
+/// The file number in a name that [`file_name`] makes, also with `.suspect` behind it. The number in the file's header decides.
+pub fn parse_file_name(name: &str) -> Option<u64> {
+    let stem = name.strip_suffix(".suspect").unwrap_or(name).strip_suffix(".smj")?;
+    let (number, sequence) = stem.split_once('-')?;
+    let all_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    (all_digits(number) && all_digits(sequence)).then(|| number.parse().ok()).flatten()
+}

@@ -1,0 +1,203 @@
+//! A frame's header: 64 bytes before each body.
+
+use super::error::{FormatError, field};
+use super::{FRAME_HEADER_BYTES, FRAME_MAGIC, MAX_BODY, aligned, put_u32, put_u64, u32_at, u64_at};
+use crate::layout::geometry::MAX_SEQUENCE;
+
+const PART: &str = "frame header";
+
+/// The kind of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FrameKind {
+    /// Records.
+    Data,
+    /// Places of frames before it; see [`Index`](super::Index).
+    Index,
+    /// The last frame of a sealed file; see [`Footer`](super::Footer).
+    Footer,
+    /// Filler. Its body means nothing.
+    Pad,
+}
+
+/// How a body is stored. A compressed body begins with the length of the raw one, 4 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Codec {
+    /// As it is.
+    Raw,
+    /// LZ4 block format.
+    Lz4,
+    /// A zstd frame.
+    Zstd,
+}
+
+/// Hints in a frame's header about its records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FrameFlags(pub u16);
+
+impl FrameFlags {
+    /// At least one key message.
+    pub const KEY: Self = Self(1);
+    /// At least one control record, the ring's or the journal's.
+    pub const CONTROL: Self = Self(2);
+
+    /// Both sets of bits.
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether every bit of `other` is set.
+    pub const fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// A frame's header, taken apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrameHeader {
+    /// The file's salt.
+    pub salt: u64,
+    /// Bytes of the body as stored, at most [`MAX_BODY`].
+    pub length: u32,
+    /// CRC-32C of the body as stored.
+    pub body_crc: u32,
+    /// The sequence due at the frame's first record.
+    pub sequence: u64,
+    /// Messages in it.
+    pub messages: u32,
+    /// The [`crc`](Self::crc) of the frame before; of the file's header for the first frame.
+    pub chain: u32,
+    /// Index time: wall clock of its first record, in nanoseconds since 1970; never less than that of the frame before.
+    pub time_ns: u64,
+    /// The sequence up to which everything was durable when this frame was closed; 0 for nothing.
+    pub durable: u64,
+    /// Number of the frame in its file, from 0.
+    pub number: u32,
+    /// Its kind.
+    pub kind: FrameKind,
+    /// How its body is stored.
+    pub codec: Codec,
+    /// Hints about its records.
+    pub flags: FrameFlags,
+}
+
+impl FrameHeader {
+    /// The header as it is stored.
+    pub fn encode(&self) -> [u8; FRAME_HEADER_BYTES] {
+        let mut bytes = [0; FRAME_HEADER_BYTES];
+        bytes[..4].copy_from_slice(&FRAME_MAGIC);
+        put_u64(&mut bytes, 8, self.salt);
+        put_u32(&mut bytes, 16, self.length);
+        put_u32(&mut bytes, 20, self.body_crc);
+        put_u64(&mut bytes, 24, self.sequence);
+        put_u32(&mut bytes, 32, self.messages);
+        put_u32(&mut bytes, 36, self.chain);
+        put_u64(&mut bytes, 40, self.time_ns);
+        put_u64(&mut bytes, 48, self.durable);
+        put_u32(&mut bytes, 56, self.number);
+        bytes[60] = match self.kind {
+            FrameKind::Data => 0,
+            FrameKind::Index => 1,
+            FrameKind::Footer => 2,
+            FrameKind::Pad => 3,
+        };
+        bytes[61] = match self.codec {
+            Codec::Raw => 0,
+            Codec::Lz4 => 1,
+            Codec::Zstd => 2,
+        };
+        bytes[62..].copy_from_slice(&self.flags.0.to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[8..]);
+        put_u32(&mut bytes, 4, crc);
+        bytes
+    }
+
+    /// Takes the header at the start of `bytes` apart, of a file whose frames carry `salt`.
+    ///
+    /// # Errors
+    /// [`FormatError`] naming the first thing that is wrong. [`FormatError::Salt`] means that the header is whole, and another
+    /// file's.
+    pub fn decode(bytes: &[u8], salt: u64) -> Result<Self, FormatError> {
+        if bytes.len() < FRAME_HEADER_BYTES {
+            return Err(FormatError::Truncated {
+                part: PART,
+                found: bytes.len(),
+                needed: FRAME_HEADER_BYTES,
+            });
+        }
+        let bytes = &bytes[..FRAME_HEADER_BYTES];
+        if bytes[..4] != FRAME_MAGIC {
+            return Err(FormatError::Magic { part: PART });
+        }
+        let (found, computed) = (u32_at(bytes, 4), crc32c::crc32c(&bytes[8..]));
+        if found != computed {
+            return Err(FormatError::Checksum { part: PART, found, computed });
+        }
+        if u64_at(bytes, 8) != salt {
+            return Err(FormatError::Salt { found: u64_at(bytes, 8), salt });
+        }
+        let kind = match bytes[60] {
+            0 => FrameKind::Data,
+            1 => FrameKind::Index,
+            2 => FrameKind::Footer,
+            3 => FrameKind::Pad,
+            _ => return Err(field(PART, "unknown kind of frame")),
+        };
+        let codec = match bytes[61] {
+            0 => Codec::Raw,
+            1 => Codec::Lz4,
+            2 => Codec::Zstd,
+            _ => return Err(field(PART, "unknown codec")),
+        };
+        let header = Self {
+            salt,
+            length: u32_at(bytes, 16),
+            body_crc: u32_at(bytes, 20),
+            sequence: u64_at(bytes, 24),
+            messages: u32_at(bytes, 32),
+            chain: u32_at(bytes, 36),
+            time_ns: u64_at(bytes, 40),
+            durable: u64_at(bytes, 48),
+            number: u32_at(bytes, 56),
+            kind,
+            codec,
+            flags: FrameFlags(u16::from_le_bytes([bytes[62], bytes[63]])),
+        };
+        if header.length as usize > MAX_BODY {
+            return Err(field(PART, "body of more than 32 MiB"));
+        }
+        if header.sequence == 0 || header.sequence > MAX_SEQUENCE {
+            return Err(field(PART, "sequence out of range"));
+        }
+        if header.durable >= header.sequence {
+            return Err(field(PART, "durable is not before the frame"));
+        }
+        Ok(header)
+    }
+
+    /// The header's own checksum, which the next frame's [`chain`](Self::chain) repeats.
+    pub fn crc(&self) -> u32 {
+        u32_at(&self.encode(), 4)
+    }
+
+    /// Bytes of the frame in the file: header, body, and zeros up to the next frame.
+    pub const fn frame_bytes(&self) -> usize {
+        aligned(FRAME_HEADER_BYTES + self.length as usize)
+    }
+
+    /// Compares the checksum of `body`, the bytes behind the header as stored.
+    ///
+    /// # Errors
+    /// [`FormatError::Truncated`] or [`FormatError::Checksum`].
+    pub fn check_body(&self, body: &[u8]) -> Result<(), FormatError> {
+        const PART: &str = "frame body";
+        if body.len() != self.length as usize {
+            return Err(FormatError::Truncated {
+                part: PART,
+                found: body.len(),
+                needed: self.length as usize,
+            });
+        }
+        let (found, computed) = (self.body_crc, crc32c::crc32c(body));
+        if found == computed { Ok(()) } else { Err(FormatError::Checksum { part: PART, found, computed }) }
+    }
+}

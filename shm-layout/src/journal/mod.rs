@@ -1,0 +1,90 @@
+//! The bytes of a journal: files that keep what a channel published. This module touches no file and calls no system.
+//!
+//! `JOURNAL.md`, which lies beside `SPEC.md`, defines the format for other languages. A file is a [`FileHeader`], then frames
+//! (a [`FrameHeader`] and a body each), and once it is sealed a footer and a [`Trailer`].
+//!
+//! | part | written by | read by |
+//! |---|---|---|
+//! | records of a data frame | [`FrameBuilder`] | [`Records`] |
+//! | the frames of one file in order, index, footer, trailer | [`Composer`] | [`FrameHeader`], [`Index`], [`Footer`], [`Trailer`] |
+//!
+//! Everything that is decoded here is another process's claim, or what a disk made of it: each length and offset is checked
+//! before it is used, and each error says what is wrong.
+
+mod build;
+mod compose;
+mod control;
+mod error;
+mod file;
+mod frame;
+mod index;
+mod record;
+mod trailer;
+
+pub use build::{FrameBuilder, FrameDraft};
+pub use compose::Composer;
+pub use control::{Cause, JournalControl, Loss};
+pub use error::FormatError;
+pub use file::{FileHeader, RingIdentity, file_name, parse_file_name};
+pub use frame::{Codec, FrameFlags, FrameHeader, FrameKind};
+pub use index::{ControlEntry, Footer, Index, IndexEntry, KeyEntry};
+pub use record::{Record, RecordBody, Records};
+pub use trailer::Trailer;
+
+/// First bytes of each file.
+pub const FILE_MAGIC: [u8; 8] = *b"SHMCJRN1";
+/// First bytes of each frame.
+pub const FRAME_MAGIC: [u8; 4] = *b"SMJF";
+/// First bytes of the trailer.
+pub const TRAILER_MAGIC: [u8; 8] = *b"SHMCJEND";
+/// Format version: major and minor. A reader takes every minor of its major.
+pub const VERSION: (u16, u16) = (1, 0);
+/// Bytes of a file's header; the first frame stands behind it.
+pub const FILE_HEADER_BYTES: usize = 4096;
+/// Bytes of a frame's header.
+pub const FRAME_HEADER_BYTES: usize = 64;
+/// Bytes of the trailer, which are the last of a sealed file.
+pub const TRAILER_BYTES: usize = 64;
+/// Frames start at multiples of this.
+pub const FRAME_ALIGN: usize = 64;
+/// The size of a sealed file is a multiple of this.
+pub const PAGE: usize = 4096;
+/// Largest body of a frame, in bytes as stored.
+pub const MAX_BODY: usize = 1 << 25;
+/// Bytes of a full data frame with its header. One with a large message may be larger.
+pub const FRAME_TARGET: usize = 256 << 10;
+/// An index frame follows after this many bytes of data frames.
+pub const INDEX_EVERY: u64 = 4 << 20;
+/// Entries of an index lie at least this many bytes apart.
+pub const ENTRY_EVERY: u64 = 64 << 10;
+/// Most entries of each of the footer's three lists.
+pub const MAX_ENTRIES: usize = 16_384;
+/// Largest size of a file: 64 GiB, because the trailer counts the footer's place in units of 64 bytes.
+pub const MAX_FILE: u64 = 64 << 30;
+
+/// `length` rounded up to where the next frame may start.
+pub const fn aligned(length: usize) -> usize {
+    length.next_multiple_of(FRAME_ALIGN)
+}
+
+/// Eight bytes at `at`. The caller has checked that they are there.
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(word)
+}
+
+/// Four bytes at `at`. The caller has checked that they are there.
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let mut word = [0; 4];
+    word.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(word)
+}
+
+fn put_u64(bytes: &mut [u8], at: usize, value: u64) {
+    bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+}
+
+fn put_u32(bytes: &mut [u8], at: usize, value: u32) {
+    bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+}
