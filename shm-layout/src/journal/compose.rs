@@ -1,7 +1,7 @@
 //! One file, frame by frame: numbers, chain, index, footer, trailer.
 
 use super::build::FrameDraft;
-use super::control::Loss;
+use super::control::{Cause, Loss};
 use super::error::FormatError;
 use super::file::FileHeader;
 use super::frame::{Codec, FrameFlags, FrameHeader, FrameKind};
@@ -169,6 +169,13 @@ impl Composer {
             if self.holes.len() < MAX_ENTRIES {
                 self.holes.push(loss);
             }
+        }
+    }
+
+    /// Says of each hole whether what stood there had been durable, when everything up to sequence `durable` had.
+    pub fn judge_holes(&mut self, durable: u64) {
+        for hole in &mut self.holes {
+            hole.cause = if durable >= hole.from { Cause::Damaged } else { Cause::Torn };
         }
     }
 
