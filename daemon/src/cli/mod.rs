@@ -28,6 +28,7 @@ mod journal;
 mod ls;
 mod man;
 mod publish;
+mod record;
 mod rm;
 mod say;
 mod stat;
@@ -65,6 +66,8 @@ enum Verb {
     Pub(publish::Args),
     /// Receive a channel's messages to stdout
     Sub(subscribe::Args),
+    /// Record a channel into files that survive a power cut
+    Record(record::Args),
     /// List channels
     Ls(ls::Args),
     /// Show one channel and its readers
@@ -203,6 +206,7 @@ pub fn main() -> ExitCode {
         Verb::Demo(args) => demo::run(&args),
         Verb::Pub(args) => publish::run(&args),
         Verb::Sub(args) => subscribe::run(&args),
+        Verb::Record(args) => record::run(&args),
         Verb::Ls(args) => ls::run(&args),
         Verb::Stat(args) => stat::run(&args),
         Verb::Top(args) => top::run(&args),
