@@ -26,11 +26,9 @@ use crate::wait::{Wait, Waiter};
 use buffer::Buffer;
 use hosted::Hosted;
 use outcome::{Outcome, message};
-use page::Page;
+use page::{Page, note_latency};
 use past::Past;
-use shmcast_layout::layout::record::NO_TIME;
 use shmcast_layout::mem::Step;
-use shmcast_layout::reader_page::ReaderPage;
 use shmcast_layout::ring::locate::LocateError;
 use shmcast_layout::ring::reader::{Flow, Glance, Poll, Reader};
 use shmcast_layout::segment::Segment;
@@ -488,16 +486,6 @@ impl Subscriber {
 
     fn lend(&self, outcome: Outcome) -> Event<'_> {
         outcome.into_event(self.buffer.payload())
-    }
-}
-
-/// Counts the latency of a message of `time`, if it has one, that has just been received.
-#[inline(never)]
-fn note_latency(page: &ReaderPage, clock: &Clock, time: u64) {
-    let now = clock.now();
-    page.heartbeat(now);
-    if time != NO_TIME {
-        page.latency(clock.latency_ns(time, now));
     }
 }
 
