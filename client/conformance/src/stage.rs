@@ -15,9 +15,9 @@ use tempfile::TempDir;
 pub struct Failure {
     /// The step.
     pub step: String,
-    /// What had to come.
+    /// The answer that had to come.
     pub expected: String,
-    /// What came.
+    /// The answer that came.
     pub got: String,
 }
 

@@ -36,7 +36,7 @@ pub enum Answer {
         /// The reason in a word or two.
         refused: String,
     },
-    /// What was received.
+    /// The events that were received.
     Events {
         /// In their order.
         events: Vec<String>,

@@ -10,7 +10,7 @@ use anyhow::Result;
 pub struct Vector {
     /// Its name.
     pub name: String,
-    /// What has been written before the reader comes.
+    /// The segment before the reader comes.
     before: Model,
     stores: Vec<Store>,
     /// Whether the reader looks only after the last of them.
@@ -29,7 +29,7 @@ pub(crate) fn written(bytes: u64) -> (Model, Scribe) {
     (model, scribe)
 }
 
-/// What a writer does in a trace.
+/// A step of the writer in a trace.
 type Act = fn(&mut Scribe);
 
 const ACTS: [(&str, Act); 9] = [

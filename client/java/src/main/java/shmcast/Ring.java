@@ -2,7 +2,7 @@ package shmcast;
 
 import java.lang.invoke.VarHandle;
 
-/** Reads records by SPEC.md 3.1 to 3.3. What it loads from the segment are claims. */
+/** Reads records by SPEC.md 3.1 to 3.3. The words that it loads from the segment are claims. */
 final class Ring {
     /** What a poll found. */
     enum Found {

@@ -324,8 +324,8 @@ public final class Subscriber implements AutoCloseable {
      * @param handler takes the events
      * @param most how many at most
      * @return how many it handed out
-     * @throws ShmcastException {@link Code#CORRUPT} or {@link Code#SUPERSEDED}; nothing more can be read then. What was handed out before
-     *     an error is followed by the error at the next call
+     * @throws ShmcastException {@link Code#CORRUPT} or {@link Code#SUPERSEDED}; nothing more can be read then. An error behind events
+     *     that were handed out comes at the next call
      */
     public int poll(Handler handler, int most) throws ShmcastException {
         Ring ring = open();
