@@ -1,5 +1,6 @@
 //! The receiving end of a channel.
 
+mod arming;
 mod buffer;
 mod builder;
 mod following;
@@ -37,6 +38,7 @@ use std::mem::offset_of;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
+pub use arming::Armed;
 pub use builder::SubscriberBuilder;
 pub use iter::Iter;
 pub use records::Records;
