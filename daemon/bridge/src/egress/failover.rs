@@ -236,15 +236,20 @@ impl Live {
             }
             return Ok(true);
         };
+        let Some(failover) = &mut self.failover else { return Ok(true) };
+        // A listener has not begun: it may be the one that sends what waits in the ring.
+        let events = if failover.election.role() == Role::Listen { 0 } else { SKIP };
         let mut result = Ok(());
-        for _ in 0..SKIP {
+        for _ in 0..events {
             match subscriber.try_recv() {
                 Ok(Some(Event::Restarted)) => result = Err(RecvError::Superseded),
-                Ok(Some(Event::Message(_) | Event::Lapped(_) | Event::Gap { .. })) => continue,
+                Ok(Some(Event::Message(_))) => {
+                    (self.outlet.skips_end, failover.has_ended) = (false, false);
+                    continue;
+                }
+                Ok(Some(Event::Lapped(_) | Event::Gap { .. })) => continue,
                 Ok(Some(Event::End)) => {
-                    if let Some(failover) = &mut self.failover {
-                        failover.has_ended = true;
-                    }
+                    failover.has_ended = !std::mem::take(&mut self.outlet.skips_end);
                     continue;
                 }
                 Ok(Some(event)) => {
