@@ -6,7 +6,7 @@
 #
 # Aeron brings its C source, which needs a C compiler, cmake 3.30 or later, libclang, and libuuid's and libbsd's
 # development files. cmake and libclang are installed from PyPI into a directory beside the build if they are missing; that
-# needs python3 with venv. What else is missing is named, and the rest is built without Aeron. Nothing outside the build's
+# needs python3 with venv. Other tools that are missing are named, and the rest is built without Aeron. Nothing outside the build's
 # directory is changed: $CARGO_TARGET_DIR/peers if that is set, or target/peers in the repository.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"

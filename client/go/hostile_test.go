@@ -17,7 +17,7 @@ func aligned(from []byte) []byte {
 	return memory
 }
 
-// consume receives from memory in which anything may stand. Whatever it is, each call returns, with an event, an error of this package, or
+// consume receives from memory in which anything may stand. Each call returns all the same, with an event, an error of this package, or
 // nothing.
 func consume(t testing.TB, memory []byte) {
 	for _, from := range []Option{FromOldest(), FromLatest(), FromSequence(15), FromSequence(1 << 40)} {

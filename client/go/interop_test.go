@@ -101,7 +101,7 @@ func TestNothingIsLostSilentlyBehindPublishersThatAreKilled(t *testing.T) {
 	}
 	next := uint64(2)
 	for life := range lives {
-		// What a killed publisher did not publish, its successor does: the sequence says where it goes on.
+		// The successor of a killed publisher publishes the rest: the sequence says where it goes on.
 		cmd := publisher(next, each)
 		if life < lives-1 {
 			time.Sleep(time.Duration(20+rand.IntN(150)) * time.Millisecond)

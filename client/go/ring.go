@@ -35,7 +35,7 @@ type polled struct {
 	a, b   uint64 // the words of a control record
 }
 
-// reader reads records by SPEC.md 3.1. What it loads from the segment are claims.
+// reader reads records by SPEC.md 3.1. The words that it loads from the segment are claims.
 type reader struct {
 	*segment
 	place

@@ -159,8 +159,8 @@ const MEASURED_NS: u64 = 20_000_000;
 /// Both clocks when the measurement began.
 static BEGUN: OnceLock<(u64, u64)> = OnceLock::new();
 
-/// Begins to measure the counter. What the program does between this and [`Clock::of_this_host`] need not be waited for then.
-/// About 1 us.
+/// Begins to measure the counter. The time until [`Clock::of_this_host`] is called then need
+/// not be waited for. About 1 us.
 pub(crate) fn begin_measuring() {
     BEGUN.get_or_init(simultaneous);
 }

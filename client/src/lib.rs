@@ -71,7 +71,7 @@ pub use directory::{
 };
 pub use error::{ChannelError, Holder, PublishError, SchemaId};
 pub use message::{Event, Lapped, Message, RecvError};
-pub use owned::{Iter, OwnedEvent, OwnedMessage};
+pub use owned::{OwnedEvent, OwnedMessage};
 pub use publisher::{Claim, DEFAULT_CAPACITY, Mark, Publisher, PublisherBuilder, Stamps};
 pub use shmcast_layout::control::{self, ChannelStatus, LatencyStatus, Process, ReaderStatus};
 pub use shmcast_layout::error::{Corrupt, OpenError, OutOfSequences, TooLarge};
@@ -84,7 +84,7 @@ pub use shmcast_layout::ring::reader::Flow;
 pub use shmcast_layout::sys;
 #[cfg(feature = "tokio")]
 pub use subscriber::EventStream;
-pub use subscriber::{Records, Resume, Select, SelectError, Start, Subscriber, SubscriberBuilder};
+pub use subscriber::{Iter, Records, Resume, Select, SelectError, Start, Subscriber, SubscriberBuilder};
 #[cfg(any(feature = "pod", feature = "serde"))]
 pub use typed::DecodeError;
 #[cfg(feature = "serde")]

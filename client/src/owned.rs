@@ -1,8 +1,7 @@
-//! Events that own their messages, so that they can be kept, sent to another thread, or iterated over. Each message is
+//! Events that own their messages, so that they can be kept, or sent to another thread. Each message is
 //! one allocation.
 
-use crate::message::{Event, Lapped, Message, RecvError};
-use crate::subscriber::Subscriber;
+use crate::message::{Event, Lapped, Message};
 use std::convert::Infallible;
 
 /// A [`Message`] with a payload of its own: its bytes, or the value that they stand for (see module `typed`).
@@ -92,47 +91,5 @@ impl Event<'_> {
             Self::Restarted => OwnedEvent::Restarted,
             Self::End => OwnedEvent::End,
         })
-    }
-}
-
-/// The iterator of [`Subscriber::iter`].
-#[derive(Debug)]
-pub struct Iter<'a> {
-    subscriber: &'a mut Subscriber,
-}
-
-impl Iterator for Iter<'_> {
-    type Item = Result<OwnedEvent, RecvError>;
-
-    /// Waits as [`Subscriber::recv`] does. Never `None`, since another publisher may come after an end.
-    fn next(&mut self) -> Option<Self::Item> {
-        Some(self.subscriber.recv().map(Event::into_owned))
-    }
-}
-
-impl Subscriber {
-    /// An iterator over the events from here on, each with bytes of its own. Cost: one allocation for each message more
-    /// than [`recv`](Self::recv).
-    ///
-    /// ```
-    /// # let dir = tempfile::tempdir()?;
-    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
-    /// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
-    /// use shmcast::OwnedEvent;
-    /// publisher.publish_batch(["a", "b", "c"])?;
-    /// publisher.close();
-    /// let mut words = Vec::new();
-    /// for event in subscriber.iter() {
-    ///     match event? {
-    ///         OwnedEvent::Message(message) => words.push(message.payload),
-    ///         OwnedEvent::End => break,
-    ///         other => println!("{other:?}"),
-    ///     }
-    /// }
-    /// assert_eq!(words, [b"a", b"b", b"c"]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn iter(&mut self) -> Iter<'_> {
-        Iter { subscriber: self }
     }
 }

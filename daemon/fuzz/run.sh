@@ -23,7 +23,7 @@ command -v c++ >/dev/null || cannot "no C++ compiler, which libFuzzer is built w
 [ -f "$(rustc --print sysroot)/lib/rustlib/$triple/lib/librustc-stable_rt.asan.a" ] ||
     cannot "this toolchain has no address sanitizer for $triple"
 
-# What cargo-fuzz gives: coverage in the way that libFuzzer reads it, and the address sanitizer.
+# The flags are those of cargo-fuzz: coverage in the way that libFuzzer reads it, and the address sanitizer.
 flags=(-Cpasses=sancov-module -Zsanitizer=address -Ccodegen-units=1 -Cdebug-assertions --cfg fuzzing)
 for option in level=4 inline-8bit-counters pc-table trace-compares; do
     flags+=("-Cllvm-args=-sanitizer-coverage-$option")

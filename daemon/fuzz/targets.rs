@@ -35,7 +35,7 @@ pub fn wire(data: &[u8]) {
     assert_eq!(buffer, data);
     // Each range of the messages lies within the packet and has as many messages as it says.
     let middle = messages.first() + messages.count() / 2;
-    let (head, tail) = (messages.range(0, middle), messages.range(middle, u64::MAX));
+    let (head, tail) = (messages.range(0..middle), messages.range(middle..u64::MAX));
     assert_eq!(head.blocks().len() + tail.blocks().len(), messages.blocks().len());
     assert_eq!(tail.iter().count() as u64, tail.count());
 }

@@ -234,7 +234,7 @@ impl HostCharter {
 
 #[cfg(not(loom))]
 mod files {
-    use super::{Charter, HostCharter, MAGIC, WORDS};
+    use super::{Charter, HostCharter, MAGIC, VERSION, WORDS};
     use crate::error::OpenError;
     use crate::layout::charter::BYTES;
     use crate::mem::{Map, reserve};
@@ -255,9 +255,14 @@ mod files {
             }
             let map = Map::read_only(file, BYTES).map_err(os("map the charter"))?;
             let cells = map.cells(0, WORDS as u64);
-            match cells[0].load(Ordering::Acquire) {
-                MAGIC => Ok(Self { cells }),
-                found => Err(OpenError::Foreign { found }),
+            match (cells[0].load(Ordering::Acquire), cells[1].load(Ordering::Relaxed)) {
+                (MAGIC, VERSION) => Ok(Self { cells }),
+                (MAGIC, found) => Err(OpenError::Version {
+                    found_major: u16::try_from(found).unwrap_or(u16::MAX),
+                    found_minor: 0,
+                    major: VERSION as u16,
+                }),
+                (found, _) => Err(OpenError::Foreign { found }),
             }
         }
     }

@@ -3,6 +3,8 @@
 //! This crate has the code that both sides of a segment share, and all of the project's `unsafe`. Programs use the
 //! `shmcast` crate. Another language implements `SPEC.md`, which lies beside this source.
 //!
+//! No example a function: the crate `shmcast` is the interface for programs, and has one with each.
+//!
 //! | module | layer | may not |
 //! |---|---|---|
 //! | [`layout`] | the bytes | touch memory, call the system |

@@ -1,4 +1,4 @@
-//! What SPEC.md and CONTROL.md say in numbers and names, compared with the code.
+//! The numbers and names of SPEC.md and CONTROL.md, compared with the code.
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 

@@ -1,4 +1,4 @@
-//! Segments that no correct writer made. Whatever their bytes are, nothing panics, leaves the map, or hangs.
+//! Segments that no correct writer made. No bytes make anything panic, leave the map, or hang.
 //!
 //! Each case is opened, searched, read, resumed, and taken over by a writer. The result may be nonsense, because the input was,
 //! but it consists of values and errors. The test profile has overflow checks.

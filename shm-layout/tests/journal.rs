@@ -108,7 +108,7 @@ fn open(before: &Composer) -> Vec<u8> {
     file
 }
 
-/// What a reader finds in a file, frame by frame.
+/// A file as a reader finds it, frame by frame.
 fn listing(file: &[u8]) -> String {
     let head = FileHeader::decode(file).unwrap();
     let mut text = format!("file {} sequence {} channel {}\n", head.file, head.sequence, head.channel);
@@ -322,7 +322,7 @@ proptest! {
         prop_assert_eq!(records.due(), draft.next);
     }
 
-    /// Whatever stands there: an error or records, never a panic, and an end.
+    /// Any bytes give an error or records, never a panic, and come to an end.
     #[test]
     fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..600), sequence in 1..u64::MAX >> 16) {
         let _ = FileHeader::decode(&bytes);

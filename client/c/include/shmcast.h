@@ -1,7 +1,7 @@
 /* shmcast: one publisher sends messages to a hundred reader processes of the same Linux host through shared memory.
  *
- * Errors. A function that can fail returns a code: 0 or more is success, less is an error of enum shmcast_code. What went wrong,
- * where, and what to do next is the sentence shmcast_error_message(), of the calling thread. A loss of messages is no error: it is an
+ * Errors. A function that can fail returns a code: 0 or more is success, less is an error of enum shmcast_code. The sentence
+ * shmcast_error_message(), of the calling thread, says what went wrong, where, and what to do next. A loss of messages is no error: it is an
  * event, with exact numbers.
  *
  * Threads. A handle (publisher or subscriber) may be made in one thread and used in another, by one thread at a time; the caller

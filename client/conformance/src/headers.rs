@@ -71,7 +71,7 @@ pub fn vectors() -> Vec<Vector> {
             add(format!("damage-word-{word}-bit-{bit}"), bytes(&words), Some("checksum"));
         }
     }
-    // What is not covered does not count.
+    // Words that the checksum does not cover do not count.
     for word in [17, 31, 40, 60, 63] {
         let mut words = whole.clone();
         words[word] = u64::MAX;

@@ -1,21 +1,45 @@
 //! Whether a client of shmcast in any language reads the same bytes the same way. README.md beside this package has the
 //! contract of a testee, and the command `conform` plays the suite.
 
+pub mod control;
+pub mod daemon;
 pub mod headers;
+pub mod hostile;
 pub mod model;
+pub mod pairs;
+pub mod payload;
+pub mod races;
 pub mod scribe;
+pub mod script;
 pub mod segments;
 pub mod stage;
 pub mod testee;
 pub mod traces;
+pub mod writers;
 
 use anyhow::Result;
 use stage::Verdict;
 use std::ffi::OsString;
+use std::time::Duration;
 use testee::Testee;
 
 /// The levels.
-pub const LEVELS: [u8; 3] = [1, 2, 3];
+pub const LEVELS: [u8; 7] = [1, 2, 3, 4, 5, 6, 7];
+
+/// How much of the levels that have no end is played.
+#[derive(Debug, Clone, Copy)]
+pub struct Effort {
+    /// How long each race lasts.
+    pub race: Duration,
+    /// How many mutants of each history a reader gets.
+    pub mutants: u64,
+}
+
+impl Default for Effort {
+    fn default() -> Self {
+        Self { race: Duration::from_millis(500), mutants: hostile::MUTANTS }
+    }
+}
 
 type Play = dyn Fn(&mut Testee) -> Result<Verdict>;
 
@@ -39,7 +63,7 @@ impl Vector {
 }
 
 /// All vectors of a level.
-pub fn vectors(level: u8) -> Vec<Vector> {
+pub fn vectors(level: u8, effort: Effort) -> Vec<Vector> {
     macro_rules! of {
         ($vectors:expr) => {
             $vectors
@@ -56,6 +80,10 @@ pub fn vectors(level: u8) -> Vec<Vector> {
         1 => of!(headers::vectors()),
         2 => of!(segments::vectors()),
         3 => of!(traces::vectors()),
+        4 => of!(races::vectors(effort.race)),
+        5 => of!(hostile::vectors(effort.mutants)),
+        6 => of!(control::vectors()),
+        7 => of!(writers::vectors()),
         _ => Vec::new(),
     }
 }
@@ -68,7 +96,7 @@ pub fn play(command: &[OsString]) -> Result<(usize, Vec<String>)> {
     let mut testee = Testee::start(command)?;
     let (mut played, mut failures) = (0, Vec::new());
     for level in LEVELS.into_iter().filter(|level| testee.hello.levels.contains(level)).collect::<Vec<_>>() {
-        for vector in vectors(level) {
+        for vector in vectors(level, Effort::default()) {
             played += 1;
             if let Err(failure) = vector.play(&mut testee)? {
                 failures.push(format!("level {level}, {}: {failure:?}", vector.name));

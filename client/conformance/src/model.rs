@@ -1,4 +1,4 @@
-//! What a reader is to receive, by SPEC.md, section 3: from the list of records that were committed, not from their bytes.
+//! The events that a reader is to receive by SPEC.md, section 3, worked out from the list of records that were committed, not from their bytes.
 
 use crate::scribe::{CAPACITY, COUNT, ENTRIES, FRONTIER, ROOM, Record, STATE, Sort, Store, indexed};
 

@@ -33,7 +33,7 @@ pub enum Life {
     Superseded = 4,
 }
 
-/// What a committed record is to readers.
+/// The meaning of a committed record for readers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sort {
     /// Nothing: a pad, or a kind to come.
@@ -57,7 +57,7 @@ pub struct Record {
     pub sequence: u64,
     /// The sequence that is due after it.
     pub next: u64,
-    /// What readers are told.
+    /// The meaning of the record for readers.
     pub sort: Sort,
 }
 
@@ -122,7 +122,7 @@ fn record_bytes(length: u64) -> u64 {
 #[derive(Debug)]
 pub struct Scribe {
     words: Vec<u64>,
-    /// What it has stored since [`stores`](Self::stores) was last taken.
+    /// Its stores since [`stores`](Self::stores) was last taken.
     pub stores: Vec<Store>,
     tail: u64,
     next: u64,

@@ -15,9 +15,9 @@ use tempfile::TempDir;
 pub struct Failure {
     /// The step.
     pub step: String,
-    /// What had to come.
+    /// The answer that had to come.
     pub expected: String,
-    /// What came.
+    /// The answer that came.
     pub got: String,
 }
 
@@ -31,15 +31,23 @@ pub struct Stage {
     segment: File,
 }
 
+/// A directory of its own, in shared memory where the machine has it.
+///
+/// # Errors
+/// If it cannot be made.
+pub fn scratch() -> Result<TempDir> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("shmcast-conform-");
+    Ok(builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir())?)
+}
+
 impl Stage {
     /// A channel whose segment has these bytes.
     ///
     /// # Errors
     /// If the files cannot be made.
     pub fn with(bytes: &[u8]) -> Result<Self> {
-        let mut builder = tempfile::Builder::new();
-        builder.prefix("shmcast-conform-");
-        let dir = builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir())?;
+        let dir = scratch()?;
         let channel = dir.path().join("t");
         fs::DirBuilder::new().mode(0o700).create(&channel)?;
         fs::DirBuilder::new().mode(0o1700).create(channel.join("readers"))?;
@@ -66,6 +74,17 @@ impl Stage {
     /// If the file cannot be written to.
     pub fn apply(&self, store: &Store) -> Result<()> {
         Ok(self.segment.write_all_at(&store.value.to_le_bytes(), store.word as u64 * 8)?)
+    }
+
+    /// Writes these words anew.
+    ///
+    /// # Errors
+    /// If the file cannot be written to.
+    pub fn patch(&self, at: &[usize], words: &[u64]) -> Result<()> {
+        for at in at {
+            self.segment.write_all_at(&words[*at].to_le_bytes(), *at as u64 * 8)?;
+        }
+        Ok(())
     }
 
     /// The directory of channels.

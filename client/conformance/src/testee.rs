@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 /// How long an answer may take. A testee that needs more hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The first line of a testee.
 #[derive(Debug, Clone, Deserialize)]
@@ -36,7 +36,7 @@ pub enum Answer {
         /// The reason in a word or two.
         refused: String,
     },
-    /// What was received.
+    /// The events that were received.
     Events {
         /// In their order.
         events: Vec<String>,
@@ -46,6 +46,7 @@ pub enum Answer {
 /// The running process.
 #[derive(Debug)]
 pub struct Testee {
+    command: Vec<OsString>,
     child: Child,
     asked: ChildStdin,
     said: Receiver<String>,
@@ -70,8 +71,35 @@ impl Testee {
         let lines = BufReader::new(child.stdout.take().context("no stdout")?).lines();
         let (say, said) = channel();
         std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| say.send(line)));
-        let hello = serde_json::from_str(&next(&said)?).context("the testee's first line is not its name")?;
-        Ok(Self { child, asked, said, hello })
+        let hello = serde_json::from_str(&next(&said, PATIENCE)?)
+            .context("the testee's first line is not its name")?;
+        Ok(Self { command: command.to_vec(), child, asked, said, hello })
+    }
+
+    /// Kills it as SIGKILL does, and starts it again.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn restart(&mut self) -> Result<()> {
+        let command = self.command.clone();
+        self.kill()?;
+        *self = Self::start(&command)?;
+        Ok(())
+    }
+
+    /// Kills it as SIGKILL does.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn kill(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Asks, and gives the answer.
@@ -79,18 +107,49 @@ impl Testee {
     /// # Errors
     /// If it ended, takes too long, or its answer is none.
     pub fn ask(&mut self, request: &str) -> Result<Answer> {
+        self.tell(request)?;
+        self.hear(PATIENCE).with_context(|| format!("it was asked {request}"))
+    }
+
+    /// Asks, and does not wait for the answer.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn tell(&mut self, request: &str) -> Result<()> {
         let lost = |e| anyhow!("the testee has ended: {e}");
         writeln!(self.asked, "{request}").map_err(lost)?;
-        self.asked.flush().map_err(lost)?;
-        let line = next(&self.said)?;
-        serde_json::from_str(&line).with_context(|| format!("to {request} it answered {line}"))
+        self.asked.flush().map_err(lost)
+    }
+
+    /// The answer to what was asked.
+    ///
+    /// # Errors
+    /// If it ended, takes longer than this, or its answer is none.
+    pub fn hear(&mut self, patience: Duration) -> Result<Answer> {
+        parse(&next(&self.said, patience)?)
+    }
+
+    /// The answer to what was asked, if it comes in this time.
+    ///
+    /// # Errors
+    /// If it ended, or its answer is none.
+    pub fn hear_within(&mut self, limit: Duration) -> Result<Option<Answer>> {
+        match self.said.recv_timeout(limit) {
+            Ok(line) => parse(&line).map(Some),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => bail!("the testee has ended"),
+        }
     }
 }
 
-fn next(said: &Receiver<String>) -> Result<String> {
-    match said.recv_timeout(PATIENCE) {
+fn parse(line: &str) -> Result<Answer> {
+    serde_json::from_str(line).with_context(|| format!("it answered {line}"))
+}
+
+fn next(said: &Receiver<String>, patience: Duration) -> Result<String> {
+    match said.recv_timeout(patience) {
         Ok(line) => Ok(line),
-        Err(RecvTimeoutError::Timeout) => bail!("the testee did not answer within {} s", PATIENCE.as_secs()),
+        Err(RecvTimeoutError::Timeout) => bail!("the testee did not answer within {} s", patience.as_secs()),
         Err(RecvTimeoutError::Disconnected) => bail!("the testee has ended"),
     }
 }

@@ -10,7 +10,7 @@ use anyhow::Result;
 pub struct Vector {
     /// Its name.
     pub name: String,
-    /// What has been written before the reader comes.
+    /// The segment before the reader comes.
     before: Model,
     stores: Vec<Store>,
     /// Whether the reader looks only after the last of them.
@@ -18,7 +18,7 @@ pub struct Vector {
 }
 
 /// A segment in which so many bytes of records, or a few more, have been written.
-fn written(bytes: u64) -> (Model, Scribe) {
+pub(crate) fn written(bytes: u64) -> (Model, Scribe) {
     let mut model = Model::new(empty());
     let mut scribe = Scribe::take(empty(), (0, 1), 1);
     while scribe.stores.iter().filter_map(|store| store.commits.as_ref()).all(|record| record.after < bytes) {
@@ -29,7 +29,7 @@ fn written(bytes: u64) -> (Model, Scribe) {
     (model, scribe)
 }
 
-/// What a writer does in a trace.
+/// A step of the writer in a trace.
 type Act = fn(&mut Scribe);
 
 const ACTS: [(&str, Act); 9] = [

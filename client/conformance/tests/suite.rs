@@ -5,12 +5,13 @@
 use shmcast_conformance::model::Model;
 use shmcast_conformance::scribe::{self, DATA, Scribe};
 use shmcast_conformance::testee::Testee;
-use shmcast_conformance::{LEVELS, play, vectors};
+use shmcast_conformance::{Effort, LEVELS, play, vectors};
 use shmcast_layout::layout::record::Control;
 use shmcast_layout::segment::{Access, Segment};
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 const TESTEE: &str = env!("CARGO_BIN_EXE_shmcast-testee");
 
@@ -76,13 +77,14 @@ fn the_writer_by_the_document_leaves_the_bytes_of_the_library() {
 fn the_library_passes_every_vector() {
     let (played, failures) = play(&[OsString::from(TESTEE)]).unwrap();
     assert!(failures.is_empty(), "{failures:#?}");
-    assert!(played > 350, "{played}");
+    assert!(played > 400, "{played}");
 }
 
 #[test]
 fn no_two_vectors_have_one_name() {
     for level in LEVELS {
-        let mut names: Vec<String> = vectors(level).into_iter().map(|vector| vector.name).collect();
+        let mut names: Vec<String> =
+            vectors(level, Effort::default()).into_iter().map(|vector| vector.name).collect();
         let all = names.len();
         names.sort();
         names.dedup();
@@ -90,11 +92,12 @@ fn no_two_vectors_have_one_name() {
     }
 }
 
-/// The first vector that a testee with this fault fails.
-fn found_by(fault: &str) -> Option<String> {
+/// The first vector of this level that a testee with this fault fails.
+fn found_by(fault: &str, level: u8) -> Option<String> {
     let command = ["env".into(), format!("SHMCAST_TESTEE_FAULT={fault}").into(), TESTEE.into()];
     let mut testee = Testee::start(&command).unwrap();
-    LEVELS.into_iter().flat_map(vectors).find_map(|vector| {
+    let effort = Effort { race: Duration::from_millis(300), mutants: 10 };
+    vectors(level, effort).into_iter().find_map(|vector| {
         let failed = match vector.play(&mut testee) {
             Ok(verdict) => verdict.is_err(),
             Err(_) => true,
@@ -107,11 +110,17 @@ fn found_by(fault: &str) -> Option<String> {
 fn every_planted_fault_is_found() {
     let source = include_str!("../src/bin/shmcast-testee.rs");
     let list = source.split_once("const FAULTS").unwrap().1.split_once("];").unwrap().0;
-    let faults: Vec<&str> = list.split('"').skip(1).step_by(2).collect();
-    assert!(faults.len() >= 8, "{faults:?}");
-    for fault in faults {
-        let found = found_by(fault);
-        assert!(found.is_some(), "no vector finds {fault}");
+    let faults: Vec<(&str, u8)> = list
+        .lines()
+        .filter_map(|line| {
+            let (fault, level) = line.trim().strip_prefix("(\"")?.split_once("\", ")?;
+            Some((fault, level.strip_suffix("),")?.parse().unwrap()))
+        })
+        .collect();
+    assert!(faults.len() >= 15, "{faults:?}");
+    for (fault, level) in faults {
+        let found = found_by(fault, level);
+        assert!(found.is_some(), "no vector of level {level} finds {fault}");
         println!("{fault}: {}", found.unwrap());
     }
 }

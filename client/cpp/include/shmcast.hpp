@@ -1,6 +1,6 @@
 // shmcast for C++17 and later, on the C interface shmcast.h, which says what each call does, what it costs, and which thread may make it.
 //
-// Handles are closed when they go out of scope; they can be moved and not copied. What fails throws shmcast::error. A loss of messages
+// Handles are closed when they go out of scope; they can be moved and not copied. A call that fails throws shmcast::error. A loss of messages
 // is no error: it is an event, with exact numbers.
 #ifndef SHMCAST_HPP
 #define SHMCAST_HPP

@@ -3,13 +3,18 @@ package main
 
 import (
 	"bufio"
+	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"log"
+	"math"
 	"os"
+	"runtime"
 	"strconv"
+	"time"
 
 	"shmcast"
 )
@@ -17,9 +22,28 @@ import (
 type request struct {
 	Do       string          `json:"do"`
 	Dir      string          `json:"dir"`
+	Socket   string          `json:"socket"`
 	Channel  string          `json:"channel"`
 	Start    json.RawMessage `json:"start"`
+	Watch    int             `json:"watch"`
 	Sequence uint64          `json:"sequence"`
+	Most     int             `json:"most"`
+	How      string          `json:"how"`
+	Longest  int             `json:"longest"`
+	Capacity uint64          `json:"capacity"`
+	Length   int             `json:"length"`
+	Fill     byte            `json:"fill"`
+	Tag      uint16          `json:"tag"`
+	Key      int             `json:"key"`
+	To       uint64          `json:"to"`
+}
+
+// place is where the channel is.
+func (r *request) place() shmcast.Option {
+	if r.Socket != "" {
+		return shmcast.Socket(r.Socket)
+	}
+	return shmcast.Dir(r.Dir)
 }
 
 type answer struct {
@@ -33,13 +57,30 @@ const enough = 130
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
+// writer publishes. Go without cgo has none.
+type writer interface {
+	create(r *request) error
+	publish(payload []byte, tag uint16, key bool) error
+	next() uint64
+	end()
+	reason(err error) string
+}
+
 func main() {
-	fmt.Println(`{"testee":"go","version":"0.1.0","levels":[1,2,3]}`)
+	levels := "1,2,3,4,5,6"
+	if theWriter != nil {
+		levels += ",7"
+	}
+	fmt.Printf("{\"testee\":\"go\",\"version\":\"0.1.0\",\"levels\":[%s]}\n", levels)
+	makeTable()
 	var s *shmcast.Subscriber
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		var r request
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
 			log.Fatalf("no request: %s: %v", lines.Text(), err)
+		}
+		if r.Most == 0 {
+			r.Most = math.MaxInt
 		}
 		var a answer
 		switch r.Do {
@@ -50,17 +91,26 @@ func main() {
 			}
 			var err error
 			if r.Do == "open" {
-				s, err = shmcast.Subscribe(r.Channel, shmcast.Dir(r.Dir), start(r.Start), shmcast.Hidden(), shmcast.WaitSpin())
+				with := []shmcast.Option{r.place(), start(r.Start), shmcast.Hidden(), shmcast.WaitSpin()}
+				if r.Watch == 1 {
+					with = append(with, shmcast.WatchPublisher())
+				}
+				s, err = shmcast.Subscribe(r.Channel, with...)
 			}
 			a = done(err)
 		case "seek":
 			a = done(s.Seek(r.Sequence))
 		case "poll":
-			a.Events = poll(s)
+			a.Events = poll(s, r.Most)
 		case "batch":
-			a.Events = batch(s)
+			a.Events = batch(s, r.Most)
+		case "consume":
+			counts, err := consume(&r)
+			if a.Events = counts; err != nil {
+				a = done(err)
+			}
 		default:
-			log.Fatalf("no request: %s", lines.Text())
+			a = done(write(&r))
 		}
 		line, err := json.Marshal(a)
 		if err != nil {
@@ -68,6 +118,110 @@ func main() {
 		}
 		fmt.Println(string(line))
 	}
+}
+
+// write plays a request for the writer.
+func write(r *request) error {
+	switch r.Do {
+	case "create":
+		return theWriter.create(r)
+	case "publish":
+		payload := make([]byte, r.Length)
+		for i := range payload {
+			payload[i] = r.Fill + byte(i)
+		}
+		return theWriter.publish(payload, r.Tag, r.Key == 1)
+	case "produce":
+		for next := theWriter.next(); next <= r.To; next = theWriter.next() {
+			if err := theWriter.publish(checked(next, r.Longest), 0, false); err != nil {
+				return err
+			}
+		}
+	case "end":
+		theWriter.end()
+	default:
+		log.Fatalf("no request: %s", r.Do)
+	}
+	return nil
+}
+
+// table is what payloads that check themselves are cut from: as src/payload.rs of the suite.
+var table [65536 + 4093]byte
+
+func makeTable() {
+	x := uint32(1)
+	for i := range table {
+		x = x*1664525 + 1013904223
+		table[i] = byte(x >> 24)
+	}
+}
+
+func checked(sequence uint64, longest int) []byte {
+	hash := uint32(sequence) * 2654435761
+	n := int(hash >> 14)
+	switch kind := hash >> 8 & 63; {
+	case kind < 48:
+		n &= 255
+	case kind < 60:
+		n &= 4095
+	case kind < 63:
+		n &= 65535
+	default:
+		n = 65536
+	}
+	from := int(sequence % 4093)
+	return table[from : from+min(n, longest)]
+}
+
+// consume receives a channel from its first message to its end, and counts.
+func consume(r *request) (*[]string, error) {
+	s, err := shmcast.Subscribe(r.Channel, r.place(), shmcast.FromSequence(1), shmcast.WaitForChannel(30*time.Second))
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	var received, missed, wrong uint64
+	isOver := false
+	count := func(ev *shmcast.Event) {
+		switch ev.Kind {
+		case shmcast.KindMessage:
+			if bytes.Equal(ev.Payload, checked(ev.Sequence, r.Longest)) {
+				received++
+			} else {
+				wrong++
+			}
+		case shmcast.KindLapped:
+			missed += ev.Missed
+		case shmcast.KindGap:
+			missed += ev.To - ev.From + 1
+		case shmcast.KindEnd:
+			isOver = true
+		case shmcast.KindNewEpoch:
+		default:
+			wrong++
+		}
+	}
+	var ev shmcast.Event
+	for b := shmcast.NewBatch(256); !isOver; {
+		if r.How != "batch" {
+			if err := s.Recv(context.Background(), &ev); err != nil {
+				return nil, err
+			}
+			count(&ev)
+			continue
+		}
+		n, err := s.RecvBatch(b)
+		if err != nil {
+			return nil, err
+		}
+		if n == 0 {
+			runtime.Gosched()
+		}
+		for i := range b.Events {
+			count(&b.Events[i])
+		}
+	}
+	return &[]string{fmt.Sprint("received ", received), fmt.Sprint("missed ", missed), fmt.Sprint("wrong ", wrong)}, nil
 }
 
 func start(text json.RawMessage) shmcast.Option {
@@ -91,6 +245,7 @@ func reason(err error) string {
 	var invalid *shmcast.InvalidError
 	var old *shmcast.TooOldError
 	var early *shmcast.NotYetError
+	var refused *shmcast.RefusedError
 	switch {
 	case errors.As(err, &invalid):
 		return string(invalid.Reason)
@@ -102,14 +257,25 @@ func reason(err error) string {
 		return "corrupt"
 	case errors.Is(err, shmcast.ErrSuperseded):
 		return "superseded"
+	case errors.Is(err, shmcast.ErrNoChannel):
+		return "not found"
+	case errors.Is(err, shmcast.ErrNoDaemon):
+		return "no daemon"
+	case errors.As(err, &refused):
+		if word, isKnown := map[string]string{"denied": "denied", "busy": "in use", "limit": "limit"}[refused.Code]; isKnown {
+			return word
+		}
+		return "refused"
+	case theWriter != nil:
+		return theWriter.reason(err)
 	}
 	return err.Error()
 }
 
-func poll(s *shmcast.Subscriber) *[]string {
+func poll(s *shmcast.Subscriber, most int) *[]string {
 	events := []string{}
 	var ev shmcast.Event
-	for empty := 0; empty < enough; empty++ {
+	for empty := 0; empty < enough && len(events) < most; empty++ {
 		there, err := s.TryRecv(&ev)
 		if err != nil {
 			events = append(events, reason(err))
@@ -122,10 +288,10 @@ func poll(s *shmcast.Subscriber) *[]string {
 	return &events
 }
 
-func batch(s *shmcast.Subscriber) *[]string {
+func batch(s *shmcast.Subscriber, most int) *[]string {
 	events := []string{}
 	b := shmcast.NewBatch(64)
-	for empty := 0; empty < enough; empty++ {
+	for empty := 0; empty < enough && len(events) < most; empty++ {
 		n, err := s.RecvBatch(b)
 		if err != nil {
 			events = append(events, reason(err))
@@ -158,6 +324,8 @@ func tell(ev *shmcast.Event) string {
 		return fmt.Sprintf("epoch %d", ev.Epoch)
 	case shmcast.KindNewSession:
 		return fmt.Sprintf("session %x", ev.Session)
+	case shmcast.KindPublisherGone:
+		return fmt.Sprintf("gone %d", ev.Epoch)
 	}
 	return ev.Kind.String()
 }

@@ -4,14 +4,17 @@ import java.io.InputStreamReader;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
+import java.time.Duration;
 import java.util.Locale;
 import java.util.StringJoiner;
 import java.util.zip.CRC32C;
 import shmcast.Handler;
 import shmcast.Message;
+import shmcast.Publisher;
 import shmcast.ShmcastException;
 import shmcast.Start;
 import shmcast.Subscriber;
+import shmcast.Wait;
 
 /** The testee in Java of the suite in client/conformance, whose README has its contract. */
 final class Testee implements Handler {
@@ -19,10 +22,15 @@ final class Testee implements Handler {
     private static final int ENOUGH = 130;
 
     private Subscriber subscriber;
+    private Publisher publisher;
     private StringJoiner events;
+    private int told;
 
     public static void main(String[] arguments) throws IOException {
-        System.out.println("{\"testee\":\"java\",\"version\":\"0.1.0\",\"levels\":[1,2,3]}");
+        int version = Runtime.version().feature();
+        // Before Java 22 there are neither daemons' channels nor publishers.
+        String levels = version >= 22 ? "1,2,3,4,5,6,7" : "1,2,3,4,5";
+        System.out.println("{\"testee\":\"java " + version + "\",\"version\":\"0.1.0\",\"levels\":[" + levels + "]}");
         Testee testee = new Testee();
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
@@ -30,14 +38,26 @@ final class Testee implements Handler {
         }
     }
 
-    /** The value of a field. Values have no escapes. */
-    private static String field(String line, String name) {
+    /** The value of a field; null if it is not there. Values have no escapes. */
+    private static String optional(String line, String name) {
         int at = line.indexOf("\"" + name + "\":");
         if (at < 0) {
-            throw new IllegalArgumentException("no " + name + " in " + line);
+            return null;
         }
         String rest = line.substring(at + name.length() + 3);
         return rest.startsWith("\"") ? rest.substring(1, rest.indexOf('"', 1)) : rest.split("[,}]")[0];
+    }
+
+    private static String field(String line, String name) {
+        String value = optional(line, name);
+        if (value == null) {
+            throw new IllegalArgumentException("no " + name + " in " + line);
+        }
+        return value;
+    }
+
+    private static int number(String line, String name) {
+        return Integer.parseInt(field(line, name));
     }
 
     private String answer(String line) {
@@ -47,11 +67,18 @@ final class Testee implements Handler {
                 case "close" -> close();
                 case "seek" -> subscriber.seek(Long.parseLong(field(line, "sequence")));
                 case "poll" -> {
-                    return receive(1);
+                    return receive(1, optional(line, "most"));
                 }
                 case "batch" -> {
-                    return receive(64);
+                    return receive(64, optional(line, "most"));
                 }
+                case "consume" -> {
+                    return consume(line);
+                }
+                case "create" -> create(line);
+                case "publish" -> publish(line);
+                case "produce" -> produce(Long.parseLong(field(line, "to")), number(line, "longest"));
+                case "end" -> end(publisher);
                 default -> throw new IllegalArgumentException(line);
             }
             return "{\"ok\":true}";
@@ -67,10 +94,19 @@ final class Testee implements Handler {
         }
     }
 
+    private static Subscriber.Builder at(String line) {
+        String socket = optional(line, "socket");
+        Subscriber.Builder builder = Subscriber.of(field(line, "channel"));
+        return socket == null ? builder.dir(Path.of(field(line, "dir"))) : builder.daemon(Path.of(socket));
+    }
+
     private void open(String line) throws IOException {
         close();
         String start = field(line, "start");
-        Subscriber.Builder builder = Subscriber.of(field(line, "channel")).dir(Path.of(field(line, "dir")));
+        Subscriber.Builder builder = at(line).hidden();
+        if ("1".equals(optional(line, "watch"))) {
+            builder.watchPublisher();
+        }
         subscriber =
                 switch (start) {
                     case "oldest" -> builder.start(Start.OLDEST).open();
@@ -80,14 +116,17 @@ final class Testee implements Handler {
     }
 
     private static String reason(IOException e) {
-        return e instanceof ShmcastException ours ? ours.code().name().toLowerCase(Locale.ROOT).replace('_', ' ') : "system";
+        String word = e instanceof ShmcastException ours ? ours.code().name().toLowerCase(Locale.ROOT).replace('_', ' ') : "system";
+        return word.equals("no channel") ? "not found" : word;
     }
 
-    private String receive(int most) {
+    private String receive(int most, String limit) {
         events = new StringJoiner("\",\"", "{\"events\":[\"", "\"]}");
         events.setEmptyValue("{\"events\":[]}");
+        told = 0;
+        int enough = limit == null ? Integer.MAX_VALUE : Integer.parseInt(limit);
         try {
-            for (int empty = 0; empty < ENOUGH; empty++) {
+            for (int empty = 0; empty < ENOUGH && told < enough; empty++) {
                 if (subscriber.poll(this, most) > 0) {
                     empty = -1;
                 }
@@ -98,11 +137,16 @@ final class Testee implements Handler {
         return events.toString();
     }
 
+    private void tell(String event) {
+        events.add(event);
+        told++;
+    }
+
     @Override
     public void message(Message m) {
         CRC32C sum = new CRC32C();
         sum.update(m.buffer());
-        events.add(
+        tell(
                 String.format(
                         "message %d tag=%d key=%d time=%d length=%d crc=%08x",
                         m.sequence(), m.tag(), m.key() ? 1 : 0, m.time(), m.length(), sum.getValue()));
@@ -110,17 +154,17 @@ final class Testee implements Handler {
 
     @Override
     public void lapped(long missed, long resumedAt) {
-        events.add("lapped " + missed + " " + resumedAt);
+        tell("lapped " + missed + " " + resumedAt);
     }
 
     @Override
     public void gap(long from, long to) {
-        events.add("gap " + from + " " + to);
+        tell("gap " + from + " " + to);
     }
 
     @Override
     public void newEpoch(long epoch) {
-        events.add("epoch " + epoch);
+        tell("epoch " + epoch);
     }
 
     @Override
@@ -130,11 +174,134 @@ final class Testee implements Handler {
         for (int i = 0; i < 10; i++) {
             text.append(String.format("%02x", bytes.get(i)));
         }
-        events.add(text);
+        tell(text.toString());
+    }
+
+    @Override
+    public void restarted() {
+        tell("restarted");
+    }
+
+    @Override
+    public void publisherGone(long epoch) {
+        tell("gone " + epoch);
     }
 
     @Override
     public void end() {
-        events.add("end");
+        tell("end");
+    }
+
+    /** The payloads that check themselves: as src/payload.rs of the suite. */
+    private static final byte[] TABLE = new byte[65_536 + 4093];
+
+    static {
+        int x = 1;
+        for (int i = 0; i < TABLE.length; i++) {
+            x = x * 1_664_525 + 1_013_904_223;
+            TABLE[i] = (byte) (x >>> 24);
+        }
+    }
+
+    private static int lengthOf(long sequence, int longest) {
+        int hash = (int) sequence * (int) 2_654_435_761L;
+        int kind = hash >>> 8 & 63;
+        int rest = hash >>> 14;
+        int length = kind < 48 ? rest & 255 : kind < 60 ? rest & 4095 : kind < 63 ? rest & 65_535 : 65_536;
+        return Math.min(length, longest);
+    }
+
+    private static int placeOf(long sequence) {
+        return (int) (sequence % 4093);
+    }
+
+    /** Counts what it receives. */
+    private static final class Counts implements Handler {
+        private final int longest;
+        private long received;
+        private long missed;
+        private long wrong;
+        private boolean isOver;
+
+        Counts(int longest) {
+            this.longest = longest;
+        }
+
+        @Override
+        public void message(Message m) {
+            int length = lengthOf(m.sequence(), longest);
+            ByteBuffer right = ByteBuffer.wrap(TABLE, placeOf(m.sequence()), length);
+            if (m.length() == length && m.buffer().mismatch(right) < 0) {
+                received++;
+            } else {
+                wrong++;
+            }
+        }
+
+        @Override
+        public void lapped(long lost, long resumedAt) {
+            missed += lost;
+        }
+
+        @Override
+        public void gap(long from, long to) {
+            missed += to - from + 1;
+        }
+
+        @Override
+        public void restarted() {
+            wrong++;
+        }
+
+        @Override
+        public void end() {
+            isOver = true;
+        }
+    }
+
+    /** Receives a channel from its first message to its end. */
+    private static String consume(String line) throws IOException {
+        Counts counts = new Counts(number(line, "longest"));
+        int most = field(line, "how").equals("batch") ? 256 : 1;
+        try (Subscriber s = at(line).from(1).waiting(Wait.YIELD).waitForChannel(Duration.ofSeconds(30)).open()) {
+            while (!counts.isOver) {
+                if (s.poll(counts, most) == 0) {
+                    s.idle();
+                }
+            }
+        }
+        return "{\"events\":[\"received " + counts.received + "\",\"missed " + counts.missed + "\",\"wrong " + counts.wrong + "\"]}";
+    }
+
+    private void create(String line) throws IOException {
+        end(publisher);
+        String socket = optional(line, "socket");
+        Publisher.Builder builder = Publisher.of(field(line, "channel"));
+        publisher =
+                socket == null
+                        ? builder.dir(Path.of(field(line, "dir"))).capacity(number(line, "capacity")).open()
+                        : builder.daemon(Path.of(socket)).open();
+    }
+
+    private void publish(String line) throws IOException {
+        byte[] payload = new byte[number(line, "length")];
+        byte fill = (byte) number(line, "fill");
+        for (int i = 0; i < payload.length; i++) {
+            payload[i] = fill++;
+        }
+        publisher.publish(payload, 0, payload.length, number(line, "tag"), number(line, "key") == 1);
+    }
+
+    private void produce(long to, int longest) throws IOException {
+        for (long next = publisher.nextSequence(); next <= to; next++) {
+            publisher.publish(TABLE, placeOf(next), lengthOf(next, longest), 0, false);
+        }
+    }
+
+    private void end(Publisher open) {
+        if (open != null) {
+            open.close();
+            publisher = null;
+        }
     }
 }

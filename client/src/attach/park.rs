@@ -12,6 +12,8 @@
 //! sleeps on its bell                     <---  rings
 //! page: awake
 //! ```
+//! No example a function: a host uses them together with a control socket, as the daemon's `server/waker` does.
+//!
 //! The bell is a socket pair and not an eventfd, for three reasons. First, each call that rings can say that it must
 //! not block. The flag of an eventfd belongs to all who hold it, and its counter may be full. Second, one reader cannot
 //! affect the pair of another. Any reader could empty or fill an eventfd that all readers ring. Third, an event loop

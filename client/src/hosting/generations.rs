@@ -1,4 +1,6 @@
 //! The move of a channel to another segment. It is prepared in full first, and then done by one store to the charter.
+//!
+//! No example a function: as module `hosting`.
 
 use super::{HostedSegment, HostedSpec, fault};
 use shmcast_layout::charter::{Charter, Entry, HostCharter};

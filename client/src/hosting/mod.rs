@@ -2,6 +2,8 @@
 //!
 //! All of it is anonymous memory of the hosting user, with a sealed size. So nobody can truncate it under a map, and
 //! only the host (and root) can open it again for writing. Readers get a read-only descriptor that is opened for them.
+//!
+//! No example a function: they serve only together with a control socket, as in the daemon's `server/registry`.
 
 mod generations;
 

@@ -96,6 +96,11 @@ impl PublisherBuilder {
 
     /// The place in which the channel is looked for: the daemon's socket, or the directory. A channel's name
     /// is unique in it.
+    ///
+    /// ```
+    /// let builder = shmcast::Publisher::builder("ticks").dir("/dev/shm/mine");
+    /// assert_eq!(builder.location(), std::path::Path::new("/dev/shm/mine"));
+    /// ```
     pub fn location(&self) -> &Path {
         self.client.as_ref().map_or(self.directory.path(), Client::socket)
     }
@@ -173,7 +178,7 @@ impl PublisherBuilder {
         self
     }
 
-    /// Which messages carry the time of their publication; each by default. See [`Stamps`].
+    /// Chooses the messages that carry the time of their publication. Default: each message. See [`Stamps`].
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

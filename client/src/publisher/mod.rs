@@ -87,7 +87,7 @@ pub struct Mark {
     pub key: bool,
 }
 
-/// Which messages of a publisher carry the time of their publication.
+/// The choice of messages that carry the time of their publication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Stamps {

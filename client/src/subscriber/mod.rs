@@ -4,6 +4,7 @@ mod buffer;
 mod builder;
 mod following;
 mod hosted;
+mod iter;
 mod known;
 mod outcome;
 mod page;
@@ -37,6 +38,7 @@ use std::ops::ControlFlow;
 use std::time::Instant;
 
 pub use builder::SubscriberBuilder;
+pub use iter::Iter;
 pub use records::Records;
 pub use select::{Select, SelectError};
 pub use shmcast_layout::ring::reader::Resume;

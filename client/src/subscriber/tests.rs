@@ -112,7 +112,7 @@ fn a_seek_takes_back_a_start_that_was_too_early() {
     assert!(matches!(next(&mut subscriber), Some(Event::Message(m)) if m.sequence == 101));
 }
 
-/// What it published between the last empty poll and the look at its lock comes first.
+/// Messages that it published between the last empty poll and the look at its lock come first.
 #[test]
 fn a_death_is_told_behind_what_nobody_has_polled_for_yet() {
     let segment = continued();

@@ -119,7 +119,8 @@ pub enum EncodeError {
 #[cfg(feature = "pod")]
 mod pod {
     use super::{DecodeError, Message};
-    use crate::{Mark, PublishError, Publisher};
+    use crate::error::PublishError;
+    use crate::publisher::{Mark, Publisher};
     use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
     impl Publisher {
@@ -201,7 +202,7 @@ mod pod {
 #[cfg(feature = "serde")]
 mod with_serde {
     use super::{DecodeError, EncodeError, Message};
-    use crate::{Mark, Publisher};
+    use crate::publisher::{Mark, Publisher};
     use serde::{Deserialize, Serialize};
 
     impl Publisher {
@@ -285,7 +286,7 @@ mod with_serde {
 #[cfg(all(test, feature = "serde"))]
 mod tests {
     use super::DecodeError;
-    use crate::Message;
+    use crate::message::Message;
 
     #[test]
     fn bytes_behind_a_value_are_no_part_of_it() {

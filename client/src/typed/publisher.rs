@@ -6,7 +6,7 @@ use super::Pod;
 use super::Serde;
 use super::schema::{Codec, Schema, schema};
 use crate::error::{ChannelError, SchemaId};
-use crate::{Mark, PublisherBuilder};
+use crate::publisher::{Mark, PublisherBuilder};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;

@@ -3,8 +3,8 @@
 #[cfg(feature = "serde")]
 use super::EncodeError;
 use super::{DecodeError, Message};
-use crate::Mark;
 use crate::error::SchemaId;
+use crate::publisher::Mark;
 #[cfg(feature = "serde")]
 use serde::{Serialize, de::DeserializeOwned};
 #[cfg(feature = "pod")]

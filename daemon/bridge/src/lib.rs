@@ -10,6 +10,9 @@
 //! threads that drive the state machines over sockets and rings. [`status`] shows their state and counters.
 //! [`origins`] detects loops between hosts. [`pcap`] reads and writes captures. A bridge uses channels
 //! through the client library, as any program does; it needs no daemon.
+//!
+//! No example a function: programs run a bridge as the command `shmcast bridge` or as a table of the daemon's configuration.
+//! The state machines of [`proto`] are shown by its simulation.
 #![forbid(unsafe_code)]
 
 pub mod egress;

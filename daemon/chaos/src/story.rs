@@ -15,7 +15,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-/// Which parts of the product a story is about. Each has weights of its own for the steps.
+/// The part of the product that a story is about. Each has weights of its own for the steps.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, clap::ValueEnum,
 )]

@@ -23,7 +23,7 @@ use crate::{
 pub(super) struct Args {
     /// Read a copy of a host's files below DIR instead of this host
     ///
-    /// What a tool would have printed there is read from DIR/commands, for example "DIR/commands/ethtool -c eth0".
+    /// The output that a tool would have there is read from DIR/commands, for example "DIR/commands/ethtool -c eth0".
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
 

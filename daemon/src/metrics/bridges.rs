@@ -124,7 +124,7 @@ fn repairs(text: &mut Text, bridges: &[BridgeFigures]) {
     by(text, bridges, ("lease_events_total", "event"), "What became of requests for leases.", &leases, of);
 }
 
-/// What is counted of receiving: the name, the kind, the help and the figure.
+/// The figures of receiving: the name, the kind, the help and the figure.
 const RECEIVED: [(&str, &str, &str, Receives); 18] = [
     ("received_packets_total", "counter", "Sound packets of the session received.", |c| c.packets),
     ("received_messages_total", "counter", "Messages in them.", |c| c.messages_received),

@@ -1,4 +1,4 @@
-//! What the daemon tells the service manager.
+//! Notices of the daemon to the service manager.
 
 use sd_notify::NotifyState;
 use std::fs::File;

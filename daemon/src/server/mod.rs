@@ -156,8 +156,8 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
     admit_newcomers(shared.clone(), if crashed { &GRACE } else { &[] });
     warn(&config);
     let shown = path.display().to_string();
-    let supervisor =
-        Supervisor::start(shared.clone(), own.unwrap_or(path)).context("start the bridges' thread")?;
+    let supervisor = Supervisor::start(shared.bridges.clone(), shared.events.clone(), own.unwrap_or(path))
+        .context("start the bridges' thread")?;
     supervisor.carry(config.bridges.clone());
     manager::tell(&[NotifyState::Ready])?;
     tracing::info!(socket = %shown, channels = config.channels.len(), kept, crashed, "ready");

@@ -35,7 +35,7 @@ fn start(dir: &Path, address_space: &str, kept: &[(String, File)]) -> Guarded {
     Guarded::start(&mut command)
 }
 
-/// What a daemon says to its service manager up to its next word of this kind: the descriptors that it hands over, and whether
+/// Listens to a daemon that speaks to its service manager, up to its next word of this kind. Returns the descriptors that it hands over, and whether
 /// it gives any up.
 fn hear_until(manager: &UnixDatagram, last: &str) -> (Vec<(String, File)>, bool) {
     let (mut kept, mut gave_up) = (Vec::new(), false);

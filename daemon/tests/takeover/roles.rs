@@ -1,4 +1,4 @@
-//! What the processes do that the tests of takeovers start: publish, publish without heeding the daemon, and receive.
+//! The parts of the processes that the tests of takeovers start: publish, publish without heeding the daemon, and receive.
 
 use super::daemon_support::publishing;
 use super::{LAST, tell};

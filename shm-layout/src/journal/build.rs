@@ -6,10 +6,10 @@ use super::{FRAME_HEADER_BYTES, MAX_BODY, aligned};
 use crate::layout::geometry::RECORD_HEADER;
 use crate::layout::record::{Commit, Flags, Meta};
 
-/// What is known of a frame before it has a place in a file.
+/// A frame before it has a place in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FrameDraft {
-    /// What it holds.
+    /// Its kind.
     pub kind: FrameKind,
     /// How its body is stored.
     pub codec: Codec,

@@ -1,7 +1,7 @@
 //! One file, frame by frame: numbers, chain, index, footer, trailer.
 
 use super::build::FrameDraft;
-use super::control::Loss;
+use super::control::{Cause, Loss};
 use super::error::FormatError;
 use super::file::FileHeader;
 use super::frame::{Codec, FrameFlags, FrameHeader, FrameKind};
@@ -13,7 +13,7 @@ use super::{
 };
 use std::collections::VecDeque;
 
-/// What is known of a file that is being written. It writes nothing: each call returns the bytes that belong at
+/// The state of a file that is being written. It writes nothing: each call returns the bytes that belong at
 /// [`offset`](Self::offset), and moves that behind them.
 ///
 /// A tool that writes a file calls [`begin`](Self::begin), for each frame [`place`](Self::place) and, where
@@ -169,6 +169,13 @@ impl Composer {
             if self.holes.len() < MAX_ENTRIES {
                 self.holes.push(loss);
             }
+        }
+    }
+
+    /// Says of each hole whether what stood there had been durable, when everything up to sequence `durable` had.
+    pub fn judge_holes(&mut self, durable: u64) {
+        for hole in &mut self.holes {
+            hole.cause = if durable >= hole.from { Cause::Damaged } else { Cause::Torn };
         }
     }
 

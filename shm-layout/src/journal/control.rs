@@ -116,7 +116,7 @@ pub enum JournalControl {
         /// The sequence of the next message.
         next: u64,
     },
-    /// What recovery made of the file before.
+    /// The result of recovering the file before.
     Mended {
         /// Its number.
         file: u64,

@@ -6,7 +6,7 @@ use crate::layout::geometry::MAX_SEQUENCE;
 
 const PART: &str = "frame header";
 
-/// What a frame holds.
+/// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameKind {
     /// Records.
@@ -72,7 +72,7 @@ pub struct FrameHeader {
     pub durable: u64,
     /// Number of the frame in its file, from 0.
     pub number: u32,
-    /// What it holds.
+    /// Its kind.
     pub kind: FrameKind,
     /// How its body is stored.
     pub codec: Codec,

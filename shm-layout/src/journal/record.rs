@@ -17,11 +17,11 @@ pub struct Record<'a> {
     pub sequence: u64,
     /// Time of its publication: the low 48 bits of the ring's clock; 0 for none.
     pub time: u64,
-    /// What it is.
+    /// Its kind and its content.
     pub body: RecordBody<'a>,
 }
 
-/// What a record is.
+/// The kind of a record, with its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordBody<'a> {
     /// A message.

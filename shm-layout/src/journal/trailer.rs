@@ -6,7 +6,7 @@ use crate::layout::geometry::MAX_SEQUENCE;
 
 const PART: &str = "trailer";
 
-/// What a sealed file holds, in 64 bytes.
+/// A summary of a sealed file, in 64 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Trailer {
     /// Byte offset of the footer frame.

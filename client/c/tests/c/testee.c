@@ -1,12 +1,16 @@
 /* The testee in C for client/conformance, whose README has the contract. */
 #include <inttypes.h>
+#include <limits.h>
+#include <sched.h>
 #include <shmcast.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static shmcast_subscriber *subscriber;
+static shmcast_publisher *publisher;
 static int events;
+static char place[4096], channel[256];
 
 static uint32_t crc32c(const uint8_t *bytes, size_t length) {
     uint32_t crc = ~UINT32_C(0);
@@ -17,16 +21,32 @@ static uint32_t crc32c(const uint8_t *bytes, size_t length) {
     return ~crc;
 }
 
-/* The value behind this name in the request: a number, or a text that is copied. */
+/* The value behind this name in the request: a number, or a text that is copied. 0 and no text if it is not there. */
 static uint64_t value(const char *request, const char *name, char *text, size_t size) {
     const char *at = strstr(request, name);
-    if (!at) exit(2);
+    if (text) *text = 0;
+    if (!at) return 0;
     at += strlen(name);
     if (*at != '"') return strtoull(at, NULL, 10);
     size_t length = strcspn(at + 1, "\"");
     if (length >= size) exit(3);
     memcpy(text, at + 1, length), text[length] = 0;
     return 0;
+}
+
+/* The payload that checks itself: as src/payload.rs of the suite. */
+static uint8_t table[65536 + 4093];
+
+static void make_table(void) {
+    uint32_t x = 1;
+    for (size_t i = 0; i < sizeof table; i++) x = x * 1664525u + 1013904223u, table[i] = (uint8_t)(x >> 24);
+}
+
+static const uint8_t *checked(uint64_t sequence, size_t longest, size_t *length) {
+    uint32_t hash = (uint32_t)sequence * 2654435761u, kind = hash >> 8 & 63, rest = hash >> 14;
+    size_t n = kind < 48 ? rest & 255 : kind < 60 ? rest & 4095 : kind < 63 ? rest & 65535 : 65536;
+    *length = n < longest ? n : longest;
+    return table + sequence % 4093;
 }
 
 static void say(const char *text) { printf("%s\"%s\"", events++ ? "," : "", text); }
@@ -49,6 +69,8 @@ static void other(const shmcast_event *e) {
         memcpy(text, "session ", 8);
         for (int i = 0; i < 10; i++) snprintf(text + 8 + 2 * i, 3, "%02x", e->what.session[i]);
         break;
+    case SHMCAST_RESTARTED: snprintf(text, sizeof text, "restarted"); break;
+    case SHMCAST_PUBLISHER_GONE: snprintf(text, sizeof text, "gone %" PRIu64, e->what.epoch); break;
     default: snprintf(text, sizeof text, "kind %u", e->kind);
     }
     say(text);
@@ -58,8 +80,8 @@ static void failure(int64_t code) {
     say(code == SHMCAST_ERROR_SUPERSEDED ? "superseded" : code == SHMCAST_ERROR_CORRUPT ? "corrupt" : shmcast_error_name((int32_t)code));
 }
 
-static void poll(void) {
-    for (int empty = 0; empty < 130;) {
+static void poll(int most) {
+    for (int empty = 0; empty < 130 && events < most;) {
         shmcast_event e;
         int32_t code = shmcast_try_recv(subscriber, &e);
         if (code < 0) {
@@ -73,8 +95,8 @@ static void poll(void) {
     }
 }
 
-static void batch(void) {
-    for (int empty = 0; empty < 130;) {
+static void batch(int most) {
+    for (int empty = 0; empty < 130 && events < most;) {
         shmcast_batch b;
         int64_t count = shmcast_recv_batch(subscriber, 64, &b);
         if (count < 0) {
@@ -101,40 +123,143 @@ static const char *reason(int32_t code) {
     return shmcast_error_name(code);
 }
 
+/* Reads where the channel is. Returns whether it is a daemon's. */
+static int read_place(const char *request) {
+    value(request, "\"channel\":", channel, sizeof channel);
+    value(request, "\"socket\":", place, sizeof place);
+    if (*place) return 1;
+    value(request, "\"dir\":", place, sizeof place);
+    return 0;
+}
+
+static int32_t subscribe(const char *request, shmcast_subscribe_options *options, shmcast_subscriber **to) {
+    *(read_place(request) ? &options->socket : &options->dir) = place;
+    options->prepare = SHMCAST_PREPARE_NOTHING;
+    return shmcast_subscriber_open(channel, options, to);
+}
+
 static int32_t open_channel(const char *request) {
-    char dir[4096], channel[256], start[16] = "";
+    char start[16];
     shmcast_subscribe_options options = SHMCAST_SUBSCRIBE_OPTIONS;
-    value(request, "\"dir\":", dir, sizeof dir), value(request, "\"channel\":", channel, sizeof channel);
     options.start_sequence = value(request, "\"start\":", start, sizeof start);
     options.start = *start == 'o' ? SHMCAST_START_OLDEST : *start == 'l' ? SHMCAST_START_LATEST : SHMCAST_START_SEQUENCE;
-    options.dir = dir, options.wait = SHMCAST_WAIT_SPIN, options.prepare = SHMCAST_PREPARE_NOTHING, options.flags = SHMCAST_HIDDEN;
+    options.wait = SHMCAST_WAIT_SPIN, options.flags = SHMCAST_HIDDEN;
+    if (value(request, "\"watch\":", NULL, 0)) options.flags |= SHMCAST_WATCH_PUBLISHER;
     shmcast_subscriber_close(subscriber);
-    return shmcast_subscriber_open(channel, &options, &subscriber);
+    return subscribe(request, &options, &subscriber);
+}
+
+static int32_t create(const char *request) {
+    shmcast_publish_options options = SHMCAST_PUBLISH_OPTIONS;
+    shmcast_publisher_close(publisher);
+    if (read_place(request)) options.socket = place;
+    else options.dir = place, options.capacity = value(request, "\"capacity\":", NULL, 0);
+    options.prepare = SHMCAST_PREPARE_NOTHING;
+    return shmcast_publisher_open(channel, &options, &publisher);
+}
+
+static int32_t publish(const char *request) {
+    static uint8_t payload[1 << 20];
+    size_t length = value(request, "\"length\":", NULL, 0);
+    uint64_t fill = value(request, "\"fill\":", NULL, 0);
+    for (size_t i = 0; i < length; i++) payload[i] = (uint8_t)(fill + i);
+    return shmcast_publish_with(publisher, payload, length, (uint16_t)value(request, "\"tag\":", NULL, 0),
+                                (int32_t)value(request, "\"key\":", NULL, 0), NULL);
+}
+
+static int32_t produce(const char *request) {
+    uint64_t to = value(request, "\"to\":", NULL, 0), next;
+    size_t longest = value(request, "\"longest\":", NULL, 0), length;
+    while ((next = shmcast_publisher_next_sequence(publisher)) <= to) {
+        const uint8_t *bytes = checked(next, longest, &length);
+        int32_t code = shmcast_publish(publisher, bytes, length, NULL);
+        if (code < 0) return code;
+    }
+    return 0;
+}
+
+static uint64_t received, missed, wrong;
+static int is_over;
+
+static void count(uint64_t sequence, const void *payload, size_t length, size_t longest) {
+    size_t right;
+    const uint8_t *bytes = checked(sequence, longest, &right);
+    if (length == right && memcmp(payload, bytes, length) == 0) received++;
+    else wrong++;
+}
+
+static void count_other(const shmcast_event *e) {
+    if (e->kind == SHMCAST_LAPPED) missed += e->what.lapped.missed;
+    else if (e->kind == SHMCAST_GAP) missed += e->what.gap.to - e->what.gap.from + 1;
+    else if (e->kind == SHMCAST_END) is_over = 1;
+    else if (e->kind != SHMCAST_NEW_EPOCH) wrong++;
+}
+
+/* Receives a channel from its first message to its end, and counts. */
+static int64_t consume(const char *request) {
+    char how[16];
+    shmcast_subscriber *s;
+    shmcast_subscribe_options options = SHMCAST_SUBSCRIBE_OPTIONS;
+    size_t longest = value(request, "\"longest\":", NULL, 0);
+    value(request, "\"how\":", how, sizeof how);
+    options.start = SHMCAST_START_SEQUENCE, options.start_sequence = 1, options.wait_for_channel_ns = UINT64_C(30000000000);
+    int64_t code = subscribe(request, &options, &s);
+    for (received = missed = wrong = 0, is_over = 0; code >= 0 && !is_over;) {
+        shmcast_event e;
+        shmcast_batch b;
+        if (*how == 'p') {
+            if ((code = shmcast_recv(s, SHMCAST_FOREVER, &e)) != SHMCAST_EVENT) continue;
+            if (e.kind == SHMCAST_MESSAGE) count(e.sequence, e.payload, e.length, longest);
+            else count_other(&e);
+        } else if ((code = shmcast_recv_batch(s, 256, &b)) > 0) {
+            SHMCAST_FOREACH(m, &b) count(m.sequence, m.payload, m.length, longest);
+            if (b.event.kind != 0) count_other(&b.event);
+        } else sched_yield();
+    }
+    if (code >= 0)
+        printf("{\"events\":[\"received %" PRIu64 "\",\"missed %" PRIu64 "\",\"wrong %" PRIu64 "\"]}\n", received, missed, wrong);
+    shmcast_subscriber_close(s);
+    return code;
+}
+
+/* Plays a request that is answered by its success. */
+static int32_t play(const char *what, const char *request) {
+    if (strcmp(what, "open") == 0) return open_channel(request);
+    if (strcmp(what, "seek") == 0) return shmcast_seek(subscriber, value(request, "\"sequence\":", NULL, 0));
+    if (strcmp(what, "create") == 0) return create(request);
+    if (strcmp(what, "publish") == 0) return publish(request);
+    if (strcmp(what, "produce") == 0) return produce(request);
+    if (strcmp(what, "end") == 0) {
+        shmcast_publisher_close(publisher), publisher = NULL;
+        return 0;
+    }
+    shmcast_subscriber_close(subscriber), subscriber = NULL;
+    return 0;
 }
 
 int main(void) {
     static char request[8192];
-    printf("{\"testee\":\"c\",\"version\":\"%s\",\"levels\":[1,2,3]}\n", shmcast_version());
+    printf("{\"testee\":\"c\",\"version\":\"%s\",\"levels\":[1,2,3,4,5,6,7]}\n", shmcast_version());
     fflush(stdout);
+    make_table();
     while (fgets(request, sizeof request, stdin)) {
         char what[16];
-        int32_t code = 0;
+        int64_t code = 0;
         value(request, "\"do\":", what, sizeof what);
         if (strcmp(what, "poll") == 0 || strcmp(what, "batch") == 0) {
+            int most = (int)value(request, "\"most\":", NULL, 0);
             events = 0;
             printf("{\"events\":[");
-            if (*what == 'p') poll();
-            else batch();
+            (*what == 'p' ? poll : batch)(most > 0 ? most : INT_MAX);
             puts("]}");
-            fflush(stdout);
-            continue;
+        } else if (strcmp(what, "consume") == 0) {
+            code = consume(request);
+        } else if ((code = play(what, request)) >= 0) {
+            puts("{\"ok\":true}");
         }
-        if (strcmp(what, "open") == 0) code = open_channel(request);
-        else if (strcmp(what, "seek") == 0) code = shmcast_seek(subscriber, value(request, "\"sequence\":", NULL, 0));
-        else shmcast_subscriber_close(subscriber), subscriber = NULL;
-        if (code < 0) printf("{\"refused\":\"%s\"}\n", reason(code));
-        else puts("{\"ok\":true}");
+        if (code < 0) printf("{\"refused\":\"%s\"}\n", reason((int32_t)code));
         fflush(stdout);
     }
+    shmcast_publisher_close(publisher);
     return shmcast_subscriber_close(subscriber);
 }

@@ -2,22 +2,74 @@
 #![allow(clippy::print_stdout, reason = "it is a program")]
 
 use anyhow::{Result, bail};
-use clap::Parser;
+use clap::{Args, Parser, Subcommand};
+use shmcast_conformance::pairs::Plan;
 use shmcast_conformance::testee::Testee;
-use shmcast_conformance::{LEVELS, vectors};
+use shmcast_conformance::{Effort, LEVELS, vectors};
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Plays the conformance suite with a testee, and says which vectors it failed.
 #[derive(Debug, Parser)]
-#[command(version, after_help = "Example: conform --level 2 ./my-testee")]
+#[command(
+    version,
+    after_help = "Example: conform --level 2 ./my-testee",
+    args_conflicts_with_subcommands = true
+)]
 struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    suite: Suite,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Has each testee that publishes send messages to each testee, and counts
+    #[command(after_help = "Example: conform pairs --kills 10 ./testee-in-c 'java -cp client.jar Testee'")]
+    Pairs(Pairs),
+}
+
+#[derive(Debug, Args)]
+struct Pairs {
+    /// Messages of each pair, of 0 B to 64 KiB
+    #[arg(long, default_value_t = 1_000_000)]
+    messages: u64,
+    /// Bytes of the ring
+    #[arg(long, default_value_t = 1 << 20)]
+    capacity: u64,
+    /// How often the publisher is killed; of a daemon's channel, every other time the daemon
+    #[arg(long, default_value_t = 0)]
+    kills: u32,
+    /// By channels of a daemon, for testees with level 6
+    #[arg(long)]
+    daemon: bool,
+    /// Decides when somebody is killed
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// One line of JSON for each pair
+    #[arg(long)]
+    json: bool,
+    /// The testees' commands, each one argument, with spaces between its words
+    #[arg(required = true)]
+    testees: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+struct Suite {
     /// Only this level
     #[arg(long)]
     level: Option<u8>,
     /// Only vectors whose name has this in it
     #[arg(long)]
     only: Option<String>,
+    /// How long each race of level 4 lasts, in seconds
+    #[arg(long, default_value_t = 0.5)]
+    seconds: f64,
+    /// How many mutants of each history of level 5 a reader gets
+    #[arg(long, default_value_t = shmcast_conformance::hostile::MUTANTS)]
+    mutants: u64,
     /// One line of JSON for each vector
     #[arg(long)]
     json: bool,
@@ -28,6 +80,66 @@ struct Arguments {
 
 fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
+    match &arguments.command {
+        Some(Command::Pairs(pairs)) => play_pairs(pairs),
+        None => play_suite(&arguments.suite),
+    }
+}
+
+fn play_pairs(arguments: &Pairs) -> Result<ExitCode> {
+    let mut testees = Vec::new();
+    for command in &arguments.testees {
+        let words: Vec<OsString> = command.split_whitespace().map(OsString::from).collect();
+        let hello = Testee::start(&words)?.hello.clone();
+        testees.push((hello, words));
+    }
+    let plan = Plan {
+        messages: arguments.messages,
+        capacity: arguments.capacity,
+        kills: arguments.kills,
+        by_daemon: arguments.daemon,
+        seed: arguments.seed,
+    };
+    let (mut played, mut failed) = (0, 0);
+    for (from, writer) in testees.iter().filter(|(hello, _)| hello.levels.contains(&7)) {
+        for (to, reader) in testees.iter().filter(|(hello, _)| !plan.by_daemon || hello.levels.contains(&6)) {
+            let how = if played % 2 == 0 { "poll" } else { "batch" };
+            let (from, to) = (&from.testee, &to.testee);
+            played += 1;
+            let outcome = shmcast_conformance::pairs::play(writer, reader, how, plan);
+            let passed = outcome.as_ref().is_ok_and(|outcome| outcome.counts.judge(plan.messages).is_ok());
+            failed += usize::from(!passed);
+            match outcome {
+                Err(e) => println!("{from} to {to} by {how}: FAILED: {e:#}"),
+                Ok(o) if arguments.json => println!(
+                    "{}",
+                    serde_json::json!({
+                        "from": from, "to": to, "how": how, "passed": passed, "received": o.counts.received,
+                        "missed": o.counts.missed, "wrong": o.counts.wrong, "seconds": o.took.as_secs_f64(),
+                        "publishers_killed": o.publishers_killed, "daemons_killed": o.daemons_killed,
+                    })
+                ),
+                Ok(o) => println!(
+                    "{from} to {to} by {how}: received {}, missed {}, wrong {}; killed {} publishers, {} daemons; {:.1} s{}",
+                    o.counts.received,
+                    o.counts.missed,
+                    o.counts.wrong,
+                    o.publishers_killed,
+                    o.daemons_killed,
+                    o.took.as_secs_f64(),
+                    if passed { "" } else { "  FAILED" }
+                ),
+            }
+        }
+    }
+    if played == 0 {
+        bail!("no pair: none of these testees publishes");
+    }
+    println!("{played} pairs of {} messages, {failed} failed", plan.messages);
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn play_suite(arguments: &Suite) -> Result<ExitCode> {
     let mut testee = Testee::start(&arguments.testee)?;
     let command = arguments.testee.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
     let (name, version) = (testee.hello.testee.clone(), testee.hello.version.clone());
@@ -37,10 +149,11 @@ fn main() -> Result<ExitCode> {
             arguments.level.is_none_or(|only| only == *level) && testee.hello.levels.contains(level)
         })
         .collect();
+    let effort = Effort { race: Duration::from_secs_f64(arguments.seconds), mutants: arguments.mutants };
     let (mut played, mut failed) = (0, 0);
     for level in levels {
         let (mut of_level, mut bad) = (0, 0);
-        for vector in vectors(level) {
+        for vector in vectors(level, effort) {
             if arguments.only.as_ref().is_some_and(|only| !vector.name.contains(only)) {
                 continue;
             }

@@ -5,33 +5,89 @@
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
+use shmcast::control::RefusalCode;
 use shmcast::{
-    ChannelError, Event, Lapped, LocateError, Message, OpenError, Preparation, Records, RecvError, Start,
-    Subscriber, Wait,
+    ChannelError, Client, Event, Lapped, LocateError, Mark, Message, OpenError, Preparation, PublishError,
+    Publisher, Records, RecvError, Start, Subscriber, SubscriberBuilder, Wait,
 };
+use shmcast_conformance::payload::Payloads;
 use std::io::{BufRead, stdin, stdout};
 use std::path::PathBuf;
+use std::time::Duration;
 
-/// Faults that can be planted.
-const FAULTS: [&str; 8] = [
-    "gaps-are-not-told",
-    "a-lap-counts-one-less",
-    "ends-come-twice",
-    "the-key-mark-is-lost",
-    "seek-begins-one-later",
-    "a-batch-ends-at-a-pad",
-    "any-header-is-accepted",
-    "a-poll-looks-once",
+/// Faults that can be planted, and the level that finds each.
+const FAULTS: [(&str, u8); 19] = [
+    ("gaps-are-not-told", 2),
+    ("a-lap-counts-one-less", 2),
+    ("ends-come-twice", 2),
+    ("the-key-mark-is-lost", 2),
+    ("seek-begins-one-later", 2),
+    ("a-batch-ends-at-a-pad", 2),
+    ("any-header-is-accepted", 1),
+    ("a-poll-looks-once", 2),
+    ("tags-have-a-byte", 2),
+    ("times-have-32-bits", 2),
+    ("takeovers-are-not-told", 2),
+    ("sessions-have-8-bytes", 2),
+    ("a-removed-channel-ends", 3),
+    ("missed-messages-do-not-count", 4),
+    ("published-tags-are-lost", 7),
+    ("any-lock-is-ignored", 7),
+    ("the-last-byte-is-not-published", 7),
+    ("restarts-are-not-told", 6),
+    ("deaths-are-not-told", 6),
 ];
 
 #[derive(Debug, Deserialize)]
-#[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(tag = "do", rename_all = "kebab-case")]
 enum Request {
-    Open { dir: PathBuf, channel: String, start: Begin },
-    Poll {},
-    Batch {},
-    Seek { sequence: u64 },
+    Open {
+        #[serde(flatten)]
+        at: Place,
+        start: Begin,
+        #[serde(default)]
+        watch: u8,
+    },
+    Poll {
+        most: Option<usize>,
+    },
+    Batch {
+        most: Option<usize>,
+    },
+    Seek {
+        sequence: u64,
+    },
     Close {},
+    Consume {
+        #[serde(flatten)]
+        at: Place,
+        how: String,
+        longest: usize,
+    },
+    Create {
+        #[serde(flatten)]
+        at: Place,
+        capacity: u64,
+    },
+    Publish {
+        length: usize,
+        fill: u8,
+        tag: u16,
+        key: u8,
+    },
+    Produce {
+        to: u64,
+        longest: usize,
+    },
+    End {},
+}
+
+/// A channel in a directory, or of a daemon.
+#[derive(Debug, Deserialize)]
+struct Place {
+    dir: Option<PathBuf>,
+    socket: Option<PathBuf>,
+    channel: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -43,6 +99,7 @@ enum Begin {
 
 struct Testee {
     subscriber: Option<Subscriber>,
+    publisher: Option<Publisher>,
     records: Records,
     fault: Fault,
 }
@@ -53,11 +110,16 @@ struct Fault(Option<String>);
 fn main() -> Result<()> {
     let fault = std::env::var("SHMCAST_TESTEE_FAULT").ok();
     if let Some(fault) = &fault {
-        anyhow::ensure!(FAULTS.contains(&&**fault), "no such fault; there are {FAULTS:?}");
+        anyhow::ensure!(FAULTS.iter().any(|(name, _)| name == fault), "no such fault; there are {FAULTS:?}");
     }
     let version = env!("CARGO_PKG_VERSION");
-    println!(r#"{{"testee":"rust","version":"{version}","levels":[1,2,3]}}"#);
-    let mut testee = Testee { subscriber: None, records: Records::with_room(16 << 10), fault: Fault(fault) };
+    println!(r#"{{"testee":"rust","version":"{version}","levels":[1,2,3,4,5,6,7]}}"#);
+    let mut testee = Testee {
+        subscriber: None,
+        publisher: None,
+        records: Records::with_room(16 << 10),
+        fault: Fault(fault),
+    };
     for line in stdin().lock().lines() {
         let line = line?;
         let request = serde_json::from_str(&line).with_context(|| format!("no request: {line}"))?;
@@ -77,38 +139,62 @@ fn answer(refused: Option<String>) -> serde_json::Value {
 
 impl Testee {
     fn answer(&mut self, request: Request) -> Result<serde_json::Value> {
-        match request {
-            Request::Open { dir, channel, start } => Ok(answer(self.open(dir, channel, &start))),
+        let events = match request {
+            Request::Open { at, start, watch } => return Ok(answer(self.open(at, &start, watch == 1))),
             Request::Close {} => {
                 self.subscriber = None;
-                Ok(answer(None))
+                return Ok(answer(None));
             }
             Request::Seek { sequence } => {
                 let later = u64::from(self.fault.has("seek-begins-one-later"));
                 let subscriber = self.subscriber.as_mut().context("nothing is open")?;
                 let sought = subscriber.seek(sequence + later);
-                Ok(answer(sought.err().map(|why| locate(&why).to_owned())))
+                return Ok(answer(sought.err().map(|why| locate(&why).to_owned())));
             }
-            Request::Poll {} => {
-                let events = self.poll()?;
-                Ok(serde_json::json!({"events": events}))
+            Request::Poll { most } => self.poll(most.unwrap_or(usize::MAX))?,
+            Request::Batch { most } => self.batch(most.unwrap_or(usize::MAX))?,
+            Request::Consume { at, how, longest } => self.consume(at, how == "batch", longest)?,
+            Request::Create { at, capacity } => return Ok(answer(self.create(at, capacity))),
+            Request::Publish { length, fill, tag, key } => {
+                let payload: Vec<u8> = (0..length).map(|i| fill.wrapping_add(i as u8)).collect();
+                let tag = if self.fault.has("published-tags-are-lost") { 0 } else { tag };
+                let short = usize::from(self.fault.has("the-last-byte-is-not-published")).min(length);
+                let mark = Mark { tag, key: key == 1 };
+                let publisher = self.publisher.as_mut().context("no publisher")?;
+                return Ok(answer(
+                    publisher.publish_with(&payload[short..], mark).err().map(|e| unpublished(&e)),
+                ));
             }
-            Request::Batch {} => {
-                let events = self.batch()?;
-                Ok(serde_json::json!({"events": events}))
+            Request::Produce { to, longest } => {
+                let payloads = Payloads::new(longest);
+                let publisher = self.publisher.as_mut().context("no publisher")?;
+                while publisher.next_sequence() <= to {
+                    if let Err(e) = publisher.publish(payloads.of(publisher.next_sequence())) {
+                        return Ok(answer(Some(unpublished(&e))));
+                    }
+                }
+                return Ok(answer(None));
             }
-        }
+            Request::End {} => {
+                self.publisher = None;
+                return Ok(answer(None));
+            }
+        };
+        Ok(serde_json::json!({"events": events}))
     }
 
-    fn open(&mut self, dir: PathBuf, channel: String, start: &Begin) -> Option<String> {
+    fn open(&mut self, at: Place, start: &Begin, watch: bool) -> Option<String> {
         self.subscriber = None;
         let start = match start {
             Begin::Sequence(sequence) => Start::Sequence(*sequence),
             Begin::Word(word) if word == "oldest" => Start::Oldest,
             Begin::Word(_) => Start::Latest,
         };
-        let builder = Subscriber::builder(channel).dir(dir).start(start).wait(Wait::Spin);
-        match builder.prepare(Preparation::NONE).page(false).open() {
+        let opened = subscribe(at).and_then(|builder| {
+            let builder = builder.start(start).wait(Wait::Spin).watch_publisher(watch);
+            builder.prepare(Preparation::NONE).page(false).open()
+        });
+        match opened {
             Ok(subscriber) => {
                 self.subscriber = Some(subscriber);
                 None
@@ -118,11 +204,55 @@ impl Testee {
         }
     }
 
+    fn create(&mut self, at: Place, capacity: u64) -> Option<String> {
+        self.publisher = None;
+        let builder = Publisher::builder(at.channel).prepare(Preparation::NONE);
+        let builder = match (at.dir, at.socket) {
+            (Some(dir), _) => Ok(builder.dir(dir).capacity(capacity)),
+            (None, socket) => Client::at(socket.unwrap_or_default()).map(|client| builder.client(&client)),
+        };
+        match builder.and_then(|builder| builder.open()) {
+            Ok(publisher) => self.publisher = Some(publisher),
+            Err(ChannelError::InUse { .. }) if self.fault.has("any-lock-is-ignored") => {}
+            Err(e) => return Some(reason(&e)),
+        }
+        None
+    }
+
+    /// Receives a channel from its first message to its end, and counts.
+    fn consume(&mut self, at: Place, in_batches: bool, longest: usize) -> Result<Vec<String>> {
+        let payloads = Payloads::new(longest);
+        let builder = subscribe(at)?.start(Start::Sequence(1)).wait(Wait::Yield).prepare(Preparation::NONE);
+        let mut subscriber = builder.wait_for_channel(Duration::from_secs(30)).open()?;
+        let (mut received, mut missed, mut wrong, mut is_over) = (0_u64, 0_u64, 0_u64, false);
+        while !is_over {
+            let mut count = |event: Event<'_>| match event {
+                Event::Message(m) if m.payload == payloads.of(m.sequence) => received += 1,
+                Event::Lapped(_) if self.fault.has("missed-messages-do-not-count") => {}
+                Event::Lapped(lapped) => missed += lapped.missed,
+                Event::Gap { from, to } => missed += to - from + 1,
+                Event::End => is_over = true,
+                Event::NewEpoch { .. } => {}
+                _ => wrong += 1,
+            };
+            if !in_batches {
+                count(subscriber.recv()?);
+                continue;
+            }
+            if subscriber.recv_records(256, &mut self.records)? == 0 {
+                std::thread::yield_now();
+            }
+            self.records.iter().for_each(|message| count(Event::Message(message)));
+            self.records.event().into_iter().for_each(count);
+        }
+        Ok(vec![format!("received {received}"), format!("missed {missed}"), format!("wrong {wrong}")])
+    }
+
     /// Receives one at a time, until 130 calls in a row found nothing.
-    fn poll(&mut self) -> Result<Vec<String>> {
+    fn poll(&mut self, most: usize) -> Result<Vec<String>> {
         let enough = if self.fault.has("a-poll-looks-once") { 1 } else { 130 };
         let (mut events, mut empty) = (Vec::new(), 0);
-        while empty < enough {
+        while empty < enough && events.len() < most {
             let subscriber = self.subscriber.as_mut().context("nothing is open")?;
             match subscriber.try_recv() {
                 Ok(None) => empty += 1,
@@ -131,7 +261,7 @@ impl Testee {
                     self.fault.tell(event, &mut events);
                 }
                 Err(e) => {
-                    events.push(failure(&e));
+                    events.push(self.fault.failure(&e));
                     break;
                 }
             }
@@ -139,9 +269,9 @@ impl Testee {
         Ok(events)
     }
 
-    fn batch(&mut self) -> Result<Vec<String>> {
+    fn batch(&mut self, most: usize) -> Result<Vec<String>> {
         let (mut events, mut empty) = (Vec::new(), 0);
-        while empty < 130 {
+        while empty < 130 && events.len() < most {
             let subscriber = self.subscriber.as_mut().context("nothing is open")?;
             match subscriber.recv_records(64, &mut self.records) {
                 Ok(0) => empty += 1,
@@ -158,7 +288,7 @@ impl Testee {
                     }
                 }
                 Err(e) => {
-                    events.push(failure(&e));
+                    events.push(self.fault.failure(&e));
                     break;
                 }
             }
@@ -169,7 +299,7 @@ impl Testee {
 
 impl Fault {
     fn has(&self, fault: &str) -> bool {
-        assert!(FAULTS.contains(&fault), "{fault} stands in the list");
+        assert!(FAULTS.iter().any(|(name, _)| *name == fault), "{fault} stands in the list");
         self.0.as_deref() == Some(fault)
     }
 
@@ -177,6 +307,8 @@ impl Fault {
         let text = match event {
             Event::Message(Message { payload, sequence, tag, key, time }) => {
                 let key = u8::from(key && !self.has("the-key-mark-is-lost"));
+                let tag = if self.has("tags-have-a-byte") { tag & 0xff } else { tag };
+                let time = if self.has("times-have-32-bits") { time & 0xffff_ffff } else { time };
                 let (length, crc) = (payload.len(), crc32c::crc32c(payload));
                 format!("message {sequence} tag={tag} key={key} time={time} length={length} crc={crc:08x}")
             }
@@ -185,9 +317,14 @@ impl Fault {
             }
             Event::Gap { .. } if self.has("gaps-are-not-told") => return,
             Event::Gap { from, to } => format!("gap {from} {to}"),
+            Event::NewEpoch { .. } if self.has("takeovers-are-not-told") => return,
             Event::NewEpoch { epoch } => format!("epoch {epoch}"),
             Event::NewSession { session } => {
-                format!("session {}", session.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+                let most = if self.has("sessions-have-8-bytes") { 8 } else { 10 };
+                format!(
+                    "session {}",
+                    session.iter().take(most).map(|byte| format!("{byte:02x}")).collect::<String>()
+                )
             }
             Event::End => {
                 if self.has("ends-come-twice") {
@@ -195,9 +332,29 @@ impl Fault {
                 }
                 "end".into()
             }
+            Event::Restarted if self.has("restarts-are-not-told") => return,
+            Event::PublisherGone { .. } if self.has("deaths-are-not-told") => return,
+            Event::Restarted => "restarted".into(),
+            Event::PublisherGone { epoch } => format!("gone {epoch}"),
             other => format!("{other:?}"),
         };
         events.push(text);
+    }
+}
+
+fn subscribe(at: Place) -> std::result::Result<SubscriberBuilder, ChannelError> {
+    let builder = Subscriber::builder(at.channel);
+    match (at.dir, at.socket) {
+        (Some(dir), _) => Ok(builder.dir(dir)),
+        (None, socket) => Client::at(socket.unwrap_or_default()).map(|client| builder.client(&client)),
+    }
+}
+
+fn unpublished(error: &PublishError) -> String {
+    match error {
+        PublishError::TooLarge(_) => "too large".into(),
+        PublishError::CutOff => "cut off".into(),
+        other => other.to_string(),
     }
 }
 
@@ -221,9 +378,28 @@ fn reason(error: &ChannelError) -> String {
             _ => "system",
         },
         ChannelError::Locate { source, .. } => locate(source),
+        ChannelError::InUse { .. } => "in use",
+        ChannelError::NotFound { .. } => "not found",
+        ChannelError::Refused { code, .. } => match code {
+            RefusalCode::UnknownChannel => "not found",
+            RefusalCode::Denied => "denied",
+            RefusalCode::Busy => "in use",
+            RefusalCode::Limit => "limit",
+            _ => "refused",
+        },
+        ChannelError::NoDaemon { .. } | ChannelError::Silent { .. } => "no daemon",
         _ => return error.to_string(),
     };
     class.to_owned()
+}
+
+impl Fault {
+    fn failure(&self, error: &RecvError) -> String {
+        match error {
+            RecvError::Superseded if self.has("a-removed-channel-ends") => "end".to_owned(),
+            other => failure(other),
+        }
+    }
 }
 
 fn failure(error: &RecvError) -> String {

@@ -10,7 +10,7 @@
 //!   LeaseServer <──control──> LeaseClient                 who may have unicast data at all
 //! ```
 //!
-//! Time is `u64` nanoseconds of any monotonic clock. What a peer wrote is a claim: parsed whole, checked, then used;
+//! Time is `u64` nanoseconds of any monotonic clock. The bytes of a peer are claims: parsed whole, checked, then used;
 //! nothing here panics on it, every table has a bound, and every loop ends.
 
 pub mod claim;

@@ -6,6 +6,7 @@
 //! is as good as a tree and allocates no nodes.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use super::wire::Messages;
 
@@ -52,16 +53,16 @@ impl Store {
         }
     }
 
-    /// The first part of `from..to` that is not kept.
-    pub fn next_missing(&self, from: u64, to: u64) -> Option<(u64, u64)> {
-        let mut at = from;
-        for run in self.runs.range(self.runs.partition_point(|run| run.end <= from)..) {
-            if at >= to || run.first > at {
-                return (at < to).then(|| (at, to.min(run.first)));
+    /// The first part of `first..end` that is not kept.
+    pub fn next_missing(&self, first: u64, end: u64) -> Option<Range<u64>> {
+        let mut at = first;
+        for run in self.runs.range(self.runs.partition_point(|run| run.end <= first)..) {
+            if at >= end || run.first > at {
+                return (at < end).then(|| at..end.min(run.first));
             }
             at = run.end;
         }
-        (at < to).then_some((at, to))
+        (at < end).then_some(at..end)
     }
 
     /// Keeps a copy of `messages`, none of which may be kept already. Returns false if there is no room. With
@@ -102,7 +103,7 @@ impl Store {
             let kept = sequence.saturating_sub(run.first);
             dropped += run.end - run.first - kept;
             if kept > 0 {
-                let bytes = run.messages().range(run.first, sequence).blocks().len();
+                let bytes = run.messages().range(run.first..sequence).blocks().len();
                 run.blocks.truncate(bytes);
                 run.end = sequence;
                 self.runs.push_back(run);
@@ -178,12 +179,12 @@ mod tests {
     fn missing_parts_are_exactly_the_holes() {
         let mut store = Store::new(8, 1 << 16);
         assert!(insert(&mut store, 20, 30) && insert(&mut store, 5, 10) && insert(&mut store, 30, 31));
-        assert_eq!(store.next_missing(1, 40), Some((1, 5)));
-        assert_eq!(store.next_missing(5, 40), Some((10, 20)));
-        assert_eq!(store.next_missing(22, 40), Some((31, 40)));
+        assert_eq!(store.next_missing(1, 40), Some(1..5));
+        assert_eq!(store.next_missing(5, 40), Some(10..20));
+        assert_eq!(store.next_missing(22, 40), Some(31..40));
         assert_eq!(store.next_missing(22, 31), None);
         assert_eq!(store.next_missing(7, 8), None);
-        assert_eq!(store.next_missing(12, 15), Some((12, 15)));
+        assert_eq!(store.next_missing(12, 15), Some(12..15));
         assert_eq!(store.next_missing(15, 15), None);
     }
 
@@ -193,7 +194,7 @@ mod tests {
         assert!(insert(&mut store, 20, 22) && insert(&mut store, 5, 7));
         assert!(store.take_ready(4).is_none());
         let run = store.take_ready(6).unwrap();
-        assert_eq!(run.messages().range(6, 7).iter().collect::<Vec<_>>(), vec![(6, &[6u8][..])]);
+        assert_eq!(run.messages().range(6..7).iter().collect::<Vec<_>>(), vec![(6, &[6u8][..])]);
         store.recycle(run);
         assert!(store.take_ready(7).is_none());
         assert_eq!((store.packets(), store.messages()), (1, 2));
@@ -204,7 +205,7 @@ mod tests {
         let mut store = Store::new(8, 1 << 16);
         assert!(insert(&mut store, 20, 30) && insert(&mut store, 5, 10) && insert(&mut store, 40, 41));
         assert_eq!((store.truncate(24), store.packets(), store.messages()), (7, 2, 9));
-        assert_eq!(store.next_missing(20, 50), Some((24, 50)));
+        assert_eq!(store.next_missing(20, 50), Some(24..50));
         let (first, second) = (store.take_ready(5).unwrap(), store.take_ready(20).unwrap());
         let messages = [first.messages(), second.messages()].map(|messages| messages.iter().count());
         assert_eq!(messages, [5, 4]);

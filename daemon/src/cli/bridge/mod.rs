@@ -61,7 +61,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// What both directions are told.
+/// Options of both directions.
 #[derive(Debug, clap::Args)]
 struct Common {
     /// Interface of the lines, by name or IPv4 address: one for all, or one for each in their order
@@ -74,7 +74,7 @@ struct Common {
     #[arg(long, value_name = "BYTES", default_value_t = shmcast_bridge::proto::DEFAULT_PAYLOAD_BYTES as u16,
           value_parser = clap::value_parser!(u16).range(CONTROL_MAX_BYTES as i64..=MAX_DATAGRAM_BYTES as i64))]
     payload: u16,
-    /// What the bridge's thread does while there is nothing to do: spin, yield or block (messages are 50 to 150 us
+    /// How the bridge's thread waits while there is nothing to do: spin, yield or block (messages are 50 to 150 us
     /// later)
     #[arg(long, default_value = "block", value_parser = words(&["spin", "yield", "block"], parse_word::<WaitMode>),
           hide_possible_values = true)]

@@ -49,7 +49,7 @@ pub(super) struct Args {
     /// Do not ask the servers for leases: those of other makes know none
     #[arg(long, conflicts_with = "unicast")]
     no_lease: bool,
-    /// What happens to messages that no server has: skip tells readers which, block waits for them
+    /// How to treat messages that no server has: skip tells readers which, block waits for them
     #[arg(long, default_value = "skip", value_parser = words(&["skip", "block"], parse_word::<GapMode>),
           hide_possible_values = true)]
     gap: GapMode,

@@ -6,7 +6,7 @@
 
 mod carried;
 
-use super::state::ServerState;
+use super::events::Events;
 pub use carried::{BridgeFigures, Counted};
 use carried::{Carried, Carrier, State};
 use shmcast::{Client, Preparation, Publisher, Subscriber};
@@ -24,9 +24,9 @@ use std::time::{Duration, Instant};
 /// Interval at which the bridges are looked at.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The state of each bridge, by its name.
-#[derive(Debug, Default)]
-pub struct Bridges(Mutex<BTreeMap<String, Carried>>);
+/// The state of each bridge, by its name. A clone is the same bridges.
+#[derive(Debug, Clone, Default)]
+pub struct Bridges(Arc<Mutex<BTreeMap<String, Carried>>>);
 
 impl Bridges {
     fn carried(&self) -> MutexGuard<'_, BTreeMap<String, Carried>> {
@@ -66,13 +66,13 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Starts the thread. `socket` is the path at which this daemon listens.
+    /// Starts the thread. It keeps `bridges` and tells `events`; `socket` is the path at which this daemon listens.
     ///
     /// # Errors
     /// If the thread cannot be started.
-    pub fn start(shared: Arc<ServerState>, socket: PathBuf) -> std::io::Result<Self> {
+    pub fn start(bridges: Bridges, events: Events, socket: PathBuf) -> std::io::Result<Self> {
         let (orders, received) = channel();
-        let work = Work { shared, socket, origins: Origins::default(), leaving: Vec::new() };
+        let work = Work { bridges, events, socket, origins: Origins::default(), leaving: Vec::new() };
         let thread = std::thread::Builder::new().name("bridges".to_owned());
         let thread = thread.spawn(move || work.run(&received))?;
         Ok(Self { orders, thread })
@@ -95,7 +95,8 @@ impl Supervisor {
 }
 
 struct Work {
-    shared: Arc<ServerState>,
+    bridges: Bridges,
+    events: Events,
     socket: PathBuf,
     origins: Origins,
     /// Bridges that are no longer configured and still repeat the end of their session.
@@ -112,7 +113,7 @@ impl Work {
             }
             self.look();
         }
-        let carried = std::mem::take(&mut *self.shared.bridges.carried());
+        let carried = std::mem::take(&mut *self.bridges.carried());
         let carriers = carried.into_values().filter_map(|carried| carried.carrier);
         let carriers: Vec<Carrier> =
             carriers.chain(self.leaving.drain(..).map(|(_, carrier)| carrier)).collect();
@@ -123,7 +124,7 @@ impl Work {
 
     fn carry(&mut self, wanted: Vec<BridgeSpec>) {
         let mut given_up = Vec::new();
-        let mut carried = self.shared.bridges.carried();
+        let mut carried = self.bridges.carried();
         let names: Vec<String> = carried.keys().cloned().collect();
         for name in names {
             let now = wanted.iter().find(|spec| spec.title() == name);
@@ -137,7 +138,7 @@ impl Work {
             wanted.into_iter().filter(|spec| !carried.contains_key(spec.title())).collect();
         drop(carried);
         for (name, carrier, is_changed) in given_up {
-            self.shared.events.tell("bridge-removed", None, None, None, &format!("{name:?}"));
+            self.events.tell("bridge-removed", None, None, None, &format!("{name:?}"));
             // A bridge that has changed is dropped, which waits for its threads: its successor needs its sockets and
             // its channel.
             if let Some(carrier) = carrier.filter(|_| !is_changed) {
@@ -146,15 +147,9 @@ impl Work {
             }
         }
         self.leaving.retain(|(name, _)| !fresh.iter().any(|spec| spec.title() == name));
-        let mut carried = self.shared.bridges.carried();
+        let mut carried = self.bridges.carried();
         for spec in fresh {
-            self.shared.events.tell(
-                "bridge-added",
-                Some(&spec.channel),
-                None,
-                None,
-                &format!("{:?}", spec.title()),
-            );
+            self.events.tell("bridge-added", Some(&spec.channel), None, None, &format!("{:?}", spec.title()));
             carried.insert(spec.title().to_owned(), Carried::new(spec));
         }
     }
@@ -163,7 +158,7 @@ impl Work {
         self.leaving.retain(|(_, carrier)| !carrier.is_finished());
         let mut due = Vec::new();
         {
-            let mut carried = self.shared.bridges.carried();
+            let mut carried = self.bridges.carried();
             for (name, bridge) in carried.iter_mut() {
                 self.note(name, bridge);
             }
@@ -195,7 +190,7 @@ impl Work {
 
     /// Reports what has changed about a bridge since the last look.
     fn note(&self, name: &str, bridge: &mut Carried) {
-        let events = &self.shared.events;
+        let events = &self.events;
         for (event, what) in bridge.news() {
             let channel = Some(bridge.spec.channel.as_str());
             events.tell(event, channel, None, None, &format!("{name:?}: {what}"));
@@ -221,10 +216,10 @@ impl Work {
     fn start(&self, spec: BridgeSpec) {
         let name = spec.title().to_owned();
         // The earlier carrier has ended, and was kept for its counters.
-        let before = self.shared.bridges.carried().get_mut(&name).and_then(|bridge| bridge.carrier.take());
+        let before = self.bridges.carried().get_mut(&name).and_then(|bridge| bridge.carrier.take());
         drop(before);
         let started = self.open(&spec);
-        let mut carried = self.shared.bridges.carried();
+        let mut carried = self.bridges.carried();
         let Some(bridge) = carried.get_mut(&name) else { return };
         let channel = Some(spec.channel.as_str());
         match started {
@@ -232,20 +227,14 @@ impl Work {
                 for refusal in carrier.life().refusals() {
                     tracing::warn!(bridge = name, "{refusal}");
                 }
-                self.shared.events.tell("bridge-started", channel, None, None, &format!("{name:?}"));
+                self.events.tell("bridge-started", channel, None, None, &format!("{name:?}"));
                 (bridge.state, bridge.why, bridge.started) = (State::Running, None, Instant::now());
                 bridge.carrier = Some(carrier);
             }
             Err(e) => {
                 let why = e.to_string();
                 if bridge.why.as_ref() != Some(&why) {
-                    self.shared.events.tell(
-                        "bridge-failed",
-                        channel,
-                        None,
-                        None,
-                        &format!("{name:?}: {why}"),
-                    );
+                    self.events.tell("bridge-failed", channel, None, None, &format!("{name:?}: {why}"));
                 }
                 bridge.started = Instant::now();
                 bridge.fail(why);

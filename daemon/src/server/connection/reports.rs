@@ -1,4 +1,4 @@
-//! What a program asks to know: channels and their readers, bridges, events. Nothing here changes the state of the daemon.
+//! Answers to questions of programs: channels and their readers, bridges, events. Nothing here changes the state of the daemon.
 
 use super::{Connection, End};
 use crate::server::bridges::BridgeFigures;

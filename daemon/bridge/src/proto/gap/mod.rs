@@ -28,6 +28,7 @@ mod tests;
 mod waiting;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 pub use config::{GapConfig, GapPolicy};
 pub use requests::Ask;
@@ -251,37 +252,36 @@ impl Gaps {
         }
     }
 
-    /// Notes that messages `first..end` came from a line (`server` is `None`) or a server. Returns how many
+    /// Notes that messages `arrived` came from a line (`server` is `None`) or a server. Returns how many
     /// of them were missing.
     pub fn fill(
         &mut self,
         now_ns: u64,
-        first: u64,
-        end: u64,
+        arrived: Range<u64>,
         server: Option<usize>,
         counters: &mut ReceiverCounters,
     ) -> u64 {
         let mut filled = 0;
-        let mut at = self.holes.partition_point(|hole| hole.end <= first);
-        while let Some(&hole) = self.holes.get(at).filter(|hole| hole.first < end) {
-            let (from, to) = (hole.first.max(first), hole.end.min(end));
-            filled += to - from;
-            self.note_filled(now_ns, &hole, to - from, server, counters);
-            match (from == hole.first, to == hole.end) {
+        let mut at = self.holes.partition_point(|hole| hole.end <= arrived.start);
+        while let Some(&hole) = self.holes.get(at).filter(|hole| hole.first < arrived.end) {
+            let (first, end) = (hole.first.max(arrived.start), hole.end.min(arrived.end));
+            filled += end - first;
+            self.note_filled(now_ns, &hole, end - first, server, counters);
+            match (first == hole.first, end == hole.end) {
                 (true, true) => {
                     self.holes.remove(at);
                 }
-                (true, false) => self.holes[at].first = to,
+                (true, false) => self.holes[at].first = end,
                 (false, true) => {
-                    self.holes[at].end = from;
+                    self.holes[at].end = first;
                     at += 1;
                 }
                 (false, false) => {
-                    self.holes[at].end = from;
-                    self.holes.insert(at + 1, Hole { first: to, ..hole });
+                    self.holes[at].end = first;
+                    self.holes.insert(at + 1, Hole { first: end, ..hole });
                 }
             }
-            if to == end {
+            if end == arrived.end {
                 break;
             }
         }

@@ -24,7 +24,7 @@ fn reordering_is_not_asked_for() {
     extend(&mut gaps, 0, 5, 8, &mut counters);
     gaps.handle_timeout(49 * US, &mut counters);
     assert_eq!(asks(&mut gaps, 49 * US, &mut counters), vec![]);
-    assert_eq!(gaps.fill(49 * US, 5, 8, None, &mut counters), 3);
+    assert_eq!(gaps.fill(49 * US, 5..8, None, &mut counters), 3);
     assert!(gaps.is_empty());
     gaps.handle_timeout(60 * US, &mut counters);
     assert_eq!((asks(&mut gaps, 60 * US, &mut counters), counters.recovered_by_lines), (vec![], 3));
@@ -45,8 +45,8 @@ fn only_the_holes_are_asked_for() {
     let (mut gaps, mut counters) = gaps(GapConfig::default());
     gaps.note_rtt(0, 100 * US);
     extend(&mut gaps, 0, 10, 100, &mut counters);
-    assert_eq!(gaps.fill(1, 20, 30, None, &mut counters), 10);
-    assert_eq!(gaps.fill(1, 25, 50, None, &mut counters), 20);
+    assert_eq!(gaps.fill(1, 20..30, None, &mut counters), 10);
+    assert_eq!(gaps.fill(1, 25..50, None, &mut counters), 20);
     assert_eq!(gaps.iter().collect::<Vec<_>>(), vec![(10, 20), (50, 100)]);
     gaps.handle_timeout(50 * US, &mut counters);
     let holes = asks(&mut gaps, 50 * US, &mut counters);
@@ -91,7 +91,7 @@ fn long_round_trip_is_learnt_and_not_asked_into_the_ground() {
     }
     assert!(counters.requests <= 8, "{} requests within one round trip", counters.requests);
     gaps.handle_reply(50 * US + rtt_ns, 0, 1, &mut counters);
-    gaps.fill(50 * US + rtt_ns, 1, 2, Some(0), &mut counters);
+    gaps.fill(50 * US + rtt_ns, 1..2, Some(0), &mut counters);
     assert!(counters.servers[0].rtt_ns >= rtt_ns);
     extend(&mut gaps, rtt_ns * 2, 5, 6, &mut counters);
     gaps.handle_timeout(rtt_ns * 3, &mut counters);
@@ -106,7 +106,7 @@ fn short_answer_is_followed_up_at_once() {
     gaps.handle_timeout(50 * US, &mut counters);
     assert_eq!(asks(&mut gaps, 50 * US, &mut counters), vec![(0, 1, 10)]);
     gaps.handle_reply(90 * US, 0, 1, &mut counters);
-    gaps.fill(90 * US, 1, 7, Some(0), &mut counters);
+    gaps.fill(90 * US, 1..7, Some(0), &mut counters);
     gaps.handle_rest(0, 1);
     assert_eq!(asks(&mut gaps, 90 * US, &mut counters), vec![(0, 7, 4)]);
 }
@@ -163,7 +163,7 @@ fn a_dead_server_costs_one_wait_at_a_time_and_soon_none() {
         while answers.front().is_some_and(|&(at_ns, _, _)| at_ns <= now_ns) {
             let (_, first, count) = answers.pop_front().unwrap();
             gaps.handle_reply(now_ns, 0, first, &mut counters);
-            gaps.fill(now_ns, first, first + u64::from(count), Some(0), &mut counters);
+            gaps.fill(now_ns, first..first + u64::from(count), Some(0), &mut counters);
         }
         gaps.handle_timeout(now_ns, &mut counters);
         for (server, first, count) in asks(&mut gaps, now_ns, &mut counters) {
@@ -237,11 +237,11 @@ fn without_servers_a_hole_lasts_as_long_as_the_hold() {
 fn late_lines_stretch_the_hold_and_losses_shrink_it() {
     let (mut gaps, mut counters) = gaps(GapConfig::default());
     extend(&mut gaps, 0, 1, 2, &mut counters);
-    gaps.fill(120 * US, 1, 2, None, &mut counters);
+    gaps.fill(120 * US, 1..2, None, &mut counters);
     extend(&mut gaps, 1_000 * US, 5, 6, &mut counters);
     assert_eq!(gaps.next_deadline(), Some(1_150 * US), "a quarter more than what came late");
     for n in 0..100 {
-        gaps.fill(2_000 * US, 5 + n, 6 + n, Some(0), &mut counters);
+        gaps.fill(2_000 * US, 5 + n..6 + n, Some(0), &mut counters);
         extend(&mut gaps, 2_000 * US, 6 + n, 7 + n, &mut counters);
     }
     assert_eq!(gaps.hold_ns(), 50 * US);
@@ -260,7 +260,7 @@ fn answer_after_long_silence_does_not_make_waits_endless() {
         asks(&mut gaps, now_ns, &mut counters);
     }
     gaps.handle_reply(now_ns + 1, 0, 1, &mut counters);
-    gaps.fill(now_ns + 1, 1, 2, Some(0), &mut counters);
+    gaps.fill(now_ns + 1, 1..2, Some(0), &mut counters);
     extend(&mut gaps, now_ns + 2, 5, 6, &mut counters);
     let asked_ns = gaps.next_deadline().expect("something is missing");
     gaps.handle_timeout(asked_ns, &mut counters);
@@ -278,7 +278,7 @@ fn list_of_holes_stays_within_its_bound() {
         extend(&mut gaps, 0, horizon, horizon + 10, &mut counters);
         horizon += 10;
         if gaps.has_room(horizon - 1, horizon) {
-            gaps.fill(0, horizon - 1, horizon, None, &mut counters);
+            gaps.fill(0, horizon - 1..horizon, None, &mut counters);
         }
     }
     assert!(gaps.len() <= 2 + 1 + 1, "{} holes", gaps.len());
@@ -303,7 +303,7 @@ fn answer_all_but_the_first(gaps: &mut Gaps, counters: &mut ReceiverCounters, un
         for (server, first, count) in asks(gaps, now_ns, counters) {
             if first > 1 {
                 gaps.handle_reply(now_ns + 1, server, first, counters);
-                gaps.fill(now_ns + 1, first, first + u64::from(count), Some(server), counters);
+                gaps.fill(now_ns + 1, first..first + u64::from(count), Some(server), counters);
             }
         }
         if gaps.take_expired(1).is_some() {
@@ -319,7 +319,7 @@ fn answer_all_but_the_first(gaps: &mut Gaps, counters: &mut ReceiverCounters, un
 fn bad_luck_with_a_server_that_answers_is_no_reason_to_give_up() {
     let (mut gaps, mut counters) = impatient();
     assert_eq!(answer_all_but_the_first(&mut gaps, &mut counters, 2 * GIVE_UP_NS), None);
-    gaps.fill(2 * GIVE_UP_NS, 1, 2, Some(0), &mut counters);
+    gaps.fill(2 * GIVE_UP_NS, 1..2, Some(0), &mut counters);
     assert_eq!(gaps.take_expired(1), None);
 }
 
@@ -390,7 +390,7 @@ fn window_widens_with_answers_and_narrows_when_most_are_lost() {
         assert!(round > 1 || in_flight.len() == 64);
         for (server, from, count) in in_flight.drain(..) {
             gaps.handle_reply(now_ns + 100 * US, server, from, &mut counters);
-            gaps.fill(now_ns + 100 * US, from, from + u64::from(count), Some(server), &mut counters);
+            gaps.fill(now_ns + 100 * US, from..from + u64::from(count), Some(server), &mut counters);
             first = from + u64::from(count);
         }
     }
@@ -401,7 +401,7 @@ fn window_widens_with_answers_and_narrows_when_most_are_lost() {
         for (n, (server, from, count)) in asks(&mut gaps, now_ns, &mut counters).into_iter().enumerate() {
             if n % 3 == 0 {
                 gaps.handle_reply(now_ns + 100 * US, server, from, &mut counters);
-                gaps.fill(now_ns + 100 * US, from, from + u64::from(count), Some(server), &mut counters);
+                gaps.fill(now_ns + 100 * US, from..from + u64::from(count), Some(server), &mut counters);
             }
         }
     }
@@ -418,13 +418,13 @@ fn a_plain_server_is_asked_for_no_more_than_one_packet_holds() {
     extend(&mut gaps, 0, 1, 3, &mut counters);
     gaps.handle_timeout(50 * US, &mut counters);
     assert_eq!(asks(&mut gaps, 50 * US, &mut counters), [(0, 1, 1), (0, 2, 1)], "no size is known");
-    gaps.fill(60 * US, 1, 3, Some(0), &mut counters);
+    gaps.fill(60 * US, 1..3, Some(0), &mut counters);
     gaps.note_sizes(10, 10 * 22, [500, 4, 4].into_iter());
     extend(&mut gaps, 60 * US, 3, 8, &mut counters);
     gaps.handle_timeout(200 * US, &mut counters);
     let asked = asks(&mut gaps, 200 * US, &mut counters);
     assert_eq!(asked, [(0, 3, 2), (0, 5, 2), (0, 7, 1)], "two of the longest fit a packet");
-    gaps.fill(210 * US, 3, 8, Some(0), &mut counters);
+    gaps.fill(210 * US, 3..8, Some(0), &mut counters);
     gaps.note_ours(0);
     extend(&mut gaps, 210 * US, 8, 13, &mut counters);
     gaps.handle_timeout(400 * US, &mut counters);

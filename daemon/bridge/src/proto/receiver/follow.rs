@@ -33,7 +33,7 @@ const MAX_RIVALS: usize = 4;
 /// How many bytes of packets are kept for each rival.
 const MAX_KEPT_BYTES: usize = 4 << 20;
 
-/// Which sessions a receiver follows.
+/// The sessions that a receiver follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Follow {
     /// A shmcast channel by its tag: the newest epoch that is alive.

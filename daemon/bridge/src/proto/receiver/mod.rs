@@ -31,11 +31,12 @@ use belief::{Claim, End, Jump, Pace};
 use follow::Rivals;
 use shmcast::MAX_SEQUENCE;
 use shmcast::hosting::fault;
+use std::ops::Range;
 
 /// The configuration of a receiver.
 #[derive(Debug, Clone, Copy)]
 pub struct ReceiverConfig {
-    /// Which sessions to follow.
+    /// The sessions to follow.
     pub follow: Follow,
     /// Where to start.
     pub join: Join,
@@ -328,7 +329,7 @@ impl Receiver {
         } else if end > self.next {
             let from = self.next;
             let fresh = end.saturating_sub(self.horizon.max(from));
-            let filled = self.fill(now_ns, origin, from, end, first);
+            let filled = self.fill(now_ns, origin, from..end, first);
             let early = self.horizon > from;
             self.horizon = self.horizon.max(end);
             self.deliver(messages, sink);
@@ -363,26 +364,29 @@ impl Receiver {
         let (first, end) = (messages.first(), messages.end());
         self.raise_horizon(now_ns, first);
         let (mut kept, mut refused, mut at) = (0, 0, first);
-        while let Some((from, to)) = self.store.next_missing(at, end) {
+        while let Some(missing) = self.store.next_missing(at, end) {
+            at = missing.end;
+            let count = missing.end - missing.start;
             // Repairs may use the whole store, live packets three quarters of it, so that repairs find room.
-            let spare = matches!(origin, Origin::Line(_)) && to > self.horizon;
-            if self.gaps.has_room(from, to) && self.store.insert(messages.range(from, to), spare) {
-                self.fill(now_ns, origin, from, to, first);
-                self.horizon = self.horizon.max(to);
-                kept += to - from;
+            let spare = matches!(origin, Origin::Line(_)) && missing.end > self.horizon;
+            if self.gaps.has_room(missing.start, missing.end)
+                && self.store.insert(messages.range(missing.clone()), spare)
+            {
+                self.fill(now_ns, origin, missing, first);
+                self.horizon = self.horizon.max(at);
+                kept += count;
             } else {
-                self.raise_horizon(now_ns, to);
-                refused += to - from;
+                self.raise_horizon(now_ns, missing.end);
+                refused += count;
             }
-            at = to;
         }
         self.counters.messages_refused += refused;
         self.counters.messages_duplicate += messages.count() - kept - refused;
         kept
     }
 
-    // Closes holes over `from..to`. Returns how many of those messages were missing.
-    fn fill(&mut self, now_ns: u64, origin: Origin, from: u64, to: u64, packet_first: u64) -> u64 {
+    // Closes holes over `arrived`. Returns how many of those messages were missing.
+    fn fill(&mut self, now_ns: u64, origin: Origin, arrived: Range<u64>, packet_first: u64) -> u64 {
         if self.gaps.is_empty() {
             return 0;
         }
@@ -390,7 +394,7 @@ impl Receiver {
             Origin::Line(_) => None,
             Origin::Server(server) => Some(server),
         };
-        let filled = self.gaps.fill(now_ns, from, to, server, &mut self.counters);
+        let filled = self.gaps.fill(now_ns, arrived, server, &mut self.counters);
         match (server, filled) {
             (_, 0) => {}
             (Some(server), _) => self.gaps.handle_rest(server, packet_first),

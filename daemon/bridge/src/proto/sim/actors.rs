@@ -3,16 +3,15 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
+use super::super::MILLISECOND_NS;
 use super::super::control::{Control, is_control};
 use super::super::receiver::{Delivery, Join, Origin, Receiver};
-use super::super::sender::{PushError, Sender, SenderConfig};
-use super::super::session::Session;
+use super::super::sender::PushError;
 use super::super::wire::{Body, Downstream, Request};
-use super::super::{MILLISECOND_NS, SECOND_NS};
 use super::check::check_receiver;
 use super::net::Arrival;
 use super::scenario::PAYLOAD_BYTES;
-use super::world::{Event, World, sum_receiver};
+use super::world::{Event, World, new_sender, sum_receiver};
 
 impl World {
     pub(super) fn publish(&mut self) {
@@ -272,14 +271,4 @@ impl World {
             self.totals.lost_repair_bytes += if arrives { 0 } else { size };
         }
     }
-}
-
-pub(super) fn new_sender(session: Session, next: u64, now_ns: u64) -> Sender {
-    let config = SenderConfig {
-        payload_bytes: PAYLOAD_BYTES,
-        batch: 4,
-        // A receiver that restarts behind a bad line may need long to hear of the end.
-        linger_ns: 300 * SECOND_NS,
-    };
-    Sender::new(config, session, next, now_ns)
 }

@@ -146,7 +146,7 @@ pub fn check_receiver(receiver: &Receiver, config: &ReceiverConfig, checker: &Ch
     assert!(checker.session.is_none() || receiver.next() == checker.next, "next is not what was delivered");
 }
 
-/// What a receiver keeps has its bounds, and the holes are exactly what is missing.
+/// A receiver keeps no more than its bounds allow, and the holes are exactly what is missing.
 pub fn check_backlog(receiver: &Receiver, config: &ReceiverConfig, max_holes: usize) {
     let (gaps, store) = receiver.backlog();
     assert!(store.reserved_bytes() <= config.max_early_bytes, "more bytes than allowed");
@@ -157,13 +157,13 @@ pub fn check_backlog(receiver: &Receiver, config: &ReceiverConfig, max_holes: us
     assert_eq!(counters.messages_received, known + store.messages(), "the counters do not add up");
     let mut holes = gaps.iter().peekable();
     let mut at = receiver.next();
-    while let Some((from, to)) = store.next_missing(at, receiver.horizon()) {
-        let mut covered = from;
+    while let Some(missing) = store.next_missing(at, receiver.horizon()) {
+        let mut covered = missing.start;
         while let Some((_, end)) = holes.next_if(|&(first, _)| first == covered) {
             covered = end;
         }
-        assert_eq!(covered, to, "holes do not cover what is missing in {from}..{to}");
-        at = to;
+        assert_eq!(covered, missing.end, "holes do not cover what is missing in {missing:?}");
+        at = missing.end;
     }
     assert_eq!(holes.next(), None, "a hole over what is there");
 }

@@ -79,7 +79,7 @@ fn drawn_profile(rng: &mut fastrand::Rng, delay_ns: u64, harsh: bool) -> Profile
         profile.corrupt = pick(rng, &[0.0, 0.0, 0.01, 0.05]);
         if rng.u8(..) < 40 {
             let from = rng.u64(0..20 * MILLISECOND_NS);
-            profile.blackouts.push((from, from + rng.u64(0..200 * MILLISECOND_NS)));
+            profile.blackouts.push(from..from + rng.u64(0..200 * MILLISECOND_NS));
         }
     }
     profile
@@ -182,10 +182,10 @@ const OUTAGE_MESSAGES: u64 = 30_000;
 /// send so little that catching up takes longer than receivers would wait for one that says nothing.
 fn outage_scenario(loss: f64, server_rate: Option<u64>) -> Scenario {
     let mut scenario = plain_scenario(loss, 50 * MICROSECOND_NS, 1, OUTAGE_MESSAGES);
-    let outage = vec![(300 * MILLISECOND_NS, 1_300 * MILLISECOND_NS)];
+    let outage = 300 * MILLISECOND_NS..1_300 * MILLISECOND_NS;
     let (to, from) = &mut scenario.servers[0];
     for profile in [&mut scenario.lines[0], to, from] {
-        profile.blackouts.clone_from(&outage);
+        profile.blackouts.push(outage.clone());
     }
     scenario.config.gaps.policy = GapConfig::default().policy;
     Scenario { pace_ns: 500 * MICROSECOND_NS, server_rate, ..scenario }

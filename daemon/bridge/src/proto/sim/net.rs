@@ -1,5 +1,7 @@
 //! The unreliable links of the simulation. A seed decides the fate of each datagram between two sockets.
 
+use std::ops::Range;
+
 /// How badly a link behaves. Shares are probabilities for one datagram.
 #[derive(Debug, Clone, Default)]
 pub struct Profile {
@@ -15,7 +17,7 @@ pub struct Profile {
     pub delay_ns: u64,
     pub jitter_ns: u64,
     /// Times during which nothing passes.
-    pub blackouts: Vec<(u64, u64)>,
+    pub blackouts: Vec<Range<u64>>,
 }
 
 /// One copy of a datagram that arrives, perhaps damaged.
@@ -47,7 +49,7 @@ impl Link {
                 true => rng.f64() >= self.profile.burst_ends,
                 false => rng.f64() < self.profile.burst_begins,
             };
-            let dark = self.profile.blackouts.iter().any(|&(from, to)| (from..to).contains(&now_ns));
+            let dark = self.profile.blackouts.iter().any(|dark| dark.contains(&now_ns));
             if dark || self.in_burst || rng.f64() < self.profile.loss {
                 continue;
             }

@@ -8,10 +8,10 @@ use super::super::gap::GapPolicy;
 use super::super::limit::{AllowList, Rate};
 use super::super::receiver::{Origin, Receiver};
 use super::super::replay::{Replay, ReplayConfig};
-use super::super::sender::Sender;
+use super::super::sender::{Sender, SenderConfig};
+use super::super::session::Session;
 use super::super::wire::Request;
 use super::super::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
-use super::actors::new_sender;
 use super::check::{Checker, History};
 use super::net::{Arrival, Link, Profile};
 use super::scenario::{PAYLOAD_BYTES, Scenario, Totals};
@@ -236,4 +236,14 @@ pub(super) fn sum_receiver(totals: &mut Totals, receiver: &Receiver) {
     let counters = receiver.counters();
     totals.recovery.merge(&counters.recovery);
     totals.malformed += counters.malformed.total();
+}
+
+pub(super) fn new_sender(session: Session, next: u64, now_ns: u64) -> Sender {
+    let config = SenderConfig {
+        payload_bytes: PAYLOAD_BYTES,
+        batch: 4,
+        // A receiver that restarts behind a bad line may need long to hear of the end.
+        linger_ns: 300 * SECOND_NS,
+    };
+    Sender::new(config, session, next, now_ns)
 }

@@ -12,6 +12,7 @@
 mod tests;
 
 use super::session::Session;
+use std::ops::Range;
 
 /// The fixed part of every downstream packet, in bytes.
 pub const HEADER_BYTES: usize = 20;
@@ -193,14 +194,14 @@ impl<'a> Messages<'a> {
         self.blocks
     }
 
-    /// The part of these messages whose sequences lie in `from..to`; walks over what is left out.
-    pub fn range(&self, from: u64, to: u64) -> Messages<'a> {
-        let from = from.clamp(self.first, self.end);
-        let to = to.clamp(from, self.end);
-        let start = blocks_bytes(self.blocks, from - self.first);
+    /// The part of these messages whose sequences lie in `wanted`; walks over what is left out.
+    pub fn range(&self, wanted: Range<u64>) -> Messages<'a> {
+        let first = wanted.start.clamp(self.first, self.end);
+        let end = wanted.end.clamp(first, self.end);
+        let start = blocks_bytes(self.blocks, first - self.first);
         let rest = &self.blocks[start..];
-        let size = if to == self.end { rest.len() } else { blocks_bytes(rest, to - from) };
-        Messages { first: from, end: to, blocks: &rest[..size] }
+        let size = if end == self.end { rest.len() } else { blocks_bytes(rest, end - first) };
+        Messages { first, end, blocks: &rest[..size] }
     }
 
     /// Each message with its sequence, in order.

@@ -23,10 +23,10 @@ fn packet_is_read_back_message_by_message() {
     let Body::Messages(messages) = packet.body else { panic!("no messages") };
     assert_eq!((packet.sequence, messages.first(), messages.end()), (0x102, 0x102, 0x104));
     assert_eq!(messages.iter().collect::<Vec<_>>(), vec![(0x102, &b"abc"[..]), (0x103, &b""[..])]);
-    let tail = messages.range(0x103, u64::MAX);
+    let tail = messages.range(0x103..u64::MAX);
     assert_eq!((tail.first(), tail.end(), tail.blocks()), (0x103, 0x104, &[0, 0][..]));
-    assert_eq!(messages.range(0, 0x103).blocks(), b"\0\x03abc");
-    assert_eq!(messages.range(9, 9).count(), 0);
+    assert_eq!(messages.range(0..0x103).blocks(), b"\0\x03abc");
+    assert_eq!(messages.range(9..9).count(), 0);
 }
 
 #[test]

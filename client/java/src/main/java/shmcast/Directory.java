@@ -15,10 +15,7 @@ final class Directory {
 
     /** The segment's file of a channel. */
     static Path segmentOf(Path told, String channel) throws IOException {
-        if (!NAME.matcher(channel).matches()) {
-            throw new ShmcastException(
-                    Code.NAME, "'" + channel + "' cannot be a channel's name: 1 to 200 of A-Z a-z 0-9 . _ - : @ +, and none of . - first");
-        }
+        check(channel);
         Path directory = (told == null ? usual() : told).resolve(channel);
         Path segment = directory.resolve("segment");
         boolean isThere = Files.isDirectory(directory, LinkOption.NOFOLLOW_LINKS) && Files.isRegularFile(segment, LinkOption.NOFOLLOW_LINKS);
@@ -26,6 +23,13 @@ final class Directory {
             throw new ShmcastException(Code.NO_CHANNEL, "no such channel: " + directory + "; a publisher makes it, or set SHMCAST_DIR");
         }
         return segment;
+    }
+
+    static void check(String channel) throws ShmcastException {
+        if (!NAME.matcher(channel).matches()) {
+            throw new ShmcastException(
+                    Code.NAME, "'" + channel + "' cannot be a channel's name: 1 to 200 of A-Z a-z 0-9 . _ - : @ +, and none of . - first");
+        }
     }
 
     private static Path usual() throws IOException {

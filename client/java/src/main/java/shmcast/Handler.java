@@ -41,6 +41,16 @@ public interface Handler {
      */
     default void newSession(long high, long low) {}
 
+    /** A daemon's channel began anew: sequences count from 1 again. */
+    default void restarted() {}
+
+    /**
+     * The publisher died without closing the channel. Only subscribers that watch it are told. Receiving again waits for the next one.
+     *
+     * @param epoch its incarnation
+     */
+    default void publisherGone(long epoch) {}
+
     /** The publisher closed the channel. Receiving again waits for the next one. */
     default void end() {}
 }

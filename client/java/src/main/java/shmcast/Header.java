@@ -21,6 +21,8 @@ import shmcast.ShmcastException.Code;
  * @param channel the channel's name
  * @param schema the schema's name
  * @param labels lines for tools to show
+ * @param uuidHigh the first half of the segment's identity
+ * @param uuidLow the second half
  */
 public record Header(
         long capacity,
@@ -33,7 +35,9 @@ public record Header(
         long schemaId,
         String channel,
         String schema,
-        String labels) {
+        String labels,
+        long uuidHigh,
+        long uuidLow) {
     static final int BYTES = 4096;
     static final int GRANULE = 64;
     static final long MAGIC = 0x3154_5341_434d_4853L;
@@ -73,7 +77,7 @@ public record Header(
         long whole = data + capacity;
         whole = whole < HUGE ? whole : (whole + HUGE - 1) & -HUGE;
         refuse(size < whole, Code.TRUNCATED, "the file has " + size + " bytes of " + whole);
-        return new Header(capacity, chunk, entries, (int) max, data, (int) kind, rate, words.getLong(112), channel, schema, labels);
+        return new Header(capacity, chunk, entries, (int) max, data, (int) kind, rate, words.getLong(112), channel, schema, labels, words.getLong(64), words.getLong(72));
     }
 
     private static String text(ByteBuffer words) throws ShmcastException {

@@ -2,7 +2,7 @@ package shmcast;
 
 import java.lang.invoke.VarHandle;
 
-/** Reads records by SPEC.md 3.1 to 3.3. What it loads from the segment are claims. */
+/** Reads records by SPEC.md 3.1 to 3.3. The words that it loads from the segment are claims. */
 final class Ring {
     /** What a poll found. */
     enum Found {
@@ -43,6 +43,21 @@ final class Ring {
 
     static boolean isGap(long from, long to) {
         return from >= 0 && from <= to && to < Segment.MAX_SEQUENCE;
+    }
+
+    /** Whether the end was told and nothing came behind it. */
+    boolean isEnded() {
+        return isEnded;
+    }
+
+    /** Has the next poll that finds nothing look at the state as well. */
+    void lookNext() {
+        empties = 63;
+    }
+
+    /** Whether the last empty poll looked at the state. */
+    boolean hasLooked() {
+        return empties % 64 == 0;
     }
 
     /** Goes on at another place. */

@@ -1,12 +1,8 @@
 package shmcast;
 
 import java.io.IOException;
-import java.lang.invoke.MethodHandles;
-import java.lang.invoke.VarHandle;
 import java.nio.ByteBuffer;
-import java.nio.ByteOrder;
 import java.nio.channels.FileChannel;
-import java.nio.channels.FileChannel.MapMode;
 import java.nio.file.LinkOption;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
@@ -22,29 +18,29 @@ final class Segment {
     static final long MAX_SEQUENCE = (1L << 48) - 1;
     static final long MAX_POSITION = 1L << 62;
     static final int ACTIVE = 1;
+    static final int RECOVERING = 2;
     static final int CLOSED = 3;
     static final int SUPERSEDED = 4;
-
-    private static final VarHandle WORD = MethodHandles.byteBufferViewVarHandle(long[].class, ByteOrder.LITTLE_ENDIAN);
-    /** A map of Java ends at 2 GiB, so larger rings lie in several pieces. */
-    private static final int PIECE_BITS = 30;
-
-    private static final long PIECE = 1L << PIECE_BITS;
 
     final Header header;
     final long capacity;
     final int maxMessage;
-    private final ByteBuffer page;
-    private final ByteBuffer[] index;
-    private final ByteBuffer[] data;
+    private final Memory page;
+    private final Memory index;
+    private final Memory data;
 
-    private Segment(Header header, ByteBuffer page, ByteBuffer[] index, ByteBuffer[] data) {
+    private Segment(Header header, Memory page, Memory index, Memory data) {
         this.header = header;
         this.page = page;
         this.index = index;
         this.data = data;
         capacity = header.capacity();
         maxMessage = header.maxMessage();
+    }
+
+    /** Where a segment's bytes come from. */
+    interface Source {
+        Memory map(long from, long bytes) throws IOException;
     }
 
     /** Maps a file read-only and checks it by SPEC.md 1.1. */
@@ -56,47 +52,40 @@ final class Segment {
                 // A file that is too short is refused below.
             }
             Header header = Header.parse(page.array(), Math.min(size, page.hasRemaining() ? page.position() : size));
-            return new Segment(
-                    header,
-                    file.map(MapMode.READ_ONLY, 0, Header.BYTES),
-                    pieces(file, Header.BYTES, 8 * header.indexEntries()),
-                    pieces(file, header.dataOffset(), header.capacity()));
+            return of(header, (from, bytes) -> Memory.map(file, from, bytes));
         }
     }
 
-    private static ByteBuffer[] pieces(FileChannel file, long from, long bytes) throws IOException {
-        ByteBuffer[] pieces = new ByteBuffer[(int) ((bytes + PIECE - 1) >>> PIECE_BITS)];
-        for (int i = 0; i < pieces.length; i++) {
-            long at = i * PIECE;
-            pieces[i] = file.map(MapMode.READ_ONLY, from + at, Math.min(PIECE, bytes - at));
-        }
-        return pieces;
+    /** Maps what a header says. */
+    static Segment of(Header header, Source source) throws IOException {
+        Memory page = source.map(0, Header.BYTES);
+        Memory index = source.map(Header.BYTES, 8 * header.indexEntries());
+        return new Segment(header, page, index, source.map(header.dataOffset(), header.capacity()));
+    }
+
+    void close() {
+        page.close();
+        index.close();
+        data.close();
     }
 
     long word(int number) {
-        return (long) WORD.getOpaque(page, 8 * number);
+        return page.word(8L * number);
     }
 
     /** The word at a ring offset, which must be a multiple of 8 and below the capacity. */
     long data(long offset) {
-        return (long) WORD.getOpaque(data[(int) (offset >>> PIECE_BITS)], (int) (offset & (PIECE - 1)));
+        return data.word(offset);
     }
 
     /** The position in the index for a sequence. */
     long indexed(long sequence) {
-        long offset = 8 * (sequence & (header.indexEntries() - 1));
-        return (long) WORD.getOpaque(index[(int) (offset >>> PIECE_BITS)], (int) (offset & (PIECE - 1))) & -Header.GRANULE;
+        return index.word(8 * (sequence & (header.indexEntries() - 1))) & -Header.GRANULE;
     }
 
     /** Copies bytes of the ring, which must not cross its end. */
     void copy(long offset, byte[] to, int length) {
-        int piece = (int) (offset >>> PIECE_BITS);
-        int at = (int) (offset & (PIECE - 1));
-        int here = (int) Math.min(length, PIECE - at);
-        data[piece].get(at, to, 0, here);
-        if (here < length) {
-            data[piece + 1].get(0, to, here, length - here);
-        }
+        data.copy(offset, to, length);
     }
 
     /** The state, 0 if the word holds none. */

@@ -33,7 +33,25 @@ public final class ShmcastException extends IOException {
         /** The sequence is overwritten. */
         TOO_OLD,
         /** The sequence is not published yet. */
-        NOT_YET
+        NOT_YET,
+        /** No daemon answers at the socket, or its answer makes no sense. */
+        NO_DAEMON,
+        /** The daemon does not let this user in. */
+        DENIED,
+        /** This user has too much open, or asks too often. */
+        LIMIT,
+        /** The daemon refused for another reason. */
+        REFUSED,
+        /** The channel has a publisher that lives. */
+        IN_USE,
+        /** The message exceeds the channel's largest; nothing was published. */
+        TOO_LARGE,
+        /** The daemon gave the channel to another publisher; nothing was published. */
+        CUT_OFF,
+        /** This Java is too old for it. */
+        UNSUPPORTED,
+        /** Another error of the C library, which the message explains. */
+        OTHER
     }
 
     private final Code code;

@@ -9,16 +9,19 @@ import shmcast.Locator.Outcome;
 import shmcast.ShmcastException.Code;
 
 /**
- * Receives the messages of a channel that is a file, in their order. One thread at a time uses a subscriber. No call that receives
- * allocates, locks, or makes a system call, unless it waits.
+ * Receives the messages of a channel, in their order. One thread at a time uses a subscriber. No call that receives allocates, locks, or
+ * makes a system call, unless it waits, or a daemon's channel moves to new memory.
  *
  * <p>The owner of the channel can shorten its file. A reader then gets {@link Code#CORRUPT}, or, where the JVM notices it only later, an
  * {@link InternalError} behind the call.
  *
- * <p>Tools do not list these readers, because Java has no locks of the kind that a reader's page needs.
+ * <p>With Java 22 and newer there are daemons' channels too, tools list these readers, and the death of a publisher can be told. Java 17
+ * has no calls for that: it reads channels that are files.
  */
 public final class Subscriber implements AutoCloseable {
     private static final int ATTEMPTS = 100;
+    /** The pause between two looks at a lock, which are system calls. */
+    private static final long LOCK_PAUSE = 10_000_000;
 
     private final Resume resume;
     private final Wait wait;
@@ -30,9 +33,30 @@ public final class Subscriber implements AutoCloseable {
     /** If not 0, the sequence from which on messages are lost, untold. */
     private long behind;
 
-    private Subscriber(Builder builder, Ring ring) {
+    /** Of a daemon's channel, else null. */
+    private final Hosted hosted;
+
+    private Page page;
+    private final boolean recordsLatency;
+    /** Messages that the page does not count yet. */
+    private long noted;
+
+    private final boolean watches;
+    /** Of a channel that is a file and watched, else null. */
+    private Lock lock;
+
+    private long watchedAt;
+    /** Generation and epoch of the last death told. */
+    private long goneIn;
+
+    private long gone;
+
+    private Subscriber(Builder builder, Ring ring, Hosted hosted) {
         resume = builder.resume;
         wait = builder.wait;
+        recordsLatency = builder.recordsLatency;
+        watches = builder.watches;
+        this.hosted = hosted;
         this.ring = ring;
         locator = new Locator(ring.segment);
     }
@@ -56,6 +80,11 @@ public final class Subscriber implements AutoCloseable {
         private Resume resume = Resume.OLDEST;
         private Wait wait = Wait.YIELD;
         private Duration patience = Duration.ZERO;
+        private boolean isDaemons;
+        private Path socket;
+        private boolean isHidden;
+        private boolean watches;
+        private boolean recordsLatency;
 
         private Builder(String channel) {
             this.channel = channel;
@@ -129,6 +158,49 @@ public final class Subscriber implements AutoCloseable {
         }
 
         /**
+         * Reads a channel of the daemon at this socket. Needs Java 22.
+         *
+         * @param socket its path; null: $SHMCAST_SOCKET, or the usual one
+         * @return this
+         */
+        public Builder daemon(Path socket) {
+            isDaemons = true;
+            this.socket = socket;
+            return this;
+        }
+
+        /**
+         * Has tools not list this reader.
+         *
+         * @return this
+         */
+        public Builder hidden() {
+            isHidden = true;
+            return this;
+        }
+
+        /**
+         * Tells of the publisher's death by {@link Handler#publisherGone}. Needs Java 22, and of a channel that is a file, the right to
+         * open its lock.
+         *
+         * @return this
+         */
+        public Builder watchPublisher() {
+            watches = true;
+            return this;
+        }
+
+        /**
+         * Shows latencies to tools, where the channel's clock is CLOCK_MONOTONIC. It takes one reading of the clock a message.
+         *
+         * @return this
+         */
+        public Builder recordLatency() {
+            recordsLatency = true;
+            return this;
+        }
+
+        /**
          * Attaches.
          *
          * @return the subscriber
@@ -154,12 +226,54 @@ public final class Subscriber implements AutoCloseable {
         }
 
         private Subscriber attach() throws IOException {
-            Subscriber subscriber = new Subscriber(this, new Ring(Segment.open(Directory.segmentOf(directory, channel))));
-            subscriber.begin(start, sequence);
-            if (subscriber.ring.segment.state() == Segment.SUPERSEDED) {
-                throw superseded();
+            if (isDaemons) {
+                return attachToDaemon();
             }
-            return subscriber;
+            if (wait == Wait.PARK) {
+                throw new ShmcastException(Code.UNSUPPORTED, "Wait.PARK needs a daemon that wakes the reader; wait otherwise, or use daemon()");
+            }
+            Path path = Directory.segmentOf(directory, channel);
+            Segment segment = Segment.open(path);
+            Subscriber subscriber = null;
+            try {
+                subscriber = new Subscriber(this, new Ring(segment), null);
+                subscriber.begin(start, sequence);
+                if (segment.state() == Segment.SUPERSEDED) {
+                    throw superseded();
+                }
+                if (watches) {
+                    subscriber.lock = Native.lockOf(path.getParent());
+                }
+                if (!isHidden) {
+                    subscriber.show(Native.show(path.getParent()));
+                }
+                return subscriber;
+            } catch (IOException | RuntimeException e) {
+                segment.close();
+                throw e;
+            }
+        }
+
+        private Subscriber attachToDaemon() throws IOException {
+            Directory.check(channel);
+            Hosted hosted = Native.attach(socket, channel, wait == Wait.PARK, isHidden, watches);
+            try {
+                Subscriber subscriber = new Subscriber(this, new Ring(hosted.first()), hosted);
+                subscriber.begin(start, sequence);
+                subscriber.show(hosted.page());
+                return subscriber;
+            } catch (IOException | RuntimeException e) {
+                hosted.first().close();
+                hosted.close();
+                throw e;
+            }
+        }
+    }
+
+    private void show(Page page) {
+        this.page = page;
+        if (page != null) {
+            page.begin(ring.segment.header, ring.position, ring.sequence);
         }
     }
 
@@ -210,8 +324,8 @@ public final class Subscriber implements AutoCloseable {
      * @param handler takes the events
      * @param most how many at most
      * @return how many it handed out
-     * @throws ShmcastException {@link Code#CORRUPT} or {@link Code#SUPERSEDED}; nothing more can be read then. What was handed out before
-     *     an error is followed by the error at the next call
+     * @throws ShmcastException {@link Code#CORRUPT} or {@link Code#SUPERSEDED}; nothing more can be read then. An error behind events
+     *     that were handed out comes at the next call
      */
     public int poll(Handler handler, int most) throws ShmcastException {
         Ring ring = open();
@@ -240,13 +354,21 @@ public final class Subscriber implements AutoCloseable {
                 continue;
             }
             long before = ring.position;
+            long due = ring.sequence;
             Ring.Found found = ring.poll();
+            if (hosted != null && hosted.isStrict && withholds(found, due)) {
+                ring.jump(before, due);
+                return events + (goOn(handler) ? 1 : 0);
+            }
             if (found == Ring.Found.MESSAGE) {
                 events++;
+                if (page != null) {
+                    count(ring.message);
+                }
                 handler.message(ring.message);
             } else if (found == Ring.Found.NOTHING) {
                 if (ring.position == before) {
-                    return events + (isInDoubt && tellHiddenEpoch(handler) ? 1 : 0);
+                    return events + (tellIdle(handler) ? 1 : 0);
                 }
                 if (++passed == 64) {
                     return events;
@@ -256,8 +378,136 @@ public final class Subscriber implements AutoCloseable {
             } else if (found != Ring.Found.EPOCH) {
                 return events;
             }
+            ring = this.ring;
         }
         return events;
+    }
+
+    private void count(Message message) {
+        if (recordsLatency) {
+            long age = ageNanos(message.time());
+            if (age >= 0) {
+                page.record(age);
+            }
+        }
+        if (++noted == 1024) {
+            note();
+        }
+    }
+
+    /** Brings the page up to date. */
+    private void note() {
+        if (page != null) {
+            page.set(Page.POSITION, ring.position);
+            page.set(Page.SEQUENCE, ring.sequence);
+            page.add(Page.RECEIVED, noted);
+            noted = 0;
+            if (ring.segment.header.clockKind() == 0) {
+                page.set(Page.HEARTBEAT, System.nanoTime());
+            }
+        }
+    }
+
+    private void noteMissed(long messages) {
+        if (page != null) {
+            page.add(Page.MISSED, messages);
+            note();
+        }
+    }
+
+    /** Whether what was just polled must not be handed out, or not yet (CONTROL.md 3). */
+    private boolean withholds(Ring.Found found, long due) {
+        if (found == Ring.Found.NOTHING || found == Ring.Found.LAPPED || found == Ring.Found.SUPERSEDED) {
+            return false;
+        }
+        return switch (hosted.verdict()) {
+            case OPEN -> false;
+            case CLOSING -> true;
+            case CUT -> switch (found) {
+                case MESSAGE, GAP -> due >= hosted.cut;
+                case END -> ring.sequence > hosted.cut || ring.sequence == hosted.cut && !hosted.isEndedAtCut;
+                default -> ring.sequence >= hosted.cut;
+            };
+        };
+    }
+
+    /** When a poll found nothing. Returns whether an event was handed out. */
+    private boolean tellIdle(Handler handler) throws ShmcastException {
+        if (isInDoubt && tellHiddenEpoch(handler) || goOn(handler)) {
+            return true;
+        }
+        if (page != null && noted > 0 && ring.hasLooked()) {
+            note();
+        }
+        return watches && tellGone(handler);
+    }
+
+    /** Goes on in the next segment of a daemon's channel, if this one is over. A failure leaves the reader where it is. */
+    private boolean goOn(Handler handler) throws ShmcastException {
+        if (hosted == null || !hosted.wasHere() || !hosted.isOtherCharter() && hosted.verdict() != Hosted.Verdict.CUT) {
+            return false;
+        }
+        Segment segment;
+        try {
+            segment = hosted.next();
+        } catch (IOException e) {
+            return false; // it tries again later
+        }
+        if (segment == null) {
+            return false;
+        }
+        long expected = hosted.isRestarted() ? 1 : behind != 0 ? behind : ring.sequence;
+        ring.segment.close();
+        ring = new Ring(segment);
+        locator = new Locator(segment);
+        ring.jump(0, hosted.firstSequence());
+        isInDoubt = false;
+        behind = expected < hosted.firstSequence() ? expected : 0;
+        if (!hosted.isRestarted()) {
+            return false;
+        }
+        known = 0;
+        beganIn = 0;
+        gone = 0;
+        handler.restarted();
+        return true;
+    }
+
+    /** Tells of the publisher's death once, after all that it committed (SPEC.md 4.1, CONTROL.md 5). */
+    private boolean tellGone(Handler handler) throws ShmcastException {
+        long word = ring.segment.word(Segment.STATE);
+        int state = Segment.stateOf(word);
+        long epoch = word >>> 8;
+        long generation = hosted == null ? 0 : hosted.generation;
+        boolean isAlive = state != Segment.ACTIVE && state != Segment.RECOVERING || gone == epoch && goneIn == generation;
+        if (isAlive || !hasDied(epoch) || ring.segment.word(Segment.STATE) != word) {
+            return false;
+        }
+        // Whatever was committed before comes first.
+        if (isInDoubt || ring.hasMore() || hosted != null && hosted.isStrict && hosted.verdict() != Hosted.Verdict.OPEN) {
+            watchedAt = 0;
+            return false;
+        }
+        gone = epoch;
+        goneIn = generation;
+        handler.publisherGone(epoch);
+        return true;
+    }
+
+    private boolean hasDied(long epoch) throws ShmcastException {
+        if (hosted != null) {
+            return hosted.hasDied(epoch);
+        }
+        long now = System.nanoTime();
+        if (watchedAt != 0 && now - watchedAt < LOCK_PAUSE) {
+            return false;
+        }
+        watchedAt = now;
+        try {
+            return !lock.isHeld();
+        } catch (IOException e) {
+            throw new ShmcastException(Code.OTHER, "the publisher's lock cannot be looked at: " + e.getMessage());
+        }
     }
 
     /** Tells of what is no message. Returns whether an event was handed out. */
@@ -271,12 +521,18 @@ public final class Subscriber implements AutoCloseable {
                 handler.newEpoch(known);
             }
             case END -> handler.end();
-            case GAP -> handler.gap(ring.a, ring.b);
+            case GAP -> {
+                noteMissed(ring.b - ring.a + 1);
+                handler.gap(ring.a, ring.b);
+            }
             case SESSION -> handler.newSession(ring.a, ring.b & 0xffff);
             case LAPPED -> {
                 return skip(handler);
             }
             default -> {
+                if (hosted != null && (found == Ring.Found.SUPERSEDED || hosted.verdict() == Hosted.Verdict.CUT)) {
+                    return goOn(handler);
+                }
                 if (events > 0) {
                     return false; // it comes again
                 }
@@ -290,6 +546,15 @@ public final class Subscriber implements AutoCloseable {
     private boolean skip(Handler handler) throws ShmcastException {
         long due = ring.sequence;
         Outcome outcome = placeToResume();
+        if (hosted != null) {
+            // Messages of a publisher that was cut off must not count as missed. The valid loss is counted where the channel goes on.
+            Hosted.Verdict verdict = hosted.verdict();
+            long reached = Math.max(locator.sequence, due);
+            boolean isCut = verdict == Hosted.Verdict.CUT && (outcome != Outcome.FOUND || reached >= hosted.cut);
+            if (verdict == Hosted.Verdict.CLOSING || isCut) {
+                return goOn(handler);
+            }
+        }
         check(outcome, due);
         if (locator.sequence < due) {
             // The search ended at a place that is overwritten as well. A reader never goes back.
@@ -299,6 +564,10 @@ public final class Subscriber implements AutoCloseable {
         VarHandle.acquireFence();
         isInDoubt = ring.segment.epoch() > Math.max(known, beganIn);
         behind = 0;
+        if (page != null) {
+            page.add(Page.LAPPED, 1);
+        }
+        noteMissed(ring.sequence - due);
         handler.lapped(ring.sequence - due, ring.sequence);
         return true;
     }
@@ -319,7 +588,7 @@ public final class Subscriber implements AutoCloseable {
     /** Tells of an epoch whose record was overwritten. */
     private boolean tellHiddenEpoch(Handler handler) {
         long word = ring.segment.word(Segment.STATE);
-        if (ring.hasMore()) {
+        if (ring.hasMore() || hosted != null && hosted.isStrict && hosted.verdict() != Hosted.Verdict.OPEN) {
             return false;
         }
         isInDoubt = false;
@@ -345,17 +614,47 @@ public final class Subscriber implements AutoCloseable {
         long ns = limit.toNanos();
         for (int idle = 0; ; idle++) {
             int events = poll(handler, 256);
-            boolean isTimeToLook = wait == Wait.SLEEP || (idle & 63) == 63;
-            if (events > 0 || isTimeToLook && System.nanoTime() - began >= ns) {
+            boolean isTimeToLook = wait == Wait.SLEEP || wait == Wait.PARK || (idle & 63) == 63;
+            long left = events == 0 && isTimeToLook ? ns - (System.nanoTime() - began) : 1;
+            if (events > 0 || left <= 0) {
                 return events;
             }
-            wait.pause();
+            if (wait == Wait.PARK) {
+                park(left);
+            } else {
+                wait.pause();
+            }
         }
     }
 
     /** Waits between two polls that found nothing, as the builder was told. */
     public void idle() {
-        wait.pause();
+        if (wait == Wait.PARK) {
+            park(Long.MAX_VALUE);
+        } else {
+            wait.pause();
+        }
+    }
+
+    /** Sleeps until the daemon rings (CONTROL.md 6). */
+    private void park(long nanos) {
+        ring.lookNext();
+        if (behind != 0) {
+            return;
+        }
+        note();
+        if (!hosted.isAttached()) {
+            hosted.sleep(nanos);
+            return;
+        }
+        page.sleeps(ring.position);
+        VarHandle.fullFence();
+        boolean isOver = ring.segment.state() == Segment.CLOSED && !ring.isEnded();
+        if (!ring.hasMore() && !hosted.hasNews() && !isOver) {
+            hosted.sleep(nanos);
+        }
+        page.wakes();
+        hosted.hear();
     }
 
     /**
@@ -409,10 +708,24 @@ public final class Subscriber implements AutoCloseable {
         return elapsed > 1L << 47 ? 0 : elapsed;
     }
 
-    /** Detaches. The map goes with the next collection of garbage, as Java's maps do. */
+    /** Detaches. On Java 17 the map goes with the next collection of garbage, as its maps do. */
     @Override
     public void close() {
+        if (ring == null) {
+            return;
+        }
+        note();
+        if (hosted != null) {
+            hosted.close();
+        } else if (page != null) {
+            page.close();
+        }
+        if (lock != null) {
+            lock.close();
+        }
+        ring.segment.close();
         ring = null;
         locator = null;
+        page = null;
     }
 }

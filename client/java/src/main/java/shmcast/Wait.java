@@ -24,6 +24,13 @@ public enum Wait {
         void pause() {
             LockSupport.parkNanos(50_000);
         }
+    },
+    /** Sleeps until the daemon rings: some microseconds late, at no cost meanwhile. Only for a daemon's channel. */
+    PARK {
+        @Override
+        void pause() {
+            LockSupport.parkNanos(1_000_000);
+        }
     };
 
     abstract void pause();

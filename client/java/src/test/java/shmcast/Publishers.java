@@ -30,11 +30,11 @@ final class Publishers implements AutoCloseable {
         }
     }
 
-    /** The command: below $SHMCAST_BIN, or the workspace's build. */
-    private static String command() {
+    /** A command: below $SHMCAST_BIN, or the workspace's build. */
+    static String command(String name) {
         String told = System.getenv("SHMCAST_BIN");
         return Stream.of(told == null ? "../../target/release" : told, "../../target/debug")
-                .map(directory -> Path.of(directory, "shmcast"))
+                .map(directory -> Path.of(directory, name))
                 .filter(Files::isExecutable)
                 .findFirst()
                 .orElseThrow(() -> new AssertionError("shmcast is not built: cargo build -p shmcast-daemon, or set SHMCAST_BIN"))
@@ -42,7 +42,7 @@ final class Publishers implements AutoCloseable {
     }
 
     Process start(String... arguments) throws IOException {
-        List<String> words = new ArrayList<>(List.of(command()));
+        List<String> words = new ArrayList<>(List.of(command("shmcast")));
         words.addAll(List.of(arguments));
         words.addAll(List.of("--dir", directory.toString()));
         return new ProcessBuilder(words).redirectError(Redirect.DISCARD).redirectOutput(Redirect.DISCARD).start();

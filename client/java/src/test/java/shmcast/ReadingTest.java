@@ -84,7 +84,7 @@ class ReadingTest {
         assertEquals(Code.NO_CHANNEL, assertThrows(ShmcastException.class, subscriber()::open).code());
         publishers.publish(1, 3, "--capacity", "64KiB", "--max-message", "8KiB");
         assertEquals(Code.NOT_YET, assertThrows(ShmcastException.class, subscriber().from(9)::open).code());
-        try (Subscriber s = subscriber().open()) {
+        try (Subscriber s = subscriber().hidden().open()) {
             assertEquals(0, publishers.start("rm", "c").waitFor());
             ShmcastException e = assertThrows(ShmcastException.class, () -> {
                 for (int i = 0; i < 200; i++) {

@@ -1,0 +1,121 @@
+//! A daemon's channel in one generation.
+
+use super::{open, welcome};
+use crate::model::Model;
+use crate::scribe::{STATE, Scribe, Sort, checksum, empty};
+use crate::script::{Charter, Packet, Scene, Script, Word};
+use crate::stage::{Failure, Stage, same};
+use crate::testee::{Answer, Testee};
+use anyhow::Result;
+use std::fs::File;
+use std::sync::Arc;
+
+/// A channel in one generation, with some messages.
+pub(super) struct Channel {
+    pub(super) generation: u64,
+    pub(super) is_strict: bool,
+    pub(super) first: u64,
+    pub(super) restarted: u64,
+    pub(super) stage: Stage,
+    pub(super) model: Model,
+    pub(super) scribe: Scribe,
+    pub(super) charter: Charter,
+    pub(super) page: Arc<File>,
+    pub(super) lock: Arc<File>,
+}
+
+impl Channel {
+    /// One with the messages 1 to 10.
+    pub(super) fn new(generation: u64, is_strict: bool) -> Result<Self> {
+        let charter = Charter::new()?;
+        charter.set(generation, Word::Open)?;
+        Self::after(generation, is_strict, 1, 1, charter)
+    }
+
+    /// One that continues another in its next generation, with ten messages of its own.
+    pub(super) fn after(
+        generation: u64,
+        is_strict: bool,
+        first: u64,
+        restarted: u64,
+        charter: Charter,
+    ) -> Result<Self> {
+        let mut words = empty();
+        words[8] = words[8].wrapping_add(generation);
+        checksum(&mut words);
+        (words[56], words[57]) = (first, generation);
+        words[48] = first - 1;
+        // The epoch goes on unless sequences begin anew.
+        words[STATE] = (generation - restarted) << 8;
+        let mut model = Model::new(words.clone());
+        let mut scribe = Scribe::take(words, (0, first), 1000);
+        for i in 0..10 {
+            scribe.publish(&[generation as u8; 48], i, false, 2000 + u64::from(i));
+        }
+        scribe.stores.drain(..).for_each(|store| model.apply(&store));
+        let stage = Stage::of(&model.words)?;
+        let new = || tempfile::tempfile_in("/dev/shm").or_else(|_| tempfile::tempfile()).map(Arc::new);
+        let (page, lock) = (new()?, new()?);
+        Ok(Self { generation, is_strict, first, restarted, stage, model, scribe, charter, page, lock })
+    }
+
+    pub(super) fn segment(&self) -> Result<Arc<File>> {
+        Ok(Arc::new(File::open(self.stage.path().join("t/segment"))?))
+    }
+
+    pub(super) fn said(&self, reply: &str) -> String {
+        let (generation, first, restarted, strict) =
+            (self.generation, self.first, self.restarted, self.is_strict);
+        format!(
+            r#"{{"reply":"{reply}","generation":{generation},"first":{first},"restarted":{restarted},"strict":{strict}}}"#
+        )
+    }
+
+    pub(super) fn scene(&self) -> Result<Scene> {
+        let files = vec![
+            self.segment()?,
+            Arc::clone(&self.lock),
+            Arc::clone(&self.page),
+            Arc::clone(&self.charter.0),
+        ];
+        let subscribed = Packet { text: self.said("subscribed").into(), files };
+        Ok(Scene { hello: vec![welcome()], subscribe: vec![subscribed] })
+    }
+
+    pub(super) fn moved(&self) -> Result<Packet> {
+        Ok(Packet { text: self.said("moved").into(), files: vec![self.segment()?, Arc::clone(&self.lock)] })
+    }
+
+    /// Publishes one more.
+    pub(super) fn publish(&mut self) -> Result<()> {
+        self.scribe.publish(b"one more", 99, false, 3000);
+        for store in self.scribe.stores.drain(..) {
+            self.stage.apply(&store)?;
+            self.model.apply(&store);
+        }
+        Ok(())
+    }
+
+    /// What a reader is told of its messages from here on, and below there.
+    pub(super) fn events(&self, from: u64, below: u64) -> Vec<String> {
+        let told =
+            self.model.records.iter().filter(|record| record.sequence >= from && record.sequence < below);
+        told.filter_map(|record| match &record.sort {
+            Sort::Event(text) => Some(text.clone()),
+            Sort::Epoch(epoch) => Some(format!("epoch {epoch}")),
+            _ => None,
+        })
+        .collect()
+    }
+
+    /// Starts a daemon that has it, and a reader that begins with its oldest message.
+    pub(super) fn opened(
+        &self,
+        testee: &mut Testee,
+        watch: bool,
+    ) -> Result<std::result::Result<Script, Failure>> {
+        let script = Script::start(self.scene()?)?;
+        let answer = open(testee, &script, "oldest", watch)?;
+        Ok(same("open".into(), &Answer::Done { ok: true }, &answer).map(|()| script))
+    }
+}

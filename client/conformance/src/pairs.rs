@@ -1,0 +1,142 @@
+//! Each language that publishes with each that receives: a million messages through a small ring, with payloads that check themselves,
+//! while publishers and daemons are killed.
+
+use crate::daemon::Daemon;
+use crate::payload::LONGEST;
+use crate::races::{Counts, consume, in_dir};
+use crate::stage::scratch;
+use crate::testee::{Answer, Testee};
+use anyhow::{Result, bail};
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long a pair may take.
+const PATIENCE: Duration = Duration::from_secs(1200);
+
+/// How pairs are played.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// Messages of each pair.
+    pub messages: u64,
+    /// Bytes of the ring.
+    pub capacity: u64,
+    /// How often the publisher is killed, and in channels of a daemon the daemon too.
+    pub kills: u32,
+    /// Whether the channel is a daemon's.
+    pub by_daemon: bool,
+    /// Decides when somebody is killed.
+    pub seed: u64,
+}
+
+/// The result of a pair.
+#[derive(Debug, Clone, Copy)]
+pub struct Outcome {
+    /// What the reader counted.
+    pub counts: Counts,
+    /// Publishers that were killed.
+    pub publishers_killed: u32,
+    /// Daemons that were killed.
+    pub daemons_killed: u32,
+    /// How long it took.
+    pub took: Duration,
+}
+
+struct Pair {
+    plan: Plan,
+    place: String,
+    writer: Testee,
+    reader: Testee,
+    daemon: Option<Daemon>,
+    dice: fastrand::Rng,
+}
+
+/// Plays one pair.
+///
+/// # Errors
+/// If a testee fails or hangs.
+pub fn play(writer: &[OsString], reader: &[OsString], how: &str, plan: Plan) -> Result<Outcome> {
+    let began = Instant::now();
+    let dir = scratch()?;
+    let daemon = if plan.by_daemon { Some(Daemon::start(dir.path(), plan.capacity, "")?) } else { None };
+    let place = place(dir.path(), daemon.as_ref());
+    let (writer, reader) = (Testee::start(writer)?, Testee::start(reader)?);
+    let dice = fastrand::Rng::with_seed(plan.seed);
+    let mut pair = Pair { plan, place, writer, reader, daemon, dice };
+    pair.create()?;
+    consume(&mut pair.reader, &pair.place, "t", how, LONGEST)?;
+    let (publishers_killed, daemons_killed) = pair.publish()?;
+    match pair.writer.ask(r#"{"do":"end"}"#)? {
+        Answer::Done { ok: true } => {}
+        other => bail!("the publisher does not end: {other:?}"),
+    }
+    let counts = Counts::of(&pair.reader.hear(PATIENCE)?)?;
+    Ok(Outcome { counts, publishers_killed, daemons_killed, took: began.elapsed() })
+}
+
+fn place(dir: &Path, daemon: Option<&Daemon>) -> String {
+    match daemon {
+        Some(daemon) => format!(r#""socket":"{}""#, daemon.socket.display()),
+        None => in_dir(dir),
+    }
+}
+
+impl Pair {
+    /// Opens the publisher. A daemon that was just started may not let it in at once.
+    fn create(&mut self) -> Result<()> {
+        let until = Instant::now() + Duration::from_secs(60);
+        loop {
+            let (place, capacity) = (&self.place, self.plan.capacity);
+            let ask = format!(r#"{{"do":"create",{place},"channel":"t","capacity":{capacity}}}"#);
+            match self.writer.ask(&ask)? {
+                Answer::Done { ok: true } => return Ok(()),
+                other if self.daemon.is_none() || Instant::now() > until => {
+                    bail!("no publisher: {other:?}")
+                }
+                _ => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+
+    /// Publishes all, and kills meanwhile. Returns how many publishers and daemons.
+    fn publish(&mut self) -> Result<(u32, u32)> {
+        let (mut publishers, mut daemons) = (0, 0);
+        let until = Instant::now() + PATIENCE;
+        // Each life of the publisher ends at a message of its own, so that all the kills happen however fast it is.
+        for kill in 0..self.plan.kills {
+            let share = self.plan.messages / u64::from(self.plan.kills + 1);
+            let to = share * u64::from(kill + 1);
+            self.produce(to)?;
+            self.finish(until)?;
+            // It goes on, and is killed in the middle.
+            self.produce(to + share / 2)?;
+            let is_done = self.writer.hear_within(Duration::from_micros(self.dice.u64(50..3000)))?.is_some();
+            if let Some(daemon) = self.daemon.as_mut().filter(|_| kill % 2 == 1) {
+                daemon.kill()?;
+                daemons += 1;
+                if !is_done {
+                    self.finish(until)?;
+                }
+                self.daemon.as_mut().map_or(Ok(()), Daemon::restart)?;
+            } else {
+                self.writer.restart()?;
+                publishers += 1;
+                self.create()?;
+            }
+        }
+        self.produce(self.plan.messages)?;
+        self.finish(until)?;
+        Ok((publishers, daemons))
+    }
+
+    fn produce(&mut self, to: u64) -> Result<()> {
+        self.writer.tell(&format!(r#"{{"do":"produce","to":{to},"longest":{LONGEST}}}"#))
+    }
+
+    fn finish(&mut self, until: Instant) -> Result<()> {
+        match self.writer.hear(until.saturating_duration_since(Instant::now()))? {
+            Answer::Done { ok: true } => Ok(()),
+            other => bail!("the publisher stopped: {other:?}"),
+        }
+    }
+}

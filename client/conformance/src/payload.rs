@@ -1,0 +1,39 @@
+//! Payloads that check themselves: a message's sequence says how long it is and which bytes it has.
+
+/// The largest payload.
+pub const LONGEST: usize = 64 << 10;
+/// Payloads begin at so many places of the table. A prime, so that neighbours in a ring differ.
+const PLACES: usize = 4093;
+
+/// The table of bytes that payloads are cut from.
+#[derive(Debug, Clone)]
+pub struct Payloads {
+    table: Vec<u8>,
+    longest: usize,
+}
+
+impl Payloads {
+    /// Payloads of at most so many bytes.
+    pub fn new(longest: usize) -> Self {
+        let mut x = 1_u32;
+        let table = (0..LONGEST + PLACES).map(|_| {
+            x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (x >> 24) as u8
+        });
+        Self { table: table.collect(), longest }
+    }
+
+    /// The payload of a message. Most are short, and one in 64 has the longest size.
+    pub fn of(&self, sequence: u64) -> &[u8] {
+        let hash = (sequence as u32).wrapping_mul(2_654_435_761);
+        let (rest, kind) = ((hash >> 14) as usize, hash >> 8 & 63);
+        let length = match kind {
+            0..48 => rest & 255,
+            48..60 => rest & 4095,
+            60..63 => rest & 65_535,
+            _ => LONGEST,
+        };
+        let from = (sequence % PLACES as u64) as usize;
+        &self.table[from..from + length.min(self.longest)]
+    }
+}

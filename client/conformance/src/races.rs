@@ -1,0 +1,114 @@
+//! Level 4: a publisher that laps its reader at full speed, with payloads that check themselves.
+
+use crate::payload::Payloads;
+use crate::stage::{Failure, Verdict};
+use crate::testee::{Answer, PATIENCE, Testee};
+use anyhow::{Context, Result};
+use shmcast::{Preparation, Publisher};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// A race.
+#[derive(Debug)]
+pub struct Vector {
+    /// Its name.
+    pub name: String,
+    capacity: u64,
+    longest: usize,
+    how: &'static str,
+    lasts: Duration,
+}
+
+/// All vectors, each of which lasts so long.
+pub fn vectors(lasts: Duration) -> Vec<Vector> {
+    let rings = [(64 << 10, 0), (64 << 10, 40), (64 << 10, 8192), (1 << 20, 40), (1 << 20, 65_536)];
+    let all = rings.into_iter().flat_map(|(capacity, longest)| {
+        ["poll", "batch"].map(|how| Vector {
+            name: format!("{how}-up-to-{longest}-in-{}k", capacity >> 10),
+            capacity,
+            longest,
+            how,
+            lasts,
+        })
+    });
+    all.collect()
+}
+
+/// What a consumer counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// Messages with the right bytes.
+    pub received: u64,
+    /// Messages that it was told are lost.
+    pub missed: u64,
+    /// Messages with wrong bytes, and events that must not come.
+    pub wrong: u64,
+}
+
+impl Counts {
+    /// Reads an answer to `consume`.
+    ///
+    /// # Errors
+    /// If it is another answer.
+    pub fn of(answer: &Answer) -> Result<Self> {
+        let Answer::Events { events } = answer else { anyhow::bail!("no counts: {answer:?}") };
+        let number = |name: &str| {
+            let count = events.iter().find_map(|event| event.strip_prefix(name)?.trim().parse().ok());
+            count.with_context(|| format!("no number of {name} in {events:?}"))
+        };
+        Ok(Self { received: number("received")?, missed: number("missed")?, wrong: number("wrong")? })
+    }
+
+    /// Whether all is accounted for.
+    pub fn judge(self, published: u64) -> Verdict {
+        if self.wrong == 0 && self.received + self.missed == published && self.received > 0 {
+            return Ok(());
+        }
+        Err(Failure {
+            step: "consume".into(),
+            expected: format!("received + missed = {published}, some received, wrong = 0"),
+            got: format!("received {}, missed {}, wrong {}", self.received, self.missed, self.wrong),
+        })
+    }
+}
+
+/// Asks a testee to receive a channel to its end.
+///
+/// # Errors
+/// If the testee has ended.
+pub fn consume(testee: &mut Testee, place: &str, channel: &str, how: &str, longest: usize) -> Result<()> {
+    testee.tell(&format!(
+        r#"{{"do":"consume",{place},"channel":"{channel}","how":"{how}","longest":{longest}}}"#
+    ))
+}
+
+/// The field of a request that names a directory.
+pub fn in_dir(dir: &Path) -> String {
+    format!(r#""dir":"{}""#, dir.display())
+}
+
+impl Vector {
+    /// Plays it.
+    ///
+    /// # Errors
+    /// If the testee fails.
+    pub fn play(&self, testee: &mut Testee) -> Result<Verdict> {
+        let dir = crate::stage::scratch()?;
+        let builder = Publisher::builder("t").dir(dir.path()).capacity(self.capacity);
+        let mut publisher = builder.prepare(Preparation::NONE).open()?;
+        let payloads = Payloads::new(self.longest);
+        // The first is there before the reader is, and the others while it reads.
+        publisher.publish(payloads.of(1))?;
+        consume(testee, &in_dir(dir.path()), "t", self.how, self.longest)?;
+        let until = Instant::now() + self.lasts;
+        while Instant::now() < until {
+            for _ in 0..100 {
+                let sequence = publisher.next_sequence();
+                publisher.publish(payloads.of(sequence))?;
+            }
+        }
+        let published = publisher.next_sequence() - 1;
+        publisher.close();
+        Ok(Counts::of(&testee.hear(PATIENCE)?)?.judge(published))
+    }
+}

@@ -1,0 +1,51 @@
+package shmcast;
+
+import java.io.IOException;
+import java.lang.invoke.MethodHandles;
+import java.lang.invoke.VarHandle;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.channels.FileChannel;
+import java.nio.channels.FileChannel.MapMode;
+
+/** A read-only map. This class exists twice: here over {@link ByteBuffer}, and for Java 22 over memory segments. */
+final class Memory {
+    private static final VarHandle WORD = MethodHandles.byteBufferViewVarHandle(long[].class, ByteOrder.LITTLE_ENDIAN);
+    /** A map of Java 17 ends at 2 GiB, so larger ones lie in several pieces. */
+    private static final int PIECE_BITS = 30;
+
+    private static final long PIECE = 1L << PIECE_BITS;
+
+    private final ByteBuffer[] pieces;
+
+    private Memory(ByteBuffer[] pieces) {
+        this.pieces = pieces;
+    }
+
+    static Memory map(FileChannel file, long from, long bytes) throws IOException {
+        ByteBuffer[] pieces = new ByteBuffer[(int) ((bytes + PIECE - 1) >>> PIECE_BITS)];
+        for (int i = 0; i < pieces.length; i++) {
+            long at = i * PIECE;
+            pieces[i] = file.map(MapMode.READ_ONLY, from + at, Math.min(PIECE, bytes - at));
+        }
+        return new Memory(pieces);
+    }
+
+    /** The word at an offset, which must be a multiple of 8 and inside of the map. */
+    long word(long offset) {
+        return (long) WORD.getOpaque(pieces[(int) (offset >>> PIECE_BITS)], (int) (offset & (PIECE - 1)));
+    }
+
+    void copy(long offset, byte[] to, int length) {
+        int piece = (int) (offset >>> PIECE_BITS);
+        int at = (int) (offset & (PIECE - 1));
+        int here = (int) Math.min(length, PIECE - at);
+        pieces[piece].get(at, to, 0, here);
+        if (here < length) {
+            pieces[piece + 1].get(0, to, here, length - here);
+        }
+    }
+
+    /** The map goes with the next collection of garbage, as Java 17's maps do. */
+    void close() {}
+}

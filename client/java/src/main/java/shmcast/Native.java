@@ -1,0 +1,23 @@
+package shmcast;
+
+import java.io.IOException;
+import java.nio.file.Path;
+import shmcast.ShmcastException.Code;
+
+/** What needs calls of the C library. This class exists twice: here for Java 17, which cannot, and for Java 22. */
+final class Native {
+    private Native() {}
+
+    static Hosted attach(Path socket, String channel, boolean parks, boolean isHidden, boolean watches) throws IOException {
+        throw new ShmcastException(Code.UNSUPPORTED, "a daemon's channels take Java 22 or newer, which can receive descriptors");
+    }
+
+    static Lock lockOf(Path directory) throws IOException {
+        throw new ShmcastException(Code.UNSUPPORTED, "watching a publisher takes Java 22 or newer, which can look at its lock");
+    }
+
+    /** A page in this channel's directory, or null: a reader without a page works. */
+    static Page show(Path directory) {
+        return null;
+    }
+}

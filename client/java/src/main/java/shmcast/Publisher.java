@@ -1,0 +1,177 @@
+package shmcast;
+
+import java.io.IOException;
+import java.nio.file.Path;
+import shmcast.ShmcastException.Code;
+
+/**
+ * Publishes to one channel, with Java 22 or newer and the C library, libshmcast.so.0. One thread at a time uses a publisher. This class
+ * exists twice; here, for Java 17, {@link Builder#open} says that it cannot.
+ */
+public final class Publisher implements AutoCloseable {
+    private Publisher(Builder builder) throws ShmcastException {
+        throw new ShmcastException(Code.UNSUPPORTED, "channel '" + builder.channel + "': publishing takes Java 22 or newer");
+    }
+
+    /**
+     * Begins to open a channel for publishing.
+     *
+     * @param channel its name
+     * @return what sets the options, and opens
+     */
+    public static Builder of(String channel) {
+        return new Builder(channel);
+    }
+
+    /** Says how a publisher opens its channel. */
+    public static final class Builder {
+        final String channel;
+        Path directory;
+        boolean isDaemons;
+        Path socket;
+        long capacity;
+        long maxMessage;
+        int mode;
+        int flags;
+
+        private Builder(String channel) {
+            this.channel = channel;
+        }
+
+        /**
+         * Makes the channel in this directory, in the place of $SHMCAST_DIR or the usual one.
+         *
+         * @param directory where
+         * @return this
+         */
+        public Builder dir(Path directory) {
+            this.directory = directory;
+            return this;
+        }
+
+        /**
+         * Publishes to a channel of the daemon at this socket.
+         *
+         * @param socket its path; null: $SHMCAST_SOCKET, or the usual one
+         * @return this
+         */
+        public Builder daemon(Path socket) {
+            isDaemons = true;
+            this.socket = socket;
+            return this;
+        }
+
+        /**
+         * The size of the ring; 64 MiB by default, or what the channel has.
+         *
+         * @param bytes a power of two
+         * @return this
+         */
+        public Builder capacity(long bytes) {
+            capacity = bytes;
+            return this;
+        }
+
+        /**
+         * The largest payload; an eighth of the ring by default, and 16 MiB at most.
+         *
+         * @param bytes how many
+         * @return this
+         */
+        public Builder maxMessage(long bytes) {
+            maxMessage = bytes;
+            return this;
+        }
+
+        /**
+         * Who may read a new channel; 0700 by default.
+         *
+         * @param mode as of its directory
+         * @return this
+         */
+        public Builder mode(int mode) {
+            this.mode = mode;
+            return this;
+        }
+
+        /**
+         * Gives up the memory that is there. Sequences begin at 1 again.
+         *
+         * @return this
+         */
+        public Builder anew() {
+            flags |= 1;
+            return this;
+        }
+
+        /**
+         * Has a new channel stamp its messages by CLOCK_MONOTONIC, for readers in Java, which can tell their age then.
+         *
+         * @return this
+         */
+        public Builder monotonic() {
+            flags |= 2;
+            return this;
+        }
+
+        /**
+         * Makes the channel, or takes over the one that is there, with the sequences going on.
+         *
+         * @return the publisher
+         * @throws IOException a {@link ShmcastException}
+         */
+        public Publisher open() throws IOException {
+            return new Publisher(this);
+        }
+    }
+
+    /**
+     * Publishes a message. It never waits.
+     *
+     * @param payload its bytes
+     * @return its sequence
+     * @throws ShmcastException {@link Code#TOO_LARGE}, {@link Code#CUT_OFF}
+     */
+    public long publish(byte[] payload) throws ShmcastException {
+        throw new IllegalStateException("publishing takes Java 22 or newer");
+    }
+
+    /**
+     * Publishes a message with marks. It never waits, and allocates nothing.
+     *
+     * @param bytes an array with its bytes
+     * @param from where they begin
+     * @param length how many
+     * @param tag a mark of your own, 0 to 65535
+     * @param key whether a reader may start afresh from it
+     * @return its sequence
+     * @throws ShmcastException {@link Code#TOO_LARGE}, {@link Code#CUT_OFF}
+     */
+    public long publish(byte[] bytes, int from, int length, int tag, boolean key) throws ShmcastException {
+        throw new IllegalStateException("publishing takes Java 22 or newer");
+    }
+
+    /** {@return the sequence that the next message gets} */
+    public long nextSequence() {
+        throw new IllegalStateException("publishing takes Java 22 or newer");
+    }
+
+    /** {@return this publisher's incarnation: 1 for the first of a channel} */
+    public long epoch() {
+        throw new IllegalStateException("publishing takes Java 22 or newer");
+    }
+
+    /** {@return how many bytes a message may have} */
+    public long maxMessage() {
+        throw new IllegalStateException("publishing takes Java 22 or newer");
+    }
+
+    /** {@return whether a daemon has given the channel to another publisher} */
+    public boolean isCutOff() {
+        throw new IllegalStateException("publishing takes Java 22 or newer");
+    }
+
+    /** Closes the channel: readers get what was published, and then the end. */
+    @Override
+    public void close() {}
+}

@@ -1,0 +1,101 @@
+package shmcast;
+
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import shmcast.ShmcastException.Code;
+
+/** A connection to a daemon (CONTROL.md 1 and 2). */
+final class Conversation {
+    private static final int VERSION = 2;
+    private static final int MOST = 65_536;
+    private static final long ANSWER_SECONDS = 5;
+    private static final long STARTING_NANOS = 60_000_000_000L;
+
+    final int fd;
+    private final String path;
+
+    /** Connects, and says hello. */
+    Conversation(String path) throws IOException {
+        this.path = path;
+        try {
+            fd = Libc.connect(path);
+        } catch (Libc.SystemException e) {
+            throw new ShmcastException(Code.NO_DAEMON, "no daemon at " + path + ": " + e.getMessage() + "; start shmcastd, or set SHMCAST_SOCKET");
+        }
+        boolean isWelcome = false;
+        try {
+            Libc.limit(fd, ANSWER_SECONDS);
+            long until = System.nanoTime() + STARTING_NANOS;
+            Reply reply;
+            do {
+                reply = ask("{\"request\":\"hello\",\"version\":" + VERSION + "}");
+                reply.close();
+            } while (reply.name().equals("starting") && System.nanoTime() < until);
+            isWelcome = reply.name().equals("welcome") && reply.number("version") == VERSION;
+            if (!isWelcome) {
+                throw noDaemon("it answers hello with '" + reply.name() + "', version " + reply.number("version"));
+            }
+        } finally {
+            if (!isWelcome) {
+                Libc.close(fd);
+            }
+        }
+    }
+
+    private ShmcastException noDaemon(String why) {
+        return new ShmcastException(Code.NO_DAEMON, "the daemon at " + path + ": " + why);
+    }
+
+    /** Sends a request and gives the answer, a refusal as an exception. */
+    Reply ask(String request, int... descriptors) throws IOException {
+        try {
+            Libc.send(fd, request.getBytes(StandardCharsets.UTF_8), descriptors);
+        } catch (Libc.SystemException e) {
+            if (e.errno != Libc.EPIPE) {
+                throw noDaemon(e.getMessage());
+            }
+            // A refusal from before the request was read lies in the queue already.
+        }
+        Reply reply;
+        try {
+            reply = receive();
+        } catch (Libc.SystemException e) {
+            if (e.errno != Libc.ECONNRESET) {
+                throw noDaemon(e.getMessage());
+            }
+            reply = receive();
+        }
+        if (reply.name().equals("refused")) {
+            reply.close();
+            Code code =
+                    switch (reply.string("code")) {
+                        case "unknown-channel" -> Code.NO_CHANNEL;
+                        case "denied" -> Code.DENIED;
+                        case "busy" -> Code.IN_USE;
+                        case "limit" -> Code.LIMIT;
+                        default -> Code.REFUSED;
+                    };
+            throw new ShmcastException(code, "the daemon refused: " + reply.string("why"));
+        }
+        return reply;
+    }
+
+    Reply receive() throws IOException {
+        Libc.Packet packet = Libc.receive(fd, MOST);
+        boolean isWhole = packet.isWhole() && packet.bytes().length > 0;
+        if (!isWhole) {
+            Libc.close(packet.descriptors());
+            throw noDaemon(packet.bytes().length == 0 ? "it has gone" : "a packet did not arrive whole");
+        }
+        try {
+            return Reply.parse(packet.bytes(), packet.descriptors());
+        } catch (IOException e) {
+            Libc.close(packet.descriptors());
+            throw noDaemon(e.getMessage());
+        }
+    }
+
+    void close() {
+        Libc.close(fd);
+    }
+}

@@ -1,0 +1,250 @@
+package shmcast;
+
+import java.io.IOException;
+import java.util.ArrayDeque;
+import shmcast.ShmcastException.Code;
+
+/**
+ * Keeps an attachment to a daemon (CONTROL.md 5), with a thread of its own that waits for the socket. The reader asks it only when
+ * nothing is left to receive.
+ */
+final class Link {
+    private static final long FIRST_KNOCK = 20;
+    private static final long LAST_KNOCK = 1_000;
+    private static final int MOST_WAITING = 8;
+
+    /** A segment in which the channel goes on. {@code charter} is -1 unless the daemon has another one. */
+    record Successor(long generation, long first, long restarted, boolean isStrict, int segment, int charter) {
+        void close() {
+            Libc.close(segment, charter);
+        }
+    }
+
+    volatile boolean isAttached;
+    volatile boolean hasMoved;
+    private volatile boolean isClosed;
+    private volatile long deaths;
+
+    private final String path;
+    private final String request;
+    private final Runnable wake;
+    private final int bell;
+    private final ArrayDeque<Successor> moved = new ArrayDeque<>();
+    private Conversation to;
+    private int segment;
+    private int lock;
+    private int page;
+    private Libc.Stat charter;
+    private long deadIn;
+    private long dead;
+    private Thread keeper;
+
+    /** Asks for a channel. {@code bell} is the far end of one, or -1. */
+    Link(String path, String channel, boolean isHidden, boolean watches, int bell, Runnable wake) {
+        this.path = path;
+        this.bell = bell;
+        this.wake = wake;
+        // The name was checked, so it needs no escapes.
+        request = "{\"request\":\"subscribe\",\"channel\":\"" + channel + "\",\"park\":" + (bell >= 0) + ",\"hidden\":" + isHidden + ",\"watch\":" + watches + ",\"resume\":";
+    }
+
+    /** Attaches for the first time. The caller owns the charter, the last descriptor of the answer, and must not close the others. */
+    Reply begin() throws IOException {
+        Reply reply = attach(false);
+        try {
+            charter = Libc.stat(reply.descriptors[3]);
+        } catch (IOException e) {
+            to.close();
+            reply.close();
+            throw e;
+        }
+        segment = reply.descriptors[0];
+        lock = reply.descriptors[1];
+        page = reply.descriptors[2];
+        isAttached = true;
+        return reply;
+    }
+
+    /** Starts to watch the socket. */
+    void keep() {
+        keeper = new Thread(this::run, "shmcast-keeper");
+        keeper.setDaemon(true);
+        keeper.start();
+    }
+
+    private Reply attach(boolean resumes) throws IOException {
+        Conversation conversation = new Conversation(path);
+        try {
+            int[] with = resumes ? new int[] {segment, lock, page, bell} : new int[] {bell};
+            int count = bell >= 0 ? with.length : with.length - 1;
+            Reply reply = conversation.ask(request + resumes + "}", java.util.Arrays.copyOf(with, count));
+            if (!reply.name().equals("subscribed") || reply.descriptors.length != 4) {
+                reply.close();
+                throw new ShmcastException(
+                        Code.NO_DAEMON, "the daemon at " + path + " answers '" + reply.name() + "' with " + reply.descriptors.length + " descriptors");
+            }
+            Libc.limit(conversation.fd, 0);
+            to = conversation;
+            return reply;
+        } catch (IOException e) {
+            conversation.close();
+            throw e;
+        }
+    }
+
+    private void run() {
+        long pause = FIRST_KNOCK;
+        while (!isClosed) {
+            if (to == null) {
+                synchronized (this) {
+                    if (!isClosed) {
+                        try {
+                            wait(pause);
+                        } catch (InterruptedException e) {
+                            // Only close() ends this thread.
+                        }
+                    }
+                }
+                pause = Math.min(2 * pause, LAST_KNOCK);
+                if (!isClosed && resume()) {
+                    pause = FIRST_KNOCK;
+                }
+            } else if (!hear()) {
+                isAttached = false;
+                synchronized (this) {
+                    to.close();
+                    to = null;
+                }
+            }
+            wake.run();
+        }
+    }
+
+    /** Takes a packet. Returns whether the connection is of further use. */
+    private boolean hear() {
+        Reply reply;
+        try {
+            reply = to.receive();
+        } catch (IOException e) {
+            return false;
+        }
+        synchronized (this) {
+            if (reply.name().equals("moved") && reply.descriptors.length == 2) {
+                Libc.close(segment, lock);
+                segment = reply.descriptors[0];
+                lock = reply.descriptors[1];
+                return push(reply, -1);
+            }
+            reply.close();
+            if (reply.name().equals("publisher-gone")) {
+                deadIn = reply.number("generation");
+                dead = reply.number("epoch");
+                deaths++;
+                return true;
+            }
+        }
+        return false;
+    }
+
+    /** Queues the newest segment as the next one, with a descriptor for the reader, since ours is shown to daemons. */
+    private boolean push(Reply reply, int charter) {
+        int copy;
+        try {
+            copy = Libc.duplicate(segment);
+        } catch (IOException e) {
+            Libc.close(charter);
+            return false;
+        }
+        if (moved.size() == MOST_WAITING) {
+            moved.removeFirst().close();
+        }
+        moved.add(new Successor(reply.number("generation"), reply.number("first"), reply.number("restarted"), reply.is("strict"), copy, charter));
+        hasMoved = true;
+        return true;
+    }
+
+    /** Shows what this reader has to a daemon that has come back. */
+    private boolean resume() {
+        Reply reply;
+        try {
+            reply = attach(true);
+        } catch (IOException e) {
+            to = null;
+            return false;
+        }
+        int[] got = reply.descriptors;
+        Libc.close(got[2]);
+        synchronized (this) {
+            try {
+                boolean isNew = !Libc.stat(segment).isSameFile(Libc.stat(got[0]));
+                Libc.Stat theirs = Libc.stat(got[3]);
+                boolean isOtherCharter = !charter.isSameFile(theirs);
+                Libc.close(segment, lock);
+                segment = got[0];
+                lock = got[1];
+                charter = theirs;
+                if (!isOtherCharter) {
+                    Libc.close(got[3]);
+                }
+                if (isNew || isOtherCharter) {
+                    push(reply, isOtherCharter ? got[3] : -1);
+                }
+            } catch (IOException e) {
+                Libc.close(got[0], got[1], got[3]);
+                to.close();
+                to = null;
+                return false;
+            }
+        }
+        isAttached = true;
+        return true;
+    }
+
+    /** The next segment, or null. It costs one load while there is none. */
+    Successor takeMoved() {
+        if (!hasMoved) {
+            return null;
+        }
+        synchronized (this) {
+            Successor next = moved.pollFirst();
+            hasMoved = !moved.isEmpty();
+            return next;
+        }
+    }
+
+    /** Whether the daemon told of this publisher's death. */
+    boolean hasDied(long generation, long epoch) {
+        if (deaths == 0) {
+            return false;
+        }
+        synchronized (this) {
+            return deadIn == generation && dead == epoch;
+        }
+    }
+
+    void close() {
+        synchronized (this) {
+            isClosed = true;
+            if (to != null) {
+                Libc.shutdown(to.fd);
+            }
+            notifyAll();
+        }
+        boolean isInterrupted = false;
+        while (keeper != null && keeper.isAlive()) {
+            try {
+                keeper.join();
+            } catch (InterruptedException e) {
+                isInterrupted = true;
+            }
+        }
+        if (isInterrupted) {
+            Thread.currentThread().interrupt();
+        }
+        if (to != null) {
+            to.close();
+        }
+        Libc.close(segment, lock, page);
+        moved.forEach(Successor::close);
+    }
+}

@@ -1,0 +1,58 @@
+package shmcast;
+
+import java.io.IOException;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.lang.invoke.VarHandle;
+import java.nio.ByteOrder;
+import java.nio.channels.FileChannel;
+import java.nio.channels.FileChannel.MapMode;
+
+/** A map, read-only unless it is a page. */
+final class Memory {
+    private static final VarHandle WORD =
+            ValueLayout.JAVA_LONG.withOrder(ByteOrder.LITTLE_ENDIAN).varHandle().withInvokeExactBehavior();
+
+    private final Arena arena;
+    private final MemorySegment segment;
+
+    private Memory(Arena arena, MemorySegment segment) {
+        this.arena = arena;
+        this.segment = segment;
+    }
+
+    static Memory map(FileChannel file, long from, long bytes) throws IOException {
+        Arena arena = Arena.ofShared();
+        try {
+            return new Memory(arena, file.map(MapMode.READ_ONLY, from, bytes, arena));
+        } catch (IOException | RuntimeException e) {
+            arena.close();
+            throw e;
+        }
+    }
+
+    /** Maps a descriptor that a daemon handed over. */
+    static Memory map(int fd, long from, long bytes, boolean isWritable) throws IOException {
+        MemorySegment mapped = Libc.mmap(fd, from, bytes, isWritable);
+        Arena arena = Arena.ofShared();
+        return new Memory(arena, mapped.reinterpret(bytes, arena, Libc::munmap));
+    }
+
+    long word(long offset) {
+        return (long) WORD.getOpaque(segment, offset);
+    }
+
+    /** Stores a word of a page of one's own, behind all stores before it. */
+    void store(long offset, long value) {
+        WORD.setRelease(segment, offset, value);
+    }
+
+    void copy(long offset, byte[] to, int length) {
+        MemorySegment.copy(segment, ValueLayout.JAVA_BYTE, offset, to, 0, length);
+    }
+
+    void close() {
+        arena.close();
+    }
+}

@@ -1,0 +1,189 @@
+//! Packs a channel's events into frames.
+
+use super::{Frame, Now};
+use shmcast::MAX_SEQUENCE;
+use shmcast::journal::format::{Cause, FRAME_TARGET, FrameBuilder, JournalControl, Loss};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Buffers of frames that were written, to be filled again.
+#[derive(Debug, Clone, Default)]
+pub struct Pool(Arc<Mutex<Vec<Vec<u8>>>>);
+
+impl Pool {
+    /// A buffer of a frame's size.
+    pub fn take(&self) -> Vec<u8> {
+        let kept = self.0.lock().expect("nobody panics while holding it").pop();
+        kept.unwrap_or_else(|| Vec::with_capacity(FRAME_TARGET))
+    }
+
+    /// Gives a frame's buffer back, if nobody else holds it. One that has grown for a large message is not kept.
+    pub fn give(&self, frame: Arc<Frame>) {
+        if let Ok(frame) = Arc::try_unwrap(frame)
+            && frame.bytes.capacity() <= 2 * FRAME_TARGET
+        {
+            self.0.lock().expect("nobody panics while holding it").push(frame.bytes);
+        }
+    }
+}
+
+/// How frames are filled.
+#[derive(Debug, Clone, Copy)]
+pub struct Packing {
+    /// Bytes of a full frame.
+    pub target: usize,
+    /// How far ahead of the tail a reserve lies.
+    pub reserve: u64,
+    /// How often both clocks are noted while something is recorded.
+    pub clock_every: Duration,
+}
+
+impl Default for Packing {
+    fn default() -> Self {
+        Self { target: FRAME_TARGET, reserve: 1 << 32, clock_every: Duration::from_secs(1) }
+    }
+}
+
+/// The frame that is being filled, and those that are full.
+#[derive(Debug)]
+pub struct Packer {
+    packing: Packing,
+    pool: Pool,
+    open: Option<(FrameBuilder, Duration)>,
+    closed: VecDeque<Frame>,
+    due: u64,
+    reserve: u64,
+    epoch: u64,
+    /// The epoch at the start of the open frame.
+    opened_in: u64,
+    last_clock: Option<(Duration, u64)>,
+    now: Now,
+    ticks: u64,
+}
+
+impl Packer {
+    /// Begins where `due` is the next sequence, and the publisher's epoch is `epoch`.
+    pub fn new(packing: Packing, pool: Pool, due: u64, epoch: u64, now: Now, ticks: u64) -> Self {
+        Self {
+            packing,
+            pool,
+            open: None,
+            closed: VecDeque::new(),
+            due,
+            reserve: 0,
+            epoch,
+            opened_in: epoch,
+            last_clock: None,
+            now,
+            ticks,
+        }
+    }
+
+    /// The sequence due at the next record.
+    pub const fn due(&self) -> u64 {
+        self.due
+    }
+
+    /// The greatest reserve that a record was packed for.
+    pub const fn reserve(&self) -> u64 {
+        self.reserve
+    }
+
+    /// Tells the time, in both clocks. To be called before events are packed.
+    pub fn at(&mut self, now: Now, ticks: u64) {
+        (self.now, self.ticks) = (now, ticks);
+    }
+
+    /// Packs a message. One whose sequence is not the one due is refused: the caller has left an event out.
+    #[inline]
+    pub fn message(&mut self, sequence: u64, payload: &[u8], tag: u16, key: bool, time: u64) -> bool {
+        if sequence != self.due {
+            return false;
+        }
+        if self.due > self.reserve.saturating_sub(self.packing.reserve / 2) {
+            self.renew_reserve();
+        }
+        self.frame(payload.len()).message(payload, tag, key, time);
+        self.due += 1;
+        true
+    }
+
+    /// Packs a control record.
+    pub fn control(&mut self, control: JournalControl) {
+        let ticks = self.ticks;
+        match control {
+            JournalControl::Ring(control) => {
+                if let [1, epoch, _] = control.words() {
+                    self.epoch = epoch;
+                }
+            }
+            JournalControl::Source { epoch, .. } => self.epoch = epoch,
+            _ => {}
+        }
+        let frame = self.frame(JournalControl::MAX_BYTES);
+        frame.control(control, ticks);
+        self.due = frame.due();
+    }
+
+    /// Names the sequences up to `to` as missing, if there are any.
+    pub fn loss(&mut self, to: u64, cause: Cause) {
+        if to >= self.due {
+            self.control(JournalControl::Loss(Loss { from: self.due, to, cause }));
+        }
+    }
+
+    /// Packs a reserve ahead of the sequence that is due.
+    pub fn renew_reserve(&mut self) {
+        self.reserve = (self.due.saturating_add(self.packing.reserve)).min(MAX_SEQUENCE - 1);
+        self.control(JournalControl::Reserve { sequence: self.reserve });
+    }
+
+    fn frame(&mut self, payload: usize) -> &mut FrameBuilder {
+        let is_full = |frame: &FrameBuilder| !frame.has_room(payload, self.packing.target);
+        if self.open.as_ref().is_some_and(|(frame, _)| is_full(frame)) {
+            self.close();
+        }
+        if self.open.is_none() {
+            let frame = FrameBuilder::new(self.pool.take(), self.due, self.now.wall_ns);
+            self.open = Some((frame, self.now.mono));
+            self.opened_in = self.epoch;
+            self.note_clock();
+        }
+        &mut self.open.as_mut().expect("opened above").0
+    }
+
+    /// Notes both clocks in a new frame, if the last note is old, or if the wall clock was set meanwhile.
+    fn note_clock(&mut self) {
+        let offset = self.now.wall_ns.wrapping_sub(self.now.mono.as_nanos() as u64);
+        let step = self.last_clock.map_or(0, |(_, last)| offset.wrapping_sub(last) as i64);
+        let is_due = self.last_clock.is_none_or(|(at, _)| self.now.mono - at >= self.packing.clock_every);
+        if is_due || step.unsigned_abs() > 1_000_000 {
+            let step_ns = if step.unsigned_abs() > 1_000_000 { step } else { 0 };
+            self.last_clock = Some((self.now.mono, offset));
+            let (frame, _) = self.open.as_mut().expect("the caller opened it");
+            frame.control(
+                JournalControl::Clock { wall_ns: self.now.wall_ns, ticks: self.ticks, step_ns },
+                self.ticks,
+            );
+        }
+    }
+
+    /// Closes the open frame if it has anything in it.
+    pub fn close(&mut self) {
+        if let Some((frame, _)) = self.open.take() {
+            let (draft, bytes) = frame.close();
+            self.closed.push_back(Frame { draft, bytes, reserve: self.reserve, epoch: self.opened_in });
+        }
+    }
+
+    /// How long ago the open frame was begun; `None` if there is none.
+    pub fn open_for(&self, now: Now) -> Option<Duration> {
+        self.open.as_ref().map(|(_, since)| now.mono.saturating_sub(*since))
+    }
+
+    /// The next closed frame.
+    pub fn take(&mut self) -> Option<Frame> {
+        self.closed.pop_front()
+    }
+}

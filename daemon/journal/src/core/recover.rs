@@ -1,0 +1,389 @@
+//! Makes a journal whole after a crash or a power cut. It may itself be cut at any point, and be done again.
+
+use super::mutant::{Mutant, is};
+use super::scan::Scan;
+use shmcast::journal::format::{
+    Cause, FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FileHeader, Footer, FormatError, FrameHeader, FrameKind,
+    JournalControl, Loss, RecordBody, Records, TRAILER_BYTES, Trailer, file_name, parse_file_name,
+};
+use std::io;
+use thiserror::Error;
+
+/// Most bytes that are kept for people behind the last whole frame of a mended file.
+const TORN_KEPT: u64 = 1 << 20;
+
+/// The files of a journal, by name.
+pub trait Volume {
+    /// The names in the directory.
+    ///
+    /// # Errors
+    /// Of the system, as for all calls here.
+    fn list(&mut self) -> io::Result<Vec<String>>;
+    /// Bytes of a file.
+    #[allow(missing_docs, clippy::missing_errors_doc, reason = "as above")]
+    fn size(&mut self, name: &str) -> io::Result<u64>;
+    /// Fills `bytes` from `offset` on, which lies inside of the file.
+    #[allow(clippy::missing_errors_doc, reason = "as above")]
+    fn read(&mut self, name: &str, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
+    /// Writes `bytes`; makes the file if it is not there.
+    #[allow(clippy::missing_errors_doc, reason = "as above")]
+    fn write(&mut self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()>;
+    /// Makes the file's contents and size safe.
+    #[allow(clippy::missing_errors_doc, reason = "as above")]
+    fn sync(&mut self, name: &str) -> io::Result<()>;
+    /// Forgets what is kept of the file in memory, so that the disk is read.
+    fn forget(&mut self, name: &str);
+    /// Cuts the file.
+    #[allow(clippy::missing_errors_doc, reason = "as above")]
+    fn truncate(&mut self, name: &str, size: u64) -> io::Result<()>;
+    /// Renames a file.
+    #[allow(clippy::missing_errors_doc, reason = "as above")]
+    fn rename(&mut self, from: &str, to: &str) -> io::Result<()>;
+    /// Removes a file.
+    #[allow(clippy::missing_errors_doc, reason = "as above")]
+    fn remove(&mut self, name: &str) -> io::Result<()>;
+    /// Makes names safe.
+    #[allow(clippy::missing_errors_doc, reason = "as above")]
+    fn sync_directory(&mut self) -> io::Result<()>;
+}
+
+/// The reason why a journal was not recovered. It can be tried again.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RecoverError {
+    /// The system refused.
+    #[error("{name}: {source}")]
+    Os {
+        /// The file.
+        name: String,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// Files of two journals lie in one directory.
+    #[error("{name} belongs to another journal than the files before it: move it elsewhere")]
+    Foreign {
+        /// The file.
+        name: String,
+    },
+    /// A file of a later format.
+    #[error("{name}: {source}")]
+    Format {
+        /// The file.
+        name: String,
+        /// What is wrong.
+        source: FormatError,
+    },
+}
+
+/// What was made of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mended {
+    /// Its number.
+    pub file: u64,
+    /// Whole frames that were kept.
+    pub frames: u64,
+    /// Bytes behind them that were dropped.
+    pub bytes: u64,
+}
+
+/// What a journal holds.
+#[derive(Debug, Clone, Default)]
+pub struct Recovered {
+    /// The header of the last file; `None` for an empty directory.
+    pub last: Option<FileHeader>,
+    /// The number of the next file.
+    pub next_number: u64,
+    /// Salt and last chain value of the last file.
+    pub previous: (u64, u32),
+    /// The sequence due behind everything in the journal.
+    pub due: u64,
+    /// The greatest reserve.
+    pub reserve: u64,
+    /// The journal ends with a clean record.
+    pub is_clean: bool,
+    /// The last epoch that the journal names.
+    pub epoch: u64,
+    /// The ring that was recorded last.
+    pub ring: Option<[u64; 2]>,
+    /// Files that were mended just now.
+    pub mended: Vec<Mended>,
+}
+
+impl Recovered {
+    /// The sequence of the next message, and what is lost before it, where the ring is gone. `None` for an empty journal.
+    pub fn after_power_cut(&self) -> Option<(u64, Option<Loss>)> {
+        self.last.as_ref()?;
+        if self.is_clean || self.reserve < self.due {
+            return Some((self.due, None));
+        }
+        Some((self.reserve + 1, Some(Loss { from: self.due, to: self.reserve, cause: Cause::Reserve })))
+    }
+}
+
+struct Known {
+    name: String,
+    header: FileHeader,
+    sealed: Option<Trailer>,
+}
+
+/// Makes the journal in `volume` whole. Its lock is held by the caller.
+///
+/// # Errors
+/// [`RecoverError`]; nothing was lost, and the call may be repeated.
+pub fn recover(volume: &mut impl Volume) -> Result<Recovered, RecoverError> {
+    let mut recovered = Recovered { next_number: 1, due: 1, ..Recovered::default() };
+    let mut files = Vec::new();
+    for file in gather(volume)? {
+        recovered.next_number = recovered.next_number.max(file.header.file + 1);
+        let scan = match file.sealed {
+            Some(_) => None,
+            None => {
+                let size = os(&file.name, volume.size(&file.name))?;
+                let scan = os(&file.name, Scan::run(volume, &file.name, &file.header, size))?;
+                if scan.frames == 0 {
+                    os(&file.name, volume.remove(&file.name))?;
+                    continue;
+                }
+                Some(scan)
+            }
+        };
+        files.push((file, scan));
+    }
+    let begins: Vec<(u64, u64)> = files
+        .iter()
+        .map(|(file, scan)| {
+            (file.header.sequence, scan.as_ref().map_or(file.header.sequence - 1, |s| s.durable))
+        })
+        .collect();
+    let last = files.len();
+    for (at, (file, scan)) in files.into_iter().enumerate() {
+        let next = begins.get(at + 1).copied();
+        match (&file.sealed, scan) {
+            (Some(trailer), _) => {
+                note_sealed(&file, trailer, &mut recovered);
+                if at + 1 == last {
+                    os(&file.name, last_words(volume, &file, trailer, &mut recovered))?;
+                }
+            }
+            (None, Some(scan)) => take_in(volume, &file, scan, next, &mut recovered)?,
+            (None, None) => {}
+        }
+    }
+    Ok(recovered)
+}
+
+fn os<T>(name: &str, result: io::Result<T>) -> Result<T, RecoverError> {
+    result.map_err(|source| RecoverError::Os { name: name.to_owned(), source })
+}
+
+/// The files with a whole header, in order. Everything is synced before it is read, so that what is seen stays.
+fn gather(volume: &mut impl Volume) -> Result<Vec<Known>, RecoverError> {
+    let names = os("the directory", volume.list())?;
+    let is_ours = |name: &String| parse_file_name(name).is_some() || name == "spare.tmp";
+    let mut files: Vec<Known> = Vec::new();
+    for name in names.into_iter().filter(is_ours) {
+        if !is(Mutant::NoSyncBeforeReading) {
+            // An error is that of an earlier write. What the disk has is read then.
+            let _ = volume.sync(&name);
+            volume.forget(&name);
+        }
+        if let Some(file) = look(volume, name)? {
+            files.push(file);
+        }
+    }
+    if !is(Mutant::NoSyncBeforeReading) {
+        os("the directory", volume.sync_directory())?;
+    }
+    files.sort_by_key(|file| file.header.file);
+    if let Some(first) = files.first() {
+        let journal = first.header.journal;
+        if let Some(other) = files.iter().find(|file| file.header.journal != journal) {
+            return Err(RecoverError::Foreign { name: other.name.clone() });
+        }
+    }
+    Ok(files)
+}
+
+fn look(volume: &mut impl Volume, name: String) -> Result<Option<Known>, RecoverError> {
+    let size = os(&name, volume.size(&name))?;
+    let mut page = vec![0; FILE_HEADER_BYTES.min(size as usize)];
+    os(&name, volume.read(&name, 0, &mut page))?;
+    let header = match FileHeader::decode(&page) {
+        Ok(header) => header,
+        Err(source @ FormatError::Version { .. }) => return Err(RecoverError::Format { name, source }),
+        Err(_) if name == "spare.tmp" => {
+            os(&name, volume.remove(&name))?;
+            return Ok(None);
+        }
+        // It never was durable, or its header rotted. People may want it.
+        Err(_) => {
+            os(&name, volume.rename(&name, &format!("{name}.torn")))?;
+            return Ok(None);
+        }
+    };
+    let mut name = name;
+    if name == "spare.tmp" {
+        // Its name was not yet durable. It holds frames all the same.
+        name = file_name(header.file, header.sequence);
+        os(&name, volume.rename("spare.tmp", &name))?;
+    }
+    let mut sealed = None;
+    if size >= (FILE_HEADER_BYTES + TRAILER_BYTES) as u64 {
+        let mut bytes = [0; TRAILER_BYTES];
+        os(&name, volume.read(&name, size - TRAILER_BYTES as u64, &mut bytes))?;
+        sealed = Trailer::decode(&bytes, header.salt).ok();
+    }
+    Ok(Some(Known { name, header, sealed }))
+}
+
+/// A sealed file is taken at its word.
+fn note_sealed(file: &Known, trailer: &Trailer, known: &mut Recovered) {
+    known.reserve = known.reserve.max(file.header.reserve);
+    known.due = trailer.next;
+    known.previous = (file.header.salt, trailer.chain);
+    known.epoch = known.epoch.max(file.header.epoch);
+    known.ring = Some(file.header.ring.uuid);
+    known.last = Some(file.header.clone());
+    known.is_clean = false;
+}
+
+/// Adds what an unsealed file holds to what is known, and seals it. `next` is the sequence with which the next file begins, and what it
+/// says was durable: what is missing before it is named here.
+fn take_in(
+    volume: &mut impl Volume,
+    file: &Known,
+    mut scan: Scan,
+    next: Option<(u64, u64)>,
+    known: &mut Recovered,
+) -> Result<(), RecoverError> {
+    let header = &file.header;
+    known.mended.push(Mended { file: header.file, frames: scan.frames, bytes: scan.behind });
+    known.note(header, &scan);
+    let from = scan.composer.due();
+    if let Some((first, durable)) = next
+        && first > from
+    {
+        let cause = if durable.max(scan.durable) >= from { Cause::Damaged } else { Cause::Torn };
+        let offset = scan.composer.offset();
+        scan.composer.skip(offset, Some(Loss { from, to: first - 1, cause }));
+    }
+    if is(Mutant::WritesOverMended) {
+        known.next_number = header.file;
+    }
+    known.previous = os(&file.name, mend(volume, &file.name, scan))?;
+    Ok(())
+}
+
+impl Recovered {
+    fn note(&mut self, header: &FileHeader, scan: &Scan) {
+        self.reserve = self.reserve.max(scan.reserve);
+        self.due = scan.composer.due();
+        self.is_clean = scan.clean == Some(self.due);
+        self.epoch = self.epoch.max(scan.epoch);
+        self.ring = scan.ring.or(Some(header.ring.uuid));
+        self.last = Some(header.clone());
+    }
+}
+
+/// What the last file says of reserve, epoch, ring and a clean end, where it is sealed: by the places in its footer. Where that is
+/// damaged, the frames are looked through.
+fn last_words(
+    volume: &mut impl Volume,
+    file: &Known,
+    trailer: &Trailer,
+    known: &mut Recovered,
+) -> io::Result<()> {
+    let Some(places) = places_of_controls(volume, file, trailer)? else {
+        let size = volume.size(&file.name)?;
+        let scan = Scan::run(volume, &file.name, &file.header, size)?;
+        let (due, is_clean) = (known.due, scan.clean == Some(trailer.next));
+        known.note(&file.header, &scan);
+        (known.due, known.is_clean) = (due.max(known.due), is_clean);
+        return Ok(());
+    };
+    for place in places {
+        let Some((head, body)) = whole(volume, file, place)? else { continue };
+        if head.kind == FrameKind::Data {
+            for record in Records::new(&head, &body).flatten() {
+                known.hear(&record.body, trailer.next);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn whole(volume: &mut impl Volume, file: &Known, offset: u64) -> io::Result<Option<(FrameHeader, Vec<u8>)>> {
+    let mut bytes = [0; FRAME_HEADER_BYTES];
+    let size = volume.size(&file.name)?;
+    if offset + FRAME_HEADER_BYTES as u64 > size {
+        return Ok(None);
+    }
+    volume.read(&file.name, offset, &mut bytes)?;
+    let Ok(head) = FrameHeader::decode(&bytes, file.header.salt) else { return Ok(None) };
+    if offset + head.frame_bytes() as u64 > size {
+        return Ok(None);
+    }
+    let mut body = vec![0; head.length as usize];
+    volume.read(&file.name, offset + FRAME_HEADER_BYTES as u64, &mut body)?;
+    Ok(head.check_body(&body).is_ok().then_some((head, body)))
+}
+
+/// The frames with control records that recovery cares for, in order.
+fn places_of_controls(
+    volume: &mut impl Volume,
+    file: &Known,
+    trailer: &Trailer,
+) -> io::Result<Option<Vec<u64>>> {
+    let Some((head, body)) = whole(volume, file, trailer.footer)? else { return Ok(None) };
+    let Ok(footer) = Footer::decode(&body) else { return Ok(None) };
+    if head.kind != FrameKind::Footer || footer.controls_left_out {
+        return Ok(None);
+    }
+    let cared_for = footer.controls.iter().filter(|entry| matches!(entry.kind, 1 | 64 | 67 | 68));
+    let mut places: Vec<u64> = cared_for.map(|entry| entry.offset).collect();
+    places.dedup();
+    Ok(Some(places))
+}
+
+impl Recovered {
+    fn hear(&mut self, record: &RecordBody<'_>, next: u64) {
+        match record {
+            RecordBody::Control(JournalControl::Reserve { sequence }) => {
+                self.reserve = self.reserve.max(*sequence);
+            }
+            RecordBody::Control(JournalControl::Clean { next: clean }) => self.is_clean = *clean == next,
+            RecordBody::Control(JournalControl::Source { ring, epoch, .. }) => {
+                self.ring = Some(*ring);
+                self.epoch = self.epoch.max(*epoch);
+                self.is_clean = false;
+            }
+            RecordBody::Control(JournalControl::Ring(control)) => {
+                if let [1, epoch, _] = control.words() {
+                    self.epoch = self.epoch.max(epoch);
+                }
+                self.is_clean = false;
+            }
+            RecordBody::Message { .. } => self.is_clean = false,
+            RecordBody::Control(_) => {}
+        }
+    }
+}
+
+/// Seals a file behind its last whole frame. What stands behind it is kept in a file of its own.
+fn mend(volume: &mut impl Volume, name: &str, mut scan: Scan) -> io::Result<(u64, u32)> {
+    let end = scan.composer.offset();
+    if scan.behind > 0 {
+        let size = volume.size(name)?;
+        let mut torn = vec![0; scan.behind.min(TORN_KEPT).min(size - end) as usize];
+        volume.read(name, end, &mut torn)?;
+        // For people only: it need not survive.
+        let _ = volume.write(&format!("{name}.torn"), 0, &torn);
+    }
+    let durable = scan.composer.due() - 1;
+    let bytes = scan.composer.seal(durable);
+    volume.write(name, end, &bytes)?;
+    volume.sync(name)?;
+    volume.truncate(name, end + bytes.len() as u64)?;
+    volume.sync(name)?;
+    Ok((scan.composer.salt(), scan.composer.chain()))
+}

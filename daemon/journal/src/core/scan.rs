@@ -1,0 +1,256 @@
+//! Finds the whole frames of a file that was not sealed.
+
+use super::Volume;
+use super::mutant::{Mutant, is};
+use shmcast::journal::format::{
+    Cause, Codec, Composer, FILE_HEADER_BYTES, FRAME_ALIGN, FRAME_HEADER_BYTES, FileHeader, FrameDraft,
+    FrameHeader, FrameKind, JournalControl, Loss, RecordBody, Records,
+};
+use std::io;
+
+const CHUNK: usize = 64 << 10;
+
+/// What the frames of a file say.
+#[derive(Debug)]
+pub struct Scan {
+    /// The file as it stands, ready to be sealed behind its last whole frame.
+    pub composer: Composer,
+    /// Whole frames.
+    pub frames: u64,
+    /// The greatest sequence that a frame says was durable.
+    pub durable: u64,
+    /// Bytes in use behind the last whole frame.
+    pub behind: u64,
+    /// The greatest reserve in a record.
+    pub reserve: u64,
+    /// The next sequence according to a clean record, if nothing follows it.
+    pub clean: Option<u64>,
+    /// The last epoch that a record names; 0 for none.
+    pub epoch: u64,
+    /// The ring that the last source record names.
+    pub ring: Option<[u64; 2]>,
+}
+
+/// What stands at a place.
+enum Found {
+    Nothing,
+    /// A header whose body is not whole.
+    Header(FrameHeader),
+    Whole(FrameHeader, Box<Said>),
+}
+
+/// What the records of a frame say.
+struct Said {
+    draft: FrameDraft,
+    reserve: u64,
+    clean: Option<u64>,
+    epoch: Option<u64>,
+    ring: Option<[u64; 2]>,
+}
+
+struct Scanner<'a, V> {
+    volume: &'a mut V,
+    name: &'a str,
+    size: u64,
+    salt: u64,
+    last_used: u64,
+}
+
+impl Scan {
+    /// Looks through file `name` of `size` bytes, which begins with `header`.
+    ///
+    /// # Errors
+    /// Of reading.
+    pub fn run(volume: &mut impl Volume, name: &str, header: &FileHeader, size: u64) -> io::Result<Self> {
+        let (mut composer, _) = Composer::begin(header).map_err(io::Error::other)?;
+        let salt = header.salt;
+        let mut scanner = Scanner { volume, name, size, salt, last_used: 0 };
+        let (mut reserve, mut clean, mut epoch, mut ring) = (header.reserve, None, header.epoch, None);
+        let mut frames = 0;
+        let mut durable = 0;
+        loop {
+            let found = scanner.at(composer.offset())?;
+            let (head, said) = match found {
+                Found::Whole(head, said) if follows(&head, &composer) => (head, said),
+                other => {
+                    let Some((offset, head, said)) = scanner.beyond(&composer, &other)? else { break };
+                    let loss = Loss { from: composer.due(), to: head.sequence - 1, cause: Cause::Torn };
+                    let missing = (loss.to >= loss.from).then_some(loss);
+                    composer.skip(offset, missing);
+                    (head, said)
+                }
+            };
+            if head.kind == FrameKind::Footer {
+                break;
+            }
+            composer.found(&head, &said.draft);
+            frames += 1;
+            durable = durable.max(head.durable);
+            if head.kind == FrameKind::Data {
+                reserve = reserve.max(said.reserve);
+                clean = said.clean;
+                epoch = said.epoch.unwrap_or(epoch);
+                ring = said.ring.or(ring);
+            }
+        }
+        composer.judge_holes(durable);
+        let behind = scanner.last_used.saturating_sub(composer.offset());
+        Ok(Self { composer, frames, durable, behind, reserve, clean, epoch, ring })
+    }
+}
+
+fn follows(head: &FrameHeader, composer: &Composer) -> bool {
+    head.number == composer.frames() && head.chain == composer.chain() && head.sequence == composer.due()
+}
+
+impl<V: Volume> Scanner<'_, V> {
+    fn header(&mut self, offset: u64) -> io::Result<Option<FrameHeader>> {
+        if offset + FRAME_HEADER_BYTES as u64 > self.size {
+            return Ok(None);
+        }
+        let mut bytes = [0; FRAME_HEADER_BYTES];
+        self.volume.read(self.name, offset, &mut bytes)?;
+        Ok(decode(&bytes, self.salt))
+    }
+
+    fn at(&mut self, offset: u64) -> io::Result<Found> {
+        let Some(head) = self.header(offset)? else { return Ok(Found::Nothing) };
+        if offset + head.frame_bytes() as u64 > self.size {
+            return Ok(Found::Header(head));
+        }
+        let mut body = vec![0; head.length as usize];
+        self.volume.read(self.name, offset + FRAME_HEADER_BYTES as u64, &mut body)?;
+        if head.check_body(&body).is_err() {
+            return Ok(Found::Header(head));
+        }
+        Ok(say(&head, &body).map_or(Found::Header(head), |said| Found::Whole(head, Box::new(said))))
+    }
+
+    /// The next whole frame of this file behind a place with none. Notes how far the file is in use.
+    fn beyond(
+        &mut self,
+        composer: &Composer,
+        bad: &Found,
+    ) -> io::Result<Option<(u64, FrameHeader, Box<Said>)>> {
+        let start = composer.offset();
+        // Where the header is whole, a payload that looks like a frame is not looked at.
+        let mut offset = match bad {
+            Found::Header(head) | Found::Whole(head, _) => start + head.frame_bytes() as u64,
+            Found::Nothing => start + FRAME_ALIGN as u64,
+        };
+        self.note_use(start, offset.min(self.size))?;
+        let mut chunk = vec![0; CHUNK];
+        while offset < self.size {
+            let length = (self.size - offset).min(CHUNK as u64) as usize;
+            self.volume.read(self.name, offset, &mut chunk[..length])?;
+            for (at, block) in chunk[..length].chunks(FRAME_ALIGN).enumerate() {
+                if block.iter().all(|&byte| byte == 0) {
+                    continue;
+                }
+                let place = offset + (at * FRAME_ALIGN) as u64;
+                self.last_used = self.last_used.max(place + block.len() as u64);
+                if block.len() == FRAME_ALIGN
+                    && let Some(head) = decode(block, self.salt)
+                    && head.number > composer.frames()
+                    && head.sequence >= composer.due()
+                    && let Some(found) = self.accept(place)?
+                {
+                    return Ok(Some(found));
+                }
+            }
+            offset += length as u64;
+        }
+        Ok(None)
+    }
+
+    fn note_use(&mut self, from: u64, to: u64) -> io::Result<()> {
+        let mut bytes = vec![0; (to - from) as usize];
+        self.volume.read(self.name, from, &mut bytes)?;
+        if let Some(last) = bytes.iter().rposition(|&byte| byte != 0) {
+            self.last_used = self.last_used.max(from + last as u64 + 1);
+        }
+        Ok(())
+    }
+
+    /// A whole frame, unless the whole header right behind it belongs to another chain.
+    fn accept(&mut self, place: u64) -> io::Result<Option<(u64, FrameHeader, Box<Said>)>> {
+        if is(Mutant::TruncateAtFirstBad) {
+            return Ok(None);
+        }
+        let Found::Whole(head, said) = self.at(place)? else { return Ok(None) };
+        let behind = self.header(place + head.frame_bytes() as u64)?;
+        if behind.is_some_and(|behind| behind.chain != head.crc()) && !is(Mutant::NoChain) {
+            return Ok(None);
+        }
+        Ok(Some((place, head, said)))
+    }
+}
+
+fn decode(bytes: &[u8], salt: u64) -> Option<FrameHeader> {
+    let salt = if is(Mutant::NoSalt) { u64::from_le_bytes(bytes[8..16].try_into().ok()?) } else { salt };
+    FrameHeader::decode(bytes, salt).ok()
+}
+
+/// What the records of a frame say; `None` if they contradict its header.
+fn say(head: &FrameHeader, body: &[u8]) -> Option<Said> {
+    let draft = FrameDraft {
+        kind: head.kind,
+        codec: head.codec,
+        flags: head.flags,
+        sequence: head.sequence,
+        next: head.sequence,
+        messages: head.messages,
+        payload_bytes: 0,
+        time_ns: head.time_ns,
+        length: head.length,
+        body_crc: head.body_crc,
+        keys: Vec::new(),
+        controls: Vec::new(),
+    };
+    let mut said = Said { draft, reserve: 0, clean: None, epoch: None, ring: None };
+    if head.kind != FrameKind::Data || head.codec != Codec::Raw {
+        return Some(said);
+    }
+    let mut records = Records::new(head, body);
+    for record in records.by_ref() {
+        let record = record.ok()?;
+        match record.body {
+            RecordBody::Message { payload, key, .. } => {
+                said.draft.payload_bytes += payload.len() as u64;
+                said.clean = None;
+                if key {
+                    said.draft.keys.push(record.sequence);
+                }
+            }
+            RecordBody::Control(control) => {
+                said.note(record.sequence, control);
+            }
+        }
+    }
+    said.draft.next = records.due();
+    Some(said)
+}
+
+impl Said {
+    fn note(&mut self, sequence: u64, control: JournalControl) {
+        if !matches!(control, JournalControl::Clock { .. }) {
+            self.draft.controls.push((sequence, control.kind()));
+            self.clean = None;
+        }
+        match control {
+            JournalControl::Reserve { sequence } => self.reserve = self.reserve.max(sequence),
+            JournalControl::Clean { next } => self.clean = Some(next),
+            JournalControl::Source { ring, epoch, .. } => {
+                (self.ring, self.epoch) = (Some(ring), Some(epoch));
+            }
+            JournalControl::Ring(control) => {
+                if let [1, epoch, _] = control.words() {
+                    self.epoch = Some(epoch);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+const _: () = assert!(CHUNK.is_multiple_of(FRAME_ALIGN) && FILE_HEADER_BYTES.is_multiple_of(FRAME_ALIGN));

@@ -1,0 +1,127 @@
+//! Files that were damaged on purpose: what recovery keeps, and that nothing else passes for a frame.
+
+use super::super::mutant::{CHOSEN, Mutant};
+use super::super::{Recovered, Scan, Volume};
+use super::disk::Disk;
+use super::header;
+use shmcast::journal::format::{Cause, Composer, FRAME_HEADER_BYTES, FrameBuilder, FrameHeader, Loss};
+
+const NAME: &str = "0000000001-00000000000000000001.smj";
+
+/// A file of frames with one payload each, and where the frames stand.
+fn file(payloads: &[Vec<u8>], durable: u64) -> (Disk, Vec<(u64, FrameHeader)>) {
+    let recovered = Recovered { next_number: 1, ..Recovered::default() };
+    let (mut composer, page) = Composer::begin(&header(&recovered, 1, 1, 1)).unwrap();
+    let mut bytes = page.into_vec();
+    let mut places = Vec::new();
+    for (at, payload) in payloads.iter().enumerate() {
+        let mut frame = FrameBuilder::new(Vec::new(), at as u64 + 1, 1);
+        frame.message(payload, 0, false, 1);
+        let (draft, mut frame) = frame.close();
+        let place = composer.offset();
+        let head = composer.place(&draft, durable);
+        frame[..FRAME_HEADER_BYTES].copy_from_slice(&head.encode());
+        bytes.extend_from_slice(&frame);
+        places.push((place, head));
+    }
+    bytes.resize(bytes.len().next_multiple_of(4096) + 4096, 0);
+    let mut disk = Disk::new(1);
+    disk.write(NAME, 0, &bytes).unwrap();
+    (disk, places)
+}
+
+fn scan(disk: &mut Disk) -> Scan {
+    let recovered = Recovered { next_number: 1, ..Recovered::default() };
+    let size = disk.size(NAME).unwrap();
+    Scan::run(disk, NAME, &header(&recovered, 1, 1, 1), size).unwrap()
+}
+
+fn holes(mut scan: Scan) -> Vec<Loss> {
+    let bytes = scan.composer.seal(0);
+    let head = FrameHeader::decode(&bytes, scan.composer.salt()).unwrap();
+    let body = &bytes[FRAME_HEADER_BYTES..][..head.length as usize];
+    shmcast::journal::format::Footer::decode(body).unwrap().holes
+}
+
+fn with<T>(mutant: Mutant, look: impl FnOnce() -> T) -> T {
+    CHOSEN.set(Some(mutant));
+    let seen = look();
+    CHOSEN.set(None);
+    seen
+}
+
+/// Each sector of each frame but the last, lost: the frames that it touches are missing, with the right cause, and all others are kept.
+#[test]
+fn a_lost_sector_costs_the_frames_that_it_touches() {
+    let payloads: Vec<Vec<u8>> = (0..12).map(|at| vec![at; 400]).collect();
+    let (_, places) = file(&payloads, 0);
+    let end = places[10].0;
+    for durable in [0, 12] {
+        for sector in (4096..end).step_by(512) {
+            let (mut disk, places) = file(&payloads, durable);
+            disk.write(NAME, sector, &[0; 512]).unwrap();
+            let touched = |place: &(u64, FrameHeader)| {
+                place.0 < sector + 512 && place.0 + place.1.frame_bytes() as u64 > sector
+            };
+            let lost = places.iter().filter(|place| touched(place)).count() as u64;
+            let found = scan(&mut disk);
+            assert_eq!(found.frames, 12 - lost, "sector {sector}");
+            assert_eq!(found.composer.due(), 13);
+            let holes = holes(found);
+            assert_eq!(holes.iter().map(|hole| hole.to - hole.from + 1).sum::<u64>(), lost);
+            let cause = if durable == 0 { Cause::Torn } else { Cause::Damaged };
+            assert!(holes.iter().all(|hole| hole.cause == cause), "{holes:?}");
+            disk.forget(NAME);
+            let cut_short = with(Mutant::TruncateAtFirstBad, || scan(&mut disk));
+            assert!(cut_short.composer.due() < 13, "the mistake does not show");
+        }
+    }
+}
+
+/// A payload that ends with a frame of `salt` and fills its own frame to the end, so that the real next frame stands right behind it.
+fn payload_with_a_frame(salt: u64) -> Vec<u8> {
+    let mut frame = FrameBuilder::new(Vec::new(), 5, 1);
+    frame.message(&[0xfa; 700], 0, false, 1);
+    let (draft, mut bytes) = frame.close();
+    let recovered = Recovered { next_number: 1, ..Recovered::default() };
+    let mut head = header(&recovered, 5, 1, 1);
+    head.salt = salt;
+    let (mut composer, _) = Composer::begin(&head).unwrap();
+    let mut fake = composer.place(&draft, 0);
+    fake.number = 5;
+    bytes[..FRAME_HEADER_BYTES].copy_from_slice(&fake.encode());
+    let mut payload = vec![0xee; 48 + 448];
+    payload.extend_from_slice(&bytes);
+    payload
+}
+
+/// The header of the frame that holds the imitation is lost, so that the search comes across it.
+fn imitated(salt: u64) -> Scan {
+    let payloads = [vec![1; 400], payload_with_a_frame(salt), vec![3; 400], vec![4; 400]];
+    let (mut disk, places) = file(&payloads, 0);
+    disk.write(NAME, places[1].0, &[0; 64]).unwrap();
+    scan(&mut disk)
+}
+
+#[test]
+fn a_payload_does_not_pass_for_a_frame() {
+    let whole = |found: Scan| (found.frames, found.composer.due());
+    let own = 1; // the salt of `header`
+    assert_eq!(whole(imitated(own)), (3, 5));
+    assert_eq!(whole(imitated(own + 1)), (3, 5));
+    assert_ne!(whole(with(Mutant::NoChain, || imitated(own))), (3, 5), "the mistake does not show");
+    let both = with(Mutant::NoSalt, || imitated(own + 1));
+    assert_eq!(whole(both), (3, 5), "the chain finds it even so");
+}
+
+/// At the end of a file no frame stands behind an imitation, and the salt alone tells it from a real one.
+#[test]
+fn a_payload_at_the_end_does_not_pass_for_a_frame() {
+    let end = |salt| {
+        let (mut disk, places) = file(&[vec![1; 400], payload_with_a_frame(salt)], 0);
+        disk.write(NAME, places[1].0, &[0; 64]).unwrap();
+        scan(&mut disk).frames
+    };
+    assert_eq!(end(2), 1);
+    assert_eq!(with(Mutant::NoSalt, || end(2)), 2, "the mistake does not show");
+}

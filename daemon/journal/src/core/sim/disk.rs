@@ -1,0 +1,413 @@
+//! A disk that loses power. Nothing is safe before a sync that covers it has ended.
+//!
+//! A write is split into sectors. Until a completed sync covers it, each sector may be there or not at a cut, in any order and in any of
+//! its versions since; one whose write had not ended may be garbage where its bytes changed. Sizes and names likewise.
+
+use crate::core::{Step, Volume};
+use fastrand::Rng;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+const SECTOR: usize = 512;
+
+#[derive(Debug, Clone, Default)]
+struct Inode {
+    /// What reading gives while the machine runs.
+    cache: Vec<u8>,
+    disk: Vec<u8>,
+    /// Versions of sectors that no sync covers, with the number of their write.
+    versions: BTreeMap<usize, Vec<(u64, Vec<u8>)>>,
+    /// Sectors of a write that has not ended, as they were before.
+    in_flight: BTreeMap<usize, Vec<u8>>,
+    /// The number of that write.
+    in_flight_number: u64,
+}
+
+#[derive(Debug, Clone)]
+enum Change {
+    Add(String, usize),
+    Remove(String),
+    Rename(String, String),
+}
+
+/// What goes wrong, each with one in so many calls; 0 for never.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Faults {
+    pub(super) sync_fails: u32,
+    pub(super) write_fails: u32,
+    pub(super) create_fails: u32,
+    pub(super) rename_fails: u32,
+    /// From now on nothing can be written.
+    pub(super) read_only: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Disk {
+    rng: Rng,
+    inodes: Vec<Inode>,
+    names: BTreeMap<String, usize>,
+    disk_names: BTreeMap<String, usize>,
+    changes: Vec<Change>,
+    handles: BTreeMap<u64, usize>,
+    writes: u64,
+    pub(super) faults: Faults,
+    /// The power goes after so many calls of [`Volume`].
+    pub(super) calls_left: Option<u32>,
+}
+
+impl Disk {
+    pub(super) fn new(seed: u64) -> Self {
+        Self {
+            rng: Rng::with_seed(seed),
+            inodes: Vec::new(),
+            names: BTreeMap::new(),
+            disk_names: BTreeMap::new(),
+            changes: Vec::new(),
+            handles: BTreeMap::new(),
+            writes: 0,
+            faults: Faults::default(),
+            calls_left: None,
+        }
+    }
+
+    fn fails(&mut self, one_in: u32) -> bool {
+        one_in > 0 && self.rng.u32(0..one_in) == 0
+    }
+
+    /// A step begins. Gives the number up to which a sync covers writes.
+    pub(super) fn begin(&mut self, step: &Step) -> u64 {
+        if let Step::Write { number, offset, pieces, .. } = step
+            && let Some(&inode) = self.handles.get(number)
+        {
+            let bytes: Vec<u8> = pieces.iter().flat_map(|piece| piece.bytes()).copied().collect();
+            self.put(inode, *offset as usize, &bytes, true);
+        }
+        match step {
+            Step::Sync { number } => match self.handles.get(number).map(|&inode| &self.inodes[inode]) {
+                Some(file) if !file.in_flight.is_empty() => file.in_flight_number - 1,
+                _ => self.writes,
+            },
+            _ => self.writes,
+        }
+    }
+
+    /// A step ends.
+    pub(super) fn end(&mut self, step: &Step, begun_at: u64) -> io::Result<()> {
+        let refuse = |text: &str| Err(io::Error::other(text.to_owned()));
+        let faults = self.faults;
+        if faults.read_only && !matches!(step, Step::Close { .. }) {
+            if let Step::Write { number, .. } = step {
+                self.land(*number);
+            }
+            return refuse("read-only file system");
+        }
+        match step {
+            Step::Create { number, .. } => {
+                if self.fails(faults.create_fails) {
+                    return refuse("no space");
+                }
+                let Step::Create { size, .. } = step else { unreachable!() };
+                if self.names.remove("spare.tmp").is_some() {
+                    self.changes.push(Change::Remove("spare.tmp".into()));
+                }
+                let inode = self.add("spare.tmp");
+                self.inodes[inode].cache = vec![0; *size as usize];
+                self.handles.insert(*number, inode);
+                Ok(())
+            }
+            Step::Write { number, durable, .. } => {
+                self.land(*number);
+                if self.fails(faults.write_fails) {
+                    return refuse("write failed");
+                }
+                if *durable { self.sync_inode(self.handle(*number)?, self.writes) } else { Ok(()) }
+            }
+            Step::Sync { number } => self.sync_inode(self.handle(*number)?, begun_at),
+            Step::Truncate { number, size } => {
+                let inode = self.handle(*number)?;
+                self.inodes[inode].cache.resize(*size as usize, 0);
+                Ok(())
+            }
+            Step::Rename { number, name } => {
+                if self.fails(faults.rename_fails) {
+                    return refuse("rename failed");
+                }
+                let inode = self.handle(*number)?;
+                let old = self.names.iter().find(|(_, found)| **found == inode).map(|(name, _)| name.clone());
+                let Some(old) = old else { return refuse("the file has no name") };
+                self.rename(&old, name)
+            }
+            Step::SyncDirectory => {
+                self.sync_names();
+                Ok(())
+            }
+            Step::Close { number } => {
+                self.handles.remove(number);
+                Ok(())
+            }
+        }
+    }
+
+    /// A file that was given up may be closed while another lane is about to use it.
+    fn handle(&self, number: u64) -> io::Result<usize> {
+        self.handles.get(&number).copied().ok_or_else(|| io::Error::other("closed"))
+    }
+
+    fn add(&mut self, name: &str) -> usize {
+        self.inodes.push(Inode::default());
+        let inode = self.inodes.len() - 1;
+        self.names.insert(name.to_owned(), inode);
+        self.changes.push(Change::Add(name.to_owned(), inode));
+        inode
+    }
+
+    fn put(&mut self, inode: usize, offset: usize, bytes: &[u8], in_flight: bool) {
+        self.writes += 1;
+        let file = &mut self.inodes[inode];
+        file.in_flight_number = self.writes;
+        let end = offset + bytes.len();
+        if file.cache.len() < end {
+            file.cache.resize(end.next_multiple_of(SECTOR), 0);
+        }
+        for sector in offset / SECTOR..end.div_ceil(SECTOR) {
+            let place = sector * SECTOR..((sector + 1) * SECTOR).min(file.cache.len());
+            let before = file.cache[place.clone()].to_vec();
+            let from = place.start.max(offset);
+            let to = place.end.min(end);
+            file.cache[from..to].copy_from_slice(&bytes[from - offset..to - offset]);
+            file.versions.entry(sector).or_default().push((self.writes, file.cache[place].to_vec()));
+            if in_flight {
+                file.in_flight.insert(sector, before);
+            }
+        }
+    }
+
+    fn land(&mut self, number: u64) {
+        if let Some(&inode) = self.handles.get(&number) {
+            self.inodes[inode].in_flight.clear();
+        }
+    }
+
+    fn sync_inode(&mut self, inode: usize, covers: u64) -> io::Result<()> {
+        if self.fails(self.faults.sync_fails) {
+            // The kernel says so once, and calls the pages clean.
+            self.inodes[inode].versions.clear();
+            return Err(io::Error::other("sync failed"));
+        }
+        let file = &mut self.inodes[inode];
+        file.disk.resize(file.cache.len(), 0);
+        for (sector, versions) in &mut file.versions {
+            if let Some(at) = versions.iter().rposition(|version| version.0 <= covers) {
+                let start = sector * SECTOR;
+                let bytes = &versions[at].1;
+                let length = bytes.len().min(file.disk.len().saturating_sub(start));
+                file.disk[start..start + length].copy_from_slice(&bytes[..length]);
+                versions.drain(..=at);
+            }
+        }
+        file.versions.retain(|_, versions| !versions.is_empty());
+        Ok(())
+    }
+
+    fn sync_names(&mut self) {
+        self.disk_names = self.names.clone();
+        self.changes.clear();
+    }
+
+    fn apply(names: &mut BTreeMap<String, usize>, change: &Change) {
+        match change {
+            Change::Add(name, inode) => {
+                names.insert(name.clone(), *inode);
+            }
+            Change::Remove(name) => {
+                names.remove(name);
+            }
+            Change::Rename(from, to) => {
+                if let Some(inode) = names.remove(from) {
+                    names.insert(to.clone(), inode);
+                }
+            }
+        }
+    }
+
+    /// The power goes, and comes back.
+    pub(super) fn cut(&mut self) {
+        let rng = &mut self.rng;
+        for change in std::mem::take(&mut self.changes) {
+            if rng.bool() {
+                Self::apply(&mut self.disk_names, &change);
+            }
+        }
+        self.names = self.disk_names.clone();
+        for file in &mut self.inodes {
+            if rng.bool() {
+                file.disk.resize(file.cache.len(), 0);
+            }
+            for (sector, versions) in std::mem::take(&mut file.versions) {
+                let start = sector * SECTOR;
+                if start >= file.disk.len() {
+                    continue;
+                }
+                let end = (start + SECTOR).min(file.disk.len());
+                let mut bytes = file.disk[start..end].to_vec();
+                let chosen = rng.usize(0..=versions.len());
+                if chosen > 0 {
+                    let version = &versions[chosen - 1].1;
+                    let length = version.len().min(bytes.len());
+                    bytes[..length].copy_from_slice(&version[..length]);
+                }
+                if let Some(before) = file.in_flight.get(&sector)
+                    && rng.u8(0..4) == 0
+                {
+                    let (_, last) = &versions[versions.len() - 1];
+                    for (at, byte) in bytes.iter_mut().enumerate() {
+                        if before.get(at) != last.get(at) {
+                            *byte = rng.u8(..);
+                        }
+                    }
+                }
+                file.disk[start..end].copy_from_slice(&bytes);
+            }
+            file.in_flight.clear();
+            file.cache = file.disk.clone();
+        }
+        self.handles.clear();
+        self.calls_left = None;
+    }
+
+    /// The process is killed. The kernel keeps what it has; of a write under way, some pages came through.
+    pub(super) fn kill(&mut self) {
+        let rng = &mut self.rng;
+        for file in &mut self.inodes {
+            let keep = rng.usize(0..=file.in_flight.len());
+            let undone: BTreeSet<usize> = file.in_flight.keys().copied().skip(keep).collect();
+            for sector in undone {
+                let before = file.in_flight[&sector].clone();
+                let start = sector * SECTOR;
+                let end = (start + before.len()).min(file.cache.len());
+                file.cache[start..end].copy_from_slice(&before[..end - start]);
+                if let Some(versions) = file.versions.get_mut(&sector) {
+                    versions.pop();
+                }
+            }
+            file.versions.retain(|_, versions| !versions.is_empty());
+            file.in_flight.clear();
+        }
+        self.handles.clear();
+        self.calls_left = None;
+    }
+
+    /// Changes bytes of a file that were safe.
+    pub(super) fn rot(&mut self, name: &str) {
+        let inode = self.names[name];
+        let file = &mut self.inodes[inode];
+        let sectors = file.disk.len() / SECTOR;
+        if sectors <= 8 {
+            return;
+        }
+        let sector = self.rng.usize(8..sectors);
+        let place = sector * SECTOR..(sector + 1) * SECTOR;
+        match self.rng.u8(0..3) {
+            0 => file.disk[place].fill(0),
+            1 => {
+                let at = self.rng.usize(place);
+                file.disk[at] ^= 1 << self.rng.u8(0..8);
+            }
+            _ => {
+                let other = self.rng.usize(8..sectors) * SECTOR;
+                file.disk.copy_within(other..other + SECTOR, place.start);
+            }
+        }
+        file.cache = file.disk.clone();
+    }
+
+    fn call(&mut self) -> io::Result<()> {
+        if let Some(left) = &mut self.calls_left {
+            if *left == 0 {
+                return Err(io::Error::other("power cut"));
+            }
+            *left -= 1;
+        }
+        Ok(())
+    }
+
+    fn inode(&self, name: &str) -> io::Result<usize> {
+        self.names.get(name).copied().ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
+    }
+}
+
+impl Volume for Disk {
+    fn list(&mut self) -> io::Result<Vec<String>> {
+        self.call()?;
+        let mut names: Vec<String> = self.names.keys().cloned().collect();
+        self.rng.shuffle(&mut names);
+        Ok(names)
+    }
+
+    fn size(&mut self, name: &str) -> io::Result<u64> {
+        Ok(self.inodes[self.inode(name)?].cache.len() as u64)
+    }
+
+    fn read(&mut self, name: &str, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let file = &self.inodes[self.inode(name)?];
+        let offset = offset as usize;
+        let found = file.cache.get(offset..offset + bytes.len());
+        bytes.copy_from_slice(found.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?);
+        Ok(())
+    }
+
+    fn write(&mut self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let inode = self.inode(name).unwrap_or_else(|_| self.add(name));
+        self.put(inode, offset as usize, bytes, true);
+        self.call()?;
+        self.inodes[inode].in_flight.clear();
+        Ok(())
+    }
+
+    fn sync(&mut self, name: &str) -> io::Result<()> {
+        self.call()?;
+        self.sync_inode(self.inode(name)?, self.writes)
+    }
+
+    fn forget(&mut self, name: &str) {
+        let Ok(inode) = self.inode(name) else { return };
+        let file = &mut self.inodes[inode];
+        let length = file.cache.len();
+        let mut seen = file.disk.clone();
+        seen.resize(length, 0);
+        for (sector, versions) in &file.versions {
+            let (start, last) = (sector * SECTOR, &versions[versions.len() - 1].1);
+            let end = (start + last.len()).min(length);
+            seen[start..end].copy_from_slice(&last[..end - start]);
+        }
+        file.cache = seen;
+    }
+
+    fn truncate(&mut self, name: &str, size: u64) -> io::Result<()> {
+        self.call()?;
+        let inode = self.inode(name)?;
+        self.inodes[inode].cache.resize(size as usize, 0);
+        Ok(())
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
+        self.call()?;
+        let inode = self.names.remove(from).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        self.names.insert(to.to_owned(), inode);
+        self.changes.push(Change::Rename(from.to_owned(), to.to_owned()));
+        Ok(())
+    }
+
+    fn remove(&mut self, name: &str) -> io::Result<()> {
+        self.call()?;
+        self.names.remove(name);
+        self.changes.push(Change::Remove(name.to_owned()));
+        Ok(())
+    }
+
+    fn sync_directory(&mut self) -> io::Result<()> {
+        self.call()?;
+        self.sync_names();
+        Ok(())
+    }
+}

@@ -1,0 +1,65 @@
+//! What a writer tells of itself.
+
+use super::writer::Writer;
+use super::{Lane, State};
+use std::io;
+
+impl Writer {
+    /// Whether there is room for more frames in memory.
+    pub const fn has_room(&self) -> bool {
+        self.buffered < self.settings.buffer
+    }
+
+    /// Bytes of frames in memory.
+    pub const fn buffered(&self) -> usize {
+        self.buffered
+    }
+
+    /// Whether no frame waits to be written, so that the next one may be small.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.busy[Lane::Write as usize].is_none()
+    }
+
+    /// Last sequence that is in a file.
+    pub const fn written(&self) -> u64 {
+        self.written - 1
+    }
+
+    /// Everything up to this sequence is safe from a power cut, or the journal names it as lost and that is safe.
+    pub const fn durable(&self) -> u64 {
+        self.durable - 1
+    }
+
+    /// The greatest reserve that is safe from a power cut; 0 for none.
+    pub const fn reserve(&self) -> u64 {
+        self.reserve
+    }
+
+    /// Bytes written to files.
+    pub const fn bytes_written(&self) -> u64 {
+        self.bytes_written
+    }
+
+    /// Number of the file that is written to, or of the last one.
+    pub fn active(&self) -> u64 {
+        self.files.back().map_or(self.next_number.saturating_sub(1), |file| file.number)
+    }
+
+    /// The oldest error that was not asked for yet, and what failed.
+    pub fn take_error(&mut self) -> Option<(&'static str, io::Error)> {
+        self.errors.pop_front()
+    }
+
+    /// What it is doing.
+    pub fn state(&self) -> State {
+        let is_done =
+            self.waiting.is_empty() && self.files.is_empty() && self.busy.iter().all(Option::is_none);
+        if self.is_closing && is_done && self.help.is_empty() {
+            State::Closed
+        } else if self.retry_at.is_some() && self.files.back().is_none_or(|file| file.is_sealed) {
+            State::Failed
+        } else {
+            State::Recording
+        }
+    }
+}

@@ -1,0 +1,454 @@
+//! Decides which frames go where and when, and what is durable.
+
+use super::mutant::{Mutant, is};
+use super::{Frame, Lane, Now, Op, Piece, Pool, Settings, Step, SyncPolicy};
+use shmcast::journal::format::{
+    Cause, Composer, FileHeader, FrameBuilder, JournalControl, Loss, TRAILER_BYTES, file_name,
+};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Most frames in one write: each is two parts of a vectored write, which has at most 1024.
+const GROUP_FRAMES: usize = 400;
+
+/// A file that is written to, or is not finished yet.
+#[derive(Debug)]
+pub(super) struct Open {
+    pub(super) number: u64,
+    name: String,
+    composer: Composer,
+    is_named: bool,
+    begun: Duration,
+    /// Frames that were written. A count of frames, since a frame may hold no message.
+    written: u32,
+    /// Frames that are safe, as far as the file's contents go.
+    synced: u32,
+    pub(super) is_sealed: bool,
+}
+
+/// A frame that is not durable.
+#[derive(Debug)]
+struct Pending {
+    file: u64,
+    /// Frames of the file up to this one.
+    frames: u32,
+    next: u64,
+    reserve: u64,
+    size: usize,
+    /// Its bytes, to be written again should the file fail; not kept where nothing is synced.
+    frame: Option<Arc<Frame>>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Doing {
+    Frames { file: u64, frames: u32, next: u64 },
+    Footer { file: u64 },
+    Sync { file: u64, covers: u32 },
+    Spare,
+    Name { file: u64 },
+    Finish { file: u64 },
+    GiveUp,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Spare {
+    None,
+    Making,
+    Ready(u64),
+}
+
+/// Takes frames, gives operations.
+#[derive(Debug)]
+pub struct Writer {
+    pub(super) settings: Settings,
+    /// What the next file's header repeats of the last one.
+    header: FileHeader,
+    pool: Pool,
+    salts: u64,
+    pub(super) waiting: VecDeque<Arc<Frame>>,
+    pending: VecDeque<Pending>,
+    /// Oldest first. The last one is written to unless it is sealed.
+    pub(super) files: VecDeque<Open>,
+    spare: Spare,
+    pub(super) next_number: u64,
+    pub(super) help: VecDeque<(Doing, Vec<Step>)>,
+    pub(super) busy: [Option<(u64, Doing)>; 3],
+    last_op: u64,
+    last_sync: Option<Duration>,
+    pub(super) retry_at: Option<Duration>,
+    failures: u32,
+    pub(super) errors: VecDeque<(&'static str, io::Error)>,
+    pub(super) written: u64,
+    pub(super) durable: u64,
+    pub(super) reserve: u64,
+    pub(super) buffered: usize,
+    pub(super) bytes_written: u64,
+    pub(super) is_closing: bool,
+    /// A file was given up, and no other was begun since.
+    gave_up: bool,
+}
+
+impl Writer {
+    /// Begins a file after `header`, in which number, sequence, salt of the file before and its chain are those of the new file. `salt`
+    /// is a random number. Everything up to the sequence before is durable.
+    pub fn new(settings: Settings, header: FileHeader, pool: Pool, salt: u64) -> Self {
+        Self {
+            settings,
+            next_number: header.file,
+            written: header.sequence,
+            durable: header.sequence,
+            reserve: 0,
+            header,
+            pool,
+            salts: salt,
+            waiting: VecDeque::new(),
+            pending: VecDeque::new(),
+            files: VecDeque::new(),
+            spare: Spare::None,
+            help: VecDeque::new(),
+            busy: [None, None, None],
+            last_op: 0,
+            last_sync: None,
+            retry_at: None,
+            failures: 0,
+            errors: VecDeque::new(),
+            buffered: 0,
+            bytes_written: 0,
+            is_closing: false,
+            gave_up: false,
+        }
+    }
+
+    /// Takes a frame, which follows the one before.
+    pub fn push(&mut self, frame: Frame) {
+        self.buffered += frame.bytes.len();
+        self.waiting.push_back(Arc::new(frame));
+    }
+
+    /// No frame will come. The file is sealed once everything is written.
+    pub const fn close(&mut self) {
+        self.is_closing = true;
+    }
+
+    /// The next operation for a lane that is free. To be called until it gives none, after each change.
+    pub fn poll(&mut self, now: Now) -> Option<Op> {
+        let found = [Lane::Write, Lane::Sync, Lane::Help].into_iter().find_map(|lane| {
+            if self.busy[lane as usize].is_some() {
+                return None;
+            }
+            let (doing, steps) = match lane {
+                Lane::Write => self.next_write(now),
+                Lane::Sync => self.next_sync(now),
+                Lane::Help => self.next_help(now),
+            }?;
+            Some((lane, doing, steps))
+        });
+        let (lane, doing, steps) = found?;
+        self.last_op += 1;
+        self.busy[lane as usize] = Some((self.last_op, doing));
+        Some(Op { id: self.last_op, lane, steps })
+    }
+
+    /// The time at which [`poll`](Self::poll) may have something that it had not before; `None` if only a completion or a frame changes
+    /// that.
+    pub fn deadline(&self) -> Option<Duration> {
+        let sync = match (self.settings.sync, self.last_sync) {
+            (SyncPolicy::Interval(every), Some(last)) if !self.pending.is_empty() => Some(last + every),
+            _ => None,
+        };
+        [sync, self.retry_at].into_iter().flatten().min()
+    }
+
+    fn active_file(&mut self) -> Option<&mut Open> {
+        self.files.back_mut().filter(|file| !file.is_sealed)
+    }
+
+    fn next_write(&mut self, now: Now) -> Option<(Doing, Vec<Step>)> {
+        let next = self.waiting.front().map(|frame| frame.bytes.len() as u64);
+        let (limit, roll_after, is_closing) =
+            (self.settings.file_bytes, self.settings.roll_after, self.is_closing);
+        let durable = self.durable();
+        if let Some(file) = self.active_file() {
+            let is_full = next.is_some_and(|next| file.composer.offset() + next > limit);
+            let is_old = roll_after.is_some_and(|age| now.mono - file.begun >= age);
+            let is_over = is_closing && next.is_none();
+            if file.composer.frames() > 0 && (is_full || is_old || is_over) {
+                let (number, offset) = (file.number, file.composer.offset());
+                let pieces = vec![Piece::Own(file.composer.seal(durable).into())];
+                file.is_sealed = true;
+                (self.header.previous_salt, self.header.previous_chain) =
+                    (file.composer.salt(), file.composer.chain());
+                let step = Step::Write { number, offset, pieces, durable: false };
+                return Some((Doing::Footer { file: number }, vec![step]));
+            }
+        }
+        next?;
+        let mut pieces = Vec::new();
+        if self.active_file().is_none() {
+            pieces.push(Piece::Own(self.begin_file(now)?));
+        }
+        Some(self.group(pieces))
+    }
+
+    /// Begins the next file in the spare one. Gives its header page.
+    fn begin_file(&mut self, now: Now) -> Option<Box<[u8]>> {
+        let Spare::Ready(number) = self.spare else { return None };
+        self.name_what_was_given_up(now);
+        let first = self.waiting.front()?;
+        self.header.file = number;
+        self.header.sequence = first.draft.sequence;
+        self.header.reserve = first.reserve;
+        self.header.epoch = first.epoch;
+        self.header.wall_ns = now.wall_ns;
+        self.header.salt = self.next_salt();
+        let (composer, page) = Composer::begin(&self.header).expect("the names fitted into the first header");
+        let name = file_name(number, self.header.sequence);
+        self.spare = Spare::None;
+        let rename = Step::Rename { number, name: name.clone() };
+        self.help.push_front((Doing::Name { file: number }, vec![rename, Step::SyncDirectory]));
+        let is_named = is(Mutant::NoDirectorySync);
+        let begun = now.mono;
+        self.files.push_back(Open {
+            number,
+            name,
+            composer,
+            is_named,
+            begun,
+            written: 0,
+            synced: 0,
+            is_sealed: false,
+        });
+        Some(page)
+    }
+
+    /// Where nothing is synced, frames are not kept until they are durable. Those that a given-up file had are lost, and named.
+    fn name_what_was_given_up(&mut self, now: Now) {
+        let Some(first) = self.waiting.front() else { return };
+        let (from, next, reserve, epoch) = (self.durable, first.draft.sequence, first.reserve, first.epoch);
+        if std::mem::take(&mut self.gave_up) && from < next {
+            let mut frame = FrameBuilder::new(self.pool.take(), from, now.wall_ns);
+            let loss = Loss { from, to: next - 1, cause: Cause::Unrecorded };
+            frame.control(JournalControl::Loss(loss), 0);
+            let (draft, bytes) = frame.close();
+            self.buffered += bytes.len();
+            self.waiting.push_front(Arc::new(Frame { draft, bytes, reserve, epoch }));
+        }
+    }
+
+    fn next_salt(&mut self) -> u64 {
+        // SplitMix64: each salt differs from those before it.
+        self.salts = self.salts.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.salts ^ (self.salts >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)).max(1)
+    }
+
+    /// Writes as many waiting frames as fit into one write behind `pieces`.
+    fn group(&mut self, mut pieces: Vec<Piece>) -> (Doing, Vec<Step>) {
+        let durable = self.durable();
+        let keeps = self.settings.sync != SyncPolicy::None;
+        let file = self.files.back_mut().expect("a file is active");
+        let header_bytes = pieces.iter().map(|piece| piece.bytes().len() as u64).sum::<u64>();
+        let offset = file.composer.offset() - header_bytes;
+        let mut size = 0;
+        let mut count = 0;
+        while let Some(frame) = self.waiting.front() {
+            let end = file.composer.offset() + frame.bytes.len() as u64;
+            let fits =
+                size + frame.bytes.len() <= self.settings.group_bytes && end <= self.settings.file_bytes;
+            if count > 0 && (!fits || count == GROUP_FRAMES) {
+                break;
+            }
+            let frame = self.waiting.pop_front().expect("looked at above");
+            if file.composer.index_is_due() {
+                pieces.push(Piece::Own(file.composer.index(durable).into()));
+            }
+            let header = file.composer.place(&frame.draft, durable);
+            pieces.push(Piece::Own(Box::new(header.encode())));
+            pieces.push(Piece::Body(frame.clone()));
+            size += frame.bytes.len();
+            count += 1;
+            let (next, reserve) = (frame.draft.next, frame.reserve);
+            let size = frame.bytes.len();
+            let frame = keeps.then_some(frame);
+            let placed = file.composer.frames();
+            self.pending.push_back(Pending { file: file.number, frames: placed, next, reserve, size, frame });
+        }
+        self.bytes_written += pieces.iter().map(|piece| piece.bytes().len() as u64).sum::<u64>();
+        let (number, next, frames) = (file.number, file.composer.due(), file.composer.frames());
+        let durable = self.settings.sync == SyncPolicy::Each;
+        (Doing::Frames { file: number, frames, next }, vec![Step::Write { number, offset, pieces, durable }])
+    }
+
+    fn next_sync(&mut self, now: Now) -> Option<(Doing, Vec<Step>)> {
+        let is_due = match self.settings.sync {
+            SyncPolicy::Each => false,
+            SyncPolicy::Interval(every) => self.last_sync.is_none_or(|last| now.mono >= last + every),
+            SyncPolicy::None => self.pending.back().is_some_and(|last| last.reserve > self.reserve),
+        };
+        let file = self.files.iter().find(|file| is_due && !file.is_sealed && file.written > file.synced)?;
+        self.last_sync = Some(now.mono);
+        let doing = Doing::Sync { file: file.number, covers: file.written };
+        Some((doing, vec![Step::Sync { number: file.number }]))
+    }
+
+    fn next_help(&mut self, now: Now) -> Option<(Doing, Vec<Step>)> {
+        if let Some(op) = self.help.pop_front() {
+            return Some(op);
+        }
+        let half = self.settings.file_bytes / 2;
+        let is_wanted = !self.is_closing || !self.waiting.is_empty();
+        let is_late = self.active_file().is_none_or(|file| file.composer.offset() > half);
+        let may_try = self.retry_at.is_none_or(|at| now.mono >= at);
+        if self.spare != Spare::None || !is_wanted || !is_late || !may_try {
+            return None;
+        }
+        self.spare = Spare::Making;
+        let (number, size) = (self.next_number, self.settings.file_bytes);
+        Some((Doing::Spare, vec![Step::Create { number, size }]))
+    }
+
+    /// Takes the result of an operation.
+    pub fn done(&mut self, id: u64, result: io::Result<()>, now: Now) {
+        let Some(slot) =
+            self.busy.iter_mut().find(|slot| slot.as_ref().is_some_and(|(running, _)| *running == id))
+        else {
+            return;
+        };
+        let (_, doing) = slot.take().expect("found above");
+        match result {
+            Ok(()) => self.succeeded(doing),
+            Err(error) => self.refused(doing, error, now),
+        }
+        self.advance();
+    }
+
+    fn succeeded(&mut self, doing: Doing) {
+        let each = self.settings.sync == SyncPolicy::Each;
+        match doing {
+            Doing::Spare => {
+                self.spare = Spare::Ready(self.next_number);
+                self.next_number += 1;
+            }
+            Doing::Frames { file, frames, next } => {
+                if let Some(open) = self.files.iter_mut().find(|open| open.number == file) {
+                    open.written = frames;
+                    open.synced = if each { frames } else { open.synced };
+                    self.written = self.written.max(next);
+                    (self.failures, self.retry_at) = (0, None);
+                    if is(Mutant::ReserveNotSynced) {
+                        self.reserve = self.pending.back().map_or(self.reserve, |last| last.reserve);
+                    }
+                }
+            }
+            Doing::Footer { file } => {
+                if let Some(open) = self.files.iter().find(|open| open.number == file) {
+                    let size = open.composer.offset();
+                    let number = file;
+                    let steps = vec![
+                        Step::Sync { number },
+                        Step::Truncate { number, size },
+                        Step::Sync { number },
+                        Step::Close { number },
+                    ];
+                    self.bytes_written += TRAILER_BYTES as u64;
+                    self.help.push_back((Doing::Finish { file }, steps));
+                }
+            }
+            Doing::Sync { file, covers } => {
+                if let Some(open) = self.files.iter_mut().find(|open| open.number == file) {
+                    let covers = if is(Mutant::DurableAtTheEnd) { open.written } else { covers };
+                    open.synced = open.synced.max(covers);
+                }
+            }
+            Doing::Name { file } => {
+                if let Some(open) = self.files.iter_mut().find(|open| open.number == file) {
+                    open.is_named = true;
+                }
+            }
+            Doing::Finish { file } => {
+                if let Some(open) = self.files.iter_mut().find(|open| open.number == file) {
+                    open.synced = u32::MAX;
+                }
+                self.advance();
+                self.files.retain(|open| open.number != file);
+            }
+            Doing::GiveUp => {}
+        }
+    }
+
+    fn refused(&mut self, doing: Doing, error: io::Error, now: Now) {
+        let (what, file) = match doing {
+            Doing::Spare => ("make the next file", None),
+            Doing::Frames { file, .. } => ("write", Some(file)),
+            Doing::Footer { file } => ("write the footer", Some(file)),
+            Doing::Sync { file, .. } => ("sync", Some(file)),
+            Doing::Name { file } => ("name the file", Some(file)),
+            Doing::Finish { file } => ("seal the file", Some(file)),
+            Doing::GiveUp => ("rename a file that was given up", None),
+        };
+        self.errors.push_back((what, error));
+        if matches!(doing, Doing::Sync { .. }) && is(Mutant::RetryAfterFailedSync) {
+            return;
+        }
+        let is_current = file.is_some_and(|file| self.files.iter().any(|open| open.number == file));
+        if matches!(doing, Doing::Spare) {
+            self.spare = Spare::None;
+            self.retry_at = Some(now.mono + self.settings.retry_every);
+        } else if is_current {
+            self.give_up(now);
+        }
+    }
+
+    /// No file that is open now is asked again. What is not durable goes into a new one.
+    fn give_up(&mut self, now: Now) {
+        self.failures += 1;
+        self.gave_up = true;
+        if self.failures > 1 {
+            self.retry_at = Some(now.mono + self.settings.retry_every);
+        }
+        for file in std::mem::take(&mut self.files) {
+            let number = file.number;
+            self.help.retain(|(doing, _)| !matches!(doing, Doing::Name { file } | Doing::Finish { file } if *file == number));
+            let rename = Step::Rename { number, name: format!("{}.suspect", file.name) };
+            self.help.push_back((Doing::GiveUp, vec![rename, Step::SyncDirectory, Step::Close { number }]));
+            (self.header.previous_salt, self.header.previous_chain) = (0, 0);
+        }
+        while let Some(last) = self.pending.pop_back() {
+            match last.frame {
+                Some(frame) => self.waiting.push_front(frame),
+                None => self.buffered -= last.size,
+            }
+        }
+        self.written = self.durable;
+    }
+
+    /// Moves `durable` over what is safe: in order, and in named files only.
+    fn advance(&mut self) {
+        let drops_written = self.settings.sync == SyncPolicy::None;
+        while let Some(first) = self.pending.front() {
+            let file = self.files.iter().find(|open| open.number == first.file);
+            if !file.is_some_and(|file| file.is_named && first.frames <= file.synced) {
+                break;
+            }
+            let first = self.pending.pop_front().expect("looked at above");
+            self.durable = first.next;
+            self.reserve = self.reserve.max(first.reserve);
+            if first.size > 0 {
+                self.buffered -= first.size;
+            }
+            if let Some(frame) = first.frame {
+                self.pool.give(frame);
+            }
+        }
+        if drops_written {
+            for pending in &mut self.pending {
+                if pending.next <= self.written {
+                    self.buffered -= std::mem::take(&mut pending.size);
+                }
+            }
+        }
+    }
+}
