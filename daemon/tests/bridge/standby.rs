@@ -42,8 +42,9 @@ fn senders_that_are_killed_or_stopped_cost_no_message_and_bring_none_twice() {
     let Some(hosts) = Hosts::new(test, 1) else { return };
     let (rate, turns) = (number("SHMCAST_RATE", 20_000), number("SHMCAST_TURNS", 4));
     drop(make_channel(&hosts.channels(Host::A)));
-    let receive =
-        format!("bridge recv t --from {GROUP} --interface vb0 --first 1 --capacity 64MiB --until-end --json");
+    let receive = format!(
+        "bridge recv t --from {GROUP} --interface vb0 --first 1 --capacity 64MiB --buffer 67108864 --until-end --json"
+    );
     let ingress = hosts.shmcast(Host::B, &receive);
     let mut senders = vec![sender(&hosts, 0)];
     wait_for_role(&senders[0], "sending");

@@ -60,7 +60,7 @@ struct World {
 impl World {
     fn new(seed: u64, egresses: usize, hears: bool) -> World {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let claims_lost = if seed % 2 == 0 { 0.0 } else { rng.f64() * 0.3 };
+        let claims_lost = if seed.is_multiple_of(2) { 0.0 } else { rng.f64() * 0.3 };
         let egresses = (0..egresses).map(|at| Egress {
             election: election(0, at as u8, at as u64 + 1),
             next: 1,
