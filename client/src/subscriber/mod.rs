@@ -32,7 +32,7 @@ use shmcast_layout::layout::record::NO_TIME;
 use shmcast_layout::mem::Step;
 use shmcast_layout::reader_page::ReaderPage;
 use shmcast_layout::ring::locate::LocateError;
-use shmcast_layout::ring::reader::{Flow, Glance, Reader};
+use shmcast_layout::ring::reader::{Flow, Glance, Poll, Reader};
 use shmcast_layout::segment::Segment;
 use std::io;
 use std::mem::offset_of;
