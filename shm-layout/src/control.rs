@@ -70,6 +70,11 @@ pub enum Request {
     },
     /// Report all bridges whose channels the asking user may read.
     Bridges {},
+    /// Make a bridge that stands by send in place of its peer.
+    BridgeTakeOver {
+        /// The bridge's name.
+        bridge: String,
+    },
     /// Report up to this many of the last events, and every event from now on.
     Events {
         /// Number of past events, the oldest first; 0 may be left out. A daemon keeps some of them, and none across a restart.

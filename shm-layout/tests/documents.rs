@@ -29,6 +29,7 @@ fn every_message_and_refusal_stands_in_the_document() {
         Request::List {},
         Request::Stat { channel: channel() },
         Request::Bridges {},
+        Request::BridgeTakeOver { bridge: "b".to_owned() },
         Request::Events { last: 0 },
         Request::TakeOver { channel: channel() },
         Request::History { channel: channel(), sequence: None, time_ns: None },

@@ -155,6 +155,23 @@ impl Client {
         Ok(bridges)
     }
 
+    /// Makes a bridge of the daemon that stands by send in place of its peer, without a loss or a pause. A bridge that sends
+    /// already goes on.
+    ///
+    /// # Errors
+    /// [`ChannelError::Refused`] if there is no such bridge, if it has no peers, or if this user may not publish on its
+    /// channel.
+    ///
+    /// ```no_run
+    /// # let client = shmcast::Client::connect()?;
+    /// client.take_over_bridge("ticks")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn take_over_bridge(&self, name: &str) -> Result<(), ChannelError> {
+        let mut conversation = Conversation::open(&self.socket)?;
+        conversation.ask(&Request::BridgeTakeOver { bridge: name.into() }, &[]).map(drop)
+    }
+
     /// Takes a strict channel away from a publisher that still lives. A message that it writes from now on reaches no
     /// reader.
     ///

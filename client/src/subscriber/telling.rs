@@ -47,7 +47,6 @@ impl Subscriber {
         buffer: &mut [u8],
     ) -> Result<Option<Outcome>, RecvError> {
         loop {
-            // Whatever the first poll found, it was at a place that is not this reader's.
             if self.doubt == Doubt::Past {
                 return self.poll_past(Some(buffer));
             }
