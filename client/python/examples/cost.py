@@ -11,35 +11,54 @@ import numpy as np
 
 import shmcast
 
-dir, own, messages = sys.argv[1], sys.argv[2], int(sys.argv[3])
-os.sched_setaffinity(0, {1})
-full = shmcast.Subscriber("full", dir=dir, start="oldest")
-first = full.next_sequence
-publisher = shmcast.Publisher(own, dir=dir)
-row = np.dtype([("number", "<u8"), ("rest", "3<u8")])
-payload = bytes(32)
+ROW = np.dtype([("number", "<u8"), ("rest", "3<u8")])
 
-for line in sys.stdin:
+
+def one_at_a_time(full: shmcast.Subscriber, messages: int) -> int:
+    last = 0
+    for event in full:  # each is a Message, since nobody overwrites the ring
+        payload = event.payload  # type: ignore[union-attr]
+        last += 1
+        if last == messages:
+            break
+    assert len(payload) == 32 and full.try_recv() is None
+    # The sum of the numbers that they hold, if the last one is right.
+    end = full.next_sequence - 1
+    assert int.from_bytes(payload[:8], "little") == end - 1
+    return sum(range(end - messages, end))
+
+
+def in_batches(full: shmcast.Subscriber) -> int:
     total = 0
-    full.seek(first)
-    start = time.perf_counter_ns()
-    match line.strip():
-        case "r":  # a loop over messages, which looks at the payload and the sequence of each
-            left = messages
-            for event in full:
-                if isinstance(event, shmcast.Message):
-                    payload = event.payload
-                    total += event.sequence - 1  # the number that it holds
-                left -= 1
-                if left == 0:
-                    break
-            assert len(payload) == 32
-        case "b":
-            while batch := full.recv_batch(timeout=0):
-                total += int(batch.view(row)["number"].sum())
-        case _:
-            publish = publisher.publish
-            for _ in range(messages):
-                publish(payload)
-    ns = (time.perf_counter_ns() - start) / messages
-    print(ns, total, flush=True)
+    while batch := full.recv_batch(timeout=0):
+        total += int(batch.view(ROW)["number"].sum())
+    return total
+
+
+def publish(publisher: shmcast.Publisher, messages: int) -> int:
+    payload = bytes(32)
+    for _ in range(messages):
+        publisher.publish(payload)
+    return 0
+
+
+def main() -> None:
+    place, own, messages = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    os.sched_setaffinity(0, {1})
+    full = shmcast.Subscriber("full", dir=place, start="oldest")
+    publisher = shmcast.Publisher(own, dir=place)
+    first = full.next_sequence
+    for line in sys.stdin:
+        full.seek(first)
+        start = time.perf_counter_ns()
+        match line.strip():
+            case "r":
+                total = one_at_a_time(full, messages)
+            case "b":
+                total = in_batches(full)
+            case _:
+                total = publish(publisher, messages)
+        print((time.perf_counter_ns() - start) / messages, total, flush=True)
+
+
+main()
