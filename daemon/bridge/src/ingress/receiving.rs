@@ -18,7 +18,7 @@ use crate::proto::control::{CONTROL_MAX_BYTES, Control, is_control};
 use crate::proto::counters::Histogram;
 use crate::proto::lease_client::{LeaseClient, LeaseState};
 use crate::proto::receiver::{Origin, Receiver};
-use crate::proto::source::SourceLock;
+use crate::proto::source::{Kept, SourceLock};
 use crate::proto::wire::Head;
 use crate::proto::{MAX_LINES, MAX_SERVERS, MILLISECOND_NS, SECOND_NS};
 use crate::socket;
@@ -236,9 +236,12 @@ impl Receiving {
             }
             if let Some(lock) = role.line().and_then(|line| locks.get_mut(line)) {
                 let (from, head) = ((*datagram.from.ip()).into(), Head::of(datagram.bytes));
-                if !lock.admits(now_ns, from, head.as_ref(), receiver.next()) {
+                if !lock.admits(now_ns, from, (head.as_ref(), datagram.bytes), receiver.horizon()) {
                     inlet.counters.datagrams_locked_out += 1;
                     continue;
+                }
+                for kept in lock.take_kept().iter().flat_map(Kept::iter) {
+                    receiver.handle_datagram(now_ns, origin, kept, &mut |delivery| inlet.take(delivery));
                 }
             }
             if datagram.is_truncated {

@@ -13,7 +13,7 @@ use super::proto::wire::MAX_DATAGRAM_BYTES;
 use super::proto::{DEFAULT_PAYLOAD_BYTES, MAX_LINES, MAX_SERVERS};
 
 mod send;
-pub use send::{RepairSpec, SendSpec, StartAt};
+pub use send::{RepairSpec, SendRole, SendSpec, StartAt};
 
 /// Largest UDP payload that fits an Ethernet frame of 1500 bytes.
 pub const ETHERNET_PAYLOAD_BYTES: usize = 1_472;
@@ -349,6 +349,14 @@ mod tests {
         let nobody = "line = [{ group = '0.0.0.0:1' }]";
         assert_eq!(fields(&format!("channel = 'c'\n{nobody}\n[send]")), ["line"]);
         assert_eq!(fields(&format!("channel = 'c'\n{nobody}\n[receive]")), [""; 0]);
+        let auto =
+            |text: &str| format!("channel = 'c'\nline = [{{ group = '239.0.0.1:1' }}]\n[send]\n{text}");
+        assert_eq!(fields(&auto("role = 'auto'")), ["role"]);
+        assert_eq!(fields(&auto("peers = ['10.0.0.2:3']")), ["role"]);
+        let whole = "role = 'auto'\nclaim_bind = '10.0.0.1:3'\npeers = ['10.0.0.2:3']\n";
+        assert_eq!(fields(&auto(whole)), [""; 0]);
+        assert_eq!(fields(&auto(&format!("{whole}rank = 16\ntakeover_ms = 2"))), ["rank", "takeover_ms"]);
+        assert_eq!(fields(&auto("listen_ms = 10001")), ["listen_ms"]);
         let buffer = |bytes: u64| format!("channel = 'c'\n{nobody}\n[receive]\nbuffer_bytes = {bytes}");
         assert_eq!(fields(&buffer(1 << 40)), ["buffer_bytes"]);
         assert_eq!(fields(&buffer(1 << 29)), [""; 0]);

@@ -4,6 +4,7 @@
 mod recv;
 mod send;
 mod status;
+mod takeover;
 
 use super::MISSED;
 use super::figures::grouped;
@@ -47,6 +48,8 @@ enum Verb {
     Recv(Box<recv::Args>),
     /// Show what the daemon's bridges are doing
     Status(status::Args),
+    /// Make a bridge of the daemon that stands by send in place of its peer
+    Takeover(takeover::Args),
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
@@ -54,6 +57,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         Verb::Send(args) => send::run(args),
         Verb::Recv(args) => recv::run(args),
         Verb::Status(args) => status::run(args),
+        Verb::Takeover(args) => takeover::run(args),
     }
 }
 
