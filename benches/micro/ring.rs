@@ -2,15 +2,19 @@
 //! shmcast-bench`. Nothing here crosses a core; `shmcast-bench latency` does.
 #![forbid(unsafe_code)]
 
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::measurement::WallTime;
+use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use shmcast::{Event, Preparation, Publisher, Subscriber};
 use shmcast_bench::ideal::{IdealReader, IdealWriter, Shape};
 use std::hint::black_box;
+use std::time::{Duration, Instant};
 
 const SIZES: [usize; 5] = [32, 64, 256, 1024, 16384];
 /// The same footprint for both rings, so that both live in the same cache.
 const RING_BYTES: usize = 1 << 20;
 const BATCH: usize = 64;
+/// Messages that a receiver is behind where it takes one a call.
+const BEHIND: usize = 1024;
 
 fn pair(dir: &tempfile::TempDir, name: &str) -> (Publisher, Subscriber) {
     let publisher = Publisher::builder(name).dir(dir.path()).capacity(RING_BYTES as u64);
@@ -113,5 +117,36 @@ fn batch(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, publish, poll_empty, poll_hit, batch);
+/// A receiver that is far behind and takes one message a call. The time is that of the receiving calls alone.
+fn one_a_call(c: &mut Criterion) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut group = c.benchmark_group("one message a call");
+    for size in SIZES.into_iter().filter(|size| size * BEHIND < RING_BYTES / 2) {
+        let payload = vec![7; size];
+        let mut out = vec![0; size];
+        let (mut publisher, mut subscriber) = pair(&dir, &format!("one-{size}"));
+        let mut take = |group: &mut BenchmarkGroup<'_, WallTime>, call, into: bool| {
+            group.bench_function(BenchmarkId::new(call, size), |b| {
+                b.iter_custom(|times| {
+                    let mut spent = Duration::ZERO;
+                    for _ in 0..times.div_ceil(BEHIND as u64) {
+                        publisher.publish_batch((0..BEHIND).map(|_| &payload)).expect("it fits");
+                        let start = Instant::now();
+                        for _ in 0..BEHIND {
+                            let event =
+                                if into { subscriber.try_recv_into(&mut out) } else { subscriber.try_recv() };
+                            assert!(matches!(black_box(event), Ok(Some(Event::Message(_)))));
+                        }
+                        spent += start.elapsed();
+                    }
+                    spent.mul_f64(times as f64 / times.next_multiple_of(BEHIND as u64) as f64)
+                });
+            });
+        };
+        take(&mut group, "try_recv", false);
+        take(&mut group, "try_recv_into", true);
+    }
+}
+
+criterion_group!(benches, publish, poll_empty, poll_hit, batch, one_a_call);
 criterion_main!(benches);

@@ -84,7 +84,9 @@ pub use shmcast_layout::ring::reader::Flow;
 pub use shmcast_layout::sys;
 #[cfg(feature = "tokio")]
 pub use subscriber::EventStream;
-pub use subscriber::{Iter, Records, Resume, Select, SelectError, Start, Subscriber, SubscriberBuilder};
+pub use subscriber::{
+    Armed, Iter, Records, Resume, Select, SelectError, Start, Subscriber, SubscriberBuilder,
+};
 #[cfg(any(feature = "pod", feature = "serde"))]
 pub use typed::DecodeError;
 #[cfg(feature = "serde")]

@@ -283,6 +283,15 @@ fn a_reader_may_come_before_its_channel() {
     assert!(refused.to_string().contains("start its publisher first"), "{refused}");
 }
 
+/// Waits until a thread of this process sleeps: then it has looked for its channel in vain.
+fn wait_until_asleep(thread: rustix::thread::Pid) {
+    let stat = format!("/proc/self/task/{}/stat", thread.as_raw_nonzero());
+    // The state stands behind the name, which is in parentheses.
+    while !std::fs::read_to_string(&stat).unwrap().rsplit(')').next().unwrap().starts_with(" S") {
+        std::thread::yield_now();
+    }
+}
+
 /// Messages that are published between two looks at the directory were published after the reader began to wait.
 #[test]
 fn a_reader_that_waited_for_its_channel_misses_its_first_messages() {
@@ -291,8 +300,12 @@ fn a_reader_that_waited_for_its_channel_misses_its_first_messages() {
         let name = format!("t{round}");
         let waiting = shmcast::Subscriber::builder(&name).dir(dir.path()).wait_for_channel(Duration::MAX);
         let (mut reader, _publisher) = std::thread::scope(|scope| {
-            let reader = scope.spawn(|| waiting.open().unwrap());
-            std::thread::sleep(Duration::from_millis(20));
+            let (tell, told) = std::sync::mpsc::channel();
+            let reader = scope.spawn(move || {
+                tell.send(rustix::thread::gettid()).unwrap();
+                waiting.open().unwrap()
+            });
+            wait_until_asleep(told.recv().unwrap());
             let publisher = shmcast::Publisher::builder(&name).dir(dir.path()).capacity(SMALL);
             let mut publisher = publisher.open().unwrap();
             for _ in 0..10 {

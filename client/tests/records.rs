@@ -4,7 +4,8 @@
 
 mod support;
 
-use shmcast::{Event, Mark, OwnedEvent, Records, Start, Subscriber};
+use shmcast::{Armed, Event, Mark, OwnedEvent, Records, Start, Subscriber, Wait};
+use std::time::{Duration, Instant};
 use support::{SMALL, publisher, scratch, subscriber};
 
 /// A small generator of numbers, the same in every run.
@@ -146,4 +147,48 @@ fn the_largest_message_finds_room_in_a_small_batch() {
         })
         .collect();
     assert_eq!(lengths, [10, 131_072, 10, 100_000]);
+}
+
+#[test]
+fn the_first_of_a_batch_is_waited_for() {
+    let soon = || Instant::now() + Duration::from_millis(5);
+    for wait in [Wait::Spin, Wait::Yield, Wait::Backoff, Wait::Sleep(Duration::from_millis(1))] {
+        let dir = scratch();
+        let mut publisher = publisher(dir.path()).capacity(1 << 20).open().unwrap();
+        let mut subscriber = subscriber(dir.path()).wait(wait).tags([0, 1]).open().unwrap();
+        let mut records = Records::with_room(4096);
+        assert_eq!(subscriber.recv_records_deadline(9, &mut records, soon()).unwrap(), 0, "{wait:?}");
+        let writer = std::thread::spawn(move || {
+            for size in [100, 100_000, 0] {
+                std::thread::sleep(Duration::from_millis(20));
+                publisher.publish_with(b"of another tag", Mark { tag: 2, key: false }).unwrap();
+                publisher.publish_with(&vec![7; size], Mark { tag: 1, key: true }).unwrap();
+            }
+            publisher.close();
+        });
+        let mut seen = Vec::new();
+        while records.event() != Some(Event::End) {
+            let far = Instant::now() + Duration::from_secs(60);
+            assert!(subscriber.recv_records_deadline(9, &mut records, far).unwrap() > 0, "{wait:?}");
+            let sizes = records.iter().map(|m| (m.sequence, m.tag, m.key, m.payload.len()));
+            seen.extend(sizes);
+            assert!(records.iter().all(|m| m.payload.iter().all(|byte| *byte == 7)), "{wait:?}");
+        }
+        assert_eq!(seen, [(2, 1, true, 100), (4, 1, true, 100_000), (6, 1, true, 0)], "{wait:?}");
+        writer.join().unwrap();
+    }
+}
+
+#[test]
+fn arming_looks_once_more() {
+    let dir = scratch();
+    let mut publisher = publisher(dir.path()).capacity(SMALL).open().unwrap();
+    let mut subscriber = subscriber(dir.path()).open().unwrap();
+    assert_eq!(subscriber.arm().unwrap(), Armed::Wait(Duration::from_millis(1)), "nobody rings for a file");
+    publisher.publish(b"x").unwrap();
+    assert!(matches!(subscriber.arm().unwrap(), Armed::Event(Event::Message(m)) if m.payload == b"x"));
+    publisher.close();
+    assert_eq!(subscriber.arm().unwrap(), Armed::Event(Event::End));
+    assert!(matches!(subscriber.arm().unwrap(), Armed::Wait(_)) && subscriber.descriptor().is_none());
+    subscriber.disarm();
 }

@@ -325,6 +325,7 @@ fn every_verb_has_help_with_an_example() {
         "demo",
         "pub",
         "sub",
+        "record",
         "ls",
         "stat",
         "top",

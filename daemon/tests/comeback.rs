@@ -3,11 +3,10 @@
 
 mod daemon_support;
 
-use daemon_support::{Daemon, FOR_ALL, Raw, channel, fds, memory_dir, publish, publishing};
+use daemon_support::{Daemon, FOR_ALL, Raw, channel, fds, publish, publishing};
 use nix::sys::signal::Signal;
 use shmcast::Subscriber;
-use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a daemon waits for the programs that come back.
 const GRACE: Duration = Duration::from_secs(2);
@@ -72,27 +71,4 @@ fn time_in_which_the_daemon_itself_was_stopped_is_no_time_to_come_back() {
         newcomer.join().unwrap().unwrap();
     });
     assert!(!daemon.log().contains("event=\"restarted\""), "{}", daemon.log());
-}
-
-#[test]
-fn a_daemon_that_ends_early_leaves_the_next_to_wait_for_programs_that_hold_channels() {
-    loop {
-        let dir = memory_dir();
-        // The marker as a daemon that crashed leaves it, beside the socket.
-        let marker = dir.path().join("run/control.running");
-        fs::create_dir(dir.path().join("run")).unwrap();
-        fs::write(&marker, "1").unwrap();
-        let started = Instant::now();
-        let mut daemon = Daemon::spawn(dir, &config());
-        daemon.client();
-        daemon.wait_for_log(&["ready"]);
-        daemon.end(Signal::SIGTERM);
-        assert_eq!(daemon.socket().with_extension("running"), marker, "the marker lies elsewhere");
-        let is_marked = marker.exists();
-        // On a slow machine the time to come back may be over.
-        if started.elapsed() < GRACE {
-            assert!(is_marked, "the next daemon does not know that somebody may come back");
-            return;
-        }
-    }
 }

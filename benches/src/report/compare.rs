@@ -5,7 +5,7 @@
 
 use super::contests::{FIGURES, Measure};
 use super::files::load;
-use crate::rig::names::{IDEAL, SHMCAST};
+use crate::rig::names::{IDEAL, SHMCAST, is_shmcast};
 use crate::rig::plan::Answer;
 use crate::rig::round::Outcome;
 use crate::rig::spec::Contestant;
@@ -86,7 +86,7 @@ pub fn compare(old: &Path, new: &Path) -> Result<Comparison> {
 impl Comparison {
     /// Number of shmcast's figures that became worse. Other transports are shown, and do not count.
     pub fn worse(&self) -> usize {
-        let ours = |change: &&Change| change.contestant.split('/').next() == Some(SHMCAST);
+        let ours = |change: &&Change| change.contestant.split('/').next().is_some_and(is_shmcast);
         self.changes.iter().filter(ours).filter(|change| change.verdict == Verdict::Worse).count()
     }
 
@@ -125,9 +125,10 @@ impl Comparison {
     /// Adds one contestant's figures, and returns how many had too few rounds.
     fn add_contestant(&mut self, (old, new): (&Answer, &Answer), case: &str, who: &Contestant) -> usize {
         let mut few = 0;
-        for figure in FIGURES.iter().filter(|figure| figure.question == new.question) {
+        // Figures that differ only by our calls are the same figure of another contestant.
+        for figure in FIGURES.iter().filter(|f| f.question == new.question && f.by == SHMCAST) {
             let over_ideal =
-                who.transport_name() == SHMCAST && has_ideal(old, case, who) && has_ideal(new, case, who);
+                is_shmcast(who.transport_name()) && has_ideal(old, case, who) && has_ideal(new, case, who);
             let values = |answer: &Answer| {
                 if over_ideal {
                     answer.ratios(case, (who, &Contestant::new(IDEAL, who.wait)), figure.of)

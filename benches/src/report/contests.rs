@@ -3,7 +3,7 @@
 
 use crate::questions::oversubscribed::cpu_ns;
 use crate::questions::table::{Unit, or_dash};
-use crate::rig::names::{IDEAL, SHMCAST};
+use crate::rig::names::{IDEAL, SHMCAST, SHMCAST_PLAIN, SHMCAST_UNTIMED, is_shmcast};
 use crate::rig::plan::Answer;
 use crate::rig::round::Outcome;
 use crate::rig::spec::{Contestant, Wait};
@@ -48,6 +48,8 @@ pub struct Figure {
     pub question: &'static str,
     /// Its name.
     pub name: &'static str,
+    /// By which calls of ours it is taken: a transport's name.
+    pub by: &'static str,
     /// How our receivers wait.
     pub ours: Wait,
     /// Its kind and unit.
@@ -63,20 +65,24 @@ const fn time(
     unit: Unit,
     of: fn(&Outcome) -> f64,
 ) -> Figure {
-    Figure { question, name, ours, measure: Measure::Time(unit), of }
+    Figure { question, name, by: SHMCAST, ours, measure: Measure::Time(unit), of }
 }
 
-/// All figures that are compared.
-pub const FIGURES: [Figure; 10] = [
+const fn rate(name: &'static str, by: &'static str, ours: Wait) -> Figure {
+    Figure { question: "throughput", name, by, ours, measure: Measure::Rate, of: |o| o.rate }
+}
+
+/// All figures that are compared. A plain figure is that of a program that calls `publish` and `try_recv_into` for each message.
+pub const FIGURES: [Figure; 13] = [
     time("latency", "p50", Wait::Spin, Unit::Ns, |o| o.response.p50 as f64),
     time("latency", "p99", Wait::Spin, Unit::Ns, |o| o.response.p99 as f64),
     Figure {
-        question: "throughput",
-        name: "rate",
-        ours: Wait::Burst,
-        measure: Measure::Rate,
-        of: |o| o.rate,
+        by: SHMCAST_PLAIN,
+        ..time("latency", "plain p50", Wait::Spin, Unit::Ns, |o| o.response.p50 as f64)
     },
+    rate("rate", SHMCAST, Wait::Burst),
+    rate("plain rate", SHMCAST_PLAIN, Wait::Spin),
+    rate("plain rate, no times", SHMCAST_UNTIMED, Wait::Spin),
     time("fanout", "send p50", Wait::Yield, Unit::Us, |o| o.cost.p50 as f64),
     time("fanout", "last p50", Wait::Yield, Unit::Us, |o| o.last.p50 as f64),
     time("fanout", "last p99", Wait::Yield, Unit::Us, |o| o.last.p99 as f64),
@@ -238,10 +244,11 @@ pub fn contests(answer: &Answer) -> Vec<Contest> {
 }
 
 fn contest(answer: &Answer, case: &str, figure: Figure) -> Option<Contest> {
-    let us = Contestant::new(SHMCAST, figure.ours);
+    let us = Contestant::new(figure.by, figure.ours);
     let ours = answer.median(case, &us, figure.of)?;
     let contestants = answer.contestants(case);
-    let others = contestants.iter().filter(|who| ![SHMCAST, IDEAL].contains(&who.transport_name()));
+    let others =
+        contestants.iter().filter(|who| who.transport_name() != IDEAL && !is_shmcast(who.transport_name()));
     let value = |who: &&Contestant| Some(((*who).clone(), answer.median(case, who, figure.of)?));
     let best = others.filter_map(|who| value(&who)).reduce(|a, b| {
         let b_is_better = if figure.measure == Measure::Rate { b.1 > a.1 } else { b.1 < a.1 };

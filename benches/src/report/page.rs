@@ -10,7 +10,7 @@ use super::text::HOW;
 use super::{conclusion, text};
 use crate::questions::sheet;
 use crate::questions::table::{Row, Sheet};
-use crate::rig::names::{IDEAL, SHMCAST};
+use crate::rig::names::{IDEAL, is_shmcast};
 use crate::rig::plan::{Answer, Played};
 use anyhow::Result;
 use std::fmt::Write;
@@ -182,7 +182,7 @@ fn figures_table(out: &mut String, sheet: &Sheet) {
             before = &cells[0];
         }
         let class = match transport.as_str() {
-            SHMCAST => "ours",
+            name if is_shmcast(name) => "ours",
             IDEAL => "bound",
             _ => "",
         };

@@ -1,7 +1,7 @@
 //! Colours by family: transports of one kind share a hue, and each contestant of a family has its own shade and dash.
 
 use crate::rig::names::{
-    IDEAL, MULTICAST, SHMCAST, UDP, UNIX_DATAGRAM, UNIX_SEQPACKET, WIRE_MULTICAST, WIRE_UDP,
+    IDEAL, MULTICAST, UDP, UNIX_DATAGRAM, UNIX_SEQPACKET, WIRE_MULTICAST, WIRE_UDP, is_shmcast,
 };
 use crate::rig::plan::Answer;
 use crate::rig::spec::Contestant;
@@ -26,8 +26,7 @@ impl Family {
     /// The family of a contestant.
     pub fn of(who: &Contestant) -> Self {
         match who.transport_name() {
-            SHMCAST => Self::Ours,
-            name if name.starts_with("bridge") => Self::Ours,
+            name if is_shmcast(name) || name.starts_with("bridge") => Self::Ours,
             IDEAL => Self::Bound,
             MULTICAST | UDP | UNIX_DATAGRAM | UNIX_SEQPACKET | WIRE_UDP | WIRE_MULTICAST => Self::Kernel,
             _ => Self::Peers,
@@ -89,6 +88,7 @@ impl Palette {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rig::names::SHMCAST;
     use crate::rig::spec::Wait;
 
     #[test]

@@ -2,6 +2,11 @@
 
 /// shmcast's own ring, on one host.
 pub const SHMCAST: &str = "shmcast";
+/// The same ring by the calls that a first program makes: `publish`, which reads the clock for each message, and one message
+/// a call into the caller's own buffer.
+pub const SHMCAST_PLAIN: &str = "shmcast-plain";
+/// Like [`SHMCAST_PLAIN`], from a publisher that gives its messages no time.
+pub const SHMCAST_UNTIMED: &str = "shmcast-untimed";
 /// The ideal ring: a lower bound, not a product.
 pub const IDEAL: &str = "ideal";
 /// Kernel UDP multicast on the loopback interface.
@@ -34,8 +39,10 @@ pub const WIRE_MULTICAST: &str = "wire-multicast";
 pub const CHANNEL: &str = "bench";
 
 /// Every name above.
-const ALL: [&str; 14] = [
+const ALL: [&str; 16] = [
     SHMCAST,
+    SHMCAST_PLAIN,
+    SHMCAST_UNTIMED,
     IDEAL,
     MULTICAST,
     UDP,
@@ -50,6 +57,11 @@ const ALL: [&str; 14] = [
     WIRE_UDP,
     WIRE_MULTICAST,
 ];
+
+/// Whether this is shmcast's ring on one host, by whichever calls.
+pub fn is_shmcast(name: &str) -> bool {
+    [SHMCAST, SHMCAST_PLAIN, SHMCAST_UNTIMED].contains(&name)
+}
 
 /// Whether this program plays the transport. If not, the peers' program may.
 pub fn is_ours(name: &str) -> bool {

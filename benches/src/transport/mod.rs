@@ -5,7 +5,8 @@ use crate::rig::bridge::BridgeMode;
 #[cfg(feature = "bridge")]
 use crate::rig::names::{BRIDGE_INVOKED, BRIDGE_INVOKED_UNICAST};
 use crate::rig::names::{
-    IDEAL, MULTICAST, SHMCAST, UDP, UNIX_DATAGRAM, UNIX_SEQPACKET, WIRE_MULTICAST, WIRE_UDP,
+    IDEAL, MULTICAST, SHMCAST, SHMCAST_PLAIN, SHMCAST_UNTIMED, UDP, UNIX_DATAGRAM, UNIX_SEQPACKET,
+    WIRE_MULTICAST, WIRE_UDP,
 };
 use crate::rig::spec::{Spec, Task, Wait};
 use crate::rig::{hosts, publish, receive};
@@ -17,6 +18,7 @@ pub mod ideal;
 pub mod invoked;
 pub mod multicast;
 pub mod peers;
+pub mod plain;
 pub mod shm;
 pub mod sockets;
 pub mod unix;
@@ -32,6 +34,12 @@ pub fn play(task: &Task) -> Result<()> {
     match (task, spec.contestant.transport_name()) {
         (Task::Publish(_), SHMCAST) => publish::play(spec, || shm::ShmSender::open(spec)),
         (Task::Receive(_, me), SHMCAST) => receive::play(spec, *me, || shm::ShmReceiver::open(spec, *me)),
+        (Task::Publish(_), SHMCAST_PLAIN | SHMCAST_UNTIMED) => {
+            publish::play(spec, || plain::PlainSender::open(spec))
+        }
+        (Task::Receive(_, me), SHMCAST_PLAIN | SHMCAST_UNTIMED) => {
+            receive::play(spec, *me, || plain::PlainReceiver::open(spec, *me))
+        }
         (Task::Publish(_), IDEAL) => publish::play(spec, || ideal::IdealSender::open(spec)),
         (Task::Receive(_, me), IDEAL) => receive::play(spec, *me, || ideal::IdealReceiver::open(spec)),
         (Task::Publish(_), MULTICAST | UDP) => publish::play(spec, || multicast::sender(spec)),

@@ -5,7 +5,9 @@ use crate::rig::publish::Sender;
 use crate::rig::receive::{LOOK, Receiver, Sink, poll_until_done};
 use crate::rig::spec::{self, Spec};
 use anyhow::{Context, Result, bail};
-use shmcast::{Client, Event, Mark, Preparation, Publisher, RecvError, Start, Subscriber, Wait};
+use shmcast::{
+    Client, Event, Mark, Preparation, Publisher, PublisherBuilder, RecvError, Start, Subscriber, Wait,
+};
 use std::time::{Duration, Instant};
 
 /// The publisher.
@@ -18,13 +20,17 @@ impl ShmSender {
     /// # Errors
     /// The channel's error.
     pub fn open(spec: &Spec) -> Result<Self> {
-        let builder = Publisher::builder(CHANNEL).prepare(Preparation::FULL);
-        let builder = match daemon(spec)? {
-            Some(client) => builder.client(&client),
-            None => builder.dir(&spec.dir).capacity(spec.ring_bytes),
-        };
-        Ok(Self(builder.open().context("open the channel")?))
+        Ok(Self(publisher(spec)?.open().context("open the channel")?))
     }
+}
+
+/// How every publisher of a round opens its channel.
+pub(super) fn publisher(spec: &Spec) -> Result<PublisherBuilder> {
+    let builder = Publisher::builder(CHANNEL).prepare(Preparation::FULL);
+    Ok(match daemon(spec)? {
+        Some(client) => builder.client(&client),
+        None => builder.dir(&spec.dir).capacity(spec.ring_bytes),
+    })
 }
 
 impl Sender for ShmSender {
@@ -53,25 +59,30 @@ impl ShmReceiver {
     /// # Errors
     /// The channel's error.
     pub fn open(spec: &Spec, me: usize) -> Result<Self> {
-        let wait = match spec.contestant.wait {
-            spec::Wait::Spin => Wait::Spin,
-            spec::Wait::Burst => Wait::Burst,
-            spec::Wait::Yield => Wait::Yield,
-            spec::Wait::SpinYield => Wait::SpinThenYield(1000),
-            spec::Wait::Backoff => Wait::Backoff,
-            spec::Wait::Sleep => Wait::Sleep(Duration::from_micros(50)),
-            spec::Wait::Park => Wait::Park,
-            other => bail!("shmcast does not wait by {}", other.name()),
-        };
-        // Every second visitor begins with the oldest message in the ring, the others with the latest.
-        let start = if me >= spec.receivers && me % 2 == 1 { Start::Latest } else { Start::Oldest };
-        let builder = Subscriber::builder(CHANNEL).start(start).wait(wait);
-        let builder = match daemon(spec)? {
-            Some(client) => builder.client(&client),
-            None => builder.dir(&spec.dir),
-        };
-        Ok(Self(builder.open().context("subscribe")?))
+        Ok(Self(subscriber(spec, me)?))
     }
+}
+
+/// Subscribes to the round's channel, as receiver number `me`.
+pub(super) fn subscriber(spec: &Spec, me: usize) -> Result<Subscriber> {
+    let wait = match spec.contestant.wait {
+        spec::Wait::Spin => Wait::Spin,
+        spec::Wait::Burst => Wait::Burst,
+        spec::Wait::Yield => Wait::Yield,
+        spec::Wait::SpinYield => Wait::SpinThenYield(1000),
+        spec::Wait::Backoff => Wait::Backoff,
+        spec::Wait::Sleep => Wait::Sleep(Duration::from_micros(50)),
+        spec::Wait::Park => Wait::Park,
+        other => bail!("shmcast does not wait by {}", other.name()),
+    };
+    // Every second visitor begins with the oldest message in the ring, the others with the latest.
+    let start = if me >= spec.receivers && me % 2 == 1 { Start::Latest } else { Start::Oldest };
+    let builder = Subscriber::builder(CHANNEL).start(start).wait(wait);
+    let builder = match daemon(spec)? {
+        Some(client) => builder.client(&client),
+        None => builder.dir(&spec.dir),
+    };
+    builder.open().context("subscribe")
 }
 
 /// The round's daemon, if it has one.
@@ -80,7 +91,7 @@ fn daemon(spec: &Spec) -> Result<Option<Client>> {
 }
 
 #[inline(always)]
-fn hand(event: Event<'_>, sink: &mut Sink) {
+pub(super) fn hand(event: Event<'_>, sink: &mut Sink) {
     match event {
         Event::Message(message) => sink.message(message.payload),
         Event::Lapped(lapped) => sink.lost(lapped.missed),

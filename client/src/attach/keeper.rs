@@ -172,10 +172,14 @@ pub(crate) struct Keeper {
 /// # Errors
 /// [`ChannelError::Os`] if there is no descriptor or thread for it.
 pub(crate) fn keeper() -> Result<Arc<Keeper>, ChannelError> {
-    static KEEPER: Mutex<Option<Arc<Keeper>>> = Mutex::new(None);
+    // A forked child has no thread of its parent, so it gets a keeper of its own.
+    static KEEPER: Mutex<Option<(u32, Arc<Keeper>)>> = Mutex::new(None);
     let os = |what| ChannelError::os(what, "the thread that keeps attachments");
     let mut known = lock(&KEEPER);
-    if let Some(keeper) = &*known {
+    let process = std::process::id();
+    if let Some((of, keeper)) = &*known
+        && *of == process
+    {
         return Ok(keeper.clone());
     }
     let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
@@ -184,7 +188,7 @@ pub(crate) fn keeper() -> Result<Arc<Keeper>, ChannelError> {
     let running = keeper.clone();
     let started = std::thread::Builder::new().name("shmcast-keeper".into()).spawn(move || running.run());
     drop(started.map_err(os("start"))?);
-    *known = Some(keeper.clone());
+    *known = Some((process, keeper.clone()));
     Ok(keeper)
 }
 

@@ -77,6 +77,11 @@ impl Parking {
         self.longest
     }
 
+    /// The reader's end of the bell. It is readable once it has rung.
+    pub(crate) fn bell(&self) -> &UnixStream {
+        &self.bell
+    }
+
     /// Empties the bell.
     pub(crate) fn hear(&self) {
         hear(&self.bell);

@@ -33,6 +33,10 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// Least time between the `created_ns` of two streams of one channel, whose sequences both begin at 1. Bridges name a
+/// stream by that time, in steps of this length.
+pub const STREAM_STEP_NS: u64 = 500_000_000;
+
 /// The properties of a new channel.
 #[derive(Debug, Clone)]
 pub struct HostedSpec {

@@ -2,10 +2,12 @@
 
 use super::{Buffer, Doubt, Outcome, Subscriber, note_latency};
 use crate::message::{Event, Message, RecvError};
-use crate::wait::Wait;
+use crate::wait::{Wait, Waiter};
 use shmcast_layout::layout::geometry::{RECORD_HEADER, record_bytes};
 use shmcast_layout::layout::record::{Commit, Flags, Meta};
 use shmcast_layout::ring::reader::{Copied, RUN, put_header};
+use std::ops::ControlFlow;
+use std::time::Instant;
 
 const HEADER: usize = RECORD_HEADER as usize;
 
@@ -152,6 +154,15 @@ impl Records {
         put_header(self.room(), copied);
         self.add(1, record_bytes(copied.length as u64) as usize, copied.sequence);
     }
+
+    /// Puts a message with its `payload`, which begins these bytes, into records that hold nothing.
+    fn copy(&mut self, copied: &Copied, payload: &[u8]) {
+        if HEADER + copied.length > self.buffer.bytes() {
+            self.buffer = Buffer::with_room(record_bytes(copied.length as u64) as usize);
+        }
+        self.buffer.payload_mut()[..copied.length].copy_from_slice(&payload[..copied.length]);
+        self.push(copied);
+    }
 }
 
 impl Subscriber {
@@ -182,6 +193,56 @@ impl Subscriber {
             self.pause_after_burst();
         }
         records.clear();
+        self.fill(most, records)
+    }
+
+    /// As [`recv_records`](Self::recv_records), and waits for the first message or event, by the wait strategy. Returns 0 when
+    /// nothing came before `deadline`.
+    ///
+    /// # Errors
+    /// [`RecvError`], as of [`recv_records`](Self::recv_records).
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// use std::time::{Duration, Instant};
+    /// let mut records = shmcast::Records::with_room(64 << 10);
+    /// let soon = || Instant::now() + Duration::from_millis(5);
+    /// assert_eq!(subscriber.recv_records_deadline(1024, &mut records, soon())?, 0);
+    /// publisher.publish_batch(["a", "b", "c"])?;
+    /// assert_eq!(subscriber.recv_records_deadline(1024, &mut records, soon())?, 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn recv_records_deadline(
+        &mut self,
+        most: usize,
+        records: &mut Records,
+        deadline: Instant,
+    ) -> Result<usize, RecvError> {
+        let mut waiter = Waiter::default();
+        loop {
+            let received = self.recv_records(most, records)?;
+            if received > 0 || most == 0 {
+                return Ok(received);
+            }
+            match self.idle(&mut waiter, Some(deadline))? {
+                ControlFlow::Continue(()) => {}
+                ControlFlow::Break(None) => return Ok(0),
+                ControlFlow::Break(Some(Outcome::Other(event))) => {
+                    records.event = Some(event);
+                    return Ok(1);
+                }
+                ControlFlow::Break(Some(Outcome::Message(copied))) => {
+                    records.copy(&copied, self.buffer.payload());
+                    return self.fill(most, records);
+                }
+            }
+        }
+    }
+
+    /// Puts more behind what is in `records`.
+    fn fill(&mut self, most: usize, records: &mut Records) -> Result<usize, RecvError> {
         while records.messages < most && records.bytes < records.limit {
             self.take_records(most - records.messages, records);
             if records.messages == most || records.bytes >= records.limit {

@@ -27,13 +27,26 @@ impl Subscriber {
     /// As [`poll`](Self::poll), with a message's payload copied to the start of `buffer`.
     #[inline(never)]
     pub(super) fn poll_into(&mut self, buffer: &mut [u8]) -> Result<Option<Outcome>, RecvError> {
+        let before = self.reader.place();
+        let poll = self.reader.poll(buffer);
+        self.go_on_into(before, poll, buffer)
+    }
+
+    /// As [`poll_into`](Self::poll_into), after a first poll at the place `before`.
+    #[inline(never)]
+    pub(super) fn go_on_into(
+        &mut self,
+        mut before: Place,
+        mut poll: Poll,
+        buffer: &mut [u8],
+    ) -> Result<Option<Outcome>, RecvError> {
         loop {
-            let before = self.reader.place();
-            let poll = self.reader.poll(buffer);
             let outcome = self.admit(before, poll, buffer.len())?;
             if outcome.is_some() || self.reader.place() == before {
                 return Ok(outcome.or_else(|| self.publisher_gone()));
             }
+            before = self.reader.place();
+            poll = self.reader.poll(buffer);
         }
     }
 

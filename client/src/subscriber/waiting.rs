@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 /// The next step when a poll has found nothing.
-enum Rest {
+pub(super) enum Rest {
     /// There is an event after all.
     Found(Outcome),
     /// Poll again.
@@ -130,7 +130,7 @@ impl Subscriber {
     /// Called after a poll that found nothing. Decides how to wait. It returns [`Rest::Nap`] only after the reader has
     /// written where it sleeps, has then found nothing there, and has rung for the waker.
     #[cold]
-    fn rest(&mut self) -> Result<Rest, RecvError> {
+    pub(super) fn rest(&mut self) -> Result<Rest, RecvError> {
         if let Some(outcome) = self.look()? {
             return Ok(Rest::Found(outcome));
         }

@@ -97,8 +97,14 @@ fn collect(dir: &Path, names: &mut BTreeSet<String>) -> Result<()> {
 /// # Errors
 /// If the programs cannot be built.
 pub fn build(target: &Path) -> Result<Programs> {
-    let status = Command::new("cargo")
-        .args(["build", "--quiet", "-p", "shmcast-daemon", "-p", "shmcast-chaos", "--bins", "--target-dir"])
+    let mut command = Command::new("cargo");
+    command.args(["build", "--quiet", "-p", "shmcast-daemon", "-p", "shmcast-chaos", "--bins"]);
+    // The ring is optimised as in a release. Else a publisher is never faster than those who look for its messages.
+    for package in ["shmcast-layout", "shmcast", "shmcast-chaos"] {
+        command.arg("--config").arg(format!("profile.dev.package.{package}.opt-level=3"));
+    }
+    let status = command
+        .arg("--target-dir")
         .arg(target)
         .env("RUSTFLAGS", "--cfg shmcast_faults")
         .current_dir(package().join("../.."))

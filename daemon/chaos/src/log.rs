@@ -77,6 +77,8 @@ pub enum Fact {
     Gap { from: u64, to: u64 },
     /// A reader was told of another publisher.
     NewEpoch { epoch: u64 },
+    /// A reader was told that its publisher had died.
+    PublisherGone { epoch: u64 },
     /// A reader was told of another remote session.
     NewSession { identity: String },
     /// A reader was told that the channel begins anew.

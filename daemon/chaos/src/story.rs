@@ -249,6 +249,8 @@ pub enum Trouble {
     Requests,
     /// Receivers of a unicast feed are killed, one after the other.
     Crashes,
+    /// The bridge is killed, and the next one sends a session of a few messages and is idle.
+    Idle,
 }
 
 /// One step.
@@ -341,6 +343,16 @@ pub enum Step {
     Store { others: u16 },
     /// A daemon crashes, and so many readers of one user come back, who may send few requests.
     Crowd { readers: u16 },
+    /// Readers attach, and go on after laps, so many times beside a publisher that does nothing but publish into
+    /// a small ring.
+    Rush { readers: u16 },
+    /// A reader that watches its publisher is stopped while that publishes and is killed.
+    Bereave { wait: Waiting },
+    /// A daemon crashes, and only a stopped reader has the memory in which a channel goes on. The next daemon waits
+    /// for it in vain, or is `brief` and ends before that.
+    Inherit { brief: bool },
+    /// A reader that has no free descriptor comes to a message that is void.
+    Withhold {},
     /// The command carries a channel to another directory, through a wire with trouble.
     Carry { trouble: Trouble, has_server: bool },
     /// The next step does not wait for the end of its orders.

@@ -6,7 +6,15 @@
 //! | module | what it does | may not |
 //! |---|---|---|
 //! | [`core`] | decides what is written when, what an error means, and what a crash has left | open files, ask the time, start threads |
+//! | [`directory`] | does on a real file system what the logic wants | decide anything |
+//! | [`Recorder`] | the threads: one reads the ring, three write | decide what an error means |
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod core;
+pub mod directory;
+mod error;
+mod recorder;
+
+pub use error::RecordError;
+pub use recorder::{Progress, Recorder};

@@ -27,6 +27,7 @@ mod hiccups;
 mod ls;
 mod man;
 mod publish;
+mod record;
 mod rm;
 mod say;
 mod stat;
@@ -64,6 +65,8 @@ enum Verb {
     Pub(publish::Args),
     /// Receive a channel's messages to stdout
     Sub(subscribe::Args),
+    /// Record a channel into files that survive a power cut
+    Record(record::Args),
     /// List channels
     Ls(ls::Args),
     /// Show one channel and its readers
@@ -200,6 +203,7 @@ pub fn main() -> ExitCode {
         Verb::Demo(args) => demo::run(&args),
         Verb::Pub(args) => publish::run(&args),
         Verb::Sub(args) => subscribe::run(&args),
+        Verb::Record(args) => record::run(&args),
         Verb::Ls(args) => ls::run(&args),
         Verb::Stat(args) => stat::run(&args),
         Verb::Top(args) => top::run(&args),

@@ -56,7 +56,11 @@ impl Charters {
             .with_context(|| format!("charter {}", self.path.join(name).display()))
     }
 
-    fn find(&self, name: &str) -> Result<Option<HostedCharter>> {
+    /// The charter of the channel `name` that an earlier daemon left, or that a removed channel had. `None` if there is none.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn find(&self, name: &str) -> Result<Option<HostedCharter>> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match openat(&self.dir, name, flags, Mode::empty()) {
             Ok(file) => File::from(file),

@@ -18,7 +18,6 @@ use crate::config::Config;
 use anyhow::{Context, Result};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use sd_notify::NotifyState;
-use shmcast::hosting::fault;
 use shmcast::sys::handoff::{self, Inherited, MAX_INHERITED};
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -200,9 +199,7 @@ async fn stop(shared: &ServerState, supervisor: Supervisor, marker: &Path) -> Re
     // The bridges are clients of this event loop, so the loop must run while they end.
     tokio::task::spawn_blocking(move || supervisor.stop()).await.context("stop the bridges")?;
     connection::settle().await;
-    // If the grace period is not over, the next daemon must wait for the programs too: the marker stays.
-    let is_too_early = !*shared.admits_newcomers.borrow() && !fault!("a_short_life_forgets_a_crash");
-    if !shared.registry().is_needed() && !is_too_early {
+    if !shared.registry().is_needed() {
         let _ = fs::remove_file(marker);
     }
     tracing::info!("stopped");
@@ -305,8 +302,8 @@ async fn reload(options: &Options, shared: &ServerState, supervisor: &Supervisor
 
 /// Makes the memory that a configuration needs on another thread, then applies the configuration, all of it or nothing.
 async fn apply(shared: &ServerState, wanted: &Config) -> Result<Changes> {
-    let (config, present) = (wanted.clone(), shared.registry().names());
-    let made = tokio::task::spawn_blocking(move || Registry::make_missing(&config, &present)).await??;
+    let missing = shared.registry().missing(wanted)?;
+    let made = tokio::task::spawn_blocking(move || Registry::make_missing(missing)).await??;
     shared.events.admit(wanted);
     shared.registry().apply(wanted, made)
 }

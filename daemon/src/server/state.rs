@@ -6,6 +6,7 @@ use super::events::Events;
 use super::limits::Limits;
 use super::registry::{MemoryRequest, Refused, Registry};
 use shmcast::control::RefusalCode;
+use std::fmt::Display;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 use tokio::sync::watch;
@@ -58,8 +59,9 @@ impl ServerState {
     pub(super) async fn make_memory(&self, channel: &str, request: MemoryRequest) -> Result<(), Refused> {
         let _turn = self.memory_turn.lock().await;
         let made = tokio::task::spawn_blocking(move || request.make()).await;
-        let gone = |e| Refused::new(RefusalCode::Failed, format!("make the next segment: {e}"));
-        let made = made.map_err(gone)??;
+        let failed =
+            |e: &dyn Display| Refused::new(RefusalCode::Failed, format!("make the next segment: {e}"));
+        let made = made.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
         self.registry().stock(channel, made);
         Ok(())
     }

@@ -16,6 +16,7 @@ use daemon_support::{
 use nix::sys::signal::Signal;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::json;
+use shmcast::hosting::STREAM_STEP_NS;
 use shmcast::{Client, Event, LocateError, PublishError, Publisher, Start, Subscriber, Wait};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -138,6 +139,40 @@ fn a_reader_hears_of_a_channel_that_begins_anew_and_goes_on() {
         assert_eq!(words(&mut subscriber, "1 new"), expected, "{mode}");
         assert_eq!(words(&mut parked, "1 new"), expected, "{mode}, parked");
         daemon.wait_for_log(&["event=\"restarted\"", "generation 2"]);
+    }
+}
+
+/// Bridges name the stream of a channel by the time at which it began, in steps.
+#[test]
+fn streams_that_follow_at_once_do_not_begin_in_one_step() {
+    let mut daemon = Daemon::start(&config("takeover"));
+    let began_ns = |daemon: &Daemon| daemon.client().channel("ticks").unwrap().created_ns;
+    let mut before = 0;
+    for round in 0..6 {
+        // Somebody stays, so that the channel that is removed is remembered.
+        let subscriber = reader(&daemon);
+        let builder = publishing(&daemon.client(), "ticks");
+        let builder = if round == 0 { builder.anew() } else { builder };
+        builder.open().unwrap().publish(b"x").unwrap();
+        let began = began_ns(&daemon);
+        assert!(began >= before + STREAM_STEP_NS, "round {round}: {began} after {before}");
+        before = began;
+        match round % 3 {
+            0 => {
+                reload(&daemon, "");
+                reload(&daemon, &config("takeover"));
+            }
+            1 => {
+                drop(subscriber);
+                reload(&daemon, "");
+                reload(&daemon, &config("takeover"));
+            }
+            _ => {
+                // Nobody brings the memory back.
+                drop(subscriber);
+                daemon.crash();
+            }
+        }
     }
 }
 

@@ -21,6 +21,8 @@ mod index;
 mod record;
 mod trailer;
 
+/// A control record of the ring.
+pub use crate::layout::record::Control as RingControl;
 pub use build::{FrameBuilder, FrameDraft};
 pub use compose::Composer;
 pub use control::{Cause, JournalControl, Loss};

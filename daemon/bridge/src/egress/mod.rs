@@ -43,7 +43,7 @@ const REPAIR_BUFFER_BYTES: usize = 1 << 20;
 /// The start of 2020 in nanoseconds since 1970. Epochs count half seconds from there; six digits last until
 /// 2054.
 const EPOCH_ZERO_NS: u64 = 1_577_836_800_000_000_000;
-const EPOCH_STEP_NS: u64 = 500_000_000;
+const EPOCH_STEP_NS: u64 = shmcast::hosting::STREAM_STEP_NS;
 
 /// Options that the bridge's owner sets, beside the spec.
 #[derive(Debug, Default)]

@@ -67,6 +67,9 @@ pub struct Subscribing {
     /// Whether it prepares the memory.
     #[serde(default)]
     pub full: bool,
+    /// Whether it is to be told of its publisher's death.
+    #[serde(default)]
+    pub watch: bool,
 }
 
 /// The orders that an actor knows.
@@ -81,8 +84,13 @@ pub enum Order {
     Gap { by: u64 },
     /// Tell of a session.
     Session { identity: String },
+    /// Publish empty messages as fast as possible until there is another order. Nobody receives them, so they are
+    /// not in the log.
+    Rush {},
     /// Subscribe.
     Subscribe(Subscribing),
+    /// Subscribe so many times, and go on after a lap each time.
+    Join { wanted: Subscribing, times: u16 },
     /// Receive.
     Read { how: How, ms: u32, rest_us: u32 },
     /// Receive this many events.
@@ -236,6 +244,11 @@ impl Actor {
                 self.reader = reader::Reading::open(&mut self.log, &wanted)?;
                 Ok(json!(self.reader.is_some()))
             }
+            Order::Rush {} => {
+                let Self { publisher, orders, .. } = self;
+                Ok(json!(publisher.as_mut().map(|publisher| publisher.rush(orders))))
+            }
+            Order::Join { wanted, times } => reader::join(&mut self.log, &wanted, times),
             Order::Read { how, ms, rest_us } => {
                 let until = (ms > 0).then(|| Instant::now() + Duration::from_millis(ms.into()));
                 let rest = Duration::from_micros(rest_us.into());

@@ -1,6 +1,6 @@
 //! The publishing actor. Before it publishes it writes down what, and afterwards how far it came.
 
-use super::{Opening, Place, client, kind};
+use super::{Opening, Orders, Place, client, kind};
 use crate::log::{Fact, Log};
 use crate::payload::{Identity, Marks, Sizes, fill};
 use crate::story::Sending;
@@ -129,6 +129,19 @@ impl Publishing {
                 self.publisher.publish_batch(messages).map(|sequences| sequences.start)
             }
         }
+    }
+
+    /// Publishes empty messages until there is another order. Returns how many.
+    pub(super) fn rush(&mut self, orders: &mut Orders) -> u64 {
+        const AT_ONCE: u64 = 4096;
+        let mut done = 0;
+        while !orders.is_one_waiting() {
+            if (0..AT_ONCE).any(|_| self.publisher.publish_at(&[], Mark::default(), 0).is_err()) {
+                break;
+            }
+            done += AT_ONCE;
+        }
+        done
     }
 
     pub(super) fn gap(&mut self, log: &mut Log, by: u64) -> Result<()> {

@@ -6,6 +6,7 @@ use crate::log::{Fact, Log};
 use crate::payload::Identity;
 use crate::story::{How, Start, Waiting};
 use anyhow::Result;
+use serde_json::{Value, json};
 use shmcast::{ChannelError, Event, Preparation, RecvError, Resume, Subscriber, Wait};
 use std::fs;
 use std::ops::ControlFlow;
@@ -271,8 +272,8 @@ impl Reading {
 }
 
 fn open(wanted: &Subscribing) -> Result<Subscriber, ChannelError> {
-    let Subscribing { place, channel, start, wait, skip, page, full, .. } = wanted;
-    let builder = Subscriber::builder(channel);
+    let Subscribing { place, channel, start, wait, skip, page, full, watch, .. } = wanted;
+    let builder = Subscriber::builder(channel).watch_publisher(*watch);
     let builder = match (client(place)?, place) {
         (Some(client), _) => builder.client(&client),
         (None, Place::Dir(dir)) => builder.dir(dir),
@@ -295,6 +296,40 @@ fn open(wanted: &Subscribing) -> Result<Subscriber, ChannelError> {
     let builder = builder.prepare(if *full { Preparation::FULL } else { Preparation::NONE });
     let resume = if *skip { Resume::Latest } else { Resume::Oldest };
     builder.start(start).wait(wait).resume(resume).page(*page).record_latency(true).open()
+}
+
+/// Subscribes `times` times beside a publisher at full speed. Each subscriber stays until it has been lapped, and must
+/// get a message after that. Returns how many were lapped.
+pub(super) fn join(log: &mut Log, wanted: &Subscribing, times: u16) -> Result<Value> {
+    let Subscribing { channel, far, page, .. } = wanted.clone();
+    let mut lapped = 0;
+    for time in 0..times {
+        let (start, skip) = ([Start::Latest, Start::Oldest][usize::from(time % 2)], time % 4 < 2);
+        log.write(Fact::Subscribing { channel: channel.clone(), far, start, page })?;
+        let mut subscriber = match open(&Subscribing { start, skip, ..wanted.clone() }) {
+            Ok(subscriber) => subscriber,
+            Err(e) => {
+                log.write(Fact::OpenFailed { kind: kind(&e), why: e.to_string() })?;
+                continue;
+            }
+        };
+        log.write(Fact::Subscribed { next: subscriber.next_sequence(), refused: false })?;
+        let mut is_lapped = false;
+        let until = Instant::now() + CALL;
+        while Instant::now() < until {
+            match subscriber.recv_deadline(until) {
+                Ok(Some(Event::Message(_))) if is_lapped => break,
+                Ok(event) => is_lapped |= matches!(event, Some(Event::Lapped(_))),
+                Err(e) => {
+                    log.write(Fact::RecvFailed { kind: kind(&e), why: e.to_string() })?;
+                    break;
+                }
+            }
+        }
+        lapped += u64::from(is_lapped);
+        log.write(Fact::Closed)?;
+    }
+    Ok(json!(lapped))
 }
 
 /// Whether enough descriptors for an event loop are free.

@@ -73,6 +73,7 @@ impl Recorder {
             Event::Lapped(lapped) => Fact::Lapped { missed: lapped.missed, resumed_at: lapped.resumed_at },
             Event::Gap { from, to } => Fact::Gap { from, to },
             Event::NewEpoch { epoch } => Fact::NewEpoch { epoch },
+            Event::PublisherGone { epoch } => Fact::PublisherGone { epoch },
             Event::NewSession { session } => {
                 Fact::NewSession { identity: String::from_utf8_lossy(&session).trim_end().to_owned() }
             }

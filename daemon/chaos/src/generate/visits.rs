@@ -2,7 +2,7 @@
 //! stream of their own, so that the steps before them are as they were without them.
 
 use super::Writer;
-use crate::story::{Maker, Profile, Step, Trouble};
+use crate::story::{Maker, Profile, Step, Trouble, Waiting};
 use fastrand::Rng;
 
 /// Makes this stream differ from the others.
@@ -22,10 +22,20 @@ impl Writer {
                 _ => Step::Crowd { readers: random.u16(20..80) },
             },
             (Profile::Daemon, 2) if random.bool() => Step::Outlive { brief: true },
+            (Profile::Daemon, 3) | (Profile::Files, 3) => {
+                let waits = [Waiting::Sleep, Waiting::Sleep, Waiting::Yield, Waiting::Backoff];
+                Step::Bereave { wait: waits[random.usize(..waits.len())] }
+            }
+            (Profile::Strict, 0) => Step::Inherit { brief: random.bool() },
+            (Profile::Strict, 1) if random.bool() => Step::Withhold {},
+            (Profile::Files, 2) => Step::Rush { readers: random.u16(60..120) },
             (Profile::Files, 1) if random.bool() => Step::Interrupted {},
             (Profile::Files, 0) => {
                 let makers = [Maker::Nobody, Maker::User, Maker::Closed, Maker::Open];
                 Step::Neighbours { maker: makers[random.usize(..makers.len())] }
+            }
+            (Profile::Bridge, 3) if random.bool() => {
+                Step::Carry { trouble: Trouble::Idle, has_server: false }
             }
             (Profile::Bridge, 0..3) => {
                 let troubles = [

@@ -14,6 +14,8 @@ use std::path::Path;
 pub struct History {
     /// The profile of the story.
     pub profile: Option<Profile>,
+    /// The channels on which each publisher gets a segment of its own from the beginning.
+    pub strict: Vec<String>,
     /// The runner's deeds.
     pub deeds: Vec<Entry<Deed>>,
     /// Channels that were opened for publishing, in order of time.
@@ -108,7 +110,11 @@ impl History {
         let runner = logs.join("runner");
         let mut history =
             Self { deeds: read(&runner).with_context(|| runner.display().to_string())?, ..Self::default() };
-        history.profile = crate::story::Story::load(&logs.join("story")).ok().map(|story| story.profile);
+        if let Ok(story) = crate::story::Story::load(&logs.join("story")) {
+            history.profile = Some(story.profile);
+            let strict = story.setup.channels.into_iter().filter(|channel| channel.strict);
+            history.strict = strict.map(|channel| channel.name).collect();
+        }
         let mut actors = BTreeMap::new();
         for entry in fs::read_dir(logs).with_context(|| logs.display().to_string())? {
             let path = entry?.path();

@@ -394,3 +394,39 @@ fn a_part_of_a_line_is_found() {
     assert!(judge_alone("r", Vec::new(), piped(&["line 0"])).is_empty());
     assert_found(&judge_alone("r", Vec::new(), piped(&["line 0", "li"])), "unpublished_message");
 }
+
+/// The messages before the second publisher's are in another segment, to which nobody leads a reader that comes later.
+#[test]
+fn a_reader_that_begins_in_an_earlier_segment_may_be_lapped() {
+    let judge = |strict: &[&str]| {
+        let mut history = History { profile: Some(Profile::Bridge), ..History::default() };
+        history.strict = strict.iter().map(|name| (*name).to_owned()).collect();
+        history.deeds = vec![Entry { at: 500, what: Deed::Over }];
+        history.add_actor("p", at(10, publishes(0, 1, 1, 10)));
+        history.add_actor("q", at(100, publishes(1, 11, 2, 5)));
+        let seen =
+            vec![Fact::Lapped { missed: 10, resumed_at: 11 }, Fact::NewEpoch { epoch: 2 }, got(11, 1, 0, 5)];
+        history.add_actor("r", at(2000, reads(seen)));
+        judge_history(&history).into_iter().map(|violation| violation.name).collect::<Vec<_>>()
+    };
+    assert!(judge(&["a"]).is_empty(), "{:?}", judge(&["a"]));
+    assert_found(&judge(&[]), "lapped_without_cause");
+}
+
+#[test]
+fn a_death_that_is_told_too_soon_or_of_nobody_is_found() {
+    let gone = |seen: u32, epoch: u64| vec![got(1, 0, 0, seen), Fact::PublisherGone { epoch }];
+    let judge = |seen: Vec<Fact>, signal: &str| {
+        let mut history = History { profile: Some(Profile::Files), ..History::default() };
+        let killed = Deed::Signalled { who: "p".into(), signal: signal.into() };
+        history.deeds = vec![Entry { at: 500, what: killed }, Entry { at: 501, what: Deed::Over }];
+        history.add_actor("p", at(10, publishes(0, 1, 1, 10)));
+        history.add_actor("w1", at(2000, reads(seen)));
+        judge_history(&history).into_iter().map(|violation| violation.name).collect::<Vec<_>>()
+    };
+    assert!(judge(gone(10, 1), "KILL").is_empty(), "{:?}", judge(gone(10, 1), "KILL"));
+    assert_found(&judge(gone(9, 1), "KILL"), "early_death");
+    assert_found(&judge(gone(10, 1), "STOP"), "false_death");
+    assert_found(&judge(gone(10, 2), "KILL"), "false_death");
+    assert_found(&judge(vec![got(1, 0, 0, 10)], "KILL"), "death_not_told");
+}

@@ -55,6 +55,10 @@ impl World<'_> {
             Step::SlowStart {} => self.start_slowly(),
             Step::Store { others } => self.fill_the_store(others),
             Step::Crowd { readers } => self.bring_back_a_crowd(readers),
+            Step::Rush { readers } => self.join_a_rush(readers),
+            Step::Bereave { wait } => self.bereave(wait),
+            Step::Inherit { brief } => self.leave_it_to_a_reader(brief),
+            Step::Withhold {} => self.withhold(),
             Step::Carry { trouble, has_server } => self.carry(trouble, has_server),
             _ => Ok(false),
         }
@@ -307,7 +311,7 @@ impl World<'_> {
 pub(super) fn subscribing(place: Place, channel: &str, full: bool) -> Order {
     let (channel, far, start, wait) = (channel.to_owned(), false, story::Start::Oldest, Waiting::Yield);
     let (skip, page) = (false, true);
-    Order::Subscribe(Subscribing { place, channel, far, start, wait, skip, page, full })
+    Order::Subscribe(Subscribing { place, channel, far, start, wait, skip, page, full, watch: false })
 }
 
 pub(super) fn publish(count: u32) -> Order {

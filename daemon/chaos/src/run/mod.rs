@@ -12,6 +12,7 @@ mod healing;
 mod manager;
 mod plants;
 mod programs;
+mod readers;
 mod seconds;
 mod steps;
 mod tools;
@@ -21,6 +22,7 @@ mod wire;
 pub use carry::CARRIED;
 pub use errands::{AT_REST, TAMPERED};
 pub use programs::Programs;
+pub use readers::BEREAVED;
 
 use crate::actor::{Order, Place};
 use crate::log::{Deed, Log};

@@ -72,7 +72,7 @@ impl World<'_> {
         let known = self.channel(channel);
         let (number, far) = (known.number(self.channels.len()), known.host > 0);
         let (place, channel, full) = (self.place(known.host), known.channel.name, false);
-        let wanted = Subscribing { place, channel, far, start, wait, skip, page, full };
+        let wanted = Subscribing { place, channel, far, start, wait, skip, page, full, watch: false };
         self.order_to_attach(Whom::Reader(who), Order::Subscribe(wanted), number)
     }
 
@@ -168,17 +168,11 @@ impl World<'_> {
             _ => self.there(whom).map(|actor| actor.pid()),
         };
         let Some(pid) = pid else { return Ok(false) };
-        let Ok(open) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Ok(false) };
-        let Some(pid) = Pid::from_raw(pid as i32) else { return Ok(false) };
-        let limit = prlimit(Some(pid), Resource::Nofile, Rlimit { current: Some(4096), maximum: Some(4096) });
-        if let (Some(spare), true) = (spare, limit.is_ok()) {
-            let current = Some(open.count() as u64 + u64::from(spare));
-            let _ = prlimit(Some(pid), Resource::Nofile, Rlimit { current, maximum: Some(4096) });
-            if matches!(whom, Whom::Daemon | Whom::Far) {
-                self.note_shut_out()?;
-            }
+        let is_limited = set_descriptor_limit(pid, spare);
+        if is_limited && spare.is_some() && matches!(whom, Whom::Daemon | Whom::Far) {
+            self.note_shut_out()?;
         }
-        Ok(true)
+        Ok(is_limited)
     }
 
     pub(super) fn start_daemon(&mut self, whom: Whom) -> Result<bool> {
@@ -415,6 +409,14 @@ impl World<'_> {
             }
         }
     }
+}
+
+/// Lets a process have this many descriptors more than it has. `None` lifts the limit. Returns whether the process is there.
+pub(super) fn set_descriptor_limit(pid: u32, spare: Option<u8>) -> bool {
+    let Ok(open) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+    let current = spare.map_or(4096, |spare| open.count() as u64 + u64::from(spare));
+    let limit = Rlimit { current: Some(current), maximum: Some(4096) };
+    prlimit(Pid::from_raw(pid as i32), Resource::Nofile, limit).is_ok()
 }
 
 /// The paths of everything below `dir`.

@@ -9,8 +9,10 @@ use fastrand::Rng;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::{self, net::UnixDatagram};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -49,12 +51,30 @@ pub(super) struct Wire {
     pub(super) serves_at: u16,
 }
 
-/// A port that nobody uses now, and that the kernel gives only to programs that ask for it by its number.
+/// The ports from this one on are given only to programs that ask for them by their number.
+const FIRST_PORT: u16 = 10_000;
+/// Ports of one process of this program, and the number of such processes.
+const PORTS: u16 = 2000;
+const PROCESSES: u16 = 10;
+
+/// The first of the ports that belong to this process. Another process of this program has others: the name of a socket
+/// that this one keeps says so.
+fn own_ports() -> Result<u16> {
+    static OWN: OnceLock<Option<(u16, UnixDatagram)>> = OnceLock::new();
+    let claim = |at: u16| {
+        let name = unix::net::SocketAddr::from_abstract_name(format!("shmcast-chaos-ports-{at}")).ok()?;
+        Some((FIRST_PORT + at * PORTS, UnixDatagram::bind_addr(&name).ok()?))
+    };
+    let own = OWN.get_or_init(|| (0..PROCESSES).find_map(claim));
+    own.as_ref().map(|(first, _)| *first).context("all ports belong to other processes of this program")
+}
+
+/// A port that nobody uses now.
 pub(super) fn free_port() -> Result<u16> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    for _ in 0..5000 {
-        let at = NEXT.fetch_add(1, Ordering::Relaxed) as u32 + std::process::id() * 61;
-        let port = 10_000 + (at % 20_000) as u16;
+    let first = own_ports()?;
+    for _ in 0..PORTS {
+        let port = first + NEXT.fetch_add(1, Ordering::Relaxed) % PORTS;
         let is_free =
             UdpSocket::bind(local(port)).is_ok() && std::net::TcpListener::bind(local(port)).is_ok();
         if is_free {

@@ -182,6 +182,11 @@ impl Packer {
         self.open.as_ref().map(|(_, since)| now.mono.saturating_sub(*since))
     }
 
+    /// Closed frames that were not taken.
+    pub fn closed(&self) -> usize {
+        self.closed.len()
+    }
+
     /// The next closed frame.
     pub fn take(&mut self) -> Option<Frame> {
         self.closed.pop_front()

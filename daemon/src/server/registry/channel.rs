@@ -2,7 +2,7 @@
 //!
 //! The registry checks access before it calls anything here; `may_read` is a part of that check.
 
-use super::{MemoryRequest, Notice, Refused, failed};
+use super::{MemoryRequest, Notice, Refused, failed, next_stream_ns};
 use crate::config::{ChannelConfig, Mode};
 use crate::server::access::ConnectionId;
 use crate::server::access::Identity;
@@ -200,13 +200,20 @@ impl Channel {
     pub(super) fn go_on(&mut self, cut: Cut, told: &mut Told<'_>) -> Result<Option<MemoryRequest>, Refused> {
         // The new segment keeps the channel's `created_ns`, unless its sequences begin again. Bridges compare
         // `created_ns` to see whether they do.
-        let created_ns = Some(self.entry().created_ns).filter(|_| cut == Cut::Tail);
-        let is_new = |spare: &HostedSegment| spare.header().created_ns != self.entry().created_ns;
+        let entry = self.entry();
+        let is_right = |made_ns: u64| match cut {
+            Cut::Tail => made_ns == entry.created_ns,
+            _ => made_ns >= next_stream_ns(Some(&entry)),
+        };
         let fits = |spare: &HostedSegment| {
-            self.fits(spare, self.config.mode == Mode::Strict) && is_new(spare) == created_ns.is_none()
+            self.fits(spare, self.config.mode == Mode::Strict) && is_right(spare.header().created_ns)
         };
         if !self.spare.as_ref().is_some_and(fits) {
-            return Ok(Some(MemoryRequest { spec: self.config.spec(), created_ns }));
+            let spec = self.config.spec();
+            return Ok(Some(match cut {
+                Cut::Tail => MemoryRequest { spec, created_ns: entry.created_ns },
+                _ => MemoryRequest::of_next_stream(spec, Some(&entry)),
+            }));
         }
         self.move_to_spare(cut, told)?;
         Ok(None)

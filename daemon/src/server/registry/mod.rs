@@ -15,10 +15,11 @@ use crate::config::Mode;
 use channel::{Attached, Channel, Reader, Told};
 pub use reload::{Changes, Made};
 use shmcast::control::{RefusalCode, Response};
-use shmcast::hosting::{Cut, HostedPage, HostedSegment, HostedSpec, fault};
-use shmcast::{ChannelStatus, Process, ReaderStats};
+use shmcast::hosting::{Cut, Entry, HostedPage, HostedSegment, HostedSpec, STREAM_STEP_NS, fault};
+use shmcast::{ChannelError, ChannelStatus, Process, ReaderStats};
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc::UnboundedSender;
 
 /// Characters of a refusal's reason that are kept.
@@ -101,19 +102,32 @@ pub enum Grant {
 pub struct MemoryRequest {
     /// The spec of the segment.
     pub spec: HostedSpec,
-    /// The time at which the channel's sequences began; now if `None`.
-    pub created_ns: Option<u64>,
+    /// The time at which the channel's sequences began, in nanoseconds since 1970.
+    pub created_ns: u64,
 }
 
 impl MemoryRequest {
+    /// Memory in which a channel's sequences begin again. `before` is the channel's generation until then. Bridges name
+    /// a stream by the time at which its sequences began. So the next stream's is a step later, however soon it begins and
+    /// whatever the clock says.
+    fn of_next_stream(spec: HostedSpec, before: Option<&Entry>) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { spec, created_ns: next_stream_ns(before).max(now.as_nanos() as u64) }
+    }
+
     /// Makes the memory. Takes time in proportion to the capacity, so it must not run on the event loop.
     ///
     /// # Errors
-    /// [`Refused`] if the memory cannot be made.
-    pub fn make(&self) -> Result<HostedSegment, Refused> {
-        let made = HostedSegment::create(&self.spec, self.created_ns);
-        made.map_err(|e| Refused::new(RefusalCode::Failed, format!("make the next segment: {e}")))
+    /// The step that failed.
+    pub fn make(&self) -> Result<HostedSegment, ChannelError> {
+        HostedSegment::create(&self.spec, Some(self.created_ns))
     }
+}
+
+/// The least `created_ns` of the stream after that of the generation `before`.
+fn next_stream_ns(before: Option<&Entry>) -> u64 {
+    let step = if fault!("streams_share_a_step") { 1 } else { STREAM_STEP_NS };
+    before.map_or(0, |entry| entry.created_ns.saturating_add(step))
 }
 
 /// All channels of this daemon.
@@ -362,9 +376,11 @@ impl Registry {
     }
 
     /// Whether a program may come back to its channel: it is attached, or it holds memory that it has not brought back
-    /// yet.
+    /// yet. The sequences of that memory are in use if a publisher was let in, or if they go on from earlier memory.
     pub fn is_needed(&self) -> bool {
-        let holds_messages = |channel: &Channel| channel.is_lost() && channel.entry().is_granted;
+        let goes_on = |entry: Entry| entry.first > 1 && !fault!("memory_without_a_publisher_is_forgotten");
+        let is_in_use = |entry: Entry| entry.is_granted || goes_on(entry);
+        let holds_messages = |channel: &Channel| channel.is_lost() && is_in_use(channel.entry());
         let is_needed = |channel: &Channel| {
             channel.is_in_use() || holds_messages(channel) && !fault!("late_comers_are_forgotten")
         };

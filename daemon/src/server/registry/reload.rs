@@ -1,7 +1,7 @@
 //! Applies a configuration to the channels, at the start and at a reload: all of it, or nothing.
 
-use super::Registry;
 use super::channel::{Channel, Told, warn_of_refused_steps};
+use super::{MemoryRequest, Registry};
 use crate::config::{ChannelConfig, Config};
 use crate::server::store::Kept;
 use anyhow::Context;
@@ -23,21 +23,28 @@ pub struct Changes {
 }
 
 impl Registry {
-    /// Makes the memory of the channels that `config` names and that are not in `present`. Takes time in proportion to
-    /// their capacities. Changes no channel.
+    /// The memory of the channels that `config` names and that do not exist yet, by their names.
+    ///
+    /// # Errors
+    /// If the charter that such a channel had before cannot be read.
+    pub fn missing(&self, config: &Config) -> anyhow::Result<Vec<(String, MemoryRequest)>> {
+        let missing = config.channels.iter().filter(|wanted| !self.channels.contains_key(&wanted.name));
+        let request = |wanted: &ChannelConfig| {
+            let before = match self.retired.get(&wanted.name) {
+                Some(channel) => Some(channel.entry()),
+                None => self.charters.find(&wanted.name)?.and_then(|charter| charter.current().copied()),
+            };
+            Ok((wanted.name.clone(), MemoryRequest::of_next_stream(wanted.spec(), before.as_ref())))
+        };
+        missing.map(request).collect()
+    }
+
+    /// Makes memory for channels. Takes time in proportion to their capacities. Changes no channel.
     ///
     /// # Errors
     /// The first segment that could not be made.
-    pub fn make_missing(config: &Config, present: &[String]) -> anyhow::Result<Made> {
-        let missing = config.channels.iter().filter(|wanted| !present.contains(&wanted.name));
-        missing
-            .map(|wanted| Ok((wanted.name.clone(), HostedSegment::create(&wanted.spec(), None)?)))
-            .collect()
-    }
-
-    /// The names of all channels.
-    pub fn names(&self) -> Vec<String> {
-        self.channels.keys().cloned().collect()
+    pub fn make_missing(missing: Vec<(String, MemoryRequest)>) -> anyhow::Result<Made> {
+        missing.into_iter().map(|(name, request)| Ok((name, request.make()?))).collect()
     }
 
     /// Makes the channels of `config`. A channel goes on in the memory that an earlier daemon left, if the service
@@ -69,7 +76,7 @@ impl Registry {
                     Channel::new(wanted.clone(), charter, Some(hosted), None)
                 }
                 None => {
-                    let made = HostedSegment::create(&wanted.spec(), None)?;
+                    let made = MemoryRequest::of_next_stream(wanted.spec(), charter.current()).make()?;
                     self.begin(wanted, charter, made, false)?
                 }
             };

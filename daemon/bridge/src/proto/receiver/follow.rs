@@ -26,8 +26,8 @@ const WITNESSES: u32 = 3;
 const WITNESSED_NS: u64 = 10 * MILLISECOND_NS;
 /// The longest time within which those packets must come while the followed session is alive.
 const WITNESSES_WITHIN_NS: u64 = SECOND_NS;
-/// A rival that is silent for this long is forgotten: heartbeats come each second.
-const FORGOTTEN_NS: u64 = 3 * SECOND_NS / 2;
+/// A rival that is silent for this long is forgotten. Heartbeats come each second, and two of them may be lost.
+const FORGOTTEN_NS: u64 = 7 * SECOND_NS / 2;
 /// How many rivals are remembered at a time.
 const MAX_RIVALS: usize = 4;
 /// How many bytes of packets are kept for each rival.
@@ -118,9 +118,12 @@ impl Rivals {
         });
         let rival = &mut self.0[at];
         if least_ns > 0 && now_ns.saturating_sub(rival.since_ns) > WITNESSES_WITHIN_NS {
-            // A rival that sends only now and then is no reason to leave a session that is alive.
-            (rival.packets, rival.since_ns, rival.kept_bytes) = (0, now_ns, 0);
-            rival.kept.clear();
+            // A rival that sends only now and then is no reason to leave a session that is alive. Its packets stay: it may
+            // be the next session, which sent a few messages at once and has been idle since.
+            (rival.packets, rival.since_ns) = (0, now_ns);
+            if fault!("idle_rivals_lose_what_came_first") {
+                (rival.kept, rival.kept_bytes) = (Vec::new(), 0);
+            }
         }
         rival.packets = rival.packets.saturating_add(1);
         rival.heard_ns = now_ns;

@@ -44,6 +44,14 @@ impl Cursor<'_> {
         self.reader.actor.starts_with(CARRIED)
     }
 
+    /// Whether this actor was killed before `time`.
+    pub(super) fn was_killed(&self, actor: &str, time: Time) -> bool {
+        self.history.deeds.iter().any(|e| {
+            e.at < time
+                && matches!(&e.what, Deed::Signalled { who, signal } if who == actor && signal == "KILL")
+        })
+    }
+
     pub(super) fn is_of_files(&self) -> bool {
         self.history.profile.is_some_and(|profile| !profile.has_daemon())
     }
@@ -96,6 +104,7 @@ impl Cursor<'_> {
             _ => false,
         };
         let is_strict = self.history.profile == Some(crate::story::Profile::Strict)
+            || self.history.strict.contains(&self.reader.channel)
             || self.history.deeds.iter().any(is_segmented);
         // A reader that stays attached is led from each segment to the next.
         let is_led = publications.len() <= LED && !self.history.deeds.iter().any(may_detach);

@@ -7,7 +7,7 @@ use super::history::{History, Publication, Subscription};
 use super::lives::Lives;
 use crate::log::{Deed, Entry, Fact, Time};
 use crate::payload::{Identity, Marks, fill, total_bytes};
-use crate::run::AT_REST;
+use crate::run::{AT_REST, BEREAVED};
 use crate::story::{Start, Step};
 
 /// The place of a reader in its stream.
@@ -56,6 +56,10 @@ pub(super) fn check(history: &History, lives: &Lives, findings: &mut Findings) {
         for entry in &reader.seen {
             cursor.see(entry, findings);
         }
+        let is_told = || reader.seen.iter().any(|entry| matches!(entry.what, Fact::PublisherGone { .. }));
+        if reader.actor.starts_with(BEREAVED) && !is_told() {
+            findings.add(5, "death_not_told", &reader.actor, "its publisher was killed, and nothing said so");
+        }
     }
 }
 
@@ -76,6 +80,7 @@ impl Cursor<'_> {
             Fact::Lapped { missed, resumed_at } => self.lapped(*missed, *resumed_at, findings),
             Fact::Gap { from, to } => self.gap(*from, *to, findings),
             Fact::NewEpoch { epoch } => self.new_epoch(*epoch, findings),
+            Fact::PublisherGone { epoch } => self.publisher_gone(*epoch, entry.at, findings),
             Fact::NewSession { identity } => self.new_session(identity, findings),
             Fact::End if !self.has_closed(entry.at) || !self.is_an_end() => {
                 findings.add(1, "false_end", who, "the end was told, and no publisher had closed");
@@ -142,6 +147,29 @@ impl Cursor<'_> {
             findings.add(1, "false_epoch", &self.reader.actor, what);
         }
         self.told = Some(epoch);
+    }
+
+    /// A death is told only of a publisher that was killed, and after all that it surely published.
+    fn publisher_gone(&mut self, epoch: u64, at: Time, findings: &mut Findings) {
+        let who = self.reader.actor.as_str();
+        let dead = self.history.on(&self.reader.channel).find(|p| {
+            p.epoch == epoch && p.closing.is_none() && self.was_killed(&p.actor, at) && p.opening < at
+        });
+        match dead.map(|publication| publication.surely_before(at)) {
+            None => {
+                let what = format!("the death of the publisher of epoch {epoch} was told, and none had died");
+                findings.add(1, "false_death", who, what);
+            }
+            Some(next) if next > self.expected => {
+                let what = format!(
+                    "a death was told when {} was due, and {} had been published",
+                    self.expected,
+                    next - 1
+                );
+                findings.add(3, "early_death", who, what);
+            }
+            Some(_) => {}
+        }
     }
 
     fn new_session(&mut self, identity: &String, findings: &mut Findings) {

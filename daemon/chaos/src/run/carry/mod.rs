@@ -86,6 +86,7 @@ impl World<'_> {
             Trouble::Older => self.let_an_older_one_take_over(&mut way)?,
             Trouble::Requests => self.ask_without_end(&mut way)?,
             Trouble::Crashes => self.crash_receivers(&mut way)?,
+            Trouble::Idle => self.begin_and_be_idle(&mut way)?,
         }
         self.end_carriage(way)?;
         Ok(true)
@@ -162,6 +163,29 @@ impl World<'_> {
             publisher = self.open_carried(CHANNEL, &from, true)?;
             self.publish_carried(&mut publisher, count)?;
         }
+        self.read_to_the_end(way, publisher)
+    }
+
+    /// A session of a few packets, after which only heartbeats come. Nobody has said that the one before is over.
+    fn begin_and_be_idle(&mut self, way: &mut Carriage) -> Result<()> {
+        let from = way.from.clone();
+        self.start_receiver(way)?;
+        let mut publisher = self.open_carried(CHANNEL, &from, false)?;
+        self.start_sender(way, CHANNEL, &from)?;
+        self.publish_carried(&mut publisher, 60)?;
+        self.wait_for_carried(way, 60)?;
+        if let Some(mut sender) = way.sender.take() {
+            sender.kill()?;
+            sender.wait()?;
+        }
+        self.dismiss(publisher)?;
+        // Sessions of two bridges are told apart by the time to half a second.
+        std::thread::sleep(Duration::from_millis(1100));
+        self.note(Deed::MayRestart { channel: CHANNEL.into(), why: "opened anew".into() })?;
+        let mut publisher = self.open_carried(CHANNEL, &from, true)?;
+        let at_once = Order::Publish { count: 30, sizes: Sizes::Line, sending: Sending::Batch, pause_us: 0 };
+        self.ask(&mut publisher, at_once)?;
+        self.start_sender(way, CHANNEL, &from)?;
         self.read_to_the_end(way, publisher)
     }
 
@@ -334,7 +358,17 @@ impl World<'_> {
             self.start_actor(if way.trouble == Trouble::OtherMake { OTHERS } else { CARRIED })?;
         let (place, channel, far) = (Place::Dir(way.to.clone()), CHANNEL.to_owned(), true);
         let (start, wait, skip, page, full) = (Start::Oldest, Waiting::Sleep, false, true, false);
-        let order = Order::Subscribe(Subscribing { place, channel, far, start, wait, skip, page, full });
+        let order = Order::Subscribe(Subscribing {
+            place,
+            channel,
+            far,
+            start,
+            wait,
+            skip,
+            page,
+            full,
+            watch: false,
+        });
         if self.ask(&mut reader, order)? != Value::Bool(true) {
             let what = format!("to read a carried channel ({:?})", way.trouble);
             self.note(Deed::Refused { who: reader.name.clone(), what })?;

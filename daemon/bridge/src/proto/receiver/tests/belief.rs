@@ -146,6 +146,21 @@ fn one_packet_begins_no_session_and_none_is_lost_by_waiting() {
     assert_eq!(rig.receiver.counters().packets_early, 201);
 }
 
+/// It sends a heartbeat each second, some of which are lost.
+#[test]
+fn a_session_that_sends_few_messages_and_is_idle_loses_none() {
+    let mut rig = Rig::new(config());
+    rig.put(0, LINE, &packet(session(5), 1, 1));
+    assert!(rig.put(MS, LINE, &packet(session(6), 1, 30)).is_empty());
+    let followed = [1, 3, 4, 5, 6].into_iter().find_map(|n| {
+        let out = rig.put(n * 1_050 * MS, LINE, &heartbeat(session(6), 31));
+        (!out.is_empty()).then_some((n, out))
+    });
+    let expected: Vec<String> =
+        std::iter::once("+6@1".to_owned()).chain((1..31).map(|n| n.to_string())).collect();
+    assert_eq!(followed, Some((4, expected)), "once the other is silent");
+}
+
 /// A clock that was set back, or a backup that is older, gives a feed a lower epoch.
 #[test]
 fn an_older_session_is_followed_once_the_newer_is_silent() {

@@ -1,0 +1,90 @@
+"""One publisher, a hundred local readers, one cache line a message.
+
+A channel is a named stream of messages with one publisher. It lies in shared memory: in files of a directory, or with a daemon.
+
+    with shmcast.Publisher("ticks") as ticks:
+        ticks.publish(b"bid 100.25")
+
+    with shmcast.Subscriber("ticks", start="oldest") as ticks:
+        for event in ticks:                          # until the publisher closes the channel
+            match event:
+                case shmcast.Message(payload=p, sequence=n):
+                    print(n, p)
+                case shmcast.Lapped(missed=m):
+                    print("missed", m)
+
+A loss of messages is an event with exact numbers, never an exception. A failure is an exception, a subclass of `Error`, with a code that
+stays. One thread at a time uses a subscriber or publisher, and a forked child opens its own.
+"""
+
+from ._errors import (
+    ChannelError,
+    CorruptError,
+    CutOffError,
+    DeniedError,
+    Error,
+    ForkedError,
+    InUseError,
+    MismatchError,
+    MisuseError,
+    NoDaemonError,
+    NotFoundError,
+    NotYetError,
+    PublishError,
+    ReceiveError,
+    SupersededError,
+    TooLargeError,
+    TooOldError,
+)
+from ._shmcast import (
+    Batch,
+    Batches,
+    End,
+    Gap,
+    Lapped,
+    Message,
+    NewEpoch,
+    NewSession,
+    Publisher,
+    PublisherGone,
+    Restarted,
+    Subscriber,
+    __version__,
+)
+
+Event = Message | Lapped | Gap | NewEpoch | NewSession | PublisherGone | Restarted | End
+"""What a subscriber receives."""
+
+__all__ = [
+    "Batch",
+    "Batches",
+    "ChannelError",
+    "CorruptError",
+    "CutOffError",
+    "DeniedError",
+    "End",
+    "Error",
+    "Event",
+    "ForkedError",
+    "Gap",
+    "InUseError",
+    "Lapped",
+    "Message",
+    "MismatchError",
+    "MisuseError",
+    "NewEpoch",
+    "NewSession",
+    "NoDaemonError",
+    "NotFoundError",
+    "NotYetError",
+    "PublishError",
+    "Publisher",
+    "PublisherGone",
+    "ReceiveError",
+    "Restarted",
+    "Subscriber",
+    "SupersededError",
+    "TooLargeError",
+    "TooOldError",
+    "__version__",
+]

@@ -1,0 +1,72 @@
+"""Receiving in asyncio's event loop, on the bell's descriptor. No thread waits for anything.
+
+The module is imported by the first call that needs it: asyncio alone would make `import shmcast` several times slower.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from ._shmcast import End
+
+if TYPE_CHECKING:
+    from . import Event, Subscriber
+
+# A stream that always has more gives way to other tasks after so many events.
+_TURN = 64
+
+
+async def _rest(subscriber: "Subscriber", limit: float) -> None:
+    """Sleeps until the bell rings, or for `limit` seconds."""
+    loop = asyncio.get_running_loop()
+    woken = loop.create_future()
+
+    def wake() -> None:
+        if not woken.done():
+            woken.set_result(None)
+
+    bell = subscriber.descriptor
+    timer = loop.call_later(limit, wake)
+    if bell is not None:
+        loop.add_reader(bell, wake)
+    try:
+        await woken
+    finally:
+        timer.cancel()
+        if bell is not None:
+            loop.remove_reader(bell)
+            subscriber.disarm()
+
+
+async def recv(subscriber: "Subscriber") -> "Event":
+    while True:
+        event = subscriber.try_recv()
+        if event is not None:
+            return event
+        armed = subscriber.arm()
+        if not isinstance(armed, float):
+            return armed
+        await _rest(subscriber, armed)
+
+
+async def events(subscriber: "Subscriber") -> "AsyncIterator[Event]":
+    turn = 0
+    while True:
+        event = subscriber.try_recv()
+        if event is None:
+            event, turn = await recv(subscriber), 0
+        if isinstance(event, End):
+            return
+        yield event
+        turn += 1
+        if turn == _TURN:
+            turn = 0
+            await asyncio.sleep(0)
+
+
+async def enter(subscriber: "Subscriber") -> "Subscriber":
+    return subscriber
+
+
+async def leave(subscriber: "Subscriber") -> None:
+    subscriber.close()

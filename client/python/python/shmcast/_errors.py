@@ -1,0 +1,108 @@
+"""The exceptions. Each has a `code` that never changes its meaning; the C library has the same codes."""
+
+
+class Error(Exception):
+    """What went wrong, where, and what to do next."""
+
+    code: str
+    """The reason, for programs, such as `"not found"`."""
+    os_errno: int | None
+    """The system's error number, if the system refused."""
+
+    def __init__(self, message: str, code: str = "other", os_errno: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.os_errno = os_errno
+
+    def __reduce__(self) -> tuple[type["Error"], tuple[object, ...]]:
+        return type(self), (*self.args, self.code, self.os_errno)
+
+
+class MisuseError(Error):
+    """The publisher or subscriber is closed, or another thread uses it right now."""
+
+
+class ForkedError(MisuseError):
+    """The publisher or subscriber belongs to the process that was forked: open one of its own in the child."""
+
+
+class ChannelError(Error):
+    """A channel could not be opened."""
+
+
+class NotFoundError(ChannelError):
+    """There is no such channel."""
+
+
+class InUseError(ChannelError):
+    """A publisher or readers use the channel."""
+
+
+class MismatchError(ChannelError):
+    """The channel exists with another size or schema."""
+
+
+class DeniedError(ChannelError):
+    """The daemon's configuration does not allow it."""
+
+
+class NoDaemonError(ChannelError):
+    """No daemon answers at the socket."""
+
+
+class PublishError(Error):
+    """A message was not published."""
+
+
+class TooLargeError(PublishError):
+    """The payload exceeds the channel's largest message."""
+
+
+class CutOffError(PublishError):
+    """The daemon gave the channel to another publisher."""
+
+
+class ReceiveError(Error):
+    """Nothing more can be received, or the sequence cannot be gone to."""
+
+
+class CorruptError(ReceiveError):
+    """Another program wrote to the memory."""
+
+
+class SupersededError(ReceiveError):
+    """The channel has moved to new memory: subscribe again."""
+
+
+class TooOldError(ReceiveError):
+    """The message has been overwritten."""
+
+
+class NotYetError(ReceiveError):
+    """The message has not been published yet."""
+
+
+_CLASSES: dict[str, type[Error]] = {
+    "misuse": MisuseError,
+    "forked": ForkedError,
+    "not found": NotFoundError,
+    "in use": InUseError,
+    "mismatch": MismatchError,
+    "denied": DeniedError,
+    "no daemon": NoDaemonError,
+    "too large": TooLargeError,
+    "out of sequences": PublishError,
+    "cut off": CutOffError,
+    "too small": ReceiveError,
+    "corrupt": CorruptError,
+    "unmapped": ReceiveError,
+    "superseded": SupersededError,
+    "too old": TooOldError,
+    "not yet": NotYetError,
+    "other": Error,
+}
+
+
+def make(code: str, message: str, os_errno: int | None) -> Error:
+    """The exception of a code."""
+    return _CLASSES.get(code, ChannelError)(message, code, os_errno)

@@ -1,0 +1,308 @@
+//! Many messages in one object, which lends its memory to whoever speaks the buffer protocol.
+
+use crate::error;
+use crate::event::{self, Message};
+use crate::subscriber::Subscriber;
+use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList};
+use shmcast::{Clock, Records};
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Bytes before each payload.
+const HEADER: usize = 16;
+/// Memory of batches that are gone which is kept for later ones.
+const KEPT: usize = 4;
+
+/// The memory of a subscriber's batches that nobody looks at any more.
+#[derive(Default)]
+pub(crate) struct Pool(Mutex<Vec<Records>>);
+
+impl Pool {
+    pub(crate) fn take(&self, room: usize) -> Records {
+        let free = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        free.unwrap_or_else(|| Records::with_room(room))
+    }
+
+    pub(crate) fn put_back(&self, records: Records) {
+        let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if free.len() < KEPT {
+            free.push(records);
+        }
+    }
+}
+
+/// Messages that were received in one call, and the events behind them.
+///
+/// `len` counts the messages, and a loop over the batch gives each as a `Message`. It is true if it has a message or an event. Its columns
+/// are numpy arrays with one item a message: `sequence`, `tag`, `key`, `time`, `length`, `age_ns`. numpy is imported by the first of
+/// them that is asked for. `memoryview(batch)` is the records as they stand in the ring, read-only: 16 bytes of header and the payload,
+/// in a multiple of 64 bytes each. The memory is used again when the batch and all views of it are gone.
+#[pyclass(frozen, module = "shmcast")]
+pub(crate) struct Batch {
+    /// `None` only while this is dropped.
+    records: Option<Records>,
+    pool: Arc<Pool>,
+    clock: Clock,
+    /// When it was received, by the clock.
+    received: u64,
+    /// The size of every payload, if they have one.
+    size: Option<usize>,
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        if let Some(records) = self.records.take() {
+            self.pool.put_back(records);
+        }
+    }
+}
+
+/// Bytes that a record with a payload of so many takes.
+fn stride(size: usize) -> usize {
+    (HEADER + size).next_multiple_of(64)
+}
+
+/// The length in a record's commit word, which begins `record`.
+fn length(record: &[u8]) -> usize {
+    let word = record.first_chunk().map_or(0, |word| u32::from_le_bytes(*word));
+    (word & ((1 << 25) - 1)) as usize
+}
+
+/// The size of all payloads, if they have one. Looks at one word a message.
+fn common_size(records: &Records) -> Option<usize> {
+    let bytes = records.as_bytes();
+    let size = length(bytes);
+    let is_common = !bytes.is_empty()
+        && bytes.len() == records.len() * stride(size)
+        && bytes.chunks_exact(stride(size)).all(|record| length(record) == size);
+    is_common.then_some(size)
+}
+
+impl Batch {
+    pub(crate) fn new(records: Records, pool: &Arc<Pool>, clock: Clock) -> Self {
+        let size = common_size(&records);
+        Self { records: Some(records), pool: pool.clone(), clock, received: clock.now(), size }
+    }
+
+    fn records(&self) -> &Records {
+        self.records.as_ref().expect("taken only by the drop")
+    }
+
+    /// Calls a function of `shmcast/_columns.py`, which knows numpy.
+    fn column<'py>(slf: &Bound<'py, Self>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("shmcast._columns")?.call_method1(name, (slf,))
+    }
+}
+
+#[pymethods]
+impl Batch {
+    fn __len__(&self) -> usize {
+        self.records().len()
+    }
+
+    /// Whether there is a message or an event.
+    fn __bool__(&self) -> bool {
+        !self.records().is_empty() || self.records().event().is_some()
+    }
+
+    fn __repr__(&self) -> String {
+        let records = self.records();
+        let event = records.event().map_or(String::new(), |event| format!(", then {event:?}"));
+        format!("<shmcast.Batch of {} messages from {} on{event}>", records.len(), records.first_sequence())
+    }
+
+    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let messages = self.records().iter().map(|message| Message::of(py, &message));
+        let objects = messages.map(|message| Py::new(py, message)).collect::<PyResult<Vec<_>>>()?;
+        Ok(PyList::new(py, objects)?.try_iter()?.into_any())
+    }
+
+    /// Lends the records, read-only.
+    ///
+    /// # Safety
+    /// The interpreter calls this with a view that may be written to.
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        if view.is_null() {
+            return Err(PyBufferError::new_err("there is no place for the view"));
+        }
+        let bytes = slf.get().records().as_bytes();
+        // SAFETY: the view is not null and the interpreter's to write to. The bytes lie in memory that the batch owns and changes
+        // no more until it is dropped, and the view holds a reference to the batch. They are lent read-only.
+        let filled = unsafe {
+            ffi::PyBuffer_FillInfo(
+                view,
+                slf.as_ptr(),
+                bytes.as_ptr().cast::<c_void>().cast_mut(),
+                bytes.len() as isize,
+                1,
+                flags,
+            )
+        };
+        if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
+    }
+
+    /// The sequence of the first message; 0 if there is none.
+    #[getter]
+    fn first_sequence(&self) -> u64 {
+        self.records().first_sequence()
+    }
+
+    /// The size of every payload in bytes; `None` if they have several, or there is no message.
+    #[getter]
+    fn payload_size(&self) -> Option<usize> {
+        self.size
+    }
+
+    /// Bytes from one record to the next; `None` if payloads have several sizes.
+    #[getter]
+    fn stride(&self) -> Option<usize> {
+        self.size.map(stride)
+    }
+
+    /// What came behind the messages and is none, in its order.
+    #[getter]
+    fn events(&self, py: Python<'_>) -> PyResult<Vec<Py<PyAny>>> {
+        self.records().event().iter().map(|event| event::object(py, event)).collect()
+    }
+
+    /// The sequences.
+    #[getter]
+    fn sequence<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        Self::column(slf, "sequence")
+    }
+
+    /// The tags. A view without a copy if payloads have one size.
+    #[getter]
+    fn tag<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        Self::column(slf, "tag")
+    }
+
+    /// The key marks.
+    #[getter]
+    fn key<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        Self::column(slf, "key")
+    }
+
+    /// The times of publication, in ticks of the channel's clock; 0 for a message that carries none.
+    #[getter]
+    fn time<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        Self::column(slf, "time")
+    }
+
+    /// The sizes of the payloads in bytes.
+    #[getter]
+    fn length<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        Self::column(slf, "length")
+    }
+
+    /// How old each message was when the batch was received, in ns; -1 for a message that carries no time.
+    #[getter]
+    fn age_ns<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        Self::column(slf, "age_ns")
+    }
+
+    /// The payloads as items of a numpy type: a read-only view with a stride, without a copy.
+    ///
+    /// `ValueError` if payloads have several sizes, or another size than the type.
+    fn view<'py>(slf: &Bound<'py, Self>, dtype: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("shmcast._columns")?.call_method1("view", (slf, dtype))
+    }
+
+    /// The payloads of one type from among others, as a new array. With a `tag` those with this tag, which must all have the size of the
+    /// type: `ValueError` otherwise. Without a tag those of this size.
+    #[pyo3(signature = (dtype, tag = None))]
+    fn gather<'py>(
+        slf: &Bound<'py, Self>,
+        dtype: &Bound<'py, PyAny>,
+        tag: Option<u16>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("shmcast._columns")?.call_method1("gather", (slf, dtype, tag))
+    }
+
+    /// Where each record begins, as words of 64 bits.
+    fn _offsets<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let records = self.records();
+        PyBytes::new_with(py, records.len() * 8, |out| {
+            let mut at = 0;
+            for (message, place) in records.iter().zip(out.as_chunks_mut::<8>().0) {
+                *place = (at as u64).to_le_bytes();
+                at += stride(message.payload.len());
+            }
+            Ok(())
+        })
+    }
+
+    /// How old each message was when the batch was received, as signed words of 64 bits; -1 if it carries no time.
+    fn _ages<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let records = self.records();
+        PyBytes::new_with(py, records.len() * 8, |out| {
+            for (message, place) in records.iter().zip(out.as_chunks_mut::<8>().0) {
+                let age = match message.time {
+                    0 => -1,
+                    time => self.clock.latency_ns(time, self.received) as i64,
+                };
+                *place = age.to_le_bytes();
+            }
+            Ok(())
+        })
+    }
+
+    /// The payloads of this size one behind the other. Of a tag, all must have it.
+    fn _gather<'py>(&self, py: Python<'py>, size: usize, tag: Option<u16>) -> PyResult<Bound<'py, PyBytes>> {
+        let is_wanted = |message: &shmcast::Message<'_>| match tag {
+            Some(tag) => message.tag == tag,
+            None => message.payload.len() == size,
+        };
+        let wanted = || self.records().iter().filter(is_wanted);
+        if let Some(other) = wanted().find(|message| message.payload.len() != size) {
+            let (sequence, tag, found) = (other.sequence, other.tag, other.payload.len());
+            return Err(PyValueError::new_err(format!(
+                "message {sequence} with tag {tag} has {found} B, and the type {size}: gather with the type of this tag"
+            )));
+        }
+        PyBytes::new_with(py, wanted().count() * size, |out| {
+            for (message, place) in wanted().zip(out.chunks_exact_mut(size.max(1))) {
+                place.copy_from_slice(message.payload);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// The iterator of `Subscriber.batches`.
+#[pyclass(frozen, module = "shmcast")]
+pub(crate) struct Batches {
+    pub(crate) subscriber: Py<Subscriber>,
+    pub(crate) most: usize,
+    pub(crate) timeout: Option<f64>,
+    /// Whether the last batch held an end.
+    pub(crate) is_over: std::sync::atomic::AtomicBool,
+}
+
+#[pymethods]
+impl Batches {
+    fn __iter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
+        use std::sync::atomic::Ordering::Relaxed;
+        if self.is_over.swap(false, Relaxed) {
+            return Ok(None);
+        }
+        let batch = self.subscriber.get().recv_batch(py, self.most, self.timeout)?;
+        if batch.records().event() == Some(shmcast::Event::End) {
+            self.is_over.store(true, Relaxed);
+        }
+        Ok(Some(batch))
+    }
+}
+
+/// The reason why a call that receives failed.
+#[cold]
+pub(crate) fn failure(subscriber: &shmcast::Subscriber, error: &shmcast::RecvError) -> PyErr {
+    error::receiving(&subscriber.header().channel, error)
+}

@@ -1,0 +1,171 @@
+//! Messages and events as Python objects that cannot change.
+
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use shmcast::Event;
+
+/// A message. Its bytes are its own and do not change.
+///
+/// `payload` is a `bytes` object, `sequence` its number in the channel from 1 on, the same on every host. `tag` and `key` are the marks
+/// that the publisher gave it. `time` is when it was published, the low 48 bits of the channel's clock, for `Subscriber.age_ns`; 0 if it
+/// carries none.
+#[pyclass(frozen, module = "shmcast", freelist = 256)]
+pub(crate) struct Message {
+    #[pyo3(get)]
+    payload: Py<PyBytes>,
+    #[pyo3(get)]
+    sequence: u64,
+    #[pyo3(get)]
+    time: u64,
+    #[pyo3(get)]
+    tag: u16,
+    #[pyo3(get)]
+    key: bool,
+}
+
+impl Message {
+    #[inline]
+    pub(crate) fn of(py: Python<'_>, message: &shmcast::Message<'_>) -> Self {
+        let shmcast::Message { payload, sequence, tag, key, time } = *message;
+        Self { payload: PyBytes::new(py, payload).unbind(), sequence, time, tag, key }
+    }
+}
+
+#[pymethods]
+impl Message {
+    #[classattr]
+    #[allow(non_upper_case_globals, reason = "Python's name for it")]
+    const __match_args__: (&'static str, &'static str, &'static str, &'static str, &'static str) =
+        ("payload", "sequence", "tag", "key", "time");
+
+    #[new]
+    #[pyo3(signature = (payload, sequence, tag = 0, key = false, time = 0))]
+    fn new(payload: Py<PyBytes>, sequence: u64, tag: u16, key: bool, time: u64) -> Self {
+        Self { payload, sequence, time, tag, key }
+    }
+
+    fn __eq__(&self, py: Python<'_>, other: &Self) -> bool {
+        let all = |m: &Self| (m.sequence, m.time, m.tag, m.key);
+        all(self) == all(other) && self.payload.as_bytes(py) == other.payload.as_bytes(py)
+    }
+
+    fn __hash__(&self) -> u64 {
+        self.sequence
+    }
+
+    fn __len__(&self, py: Python<'_>) -> usize {
+        self.payload.as_bytes(py).len()
+    }
+
+    fn __bool__(&self) -> bool {
+        true // also with a payload of no bytes
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let payload = self.payload.bind(py).repr()?;
+        let key = if self.key { "True" } else { "False" };
+        let Self { sequence, time, tag, .. } = self;
+        Ok(format!("Message(payload={payload}, sequence={sequence}, tag={tag}, key={key}, time={time})"))
+    }
+}
+
+/// The classes of events that are no messages, each with its fields.
+macro_rules! events {
+    ($($(#[doc = $doc:literal])* $name:ident ( $($field:ident : $type:ty),* ) $names:ty = $args:expr;)*) => {$(
+        $(#[doc = $doc])*
+        #[pyclass(frozen, eq, hash, module = "shmcast")]
+        #[derive(PartialEq, Eq, Hash)]
+        pub(crate) struct $name {
+            $(#[pyo3(get)] $field: $type,)*
+        }
+
+        #[pymethods]
+        impl $name {
+            #[classattr]
+            #[allow(non_upper_case_globals, reason = "Python's name for it")]
+            const __match_args__: $names = $args;
+
+            #[new]
+            fn new($($field: $type),*) -> Self {
+                Self { $($field),* }
+            }
+
+            fn __repr__(&self) -> String {
+                let fields: &[String] = &[$(format!("{}={:?}", stringify!($field), self.$field)),*];
+                format!("{}({})", stringify!($name), fields.join(", "))
+            }
+        }
+    )*};
+}
+
+events! {
+    /// The publisher overtook this reader: exactly `missed` messages are lost, and the next has sequence `resumed_at`.
+    Lapped(missed: u64, resumed_at: u64) (&'static str, &'static str) = ("missed", "resumed_at");
+    /// Messages `first` to `last`, both included, never reached this host: a bridge gave them up.
+    Gap(first: u64, last: u64) (&'static str, &'static str) = ("first", "last");
+    /// Another publisher took over, with a higher `epoch`. Sequences go on.
+    NewEpoch(epoch: u64) (&'static str,) = ("epoch",);
+    /// The publisher of this `epoch` died without closing the channel. Only for those who ask by `watch_publisher=True`.
+    PublisherGone(epoch: u64) (&'static str,) = ("epoch",);
+    /// The channel began anew, and counts from 1 again. Messages that were not received by now are lost.
+    Restarted() () = ();
+    /// The publisher closed the channel. Receiving again waits for the next publisher.
+    End() () = ();
+}
+
+/// The publisher behind a bridge began a new `session`, ten bytes. Sequences go on.
+#[pyclass(frozen, eq, hash, module = "shmcast")]
+#[derive(PartialEq, Eq, Hash)]
+pub(crate) struct NewSession {
+    session: [u8; 10],
+}
+
+#[pymethods]
+impl NewSession {
+    #[classattr]
+    #[allow(non_upper_case_globals, reason = "Python's name for it")]
+    const __match_args__: (&'static str,) = ("session",);
+
+    #[new]
+    fn new(session: [u8; 10]) -> Self {
+        Self { session }
+    }
+
+    #[getter]
+    fn session<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.session)
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(format!("NewSession(session={})", self.session(py).repr()?))
+    }
+}
+
+/// The Python object of an event.
+#[inline]
+pub(crate) fn object(py: Python<'_>, event: &Event<'_>) -> PyResult<Py<PyAny>> {
+    match event {
+        Event::Message(message) => Ok(Py::new(py, Message::of(py, message))?.into_any()),
+        other => rare(py, other),
+    }
+}
+
+#[cold]
+fn rare(py: Python<'_>, event: &Event<'_>) -> PyResult<Py<PyAny>> {
+    Ok(match *event {
+        Event::Message(message) => Py::new(py, Message::of(py, &message))?.into_any(),
+        Event::Lapped(shmcast::Lapped { missed, resumed_at }) => {
+            Py::new(py, Lapped { missed, resumed_at })?.into_any()
+        }
+        Event::Gap { from, to } => Py::new(py, Gap { first: from, last: to })?.into_any(),
+        Event::NewEpoch { epoch } => Py::new(py, NewEpoch { epoch })?.into_any(),
+        Event::PublisherGone { epoch } => Py::new(py, PublisherGone { epoch })?.into_any(),
+        Event::NewSession { session } => Py::new(py, NewSession { session })?.into_any(),
+        Event::Restarted => Py::new(py, Restarted {})?.into_any(),
+        Event::End => Py::new(py, End {})?.into_any(),
+        _ => {
+            let todo = format!("this module does not know the event {event:?}: install a newer one");
+            return Err(crate::error::misuse("other", &todo));
+        }
+    })
+}

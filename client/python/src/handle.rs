@@ -1,0 +1,96 @@
+//! What stands between a Python object and the publisher or subscriber in it: one thread at a time, not after a close, and
+//! not in a forked child.
+
+use crate::error::misuse;
+use pyo3::prelude::*;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, TryLockError};
+
+/// How often this process is a forked child, counted from the program that was started.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// Python calls this in each forked child, before anything else.
+#[pyfunction(name = "_forked")]
+pub(crate) fn forked() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Holds a publisher or subscriber until it is closed.
+pub(crate) struct Handle<T> {
+    inner: Mutex<Option<T>>,
+    /// [`FORKS`] when this was made.
+    born: u32,
+    what: &'static str,
+}
+
+/// A handle in use by the calling thread.
+pub(crate) struct InUse<'a, T>(MutexGuard<'a, Option<T>>);
+
+impl<T> Handle<T> {
+    pub(crate) fn new(what: &'static str, inner: T) -> Self {
+        Self { inner: Mutex::new(Some(inner)), born: FORKS.load(Ordering::Relaxed), what }
+    }
+
+    /// The publisher or subscriber, for this thread. Never waits for another thread.
+    #[inline]
+    pub(crate) fn enter(&self) -> PyResult<InUse<'_, T>> {
+        if self.born == FORKS.load(Ordering::Relaxed)
+            && let Ok(inner) = self.inner.try_lock()
+            && inner.is_some()
+        {
+            return Ok(InUse(inner));
+        }
+        Err(self.refusal())
+    }
+
+    #[cold]
+    fn refusal(&self) -> PyErr {
+        let what = self.what;
+        if self.is_of_parent() {
+            let todo =
+                format!("this {what} belongs to the process that was forked: open one of its own here");
+            return misuse("forked", &todo);
+        }
+        let todo = match self.inner.try_lock() {
+            Err(TryLockError::WouldBlock) => {
+                format!("another thread uses this {what} right now: give each thread its own, or take turns")
+            }
+            Err(TryLockError::Poisoned(_)) => format!("this {what} has failed before: open another"),
+            Ok(_) => format!("this {what} is closed: open another"),
+        };
+        misuse("misuse", &todo)
+    }
+
+    fn is_of_parent(&self) -> bool {
+        self.born != FORKS.load(Ordering::Relaxed)
+    }
+
+    /// Takes out what is to be closed; `None` if it is closed already.
+    pub(crate) fn close(&self) -> PyResult<Option<T>> {
+        if self.is_of_parent() {
+            // The parent's stays as it is, and a `with` in the child ends like any other.
+            return Ok(None);
+        }
+        match self.inner.try_lock() {
+            Ok(mut inner) => Ok(inner.take()),
+            Err(_) => Err(self.refusal()),
+        }
+    }
+}
+
+impl<T> Deref for InUse<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        self.0.as_ref().expect("looked at when it was entered")
+    }
+}
+
+impl<T> DerefMut for InUse<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.as_mut().expect("looked at when it was entered")
+    }
+}

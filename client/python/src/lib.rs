@@ -1,0 +1,43 @@
+//! The module `_shmcast`: the library's calls for Python. `python/shmcast/_shmcast.pyi` says what each does.
+//!
+//! Nothing here waits while it holds the interpreter. A call that finds something to receive never lets it go, which costs less than a
+//! message; one that finds nothing does, for at most 50 ms between two looks at signals.
+
+mod batch;
+mod error;
+mod event;
+mod handle;
+mod options;
+mod publisher;
+mod subscriber;
+
+use pyo3::prelude::*;
+use pyo3::types::{IntoPyDict, PyModule};
+
+// No interpreter without its lock has run the tests.
+#[pymodule(gil_used = true)]
+mod _shmcast {
+    use super::*;
+
+    #[pymodule_export]
+    use super::batch::{Batch, Batches};
+    #[pymodule_export]
+    use super::event::{End, Gap, Lapped, Message, NewEpoch, NewSession, PublisherGone, Restarted};
+    #[pymodule_export]
+    use super::publisher::Publisher;
+    #[pymodule_export]
+    use super::subscriber::Subscriber;
+
+    #[pymodule_export]
+    #[allow(non_upper_case_globals, reason = "Python's name for it")]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        let py = module.py();
+        let hook = wrap_pyfunction!(super::handle::forked, module)?;
+        let when = [("after_in_child", hook)].into_py_dict(py)?;
+        py.import("os")?.call_method("register_at_fork", (), Some(&when))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,104 @@
+//! What `Publisher(...)` and `Subscriber(...)` are given, as the library's options.
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use shmcast::{Client, Preparation, Resume, Start, Wait};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where a channel is looked for.
+pub(crate) enum Place {
+    Default,
+    Directory(PathBuf),
+    Daemon(Client),
+}
+
+/// # Errors
+/// If both are given, or no daemon answers.
+pub(crate) fn place(py: Python<'_>, dir: Option<PathBuf>, socket: Option<PathBuf>) -> PyResult<Place> {
+    let daemon = |client: Result<Client, shmcast::ChannelError>| {
+        client.map(Place::Daemon).map_err(|error| crate::error::opening(&error))
+    };
+    match (dir, socket) {
+        (None, None) => Ok(Place::Default),
+        (Some(dir), None) => Ok(Place::Directory(dir)),
+        (None, Some(socket)) if socket.as_os_str().is_empty() => daemon(py.detach(Client::connect)),
+        (None, Some(socket)) => daemon(py.detach(|| Client::at(socket))),
+        (Some(_), Some(_)) => Err(PyValueError::new_err(
+            "a channel lies in a directory or belongs to a daemon: give dir or socket, not both",
+        )),
+    }
+}
+
+pub(crate) fn seconds(what: &str, seconds: f64) -> PyResult<Duration> {
+    let finite = Duration::try_from_secs_f64(seconds);
+    finite.map_err(|_| PyValueError::new_err(format!("{what} of {seconds} s: give seconds, 0 or more")))
+}
+
+pub(crate) fn start(start: &Bound<'_, PyAny>) -> PyResult<Start> {
+    if let Ok(sequence) = start.extract::<u64>() {
+        return Ok(Start::Sequence(sequence));
+    }
+    match start.extract::<&str>() {
+        Ok("latest") => Ok(Start::Latest),
+        Ok("oldest") => Ok(Start::Oldest),
+        _ => Err(PyValueError::new_err(format!(
+            "start={}: give \"latest\", \"oldest\" or a sequence",
+            start.repr()?
+        ))),
+    }
+}
+
+pub(crate) fn wait(wait: &str, pause: Option<f64>) -> PyResult<Wait> {
+    let known = match wait {
+        "yield" => Wait::Yield,
+        "spin" => Wait::Spin,
+        "burst" => Wait::Burst,
+        "spin-then-yield" => Wait::SpinThenYield(10_000),
+        "backoff" => Wait::Backoff,
+        "park" => Wait::Park,
+        "sleep" => return Ok(Wait::Sleep(seconds("pause", pause.unwrap_or(0.001))?)),
+        other => {
+            return Err(PyValueError::new_err(format!(
+                "wait={other:?}: give \"yield\", \"spin\", \"burst\", \"spin-then-yield\", \"backoff\", \"sleep\" or \"park\""
+            )));
+        }
+    };
+    if pause.is_some() {
+        return Err(PyValueError::new_err(format!("pause is for wait=\"sleep\", not for {wait:?}")));
+    }
+    Ok(known)
+}
+
+pub(crate) fn resume(resume: &str) -> PyResult<Resume> {
+    match resume {
+        "oldest" => Ok(Resume::Oldest),
+        "latest" => Ok(Resume::Latest),
+        "key" => Ok(Resume::Key),
+        other => {
+            Err(PyValueError::new_err(format!("resume={other:?}: give \"oldest\", \"latest\" or \"key\"")))
+        }
+    }
+}
+
+/// # Errors
+/// `TypeError` for one text, whose letters would be taken for steps.
+pub(crate) fn preparation(steps: &Bound<'_, PyAny>) -> PyResult<Preparation> {
+    if steps.extract::<&str>().is_ok() {
+        return Err(PyTypeError::new_err(format!("prepare={}: give a list of steps", steps.repr()?)));
+    }
+    let mut preparation = Preparation::NONE;
+    for step in steps.try_iter()? {
+        match step?.extract::<String>()?.as_str() {
+            "prefault" => preparation.prefault = true,
+            "huge-pages" => preparation.huge_pages = true,
+            "lock" => preparation.lock = true,
+            other => {
+                return Err(PyValueError::new_err(format!(
+                    "prepare: no step {other:?}: there are \"prefault\", \"huge-pages\" and \"lock\""
+                )));
+            }
+        }
+    }
+    Ok(preparation)
+}

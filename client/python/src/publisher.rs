@@ -1,0 +1,292 @@
+//! The publishing end.
+
+use crate::error;
+use crate::handle::Handle;
+use crate::options::{self, Place, place};
+use pyo3::buffer::PyUntypedBuffer;
+use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyBytes, PyMemoryView, PyRange};
+use shmcast::{ClockKind, Mark, PublishError};
+use std::path::PathBuf;
+
+/// Publishes a channel's messages. A channel that is there from earlier is taken over, and its sequence goes on.
+///
+/// `dir` and `socket` as of `Subscriber`. What a new channel gets, if it is not a daemon's: `capacity` in bytes (64 KiB to 16 GiB), `max_message`
+/// in bytes, `mode` of its files (such as 0o755), `clock` ("counter" or "monotonic"), `schema` and `schema_name`, `labels`. `anew` removes
+/// what is there first. `prepare` as of `Subscriber`.
+///
+/// `close`, or the end of a `with`, tells readers that the stream is over. One thread at a time uses it; another one gets a `MisuseError`, and a
+/// forked child a `ForkedError`.
+#[pyclass(frozen, weakref, module = "shmcast")]
+pub(crate) struct Publisher {
+    handle: Handle<shmcast::Publisher>,
+    channel: String,
+}
+
+/// An object that lends its memory.
+struct Lent<'py> {
+    buffer: PyUntypedBuffer,
+    /// For as long as this thread is attached, no other runs Python code that could change the memory.
+    _py: Python<'py>,
+}
+
+impl<'py> Lent<'py> {
+    fn of(object: &Bound<'py, PyAny>) -> PyResult<Self> {
+        let py = object.py();
+        match PyUntypedBuffer::get(object) {
+            Ok(buffer) => Ok(Self { buffer, _py: py }),
+            // A single value, such as one row of an array, has no shape.
+            Err(error) if error.is_instance_of::<PyBufferError>(py) => {
+                let copy = PyMemoryView::from(object)?.call_method0("tobytes")?;
+                Ok(Self { buffer: PyUntypedBuffer::get(&copy)?, _py: py })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// All of it.
+    fn bytes(&self) -> PyResult<&[u8]> {
+        if !self.buffer.is_c_contiguous() {
+            return Err(PyBufferError::new_err(
+                "the bytes do not lie one behind the other: publish a copy, or publish_batch for one message a row",
+            ));
+        }
+        let (at, length) = (self.buffer.buf_ptr().cast_const().cast::<u8>(), self.buffer.len_bytes());
+        if length == 0 {
+            return Ok(&[]);
+        }
+        // SAFETY: the buffer is held for as long as the slice, so its owner keeps these bytes where they are. This thread stays
+        // attached to the interpreter meanwhile, so no Python code changes them.
+        Ok(unsafe { std::slice::from_raw_parts(at, length) })
+    }
+
+    /// The rows, each of which must have its bytes one behind the other.
+    fn rows(&self) -> PyResult<impl Iterator<Item = &[u8]>> {
+        let shape = self.buffer.shape();
+        let Some((&count, inner)) = shape.split_first() else {
+            return Err(PyBufferError::new_err("there are no rows"));
+        };
+        if !inner.is_empty() && !self.buffer.is_c_contiguous() {
+            return Err(PyBufferError::new_err(
+                "the bytes of a row do not lie one behind the other: publish a copy",
+            ));
+        }
+        let row = inner.iter().product::<usize>() * self.buffer.item_size();
+        let stride = self.buffer.strides().first().copied().unwrap_or(0);
+        let start = self.buffer.buf_ptr().cast_const().cast::<u8>();
+        let row_at = move |index: usize| -> &[u8] {
+            if row == 0 {
+                return &[];
+            }
+            // SAFETY: by the buffer protocol, item `index` of the first dimension begins so many bytes behind the start, in the
+            // same allocation.
+            let at = unsafe { start.offset(index as isize * stride) };
+            // SAFETY: a row's bytes lie one behind the other, which was checked where there are inner dimensions. The buffer is held
+            // for as long as the slice, and no Python code changes it meanwhile, as in `bytes`.
+            unsafe { std::slice::from_raw_parts(at, row) }
+        };
+        Ok((0..count).map(row_at))
+    }
+}
+
+impl Publisher {
+    #[cold]
+    fn failure(&self, error: &PublishError) -> PyErr {
+        error::publishing(&self.channel, error)
+    }
+
+    fn ask<R>(&self, what: impl FnOnce(&shmcast::Publisher) -> R) -> PyResult<R> {
+        Ok(what(&*self.handle.enter()?))
+    }
+
+    /// Publishes the messages with one time.
+    fn publish_all<'a>(&self, messages: impl Iterator<Item = &'a [u8]>, mark: Mark) -> PyResult<(u64, u64)> {
+        let mut publisher = self.handle.enter()?;
+        if mark == Mark::default() {
+            let published = publisher.publish_batch(messages);
+            return published.map(|range| (range.start, range.end)).map_err(|error| self.failure(&error));
+        }
+        let (first, time) = (publisher.next_sequence(), publisher.clock().now());
+        for message in messages {
+            publisher.publish_at(message, mark, time).map_err(|error| self.failure(&error))?;
+        }
+        Ok((first, publisher.next_sequence()))
+    }
+}
+
+#[pymethods]
+impl Publisher {
+    #[new]
+    #[pyo3(signature = (channel, *, dir = None, socket = None, capacity = None, max_message = None, mode = None,
+        clock = None, schema = 0, schema_name = "", labels = None, anew = false, prepare = None))]
+    #[allow(clippy::too_many_arguments, reason = "Python's keywords are the options")]
+    fn new(
+        py: Python<'_>,
+        channel: String,
+        dir: Option<PathBuf>,
+        socket: Option<PathBuf>,
+        capacity: Option<u64>,
+        max_message: Option<u64>,
+        mode: Option<u32>,
+        clock: Option<&str>,
+        schema: u64,
+        schema_name: &str,
+        labels: Option<String>,
+        anew: bool,
+        prepare: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let mut builder = shmcast::Publisher::builder(channel.clone());
+        builder = match place(py, dir, socket)? {
+            Place::Default => builder,
+            Place::Directory(dir) => builder.dir(dir),
+            Place::Daemon(client) => builder.client(&client),
+        };
+        if let Some(bytes) = capacity {
+            builder = builder.capacity(bytes);
+        }
+        if let Some(bytes) = max_message {
+            builder = builder.max_message(bytes);
+        }
+        if let Some(mode) = mode {
+            builder = builder.mode(mode);
+        }
+        builder = match clock {
+            None => builder,
+            Some("counter") => builder.clock_kind(ClockKind::Counter),
+            Some("monotonic") => builder.clock_kind(ClockKind::Monotonic),
+            Some(other) => {
+                let todo = format!("clock={other:?}: give \"counter\" or \"monotonic\"");
+                return Err(PyValueError::new_err(todo));
+            }
+        };
+        if schema != 0 || !schema_name.is_empty() {
+            builder = builder.schema(schema, schema_name);
+        }
+        if let Some(labels) = labels {
+            builder = builder.labels(labels);
+        }
+        if anew {
+            builder = builder.anew();
+        }
+        if let Some(steps) = prepare {
+            builder = builder.prepare(options::preparation(steps)?);
+        }
+        let publisher = py.detach(|| builder.open()).map_err(|error| error::opening(&error))?;
+        Ok(Self { handle: Handle::new("publisher", publisher), channel })
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<shmcast.Publisher of {:?}>", self.channel)
+    }
+
+    /// The channel's name.
+    #[getter]
+    fn channel(&self) -> &str {
+        &self.channel
+    }
+
+    /// Publishes one message and returns its sequence. Never waits for readers.
+    ///
+    /// The payload is any object whose bytes lie one behind the other: bytes, bytearray, memoryview, array, numpy. `tag` is a number below 65536
+    /// for readers to select by, `key` marks a message from which a reader may start again. `PublishError` if it is not published.
+    #[pyo3(signature = (payload, tag = 0, key = false))]
+    fn publish(&self, payload: &Bound<'_, PyAny>, tag: u16, key: bool) -> PyResult<u64> {
+        let mark = Mark { tag, key };
+        let published = if let Ok(bytes) = payload.cast_exact::<PyBytes>() {
+            self.handle.enter()?.publish_with(bytes.as_bytes(), mark)
+        } else {
+            let lent = Lent::of(payload)?;
+            self.handle.enter()?.publish_with(lent.bytes()?, mark)
+        };
+        published.map_err(|error| self.failure(&error))
+    }
+
+    /// Publishes many messages with one time and the same marks, and returns their sequences as a `range`.
+    ///
+    /// An array gives one message a row, also one with a stride, such as `Batch.view`; any other iterable gives one message an item. At the first
+    /// that is too large, those before it are published and the rest is not.
+    #[pyo3(signature = (messages, tag = 0, key = false))]
+    fn publish_batch<'py>(
+        &self,
+        py: Python<'py>,
+        messages: &Bound<'py, PyAny>,
+        tag: u16,
+        key: bool,
+    ) -> PyResult<Bound<'py, PyRange>> {
+        let mark = Mark { tag, key };
+        let is_one_text = messages.cast::<PyBytes>().is_ok() || messages.cast::<PyByteArray>().is_ok();
+        let (first, end) = match PyUntypedBuffer::get(messages) {
+            Ok(_) if is_one_text => {
+                return Err(PyValueError::new_err(
+                    "one bytes object is one message: publish it, or give a list",
+                ));
+            }
+            Ok(buffer) => self.publish_all(Lent { buffer, _py: py }.rows()?, mark)?,
+            Err(_) if messages.try_iter().is_ok() => {
+                let lent = messages.try_iter()?.map(|one| Lent::of(&one?)).collect::<PyResult<Vec<_>>>()?;
+                let rows = lent.iter().map(Lent::bytes).collect::<PyResult<Vec<_>>>()?;
+                self.publish_all(rows.into_iter(), mark)?
+            }
+            Err(error) if error.is_instance_of::<PyBufferError>(py) => {
+                return Err(PyValueError::new_err("a single value has no rows: publish it"));
+            }
+            Err(error) => return Err(error),
+        };
+        PyRange::new(py, first as isize, end as isize)
+    }
+
+    /// The sequence that the next message gets.
+    #[getter]
+    fn next_sequence(&self) -> PyResult<u64> {
+        self.ask(shmcast::Publisher::next_sequence)
+    }
+
+    /// The number of this publisher among the channel's.
+    #[getter]
+    fn epoch(&self) -> PyResult<u64> {
+        self.ask(shmcast::Publisher::epoch)
+    }
+
+    /// Bytes of the ring.
+    #[getter]
+    fn capacity(&self) -> PyResult<u64> {
+        self.ask(shmcast::Publisher::capacity)
+    }
+
+    /// Bytes of the largest payload.
+    #[getter]
+    fn max_message(&self) -> PyResult<usize> {
+        self.ask(shmcast::Publisher::max_message)
+    }
+
+    /// Whether a daemon has given the channel to another publisher.
+    #[getter]
+    fn is_cut_off(&self) -> PyResult<bool> {
+        self.ask(shmcast::Publisher::is_cut_off)
+    }
+
+    /// Whether a daemon knows of it at the moment; `None` if the channel is a file.
+    #[getter]
+    fn is_registered(&self) -> PyResult<Option<bool>> {
+        self.ask(shmcast::Publisher::is_registered)
+    }
+
+    /// Ends the stream: readers get an `End`. `with` calls it.
+    fn close(&self) -> PyResult<()> {
+        self.handle.close().map(drop)
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        _kind: &Bound<'_, PyAny>,
+        _error: &Bound<'_, PyAny>,
+        _trace: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        self.close()
+    }
+}

@@ -1,0 +1,236 @@
+"""The testee in Python for client/conformance, whose README has the contract."""
+
+import json
+import sys
+from typing import Any
+
+import shmcast
+
+CLASSES = [
+    ("truncated:", "truncated"),
+    ("foreign:", "foreign"),
+    ("layout version", "version"),
+    ("header: checksum", "checksum"),
+    ("impossible sizes", "geometry"),
+    ("damaged header:", "field"),
+    ("not published yet", "not yet"),
+]
+ENOUGH = 130
+
+
+def crc_table() -> list[int]:
+    table = []
+    for byte in range(256):
+        for _ in range(8):
+            byte = byte >> 1 ^ (0x82F6_3B78 if byte & 1 else 0)
+        table.append(byte)
+    return table
+
+
+CRC = crc_table()
+
+
+def crc32c(payload: bytes) -> int:
+    crc = 0xFFFF_FFFF
+    for byte in payload:
+        crc = crc >> 8 ^ CRC[(crc ^ byte) & 255]
+    return crc ^ 0xFFFF_FFFF
+
+
+def payload_table() -> bytes:
+    table, x = bytearray(), 1
+    for _ in range(65536 + 4093):
+        x = (x * 1664525 + 1013904223) & 0xFFFF_FFFF
+        table.append(x >> 24)
+    return bytes(table)
+
+
+TABLE = payload_table()
+
+
+def checked(sequence: int, longest: int) -> bytes:
+    """The payload of a sequence, which checks itself."""
+    hashed = sequence * 2654435761 & 0xFFFF_FFFF
+    kind, rest = hashed >> 8 & 63, hashed >> 14
+    length = rest & 255 if kind < 48 else rest & 4095 if kind < 60 else rest & 65535 if kind < 63 else 65536
+    begin = sequence % 4093
+    return TABLE[begin : begin + min(length, longest)]
+
+
+def text(event: shmcast.Event) -> str:
+    match event:
+        case shmcast.Message(payload, sequence, tag, key, time):
+            length, crc = len(payload), crc32c(payload)
+            return f"message {sequence} tag={tag} key={int(key)} time={time} length={length} crc={crc:08x}"
+        case shmcast.Lapped(missed, resumed_at):
+            return f"lapped {missed} {resumed_at}"
+        case shmcast.Gap(first, last):
+            return f"gap {first} {last}"
+        case shmcast.NewEpoch(epoch):
+            return f"epoch {epoch}"
+        case shmcast.NewSession(session):
+            return f"session {session.hex()}"
+        case shmcast.PublisherGone(epoch):
+            return f"gone {epoch}"
+        case shmcast.Restarted():
+            return "restarted"
+        case shmcast.End():
+            return "end"
+
+
+def reason(error: shmcast.Error) -> str:
+    """The class of a refusal: of a segment, by the words of its sentence."""
+    for words, name in CLASSES:
+        if words in str(error):
+            return name
+    return error.code
+
+
+class Counts:
+    """What a reader counts of a channel whose payloads check themselves."""
+
+    def __init__(self, longest: int) -> None:
+        self.longest = longest
+        self.received = self.missed = self.wrong = 0
+        self.is_over = False
+
+    def add(self, event: shmcast.Event) -> None:
+        match event:
+            case shmcast.Message(payload, sequence):
+                if payload == checked(sequence, self.longest):
+                    self.received += 1
+                else:
+                    self.wrong += 1
+            case shmcast.Lapped(missed):
+                self.missed += missed
+            case shmcast.Gap(first, last):
+                self.missed += last - first + 1
+            case shmcast.End():
+                self.is_over = True
+            case shmcast.NewEpoch():
+                pass
+            case _:
+                self.wrong += 1
+
+
+class Testee:
+    def __init__(self) -> None:
+        self.subscriber: shmcast.Subscriber | None = None
+        self.publisher: shmcast.Publisher | None = None
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        do = request.pop("do")
+        try:
+            if do in ("poll", "batch", "consume"):
+                return {"events": getattr(self, do)(**request)}
+            getattr(self, do)(**request)
+        except shmcast.Error as error:
+            return {"refused": reason(error)}
+        return {"ok": True}
+
+    def open(
+        self, channel: str, start: str | int, dir: str | None = None, socket: str | None = None, watch: int = 0
+    ) -> None:
+        self.close()
+        self.subscriber = shmcast.Subscriber(
+            channel,
+            dir=dir,
+            socket=socket,
+            start=start,
+            wait="spin",
+            hidden=True,
+            prepare=[],
+            watch_publisher=watch == 1,
+        )
+
+    def close(self) -> None:
+        if self.subscriber is not None:
+            self.subscriber.close()
+        self.subscriber = None
+
+    def seek(self, sequence: int) -> None:
+        assert self.subscriber is not None
+        self.subscriber.seek(sequence)
+
+    def poll(self, most: int = sys.maxsize) -> list[str]:
+        assert self.subscriber is not None
+        events: list[str] = []
+        empty = 0
+        try:
+            while empty < ENOUGH and len(events) < most:
+                event = self.subscriber.try_recv()
+                empty = 0 if event is not None else empty + 1
+                if event is not None:
+                    events.append(text(event))
+        except shmcast.Error as error:
+            events.append(error.code)
+        return events
+
+    def batch(self, most: int = sys.maxsize) -> list[str]:
+        assert self.subscriber is not None
+        events: list[str] = []
+        empty = 0
+        try:
+            while empty < ENOUGH and len(events) < most:
+                batch = self.subscriber.recv_batch(64, timeout=0)
+                empty = 0 if batch else empty + 1
+                events.extend(text(message) for message in batch)
+                events.extend(text(event) for event in batch.events)
+        except shmcast.Error as error:
+            events.append(error.code)
+        return events
+
+    def consume(
+        self, channel: str, how: str, longest: int, dir: str | None = None, socket: str | None = None
+    ) -> list[str]:
+        counts = Counts(longest)
+        with shmcast.Subscriber(
+            channel, dir=dir, socket=socket, start=1, wait_for_channel=30, prepare=[]
+        ) as subscriber:
+            while not counts.is_over:
+                if how == "poll":
+                    event = subscriber.recv()
+                    if event is not None:
+                        counts.add(event)
+                    continue
+                batch = subscriber.recv_batch(256)
+                for message in batch:
+                    counts.add(message)
+                for event in batch.events:
+                    counts.add(event)
+        return [f"received {counts.received}", f"missed {counts.missed}", f"wrong {counts.wrong}"]
+
+    def create(
+        self, channel: str, dir: str | None = None, socket: str | None = None, capacity: int | None = None
+    ) -> None:
+        self.end()
+        if socket is not None:
+            capacity = None  # a daemon's channel has its own
+        self.publisher = shmcast.Publisher(channel, dir=dir, socket=socket, capacity=capacity, prepare=[])
+
+    def publish(self, length: int, fill: int, tag: int, key: int) -> None:
+        assert self.publisher is not None
+        payload = bytes((fill + i) & 255 for i in range(length))
+        self.publisher.publish(payload, tag=tag, key=key == 1)
+
+    def produce(self, to: int, longest: int) -> None:
+        assert self.publisher is not None
+        for sequence in range(self.publisher.next_sequence, to + 1):
+            self.publisher.publish(checked(sequence, longest))
+
+    def end(self) -> None:
+        if self.publisher is not None:
+            self.publisher.close()
+        self.publisher = None
+
+
+def main() -> None:
+    version = shmcast.__version__
+    print(json.dumps({"testee": "python", "version": version, "levels": [1, 2, 3, 4, 5, 6, 7]}), flush=True)
+    testee = Testee()
+    for line in sys.stdin:
+        print(json.dumps(testee.answer(json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

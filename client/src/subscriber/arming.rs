@@ -1,0 +1,98 @@
+//! Waiting in an event loop that is not ours: the bell's descriptor, and the step before each sleep.
+
+use super::Subscriber;
+use super::waiting::Rest;
+use crate::attach::park::{ALONE, Parking};
+use crate::message::{Event, RecvError};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+/// The next step of a program that waits in an event loop of its own. [`Subscriber::arm`] returns it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Armed<'a> {
+    /// This was there after all. It has been received: go on receiving.
+    Event(Event<'a>),
+    /// Nothing is there: wait until the descriptor is readable, or for this long, and then receive.
+    Wait(Duration),
+}
+
+impl Subscriber {
+    /// The descriptor that becomes readable when there is something to receive; `None` unless the subscriber was opened with
+    /// [`Wait::Park`](crate::Wait::Park). It is for `epoll`, `poll` and event loops over them. Only wait until it is readable:
+    /// [`arm`](Self::arm) and [`disarm`](Self::disarm) read it.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// let subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// assert!(subscriber.descriptor().is_none(), "nobody wakes readers of a channel that is a file");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.parking.as_ref().map(|parking| parking.bell().as_fd())
+    }
+
+    /// To be called before each sleep in an event loop, when [`try_recv`](Self::try_recv) has found nothing. Asks the daemon's
+    /// waker for a ring, and looks once more, so that nothing is slept through.
+    ///
+    /// Without a daemon that would ring, the time to wait is a millisecond: so channels that are files, and readers whose
+    /// daemon is away, work in the same loop. Cost: three system calls where a daemon rings.
+    ///
+    /// # Errors
+    /// [`RecvError`].
+    ///
+    /// ```no_run
+    /// # let client = shmcast::Client::connect()?;
+    /// use shmcast::{Armed, Subscriber, Wait};
+    /// use std::os::fd::AsRawFd;
+    /// let mut ticks = Subscriber::builder("ticks").client(&client).wait(Wait::Park).open()?;
+    /// loop {
+    ///     while let Some(event) = ticks.try_recv()? {
+    ///         println!("{event:?}");
+    ///     }
+    ///     match ticks.arm()? {
+    ///         Armed::Event(event) => println!("{event:?}"),
+    ///         Armed::Wait(limit) => {
+    ///             let bell = ticks.descriptor().expect("it parks").as_raw_fd();
+    ///             println!("now wait for {bell} in an event loop, for {limit:?} at most");
+    ///         }
+    ///     }
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn arm(&mut self) -> Result<Armed<'_>, RecvError> {
+        if let Some(parking) = &self.parking {
+            parking.hear();
+        }
+        loop {
+            if let Some(outcome) = self.poll()? {
+                return Ok(Armed::Event(self.lend(outcome)));
+            }
+            match self.rest()? {
+                Rest::Found(outcome) => return Ok(Armed::Event(self.lend(outcome))),
+                Rest::None => {}
+                Rest::Pause => return Ok(Armed::Wait(ALONE)),
+                Rest::Nap => return Ok(Armed::Wait(self.parking.as_ref().map_or(ALONE, Parking::longest))),
+            }
+        }
+    }
+
+    /// Takes the request of [`arm`](Self::arm) back, and empties the descriptor. A program that goes on receiving needs this
+    /// only when the descriptor stays in its event loop meanwhile: the next `arm` does the same.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// use shmcast::Armed;
+    /// assert!(matches!(subscriber.arm()?, Armed::Wait(_)));
+    /// subscriber.disarm();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn disarm(&mut self) {
+        if let Some(parking) = &self.parking {
+            parking.rise();
+            parking.hear();
+        }
+    }
+}

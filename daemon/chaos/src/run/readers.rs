@@ -1,0 +1,216 @@
+//! Errands about readers at their limits: beside a publisher at full speed, at its death, with the only copy of a
+//! channel's memory, and without a free descriptor.
+
+use super::daemon::Daemon;
+use super::errands::{GRACE, publish, published_by, subscribing};
+use super::steps::set_descriptor_limit;
+use super::{Actor, PATIENCE, World, tools};
+use crate::actor::{Order, Place, Subscribing};
+use crate::log::Deed;
+use crate::payload::Sizes;
+use crate::story::{Channel, How, Sending, Start, Waiting};
+use anyhow::Result;
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use std::time::Duration;
+
+/// First letter of the names of readers that must be told of their publisher's death.
+pub const BEREAVED: char = 'w';
+
+/// Size of the rings.
+const CAPACITY: u64 = 1 << 16;
+/// Time in which a reader receives what is there, or a program notices what has happened to another.
+const NOTICE: Duration = Duration::from_millis(100);
+/// The most takeovers that are tried until one leaves a void message.
+const ROUNDS: u8 = 40;
+
+/// Messages of a publisher that is stopped before it is done.
+fn publish_on() -> Order {
+    Order::Publish { count: 200_000, sizes: Sizes::Tiny, sending: Sending::Batch, pause_us: 0 }
+}
+
+fn read_on(how: How) -> Order {
+    Order::Read { how, ms: 0, rest_us: 0 }
+}
+
+impl World<'_> {
+    /// A daemon of its own for an errand, which has a channel of the same name.
+    fn daemon_of(&mut self, name: &'static str, strict: bool) -> Result<Daemon> {
+        let channel = Channel { name: name.into(), capacity: CAPACITY, largest: 1400, strict };
+        let mut daemon = Daemon::new(name, &self.dir, &self.logs, &[channel], false, String::new())?;
+        daemon.configure(false)?;
+        self.begin(&mut daemon)?;
+        Ok(daemon)
+    }
+
+    fn start_publisher(&mut self, place: &Place, channel: &str) -> Result<Actor> {
+        let mut publisher = self.start_actor('v')?;
+        let sizes = matches!(place, Place::Dir(_)).then_some([CAPACITY, 1400]);
+        let order = self.opening(place.clone(), channel, sizes);
+        self.ask(&mut publisher, order)?;
+        Ok(publisher)
+    }
+
+    fn take_channel(&mut self, daemon: &Daemon) -> Result<()> {
+        self.note(Deed::TakingOver { channel: daemon.name.into() })?;
+        let mut command = self.programs.command(&self.programs.shmcast);
+        command.args(["takeover", daemon.name]).env("SHMCAST_SOCKET", daemon.socket());
+        let deed = tools::run(0, command, &self.logs)?;
+        self.note(deed)
+    }
+
+    fn signal_actor(&mut self, actor: &mut Actor, signal: Signal) -> Result<()> {
+        actor.signal(signal);
+        let signal = signal.as_str().trim_start_matches("SIG").to_owned();
+        self.note(Deed::Signalled { who: actor.name.clone(), signal })
+    }
+
+    /// A search for a place must succeed however fast the publisher is.
+    pub(super) fn join_a_rush(&mut self, readers: u16) -> Result<bool> {
+        const NAME: &str = "rushed";
+        if !self.daemons.is_empty() {
+            return Ok(false);
+        }
+        let mut publisher = self.start_publisher(&self.place(0), NAME)?;
+        publisher.order(Order::Rush {});
+        let mut reader = self.start_actor('o')?;
+        let (place, channel) = (self.place(0), NAME.to_owned());
+        let wanted = Subscribing {
+            place,
+            channel,
+            far: false,
+            start: Start::Latest,
+            wait: Waiting::Spin,
+            skip: false,
+            page: false,
+            full: false,
+            watch: false,
+        };
+        self.ask(&mut reader, Order::Join { wanted, times: readers })?;
+        self.dismiss(reader)?;
+        self.dismiss(publisher)?;
+        self.run_tool(0, &["rm", NAME])?;
+        Ok(true)
+    }
+
+    /// The death of a publisher is told after all that it published.
+    pub(super) fn bereave(&mut self, wait: Waiting) -> Result<bool> {
+        const NAME: &str = "bereaved";
+        let mut daemon = if self.daemons.is_empty() { None } else { Some(self.daemon_of(NAME, false)?) };
+        let place = daemon.as_ref().map_or(self.place(0), |daemon| Place::Socket(daemon.socket()));
+        let mut publisher = self.start_publisher(&place, NAME)?;
+        self.ask(&mut publisher, publish(3))?;
+        let mut reader = self.start_actor(BEREAVED)?;
+        let Order::Subscribe(wanted) = subscribing(place, NAME, false) else { return Ok(false) };
+        self.ask(&mut reader, Order::Subscribe(Subscribing { wait, watch: true, ..wanted }))?;
+        reader.order(read_on(How::Deadline));
+        std::thread::sleep(NOTICE);
+        self.signal_actor(&mut reader, Signal::SIGSTOP)?;
+        self.ask(&mut publisher, publish(5))?;
+        self.signal_actor(&mut publisher, Signal::SIGKILL)?;
+        publisher.kill();
+        let (who, status, said) = (publisher.name.clone(), publisher.ended(), publisher.said());
+        self.note(super::ended(who, status, true, said))?;
+        // A daemon that has not told the reader by now tells it later.
+        std::thread::sleep(NOTICE);
+        self.signal_actor(&mut reader, Signal::SIGCONT)?;
+        std::thread::sleep(NOTICE * 10);
+        self.dismiss(reader)?;
+        match &mut daemon {
+            Some(daemon) => self.finish(daemon)?,
+            None => self.run_tool(0, &["rm", NAME])?,
+        }
+        Ok(true)
+    }
+
+    /// Each daemon waits for the reader that has a channel's memory, even if nobody has published there yet.
+    pub(super) fn leave_it_to_a_reader(&mut self, is_brief: bool) -> Result<bool> {
+        const NAME: &str = "inherited";
+        if self.daemons.is_empty() {
+            return Ok(false);
+        }
+        let mut daemon = self.daemon_of(NAME, true)?;
+        let place = Place::Socket(daemon.socket());
+        let mut publisher = self.start_publisher(&place, NAME)?;
+        self.ask(&mut publisher, publish(10))?;
+        let mut reader = self.start_actor('o')?;
+        self.ask(&mut reader, subscribing(place.clone(), NAME, false))?;
+        reader.order(read_on(How::Deadline));
+        std::thread::sleep(NOTICE);
+        self.take_channel(&daemon)?;
+        self.dismiss(publisher)?;
+        // The reader has the new memory by now.
+        std::thread::sleep(NOTICE);
+        self.signal_actor(&mut reader, Signal::SIGSTOP)?;
+        daemon.kill();
+        self.begin(&mut daemon)?;
+        std::thread::sleep(if is_brief { Duration::ZERO } else { GRACE });
+        self.finish(&mut daemon)?;
+        self.begin(&mut daemon)?;
+        let mut next = self.start_actor('n')?;
+        let order = self.opening(place, NAME, None);
+        let id = next.order(order);
+        std::thread::sleep(NOTICE * 2);
+        self.signal_actor(&mut reader, Signal::SIGCONT)?;
+        if next.answer(id, PATIENCE).is_none() {
+            self.note(Deed::NoAnswer { who: next.name.clone(), order: "to open a channel".into() })?;
+        }
+        let published = self.ask(&mut next, publish(5))?;
+        self.see_the_last(reader, &published)?;
+        self.dismiss(next)?;
+        self.finish(&mut daemon)?;
+        Ok(true)
+    }
+
+    /// A call returns in time, even if the message that it finds is void and the reader cannot go on to the next one.
+    pub(super) fn withhold(&mut self) -> Result<bool> {
+        const NAME: &str = "withheld";
+        if self.daemons.is_empty() {
+            return Ok(false);
+        }
+        let mut daemon = self.daemon_of(NAME, true)?;
+        let place = Place::Socket(daemon.socket());
+        let mut old = self.start_publisher(&place, NAME)?;
+        let mut reader = self.start_actor('o')?;
+        self.ask(&mut reader, subscribing(place.clone(), NAME, false))?;
+        let mut published = Value::Null;
+        for round in 0..ROUNDS {
+            reader.order(read_on(How::Deadline));
+            let id = old.order(publish_on());
+            std::thread::sleep(Duration::from_millis(u64::from(round % 7) + 2));
+            self.signal_actor(&mut old, Signal::SIGSTOP)?;
+            std::thread::sleep(NOTICE / 2);
+            set_descriptor_limit(reader.pid(), Some(0));
+            self.take_channel(&daemon)?;
+            let mut new = self.start_actor('n')?;
+            let order = self.opening(place.clone(), NAME, None);
+            let opened = self.ask(&mut new, order)?;
+            self.signal_actor(&mut old, Signal::SIGCONT)?;
+            let end = old.answer(id, PATIENCE).unwrap_or_default();
+            // It published beyond the place where the next one goes on.
+            let is_void = end["next"].as_u64() > opened["next"].as_u64();
+            if is_void {
+                // The reader takes the next order when its call has returned.
+                std::thread::sleep(NOTICE);
+                self.ask(&mut reader, Order::Registered {})?;
+            }
+            set_descriptor_limit(reader.pid(), None);
+            published = self.ask(&mut new, publish(5))?;
+            self.dismiss(std::mem::replace(&mut old, new))?;
+            if is_void {
+                break;
+            }
+        }
+        self.see_the_last(reader, &published)?;
+        self.dismiss(old)?;
+        self.finish(&mut daemon)?;
+        Ok(true)
+    }
+
+    /// The reader must get the last of these messages.
+    fn see_the_last(&mut self, mut reader: Actor, published: &Value) -> Result<()> {
+        let (last, sequence) = published_by(published);
+        self.ask(&mut reader, Order::Finish { last, sequence, ms: (PATIENCE / 2).as_millis() as u64 })?;
+        self.dismiss(reader)
+    }
+}

@@ -1,0 +1,75 @@
+//! The reasons why a channel is not recorded.
+
+use crate::core::RecoverError;
+use shmcast::{LocateError, RecvError};
+use std::io;
+use std::path::PathBuf;
+use thiserror::Error;
+
+/// The reason why a channel is not recorded, or not recorded any more.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// Another recorder writes to the directory.
+    #[error("{}: another recorder writes there: end it, or give another directory", path.display())]
+    Busy {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The system refused.
+    #[error("{}: {source}", path.display())]
+    Os {
+        /// The directory.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// What a crash has left could not be made whole.
+    #[error("{}: {source}", path.display())]
+    Recover {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong.
+        source: RecoverError,
+    },
+    /// The directory has the journal of another channel.
+    #[error("{}: holds the journal of channel {found:?}, not of {channel:?}: give another directory", path.display())]
+    OtherChannel {
+        /// The directory.
+        path: PathBuf,
+        /// The channel whose journal it is.
+        found: String,
+        /// The channel that was to be recorded.
+        channel: String,
+    },
+    /// The channel's sequences lie before those that the journal has: it began anew.
+    #[error(
+        "{}: the journal is at sequence {journal}, the channel at {channel}: the channel began anew, so give another \
+         directory", path.display()
+    )]
+    Anew {
+        /// The directory.
+        path: PathBuf,
+        /// The sequence due in the journal.
+        journal: u64,
+        /// The channel's next sequence.
+        channel: u64,
+    },
+    /// The channel began anew while it was recorded. Everything before is in the journal.
+    #[error("the channel began anew, and its sequences count from 1: record it into another directory")]
+    Restarted,
+    /// The channel cannot be read any more.
+    #[error(transparent)]
+    Receive(#[from] RecvError),
+    /// The place in the ring from which to go on was not found.
+    #[error(transparent)]
+    Locate(#[from] LocateError),
+    /// The disk did not take what is left. What was not written stays unrecorded.
+    #[error("{}: the disk takes nothing: {lost} messages of the ring are not recorded", path.display())]
+    Unwritten {
+        /// The directory.
+        path: PathBuf,
+        /// Messages that were read and not written.
+        lost: u64,
+    },
+}

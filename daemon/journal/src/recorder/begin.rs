@@ -1,0 +1,160 @@
+//! How a recording begins: recovery, the place in the ring, and the first records.
+
+use crate::core::{Now, Packer, Packing, Pool, Recovered, Settings, Writer, recover};
+use crate::directory::{ByName, Directory};
+use crate::error::RecordError;
+use shmcast::journal::format::{
+    Cause, FRAME_TARGET, FileHeader, JournalControl, Loss, RingIdentity, aligned,
+};
+use shmcast::{LocateError, Subscriber};
+use std::io;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// What is needed to go on.
+pub(super) struct Begun {
+    pub(super) directory: Directory,
+    pub(super) subscriber: Subscriber,
+    pub(super) packer: Packer,
+    pub(super) writer: Writer,
+    pub(super) first: u64,
+    pub(super) missing: u64,
+}
+
+pub(super) fn lock(path: &Path) -> Result<Directory, RecordError> {
+    Directory::lock(path).map_err(|source| match source.kind() {
+        io::ErrorKind::WouldBlock => RecordError::Busy { path: path.to_owned() },
+        _ => RecordError::Os { path: path.to_owned(), source },
+    })
+}
+
+pub(super) fn begin(
+    directory: Directory,
+    mut subscriber: Subscriber,
+    settings: Settings,
+    packing: Packing,
+) -> Result<Begun, RecordError> {
+    let path = directory.path().to_owned();
+    let os = |source| RecordError::Os { path: path.clone(), source };
+    let recovered = recover(&mut ByName(&directory))
+        .map_err(|source| RecordError::Recover { path: path.clone(), source })?;
+    let channel = &subscriber.header().channel;
+    if let Some(last) = recovered.last.as_ref().filter(|last| last.channel != *channel) {
+        let (found, channel) = (last.channel.clone(), channel.clone());
+        return Err(RecordError::OtherChannel { path, found, channel });
+    }
+    let loss = place(&mut subscriber, &recovered, &path)?;
+    let due = loss.map_or(subscriber.next_sequence(), |loss| loss.from);
+    let epoch = subscriber.publisher_state().map_or(subscriber.epoch(), |(epoch, _)| epoch);
+    let header = header(&subscriber, &recovered, due, epoch).map_err(os)?;
+    let pool = Pool::default();
+    let ticks = subscriber.clock().now();
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = Now { mono: Duration::ZERO, wall_ns: wall.as_nanos() as u64 };
+    let mut packer = Packer::new(packing, pool.clone(), due, epoch, now, ticks);
+    for mended in &recovered.mended {
+        let (file, frames, bytes) = (mended.file, mended.frames, mended.bytes);
+        packer.control(JournalControl::Mended { file, frames, bytes });
+    }
+    if let Some(loss) = loss {
+        packer.control(JournalControl::Loss(loss));
+    }
+    let ring = subscriber.header().uuid;
+    packer.control(JournalControl::Source { ring, generation: 0, epoch, first: packer.due() });
+    packer.renew_reserve();
+    packer.close();
+    let mut salt = [0; 8];
+    getrandom::fill(&mut salt).map_err(|error| os(io::Error::other(error)))?;
+    let mut writer = Writer::new(settings, header, pool, u64::from_le_bytes(salt));
+    while let Some(frame) = packer.take() {
+        writer.push(frame);
+    }
+    let missing = loss.map_or(0, |loss| loss.to - loss.from + 1);
+    Ok(Begun { directory, subscriber, packer, writer, first: due, missing })
+}
+
+/// Moves the subscriber to where the journal ends. What the ring has no more is lost.
+fn place(
+    subscriber: &mut Subscriber,
+    recovered: &Recovered,
+    path: &Path,
+) -> Result<Option<Loss>, RecordError> {
+    if recovered.last.is_none() {
+        return Ok(None);
+    }
+    let due = recovered.due;
+    let first = match subscriber.seek(due) {
+        Ok(()) => return Ok(None),
+        Err(LocateError::NotYet { next, .. }) if next == due => {
+            return Ok(None); // nothing came since
+        }
+        Err(LocateError::NotYet { next, .. }) => {
+            return Err(RecordError::Anew { path: path.to_owned(), journal: due, channel: next });
+        }
+        Err(LocateError::TooOld { .. }) => oldest(subscriber)?,
+        Err(other) => return Err(other.into()),
+    };
+    if first <= due {
+        return Ok(None);
+    }
+    // A ring that the journal names was read: it went on while nobody recorded. Of another one nobody knows what came before it.
+    let is_known = recovered.ring == Some(subscriber.header().uuid);
+    let is_reserve = !is_known && first == recovered.reserve + 1;
+    let cause = if is_reserve { Cause::Reserve } else { Cause::Unrecorded };
+    Ok(Some(Loss { from: due, to: first - 1, cause }))
+}
+
+/// Moves the subscriber to the oldest message that is safe to read, while a publisher may overtake it, and returns its sequence.
+fn oldest(subscriber: &mut Subscriber) -> Result<u64, RecordError> {
+    let mut wanted = 1;
+    loop {
+        match subscriber.seek(wanted) {
+            Ok(()) => return Ok(wanted),
+            Err(LocateError::TooOld { oldest, .. }) => wanted = oldest,
+            Err(LocateError::NotYet { next, .. }) if next <= wanted => return Ok(next),
+            Err(other) => return Err(other.into()),
+        }
+    }
+}
+
+fn header(
+    subscriber: &Subscriber,
+    recovered: &Recovered,
+    sequence: u64,
+    epoch: u64,
+) -> io::Result<FileHeader> {
+    let ring = subscriber.header();
+    let clock = subscriber.clock();
+    let mut journal = [0; 16];
+    match &recovered.last {
+        Some(last) => journal = last.journal,
+        None => getrandom::fill(&mut journal).map_err(io::Error::other)?,
+    }
+    let [high, low] = shmcast::hosting::boot_id()?;
+    let mut boot_id = [0; 16];
+    boot_id[..8].copy_from_slice(&high.to_be_bytes());
+    boot_id[8..].copy_from_slice(&low.to_be_bytes());
+    // A frame with the largest message: both headers, a clock record before it, and padding.
+    let largest = aligned(256 + ring.geometry.max_message as usize).max(FRAME_TARGET);
+    let header = FileHeader {
+        journal,
+        file: recovered.next_number,
+        salt: 1, // each file gets its own
+        sequence,
+        epoch,
+        wall_ns: 0, // likewise
+        boot_id,
+        ring: RingIdentity { uuid: ring.uuid, generation: 0, clock: clock.kind(), clock_hz: clock.hz() },
+        previous_salt: recovered.previous.0,
+        previous_chain: recovered.previous.1,
+        largest_frame: u32::try_from(largest).unwrap_or(u32::MAX),
+        reserve: 0,
+        channel_id: ring.channel_id,
+        schema_id: ring.schema_id,
+        channel: ring.channel.clone(),
+        schema: ring.schema.clone(),
+        labels: ring.labels.clone(),
+    };
+    header.encode().map_err(io::Error::other)?;
+    Ok(header)
+}

@@ -1,0 +1,226 @@
+//! A recorder with its threads.
+//!
+//! `drain` reads the ring and packs frames. Three threads do the operations of the three lanes: `write`, `sync`, `help`. The logic
+//! between them is [`Writer`], behind one lock that nobody holds while a disk works.
+
+mod begin;
+mod drain;
+
+use crate::core::{Now, Op, Packing, Settings, State, Writer};
+use crate::directory::Directory;
+use crate::error::RecordError;
+use drain::Drain;
+use shmcast::Subscriber;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Longest pause while the end is waited for.
+const NAP: Duration = Duration::from_micros(200);
+/// How long the end of a recording waits for a disk that refuses.
+const PATIENCE: Duration = Duration::from_secs(12);
+
+/// How far a recorder is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// First sequence of this recording.
+    pub first: u64,
+    /// Last sequence taken from the ring.
+    pub drained: u64,
+    /// Last sequence in a file.
+    pub written: u64,
+    /// Everything up to this sequence is safe from a power cut, or safely named as lost.
+    pub durable: u64,
+    /// Messages recorded.
+    pub messages: u64,
+    /// Sequences that were lost to laps since the start.
+    pub overrun: u64,
+    /// Sequences that were found missing at the start: between the journal and the ring.
+    pub missing: u64,
+    /// Bytes written to files.
+    pub bytes: u64,
+    /// Bytes of frames in memory.
+    pub buffered: u64,
+    /// Number of the file that is written to.
+    pub file: u64,
+    /// The disk refuses; what does not fit into memory is lost, and named.
+    pub is_failed: bool,
+    /// The publisher closed the channel, and everything before is taken from the ring.
+    pub has_ended: bool,
+}
+
+#[derive(Debug)]
+struct Shared {
+    writer: Mutex<Writer>,
+    directory: Directory,
+    lanes: [Sender<Op>; 3],
+    start: Instant,
+    stop: AtomicBool,
+    ended: AtomicBool,
+    first: u64,
+    missing: u64,
+    drained: AtomicU64,
+    messages: AtomicU64,
+    overrun: AtomicU64,
+}
+
+impl Shared {
+    fn now(&self) -> Now {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Now { mono: self.start.elapsed(), wall_ns: wall.as_nanos() as u64 }
+    }
+
+    fn writer(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock().expect("nobody panics while holding it")
+    }
+
+    /// Hands out what the writer wants done.
+    fn dispatch(&self, writer: &mut Writer, now: Now) {
+        while let Some(op) = writer.poll(now) {
+            // A lane that is gone belongs to a recorder that ends.
+            let _ = self.lanes[op.lane as usize].send(op);
+        }
+    }
+
+    fn progress(&self) -> Progress {
+        let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        let writer = self.writer();
+        Progress {
+            first: self.first,
+            drained: load(&self.drained),
+            written: writer.written(),
+            durable: writer.durable(),
+            messages: load(&self.messages),
+            overrun: load(&self.overrun),
+            missing: self.missing,
+            bytes: writer.bytes_written(),
+            buffered: writer.buffered() as u64,
+            file: writer.active(),
+            is_failed: writer.state() == State::Failed,
+            has_ended: self.ended.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Does the operations of a lane, until the recorder is gone.
+fn lane(shared: &Weak<Shared>, ops: &Receiver<Op>) {
+    for op in ops {
+        let Some(shared) = shared.upgrade() else { return };
+        let result = op.steps.iter().try_for_each(|step| shared.directory.perform(step));
+        drop(op.steps);
+        let now = shared.now();
+        let mut writer = shared.writer();
+        writer.done(op.id, result, now);
+        shared.dispatch(&mut writer, now);
+    }
+}
+
+fn spawn<T: Send + 'static>(
+    name: &str,
+    path: &Path,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>, RecordError> {
+    let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+    spawned.map_err(|source| RecordError::Os { path: path.to_owned(), source })
+}
+
+/// Records one channel into a directory.
+#[derive(Debug)]
+pub struct Recorder {
+    shared: Arc<Shared>,
+    drain: JoinHandle<Result<(), RecordError>>,
+}
+
+impl Recorder {
+    /// Makes the journal in `path` whole, and records what `subscriber` receives. A journal that has this channel is continued: from
+    /// where it ends if the ring has that still; else what lies between is named as lost. Into an empty directory everything is recorded
+    /// that `subscriber` receives from where it stands.
+    ///
+    /// # Errors
+    /// [`RecordError`]; nothing is recorded then.
+    pub fn start(path: &Path, subscriber: Subscriber, settings: Settings) -> Result<Self, RecordError> {
+        let directory = begin::lock(path)?;
+        let start = Instant::now();
+        let begun = begin::begin(directory, subscriber, settings, Packing::default())?;
+        let mut ops = Vec::new();
+        let lanes = [(); 3].map(|()| {
+            let (sender, receiver) = channel();
+            ops.push(receiver);
+            sender
+        });
+        let shared = Arc::new(Shared {
+            writer: Mutex::new(begun.writer),
+            directory: begun.directory,
+            lanes,
+            start,
+            stop: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            first: begun.first,
+            missing: begun.missing,
+            drained: AtomicU64::new(begun.packer.due() - 1),
+            messages: AtomicU64::new(0),
+            overrun: AtomicU64::new(0),
+        });
+        for (ops, name) in ops.into_iter().zip(["journal-write", "journal-sync", "journal-help"]) {
+            // A lane ends with the recorder, whose ends of the channels are dropped then.
+            let shared = Arc::downgrade(&shared);
+            spawn(name, path, move || lane(&shared, &ops))?;
+        }
+        let (packer, subscriber) = (begun.packer, begun.subscriber);
+        let own = shared.clone();
+        let drain = spawn("journal-drain", path, move || Drain { shared: own, packer, subscriber }.run())?;
+        Ok(Self { shared, drain })
+    }
+
+    /// How far it is. Takes the lock of the writer for a moment.
+    pub fn progress(&self) -> Progress {
+        self.shared.progress()
+    }
+
+    /// Errors of the disk since the last call: what failed, and why. None of them lost anything by itself.
+    pub fn errors(&self) -> Vec<(&'static str, std::io::Error)> {
+        let mut writer = self.shared.writer();
+        std::iter::from_fn(|| writer.take_error()).collect()
+    }
+
+    /// Whether it still reads the channel. If not, [`stop`](Self::stop) says why.
+    pub fn is_running(&self) -> bool {
+        !self.drain.is_finished()
+    }
+
+    /// Takes what is in the ring, seals the file, and ends. Waits for the disk.
+    ///
+    /// # Errors
+    /// The reason why it ended before it was stopped, or why not everything was written.
+    pub fn stop(self) -> Result<Progress, RecordError> {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        let ended = self.drain.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let path = self.shared.directory.path().to_owned();
+        let shared = self.shared.clone();
+        let deadline = Instant::now() + PATIENCE;
+        shared.writer().close();
+        loop {
+            let now = shared.now();
+            let mut writer = shared.writer();
+            shared.dispatch(&mut writer, now);
+            if writer.state() == State::Closed {
+                break;
+            }
+            // A disk that works is waited for, however slow it is.
+            if writer.state() == State::Failed && Instant::now() > deadline {
+                let lost = shared.drained.load(Ordering::Relaxed) - writer.written();
+                drop(writer);
+                ended?;
+                return Err(RecordError::Unwritten { path, lost });
+            }
+            drop(writer);
+            std::thread::sleep(NAP);
+        }
+        let _ = shared.directory.remove_spare();
+        ended?;
+        Ok(shared.progress())
+    }
+}

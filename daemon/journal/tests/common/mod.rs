@@ -1,0 +1,110 @@
+//! Reads a journal by JOURNAL.md alone, for tests.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+use shmcast::journal::format::{
+    FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FileHeader, FrameHeader, FrameKind, JournalControl, Loss,
+    RecordBody, Records, TRAILER_BYTES, Trailer, parse_file_name,
+};
+use std::path::Path;
+
+/// What a journal holds, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Item {
+    Message(u64, Vec<u8>),
+    Lost(Loss),
+}
+
+/// A journal that was read.
+pub(crate) struct Journal {
+    pub(crate) items: Vec<Item>,
+    pub(crate) files: usize,
+    pub(crate) sealed: usize,
+    pub(crate) controls: Vec<JournalControl>,
+}
+
+impl Journal {
+    pub(crate) fn messages(&self) -> Vec<(u64, &[u8])> {
+        let message = |item: &'_ Item| matches!(item, Item::Message(..));
+        self.items
+            .iter()
+            .filter(|item| message(item))
+            .map(|item| match item {
+                Item::Message(sequence, payload) => (*sequence, &payload[..]),
+                Item::Lost(_) => unreachable!(),
+            })
+            .collect()
+    }
+
+    pub(crate) fn losses(&self) -> Vec<Loss> {
+        let lost = |item: &Item| if let Item::Lost(loss) = item { Some(*loss) } else { None };
+        self.items.iter().filter_map(lost).collect()
+    }
+}
+
+/// Reads all files, and checks that one sequence follows the other.
+pub(crate) fn read(dir: &Path) -> Journal {
+    let mut files: Vec<(FileHeader, Vec<u8>)> = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .filter(|entry| parse_file_name(&entry.file_name().to_string_lossy()).is_some())
+        .map(|entry| std::fs::read(entry.path()).unwrap())
+        // A file that was begun this moment may have its name before its header.
+        .filter_map(|bytes| Some((FileHeader::decode(&bytes).ok()?, bytes)))
+        .collect();
+    files.sort_by_key(|(header, _)| header.file);
+    let mut journal = Journal { items: Vec::new(), files: files.len(), sealed: 0, controls: Vec::new() };
+    let mut due = files.first().map_or(1, |(header, _)| header.sequence);
+    for (at, (header, bytes)) in files.iter().enumerate() {
+        let end = files[at + 1..].iter().map(|(header, _)| header.sequence).min().unwrap_or(u64::MAX);
+        assert!(header.sequence <= due, "nothing between {due} and file {}", header.file);
+        let is_sealed = Trailer::decode(&bytes[bytes.len() - TRAILER_BYTES..], header.salt).is_ok();
+        journal.sealed += usize::from(is_sealed);
+        one_file(header, bytes, end, is_sealed, &mut due, &mut journal);
+    }
+    journal
+}
+
+fn one_file(
+    header: &FileHeader,
+    bytes: &[u8],
+    end: u64,
+    is_sealed: bool,
+    due: &mut u64,
+    journal: &mut Journal,
+) {
+    let mut place = FILE_HEADER_BYTES;
+    let mut chain = header.crc().unwrap();
+    while let Ok(frame) = FrameHeader::decode(bytes.get(place..).unwrap_or_default(), header.salt) {
+        assert_eq!(frame.chain, chain, "file {}, frame {}", header.file, frame.number);
+        let body = &bytes[place + FRAME_HEADER_BYTES..][..frame.length as usize];
+        if frame.check_body(body).is_err() {
+            assert!(!is_sealed, "file {}, frame {}", header.file, frame.number);
+            return; // it is being written
+        }
+        assert!(frame.frame_bytes() <= header.largest_frame as usize || frame.kind != FrameKind::Data);
+        if frame.kind == FrameKind::Data {
+            for record in Records::new(&frame, body) {
+                let record = record.unwrap();
+                let (from, to, item) = match record.body {
+                    RecordBody::Message { payload, .. } => {
+                        (record.sequence, record.sequence, Item::Message(record.sequence, payload.to_vec()))
+                    }
+                    RecordBody::Control(JournalControl::Loss(loss)) => (loss.from, loss.to, Item::Lost(loss)),
+                    RecordBody::Control(control) => {
+                        journal.controls.push(control);
+                        continue;
+                    }
+                };
+                if from >= end || to < *due {
+                    continue;
+                }
+                assert_eq!(from, *due, "{item:?}");
+                *due = to + 1;
+                journal.items.push(item);
+            }
+        }
+        (place, chain) = (place + frame.frame_bytes(), frame.crc());
+    }
+}

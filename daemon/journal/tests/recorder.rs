@@ -1,0 +1,156 @@
+//! Recorders with their threads, on the file system of this machine.
+
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+mod common;
+
+use common::read;
+use shmcast::journal::format::{Cause, JournalControl};
+use shmcast::{Publisher, Start, Subscriber};
+use shmcast_journal::core::{Settings, SyncPolicy};
+use shmcast_journal::{Progress, RecordError, Recorder};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+struct Host {
+    channels: TempDir,
+    journal: TempDir,
+}
+
+impl Host {
+    fn new() -> Self {
+        Self { channels: TempDir::new().unwrap(), journal: TempDir::new().unwrap() }
+    }
+
+    fn publisher(&self, name: &str, capacity: u64) -> Publisher {
+        Publisher::builder(name).dir(self.channels.path()).capacity(capacity).open().unwrap()
+    }
+
+    fn subscriber(&self, name: &str) -> Subscriber {
+        Subscriber::builder(name).dir(self.channels.path()).start(Start::Oldest).open().unwrap()
+    }
+
+    fn record(&self, name: &str, sync: SyncPolicy) -> Recorder {
+        let settings = Settings { sync, file_bytes: 1 << 20, ..Settings::default() };
+        Recorder::start(self.journal.path(), self.subscriber(name), settings).unwrap()
+    }
+
+    fn dir(&self) -> &Path {
+        self.journal.path()
+    }
+}
+
+fn payload(sequence: u64) -> Vec<u8> {
+    let mut bytes = sequence.to_le_bytes().to_vec();
+    bytes.resize(8 + (sequence % 400) as usize, sequence as u8);
+    bytes
+}
+
+fn until(recorder: &Recorder, what: impl Fn(&Progress) -> bool) -> Progress {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let progress = recorder.progress();
+        if what(&progress) {
+            return progress;
+        }
+        assert!(Instant::now() < deadline, "{progress:?} {:?}", recorder.errors());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+const POLICIES: [SyncPolicy; 3] =
+    [SyncPolicy::None, SyncPolicy::Interval(Duration::from_millis(10)), SyncPolicy::Each];
+
+#[test]
+fn what_is_published_is_in_the_files_once_and_sealed() {
+    for sync in POLICIES {
+        let host = Host::new();
+        let mut publisher = host.publisher("t", 1 << 20);
+        let recorder = host.record("t", sync);
+        for sequence in 1..=20_000 {
+            publisher.publish(&payload(sequence)).unwrap();
+            if sequence % 1_000 == 0 {
+                until(&recorder, |progress| progress.drained == sequence);
+            }
+        }
+        if sync != SyncPolicy::None {
+            until(&recorder, |progress| progress.durable == 20_000);
+        }
+        let last = recorder.stop().unwrap();
+        assert_eq!((last.messages, last.durable, last.overrun), (20_000, 20_000, 0));
+        let journal = read(host.dir());
+        assert_eq!((journal.files, journal.sealed), (journal.files, journal.files));
+        assert!(journal.files > 3, "{} files", journal.files);
+        let found = journal.messages();
+        assert!(found.iter().all(|(sequence, bytes)| *bytes == payload(*sequence)));
+        assert_eq!((found.len(), journal.losses().len()), (20_000, 0));
+        assert!(!host.dir().join("spare.tmp").exists());
+    }
+}
+
+#[test]
+fn a_recorder_goes_on_where_the_journal_ends() {
+    let host = Host::new();
+    let mut publisher = host.publisher("t", 1 << 20);
+    for round in 0..5 {
+        let recorder = host.record("t", SyncPolicy::Each);
+        for sequence in round * 100 + 1..=round * 100 + 50 {
+            publisher.publish(&payload(sequence)).unwrap();
+        }
+        until(&recorder, |progress| progress.durable == round * 100 + 50);
+        recorder.stop().unwrap();
+        // The ring keeps these until the next recorder takes them.
+        for sequence in round * 100 + 51..=round * 100 + 100 {
+            publisher.publish(&payload(sequence)).unwrap();
+        }
+    }
+    let recorder = host.record("t", SyncPolicy::Each);
+    until(&recorder, |progress| progress.durable == 500);
+    recorder.stop().unwrap();
+    let journal = read(host.dir());
+    assert_eq!(journal.messages().len(), 500);
+    assert_eq!(journal.losses(), []);
+    let sources = |control: &&JournalControl| matches!(control, JournalControl::Source { .. });
+    assert_eq!(journal.controls.iter().filter(sources).count(), 6);
+}
+
+#[test]
+fn what_the_ring_has_lost_is_named() {
+    let host = Host::new();
+    let mut publisher = host.publisher("t", 64 << 10);
+    publisher.publish(b"first").unwrap();
+    let recorder = host.record("t", SyncPolicy::Each);
+    until(&recorder, |progress| progress.durable == 1);
+    recorder.stop().unwrap();
+    for _ in 0..5_000 {
+        publisher.publish(&[7; 100]).unwrap();
+    }
+    let recorder = host.record("t", SyncPolicy::Each);
+    let first = until(&recorder, |progress| progress.durable == 5_001);
+    let last = recorder.stop().unwrap();
+    let journal = read(host.dir());
+    let [loss] = journal.losses()[..] else { panic!("{:?}", journal.losses()) };
+    assert_eq!((loss.from, loss.cause), (2, Cause::Unrecorded));
+    assert_eq!(loss.to - loss.from + 1, first.missing);
+    assert_eq!(journal.messages().len() as u64 + last.missing, 5_001);
+}
+
+#[test]
+fn directories_that_do_not_fit_are_refused() {
+    let host = Host::new();
+    let mut publisher = host.publisher("t", 64 << 10);
+    publisher.publish_batch(["a", "b", "c"]).unwrap();
+    host.publisher("other", 64 << 10);
+    let recorder = host.record("t", SyncPolicy::Each);
+    let again = |name| Recorder::start(host.dir(), host.subscriber(name), Settings::default());
+    assert!(matches!(again("t"), Err(RecordError::Busy { .. })));
+    until(&recorder, |progress| progress.durable == 3);
+    recorder.stop().unwrap();
+    assert!(matches!(again("other"), Err(RecordError::OtherChannel { .. })));
+    drop(publisher);
+    std::fs::remove_dir_all(host.channels.path()).unwrap();
+    std::fs::create_dir(host.channels.path()).unwrap();
+    host.publisher("t", 64 << 10).publish(b"anew").unwrap();
+    assert!(matches!(again("t"), Err(RecordError::Anew { journal: 4, channel: 2, .. })));
+}

@@ -1,0 +1,211 @@
+//! `shmcast record`: a channel into files that survive a power cut, without a daemon's help.
+
+use super::figures::grouped;
+use super::say::{note, print_json};
+use super::stop::Stop;
+use super::units::{parse_duration, parse_size, words};
+use super::{HostArg, MISSED};
+use anyhow::{Result, bail};
+use indicatif::ProgressBar;
+use serde_json::json;
+use shmcast::Start;
+use shmcast_journal::core::{Settings, SyncPolicy};
+use shmcast_journal::{Progress, Recorder};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+const EXAMPLE: &str = "\
+Example: shmcast record ticks --to /var/tmp/ticks --sync 10ms
+
+Everything in the ring and everything published from now on goes into files of DIR. Ctrl-C and SIGTERM
+seal the file and end it. Run again, it goes on where the journal ends. What is missing is named in the
+journal: what the ring had lost by then, and what came too fast for the disk.
+
+What survives a power cut, by --sync: 10ms (or any interval) everything up to `durable`, which trails
+by that long and one sync; each the same, trailing by one write; none what the kernel had written.
+A killed recorder loses nothing: the ring has the rest.
+
+Exit codes: 0 nothing missed, 3 messages are missing in the journal, 1 error, 2 wrong usage.";
+
+/// How often the state is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+/// Least size of a file.
+const LEAST_FILE: u64 = 1 << 20;
+/// Least memory for frames that wait for the disk.
+const LEAST_BUFFER: u64 = 1 << 20;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct Args {
+    /// Name of the channel
+    channel: String,
+    #[command(flatten)]
+    host: HostArg,
+    /// Directory of the journal; made if it is not there
+    #[arg(long, value_name = "DIR")]
+    to: PathBuf,
+    /// When files are made safe from a power cut: an interval, each (with each write) or none
+    #[arg(long, default_value = "10ms", value_parser = words(&["each", "none"], parse_sync), hide_possible_values = true)]
+    sync: SyncPolicy,
+    /// Memory for what waits for the disk, at least 1MiB
+    #[arg(long, default_value = "64MiB", value_parser = parse_size)]
+    buffer: u64,
+    /// Size at which a file is sealed and the next one begun: 1MiB to 64GiB
+    #[arg(long, default_value = "1GiB", value_parser = parse_size)]
+    file: u64,
+    /// Age at which a file is sealed, as in 1h
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    roll_after: Option<Duration>,
+    /// End when the publisher closes the channel
+    #[arg(long)]
+    until_end: bool,
+    /// Print the sums at the end as JSON on stdout
+    #[arg(long)]
+    json: bool,
+}
+
+fn parse_sync(text: &str) -> Result<SyncPolicy, String> {
+    match text {
+        "none" => Ok(SyncPolicy::None),
+        "each" => Ok(SyncPolicy::Each),
+        interval => match parse_duration(interval) {
+            Ok(every) if every >= Duration::from_millis(1) => Ok(SyncPolicy::Interval(every)),
+            _ => Err("give each, none, or an interval of 1ms or more, as in 10ms".to_owned()),
+        },
+    }
+}
+
+impl Args {
+    fn settings(&self) -> Result<Settings> {
+        if !(LEAST_FILE..=shmcast::journal::format::MAX_FILE).contains(&self.file) {
+            bail!("--file {}: give 1MiB to 64GiB", self.file);
+        }
+        if self.buffer < LEAST_BUFFER {
+            bail!("--buffer {}: give 1MiB or more", self.buffer);
+        }
+        Ok(Settings {
+            sync: self.sync,
+            file_bytes: self.file,
+            roll_after: self.roll_after,
+            buffer: usize::try_from(self.buffer)?,
+            ..Settings::default()
+        })
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let stop = Stop::listen()?;
+    let settings = args.settings()?;
+    let (host, channel) = args.host.host_of(&args.channel)?;
+    let subscriber = host.subscriber(&channel).start(Start::Oldest).open()?;
+    let recorder = Recorder::start(&args.to, subscriber, settings)?;
+    let begun = recorder.progress();
+    note!("{channel}: recording into {} from sequence {}", args.to.display(), grouped(begun.first));
+    if begun.missing > 0 {
+        note!("{channel}: {} sequences before the ring's oldest are missing", grouped(begun.missing));
+    }
+    let mut watch = Watch::new(&channel);
+    while recorder.is_running() && !stop.is_set() {
+        std::thread::sleep(LOOK);
+        let progress = recorder.progress();
+        watch.errors(&recorder);
+        watch.show(&progress);
+        if args.until_end && progress.has_ended {
+            break;
+        }
+    }
+    let mut last = recorder.progress();
+    let ended = recorder.stop();
+    watch.end();
+    let refused = match ended {
+        Ok(progress) => {
+            last = progress;
+            None
+        }
+        Err(error) => Some(error),
+    };
+    summary(args, &channel, &last)?;
+    match refused {
+        Some(error) => Err(error.into()),
+        None if last.overrun + last.missing > 0 => Ok(ExitCode::from(MISSED)),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+fn summary(args: &Args, channel: &str, progress: &Progress) -> Result<()> {
+    if args.json {
+        return print_json(&json!({
+            "channel": channel,
+            "directory": args.to,
+            "first": progress.first,
+            "messages": progress.messages,
+            "drained": progress.drained,
+            "written": progress.written,
+            "durable": progress.durable,
+            "overrun": progress.overrun,
+            "missing": progress.missing,
+            "bytes": progress.bytes,
+            "file": progress.file,
+        }));
+    }
+    let (messages, bytes) = (grouped(progress.messages), bytesize::ByteSize(progress.bytes));
+    note!("{channel}: {messages} messages up to sequence {} in {bytes}", grouped(progress.durable));
+    if progress.overrun > 0 {
+        note!("{channel}: {} messages came too fast and are missing", grouped(progress.overrun));
+    }
+    Ok(())
+}
+
+/// What is said while it records.
+struct Watch<'a> {
+    channel: &'a str,
+    /// Draws on stderr if that is a terminal.
+    bar: ProgressBar,
+    is_failed: bool,
+    overrun: u64,
+    last: Option<(Instant, Progress)>,
+}
+
+impl<'a> Watch<'a> {
+    fn new(channel: &'a str) -> Self {
+        Self { channel, bar: ProgressBar::new_spinner(), is_failed: false, overrun: 0, last: None }
+    }
+
+    fn errors(&self, recorder: &Recorder) {
+        for (what, error) in recorder.errors() {
+            note!("{}: {what}: {error}: goes on in another file", self.channel);
+        }
+    }
+
+    fn show(&mut self, progress: &Progress) {
+        if progress.is_failed != self.is_failed {
+            self.is_failed = progress.is_failed;
+            if self.is_failed {
+                note!("{}: the disk takes nothing; trying again each 5 s", self.channel);
+            } else {
+                note!("{}: recording again", self.channel);
+            }
+        }
+        if progress.overrun > self.overrun {
+            let more = grouped(progress.overrun - self.overrun);
+            note!("{}: too fast for the disk: {more} messages are missing", self.channel);
+            self.overrun = progress.overrun;
+        }
+        let is_due = self.last.as_ref().is_none_or(|(at, _)| at.elapsed() >= Duration::from_secs(1));
+        if is_due {
+            if let Some((at, last)) = &self.last {
+                let rate = (progress.messages - last.messages) as f64 / at.elapsed().as_secs_f64();
+                let trails = progress.drained.saturating_sub(progress.durable);
+                let (rate, trails) = (grouped(rate as u64), grouped(trails));
+                self.bar.set_message(format!("{}: {rate} msg/s, {trails} not yet durable", self.channel));
+                self.bar.tick();
+            }
+            self.last = Some((Instant::now(), *progress));
+        }
+    }
+
+    fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+}

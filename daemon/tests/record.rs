@@ -1,0 +1,158 @@
+//! `shmcast record` as a process: killed, and ended by signals.
+
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+#[path = "../journal/tests/common/mod.rs"]
+mod common;
+
+use common::read;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use shmcast::Publisher;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+fn record(channels: &Path, journal: &Path, more: &[&str]) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_shmcast"))
+        .args(["record", "ticks", "--dir"])
+        .arg(channels)
+        .arg("--to")
+        .arg(journal)
+        .args(more)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+fn end(child: Child) -> Output {
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn payload(sequence: u64) -> Vec<u8> {
+    let mut bytes = sequence.to_le_bytes().to_vec();
+    bytes.resize(8 + (sequence % 200) as usize, sequence as u8);
+    bytes
+}
+
+fn kills() -> u32 {
+    std::env::var("SHMCAST_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(20)
+}
+
+/// A recorder that is killed again and again while it records. The ring has what it had not written, so nothing is missing and nothing
+/// is there twice.
+#[test]
+fn a_killed_recorder_loses_nothing() {
+    let (channels, journal) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let mut publisher = Publisher::builder("ticks").dir(channels.path()).capacity(64 << 20).open().unwrap();
+    let (stop, published) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let feed = {
+        let (stop, published) = (stop.clone(), published.clone());
+        std::thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                for _ in 0..20 {
+                    let sequence = published.load(Ordering::Relaxed) + 1;
+                    publisher.publish(&payload(sequence)).unwrap();
+                    published.store(sequence, Ordering::Relaxed);
+                }
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        })
+    };
+    let mut random = 1u64;
+    for turn in 0..kills() {
+        let sync = ["10ms", "each", "none"][turn as usize % 3];
+        let mut child = record(channels.path(), journal.path(), &["--file", "1MiB", "--sync", sync]);
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        std::thread::sleep(Duration::from_micros(2_000 + (random >> 33) % 120_000));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    stop.store(true, Ordering::Relaxed);
+    feed.join().unwrap();
+    let child = record(channels.path(), journal.path(), &["--json"]);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    // It seals what it has when it is told to end, and takes what is in the ring before.
+    while read(journal.path()).messages().len() as u64 != published.load(Ordering::Relaxed) {
+        assert!(Instant::now() < deadline, "not everything is recorded");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let output = end(child);
+    assert!(output.status.success(), "{output:?}");
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let last = published.load(Ordering::Relaxed);
+    assert_eq!(said["durable"], last, "{said}");
+    let found = read(journal.path());
+    assert_eq!((found.losses(), found.sealed), (vec![], found.files));
+    let messages = found.messages();
+    assert_eq!(messages.len() as u64, last);
+    assert!(
+        messages.iter().zip(1..).all(|((sequence, bytes), due)| *sequence == due && *bytes == payload(due))
+    );
+}
+
+/// A full disk: what was durable stays, the hole has a name, and recording goes on when there is space again.
+#[test]
+fn a_full_disk_is_survived() {
+    let (channels, mount) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let mounted = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=6m", "tmpfs"])
+        .arg(mount.path())
+        .output()
+        .is_ok_and(|output| output.status.success());
+    if !mounted {
+        println!("SKIPPED a_full_disk_is_survived: no tmpfs can be mounted here");
+        return;
+    }
+    let _unmount = Unmount(mount.path());
+    let mut publisher = Publisher::builder("ticks").dir(channels.path()).capacity(1 << 20).open().unwrap();
+    let filler = mount.path().join("filler");
+    std::fs::write(&filler, vec![1; 2 << 20]).unwrap();
+    let journal = mount.path().join("ticks");
+    let child = record(channels.path(), &journal, &["--file", "1MiB", "--buffer", "1MiB", "--sync", "each"]);
+    let mut sequence = 0;
+    let mut publish = |count: u64| {
+        for _ in 0..count {
+            sequence += 1;
+            publisher.publish(&payload(sequence)).unwrap();
+            if sequence % 50 == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        sequence
+    };
+    while !journal.join("lock").exists() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let before = publish(60_000); // twice as much as there is room for, and for memory and ring
+    std::thread::sleep(Duration::from_millis(500));
+    std::fs::remove_file(&filler).unwrap();
+    // It tries again each 5 s.
+    std::thread::sleep(Duration::from_millis(6_500));
+    let last = publish(1_000);
+    std::thread::sleep(Duration::from_millis(500));
+    let output = end(child);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{text}");
+    let found = read(&journal);
+    let messages = found.messages();
+    let lost: u64 = found.losses().iter().map(|loss| loss.to - loss.from + 1).sum();
+    assert!(lost > 0 && lost < before, "{lost} of {before}");
+    assert_eq!(messages.len() as u64 + lost, last, "{text}");
+    assert!(messages.iter().all(|(sequence, bytes)| *bytes == payload(*sequence)));
+    assert_eq!(found.sealed, found.files);
+    assert!(text.contains("the disk takes nothing"), "{text}");
+}
+
+struct Unmount<'a>(&'a Path);
+
+impl Drop for Unmount<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0).status();
+    }
+}
