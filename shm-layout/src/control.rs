@@ -176,6 +176,9 @@ pub struct Generation {
     pub restarted: u64,
     /// Whether each publisher gets a generation of its own, so that messages may be void.
     pub strict: bool,
+    /// Whether the daemon keeps a journal of the channel, for readers to ask for with [`Request::History`].
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub journal: bool,
 }
 
 /// A file of a channel's journal, as the daemon lends it to a reader. The reader checks everything: the bytes of the file

@@ -315,11 +315,16 @@ pub(crate) struct Conversation {
 
 impl Conversation {
     pub(crate) fn open(path: &Path) -> Result<Self, ChannelError> {
+        Self::open_within(path, PATIENCE)
+    }
+
+    /// As [`open`](Self::open), with less patience for each answer.
+    pub(crate) fn open_within(path: &Path, patience: Duration) -> Result<Self, ChannelError> {
         let gone = |source| ChannelError::NoDaemon { socket: path.to_owned(), source };
         let socket = handoff::connect(path).map_err(gone)?;
         let buffer = vec![0; MAX_PACKET].into_boxed_slice();
-        let mut conversation = Self { path: path.to_owned(), socket, buffer, patience: PATIENCE };
-        conversation.wait_for_up_to(PATIENCE)?;
+        let mut conversation = Self { path: path.to_owned(), socket, buffer, patience };
+        conversation.wait_for_up_to(patience)?;
         let started = Instant::now();
         loop {
             match conversation.ask(&Request::Hello { version: VERSION }, &[])?.0 {
