@@ -2,8 +2,6 @@
 
 use crate::rig::plan::Answer;
 
-#[cfg(feature = "bindings")]
-pub mod bindings;
 pub mod bridge;
 pub mod churn;
 pub mod fanout;

@@ -120,6 +120,8 @@ impl Live {
         if now_ns.saturating_sub(self.shown_ns) >= SHOW_EVERY_NS {
             self.shown_ns = now_ns;
             self.outlet.show();
+            self.outlet.look_up(self.subscriber.as_ref().map(Subscriber::clock));
+            self.outlet.send_pulse(now_ns);
         }
         if found {
             self.idle.reset();
@@ -224,6 +226,7 @@ impl Live {
         let next = subscriber.next_sequence();
         self.outlet.shared.note_begin(Some(subscriber.header().uuid), session, next);
         self.outlet.begin(session, next);
+        self.outlet.note_ring(&subscriber);
         (self.subscriber, self.parks) = (Some(subscriber), parks);
         self.catch_up = CatchUp::from(now_ns);
         Ok(true)

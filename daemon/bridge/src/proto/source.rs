@@ -51,6 +51,11 @@ impl SourceLock {
         SourceLock { listed, source: None, packets: 0, heard_ns: 0, rival: None }
     }
 
+    /// Whether the operator lists no sources.
+    pub fn is_open_to_all(&self) -> bool {
+        self.listed.is_empty()
+    }
+
     /// Whether to take a packet. `head` is its beginning, if that is sound, and `due` the sequence that the
     /// receiver waits for. The packet's session makes no difference.
     pub fn admits(&mut self, now_ns: u64, from: IpAddr, head: Option<&Head>, due: u64) -> bool {

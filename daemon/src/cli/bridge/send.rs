@@ -98,6 +98,9 @@ impl Args {
         Ok(BridgeSpec {
             lines: common.lines(&self.to, &[])?,
             session: common.session.clone(),
+            profile: common.profile,
+            keys: common.keys.clone(),
+            auth: common.auth,
             payload_bytes: common.payload_bytes(),
             wait: common.wait,
             cpu: common.cpu,
