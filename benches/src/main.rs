@@ -6,7 +6,9 @@
 use anyhow::{Context, Result};
 use clap::builder::RangedU64ValueParser;
 use clap::{Parser, Subcommand};
-use shmcast_bench::questions::{bridge, churn, fanout, latency, oversubscribed, sheet, soak, throughput};
+use shmcast_bench::questions::{
+    bindings, bridge, churn, fanout, latency, oversubscribed, sheet, soak, throughput,
+};
 use shmcast_bench::report;
 use shmcast_bench::rig::hosts::Hosts;
 use shmcast_bench::rig::payload::MIN_SIZE;
@@ -87,6 +89,15 @@ enum Question {
         /// How long each round lasts, such as 90s, 30m or 12h
         #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
         duration: Duration,
+    },
+    /// What clients in other languages cost beside Rust's
+    Bindings {
+        /// Commands of testees of client/conformance, each one argument, with spaces between its words; those that cannot publish last
+        #[arg(value_name = "TESTEE")]
+        testees: Vec<String>,
+        /// The testee in Rust; without it, the one beside this program
+        #[arg(long, value_name = "PROGRAM")]
+        rust: Option<PathBuf>,
     },
     /// Every question; with --quick, a check that every transport delivers
     All {
@@ -173,6 +184,9 @@ fn main() -> Result<ExitCode> {
         .prefix("shmcast-bench-")
         .tempdir_in("/dev/shm")
         .context("make a directory in /dev/shm, where the rounds' files live")?;
+    if let Question::Bindings { testees, rust } = &args.question {
+        return compare_languages(&args, testees, rust.as_deref(), dir.path());
+    }
     let stage = stage(&args, dir.path())?;
     let peers = args.peers.as_deref().map(peers::list).transpose()?.unwrap_or_default();
     for peer in &peers {
@@ -205,6 +219,29 @@ fn main() -> Result<ExitCode> {
     }
     println!("{passed} passed, {failed} failed");
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn compare_languages(args: &Args, testees: &[String], rust: Option<&Path>, dir: &Path) -> Result<ExitCode> {
+    let rust = match rust {
+        Some(program) => program.to_owned(),
+        None => std::env::current_exe()?.with_file_name("shmcast-testee"),
+    };
+    anyhow::ensure!(rust.exists(), "no program {}: build shmcast-conformance too", rust.display());
+    let all: Vec<String> = [rust.display().to_string()].into_iter().chain(testees.iter().cloned()).collect();
+    let messages = args.messages.unwrap_or(20_000) as usize;
+    let (laps, messages) = if args.quick { (1, 1_000) } else { (args.laps, messages) };
+    let sizes = if args.sizes.is_empty() { bindings::SIZES.to_vec() } else { args.sizes.clone() };
+    let effort = bindings::Effort { laps, messages, quick: args.quick };
+    let figures = bindings::run(&all, dir, &sizes, effort)?;
+    println!(
+        "ns a message, and in brackets beside the first: medians of {laps} laps\n{}",
+        bindings::table(&figures)
+    );
+    if let Some(path) = &args.json {
+        std::fs::write(path, serde_json::to_string_pretty(&figures)?)
+            .with_context(|| format!("write {}", path.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn stage(args: &Args, dir: &Path) -> Result<Stage> {
@@ -300,9 +337,11 @@ fn ask(args: &Args, question: &Question, stage: &Stage, peers: &[Peer]) -> Resul
             bridge::run(stage, &hosts, &or(&args.sizes, &bridge::SIZES), args.messages.unwrap_or(20_000))?
         }
         Question::Soak { duration } => soak::run(stage, &or(&args.receivers, &[1]), &args.with, *duration)?,
-        Question::All { .. } | Question::Report { .. } | Question::Compare { .. } | Question::Play { .. } => {
-            unreachable!("taken apart, or done before")
-        }
+        Question::Bindings { .. }
+        | Question::All { .. }
+        | Question::Report { .. }
+        | Question::Compare { .. }
+        | Question::Play { .. } => unreachable!("taken apart, or done before"),
     }))
 }
 

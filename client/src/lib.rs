@@ -85,7 +85,7 @@ pub use shmcast_layout::sys;
 #[cfg(feature = "tokio")]
 pub use subscriber::EventStream;
 pub use subscriber::{
-    Armed, Iter, Records, Resume, Select, SelectError, Start, Subscriber, SubscriberBuilder,
+    Armed, History, Iter, Records, Resume, Select, SelectError, Start, Subscriber, SubscriberBuilder,
 };
 #[cfg(any(feature = "pod", feature = "serde"))]
 pub use typed::DecodeError;

@@ -2,6 +2,7 @@
 
 use crate::clock::Clock;
 use shmcast_layout::error::Corrupt;
+use shmcast_layout::journal::Cause;
 use shmcast_layout::layout::record::NO_TIME;
 use shmcast_layout::ring::locate::LocateError;
 use thiserror::Error;
@@ -58,6 +59,22 @@ pub enum Event<'a> {
         /// Last missing sequence, inclusive.
         to: u64,
     },
+    /// Messages that the channel's journal does not have, and the ring no longer. Told only to a reader that reads the journal;
+    /// see [`SubscriberBuilder::history`](crate::SubscriberBuilder::history).
+    Lost {
+        /// First missing sequence.
+        from: u64,
+        /// Last missing sequence, inclusive.
+        to: u64,
+        /// The reason, as the journal names it.
+        cause: Cause,
+    },
+    /// The reader has caught up: what follows comes from the ring again, and not from the journal. Nothing is missing between
+    /// the two.
+    Live {
+        /// The sequence that comes next.
+        sequence: u64,
+    },
     /// Another publisher took over. Sequences continue.
     NewEpoch {
         /// The epoch of the new publisher.
@@ -111,6 +128,16 @@ pub enum RecvError {
     /// A lapped reader found no place at which to go on.
     #[error(transparent)]
     Locate(#[from] LocateError),
+    /// The recorder of the channel's journal runs, but for two seconds it has neither written the next message nor named it as
+    /// lost; the ring does not have it any more. Nothing was consumed: receive again to go on waiting, or seek.
+    #[error(
+        "sequence {sequence} is no longer in the ring and not yet in the journal, whose recorder stands still: receive again to \
+         wait for it, or go on elsewhere"
+    )]
+    Stalled {
+        /// The sequence that is waited for.
+        sequence: u64,
+    },
     /// The channel goes on in a segment that this process cannot map. Nothing was consumed: receive again.
     #[error(
         "the channel goes on in memory that this process cannot map: free descriptors or address space, then receive \

@@ -2,6 +2,7 @@
 //! one allocation.
 
 use crate::message::{Event, Lapped, Message};
+use shmcast_layout::journal::Cause;
 use std::convert::Infallible;
 
 /// A [`Message`] with a payload of its own: its bytes, or the value that they stand for (see module `typed`).
@@ -27,6 +28,8 @@ pub enum OwnedEvent<P = Vec<u8>> {
     Message(OwnedMessage<P>),
     Lapped(Lapped),
     Gap { from: u64, to: u64 },
+    Lost { from: u64, to: u64, cause: Cause },
+    Live { sequence: u64 },
     NewEpoch { epoch: u64 },
     PublisherGone { epoch: u64 },
     NewSession { session: [u8; 10] },
@@ -85,6 +88,8 @@ impl Event<'_> {
             }
             Self::Lapped(lapped) => OwnedEvent::Lapped(lapped),
             Self::Gap { from, to } => OwnedEvent::Gap { from, to },
+            Self::Lost { from, to, cause } => OwnedEvent::Lost { from, to, cause },
+            Self::Live { sequence } => OwnedEvent::Live { sequence },
             Self::NewEpoch { epoch } => OwnedEvent::NewEpoch { epoch },
             Self::PublisherGone { epoch } => OwnedEvent::PublisherGone { epoch },
             Self::NewSession { session } => OwnedEvent::NewSession { session },

@@ -70,6 +70,11 @@ pub enum Request {
     },
     /// Report all bridges whose channels the asking user may read.
     Bridges {},
+    /// Make a bridge that stands by send in place of its peer.
+    BridgeTakeOver {
+        /// The bridge's name.
+        bridge: String,
+    },
     /// Report up to this many of the last events, and every event from now on.
     Events {
         /// Number of past events, the oldest first; 0 may be left out. A daemon keeps some of them, and none across a restart.
@@ -171,6 +176,9 @@ pub struct Generation {
     pub restarted: u64,
     /// Whether each publisher gets a generation of its own, so that messages may be void.
     pub strict: bool,
+    /// Whether the daemon keeps a journal of the channel, for readers to ask for with [`Request::History`].
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub journal: bool,
 }
 
 /// A file of a channel's journal, as the daemon lends it to a reader. The reader checks everything: the bytes of the file

@@ -29,6 +29,7 @@ fn every_message_and_refusal_stands_in_the_document() {
         Request::List {},
         Request::Stat { channel: channel() },
         Request::Bridges {},
+        Request::BridgeTakeOver { bridge: "b".to_owned() },
         Request::Events { last: 0 },
         Request::TakeOver { channel: channel() },
         Request::History { channel: channel(), sequence: None, time_ns: None },
@@ -37,7 +38,7 @@ fn every_message_and_refusal_stands_in_the_document() {
         let name = name_of(&request, "request");
         assert!(control.contains(&format!("`{name}`")), "{name}");
     }
-    let generation = Generation { generation: 1, first: 1, restarted: 1, strict: false };
+    let generation = Generation { generation: 1, first: 1, restarted: 1, strict: false, journal: true };
     let replies = [
         Response::Welcome { version: VERSION, instance: 1 },
         Response::Starting {},

@@ -2,6 +2,8 @@
 
 use crate::rig::plan::Answer;
 
+#[cfg(feature = "bindings")]
+pub mod bindings;
 pub mod bridge;
 pub mod churn;
 pub mod fanout;

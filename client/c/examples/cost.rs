@@ -1,5 +1,6 @@
 //! The cost of a call from C beside one from Rust: `cargo run --release -p shmcast-c --example cost -- PREFIX`, where the library is
-//! installed below PREFIX by `client/c/install.sh`.
+//! installed below PREFIX by `client/c/install.sh`. `-- PROGRAM ..` in its place measures another language's program, such as
+//! `client/python/examples/cost.py`.
 //!
 //! A ring of 8 MiB is full of messages of 32 B, and nobody publishes. Both languages read it from its oldest message to the end, in
 //! turns on one CPU: one message at a time, and in batches. Then each publishes as many messages into a ring of its own that
@@ -20,7 +21,7 @@ const LAPS: usize = 41;
 const CAPACITY: u64 = 8 << 20;
 const CPU: usize = 1;
 
-/// The program in C.
+/// The program in the other language.
 struct Other {
     child: Child,
     asked: ChildStdin,
@@ -28,7 +29,8 @@ struct Other {
 }
 
 impl Other {
-    fn start(prefix: &Path, dir: &Path, messages: u64) -> Result<Self> {
+    /// Compiles the program in C against the library below `prefix`.
+    fn in_c(prefix: &Path, dir: &Path) -> Result<Command> {
         let program = dir.join("cost");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/cost.c");
         let mut build = Command::new("cc");
@@ -38,7 +40,12 @@ impl Other {
             return Err("cost.c does not compile: is the library installed below PREFIX?".into());
         }
         let mut command = Command::new(program);
-        command.arg(dir).args(["of-c", &messages.to_string()]).env("LD_LIBRARY_PATH", prefix.join("lib"));
+        command.env("LD_LIBRARY_PATH", prefix.join("lib"));
+        Ok(command)
+    }
+
+    fn start(mut command: Command, dir: &Path, messages: u64) -> Result<Self> {
+        command.arg(dir).args(["of-other", &messages.to_string()]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let (asked, said) = (child.stdin.take(), child.stdout.take());
         let (Some(asked), Some(said)) = (asked, said) else { return Err("no pipes".into()) };
@@ -50,7 +57,7 @@ impl Other {
         writeln!(self.asked, "{how}")?;
         let mut line = String::new();
         self.said.read_line(&mut line)?;
-        let (ns, sum) = line.trim().split_once(' ').ok_or("the program in C has ended")?;
+        let (ns, sum) = line.trim().split_once(' ').ok_or("the other program has ended")?;
         Ok((ns.parse()?, sum.parse()?))
     }
 }
@@ -85,7 +92,8 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 fn main() -> Result<()> {
-    let prefix = std::env::args_os().nth(1).ok_or("usage: cost PREFIX")?;
+    let mut arguments = std::env::args_os().skip(1);
+    let prefix = arguments.next().ok_or("usage: cost PREFIX, or cost -- PROGRAM ..")?;
     shmcast::pin_current_thread(CPU)?;
     let dir = tempfile::tempdir_in("/dev/shm")?;
     let mut full = Publisher::builder("full").dir(dir.path()).capacity(CAPACITY).open()?;
@@ -95,7 +103,14 @@ fn main() -> Result<()> {
     let mut subscriber = Subscriber::builder("full").dir(dir.path()).start(Start::Oldest).open()?;
     let (first, messages) = (subscriber.next_sequence(), full.next_sequence() - subscriber.next_sequence());
     let mut own = Publisher::builder("of-rust").dir(dir.path()).open()?;
-    let mut other = Other::start(Path::new(&prefix), dir.path(), messages)?;
+    let command = if prefix == "--" {
+        let mut command = Command::new(arguments.next().ok_or("usage: cost -- PROGRAM ..")?);
+        command.args(arguments);
+        command
+    } else {
+        Other::in_c(Path::new(&prefix), dir.path())?
+    };
+    let mut other = Other::start(command, dir.path(), messages)?;
     println!("{messages} messages of 32 B a lap, {LAPS} laps each, medians in ns a message");
     for (what, how) in [("one at a time", 'r'), ("in batches", 'b'), ("publish", 'p')] {
         let (mut rust, mut c) = (Vec::new(), Vec::new());
@@ -122,7 +137,7 @@ fn main() -> Result<()> {
             c.push(ns);
         }
         let ratio = median(rust.iter().zip(&c).map(|(rust, c)| c / rust).collect());
-        println!("{what}: Rust {:.1}, C {:.1}, ratio {ratio:.2}", median(rust), median(c));
+        println!("{what}: Rust {:.1}, the other {:.1}, ratio {ratio:.2}", median(rust), median(c));
     }
     drop(other.asked);
     other.child.wait()?;

@@ -126,6 +126,11 @@ impl Event {
                 what.gap = Gap { from, to };
                 kind::GAP
             }
+            // The header's event of missing messages; the cause has no field in it.
+            shmcast::Event::Lost { from, to, .. } => {
+                what.gap = Gap { from, to };
+                kind::GAP
+            }
             shmcast::Event::NewEpoch { epoch } => {
                 what.epoch = epoch;
                 kind::NEW_EPOCH

@@ -7,6 +7,7 @@ use crate::races::{Counts, consume, in_dir};
 use crate::stage::scratch;
 use crate::testee::{Answer, Testee};
 use anyhow::{Result, bail};
+use shmcast::Client;
 use std::ffi::OsString;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -65,6 +66,7 @@ pub fn play(writer: &[OsString], reader: &[OsString], how: &str, plan: Plan) -> 
     let mut pair = Pair { plan, place, writer, reader, daemon, dice };
     pair.create()?;
     consume(&mut pair.reader, &pair.place, "t", how, LONGEST)?;
+    pair.wait_for_reader()?;
     let (publishers_killed, daemons_killed) = pair.publish()?;
     match pair.writer.ask(r#"{"do":"end"}"#)? {
         Answer::Done { ok: true } => {}
@@ -96,6 +98,19 @@ impl Pair {
                 _ => std::thread::sleep(Duration::from_millis(20)),
             }
         }
+    }
+
+    /// A reader comes to a daemon that lives, however long the start of its program takes.
+    fn wait_for_reader(&self) -> Result<()> {
+        let Some(daemon) = &self.daemon else { return Ok(()) };
+        let until = Instant::now() + Duration::from_secs(60);
+        while Client::at(&daemon.socket)?.channel("t")?.readers.is_empty() {
+            if Instant::now() > until {
+                bail!("the reader does not come");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
     }
 
     /// Publishes all, and kills meanwhile. Returns how many publishers and daemons.

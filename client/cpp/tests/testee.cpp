@@ -1,6 +1,9 @@
 // The testee in C++ for client/conformance, whose README has the contract.
+#include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <iostream>
 #include <limits>
 #include <shmcast.hpp>
@@ -85,6 +88,9 @@ public:
         const auto what = r.text("do");
         if (what == "poll" || what == "batch") return told(receive(what == "batch", r.number("most", std::numeric_limits<std::size_t>::max())));
         if (what == "consume") return told(consume(r));
+        if (what == "drain") return told(drain(r));
+        if (what == "live") return told(live(r));
+        if (what == "fill") return told(fill(r));
         play(what, r);
         return R"({"ok":true})";
     } catch (const shmcast::error &e) {
@@ -170,6 +176,54 @@ private:
             else if (from.recv_batch(256, count) == 0) std::this_thread::yield();
         }
         return {"received " + std::to_string(received), "missed " + std::to_string(missed), "wrong " + std::to_string(wrong)};
+    }
+
+    using clock = std::chrono::steady_clock;
+    static std::string since(clock::time_point began) {
+        return "ns " + std::to_string(std::chrono::duration_cast<std::chrono::nanoseconds>(clock::now() - began).count());
+    }
+
+    // Reads what is there from a sequence on, again and again, and takes the time.
+    std::vector<std::string> drain(const request &r) {
+        std::uint64_t sum = 0, messages = 0;
+        const auto add = [&](const shmcast::event &e) {
+            if (!e.is_message()) return;
+            std::uint64_t word = 0;
+            if (e.payload().size() >= sizeof word) std::memcpy(&word, e.payload().data(), sizeof word);
+            sum += word, messages++;
+        };
+        const bool in_batches = r.text("how") == "batch";
+        const auto passes = r.number("passes"), sequence = r.number("sequence");
+        const auto began = clock::now();
+        for (std::uint64_t pass = 0; pass < passes; pass++) {
+            subscriber_->seek(sequence);
+            if (in_batches)
+                while (subscriber_->recv_batch(256, add) > 0) {}
+            else
+                while (const auto event = subscriber_->try_recv()) add(*event);
+        }
+        const auto took = since(began);
+        return {took, "messages " + std::to_string(messages), "sum " + std::to_string(sum)};
+    }
+
+    // Receives as they come, and keeps their ages.
+    std::vector<std::string> live(const request &r) {
+        std::vector<std::int64_t> ages;
+        const auto messages = r.number("messages");
+        ages.reserve(messages);
+        while (ages.size() < messages)
+            if (const auto event = subscriber_->try_recv(); event && event->is_message()) ages.push_back(subscriber_->age(*event).count());
+        std::sort(ages.begin(), ages.end());
+        return {"p50 " + std::to_string(ages[messages / 2]), "p99 " + std::to_string(ages[messages * 99 / 100])};
+    }
+
+    // Publishes so many messages, and takes the time.
+    std::vector<std::string> fill(const request &r) {
+        const std::vector<std::uint8_t> payload(r.number("length"));
+        const auto messages = r.number("messages");
+        const auto began = clock::now();
+        for (std::uint64_t i = 0; i < messages; i++) publisher_->publish(payload);
+        return {since(began)};
     }
 
     static std::string tell(const shmcast::event &e) {

@@ -5,6 +5,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"time"
 
@@ -36,6 +38,8 @@ type request struct {
 	Tag      uint16          `json:"tag"`
 	Key      int             `json:"key"`
 	To       uint64          `json:"to"`
+	Passes   int             `json:"passes"`
+	Messages int             `json:"messages"`
 }
 
 // place is where the channel is.
@@ -104,6 +108,12 @@ func main() {
 			a.Events = poll(s, r.Most)
 		case "batch":
 			a.Events = batch(s, r.Most)
+		case "drain":
+			a = measured(drain(s, &r))
+		case "live":
+			a = measured(live(s, r.Messages))
+		case "fill":
+			a = measured(fill(&r))
 		case "consume":
 			counts, err := consume(&r)
 			if a.Events = counts; err != nil {
@@ -143,6 +153,85 @@ func write(r *request) error {
 		log.Fatalf("no request: %s", r.Do)
 	}
 	return nil
+}
+
+func measured(events []string, err error) answer {
+	if err != nil {
+		return done(err)
+	}
+	return answer{Events: &events}
+}
+
+// drain reads what is there from a sequence on, again and again, and takes the time.
+func drain(s *shmcast.Subscriber, r *request) ([]string, error) {
+	var sum, messages uint64
+	add := func(payload []byte) {
+		messages++
+		if len(payload) >= 8 {
+			sum += binary.LittleEndian.Uint64(payload)
+		}
+	}
+	var ev shmcast.Event
+	b := shmcast.NewBatch(256)
+	began := time.Now()
+	for range r.Passes {
+		if err := s.Seek(r.Sequence); err != nil {
+			return nil, err
+		}
+		for there := true; there; {
+			if r.How == "batch" {
+				n, err := s.RecvBatch(b)
+				if err != nil {
+					return nil, err
+				}
+				there = n > 0
+				for i := range b.Events {
+					if b.Events[i].Kind == shmcast.KindMessage {
+						add(b.Events[i].Payload)
+					}
+				}
+				continue
+			}
+			var err error
+			if there, err = s.TryRecv(&ev); err != nil {
+				return nil, err
+			}
+			if there && ev.Kind == shmcast.KindMessage {
+				add(ev.Payload)
+			}
+		}
+	}
+	took := time.Since(began).Nanoseconds()
+	return []string{fmt.Sprint("ns ", took), fmt.Sprint("messages ", messages), fmt.Sprint("sum ", sum)}, nil
+}
+
+// live receives as they come, and keeps their ages.
+func live(s *shmcast.Subscriber, messages int) ([]string, error) {
+	ages := make([]int64, 0, messages)
+	var ev shmcast.Event
+	for len(ages) < messages {
+		there, err := s.TryRecv(&ev)
+		if err != nil {
+			return nil, err
+		}
+		if there && ev.Kind == shmcast.KindMessage {
+			ages = append(ages, s.Age(ev.Time).Nanoseconds())
+		}
+	}
+	slices.Sort(ages)
+	return []string{fmt.Sprint("p50 ", ages[messages/2]), fmt.Sprint("p99 ", ages[messages*99/100])}, nil
+}
+
+// fill publishes so many messages, and takes the time.
+func fill(r *request) ([]string, error) {
+	payload := make([]byte, r.Length)
+	began := time.Now()
+	for range r.Messages {
+		if err := theWriter.publish(payload, 0, false); err != nil {
+			return nil, err
+		}
+	}
+	return []string{fmt.Sprint("ns ", time.Since(began).Nanoseconds())}, nil
 }
 
 // table is what payloads that check themselves are cut from: as src/payload.rs of the suite.

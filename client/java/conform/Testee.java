@@ -75,6 +75,15 @@ final class Testee implements Handler {
                 case "consume" -> {
                     return consume(line);
                 }
+                case "drain" -> {
+                    return drain(field(line, "how").equals("batch") ? 256 : 1, number(line, "passes"), Long.parseLong(field(line, "sequence")));
+                }
+                case "live" -> {
+                    return live(number(line, "messages"));
+                }
+                case "fill" -> {
+                    return fill(new byte[number(line, "length")], number(line, "messages"));
+                }
                 case "create" -> create(line);
                 case "publish" -> publish(line);
                 case "produce" -> produce(Long.parseLong(field(line, "to")), number(line, "longest"));
@@ -164,7 +173,7 @@ final class Testee implements Handler {
 
     @Override
     public void newEpoch(long epoch) {
-        tell("epoch " + epoch);
+        tell("epoch " + Long.toUnsignedString(epoch));
     }
 
     @Override
@@ -184,7 +193,7 @@ final class Testee implements Handler {
 
     @Override
     public void publisherGone(long epoch) {
-        tell("gone " + epoch);
+        tell("gone " + Long.toUnsignedString(epoch));
     }
 
     @Override
@@ -271,6 +280,68 @@ final class Testee implements Handler {
             }
         }
         return "{\"events\":[\"received " + counts.received + "\",\"missed " + counts.missed + "\",\"wrong " + counts.wrong + "\"]}";
+    }
+
+    /** Adds what it receives. */
+    private static final class Sum implements Handler {
+        private long messages;
+        private long sum;
+
+        @Override
+        public void message(Message m) {
+            messages++;
+            if (m.length() >= 8) {
+                sum += m.getLong(0);
+            }
+        }
+    }
+
+    /** Reads what is there from a sequence on, again and again, and takes the time. */
+    private String drain(int most, int passes, long sequence) throws IOException {
+        Sum sum = new Sum();
+        long began = System.nanoTime();
+        for (int pass = 0; pass < passes; pass++) {
+            subscriber.seek(sequence);
+            while (subscriber.poll(sum, most) > 0) {}
+        }
+        long ns = System.nanoTime() - began;
+        return "{\"events\":[\"ns " + ns + "\",\"messages " + sum.messages + "\",\"sum " + Long.toUnsignedString(sum.sum) + "\"]}";
+    }
+
+    /** Keeps the ages of what it receives. */
+    private static final class Ages implements Handler {
+        private final Subscriber of;
+        private final long[] ages;
+        private int count;
+
+        Ages(Subscriber of, int messages) {
+            this.of = of;
+            ages = new long[messages];
+        }
+
+        @Override
+        public void message(Message m) {
+            ages[count++] = of.ageNanos(m.time());
+        }
+    }
+
+    /** Receives as they come. */
+    private String live(int messages) throws IOException {
+        Ages ages = new Ages(subscriber, messages);
+        while (ages.count < messages) {
+            subscriber.poll(ages, 1);
+        }
+        java.util.Arrays.sort(ages.ages);
+        return "{\"events\":[\"p50 " + ages.ages[messages / 2] + "\",\"p99 " + ages.ages[(int) (messages * 99L / 100)] + "\"]}";
+    }
+
+    /** Publishes so many messages, and takes the time. */
+    private String fill(byte[] payload, int messages) throws IOException {
+        long began = System.nanoTime();
+        for (int i = 0; i < messages; i++) {
+            publisher.publish(payload, 0, payload.length, 0, false);
+        }
+        return "{\"events\":[\"ns " + (System.nanoTime() - began) + "\"]}";
     }
 
     private void create(String line) throws IOException {

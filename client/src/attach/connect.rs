@@ -155,6 +155,23 @@ impl Client {
         Ok(bridges)
     }
 
+    /// Makes a bridge of the daemon that stands by send in place of its peer, without a loss or a pause. A bridge that sends
+    /// already goes on.
+    ///
+    /// # Errors
+    /// [`ChannelError::Refused`] if there is no such bridge, if it has no peers, or if this user may not publish on its
+    /// channel.
+    ///
+    /// ```no_run
+    /// # let client = shmcast::Client::connect()?;
+    /// client.take_over_bridge("ticks")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn take_over_bridge(&self, name: &str) -> Result<(), ChannelError> {
+        let mut conversation = Conversation::open(&self.socket)?;
+        conversation.ask(&Request::BridgeTakeOver { bridge: name.into() }, &[]).map(drop)
+    }
+
     /// Takes a strict channel away from a publisher that still lives. A message that it writes from now on reaches no
     /// reader.
     ///
@@ -298,11 +315,16 @@ pub(crate) struct Conversation {
 
 impl Conversation {
     pub(crate) fn open(path: &Path) -> Result<Self, ChannelError> {
+        Self::open_within(path, PATIENCE)
+    }
+
+    /// As [`open`](Self::open), with less patience for each answer.
+    pub(crate) fn open_within(path: &Path, patience: Duration) -> Result<Self, ChannelError> {
         let gone = |source| ChannelError::NoDaemon { socket: path.to_owned(), source };
         let socket = handoff::connect(path).map_err(gone)?;
         let buffer = vec![0; MAX_PACKET].into_boxed_slice();
-        let mut conversation = Self { path: path.to_owned(), socket, buffer, patience: PATIENCE };
-        conversation.wait_for_up_to(PATIENCE)?;
+        let mut conversation = Self { path: path.to_owned(), socket, buffer, patience };
+        conversation.wait_for_up_to(patience)?;
         let started = Instant::now();
         loop {
             match conversation.ask(&Request::Hello { version: VERSION }, &[])?.0 {

@@ -75,7 +75,7 @@ impl HostedCharter {
     /// The current generation, in the form in which readers are told of it.
     pub fn generation(&self) -> Option<Generation> {
         let Entry { generation, first, restarted, is_strict, .. } = *self.charter.current()?;
-        Some(Generation { generation, first, restarted, strict: is_strict })
+        Some(Generation { generation, first, restarted, strict: is_strict, journal: false })
     }
 
     /// Notes in the charter that a publisher was let in.

@@ -1,3 +1,40 @@
-//! Files that keep what a channel published.
+//! Journals: what channels published, kept in files, and how it is read.
+//!
+//! A recorder writes a journal, in a daemon or as `shmcast record`. `JOURNAL.md` of the crate `shmcast-layout` has the bytes. This
+//! module only reads: it opens regular files and follows no link in the directory, maps nothing, and takes each byte for a claim
+//! that is checked before it is used.
+//!
+//! A [`Subscriber`](crate::Subscriber) reads the journal of its channel by itself where it has one; see
+//! [`SubscriberBuilder::history`](crate::SubscriberBuilder::history). To read a journal without its channel:
+//!
+//! ```no_run
+//! use shmcast::journal::{Entry, Journal};
+//! let journal = Journal::open("/var/lib/shmcast/ticks")?;
+//! let mut reader = journal.read_from(1)?;
+//! while let Some(entry) = reader.next()? {
+//!     match entry {
+//!         Entry::Message(m) => println!("{}: {} B", m.sequence, m.payload.len()),
+//!         Entry::Lost(loss) => println!("{} to {} are missing: {}", loss.from, loss.to, loss.cause.name()),
+//!         Entry::Control { control, .. } => println!("{control:?}"),
+//!     }
+//! }
+//! # Ok::<(), shmcast::journal::JournalError>(())
+//! ```
 
+mod cursor;
+mod error;
+mod files;
+mod list;
+mod lookup;
+mod reader;
+mod verify;
+mod window;
+
+pub use error::JournalError;
+pub use list::{FileInfo, Journal, Problem};
+pub use reader::{Entry, Reader};
 pub use shmcast_layout::journal as format;
+pub use shmcast_layout::journal::{Cause, JournalControl, Loss};
+pub use verify::{Damage, Verdict, Verified, Verify};
+
+pub(crate) use files::Files;

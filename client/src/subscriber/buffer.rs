@@ -30,6 +30,14 @@ impl Buffer {
         Self(lines)
     }
 
+    /// Makes room for a payload that is larger than any of the ring's, such as one of the journal's.
+    pub(super) fn make_room(&mut self, payload: usize) {
+        let needed = record_bytes(payload as u64) as usize;
+        if needed > self.bytes() {
+            *self = Self::with_room(needed);
+        }
+    }
+
     pub(super) fn bytes(&self) -> usize {
         size_of_val(&*self.0)
     }

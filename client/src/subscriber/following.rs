@@ -1,7 +1,7 @@
 //! Laps, takeovers and changes of segment: the place at which a subscriber goes on after each, and the messages that
 //! are void.
 
-use super::{Buffer, Doubt, Outcome, Subscriber};
+use super::{Buffer, Doubt, Outcome, Resume, Subscriber};
 use crate::clock::Clock;
 use crate::message::{Event, Lapped, RecvError};
 use shmcast_layout::charter::Charter;
@@ -64,13 +64,24 @@ impl Subscriber {
     pub(super) fn begin(&mut self) -> Result<Option<Outcome>, RecvError> {
         let Some(sequence) = self.behind else { return Ok(None) };
         // The poll was at a place that is not this reader's, so its result is ignored.
-        self.reader.jump(Place { position: 0, sequence });
+        self.reader.jump(Place::nowhere(sequence));
         self.skip()
+    }
+
+    /// Goes on after a lap, or before all that the ring has: in the journal, if there is one that has more. Then there is no event
+    /// yet, and the caller polls again: only it knows where a message is to be copied.
+    #[cold]
+    pub(super) fn skip(&mut self) -> Result<Option<Outcome>, RecvError> {
+        let is_wanted = self.behind.is_some() || self.resume == Resume::Oldest;
+        if is_wanted && self.enter_past(self.next_sequence(), false) {
+            return Ok(None);
+        }
+        self.skip_in_ring()
     }
 
     /// Goes on after a loss.
     #[cold]
-    pub(super) fn skip(&mut self) -> Result<Option<Outcome>, RecvError> {
+    pub(super) fn skip_in_ring(&mut self) -> Result<Option<Outcome>, RecvError> {
         let before = self.reader.place();
         let resumed = self.reader.resume(self.resume);
         // Messages of a publisher that was cut off must not count as missed. If nothing valid is left here, the valid
@@ -160,7 +171,7 @@ impl Subscriber {
     }
 
     #[cold]
-    fn go_on(&mut self) -> Result<Option<Outcome>, RecvError> {
+    pub(super) fn go_on(&mut self) -> Result<Option<Outcome>, RecvError> {
         // A loss from an earlier move that has not been reported yet is reported in the next segment.
         let untold = self.behind.filter(|_| !fault!("losses_are_forgotten_on_the_way"));
         let expected = untold.unwrap_or_else(|| self.next_sequence());
@@ -188,11 +199,15 @@ impl Subscriber {
         hosted.charter = charter.unwrap_or_else(|| hosted.charter.clone());
         hosted.generation = generation;
         hosted.next.pop_front();
+        self.leave_past();
         self.begin_in(segment, generation.first);
-        (self.is_checked, self.steps) = (generation.strict || self.tags.is_some(), steps);
+        (self.is_checked, self.steps) = (self.must_check(), steps);
         self.behind = (expected < generation.first).then_some(expected);
         self.doubt = if self.behind.is_some() { Doubt::Behind } else { Doubt::None };
         if is_restart {
+            if let Some(past) = &mut self.past {
+                past.forget();
+            }
             (self.epoch, self.began_in) = (0, 0);
             if let Some(watch) = &mut self.watch {
                 watch.forget();

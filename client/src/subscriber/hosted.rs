@@ -58,6 +58,12 @@ impl Hosted {
         self.next.front().is_some_and(|next| next.charter.is_some() || is_over())
     }
 
+    /// Whether sequences begin again in the next segment, so that they mean other messages there.
+    pub(super) fn is_restarted_next(&self) -> bool {
+        let before = self.generation.generation;
+        self.next.front().is_some_and(|next| next.charter.is_some() || next.generation.restarted > before)
+    }
+
     /// Looks for message `sequence` in the segments in which the channel goes on. `None` if it belongs to the current
     /// segment. Otherwise returns its place, and the number of segments before the one that it is in.
     ///

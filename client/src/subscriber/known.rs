@@ -1,9 +1,10 @@
 //! Facts about a subscriber and its channel. To read them does not touch the stream.
 
-use super::Subscriber;
+use super::{Doubt, Subscriber};
 use crate::clock::Clock;
 use shmcast_layout::layout::header::{Header, State};
 use shmcast_layout::mem::Step;
+use std::fmt;
 use std::io;
 
 impl Subscriber {
@@ -20,7 +21,7 @@ impl Subscriber {
         self.reader.place().sequence
     }
 
-    /// The number of bytes of the stream before the next expected record.
+    /// The number of bytes of the stream before the next expected record; 0 while the journal is read.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -33,7 +34,7 @@ impl Subscriber {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn position(&self) -> u64 {
-        self.reader.place().position
+        if self.doubt == Doubt::Past { 0 } else { self.reader.place().position }
     }
 
     /// The number of messages that are published and not yet received. It may be up to 64 too low.
@@ -168,5 +169,13 @@ impl Subscriber {
     /// ```
     pub fn is_registered(&self) -> Option<bool> {
         self.hosted.as_ref().map(|hosted| hosted.attachment.is_connected())
+    }
+}
+
+impl fmt::Debug for Subscriber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut f = f.debug_struct("Subscriber");
+        f.field("channel", &self.header().channel).field("epoch", &self.epoch);
+        f.field("next_sequence", &self.next_sequence()).finish_non_exhaustive()
     }
 }

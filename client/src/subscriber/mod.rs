@@ -9,6 +9,7 @@ mod iter;
 mod known;
 mod outcome;
 mod page;
+mod past;
 mod records;
 mod select;
 #[cfg(feature = "tokio")]
@@ -25,22 +26,21 @@ use crate::wait::{Wait, Waiter};
 use buffer::Buffer;
 use hosted::Hosted;
 use outcome::{Outcome, message};
-use page::Page;
-use shmcast_layout::layout::record::NO_TIME;
+use page::{Page, note_latency};
+use past::Past;
 use shmcast_layout::mem::Step;
-use shmcast_layout::reader_page::ReaderPage;
 use shmcast_layout::ring::locate::LocateError;
 use shmcast_layout::ring::reader::{Flow, Glance, Poll, Reader};
 use shmcast_layout::segment::Segment;
-use std::fmt;
 use std::io;
 use std::mem::offset_of;
 use std::ops::ControlFlow;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 pub use arming::Armed;
 pub use builder::SubscriberBuilder;
 pub use iter::Iter;
+pub use past::History;
 pub use records::Records;
 pub use select::{Select, SelectError};
 pub use shmcast_layout::ring::reader::Resume;
@@ -59,10 +59,14 @@ pub enum Start {
     /// With the next message published.
     #[default]
     Latest,
-    /// With the oldest message that is still safe in the ring.
+    /// With the oldest message that the channel's journal has, or without one the oldest that is still safe in the ring.
     Oldest,
-    /// With this message. If it has been overwritten, the first event is [`Event::Lapped`] with the exact loss.
+    /// With this message. If it has been overwritten, the first event is [`Event::Lapped`] with the exact loss, unless the
+    /// channel's journal has it.
     Sequence(u64),
+    /// With the first message that was published at this time of the wall clock or later, as far back as the channel's journal and
+    /// the ring go. In a ring it is found by the messages' times; a publisher that gives none has all of its messages read.
+    Time(SystemTime),
 }
 
 /// Receives a channel's messages, in order, each once.
@@ -128,6 +132,8 @@ pub struct Subscriber {
     tags: Option<Tags>,
     /// How it notices that the publisher died, if the caller asked to be told.
     watch: Option<Box<Watch>>,
+    /// The channel's journal, if it may have one.
+    past: Option<Box<Past>>,
 }
 
 const _: () = assert!(offset_of!(Subscriber, page) == 3 * 64, "what a message needs fills the third line");
@@ -140,6 +146,8 @@ enum Doubt {
     Epoch,
     /// The reader expects messages that are older than all that is left: `behind` says from where on.
     Behind,
+    /// The reader reads the journal; see `past`.
+    Past,
 }
 
 impl Subscriber {
@@ -406,10 +414,18 @@ impl Subscriber {
     /// ```
     pub fn seek(&mut self, sequence: u64) -> Result<(), LocateError> {
         if !self.seek_ahead(sequence)? {
-            let place = self.reader.locator().seek(sequence)?;
-            self.reader.jump(place);
+            match self.reader.locator().seek(sequence) {
+                Ok(place) => {
+                    self.leave_past();
+                    self.reader.jump(place);
+                }
+                Err(LocateError::TooOld { .. }) if self.enter_past(sequence, true) => {}
+                Err(e) => return Err(e),
+            }
         }
-        (self.behind, self.doubt) = (None, Doubt::None);
+        self.behind = None;
+        self.doubt = if self.doubt == Doubt::Past { Doubt::Past } else { Doubt::None };
+        self.note_told(None);
         self.epoch = 0;
         self.began_in = self.reader.state().map_or(0, |(epoch, _)| epoch);
         Ok(())
@@ -435,7 +451,7 @@ impl Subscriber {
                 // It may be void, or of another tag than asked for.
                 Glance::Message(copied) => self.admit_message(copied)?,
                 Glance::Nothing if self.is_all_in_the_ring() => None,
-                Glance::Nothing => self.tell(Poll::Empty, 0)?,
+                Glance::Nothing => self.tell_nothing()?,
                 Glance::Other => self.poll()?,
             };
             if let Some(outcome) = outcome {
@@ -470,24 +486,6 @@ impl Subscriber {
 
     fn lend(&self, outcome: Outcome) -> Event<'_> {
         outcome.into_event(self.buffer.payload())
-    }
-}
-
-/// Counts the latency of a message of `time`, if it has one, that has just been received.
-#[inline(never)]
-fn note_latency(page: &ReaderPage, clock: &Clock, time: u64) {
-    let now = clock.now();
-    page.heartbeat(now);
-    if time != NO_TIME {
-        page.latency(clock.latency_ns(time, now));
-    }
-}
-
-impl fmt::Debug for Subscriber {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut f = f.debug_struct("Subscriber");
-        f.field("channel", &self.header().channel).field("epoch", &self.epoch);
-        f.field("next_sequence", &self.next_sequence()).finish_non_exhaustive()
     }
 }
 

@@ -1,12 +1,14 @@
 //! The page that a subscriber shows to tools. It is made, locked and named so that it exists exactly as long as its
 //! reader lives.
 
+use crate::clock::Clock;
 use crate::directory::{ChannelFiles, Folder, unique};
 use crate::error::ChannelError;
 use crate::lock::{self, Owner};
 use shmcast_layout::error::OpenError;
 use shmcast_layout::fault;
 use shmcast_layout::layout::header::Header;
+use shmcast_layout::layout::record::NO_TIME;
 use shmcast_layout::reader_page::ReaderPage;
 use shmcast_layout::ring::locate::Place;
 use std::fs::{File, Permissions};
@@ -91,4 +93,14 @@ pub(super) fn show_page(files: &ChannelFiles, header: &Header, place: Place) -> 
     let page = show().inspect_err(|_: &ChannelError| drop(pages.unlink(&hidden)))?;
     let owner = Owner::this_process();
     Ok(Page { page, shown: Some(Box::new(Shown { pages, name, _locked: file, owner })) })
+}
+
+/// Counts the latency of a message of `time`, if it has one, that has just been received.
+#[inline(never)]
+pub(super) fn note_latency(page: &ReaderPage, clock: &Clock, time: u64) {
+    let now = clock.now();
+    page.heartbeat(now);
+    if time != NO_TIME {
+        page.latency(clock.latency_ns(time, now));
+    }
 }

@@ -259,8 +259,9 @@ impl Subscriber {
                     return Ok(records.messages);
                 }
                 // A message that has no room behind others is the first of the next batch.
-                Err(RecvError::TooSmall { .. }) if records.messages == 0 => {
-                    records.buffer = Buffer::with_room(Buffer::room_for(self.header()));
+                Err(RecvError::TooSmall { needed, .. }) if records.messages == 0 => {
+                    let room = Buffer::room_for(self.header()).max(record_bytes(needed as u64) as usize);
+                    records.buffer = Buffer::with_room(room);
                 }
                 Err(error) if records.messages == 0 => return Err(error),
                 Err(_) => break,

@@ -14,9 +14,15 @@ impl Subscriber {
     #[inline(never)]
     pub(super) fn poll(&mut self) -> Result<Option<Outcome>, RecvError> {
         loop {
+            if self.doubt == Doubt::Past {
+                return self.poll_past(None);
+            }
             let before = self.reader.place();
             let poll = self.reader.poll(self.buffer.payload_mut());
             let outcome = self.admit(before, poll, self.buffer.payload().len())?;
+            if outcome.is_none() && self.doubt == Doubt::Past {
+                continue;
+            }
             let is_news = outcome.is_some() || self.reader.place() == before;
             if is_news || fault!("records_without_news_end_a_poll") {
                 return Ok(outcome.or_else(|| self.publisher_gone()));
@@ -41,7 +47,13 @@ impl Subscriber {
         buffer: &mut [u8],
     ) -> Result<Option<Outcome>, RecvError> {
         loop {
+            if self.doubt == Doubt::Past {
+                return self.poll_past(Some(buffer));
+            }
             let outcome = self.admit(before, poll, buffer.len())?;
+            if outcome.is_none() && self.doubt == Doubt::Past {
+                continue;
+            }
             if outcome.is_some() || self.reader.place() == before {
                 return Ok(outcome.or_else(|| self.publisher_gone()));
             }
@@ -50,10 +62,24 @@ impl Subscriber {
         }
     }
 
+    /// As [`tell`](Self::tell), of a glance that found nothing.
+    #[inline(never)]
+    pub(super) fn tell_nothing(&mut self) -> Result<Option<Outcome>, RecvError> {
+        match self.tell(Poll::Empty, 0)? {
+            None if self.doubt == Doubt::Past => self.poll(),
+            told => Ok(told),
+        }
+    }
+
     /// As [`admit`](Self::admit), of a message that was just read. Goes on as [`poll`](Self::poll) does if it is not handed
     /// out.
     #[inline(never)]
     pub(super) fn admit_message(&mut self, copied: Copied) -> Result<Option<Outcome>, RecvError> {
+        if self.doubt == Doubt::Past {
+            // Whatever this is, it was read at a place that is not this reader's.
+            self.reader.jump(Place::nowhere(copied.sequence));
+            return self.poll();
+        }
         let position = self.reader.place().position - record_bytes(copied.length as u64);
         let before = Place { position, sequence: copied.sequence };
         match self.admit(before, Poll::Message(copied), 0)? {
@@ -70,6 +96,10 @@ impl Subscriber {
         poll: Poll,
         available: usize,
     ) -> Result<Option<Outcome>, RecvError> {
+        if self.doubt == Doubt::Past {
+            self.reader.jump(before);
+            return self.poll_past(None);
+        }
         if self.is_checked && self.is_strict() && self.withholds(&poll) {
             self.reader.jump(before);
             return self.try_next_segment();
@@ -88,6 +118,7 @@ impl Subscriber {
         match poll {
             Poll::Empty if self.is_all_in_the_ring() => Ok(None),
             _ if self.doubt == Doubt::Behind => self.begin(),
+            _ if self.doubt == Doubt::Past => self.poll_past(None),
             Poll::Empty if self.doubt == Doubt::Epoch => match self.hidden_epoch() {
                 None => self.try_next_segment(),
                 told => Ok(told),
@@ -107,15 +138,17 @@ impl Subscriber {
         let event = match poll {
             Poll::Empty | Poll::Message(_) => return Ok(None),
             Poll::Control(control) => match control {
-                // The event was given already, from the segment's state.
-                Control::Epoch { epoch } if epoch == self.epoch => return Ok(None),
+                // The event was given already, from the segment's state or from the journal.
+                Control::Epoch { epoch } if epoch <= self.epoch => return Ok(None),
                 Control::Epoch { epoch } => {
+                    self.note_told(None);
                     let told = std::mem::replace(&mut self.epoch, epoch);
                     if told == 0 && fault!("a_new_epoch_needs_an_old_one") {
                         return Ok(None);
                     }
                     Event::NewEpoch { epoch }
                 }
+                Control::End | Control::Session { .. } if !self.note_told(Some(control)) => return Ok(None),
                 Control::End => Event::End,
                 Control::Gap { from, to } => {
                     self.count(|page, place| page.missed(to - from + 1, place));

@@ -8,6 +8,7 @@ use crate::message::Message;
 use shmcast_layout::layout::geometry::Geometry;
 use shmcast_layout::layout::header::Header;
 use shmcast_layout::mem::{Preparation, memfd};
+use shmcast_layout::reader_page::ReaderPage;
 use std::time::Duration;
 
 const CAPACITY: u64 = 64 << 10;

@@ -1,7 +1,7 @@
 //! The waits of a subscriber while there is nothing to receive. It polls, yields, sleeps or parks, and now and then
 //! makes the checks that polls do not make.
 
-use super::{Outcome, Subscriber};
+use super::{Doubt, Outcome, Subscriber};
 use crate::attach::park::ALONE;
 use crate::message::RecvError;
 use crate::wait::{BURST, BURST_CLOSE, BURST_PAUSE, BURST_WITHIN, Wait, Waiter};
@@ -115,6 +115,7 @@ impl Subscriber {
     pub(super) async fn wait_async(&mut self) -> Result<Outcome, RecvError> {
         tokio::task::coop::consume_budget().await;
         loop {
+            self.read_ahead_async().await;
             if let Some(outcome) = self.poll()? {
                 return Ok(outcome);
             }
@@ -154,7 +155,10 @@ impl Subscriber {
     /// be polled once more after this.
     pub(super) fn lie_down(&mut self) -> bool {
         let (position, is_watched) = (self.position(), self.is_registered() == Some(true));
-        let Some(parking) = self.parking.as_mut().filter(|_| is_watched) else { return false };
+        let is_in_the_ring = self.doubt != Doubt::Past;
+        let Some(parking) = self.parking.as_mut().filter(|_| is_watched && is_in_the_ring) else {
+            return false;
+        };
         parking.lie_down(position);
         true
     }

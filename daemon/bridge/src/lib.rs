@@ -73,6 +73,9 @@ pub enum BridgeError {
         /// The longest message that fits such a packet, in bytes.
         most: usize,
     },
+    /// A bridge without peers was told to take over.
+    #[error("this bridge has no peers to take over from: give it role = \"auto\", claim_bind and peers")]
+    NoPeers,
     /// The thread could not be pinned.
     #[error("pin to CPU {cpu}: {source}")]
     Pin {

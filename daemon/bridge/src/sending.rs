@@ -63,6 +63,8 @@ pub(super) struct Sending {
     /// The state file and the progress last noted in it; `None` without a state file.
     pub(super) state: Mutex<Option<(StateFile, Progress)>>,
     pub(super) state_errors: AtomicU64,
+    /// Whether this egress was told to take over.
+    pub(super) takes_over: AtomicBool,
     /// The highest term that a receiver named when it said that ours is older; 0 if none did.
     pub(super) told: AtomicU64,
 }
@@ -90,6 +92,7 @@ impl Sending {
             attached: AtomicU64::new(1),
             state: Mutex::new(state),
             state_errors: AtomicU64::new(0),
+            takes_over: AtomicBool::new(false),
             told: AtomicU64::new(0),
         }
     }

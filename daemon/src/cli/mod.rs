@@ -24,6 +24,7 @@ mod events;
 mod figures;
 mod framing;
 mod hiccups;
+mod journal;
 mod ls;
 mod man;
 mod publish;
@@ -81,6 +82,8 @@ enum Verb {
     Rm(rm::Args),
     /// Carry a channel between hosts
     Bridge(bridge::Args),
+    /// Look into a channel's journal
+    Journal(journal::Args),
     /// Check a daemon's configuration file
     Check(check::Args),
     Doctor(doctor::Args),
@@ -211,6 +214,7 @@ pub fn main() -> ExitCode {
         Verb::Takeover(args) => takeover::run(&args),
         Verb::Rm(args) => rm::run(&args),
         Verb::Bridge(args) => bridge::run(&args),
+        Verb::Journal(args) => journal::run(&args),
         Verb::Check(args) => check::run(&args),
         Verb::Doctor(args) => doctor::run(&args),
         Verb::Tune(args) => tune::run(&args),

@@ -4,14 +4,17 @@ use super::figures::{Ns, grouped};
 use super::framing::{OutputFraming, write_message};
 use super::say::{self, Out, note};
 use super::stop::Stop;
-use super::units::{parse_cpu, parse_name, words};
+use super::units::{parse_cpu, parse_name, parse_time, words};
 use super::{Host, HostArg, MISSED};
 use anyhow::{Result, bail};
 use hdrhistogram::Histogram;
 use serde_json::json;
-use shmcast::{Event, Message, RecvError, Resume, Start, State, Subscriber, SubscriberBuilder, Wait};
+use shmcast::{
+    Event, History, Message, RecvError, Resume, Start, State, Subscriber, SubscriberBuilder, Wait,
+};
 use std::ffi::CString;
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -19,6 +22,7 @@ use std::time::{Duration, Instant};
 const EXAMPLE: &str = "\
 Examples:
   shmcast sub ticks --from oldest
+  shmcast sub ticks --from 09:30:00.250 --history /var/lib/shmcast/ticks
   shmcast sub ticks --wait spin --cpu 3 --framing none --summary --wait-channel
 
 Exit codes: 0 nothing missed, 3 messages were missed, 1 error, 2 wrong usage. Ctrl-C and SIGTERM
@@ -35,7 +39,8 @@ pub(super) struct Args {
     channel: String,
     #[command(flatten)]
     host: HostArg,
-    /// Where to begin: latest, oldest, or a sequence
+    /// Where to begin: latest, oldest, a sequence, or a time in UTC: HH:MM[:SS[.FRACTION]] of today, YYYY-MM-DDTHH:MM[:SS]Z, or
+    /// @SECONDS since 1970. What the ring has no more comes from the channel's journal, where it has one
     #[arg(long, default_value = "latest", value_parser = words(&["latest", "oldest"], parse_start), hide_possible_values = true)]
     from: Start,
     /// How to wait: spin, burst, yield, spin-yield, backoff, sleep:MICROSECONDS, or park (a daemon's channel only)
@@ -44,6 +49,12 @@ pub(super) struct Args {
     /// Where to go on after having been lapped: oldest, latest or key
     #[arg(long, default_value = "oldest", value_parser = words(&["oldest", "latest", "key"], parse_resume), hide_possible_values = true)]
     resume: Resume,
+    /// Read what the ring has no more from the journal in this directory
+    #[arg(long, value_name = "DIR", conflicts_with = "no_history")]
+    history: Option<PathBuf>,
+    /// Take messages from the ring alone: what was overwritten is missed
+    #[arg(long)]
+    no_history: bool,
     /// Pin to this CPU
     #[arg(long, value_name = "N", value_parser = parse_cpu)]
     cpu: Option<usize>,
@@ -76,7 +87,8 @@ fn parse_start(text: &str) -> Result<Start, String> {
         "oldest" => Ok(Start::Oldest),
         number => match u64::from_str(number) {
             Ok(sequence) if sequence > 0 => Ok(Start::Sequence(sequence)),
-            _ => Err("give latest, oldest, or a sequence from 1 on".to_owned()),
+            Err(_) if number.contains([':', '@']) => parse_time(number).map(Start::Time),
+            _ => Err("give latest, oldest, a sequence from 1 on, or a time such as 09:30:00.250".to_owned()),
         },
     }
 }
@@ -109,8 +121,13 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
     super::name_and_pin(args.name.as_deref(), args.cpu)?;
     let (host, channel) = args.host.host_of(&args.channel)?;
-    let builder =
-        host.subscriber(&channel).start(args.from).wait(args.wait).resume(args.resume).record_latency(true);
+    let history = match (&args.history, args.no_history) {
+        (Some(dir), _) => History::Dir(dir.clone()),
+        (None, true) => History::Never,
+        (None, false) => History::Auto,
+    };
+    let builder = host.subscriber(&channel).start(args.from).wait(args.wait).resume(args.resume);
+    let builder = builder.history(history).record_latency(true);
     let Some(mut subscriber) = attach(args, builder.clone(), &stop)? else { return ended(args, &stop, 0, 0) };
 
     let mut tally = Tally::new(subscriber.next_sequence());
@@ -134,6 +151,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             report(args, &Event::Restarted, &mut out)?;
             (clock, skip_end) = (next.clock(), false);
             subscriber = next;
+            continue;
+        }
+        if let Err(RecvError::Stalled { sequence }) = event {
+            note!("{channel}: the journal's recorder stands still: waiting for sequence {sequence}");
             continue;
         }
         let Some(event) = event? else {
@@ -224,6 +245,10 @@ fn report(args: &Args, event: &Event<'_>, out: &mut impl Write) -> Result<()> {
         let line = match *event {
             Event::Lapped(l) => json!({"event": "lapped", "missed": l.missed, "resumed_at": l.resumed_at}),
             Event::Gap { from, to } => json!({"event": "gap", "from": from, "to": to}),
+            Event::Lost { from, to, cause } => {
+                json!({"event": "lost", "from": from, "to": to, "cause": cause.name()})
+            }
+            Event::Live { sequence } => json!({"event": "live", "sequence": sequence}),
             Event::NewEpoch { epoch } => json!({"event": "epoch", "epoch": epoch}),
             Event::NewSession { session } => {
                 json!({"event": "session", "session": String::from_utf8_lossy(&session)})
@@ -246,6 +271,14 @@ fn report(args: &Args, event: &Event<'_>, out: &mut impl Write) -> Result<()> {
             let missing = grouped(to - from + 1);
             note!("{channel}: gap: {missing} messages ({from} to {to}) never reached this host");
         }
+        Event::Lost { from, to, cause } => {
+            let missing = grouped(to - from + 1);
+            note!(
+                "{channel}: lost: {missing} messages ({from} to {to}) are not in the journal: {}",
+                cause.name()
+            );
+        }
+        Event::Live { sequence } => note!("{channel}: live again at {sequence}"),
         Event::NewEpoch { epoch } => {
             note!("{channel}: a new publisher took over (epoch {epoch})")
         }
@@ -289,7 +322,7 @@ impl Tally {
                 self.lapped += 1;
                 self.missed += lapped.missed;
             }
-            Event::Gap { from, to } => self.missed += to - from + 1,
+            Event::Gap { from, to } | Event::Lost { from, to, .. } => self.missed += to - from + 1,
             _ => {}
         }
     }

@@ -4,7 +4,7 @@ use bytesize::ByteSize;
 use clap::builder::{PossibleValue, TypedValueParser};
 use std::ffi::{CString, OsStr};
 use std::net::SocketAddrV4;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Reads a value. Some of its forms are words that a shell can complete.
 #[derive(Clone)]
@@ -46,6 +46,65 @@ pub(super) fn parse_name(text: &str) -> Result<CString, String> {
     let name = CString::new(text).ok().filter(|_| (1..=15).contains(&text.len()));
     name.filter(|_| !text.contains(char::is_control))
         .ok_or_else(|| format!("{text:?} is no name for a process: write 1 to 15 bytes, as in feed-a"))
+}
+
+const DAY: u64 = 24 * 3600;
+
+/// Reads a time in UTC: `09:30`, `09:30:00.250` of today, `2026-01-31T09:30:00Z`, or `@1764000000.5`.
+pub(super) fn parse_time(text: &str) -> Result<SystemTime, String> {
+    let bad = || {
+        format!(
+            "{text:?} is no time: write HH:MM[:SS[.FRACTION]] of today, YYYY-MM-DDTHH:MM[:SS[.FRACTION]]Z, or @SECONDS, in UTC"
+        )
+    };
+    let since = if let Some(seconds) = text.strip_prefix('@') {
+        parse_seconds(seconds)
+    } else if let Some((date, time)) = text.split_once(['T', ' ']) {
+        let time = parse_clock(time.strip_suffix('Z').unwrap_or(time));
+        parse_date(date).zip(time).map(|(days, time)| Duration::from_secs(days * DAY) + time)
+    } else {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        parse_clock(text).map(|time| Duration::from_secs(now - now % DAY) + time)
+    };
+    since.and_then(|since| UNIX_EPOCH.checked_add(since)).ok_or_else(bad)
+}
+
+/// Seconds with up to nine digits of a fraction.
+fn parse_seconds(text: &str) -> Option<Duration> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let all_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !all_digits(whole) || !all_digits(fraction) || fraction.len() > 9 {
+        return None;
+    }
+    let nanos = format!("{fraction:0<9}").parse().ok()?;
+    let seconds: u64 = whole.parse().ok()?;
+    (seconds < 1 << 40).then(|| Duration::new(seconds, nanos))
+}
+
+fn parse_clock(text: &str) -> Option<Duration> {
+    let mut parts = text.splitn(3, ':');
+    let (hours, minutes) = (parse_seconds(parts.next()?)?, parse_seconds(parts.next()?)?);
+    let seconds = parse_seconds(parts.next().unwrap_or("0"))?;
+    let is_time = hours.subsec_nanos() + minutes.subsec_nanos() == 0
+        && hours.as_secs() < 24
+        && minutes.as_secs() < 60
+        && seconds.as_secs() < 60;
+    is_time.then(|| Duration::from_secs(hours.as_secs() * 3600 + minutes.as_secs() * 60) + seconds)
+}
+
+/// Days from 1970-01-01 to a date in the Gregorian calendar.
+fn parse_date(text: &str) -> Option<u64> {
+    let mut parts = text.split('-').map(|part| part.parse::<u64>().ok());
+    let (year, month, day) = (parts.next()??, parts.next()??, parts.next()??);
+    let is_leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let lengths = [31, 28 + u64::from(is_leap), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let length = *lengths.get(usize::try_from(month).ok()?.checked_sub(1)?)?;
+    if !(1970..10_000).contains(&year) || !(1..=length).contains(&day) || parts.next().is_some() {
+        return None;
+    }
+    let leaps = |year: u64| year / 4 - year / 100 + year / 400;
+    let years = (year - 1970) * 365 + leaps(year - 1) - leaps(1969);
+    Some(years + lengths[..month as usize - 1].iter().sum::<u64>() + day - 1)
 }
 
 /// Reads `500ms`, `10s`, `1.5m` or `8h`.
@@ -105,6 +164,34 @@ pub(super) fn parse_cpu(text: &str) -> Result<usize, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_in_every_form_and_nothing_else() {
+        let at = |seconds: u64, nanos| UNIX_EPOCH + Duration::new(seconds, nanos);
+        assert_eq!(parse_time("1970-01-01T00:00Z"), Ok(at(0, 0)));
+        assert_eq!(parse_time("2026-01-31T09:30:00.25Z"), Ok(at(1_769_851_800, 250_000_000)));
+        assert_eq!(parse_time("2024-02-29 23:59:59"), Ok(at(1_709_251_199, 0)));
+        assert_eq!(parse_time("2000-03-01T00:00:00Z"), Ok(at(951_868_800, 0)));
+        assert_eq!(parse_time("@1764000000.5"), Ok(at(1_764_000_000, 500_000_000)));
+        assert!(parse_time("09:30").is_ok() && parse_time("00:00:00.000000001").is_ok());
+        for wrong in [
+            "",
+            "@",
+            "9",
+            "24:00",
+            "09:60",
+            "09:30:60",
+            "2025-02-29T00:00Z",
+            "2025-13-01T00:00Z",
+            "@-1",
+            "@1.0000000001",
+            "1969-12-31T00:00Z",
+            "09:30.5",
+            "@99999999999999",
+        ] {
+            assert!(parse_time(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn a_size_of_nothing_or_of_no_number() {

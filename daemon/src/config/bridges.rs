@@ -19,6 +19,10 @@ pub(super) fn own(bridge: &BridgeSpec) -> Broken {
         "unicast" => "receive.unicast",
         "servers" => "receive.servers",
         "listen_ms" => "send.listen_ms",
+        "role" => "send.role",
+        "peers" => "send.peers",
+        "rank" => "send.rank",
+        "takeover_ms" => "send.takeover_ms",
         "buffer_bytes" => "receive.buffer_bytes",
         field => field,
     };

@@ -18,7 +18,11 @@ pub(super) fn render(text: &mut Text, bridges: &[BridgeFigures]) {
         let direction = if bridge.spec.send.is_some() { "send" } else { "receive" };
         let labels =
             [("bridge", bridge.spec.title()), ("channel", &bridge.spec.channel), ("direction", direction)];
-        text.sample(name, &labels, u64::from(matches!(bridge.state, "running" | "ending")));
+        text.sample(
+            name,
+            &labels,
+            u64::from(matches!(bridge.state, "running" | "listening" | "standby" | "ending")),
+        );
     }
     senders(text, bridges);
     repairs(text, bridges);
@@ -34,7 +38,7 @@ type Repairs = Figure<RepairCounters>;
 type Receives = Figure<ReceiveCounters>;
 
 fn senders(text: &mut Text, bridges: &[BridgeFigures]) {
-    let families: [(&str, &str, Sends); 11] = [
+    let families: [(&str, &str, Sends); 13] = [
         ("sent_messages_total", "Messages sent, each once however many lines there are.", |c| c.messages),
         ("sent_packets_total", "Packets with messages sent, each once.", |c| c.packets),
         ("sent_bytes_total", "Bytes of those packets.", |c| c.bytes),
@@ -52,6 +56,12 @@ fn senders(text: &mut Text, bridges: &[BridgeFigures]) {
             c.pauses
         }),
         ("state_errors_total", "Times that the state file could not be written.", |c| c.state_errors),
+        (
+            "takeovers_total",
+            "Times that the bridge began to send in place of a peer, or because none did.",
+            |c| c.takeovers,
+        ),
+        ("yields_total", "Times that the bridge left the sending to a peer.", |c| c.yields),
     ];
     let of = |bridge: &BridgeFigures| match &bridge.counted {
         Some(Counted::Send(counters, _)) => Some(**counters),
@@ -60,6 +70,9 @@ fn senders(text: &mut Text, bridges: &[BridgeFigures]) {
     for (name, help, figure) in families {
         each(text, bridges, name, "counter", help, |bridge| of(bridge).map(|counters| figure(&counters)));
     }
+    let help = "1 while the bridge sends, 0 while it stands by for a peer.";
+    let is_sending = |counters: SendCounters| u64::from(!matches!(counters.role, 1 | 2));
+    each(text, bridges, "sending", "gauge", help, |bridge| of(bridge).map(is_sending));
 }
 
 fn repairs(text: &mut Text, bridges: &[BridgeFigures]) {

@@ -15,6 +15,7 @@ mod loss;
 mod relay;
 mod roles;
 mod sessions;
+mod standby;
 mod tail;
 mod under_unit;
 #[path = "../daemon_support/unit.rs"]

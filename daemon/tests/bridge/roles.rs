@@ -95,12 +95,17 @@ fn read(last: u64) {
     let mut next = 1;
     let mut buffer = [0; LONGEST];
     let mut idle_since = Instant::now();
+    // Pauses between two messages that are longer than the reader's own wait.
+    let mut pauses = Vec::new();
     while next <= last {
         let deadline = Instant::now() + Duration::from_secs(1);
         let Some(event) = subscriber.recv_deadline(deadline).unwrap() else {
             assert!(idle_since.elapsed() < Duration::from_secs(60), "nothing for a minute, next is {next}");
             continue;
         };
+        if received > 0 && idle_since.elapsed() > Duration::from_millis(1) {
+            pauses.push(idle_since.elapsed().as_micros() as u64);
+        }
         idle_since = Instant::now();
         match event {
             Event::Message(message) => {
@@ -123,10 +128,12 @@ fn read(last: u64) {
             other => panic!("{other:?} at {next}"),
         }
     }
+    pauses.sort_unstable_by(|a, b| b.cmp(a));
+    pauses.truncate(200);
     println!(
         "\n{}",
         json!({
-            "received": received, "gap_messages": gap_messages, "lapped": lapped, "epochs": epochs,
+            "pauses_us": pauses, "received": received, "gap_messages": gap_messages, "lapped": lapped, "epochs": epochs,
             "sessions": sessions, "next": next,
         })
     );

@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 use shmcast::hosting::HostedSegment;
-use shmcast_bridge::spec::{BridgeSpec, ReceiveSpec, RepairSpec, SendSpec};
+use shmcast_bridge::spec::{BridgeSpec, ReceiveSpec, RepairSpec, SendRole, SendSpec};
 use shmcast_daemon::config::{
     ChannelConfig, ClockChoice, Config, ConfigError, DEFAULT_CONFIG, DaemonConfig, Host, LimitsConfig, Mode,
     Principal, Problem, WakerConfig,
@@ -330,7 +330,14 @@ fn optional_fields_of_the_default_file_hold_what_it_says_of_them() {
         ..RepairSpec::new("10.0.0.1:30002".parse().unwrap())
     };
     let state = Some("/run/shmcast/ticks.state".into());
-    let expected = SendSpec { repair: Some(repair), state, ..SendSpec::default() };
+    let expected = SendSpec {
+        repair: Some(repair),
+        state,
+        role: SendRole::Auto,
+        claim_bind: Some("10.0.0.1:30003".parse().unwrap()),
+        peers: vec!["10.0.0.2:30003".parse().unwrap()],
+        ..SendSpec::default()
+    };
     assert_eq!(
         send.send,
         Some(expected),

@@ -52,9 +52,25 @@ impl<'a> Records<'a> {
         Self { rest: body, due: header.sequence, messages: header.messages, failed: false }
     }
 
+    /// Goes on in a body: `rest` are the bytes behind the records that were read, `due` and `messages` what
+    /// [`due`](Self::due) and [`messages_left`](Self::messages_left) said then.
+    pub const fn resume(rest: &'a [u8], due: u64, messages: u32) -> Self {
+        Self { rest, due, messages, failed: false }
+    }
+
     /// The sequence due at the next record.
     pub const fn due(&self) -> u64 {
         self.due
+    }
+
+    /// Messages that are still to come, by the frame's header.
+    pub const fn messages_left(&self) -> u32 {
+        self.messages
+    }
+
+    /// Bytes of the records that are still to come.
+    pub const fn bytes_left(&self) -> usize {
+        self.rest.len()
     }
 
     fn take(&mut self) -> Result<Record<'a>, FormatError> {

@@ -38,6 +38,12 @@ pub struct Place {
 impl Place {
     /// The beginning of every ring.
     pub const START: Self = Self { position: 0, sequence: 1 };
+
+    /// A place that no ring has, at which `sequence` is due. A reader there finds no message, whatever the ring holds: it lies
+    /// beyond every frontier.
+    pub const fn nowhere(sequence: u64) -> Self {
+        Self { position: 1 << 63, sequence }
+    }
 }
 
 /// The reason why a place could not be found.

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static shmcast_subscriber *subscriber;
 static shmcast_publisher *publisher;
@@ -222,6 +223,76 @@ static int64_t consume(const char *request) {
     return code;
 }
 
+static uint64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+static uint64_t first_word(const void *payload, size_t length) {
+    uint64_t word = 0;
+    if (length >= sizeof word) memcpy(&word, payload, sizeof word);
+    return word;
+}
+
+/* Reads what is there from a sequence on, again and again, and takes the time. */
+static int64_t drain(const char *request) {
+    char how[16];
+    uint64_t passes = value(request, "\"passes\":", NULL, 0), sequence = value(request, "\"sequence\":", NULL, 0);
+    value(request, "\"how\":", how, sizeof how);
+    uint64_t sum = 0, messages = 0, began = now_ns();
+    int64_t code = 0;
+    for (uint64_t pass = 0; pass < passes && code >= 0; pass++) {
+        shmcast_event e;
+        shmcast_batch b;
+        if ((code = shmcast_seek(subscriber, sequence)) < 0) break;
+        if (*how == 'p') {
+            while ((code = shmcast_try_recv(subscriber, &e)) == SHMCAST_EVENT)
+                if (e.kind == SHMCAST_MESSAGE) sum += first_word(e.payload, e.length), messages++;
+        } else {
+            while ((code = shmcast_recv_batch(subscriber, 256, &b)) > 0)
+                SHMCAST_FOREACH(m, &b) sum += first_word(m.payload, m.length), messages++;
+        }
+    }
+    if (code < 0) return code;
+    return printf("{\"events\":[\"ns %" PRIu64 "\",\"messages %" PRIu64 "\",\"sum %" PRIu64 "\"]}\n", now_ns() - began, messages, sum);
+}
+
+static int by_number(const void *one, const void *other) {
+    uint64_t a = *(const uint64_t *)one, b = *(const uint64_t *)other;
+    return (a > b) - (a < b);
+}
+
+/* Receives as they come, and keeps their ages. */
+static int64_t live(const char *request) {
+    size_t messages = value(request, "\"messages\":", NULL, 0), count = 0;
+    uint64_t *ages = malloc(messages * sizeof *ages);
+    int32_t code = ages ? 0 : SHMCAST_ERROR_OTHER;
+    while (code >= 0 && count < messages) {
+        shmcast_event e;
+        if ((code = shmcast_try_recv(subscriber, &e)) == SHMCAST_EVENT && e.kind == SHMCAST_MESSAGE)
+            ages[count++] = shmcast_subscriber_age_ns(subscriber, e.time);
+    }
+    if (code >= 0) {
+        qsort(ages, messages, sizeof *ages, by_number);
+        printf("{\"events\":[\"p50 %" PRIu64 "\",\"p99 %" PRIu64 "\"]}\n", ages[messages / 2], ages[messages * 99 / 100]);
+    }
+    free(ages);
+    return code;
+}
+
+/* Publishes so many messages, and takes the time. */
+static int64_t fill(const char *request) {
+    static const uint8_t payload[65536];
+    size_t length = value(request, "\"length\":", NULL, 0);
+    uint64_t messages = value(request, "\"messages\":", NULL, 0), began = now_ns();
+    for (uint64_t i = 0; i < messages; i++) {
+        int32_t code = shmcast_publish(publisher, payload, length, NULL);
+        if (code < 0) return code;
+    }
+    return printf("{\"events\":[\"ns %" PRIu64 "\"]}\n", now_ns() - began);
+}
+
 /* Plays a request that is answered by its success. */
 static int32_t play(const char *what, const char *request) {
     if (strcmp(what, "open") == 0) return open_channel(request);
@@ -254,6 +325,12 @@ int main(void) {
             puts("]}");
         } else if (strcmp(what, "consume") == 0) {
             code = consume(request);
+        } else if (strcmp(what, "drain") == 0) {
+            code = drain(request);
+        } else if (strcmp(what, "live") == 0) {
+            code = live(request);
+        } else if (strcmp(what, "fill") == 0) {
+            code = fill(request);
         } else if ((code = play(what, request)) >= 0) {
             puts("{\"ok\":true}");
         }

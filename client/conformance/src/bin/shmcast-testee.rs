@@ -13,7 +13,7 @@ use shmcast::{
 use shmcast_conformance::payload::Payloads;
 use std::io::{BufRead, stdin, stdout};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Faults that can be planted, and the level that finds each.
 const FAULTS: [(&str, u8); 19] = [
@@ -78,6 +78,18 @@ enum Request {
     Produce {
         to: u64,
         longest: usize,
+    },
+    Drain {
+        how: String,
+        passes: u32,
+        sequence: u64,
+    },
+    Live {
+        messages: usize,
+    },
+    Fill {
+        length: usize,
+        messages: u64,
     },
     End {},
 }
@@ -175,6 +187,17 @@ impl Testee {
                 }
                 return Ok(answer(None));
             }
+            Request::Drain { how, passes, sequence } => self.drain(how == "batch", passes, sequence)?,
+            Request::Live { messages } => self.live(messages)?,
+            Request::Fill { length, messages } => {
+                let publisher = self.publisher.as_mut().context("no publisher")?;
+                let payload = vec![1; length];
+                let began = Instant::now();
+                for _ in 0..messages {
+                    publisher.publish(&payload)?;
+                }
+                vec![format!("ns {}", began.elapsed().as_nanos())]
+            }
             Request::End {} => {
                 self.publisher = None;
                 return Ok(answer(None));
@@ -246,6 +269,47 @@ impl Testee {
             self.records.event().into_iter().for_each(count);
         }
         Ok(vec![format!("received {received}"), format!("missed {missed}"), format!("wrong {wrong}")])
+    }
+
+    /// Reads what is there from this sequence on, again and again, and takes the time.
+    fn drain(&mut self, in_batches: bool, passes: u32, sequence: u64) -> Result<Vec<String>> {
+        let subscriber = self.subscriber.as_mut().context("nothing is open")?;
+        let (mut sum, mut messages) = (0_u64, 0_u64);
+        let mut add = |payload: &[u8]| {
+            messages += 1;
+            sum = sum.wrapping_add(payload.first_chunk().map_or(0, |word| u64::from_le_bytes(*word)));
+        };
+        let began = Instant::now();
+        for _ in 0..passes {
+            subscriber.seek(sequence)?;
+            if in_batches {
+                while subscriber.recv_records(256, &mut self.records)? > 0 {
+                    self.records.iter().for_each(|message| add(message.payload));
+                }
+            } else {
+                while let Some(event) = subscriber.try_recv()? {
+                    if let Event::Message(message) = event {
+                        add(message.payload);
+                    }
+                }
+            }
+        }
+        let ns = began.elapsed().as_nanos();
+        Ok(vec![format!("ns {ns}"), format!("messages {messages}"), format!("sum {sum}")])
+    }
+
+    /// Receives as they come, and keeps their ages.
+    fn live(&mut self, messages: usize) -> Result<Vec<String>> {
+        let subscriber = self.subscriber.as_mut().context("nothing is open")?;
+        let clock = subscriber.clock();
+        let mut ages = Vec::with_capacity(messages);
+        while ages.len() < messages {
+            if let Some(Event::Message(message)) = subscriber.try_recv()? {
+                ages.push(clock.latency_ns(message.time, clock.now()));
+            }
+        }
+        ages.sort_unstable();
+        Ok(vec![format!("p50 {}", ages[messages / 2]), format!("p99 {}", ages[messages * 99 / 100])])
     }
 
     /// Receives one at a time, until 130 calls in a row found nothing.

@@ -4,6 +4,7 @@ use shmcast::{Event, RecvError, Start, Subscriber, SubscriberBuilder};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::failover::Failover;
 use super::outlet::Outlet;
 use super::{attach, check_sizes, session_of};
 use crate::origins::Origins;
@@ -64,6 +65,8 @@ pub(super) struct Live {
     pub(super) shown_ns: u64,
     /// `Some` until the loop has reached the ring's end once, or [`CATCH_UP_NS`] have passed.
     pub(super) catch_up: Option<CatchUp>,
+    /// The election among the egresses of the stream; `None` for the only one.
+    pub(super) failover: Option<Failover>,
     pub(super) outlet: Outlet,
 }
 
@@ -73,7 +76,6 @@ impl Live {
         channel: SubscriberBuilder,
         (subscriber, parks): (Subscriber, bool),
         origins: Origins,
-        ends_with_channel: bool,
         outlet: Outlet,
     ) -> Self {
         Self {
@@ -82,12 +84,13 @@ impl Live {
             channel,
             origins,
             spec: spec.clone(),
-            ends_with_channel,
+            ends_with_channel: false,
             idle: Idle::new(spec.wait),
             retry_ns: 0,
             looked_ns: 0,
             shown_ns: 0,
             catch_up: CatchUp::from(outlet.clock.now_ns()),
+            failover: None,
             outlet,
         }
     }
@@ -115,18 +118,17 @@ impl Live {
     }
 
     fn carry_or_rest(&mut self) -> Result<bool, String> {
+        if self.failover.is_some() && !self.elect()? {
+            return self.stand_by();
+        }
         let found = self.carry()?;
         let now_ns = self.outlet.clock.now_ns();
-        if now_ns.saturating_sub(self.shown_ns) >= SHOW_EVERY_NS {
-            self.shown_ns = now_ns;
-            self.outlet.show();
-            self.outlet.look_up(self.subscriber.as_ref().map(Subscriber::clock));
-            self.outlet.send_pulse(now_ns);
-        }
+        self.show_at(now_ns);
         if found {
             self.idle.reset();
             return Ok(true);
         }
+        self.end_again(now_ns);
         if self.is_told_to_end() {
             self.outlet.end(now_ns);
         }
@@ -138,12 +140,21 @@ impl Live {
         Ok(true)
     }
 
-    fn is_told_to_end(&self) -> bool {
+    pub(super) fn show_at(&mut self, now_ns: u64) {
+        if now_ns.saturating_sub(self.shown_ns) >= SHOW_EVERY_NS {
+            self.shown_ns = now_ns;
+            self.outlet.show();
+            self.outlet.look_up(self.subscriber.as_ref().map(Subscriber::clock));
+            self.outlet.send_pulse(now_ns);
+        }
+    }
+
+    pub(super) fn is_told_to_end(&self) -> bool {
         self.outlet.shared.end.load(Ordering::Relaxed)
     }
 
     /// Takes what is waiting in the ring and sends it. Returns whether there was anything.
-    fn carry(&mut self) -> Result<bool, String> {
+    pub(super) fn carry(&mut self) -> Result<bool, String> {
         let Some(subscriber) = &mut self.subscriber else { return self.attach_again() };
         let outlet = &mut self.outlet;
         let mut result = Ok(());
@@ -182,7 +193,7 @@ impl Live {
         }
     }
 
-    fn lose(&mut self, error: RecvError) -> Result<bool, String> {
+    pub(super) fn lose(&mut self, error: RecvError) -> Result<bool, String> {
         match error {
             // The channel was removed, or made anew.
             RecvError::Superseded => {
@@ -194,7 +205,7 @@ impl Live {
     }
 
     #[cold]
-    fn attach_again(&mut self) -> Result<bool, String> {
+    pub(super) fn attach_again(&mut self) -> Result<bool, String> {
         let now_ns = self.outlet.clock.now_ns();
         if now_ns < self.retry_ns {
             return Ok(false);
@@ -227,6 +238,9 @@ impl Live {
         self.outlet.shared.note_begin(Some(subscriber.header().uuid), session, next);
         self.outlet.begin(session, next);
         self.outlet.note_ring(&subscriber);
+        if let Some(failover) = &mut self.failover {
+            failover.note_ring(session, &subscriber);
+        }
         (self.subscriber, self.parks) = (Some(subscriber), parks);
         self.catch_up = CatchUp::from(now_ns);
         Ok(true)
@@ -235,6 +249,8 @@ impl Live {
     /// Waits for the ring or the next heartbeat, whichever is first.
     fn rest(&mut self, now_ns: u64) -> Result<(), String> {
         let due_ns = self.outlet.sender.next_deadline(now_ns).unwrap_or(u64::MAX);
+        let due_ns =
+            due_ns.min(self.failover.as_ref().map_or(u64::MAX, |failover| failover.next_deadline(now_ns)));
         let limit = Duration::from_nanos(due_ns.saturating_sub(now_ns)).min(LOOK_UP);
         let looks = self.parks || now_ns.saturating_sub(self.looked_ns) >= LOOK_EVERY_NS;
         let Some(subscriber) = self.subscriber.as_mut().filter(|_| looks) else {

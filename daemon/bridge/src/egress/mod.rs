@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use zerocopy::FromZeros;
 
+mod failover;
 mod listening;
 mod live;
 mod native;
@@ -34,6 +35,7 @@ use super::spec::{BridgeSpec, Direction, RepairSpec, SendSpec, StartAt, WaitMode
 use super::state::{Progress, StateFile};
 use super::status::{Life, RepairCounters, SendCounters};
 use super::thread::{Clock, spawn};
+use failover::Failover;
 use live::Live;
 use native::NativeState;
 use outlet::{Line, Outlet, Second};
@@ -112,13 +114,15 @@ impl Egress {
         // Open this socket after the channel, because the bridge may have to wait for the channel. Requests
         // that came meanwhile would be answered after their receivers had given them up and sent them again.
         let repair = open_repair(send, &mut refusals)?;
+        let clock = Clock::start();
+        let failover =
+            Failover::open(spec, send, &lines, (session, &subscriber), clock.now_ns(), &mut refusals)?;
         let leases = send.repair.as_ref().map_or(0, |repair| repair.max_leases);
         let progress = Progress { ring: subscriber.header().uuid, session, next: subscriber.next_sequence() };
         let state = state.map(|file| (file, progress));
         let shared = Arc::new(Sending::new(refusals, leases, progress.next, state));
         shared.set_session(session);
         shared.note_begin(None, session, subscriber.next_sequence());
-        let clock = Clock::start();
         let (threads, shared_keys) = (Vec::new(), keys.clone());
         let mut egress = Egress { shared: shared.clone(), threads, repair_address: None, keys: shared_keys };
         let leases = match repair {
@@ -159,8 +163,11 @@ impl Egress {
         };
         outlet.note_ring(&subscriber);
         outlet.show();
-        let live =
-            Live::new(spec, channel, (subscriber, parks), options.origins, options.ends_with_channel, outlet);
+        let live = Live {
+            ends_with_channel: options.ends_with_channel,
+            failover,
+            ..Live::new(spec, channel, (subscriber, parks), options.origins, outlet)
+        };
         Ok((egress, live))
     }
 
@@ -200,6 +207,19 @@ impl Egress {
     /// serves repairs for as long as the spec says, and then stops.
     pub fn end(&self) {
         self.shared.end.store(true, Ordering::Relaxed);
+    }
+
+    /// Tells a standby to send in place of the peer that sends. Nothing is lost, and there is no pause. An
+    /// egress that sends already goes on.
+    ///
+    /// # Errors
+    /// If the spec's role is `only`: there is nobody to take over from.
+    pub fn take_over(&self) -> Result<(), BridgeError> {
+        if self.shared.counters.read().role == 0 {
+            return Err(BridgeError::NoPeers);
+        }
+        self.shared.takes_over.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Whether its threads have ended.

@@ -261,6 +261,18 @@ impl Outlet {
         self.shared.life.enter(Phase::Running);
     }
 
+    /// Sends from `next` on in place of another egress.
+    #[cold]
+    pub(super) fn go_on(&mut self, session: Session, next: u64) {
+        if session != self.sender.session() {
+            return self.begin(session, next);
+        }
+        self.add_up();
+        self.sender.begin_again(self.config, session, next, self.clock.now_ns());
+        self.is_over = false;
+        self.shared.life.enter(Phase::Running);
+    }
+
     fn add_up(&mut self) {
         let last = *self.sender.counters();
         self.earlier.packets += last.packets;

@@ -46,23 +46,23 @@ impl NativeReceiving {
         &mut self,
         now_ns: u64,
         origin: Origin,
-        datagram: &Datagram<'_>,
+        datagram: &[u8],
         receiver: &mut Receiver,
         inlet: &mut Inlet,
     ) {
-        if let Ok((container, _)) = Container::parse(datagram.bytes)
+        if let Ok((container, _)) = Container::parse(datagram)
             && let (Origin::Line(_), head) = (origin, container.head())
             && receiver.is_old(container.session, &head)
         {
             return receiver.note_copy(origin, &head);
         }
-        match self.codec.open(now_ns, datagram.bytes) {
+        match self.codec.open(now_ns, datagram) {
             Ok(opened) => {
                 receiver.handle_datagram(now_ns, origin, opened, &mut |delivery| inlet.take(delivery))
             }
             Err(Unopened::Malformed(reason)) => receiver.count_malformed(reason),
             Err(Unopened::Replayed) => {
-                if let Ok((container, _)) = Container::parse(datagram.bytes) {
+                if let Ok((container, _)) = Container::parse(datagram) {
                     receiver.note_copy(origin, &container.head());
                 }
             }

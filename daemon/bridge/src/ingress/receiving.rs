@@ -20,7 +20,7 @@ use crate::proto::counters::Histogram;
 use crate::proto::lease_client::{LeaseClient, LeaseState};
 use crate::proto::native::container::Container;
 use crate::proto::receiver::{Origin, Receiver};
-use crate::proto::source::SourceLock;
+use crate::proto::source::{Kept, SourceLock};
 use crate::proto::wire::Head;
 use crate::proto::{MAX_LINES, MAX_SERVERS, MILLISECOND_NS, SECOND_NS};
 use crate::socket;
@@ -265,10 +265,17 @@ impl Receiving {
                     Some(_) => Container::parse(datagram.bytes).ok().map(|(container, _)| container.head()),
                     None => Head::of(datagram.bytes),
                 };
-                let from = (*datagram.from.ip()).into();
-                if !lock.admits(now_ns, from, head.as_ref(), receiver.next()) {
+                let (from, bytes) = ((*datagram.from.ip()).into(), datagram.bytes);
+                if !lock.admits(now_ns, from, (head.as_ref(), bytes), receiver.horizon()) {
                     inlet.counters.datagrams_locked_out += 1;
                     continue;
+                }
+                for kept in lock.take_kept().iter().flat_map(Kept::iter) {
+                    match native {
+                        Some(native) => native.take(now_ns, origin, kept, receiver, inlet),
+                        None => receiver
+                            .handle_datagram(now_ns, origin, kept, &mut |delivery| inlet.take(delivery)),
+                    }
                 }
             }
             if datagram.is_truncated {
@@ -276,7 +283,7 @@ impl Receiving {
                 continue;
             }
             match native {
-                Some(native) => native.take(now_ns, origin, &datagram, receiver, inlet),
+                Some(native) => native.take(now_ns, origin, datagram.bytes, receiver, inlet),
                 None => receiver
                     .handle_datagram(now_ns, origin, datagram.bytes, &mut |delivery| inlet.take(delivery)),
             }

@@ -11,6 +11,7 @@
 //! 20 bytes; these are longer. Every kind has one fixed length. A reply that is sent before a cookie came
 //! back is never longer than its question.
 
+use super::claim::{Claim, Role};
 use super::session::Session;
 use super::wire::{HEADER_BYTES, Malformed};
 
@@ -23,6 +24,8 @@ pub const COOKIE_BYTES: usize = 24;
 
 const MAGIC: [u8; 5] = [0xFF, b'S', b'H', b'M', b'C'];
 const BODY: usize = HEADER_BYTES;
+/// The bit of a claim's role that says that the egress sends a ring fed from another host.
+const MIRROR: u8 = 0x80;
 
 /// The proof that a datagram came from its source address. It is opaque to the client; the server that made
 /// it checks it.
@@ -136,6 +139,8 @@ pub enum Control {
         /// The number of this one among them, from 0.
         place: u16,
     },
+    /// An egress tells the others of its stream which role it has. From egress to egress alone.
+    Claim(Claim),
     /// A receiver tells a server that sends an older session of the channel. The server takes note of it when
     /// it begins its next session. Servers that do not know this kind drop it.
     Stale {
@@ -166,6 +171,7 @@ impl Control {
             Control::Held { .. } => 10,
             Control::Join { .. } => 11,
             Control::Joined { .. } => 12,
+            Control::Claim(_) => 13,
             Control::Stale { .. } => 14,
         }
     }
@@ -226,6 +232,15 @@ impl Control {
                 body.put(&group.to_be_bytes());
                 body.put(&place.to_be_bytes());
             }
+            Control::Claim(claim) => {
+                body.put(claim.session.as_bytes());
+                body.put(&claim.claim.to_be_bytes());
+                body.put(&claim.next.to_be_bytes());
+                let role = claim.role as u8 | if claim.is_mirror { MIRROR } else { 0 };
+                body.put(&[claim.rank, role]);
+                body.put(&claim.stream.to_be_bytes());
+                body.put(&claim.sender.to_be_bytes());
+            }
             Control::Stale { session, next } => {
                 body.put(session.as_bytes());
                 body.put(&next.to_be_bytes());
@@ -276,7 +291,8 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    // The longest body is Join's: 8 + 24 + 4 + 1 + 6 bytes after a header of 20, which CONTROL_MAX_BYTES covers.
+    // The longest body is Claim's: 10 + 8 + 8 + 2 + 8 + 8 bytes after a header of 20, which CONTROL_MAX_BYTES
+    // covers.
     fn put(&mut self, bytes: &[u8]) {
         self.out[self.at..self.at + bytes.len()].copy_from_slice(bytes);
         self.at += bytes.len();
@@ -308,6 +324,20 @@ impl Reader<'_> {
 
     fn u32(&mut self) -> Option<u32> {
         self.take().map(u32::from_be_bytes)
+    }
+
+    fn claim(&mut self) -> Option<Claim> {
+        let (session, claim, next) = (Session::from_bytes(self.take()?), self.u64()?, self.u64()?);
+        let [rank, role] = self.take()?;
+        let (stream, sender) = (self.u64()?, self.u64()?);
+        let is_mirror = role & MIRROR != 0;
+        let role = match role & !MIRROR {
+            0 => Role::Listen,
+            1 => Role::Standby,
+            2 => Role::Active,
+            _ => return None,
+        };
+        Some(Claim { session, claim, next, rank, role, is_mirror, stream, sender })
     }
 
     fn control(&mut self, kind: u8) -> Option<Control> {
@@ -354,6 +384,7 @@ impl Reader<'_> {
                 group: u16::from_be_bytes(self.take()?),
                 place: u16::from_be_bytes(self.take()?),
             },
+            13 => Control::Claim(self.claim()?),
             14 => Control::Stale { session: Session::from_bytes(self.take()?), next: self.u64()? },
             _ => return None,
         })
@@ -365,7 +396,7 @@ mod tests {
     use super::super::wire::{Downstream, Request};
     use super::*;
 
-    fn all_kinds() -> [Control; 13] {
+    fn all_kinds() -> [Control; 14] {
         let (nonce, cookie) = (0x0102_0304_0506_0708, [0xC0; COOKIE_BYTES]);
         [
             Control::Hello { nonce },
@@ -381,6 +412,16 @@ mod tests {
             Control::Join { nonce, cookie, lease_ms: 60_000, live: true, receiver: 0xA1B2_C3D4_E5F6 },
             Control::Joined { nonce, cookie, lease_ms: 60_000, group: 300, place: 299 },
             Control::Stale { session: Session::from_bytes(*b"EQTY00000Z"), next: 77 },
+            Control::Claim(Claim {
+                session: Session::from_bytes(*b"EQTY00000Z"),
+                claim: 3,
+                next: 77,
+                rank: 1,
+                role: Role::Active,
+                is_mirror: true,
+                stream: 5,
+                sender: 6,
+            }),
         ]
     }
 

@@ -13,6 +13,7 @@
 //! Time is `u64` nanoseconds of any monotonic clock. The bytes of a peer are claims: parsed whole, checked, then used;
 //! nothing here panics on it, every table has a bound, and every loop ends.
 
+pub mod claim;
 pub mod control;
 pub mod counters;
 pub mod gap;

@@ -7,8 +7,9 @@
 //!  locked ── 5 ms without one, and 3 packets of another in order ────────────> locked to that other
 //! ```
 //! So a host that sends a copy of the feed is ready to take over, and a host that sends anything else is not
-//! heard. If the operator lists the sources, only those are heard, and all of them at the same time.
+//! heard. The packets of such a copy are kept meanwhile, so that nothing is lost when the lock passes on. If the operator lists the sources, only those are heard, and all of them at the same time.
 
+use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use super::limit::AllowList;
@@ -24,6 +25,8 @@ const OPEN_NS: u64 = SECOND_NS;
 const PASS_NS: u64 = 5 * MILLISECOND_NS;
 /// How many packets in order that source must send.
 const PASS_PACKETS: u32 = 3;
+/// How many packets of a copy are kept at most. The oldest are forgotten, and are a loss like any other.
+const MAX_KEPT: usize = 512;
 
 /// The lock of one line.
 #[derive(Debug)]
@@ -34,21 +37,51 @@ pub struct SourceLock {
     packets: u32,
     heard_ns: u64,
     rival: Option<Rival>,
+    /// The packets of the source that the line has passed on to, up to the one that was admitted.
+    passed: Option<Kept>,
+}
+
+/// The last packets of a copy, in the order in which they came.
+#[derive(Debug, Default)]
+pub struct Kept {
+    /// Each with the sequence after its last message.
+    packets: VecDeque<(u64, Vec<u8>)>,
+    /// Memory of packets that are no longer kept.
+    spare: Vec<Vec<u8>>,
+}
+
+impl Kept {
+    /// Keeps a packet, and forgets those before `due`.
+    fn push(&mut self, end: u64, datagram: &[u8], due: u64) {
+        while self.packets.len() >= MAX_KEPT || self.packets.front().is_some_and(|(end, _)| *end < due) {
+            self.spare.extend(self.packets.pop_front().map(|(_, bytes)| bytes));
+        }
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        bytes.clear();
+        bytes.extend_from_slice(datagram);
+        self.packets.push_back((end, bytes));
+    }
+
+    /// The datagrams.
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        self.packets.iter().map(|(_, bytes)| &bytes[..])
+    }
 }
 
 /// Another source that sends to a locked line.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Rival {
     source: IpAddr,
     /// How many packets in order have come from it. The one after them begins at `next`.
     packets: u32,
     next: u64,
+    kept: Kept,
 }
 
 impl SourceLock {
     /// An open line. If `listed` is not empty, the line takes packets of the listed sources only.
     pub fn new(listed: AllowList) -> SourceLock {
-        SourceLock { listed, source: None, packets: 0, heard_ns: 0, rival: None }
+        SourceLock { listed, source: None, packets: 0, heard_ns: 0, rival: None, passed: None }
     }
 
     /// Whether the operator lists no sources.
@@ -56,9 +89,16 @@ impl SourceLock {
         self.listed.is_empty()
     }
 
-    /// Whether to take a packet. `head` is its beginning, if that is sound, and `due` the sequence that the
-    /// receiver waits for. The packet's session makes no difference.
-    pub fn admits(&mut self, now_ns: u64, from: IpAddr, head: Option<&Head>, due: u64) -> bool {
+    /// Whether to take a packet. `head` is its beginning, if that is sound, and `due` the sequence up to which
+    /// the receiver has heard of messages. The packet's session makes no difference. If the packet is taken,
+    /// those of [`take_kept`](Self::take_kept) come before it.
+    pub fn admits(
+        &mut self,
+        now_ns: u64,
+        from: IpAddr,
+        (head, datagram): (Option<&Head>, &[u8]),
+        due: u64,
+    ) -> bool {
         if !self.listed.is_empty() {
             return self.listed.allows(from);
         }
@@ -69,23 +109,54 @@ impl SourceLock {
         }
         let silent_ns = now_ns.saturating_sub(self.heard_ns);
         let is_locked = self.packets >= LOCKING_PACKETS && silent_ns < OPEN_NS && !fault!("anybody_may_send");
-        if !is_locked || silent_ns >= PASS_NS && self.goes_on(from, head, due) {
-            (self.source, self.packets, self.heard_ns, self.rival) = (Some(from), 1, now_ns, None);
+        let goes_on = is_locked && self.goes_on(from, (head, datagram), due);
+        if !is_locked || silent_ns >= PASS_NS && goes_on {
+            self.passed = match fault!("what_a_copy_sent_first_is_lost") {
+                false => self.rival.take().filter(|_| goes_on).map(|rival| rival.kept),
+                true => None,
+            };
+            (self.source, self.packets, self.heard_ns) = (Some(from), 1, now_ns);
             self.packets += if is_locked { LOCKING_PACKETS } else { 0 };
             return true;
         }
         false
     }
 
-    // Whether this is the last of enough packets in order, from where the receiver is.
-    fn goes_on(&mut self, source: IpAddr, head: &Head, due: u64) -> bool {
-        let known = self.rival.filter(|rival| rival.source == source && rival.next == head.sequence);
-        let packets = match known {
-            Some(rival) => rival.packets + 1,
-            None => u32::from(head.sequence == due),
-        };
-        self.rival = (packets > 0).then_some(Rival { source, packets, next: head.end() });
-        packets >= PASS_PACKETS
+    /// The packets that the line's new source sent before it was admitted. Call after every packet that was
+    /// taken.
+    #[inline]
+    pub fn take_kept(&mut self) -> Option<Kept> {
+        self.passed.take()
+    }
+
+    // Keeps the packet if it goes on in order from where the receiver is, or from before. Returns whether it is
+    // one of enough, and the receiver can go on with it.
+    fn goes_on(&mut self, source: IpAddr, (head, datagram): (&Head, &[u8]), due: u64) -> bool {
+        let (end, is_copy) = (head.end(), head.sequence <= due);
+        let known = self.rival.as_mut().filter(|rival| rival.source == source);
+        match known {
+            Some(rival) if rival.next == head.sequence => {
+                (rival.packets, rival.next) = (rival.packets.saturating_add(1), end);
+                rival.kept.push(end, datagram, due);
+                rival.packets >= PASS_PACKETS && end >= due
+            }
+            Some(rival) if is_copy => {
+                (rival.packets, rival.next) = (1, end);
+                rival.kept.push(end, datagram, due);
+                false
+            }
+            Some(_) => {
+                self.rival = None;
+                false
+            }
+            None if is_copy => {
+                let mut kept = Kept::default();
+                kept.push(end, datagram, due);
+                self.rival = Some(Rival { source, packets: 1, next: end, kept });
+                false
+            }
+            None => false,
+        }
     }
 }
 
@@ -104,7 +175,7 @@ mod tests {
     /// A line locked to host 1, whose next sequence is 17, at the time 0.
     fn locked() -> SourceLock {
         let mut lock = SourceLock::new(AllowList::default());
-        assert!((1..=16).all(|sequence| lock.admits(0, ip(1), Some(&head(sequence)), sequence)));
+        assert!((1..=16).all(|sequence| lock.admits(0, ip(1), (Some(&head(sequence)), b""), sequence)));
         lock
     }
 
@@ -112,32 +183,61 @@ mod tests {
     fn a_line_is_open_until_one_source_has_sent_enough_in_a_row() {
         let mut lock = SourceLock::new(AllowList::default());
         for sequence in 1..100 {
-            assert!(lock.admits(0, ip(sequence as u8 % 2), Some(&head(sequence)), sequence));
+            assert!(lock.admits(0, ip(sequence as u8 % 2), (Some(&head(sequence)), b""), sequence));
         }
         let mut lock = locked();
-        assert!(!lock.admits(1, ip(2), Some(&head(17)), 17) && !lock.admits(1, ip(2), None, 17));
-        assert!(lock.admits(1, ip(1), Some(&head(17)), 17) && lock.admits(1, ip(1), None, 17));
+        assert!(
+            !lock.admits(1, ip(2), (Some(&head(17)), b""), 17) && !lock.admits(1, ip(2), (None, b""), 17)
+        );
+        assert!(lock.admits(1, ip(1), (Some(&head(17)), b""), 17) && lock.admits(1, ip(1), (None, b""), 17));
     }
 
     #[test]
     fn a_copy_takes_over_after_milliseconds_and_nobody_else_does() {
         let mut lock = locked();
         for sequence in 17..40 {
-            assert!(!lock.admits(PASS_NS - 1, ip(2), Some(&head(sequence)), 17), "the source is not silent");
-            assert!(!lock.admits(PASS_NS, ip(3), Some(&head(sequence * 1_000)), 17), "that is not in order");
+            assert!(
+                !lock.admits(PASS_NS - 1, ip(2), (Some(&head(sequence)), b""), 17),
+                "the source is not silent"
+            );
+            assert!(
+                !lock.admits(PASS_NS, ip(3), (Some(&head(sequence * 1_000)), b""), 17),
+                "that is not in order"
+            );
         }
-        // Packets in order from before the silence do not count.
-        let taken = (17..21).map(|sequence| lock.admits(PASS_NS, ip(4), Some(&head(sequence)), 17));
+        // Another host's are not mixed up with them.
+        let taken = (17..21).map(|sequence| lock.admits(PASS_NS, ip(4), (Some(&head(sequence)), b""), 17));
         assert_eq!(taken.collect::<Vec<_>>(), [false, false, true, true]);
-        assert!(!lock.admits(PASS_NS, ip(1), Some(&head(21)), 21), "the lock has passed on");
+        assert!(!lock.admits(PASS_NS, ip(1), (Some(&head(21)), b""), 21), "the lock has passed on");
+    }
+
+    /// It begins before the end of the other's, sends while that one is alive still, and then that one stops.
+    #[test]
+    fn nothing_that_a_copy_has_sent_is_lost_when_the_lock_passes_on() {
+        let mut lock = locked();
+        let mut due = 17;
+        for sequence in 10..30 {
+            assert!(!lock.admits(1, ip(2), (Some(&head(sequence)), &[sequence as u8]), due));
+            if sequence < 15 {
+                assert!(lock.admits(1, ip(1), (Some(&head(due)), &[due as u8]), due));
+                due += 1;
+            }
+        }
+        assert!(lock.take_kept().is_none());
+        assert!(lock.admits(1 + PASS_NS, ip(2), (Some(&head(30)), &[30]), due));
+        let kept = lock.take_kept().expect("all that came before");
+        let kept: Vec<u8> = kept.iter().map(|datagram| datagram[0]).collect();
+        let expected: Vec<u8> = (due as u8..=30).collect();
+        assert!(due == 22 && kept.ends_with(&expected), "{kept:?}, due {due}");
+        assert!(lock.take_kept().is_none());
     }
 
     #[test]
     fn anybody_is_heard_after_a_second() {
         let mut lock = locked();
-        assert!(!lock.admits(OPEN_NS - 1, ip(2), Some(&head(5)), 17));
-        assert!(lock.admits(OPEN_NS, ip(2), Some(&head(5)), 17));
-        assert!(lock.admits(OPEN_NS, ip(3), Some(&head(5)), 17), "one packet is no lock");
+        assert!(!lock.admits(OPEN_NS - 1, ip(2), (Some(&head(5)), b""), 17));
+        assert!(lock.admits(OPEN_NS, ip(2), (Some(&head(5)), b""), 17));
+        assert!(lock.admits(OPEN_NS, ip(3), (Some(&head(5)), b""), 17), "one packet is no lock");
     }
 
     #[test]
@@ -145,8 +245,8 @@ mod tests {
         let mut lock =
             SourceLock::new(AllowList::new(vec!["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()]));
         for sequence in 1..100 {
-            assert!(lock.admits(0, ip(1 + sequence as u8 % 2), Some(&head(sequence)), sequence));
-            assert!(!lock.admits(10 * OPEN_NS, ip(3), Some(&head(sequence)), sequence));
+            assert!(lock.admits(0, ip(1 + sequence as u8 % 2), (Some(&head(sequence)), b""), sequence));
+            assert!(!lock.admits(10 * OPEN_NS, ip(3), (Some(&head(sequence)), b""), sequence));
         }
     }
 }

@@ -21,7 +21,7 @@ mod tests;
 pub use native::{Auth, Profile, TimeMode};
 
 mod send;
-pub use send::{RepairSpec, SendSpec, StartAt};
+pub use send::{RepairSpec, SendRole, SendSpec, StartAt};
 
 /// Largest UDP payload that fits an Ethernet frame of 1500 bytes.
 pub const ETHERNET_PAYLOAD_BYTES: usize = 1_472;

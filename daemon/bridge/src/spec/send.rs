@@ -1,6 +1,7 @@
 //! The configuration of the sending side.
 
 use std::net::SocketAddrV4;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,6 +11,12 @@ use crate::proto::limit::Network;
 
 /// The longest time that a bridge may listen before it begins a session.
 const MAX_LISTEN_MS: u64 = 10_000;
+/// The most other egresses of a stream.
+const MAX_PEERS: usize = 8;
+/// The highest rank of an egress.
+const MAX_RANK: u8 = 15;
+/// The silences, in milliseconds, after which another egress may take over.
+const TAKEOVER_MS: RangeInclusive<u64> = 3..=10_000;
 
 /// The sending side.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
@@ -33,6 +40,19 @@ pub struct SendSpec {
     /// How long the bridge repeats the end of the session and serves repairs after the channel is closed, in
     /// milliseconds; 10 000 by default.
     pub linger_ms: u64,
+    /// Whether other egresses of the stream may take over; `only` by default.
+    pub role: SendRole,
+    /// With `role = "auto"`: the order in which the egresses take over, 0 to 15; the lowest goes first, and
+    /// each waits 5 ms longer than the one before it. 0 by default.
+    pub rank: u8,
+    /// With `role = "auto"`: the address that the claims of the others come to, and that ours leave from.
+    pub claim_bind: Option<SocketAddrV4>,
+    /// With `role = "auto"`: the `claim_bind` addresses of the other egresses; at most 8. Claims from anybody
+    /// else are dropped.
+    pub peers: Vec<SocketAddrV4>,
+    /// With `role = "auto"`: the silence after which another egress takes over, in milliseconds, 3 to 10 000;
+    /// 15 by default. All egresses of a stream should have the same.
+    pub takeover_ms: u64,
     /// The retransmission server, which also grants unicast leases; none if `None`.
     pub repair: Option<RepairSpec>,
 }
@@ -46,6 +66,11 @@ impl Default for SendSpec {
             state: None,
             listen_ms: 300,
             linger_ms: 10_000,
+            role: SendRole::Only,
+            rank: 0,
+            claim_bind: None,
+            peers: Vec::new(),
+            takeover_ms: 15,
             repair: None,
         }
     }
@@ -64,6 +89,17 @@ pub enum StartAt {
     Latest,
     /// The oldest message that the ring holds.
     Oldest,
+}
+
+/// Whether an egress shares its stream with others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SendRole {
+    /// It sends as long as it runs.
+    #[default]
+    Only,
+    /// It sends if no peer does, and takes over when the peer that sends falls silent. All lines must be plain.
+    Auto,
 }
 
 /// A retransmission server.
@@ -147,6 +183,25 @@ impl BridgeSpec {
     pub(super) fn problems_of_sending(&self, send: &SendSpec, report: &mut impl FnMut(&'static str, String)) {
         if self.lines.is_empty() && send.repair.is_none() {
             report("line", "nobody to send to: give a line, or a repair server for leases".to_owned());
+        }
+        if send.role == SendRole::Auto && (send.peers.is_empty() || send.claim_bind.is_none()) {
+            report(
+                "role",
+                "auto: give claim_bind, and the claim_bind of each other egress as peers".to_owned(),
+            );
+        }
+        if send.role == SendRole::Only && (!send.peers.is_empty() || send.claim_bind.is_some()) {
+            report("role", "only: peers and claim_bind are for role = \"auto\"".to_owned());
+        }
+        if send.peers.len() > MAX_PEERS {
+            report("peers", format!("{} peers: at most {MAX_PEERS}", send.peers.len()));
+        }
+        if send.rank > MAX_RANK {
+            report("rank", format!("{} is out of range: write 0 to {MAX_RANK}", send.rank));
+        }
+        if !TAKEOVER_MS.contains(&send.takeover_ms) {
+            let (ms, from, to) = (send.takeover_ms, TAKEOVER_MS.start(), TAKEOVER_MS.end());
+            report("takeover_ms", format!("{ms} is out of range: write {from} to {to}"));
         }
         if send.listen_ms > MAX_LISTEN_MS {
             let ms = send.listen_ms;

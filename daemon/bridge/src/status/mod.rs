@@ -181,6 +181,14 @@ pub struct SendCounters {
     pub pauses: u64,
     /// Times that the state file could not be written.
     pub state_errors: u64,
+    /// The part among the egresses of the stream: 0 the only one, 1 listening, 2 standby, 3 sending.
+    pub role: u64,
+    /// The number of the claim that sends, as far as this egress knows; 0 for the only one.
+    pub claim: u64,
+    /// Times that this egress began to send in place of a peer, or because no peer did.
+    pub takeovers: u64,
+    /// Times that this egress left the sending to a peer.
+    pub yields: u64,
 }
 
 impl SendCounters {
@@ -351,7 +359,7 @@ mod tests {
         assert_eq!(board.read(), SendCounters::new_zeroed());
         let words: Vec<u64> = (1..=board.words.len() as u64).collect();
         let counters = SendCounters::read_from_bytes(words.as_bytes()).unwrap();
-        assert_eq!((counters.next_sequence, counters.state_errors), (1, words.len() as u64));
+        assert_eq!((counters.next_sequence, counters.yields), (1, words.len() as u64));
         board.show(&counters);
         assert_eq!(board.read(), counters);
     }

@@ -5,6 +5,7 @@ mod key;
 mod recv;
 mod send;
 mod status;
+mod takeover;
 
 use super::MISSED;
 use super::figures::grouped;
@@ -48,6 +49,8 @@ enum Verb {
     Recv(Box<recv::Args>),
     /// Show what the daemon's bridges are doing
     Status(status::Args),
+    /// Make a bridge of the daemon that stands by send in place of its peer
+    Takeover(takeover::Args),
     /// Make and show the keys of native lines
     Key(key::Args),
 }
@@ -57,6 +60,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         Verb::Send(args) => send::run(args),
         Verb::Recv(args) => recv::run(args),
         Verb::Status(args) => status::run(args),
+        Verb::Takeover(args) => takeover::run(args),
         Verb::Key(args) => key::run(args),
     }
 }

@@ -11,7 +11,7 @@ use shmcast::SubscriberBuilder;
 use shmcast_bridge::BridgeError;
 use shmcast_bridge::egress::{Egress, EgressOptions};
 use shmcast_bridge::proto::limit::Network;
-use shmcast_bridge::spec::{BridgeSpec, RepairSpec, SendSpec, StartAt};
+use shmcast_bridge::spec::{BridgeSpec, RepairSpec, SendRole, SendSpec, StartAt};
 use shmcast_bridge::status::Phase;
 use std::net::SocketAddrV4;
 use std::path::PathBuf;
@@ -24,6 +24,7 @@ Examples:
   shmcast bridge send ticks --to 239.1.2.3:30001 --to 239.1.2.4:30001 --interface eth0 --interface eth1 \\
       --repair 10.0.0.1:30002 --allow 10.0.0.0/24
   shmcast bridge send ticks --repair 10.0.0.1:30002 --allow 10.0.0.0/24      # unicast, to whoever takes a lease
+  shmcast bridge send ticks --to 239.1.2.3:30001 --interface eth0 --claim-bind 10.0.0.1:30003 --peer 10.0.0.2:30003
 
 The channel's max_message must fit a packet: make it with `shmcast pub --max-message 1378`.
 The first Ctrl-C ends the session and serves repairs for --linger; the second ends the program.
@@ -31,6 +32,9 @@ The first Ctrl-C ends the session and serves repairs for --linger; the second en
 Exit codes: 0 success, 3 messages were overwritten before they were sent, 1 error, 2 wrong usage.
 Ctrl-C and SIGTERM are the ordinary end, 0 or 3; with --until-end the code is 130 or 143 if the
 channel has not ended.";
+
+/// The parts that a sender may play, by their number.
+const ROLES: [&str; 4] = ["alone", "listening", "standby", "sending"];
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
@@ -59,6 +63,19 @@ pub(super) struct Args {
     /// How long to listen on the lines before a new session begins, so that it is later than any that is heard
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "300ms")]
     listen: Duration,
+    /// Share the stream with the other senders of these --claim-bind addresses: one sends, and another takes over when it
+    /// falls silent; for plain lines
+    #[arg(long, value_name = "IP:PORT", value_parser = parse_address, requires = "claim_bind")]
+    peer: Vec<SocketAddrV4>,
+    /// Address that the claims of --peer come to
+    #[arg(long, value_name = "IP:PORT", value_parser = parse_address, requires = "peer")]
+    claim_bind: Option<SocketAddrV4>,
+    /// Which sender takes over first: the lowest, of 0 to 15
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "peer", value_parser = clap::value_parser!(u8).range(0..=15))]
+    rank: u8,
+    /// After which silence another sender takes over
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "15ms", requires = "peer")]
+    takeover: Duration,
     /// Serve repairs and unicast leases at this address
     #[arg(long, value_name = "IP:PORT", value_parser = parse_address, requires = "allow")]
     repair: Option<SocketAddrV4>,
@@ -110,6 +127,11 @@ impl Args {
                 from: self.from,
                 state: self.state.clone(),
                 listen_ms: u64::try_from(self.listen.as_millis()).unwrap_or(u64::MAX),
+                role: if self.peer.is_empty() { SendRole::Only } else { SendRole::Auto },
+                rank: self.rank,
+                claim_bind: self.claim_bind,
+                peers: self.peer.clone(),
+                takeover_ms: u64::try_from(self.takeover.as_millis()).unwrap_or(u64::MAX),
                 linger_ms: u64::try_from(self.linger.as_millis()).unwrap_or(u64::MAX),
                 repair,
             }),
@@ -135,7 +157,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     }
     let progress = progress();
     let (mut missed, mut strangers, mut unproved) = (Alarm { told: 0 }, Alarm { told: 0 }, Alarm { told: 0 });
-    let mut interrupted = None;
+    let (mut interrupted, mut role) = (None, 0);
     while !egress.is_finished() {
         std::thread::sleep(LOOK);
         if stop.is_set() {
@@ -145,6 +167,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             egress.end();
         }
         let counters = egress.counters();
+        if counters.role != role {
+            role = counters.role;
+            let (name, claim) = (ROLES[(role as usize).min(ROLES.len() - 1)], counters.claim);
+            progress.suspend(|| note!("{channel}: claim {claim}, now {name}"));
+        }
         let state = if egress.life().phase() == Phase::Ending { "ending, sent" } else { "sent" };
         progress.set_message(format!(
             "{state} {} messages in {} packets, {} repaired",

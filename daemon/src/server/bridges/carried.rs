@@ -114,7 +114,7 @@ pub(super) enum Carrier {
 pub struct BridgeFigures {
     /// Its configuration.
     pub spec: BridgeSpec,
-    /// `waiting`, `running`, `ending` or `failed`.
+    /// `waiting`, `running`, `listening` or `standby` beside a peer that sends, `ending` or `failed`.
     pub state: &'static str,
     /// The session that it carries, if one is known.
     pub session: Option<Session>,
@@ -251,6 +251,14 @@ impl Carried {
             State::Failed => "failed",
             State::Running if life.is_some_and(|life| life.phase() == Phase::Ending) => "ending",
             State::Running => "running",
+        };
+        let state = match &self.carrier {
+            Some(Carrier::Send(egress)) if state == "running" => match egress.counters().role {
+                1 => "listening",
+                2 => "standby",
+                _ => state,
+            },
+            _ => state,
         };
         let counted = self.carrier.as_ref().map(|carrier| match carrier {
             Carrier::Send(egress) => {

@@ -33,6 +33,20 @@ impl Bridges {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Makes a bridge that stands by send in place of its peer.
+    ///
+    /// # Errors
+    /// A sentence, if the bridge does not run, receives, or has no peers.
+    pub fn take_over(&self, name: &str) -> Result<(), String> {
+        match self.carried().get(name).and_then(|bridge| bridge.carrier.as_ref()) {
+            Some(Carrier::Send(egress)) => egress.take_over().map_err(|e| e.to_string()),
+            Some(Carrier::Receive(_)) => {
+                Err(format!("bridge {name:?} receives: it has nothing to take over"))
+            }
+            None => Err(format!("bridge {name:?} does not run: `shmcast bridge status` says why")),
+        }
+    }
+
     /// All bridges, in order of their names.
     pub fn figures(&self) -> Vec<BridgeFigures> {
         self.carried().values().map(Carried::figures).collect()

@@ -276,6 +276,10 @@ impl Connection<'_> {
             Request::List {} => self.report(None).await,
             Request::Stat { channel } => self.report(Some(&channel)).await,
             Request::Bridges {} => self.report_bridges().await,
+            Request::BridgeTakeOver { bridge } => match self.take_over_bridge(&bridge) {
+                Ok(()) => self.send(&Response::Done {}, &[]).await,
+                Err(refused) => self.refuse(refused, None).await,
+            },
             Request::Events { last } => self.send_events(last as usize).await,
             Request::TakeOver { channel } => match self.take_over(&channel).await {
                 Ok(()) => self.send(&Response::Done {}, &[]).await,

@@ -22,6 +22,19 @@ impl Connection<'_> {
         self.send(&Response::Done {}, &[]).await
     }
 
+    /// Makes a bridge that stands by send in place of its peer.
+    pub(super) fn take_over_bridge(&self, name: &str) -> Result<(), Refused> {
+        let refuse = |why: String| Refused::new(RefusalCode::BadRequest, why);
+        let figures = self.shared.bridges.figures();
+        let bridge = figures.iter().find(|bridge| bridge.spec.title() == name);
+        let bridge = bridge.ok_or_else(|| refuse(format!("the daemon has no bridge {name:?}")))?;
+        self.shared.registry().check_publisher(&self.who, &bridge.spec.channel)?;
+        self.shared.bridges.take_over(name).map_err(refuse)?;
+        let channel = Some(bridge.spec.channel.as_str());
+        self.shared.events.tell("bridge-taken-over", channel, None, Some(&self.who), &format!("{name:?}"));
+        Ok(())
+    }
+
     /// Sends past events, and new ones from then on.
     pub(super) async fn send_events(&mut self, last: usize) -> Result<(), End> {
         let (past, follows) = self.shared.events.subscribe(&self.who, last);

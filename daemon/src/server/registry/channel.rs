@@ -103,7 +103,7 @@ impl Channel {
     }
 
     pub(super) fn generation(&self) -> Generation {
-        let none = Generation { generation: 0, first: 1, restarted: 0, strict: false };
+        let none = Generation { generation: 0, first: 1, restarted: 0, strict: false, journal: false };
         self.charter.generation().unwrap_or(none)
     }
 

@@ -278,6 +278,14 @@ impl Registry {
         }
     }
 
+    /// Refuses a user who may not publish on the channel.
+    ///
+    /// # Errors
+    /// [`Refused`], if there is no such channel, or if its lists do not name the user.
+    pub fn check_publisher(&self, who: &Identity, name: &str) -> Result<(), Refused> {
+        may_publish(self.channels.get(name).ok_or_else(|| unknown(name))?, who, self.uid, name)
+    }
+
     /// Takes a strict channel away from its publisher, whether that lives or not. This needs new memory. If that has
     /// not been made yet, nothing changes and a request for it is returned.
     ///
@@ -286,9 +294,7 @@ impl Registry {
     pub fn take_over(&mut self, who: &Identity, name: &str) -> Result<Option<MemoryRequest>, Refused> {
         let Self { channels, store, waker, events, uid, .. } = self;
         let channel = channels.get_mut(name).ok_or_else(|| unknown(name))?;
-        if !who.is_named_by(&channel.config.publishers, *uid) {
-            return Err(Refused::new(RefusalCode::Denied, format!("{who} may not publish on {name:?}")));
-        }
+        may_publish(channel, who, *uid, name)?;
         if !channel.entry().is_strict {
             let why = match channel.config.mode {
                 Mode::Strict => "becomes strict with its next publisher: stop this one",
@@ -384,6 +390,13 @@ impl Registry {
 
 fn attached(is_back: bool) -> &'static str {
     if is_back { "reattached" } else { "attached" }
+}
+
+fn may_publish(channel: &Channel, who: &Identity, uid: u32, name: &str) -> Result<(), Refused> {
+    match who.is_named_by(&channel.config.publishers, uid) {
+        true => Ok(()),
+        false => Err(Refused::new(RefusalCode::Denied, format!("{who} may not publish on {name:?}"))),
+    }
 }
 
 fn unknown(name: &str) -> Refused {

@@ -372,6 +372,12 @@ impl Reader {
         published.saturating_add(1).saturating_sub(self.place.sequence)
     }
 
+    /// Bytes that the writer may still write before it overwrites `place`; 0 if it may have done so.
+    pub fn spare(&self, place: Place) -> u64 {
+        let ahead = window::frontier(&self.header).wrapping_sub(place.position);
+        self.geometry.capacity.saturating_sub(ahead)
+    }
+
     /// Whether the writer's frontier is more than half a ring ahead of this reader.
     pub fn is_far_behind(&self) -> bool {
         let frontier = window::frontier(&self.header);

@@ -12,7 +12,7 @@ pub struct ReceiverConfig {
     pub follow: Follow,
     /// Where to start.
     pub join: Join,
-    /// How many lines carry the feed, 1 to [`MAX_LINES`].
+    /// How many lines carry the feed, 1 to [`MAX_LINES`](crate::proto::MAX_LINES).
     pub lines: usize,
     /// The most early packets kept.
     pub max_early_packets: usize,

@@ -29,7 +29,7 @@ public interface Handler {
     /**
      * Another publisher took over. Sequences go on.
      *
-     * @param epoch its incarnation
+     * @param epoch its incarnation; unsigned, where another program wrote to the channel's memory
      */
     default void newEpoch(long epoch) {}
 

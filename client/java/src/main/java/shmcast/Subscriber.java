@@ -562,7 +562,7 @@ public final class Subscriber implements AutoCloseable {
         }
         ring.jump(locator.position, locator.sequence);
         VarHandle.acquireFence();
-        isInDoubt = ring.segment.epoch() > Math.max(known, beganIn);
+        isInDoubt = isUntold(ring.segment.epoch());
         behind = 0;
         if (page != null) {
             page.add(Page.LAPPED, 1);
@@ -570,6 +570,11 @@ public final class Subscriber implements AutoCloseable {
         noteMissed(ring.sequence - due);
         handler.lapped(ring.sequence - due, ring.sequence);
         return true;
+    }
+
+    /** Whether an epoch is above those told or known. What a record told may be any number. */
+    private boolean isUntold(long epoch) {
+        return Long.compareUnsigned(epoch, known) > 0 && epoch > beganIn;
     }
 
     private Outcome placeToResume() {
@@ -593,7 +598,7 @@ public final class Subscriber implements AutoCloseable {
         }
         isInDoubt = false;
         long epoch = word >>> 8;
-        if (Segment.stateOf(word) != Segment.ACTIVE || epoch <= Math.max(known, beganIn)) {
+        if (Segment.stateOf(word) != Segment.ACTIVE || !isUntold(epoch)) {
             return false;
         }
         known = epoch;

@@ -1,26 +1,15 @@
 //! Attaching: from a channel's name to a subscriber at its place.
 
-use super::following::seek;
-use super::hosted::Hosted;
-use super::page::{NoPage, Page, show_page};
-use super::{Buffer, Doubt, Resume, Start, Subscriber, Tags, Watch};
-use crate::attach::connect::{Client, Conversation};
-use crate::attach::keeper::{Attachment, keeper};
-use crate::attach::park::{self, LONGEST_NAP, Parking};
-use crate::clock::Clock;
+mod opening;
+
+use super::past::History;
+use super::{Resume, Start, Subscriber, Tags};
+use crate::attach::connect::Client;
+use crate::attach::park::LONGEST_NAP;
 use crate::directory::Directory;
 use crate::error::{ChannelError, SchemaId};
 use crate::wait::Wait;
-use rustix::fs::OFlags;
-use shmcast_layout::charter::Charter;
-use shmcast_layout::control::{Request, Response};
-use shmcast_layout::layout::header::{Header, State};
 use shmcast_layout::mem::Preparation;
-use shmcast_layout::reader_page::ReaderPage;
-use shmcast_layout::ring::locate::Place;
-use shmcast_layout::segment::{Access, Segment};
-use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -42,6 +31,9 @@ pub struct SubscriberBuilder {
     longest_nap: Duration,
     tags: Option<Tags>,
     watch_publisher: bool,
+    history: History,
+    /// Whether a start at the oldest message is one in the ring, whatever the journal has.
+    begins_in_ring: bool,
 }
 
 impl SubscriberBuilder {
@@ -61,6 +53,8 @@ impl SubscriberBuilder {
             longest_nap: LONGEST_NAP,
             tags: None,
             watch_publisher: false,
+            history: History::default(),
+            begins_in_ring: false,
         }
     }
 
@@ -300,6 +294,35 @@ impl SubscriberBuilder {
         self
     }
 
+    /// Where messages come from that the ring has no more: the channel's journal, where it has one ([`History::Auto`], the
+    /// default).
+    ///
+    /// A reader that is lapped, and goes on at the oldest message ([`Resume::Oldest`]), then reads on in the journal. So does one
+    /// that starts or seeks before all that the ring has. When it has caught up, it is told by
+    /// [`Event::Live`](crate::Event::Live), and reads the ring again; it may go back and forth any number of times. Each sequence
+    /// is delivered once, or told as missing once. What the journal itself does not have is
+    /// [`Event::Lost`](crate::Event::Lost), with the cause; what no recorder is left to say of, or what retention took, is
+    /// [`Event::Lapped`](crate::Event::Lapped) as without a journal. While the recorder stands still for more than two seconds,
+    /// receiving gives [`RecvError::Stalled`](crate::RecvError::Stalled).
+    ///
+    /// Reading the journal may wait for a disk, allocates some MiB, and calls the system. All of that is so only from the lap on,
+    /// and ends with `Live`. [`History::Never`] is for readers that must not do that, and for those that want the newest.
+    ///
+    /// A journal is used only if it names the channel's ring as its source. The latencies of its messages are not recorded.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// use shmcast::{History, Subscriber};
+    /// let builder = Subscriber::builder("t").dir(dir.path());
+    /// let subscriber = builder.history(History::Dir("/var/lib/shmcast/t".into())).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn history(mut self, history: History) -> Self {
+        self.history = history;
+        self
+    }
+
     /// Attaches. If pages are touched first, takes time in proportion to the capacity, about 0.1 ms a MiB.
     ///
     /// # Errors
@@ -318,155 +341,12 @@ impl SubscriberBuilder {
             match self.attach() {
                 Err(e) if e.is_unknown_channel() && start.elapsed() < patience => {
                     if self.start == Start::Latest {
-                        self.start = Start::Oldest;
+                        (self.start, self.begins_in_ring) = (Start::Oldest, true);
                     }
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 attached => return attached,
             }
         }
-    }
-
-    /// Attaches if the channel exists and is not just being removed.
-    fn attach(&self) -> Result<Subscriber, ChannelError> {
-        match &self.client {
-            Some(client) => self.attach_by(client),
-            None => self.attach_to_file(),
-        }
-    }
-
-    fn attach_by(&self, client: &Client) -> Result<Subscriber, ChannelError> {
-        let keeper = keeper()?;
-        let mut conversation = Conversation::open(client.socket())?;
-        let parks = self.wait == Wait::Park;
-        let request = |resume| Request::Subscribe {
-            channel: self.name.clone(),
-            resume,
-            park: parks,
-            hidden: !self.page,
-            watch: self.watch_publisher,
-        };
-        let path = PathBuf::from(format!("memfd:{}", self.name));
-        let bell = if parks {
-            Some(park::bell().map_err(ChannelError::os("make a bell for", &path))?)
-        } else {
-            None
-        };
-        let shown: Vec<BorrowedFd<'_>> = bell.iter().map(|(_, far)| far.as_fd()).collect();
-        let (reply, [file, lock, page_file, charter_file]) = conversation.attach(&request(false), &shown)?;
-        let Response::Subscribed(generation) = reply else { return Err(conversation.confused(&reply)) };
-        let damaged = |source| ChannelError::Segment { path: path.clone(), source };
-        let charter = Charter::open(&charter_file).map_err(damaged)?;
-        let segment = Segment::open(&file, Access::Read).map_err(damaged)?;
-        let mut subscriber = self.read(segment, |header, place| {
-            let page =
-                ReaderPage::create(&page_file, std::process::id(), header.uuid, place).map_err(damaged)?;
-            Ok(Some(Page { page, shown: None }))
-        })?;
-        let socket = conversation.into_socket()?;
-        let mut shown = vec![file, lock, page_file];
-        if let (Some((near, far)), Some(page)) = (bell, &subscriber.page) {
-            subscriber.parking = Some(Parking::new(near, page.page.clone(), self.longest_nap));
-            shown.push(far);
-        }
-        let daemon = client.socket().to_owned();
-        let attachment =
-            Attachment::new(keeper, daemon, socket, request(true), self.preparation, charter_file, shown);
-        subscriber.is_checked |= generation.strict;
-        subscriber.watch = self.watch_publisher.then(|| Box::new(Watch::of_the_daemon()));
-        subscriber.hosted = Some(Box::new(Hosted { attachment, charter, generation, next: VecDeque::new() }));
-        Ok(subscriber)
-    }
-
-    fn attach_to_file(&self) -> Result<Subscriber, ChannelError> {
-        let not_found = || self.directory.not_found(&self.name);
-        let files = self.directory.files(&self.name)?;
-        if self.wait == Wait::Park {
-            let (name, dir) = (self.name.clone(), self.directory.path().to_owned());
-            return Err(ChannelError::NoWaker { name, dir });
-        }
-        let files = files.ok_or_else(not_found)?;
-        let file = files.segment(OFlags::RDONLY)?.ok_or_else(not_found)?;
-        let watch = match self.watch_publisher {
-            true => Some(Box::new(Watch::of_lock(files.lock_file()?))),
-            false => None,
-        };
-        let segment = Segment::open(&file, Access::Read)
-            .map_err(|source| ChannelError::Segment { path: files.segment_path(), source })?;
-        let mut refused = None;
-        let mut subscriber =
-            self.read(segment, |header, place| match self.page.then(|| show_page(&files, header, place)) {
-                None => Ok(None),
-                Some(Ok(page)) => Ok(Some(page)),
-                Some(Err(NoPage::Failed(e))) if e.is_absent() => Err(not_found()),
-                Some(Err(NoPage::Failed(e))) => Err(e),
-                Some(Err(NoPage::Refused(why))) => {
-                    refused = Some(why);
-                    Ok(None)
-                }
-            })?;
-        (subscriber.page_refused, subscriber.watch) = (refused, watch);
-        Ok(subscriber)
-    }
-
-    pub(super) fn read(
-        &self,
-        segment: Segment,
-        show_page: impl FnOnce(&Header, Place) -> Result<Option<Page>, ChannelError>,
-    ) -> Result<Subscriber, ChannelError> {
-        let header = segment.header();
-        if let Some(wanted) = &self.schema {
-            wanted.check(&self.name, header)?;
-        }
-        let steps = segment.prepare(self.preparation);
-        // The state is read before the place, so that a takeover in between is reported.
-        let began_in = segment.state().map_or(0, |(epoch, _)| epoch);
-        let epoch = if self.start == Start::Latest || began_in == 1 { began_in } else { 0 };
-        let (place, behind) = self.place(&segment)?;
-        let page = show_page(header, place)?;
-        // A reader of a daemon's channel follows instead: the daemon sends it the next segment.
-        if self.client.is_none() && matches!(segment.state(), Some((_, State::Superseded))) {
-            return Err(self.directory.not_found(&self.name));
-        }
-        let buffer = Buffer::with_room(Buffer::room_for(header));
-        Ok(Subscriber {
-            reader: segment.reader(place),
-            clock: Clock::of_segment(header),
-            wait: self.wait,
-            came_close: false,
-            burst_mark: (place.sequence, 0),
-            burst_target: 0,
-            resume: self.resume,
-            epoch,
-            began_in,
-            doubt: if behind.is_some() { Doubt::Behind } else { Doubt::None },
-            behind,
-            buffer,
-            page,
-            page_refused: None,
-            record_latency: self.record_latency,
-            segment,
-            steps,
-            hosted: None,
-            is_checked: self.tags.is_some(),
-            parking: None,
-            tags: self.tags.clone(),
-            watch: None,
-        })
-    }
-
-    /// The place to begin at, and the sequence that was asked for if it is gone.
-    fn place(&self, segment: &Segment) -> Result<(Place, Option<u64>), ChannelError> {
-        let locator = segment.locator();
-        let place = match self.start {
-            Start::Latest => locator.tail().map(|place| (place, None)),
-            Start::Oldest => locator.oldest().map(|place| (place, None)),
-            Start::Sequence(sequence) => {
-                let sequence = sequence.max(1);
-                let gone = (Place { position: 0, sequence }, Some(sequence));
-                seek(segment, sequence).map(|place| place.map_or(gone, |place| (place, None)))
-            }
-        };
-        place.map_err(|source| ChannelError::Locate { name: self.name.clone(), source })
     }
 }

@@ -1,0 +1,275 @@
+//! What does a client in another language cost beside Rust's? Each language's testee of the conformance suite drains a full ring that nobody
+//! writes to, receives live messages, and publishes into a ring that nobody reads. All are on one CPU and take turns within a lap.
+
+use crate::rig::stats::median;
+use anyhow::{Context, Result, bail, ensure};
+use comfy_table::Table;
+use comfy_table::presets::UTF8_FULL_CONDENSED;
+use serde::Serialize;
+use shmcast::{ClockKind, Preparation, Publisher, Start, Subscriber};
+use shmcast_conformance::testee::{Answer, Testee};
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Bytes of the rings.
+const RING_BYTES: u64 = 8 << 20;
+/// Payload sizes.
+pub const SIZES: [usize; 3] = [32, 256, 1024];
+/// How often a lap reads the ring.
+const PASSES: u32 = 20;
+/// Between two live messages.
+const BEAT: Duration = Duration::from_micros(10);
+/// Programs that compile while they run are let run for so long first.
+const WARM_UP: Duration = Duration::from_secs(2);
+/// The CPU of the testees; the publisher of live messages has CPU 0.
+const CPU: usize = 1;
+
+/// A figure: the median of the laps, and of the ratios to the first language within a lap.
+#[derive(Debug, Clone, Serialize)]
+pub struct Figure {
+    /// What was done.
+    pub what: String,
+    /// Bytes of a payload.
+    pub size: usize,
+    /// The language.
+    pub language: String,
+    /// Nanoseconds a message, or of the latency's median.
+    pub ns: f64,
+    /// Beside the first language.
+    pub ratio: f64,
+}
+
+struct Language {
+    name: String,
+    testee: Testee,
+}
+
+/// How much is measured.
+#[derive(Debug, Clone, Copy)]
+pub struct Effort {
+    /// Laps.
+    pub laps: usize,
+    /// Messages of a lap, for live and publish.
+    pub messages: usize,
+    /// Without warming up, to see that it runs.
+    pub quick: bool,
+}
+
+/// Measures. The first command is the testee in Rust, to which the others are compared.
+///
+/// # Errors
+/// If a testee fails, or receives anything else than the others.
+pub fn run(commands: &[String], dir: &Path, sizes: &[usize], effort: Effort) -> Result<Vec<Figure>> {
+    let mut languages = Vec::new();
+    for command in commands {
+        let bound = ["taskset".into(), "-c".into(), CPU.to_string()];
+        let words = bound.iter().map(String::as_str).chain(command.split_whitespace());
+        let testee = Testee::start(&words.map(OsString::from).collect::<Vec<_>>())
+            .with_context(|| format!("start {command} by taskset"))?;
+        languages.push(Language { name: testee.hello.testee.clone(), testee });
+    }
+    let mut figures = Vec::new();
+    for &size in sizes {
+        eprintln!("{size} B: drain");
+        drain(&mut languages, dir, size, effort, &mut figures)?;
+        eprintln!("{size} B: publish");
+        publish(&mut languages, dir, size, effort, &mut figures)?;
+        eprintln!("{size} B: live");
+        live(&mut languages, dir, size, effort, &mut figures)?;
+    }
+    Ok(figures)
+}
+
+fn publisher(dir: &Path, name: &str, clock: ClockKind) -> Result<Publisher> {
+    let builder = Publisher::builder(name).dir(dir).capacity(RING_BYTES).clock_kind(clock);
+    Ok(builder.prepare(Preparation { prefault: true, ..Preparation::NONE }).open()?)
+}
+
+/// Has each do something, in turns. `once` gives what a lap cost.
+fn laps(
+    languages: &mut [Language],
+    effort: Effort,
+    (what, size): (&str, usize),
+    figures: &mut Vec<Figure>,
+    mut once: impl FnMut(&mut Language) -> Result<f64>,
+) -> Result<()> {
+    for language in languages.iter_mut().filter(|_| !effort.quick) {
+        let until = Instant::now() + WARM_UP;
+        while Instant::now() < until {
+            once(language)?;
+        }
+    }
+    let mut costs = vec![Vec::new(); languages.len()];
+    for _ in 0..effort.laps {
+        for (language, costs) in languages.iter_mut().zip(&mut costs) {
+            costs.push(once(language)?);
+        }
+    }
+    let first = costs[0].clone();
+    for (language, costs) in languages.iter().zip(costs) {
+        let ratio = median(costs.iter().zip(&first).map(|(cost, first)| cost / first));
+        let (Some(ns), Some(ratio)) = (median(costs.iter().copied()), ratio) else { continue };
+        let (what, language) = (what.to_owned(), language.name.clone());
+        figures.push(Figure { what, size, language, ns, ratio });
+    }
+    Ok(())
+}
+
+fn ask(language: &mut Language, request: &str) -> Result<Vec<String>> {
+    match language.testee.ask(request)? {
+        Answer::Events { events } => Ok(events),
+        other => bail!("{}: to {request} it answers {other:?}", language.name),
+    }
+}
+
+fn done(language: &mut Language, request: &str) -> Result<()> {
+    match language.testee.ask(request)? {
+        Answer::Done { ok: true } => Ok(()),
+        other => bail!("{}: to {request} it answers {other:?}", language.name),
+    }
+}
+
+fn number(events: &[String], name: &str) -> Result<f64> {
+    let number = events.iter().find_map(|event| event.strip_prefix(name)?.trim().parse().ok());
+    number.with_context(|| format!("no {name} in {events:?}"))
+}
+
+fn drain(
+    languages: &mut [Language],
+    dir: &Path,
+    size: usize,
+    effort: Effort,
+    figures: &mut Vec<Figure>,
+) -> Result<()> {
+    let channel = format!("drain-{size}");
+    let mut publisher = publisher(dir, &channel, ClockKind::Monotonic)?;
+    let mut payload = vec![0; size];
+    for n in 0..2 * RING_BYTES / (size as u64 + 16) {
+        let word = n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+        let most = size.min(8);
+        payload[..most].copy_from_slice(&word[..most]);
+        publisher.publish(&payload)?;
+    }
+    let reader = Subscriber::builder(&*channel).dir(dir).start(Start::Oldest).page(false).open()?;
+    let sequence = reader.next_sequence();
+    let wanted = publisher.next_sequence() - sequence;
+    let place = dir.display();
+    for language in languages.iter_mut() {
+        done(
+            language,
+            &format!(r#"{{"do":"open","dir":"{place}","channel":"{channel}","start":"oldest"}}"#),
+        )?;
+    }
+    let mut sum = None;
+    for how in ["poll", "batch"] {
+        let request = format!(r#"{{"do":"drain","how":"{how}","passes":{PASSES},"sequence":{sequence}}}"#);
+        laps(languages, effort, (how, size), figures, |language| {
+            let events = ask(language, &request)?;
+            let messages = number(&events, "messages")?;
+            ensure!(messages == wanted as f64 * f64::from(PASSES), "{}: {messages} messages", language.name);
+            let theirs = events.iter().find(|event| event.starts_with("sum")).cloned();
+            ensure!(sum.get_or_insert_with(|| theirs.clone()) == &theirs, "{}: other bytes", language.name);
+            Ok(number(&events, "ns")? / messages)
+        })?;
+    }
+    languages.iter_mut().try_for_each(|language| done(language, r#"{"do":"close"}"#))
+}
+
+fn publish(
+    languages: &mut [Language],
+    dir: &Path,
+    size: usize,
+    effort: Effort,
+    figures: &mut Vec<Figure>,
+) -> Result<()> {
+    let writers = languages.iter().position(|language| !language.testee.hello.levels.contains(&7));
+    let place = dir.display();
+    // Those that cannot publish stand last.
+    let count = writers.unwrap_or(languages.len());
+    let languages = &mut languages[..count];
+    for (i, language) in languages.iter_mut().enumerate() {
+        done(
+            language,
+            &format!(
+                r#"{{"do":"create","dir":"{place}","channel":"own-{size}-{i}","capacity":{RING_BYTES}}}"#
+            ),
+        )?;
+    }
+    let messages = effort.messages * 10;
+    let request = format!(r#"{{"do":"fill","length":{size},"messages":{messages}}}"#);
+    laps(languages, effort, ("publish", size), figures, |language| {
+        Ok(number(&ask(language, &request)?, "ns")? / messages as f64)
+    })?;
+    languages.iter_mut().try_for_each(|language| done(language, r#"{"do":"end"}"#))
+}
+
+fn live(
+    languages: &mut [Language],
+    dir: &Path,
+    size: usize,
+    effort: Effort,
+    figures: &mut Vec<Figure>,
+) -> Result<()> {
+    let channel = format!("live-{size}");
+    let mut publisher = publisher(dir, &channel, ClockKind::Monotonic)?;
+    let payload = vec![7; size];
+    shmcast::pin_current_thread(0)?;
+    let place = dir.display();
+    for language in languages.iter_mut() {
+        done(
+            language,
+            &format!(r#"{{"do":"open","dir":"{place}","channel":"{channel}","start":"latest"}}"#),
+        )?;
+    }
+    let request = format!(r#"{{"do":"live","messages":{}}}"#, effort.messages);
+    laps(languages, effort, ("live p50", size), figures, |language| {
+        // Each begins with the next message.
+        done(
+            language,
+            &format!(r#"{{"do":"open","dir":"{place}","channel":"{channel}","start":"latest"}}"#),
+        )?;
+        language.testee.tell(&request)?;
+        let (began, mut sent) = (Instant::now(), 0_u32);
+        loop {
+            while began.elapsed() < BEAT * sent {
+                std::hint::spin_loop();
+            }
+            publisher.publish(&payload)?;
+            sent += 1;
+            if sent.is_multiple_of(256)
+                && let Some(answer) = language.testee.hear_within(Duration::ZERO)?
+            {
+                let Answer::Events { events } = answer else { bail!("{}: {answer:?}", language.name) };
+                return number(&events, "p50");
+            }
+        }
+    })?;
+    languages.iter_mut().try_for_each(|language| done(language, r#"{"do":"close"}"#))
+}
+
+/// The figures as a table: one row for what and size, one column for a language.
+pub fn table(figures: &[Figure]) -> Table {
+    let mut languages: Vec<&str> = Vec::new();
+    let mut rows: Vec<(&str, usize)> = Vec::new();
+    for figure in figures {
+        if !languages.contains(&&*figure.language) {
+            languages.push(&figure.language);
+        }
+        if !rows.contains(&(&*figure.what, figure.size)) {
+            rows.push((&figure.what, figure.size));
+        }
+    }
+    let mut table = Table::new();
+    table.load_style(UTF8_FULL_CONDENSED);
+    table.set_header(["what", "B"].into_iter().chain(languages.iter().copied()));
+    for (what, size) in rows {
+        let mut row = vec![what.to_owned(), size.to_string()];
+        for language in &languages {
+            let found = figures.iter().find(|f| f.what == what && f.size == size && f.language == *language);
+            row.push(found.map_or("-".into(), |f| format!("{:.1} ({:.2})", f.ns, f.ratio)));
+        }
+        table.add_row(row);
+    }
+    table
+}

@@ -1,0 +1,363 @@
+/* shmcast: one publisher sends messages to a hundred reader processes of the same Linux host through shared memory.
+ *
+ * Errors. A function that can fail returns a code: 0 or more is success, less is an error of enum shmcast_code. What went wrong,
+ * where, and what to do next is the sentence shmcast_error_message(), of the calling thread. A loss of messages is no error: it is an
+ * event, with exact numbers.
+ *
+ * Threads. A handle (publisher or subscriber) may be made in one thread and used in another, by one thread at a time; the caller
+ * orders the calls, as by a mutex. A call while
+ * another thread is in one is mostly refused with SHMCAST_ERROR_MISUSE, but this is a help and no protection. Different handles have nothing to do
+ * with each other, also those of one channel. Functions without a handle may be called from any thread at any time.
+ *
+ * Signals. No function of this header may be called from a signal handler. Waits go on after a signal.
+ *
+ * Forks. After fork() handles belong to the parent. The child must not use its copies; closing them there, or ending the child,
+ * changes nothing for anybody. A program that puts itself into the background opens its handles after that.
+ *
+ * Names and texts end with a zero and are UTF-8. Times are in nanoseconds unless said otherwise. Opening and closing allocate; with a
+ * daemon's channel the first opening starts one thread, shmcast-keeper. The other functions do neither, unless a daemon's channel moves
+ * to new memory.
+ */
+#ifndef SHMCAST_H
+#define SHMCAST_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SHMCAST_API extern
+
+/* Return values of functions. Numbers keep their meaning; later versions may add some. */
+enum shmcast_code {
+    SHMCAST_OK = 0,                       /* done; from a receiving function: nothing came */
+    SHMCAST_EVENT = 1,                    /* an event was received */
+    SHMCAST_ERROR_ARGUMENT = -1,          /* an argument is NULL, out of range, or does not fit another */
+    SHMCAST_ERROR_MISUSE = -2,            /* not now: a call or a claim is open on the handle, or none is */
+    SHMCAST_ERROR_INTERNAL = -3,          /* a fault of the library; close the handle */
+    SHMCAST_ERROR_OTHER = -4,             /* an error that this version has no number for; see its sentence */
+    SHMCAST_ERROR_NAME = -10,             /* not a name that can be a channel's */
+    SHMCAST_ERROR_NOT_FOUND = -11,        /* no such channel */
+    SHMCAST_ERROR_IN_USE = -12,           /* the channel has a publisher that lives */
+    SHMCAST_ERROR_MISMATCH = -13,         /* the channel exists with another size or schema */
+    SHMCAST_ERROR_SEGMENT = -14,          /* the channel's memory is damaged, or of another layout */
+    SHMCAST_ERROR_NO_ROOM = -15,          /* the file system cannot hold the channel */
+    SHMCAST_ERROR_GEOMETRY = -16,         /* a size out of range */
+    SHMCAST_ERROR_NOT_A_CHANNEL = -17,    /* the directory holds files that shmcast did not make */
+    SHMCAST_ERROR_MODE = -18,             /* the channel exists with another mode */
+    SHMCAST_ERROR_FOREIGN_DIRECTORY = -19,/* the directory of channels is another user's */
+    SHMCAST_ERROR_NO_DAEMON = -20,        /* no daemon answers at the socket */
+    SHMCAST_ERROR_SILENT = -21,           /* the daemon took the request and has not answered */
+    SHMCAST_ERROR_DENIED = -22,           /* the daemon does not let this user in */
+    SHMCAST_ERROR_LIMIT = -23,            /* this user has too much open, or asks too often */
+    SHMCAST_ERROR_REFUSED = -24,          /* the daemon refused for another reason */
+    SHMCAST_ERROR_NO_WAKER = -25,         /* SHMCAST_WAIT_PARK on a channel that is a file */
+    SHMCAST_ERROR_OS = -26,               /* the operating system refused; shmcast_error_os() has its errno */
+    SHMCAST_ERROR_TOO_LARGE = -40,        /* the message exceeds the channel's largest; nothing was published */
+    SHMCAST_ERROR_OUT_OF_SEQUENCES = -41, /* the channel counts no further; nothing was published */
+    SHMCAST_ERROR_CUT_OFF = -42,          /* the daemon gave the channel to another publisher; nothing was published */
+    SHMCAST_ERROR_TOO_SMALL = -50,        /* the buffer is smaller than the message, which stays the next one */
+    SHMCAST_ERROR_CORRUPT = -51,          /* another program wrote to the channel's memory */
+    SHMCAST_ERROR_UNMAPPED = -52,         /* the channel's next memory cannot be mapped; receive again */
+    SHMCAST_ERROR_SUPERSEDED = -53,       /* the channel has moved to new memory; open it again */
+    SHMCAST_ERROR_TOO_OLD = -54,          /* the sequence has been overwritten */
+    SHMCAST_ERROR_NOT_YET = -55           /* the sequence is not published yet */
+};
+
+/* The sentence of this thread's last error, at most 1023 bytes. Valid until the next error of this thread, or its end. Empty before
+ * the first. Never NULL. */
+SHMCAST_API const char *shmcast_error_message(void);
+/* The errno that belongs to it, or 0. */
+SHMCAST_API int32_t shmcast_error_os(void);
+/* A code in one or two words, such as "not found". Valid for ever. Never NULL. */
+SHMCAST_API const char *shmcast_error_name(int32_t code);
+/* The version of the library, such as "0.1.0". Valid for ever. */
+SHMCAST_API const char *shmcast_version(void);
+
+/* ---- Publishing -------------------------------------------------------------------------------------------------------------- */
+
+typedef struct shmcast_publisher shmcast_publisher;
+
+/* Steps that prepare the memory, for `prepare`; by default all of them when publishing, and the prefault when subscribing. A step
+ * that the system refuses is left out. */
+enum shmcast_prepare {
+    SHMCAST_PREPARE_NOTHING = 1,    /* alone: no step */
+    SHMCAST_PREPARE_PREFAULT = 2,   /* touch every page now */
+    SHMCAST_PREPARE_HUGE_PAGES = 4, /* use huge pages; the slowest step */
+    SHMCAST_PREPARE_LOCK = 8        /* forbid swapping */
+};
+
+/* For `flags` when publishing. */
+enum shmcast_publish_flag {
+    SHMCAST_ANEW = 1,     /* give up the memory that is there; sequences begin at 1 again */
+    SHMCAST_MONOTONIC = 2 /* of a new channel: stamp messages by CLOCK_MONOTONIC, for readers that cannot read the CPU's counter */
+};
+
+/* Zero means the default of each. Begin with SHMCAST_PUBLISH_OPTIONS, which sets the size. */
+typedef struct shmcast_publish_options {
+    uint32_t size;           /* sizeof(shmcast_publish_options) */
+    uint32_t flags;          /* of enum shmcast_publish_flag */
+    const char *dir;         /* directory of channels; NULL: $SHMCAST_DIR, or the usual one */
+    const char *socket;      /* a daemon's socket, instead of dir; "": $SHMCAST_SOCKET, or the usual one; NULL: no daemon */
+    uint64_t capacity;       /* bytes of the ring, a power of two; 64 MiB, or what the channel has */
+    uint64_t max_message;    /* largest payload; an eighth of the capacity, at most 16 MiB */
+    uint32_t mode;           /* of a new channel's directory; 0700 */
+    uint32_t prepare;        /* of enum shmcast_prepare */
+    uint64_t schema_id;      /* number of the message schema; none */
+    const char *schema_name; /* its name */
+    const char *labels;      /* "key=value" lines for tools to show */
+} shmcast_publish_options;
+
+/* Opens a channel for publishing: makes it, or takes over the one that is there, with the sequences going on. `options` may be NULL.
+ * Puts the publisher into *publisher, or NULL if it fails. */
+SHMCAST_API int32_t shmcast_publisher_open(const char *channel, const shmcast_publish_options *options,
+                                           shmcast_publisher **publisher);
+/* Closes the channel: readers get what was published, and then the end. NULL does nothing. A publisher that is never closed ends as
+ * one that died: readers see no end, and the next one takes over. */
+SHMCAST_API int32_t shmcast_publisher_close(shmcast_publisher *publisher);
+
+/* Publishes one message; its sequence goes to *sequence unless that is NULL. Never waits: 50 to 100 ns for 64 bytes. */
+SHMCAST_API int32_t shmcast_publish(shmcast_publisher *publisher, const void *data, size_t length, uint64_t *sequence);
+/* The same with a tag of your own, and as a key message unless `key` is 0: one from which a reader may start afresh. */
+SHMCAST_API int32_t shmcast_publish_with(shmcast_publisher *publisher, const void *data, size_t length, uint16_t tag,
+                                         int32_t key, uint64_t *sequence);
+/* The same with a time that was read from shmcast_publisher_now() before. */
+SHMCAST_API int32_t shmcast_publish_at(shmcast_publisher *publisher, const void *data, size_t length, uint16_t tag,
+                                       int32_t key, uint64_t time, uint64_t *sequence);
+
+/* Lends `length` bytes to write a message into, at *bytes; they hold what earlier claims left there. Until shmcast_commit() or
+ * shmcast_abort() nothing else can be published by this handle. */
+SHMCAST_API int32_t shmcast_claim(shmcast_publisher *publisher, size_t length, void **bytes);
+/* Publishes the first `length` bytes of the claim, which ends; a longer `length` than was claimed is an error, and the claim stays. */
+SHMCAST_API int32_t shmcast_commit(shmcast_publisher *publisher, size_t length, uint16_t tag, int32_t key,
+                                   uint64_t *sequence);
+/* Ends the claim, if there is one, and publishes nothing. */
+SHMCAST_API int32_t shmcast_abort(shmcast_publisher *publisher);
+
+/* Tells readers that the messages from the next one up to `to` will never come; the next message gets sequence to + 1. Does nothing
+ * when `to` lies behind. */
+SHMCAST_API int32_t shmcast_gap(shmcast_publisher *publisher, uint64_t to);
+/* Tells readers that the remote publisher behind this channel began a new session, with an identity of ten bytes. */
+SHMCAST_API int32_t shmcast_session(shmcast_publisher *publisher, const uint8_t *identity);
+
+/* Facts of a publisher; 0 for NULL. */
+SHMCAST_API uint64_t shmcast_publisher_next_sequence(const shmcast_publisher *publisher);
+/* Its incarnation: 1 for the first of a channel. */
+SHMCAST_API uint64_t shmcast_publisher_epoch(const shmcast_publisher *publisher);
+/* The largest payload, in bytes. */
+SHMCAST_API size_t shmcast_publisher_max_message(const shmcast_publisher *publisher);
+/* The ring's size, in bytes. */
+SHMCAST_API uint64_t shmcast_publisher_capacity(const shmcast_publisher *publisher);
+/* The channel's clock, in ticks of its own. */
+SHMCAST_API uint64_t shmcast_publisher_now(const shmcast_publisher *publisher);
+/* 1 once a daemon has given the channel to another publisher, else 0, or an error. */
+SHMCAST_API int32_t shmcast_publisher_is_cut_off(const shmcast_publisher *publisher);
+
+/* ---- Receiving --------------------------------------------------------------------------------------------------------------- */
+
+typedef struct shmcast_subscriber shmcast_subscriber;
+
+/* Where a subscriber begins. */
+enum shmcast_start {
+    SHMCAST_START_LATEST = 0,  /* with the next message published */
+    SHMCAST_START_OLDEST = 1,  /* with the oldest that is safe in the ring */
+    SHMCAST_START_SEQUENCE = 2 /* with start_sequence; if that is overwritten, SHMCAST_LAPPED comes first */
+};
+
+/* How shmcast_recv() waits. */
+enum shmcast_wait {
+    SHMCAST_WAIT_YIELD = 0,           /* gives the core away after each look: for more readers than cores */
+    SHMCAST_WAIT_SPIN = 1,            /* never pauses: lowest latency, a core at 100 % */
+    SHMCAST_WAIT_BURST = 2,           /* as SPIN, for the highest rate */
+    SHMCAST_WAIT_SPIN_THEN_YIELD = 3, /* spins `spins` times first */
+    SHMCAST_WAIT_BACKOFF = 4,         /* ever longer pauses, then yields */
+    SHMCAST_WAIT_SLEEP = 5,           /* sleeps `sleep_ns` between looks */
+    SHMCAST_WAIT_PARK = 6             /* sleeps until the daemon wakes it; only a daemon's channel */
+};
+
+/* Where a reader goes on after it was lapped. */
+enum shmcast_resume {
+    SHMCAST_RESUME_OLDEST = 0, /* loses least */
+    SHMCAST_RESUME_LATEST = 1, /* loses most, and has the whole ring ahead */
+    SHMCAST_RESUME_KEY = 2     /* at the last key message, or as OLDEST */
+};
+
+/* For `flags` when subscribing. */
+enum shmcast_subscribe_flag {
+    SHMCAST_HIDDEN = 1,         /* tools do not see this reader */
+    SHMCAST_RECORD_LATENCY = 2, /* tools see its latencies; one reading of the clock a message */
+    SHMCAST_WATCH_PUBLISHER = 4 /* SHMCAST_PUBLISHER_GONE is told; of a file, only to a user who may open the publisher's lock */
+};
+
+/* Zero means the default of each. Begin with SHMCAST_SUBSCRIBE_OPTIONS, which sets the size. */
+typedef struct shmcast_subscribe_options {
+    uint32_t size;                /* sizeof(shmcast_subscribe_options) */
+    uint32_t flags;               /* of enum shmcast_subscribe_flag */
+    const char *dir;              /* as in shmcast_publish_options */
+    const char *socket;           /* as in shmcast_publish_options */
+    uint32_t start;               /* of enum shmcast_start */
+    uint32_t wait;                /* of enum shmcast_wait */
+    uint32_t resume;              /* of enum shmcast_resume */
+    uint32_t prepare;             /* of enum shmcast_prepare */
+    uint64_t start_sequence;      /* for SHMCAST_START_SEQUENCE */
+    uint32_t spins;               /* for SHMCAST_WAIT_SPIN_THEN_YIELD */
+    uint32_t reserved;            /* 0 */
+    uint64_t sleep_ns;            /* for SHMCAST_WAIT_SLEEP */
+    uint64_t longest_nap_ns;      /* for SHMCAST_WAIT_PARK: looks for itself after so long; 0.1 s */
+    uint64_t wait_for_channel_ns; /* how long opening waits for the channel to appear; not at all */
+    uint64_t schema_id;           /* refuses a channel with another schema; any */
+} shmcast_subscribe_options;
+
+/* Kinds of events. A program must expect kinds that it does not know. */
+enum shmcast_kind {
+    SHMCAST_MESSAGE = 1,
+    SHMCAST_LAPPED = 2,      /* the publisher overtook this reader: lapped.missed messages are lost, lapped.resumed_at is next */
+    SHMCAST_GAP = 3,         /* messages gap.from to gap.to never reached this host */
+    SHMCAST_NEW_EPOCH = 4,   /* another publisher took over, incarnation `epoch`; sequences go on */
+    SHMCAST_NEW_SESSION = 5, /* the publisher behind a bridge began session `session` */
+    SHMCAST_RESTARTED = 6,   /* the channel began anew: sequences count from 1 */
+    SHMCAST_END = 7,         /* the publisher closed the channel; receiving again waits for the next one */
+    SHMCAST_PUBLISHER_GONE = 8, /* the publisher, incarnation `epoch`, died without closing; receiving again waits for the next one */
+    SHMCAST_UNKNOWN = 255    /* something that this version of the header has no name for */
+};
+
+/* An event that was received. Fields that do not belong to its kind are 0. */
+typedef struct shmcast_event {
+    uint32_t kind;       /* of enum shmcast_kind */
+    uint16_t tag;        /* of a message: the publisher's mark */
+    uint8_t key;         /* of a message: 1 if a reader may start afresh from it */
+    uint8_t reserved;
+    uint64_t sequence;   /* of a message: its number in the channel, from 1 */
+    uint64_t time;       /* of a message: when it was published, for shmcast_subscriber_age_ns() */
+    const void *payload; /* of a message: its bytes; in the library's buffer they start on 16 bytes */
+    size_t length;       /* of a message: how many */
+    union {
+        struct shmcast_lapped {
+            uint64_t missed;
+            uint64_t resumed_at;
+        } lapped;
+        struct shmcast_missing {
+            uint64_t from;
+            uint64_t to; /* inclusive */
+        } gap;
+        uint64_t epoch;
+        uint8_t session[10];
+    } what;
+    uint64_t reserved_too;
+} shmcast_event;
+
+#define SHMCAST_FOREVER UINT64_MAX
+
+/* Attaches to a channel. `options` may be NULL. Puts the subscriber into *subscriber, or NULL if it fails. */
+SHMCAST_API int32_t shmcast_subscriber_open(const char *channel, const shmcast_subscribe_options *options,
+                                            shmcast_subscriber **subscriber);
+/* Detaches. NULL does nothing. */
+SHMCAST_API int32_t shmcast_subscriber_close(shmcast_subscriber *subscriber);
+
+/* Waits for the next event: at most timeout_ns, with SHMCAST_FOREVER without an end, with 0 not at all. SHMCAST_EVENT if there is one,
+ * SHMCAST_OK if none came in time, else an error. A payload lies in the library's buffer and is valid until the next call on this
+ * handle, facts aside. A publisher that dies says nothing without SHMCAST_WATCH_PUBLISHER. */
+SHMCAST_API int32_t shmcast_recv(shmcast_subscriber *subscriber, uint64_t timeout_ns, shmcast_event *event);
+/* The next event if there is one, as shmcast_recv() with 0. When nothing is there, it costs a few nanoseconds. */
+SHMCAST_API int32_t shmcast_try_recv(shmcast_subscriber *subscriber, shmcast_event *event);
+/* The same, with the payload copied to the start of `buffer`, which has `size` bytes. */
+SHMCAST_API int32_t shmcast_try_recv_into(shmcast_subscriber *subscriber, void *buffer, size_t size, shmcast_event *event);
+
+/* Messages that were received together, and the event behind them. Valid until the next call on the subscriber, facts aside. */
+typedef struct shmcast_batch {
+    const void *records; /* as they lie in the ring, for SHMCAST_FOREACH */
+    size_t bytes;        /* of the records */
+    size_t messages;     /* how many */
+    uint64_t first;      /* sequence of the first, 0 if there is none */
+    shmcast_event event; /* what came behind them; its kind is 0 if nothing did, and never SHMCAST_MESSAGE */
+} shmcast_batch;
+/* Puts up to `most` messages that are there into *batch, at most some 16 KiB of them or one that is larger, and the next event behind
+ * them that is no message. Returns how many there were, the event among them, or an error. Never waits, except that SHMCAST_WAIT_BURST
+ * may let the publisher get ahead for some microseconds. The fastest way to take many. */
+SHMCAST_API int64_t shmcast_recv_batch(shmcast_subscriber *subscriber, size_t most, shmcast_batch *batch);
+
+/* A message of a batch. */
+typedef struct shmcast_message {
+    const void *payload; /* its bytes, which start on 16 bytes */
+    size_t length;       /* how many */
+    uint64_t sequence;   /* its number in the channel */
+    uint64_t time;       /* when it was published, for shmcast_subscriber_age_ns() */
+    uint16_t tag;        /* the publisher's mark */
+    uint8_t key;         /* 1 if a reader may start afresh from it */
+    const unsigned char *next, *end; /* the walk's own */
+    size_t stride;                   /* the same */
+} shmcast_message;
+
+/* Runs a statement for each message m of a batch: SHMCAST_FOREACH(m, &batch) sum += *(const int64_t *)m.payload;
+ * No call a message. */
+#define SHMCAST_FOREACH(m, batch) for (shmcast_message m = shmcast_walk(batch); shmcast_next(&m);)
+
+/* A walk that stands before the first message of the batch. */
+static inline shmcast_message shmcast_walk(const shmcast_batch *batch) {
+    const unsigned char *records = (const unsigned char *)batch->records;
+    shmcast_message m = {0, SIZE_MAX, batch->first - 1, 0, 0, 0, records, records + batch->bytes, 0};
+    return m;
+}
+
+/* Goes on to the next message; 0 if there is none. */
+static inline int shmcast_next(shmcast_message *m) {
+    uint64_t commit, meta;
+    size_t length;
+    if (m->next == m->end) return 0;
+    memcpy(&commit, m->next, sizeof commit);
+    memcpy(&meta, m->next + 8, sizeof meta);
+    length = commit & 0x1ffffff;
+    if (length != m->length) {
+        m->length = length;
+        m->stride = (16 + length + 63) & ~(size_t)63;
+#if defined(__GNUC__)
+        /* The branch stays one: while the size is the same, the next message is found without waiting for this one's length. */
+        __asm__ volatile("");
+#endif
+    }
+    m->payload = m->next + 16;
+    /* Messages may be left out, so sequences may jump. */
+    m->sequence += 1 + (uint64_t)((uint32_t)(commit >> 32) - (uint32_t)(m->sequence + 1));
+    m->key = (uint8_t)(commit >> 27 & 1);
+    m->tag = (uint16_t)(meta >> 48);
+    m->time = meta & 0xffffffffffff;
+    m->next += m->stride;
+    return 1;
+}
+
+/* Goes on at message `sequence`, forwards or backwards; what is passed over does not count as missed. With SHMCAST_ERROR_TOO_OLD and
+ * SHMCAST_ERROR_NOT_YET the subscriber stays where it is. */
+SHMCAST_API int32_t shmcast_seek(shmcast_subscriber *subscriber, uint64_t sequence);
+
+/* Facts of a subscriber; 0 for NULL. Messages published and not yet received; up to 64 behind the truth. */
+SHMCAST_API uint64_t shmcast_lag(const shmcast_subscriber *subscriber);
+/* The sequence of the next message expected. */
+SHMCAST_API uint64_t shmcast_subscriber_next_sequence(const shmcast_subscriber *subscriber);
+/* The publisher's incarnation as far as the stream has told; 0 as long as it has not. */
+SHMCAST_API uint64_t shmcast_subscriber_epoch(const shmcast_subscriber *subscriber);
+/* The publisher's state now, by the memory: of enum shmcast_publisher_state. A publisher that died still reads as active. */
+SHMCAST_API int32_t shmcast_subscriber_publisher_state(const shmcast_subscriber *subscriber);
+/* Nanoseconds since a message's time; 0 if that lies ahead. */
+SHMCAST_API uint64_t shmcast_subscriber_age_ns(const shmcast_subscriber *subscriber, uint64_t time);
+
+enum shmcast_publisher_state {
+    SHMCAST_STATE_UNKNOWN = 0,
+    SHMCAST_STATE_ACTIVE = 1,
+    SHMCAST_STATE_RECOVERING = 2,
+    SHMCAST_STATE_CLOSED = 3,
+    SHMCAST_STATE_SUPERSEDED = 4
+};
+
+/* Options with their size and the defaults. In C++: shmcast.hpp, or an object set to {} and its size. */
+#ifndef __cplusplus
+#define SHMCAST_PUBLISH_OPTIONS ((shmcast_publish_options){.size = sizeof(shmcast_publish_options)})
+#define SHMCAST_SUBSCRIBE_OPTIONS ((shmcast_subscribe_options){.size = sizeof(shmcast_subscribe_options)})
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,144 @@
+//! Programs that were built with an earlier header go on with this library. `abi/` has the header of each release with which something
+//! was added; nothing that stands in one of them may change its number, its place or its size, or go.
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+mod support;
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use support::{C, HERE, has, library, run, scratch};
+
+/// The headers of earlier releases.
+fn earlier() -> Vec<PathBuf> {
+    let mut all: Vec<PathBuf> =
+        fs::read_dir(Path::new(HERE).join("abi")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    all.sort();
+    assert!(!all.is_empty());
+    all
+}
+
+/// A program that prints each number, size and place that a header has, and needs each of its functions.
+fn witness(header: &str) -> String {
+    let code: String =
+        header.split("/*").map(|part| part.split_once("*/").map_or(part, |(_, code)| code)).collect();
+    let mut text = "#include <shmcast.h>\n#include <stdio.h>\nint main(void) {\n".to_owned();
+    let mut count = 0;
+    for line in code.lines().map(str::trim) {
+        let name = line.split(" = ").next().unwrap();
+        if line.contains(" = ") && name.starts_with("SHMCAST_") {
+            writeln!(text, "    printf(\"{name} %d\\n\", (int){name});").unwrap();
+            count += 1;
+        }
+    }
+    for part in code.split("typedef struct ").skip(1) {
+        let Some((tag, rest)) = part.split_once(" {\n") else { continue };
+        let Some((body, _)) = rest.split_once(&format!("}} {tag};")) else { continue };
+        writeln!(text, "    printf(\"sizeof {tag} %zu\\n\", sizeof({tag}));").unwrap();
+        // The members of a union's structs have places of their own, which the size of the union holds.
+        for field in body.lines().filter(|line| line.starts_with("    ") && !line.starts_with("     ")) {
+            for field in field.trim().trim_end_matches(';').split(", ") {
+                let field = field.rsplit([' ', '*']).next().unwrap().split('[').next().unwrap();
+                if field.is_empty() || field == "{" {
+                    continue;
+                }
+                writeln!(text, "    printf(\"{tag}.{field} %zu\\n\", offsetof({tag}, {field}));").unwrap();
+                count += 1;
+            }
+        }
+    }
+    for part in code.split("SHMCAST_API ").skip(2) {
+        let name = part.split_once('(').unwrap().0.rsplit([' ', '*']).next().unwrap();
+        writeln!(text, "    printf(\"{name} %d\\n\", {name} != 0);").unwrap();
+        count += 1;
+    }
+    assert!(count > 100, "{count} things were found: {text}");
+    text + "    return 0;\n}\n"
+}
+
+/// What a program says that was compiled with the header in this directory; an error if it does not compile or start.
+fn says(text: &str, include: &Path) -> Result<String, String> {
+    let dir = scratch();
+    let (source, program) = (dir.path().join("witness.c"), dir.path().join("witness"));
+    fs::write(&source, text).unwrap();
+    let mut command = Command::new(C[0]);
+    command
+        .args(&C[1..])
+        .arg("-Wno-address")
+        .arg("-I")
+        .arg(include)
+        .arg(&source)
+        .arg("-o")
+        .arg(&program)
+        .arg(library());
+    let built = command.output().unwrap();
+    if !built.status.success() {
+        return Err(String::from_utf8_lossy(&built.stderr).into_owned());
+    }
+    Ok(run(Command::new(&program).env("LD_LIBRARY_PATH", library().parent().unwrap())))
+}
+
+/// Whether all of an earlier header means the same in a later one.
+fn holds(earlier: &Path, later: &Path) -> Result<(), String> {
+    let text = witness(&fs::read_to_string(earlier.join("shmcast.h")).unwrap());
+    let (before, now) = (says(&text, earlier)?, says(&text, later)?);
+    let changed = before.lines().zip(now.lines()).find(|(before, now)| before != now);
+    changed.map_or(Ok(()), |(before, now)| Err(format!("{before} became {now}")))
+}
+
+#[test]
+fn nothing_of_an_earlier_header_changes() {
+    if !has("nothing_of_an_earlier_header_changes", C[0]) {
+        return;
+    }
+    for earlier in earlier() {
+        holds(&earlier, &Path::new(HERE).join("include")).unwrap();
+    }
+}
+
+/// The check above finds what it is for.
+#[test]
+fn what_must_not_change_is_noticed() {
+    if !has("what_must_not_change_is_noticed", C[0]) {
+        return;
+    }
+    let header = fs::read_to_string(Path::new(HERE).join("include/shmcast.h")).unwrap();
+    let (sequence, time) =
+        ("    uint64_t sequence;   /* of a message", "    uint64_t time;       /* of a message");
+    let moved = header.replacen(sequence, "@", 1).replacen(time, sequence, 1).replacen('@', time, 1);
+    let renumbered = header.replacen("SHMCAST_GAP = 3,", "SHMCAST_GAP = 9,", 1);
+    let removed =
+        header.replacen("SHMCAST_API uint64_t shmcast_lag(", "SHMCAST_API uint64_t shmcast_gone(", 1);
+    for (what, changed) in
+        [("a field moved", moved), ("a number changed", renumbered), ("a function went", removed)]
+    {
+        assert_ne!(changed, header, "{what}: the header is as before");
+        let dir = scratch();
+        fs::write(dir.path().join("shmcast.h"), changed).unwrap();
+        let found = holds(&earlier()[0], dir.path());
+        println!("{what}: {}", found.clone().err().unwrap_or_default().lines().next().unwrap_or_default());
+        assert!(found.is_err(), "{what}, and nobody noticed");
+    }
+}
+
+#[test]
+fn a_program_of_the_first_header_runs() {
+    const NAME: &str = "a_program_of_the_first_header_runs";
+    if !has(NAME, C[0]) {
+        return;
+    }
+    let (dir, channels) = (scratch(), scratch());
+    let program = dir.path().join("calls");
+    let mut command = Command::new(C[0]);
+    command.args(&C[1..]).arg("-I").arg(&earlier()[0]).arg("-I").arg(Path::new(HERE).join("tests/c"));
+    command
+        .arg(Path::new(HERE).join("tests/c/calls.c"))
+        .arg("-o")
+        .arg(&program)
+        .arg(library())
+        .arg("-pthread");
+    run(&mut command);
+    let path = library().parent().unwrap().to_owned();
+    run(Command::new(&program).arg(channels.path()).env("LD_LIBRARY_PATH", path));
+}

@@ -1,0 +1,337 @@
+//! One file, frame by frame.
+
+use super::window::{AHEAD, Window};
+use shmcast_layout::journal::{
+    FILE_HEADER_BYTES, FRAME_ALIGN, FRAME_HEADER_BYTES, FRAME_MAGIC, FileHeader, FormatError, FrameHeader,
+    FrameKind, MAX_BODY, PAGE, TRAILER_BYTES, Trailer,
+};
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a bad frame with whole ones behind it may be one that is being written.
+const UNSURE: Duration = Duration::from_millis(100);
+const CHECKSUM: usize = FILE_HEADER_BYTES - 4;
+
+/// What comes next in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// A whole frame. Its body is [`Cursor::body`].
+    Frame(FrameHeader),
+    /// Nothing more is written.
+    End,
+    /// The file is sealed, and this was its last frame.
+    Sealed,
+}
+
+/// Bytes that are no frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Fault {
+    /// Where a frame was due.
+    pub(super) offset: u64,
+    /// Bytes up to the next whole frame, or to the end.
+    pub(super) bytes: u64,
+    /// What is wrong.
+    pub(super) why: FormatError,
+}
+
+/// Walks through the frames of one file. All that it returns was checked: magic, checksums, salt, number and chain.
+#[derive(Debug)]
+pub(super) struct Cursor {
+    window: Window,
+    salt: u64,
+    /// The place of the next frame.
+    offset: u64,
+    /// The place of the last frame that was returned.
+    at: u64,
+    /// The number and the chain of the next frame, unless a jump came before it.
+    expected: Option<(u32, u32)>,
+    /// Those of the first frame.
+    first: (u32, u32),
+    trailer: Option<Trailer>,
+    /// Whether somebody may be writing to the file.
+    is_growing: bool,
+    /// A bad frame that may be one that is being written, and since when.
+    unsure: Option<(u64, Instant)>,
+    fault: Option<Fault>,
+}
+
+/// What stands at a place.
+enum Found {
+    Frame(FrameHeader),
+    /// No frame. With the end of its body where the header is whole.
+    Bad(FormatError, Option<u64>),
+}
+
+impl Cursor {
+    pub(super) fn new(file: Arc<File>, page: &[u8], header: &FileHeader, trailer: Option<Trailer>) -> Self {
+        let crc = u32::from_le_bytes([0, 1, 2, 3].map(|at| page[CHECKSUM + at]));
+        Self {
+            window: Window::of(file),
+            salt: header.salt,
+            offset: FILE_HEADER_BYTES as u64,
+            at: 0,
+            expected: Some((0, crc)),
+            first: (0, crc),
+            trailer,
+            is_growing: false,
+            unsure: None,
+            fault: None,
+        }
+    }
+
+    /// Whether somebody may be writing to the file, so that what is missing at its end may come.
+    pub(super) fn set_growing(&mut self, is_growing: bool) {
+        self.is_growing = is_growing;
+    }
+
+    pub(super) fn trailer(&self) -> Option<&Trailer> {
+        self.trailer.as_ref()
+    }
+
+    /// The place of the next frame.
+    pub(super) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// The place of the last frame.
+    pub(super) fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// Reads what comes next, if it is not in memory, into the kernel's cache.
+    #[cfg(feature = "tokio")]
+    pub(super) fn read_ahead(&self) -> Option<impl FnOnce() + Send + 'static> {
+        self.window.read_ahead(self.offset, self.is_growing)
+    }
+
+    /// Goes on at a frame that an index names.
+    pub(super) fn jump(&mut self, offset: u64) {
+        let start = FILE_HEADER_BYTES as u64;
+        if offset == start {
+            (self.offset, self.expected) = (offset, Some(self.first));
+        } else if offset > start && offset.is_multiple_of(FRAME_ALIGN as u64) && offset != self.offset {
+            (self.offset, self.expected) = (offset, None);
+        }
+    }
+
+    /// The damage that was passed over since the last call.
+    pub(super) fn take_fault(&mut self) -> Option<Fault> {
+        self.fault.take()
+    }
+
+    /// The body of the frame that was returned last.
+    pub(super) fn body(&self, header: &FrameHeader) -> &[u8] {
+        self.window.peek(self.at + FRAME_HEADER_BYTES as u64, header.length as usize)
+    }
+
+    /// The bytes between the last frame's body and the next place, and behind the footer those up to the trailer.
+    pub(super) fn padding(&mut self, header: &FrameHeader) -> io::Result<&[u8]> {
+        let from = self.at + (FRAME_HEADER_BYTES + header.length as usize) as u64;
+        let end = match (header.kind, self.trailer) {
+            (FrameKind::Footer, Some(_)) => self.window.file_bytes()?.saturating_sub(TRAILER_BYTES as u64),
+            _ => self.offset,
+        };
+        // The body stays in memory.
+        let length = header.length as usize + end.saturating_sub(from).min(PAGE as u64) as usize;
+        self.window.get(self.at + FRAME_HEADER_BYTES as u64, length)?;
+        Ok(self.window.peek(from, length - header.length as usize))
+    }
+
+    /// The whole frame at `offset`, if it is of this kind.
+    pub(super) fn read_at(
+        &mut self,
+        offset: u64,
+        kind: FrameKind,
+    ) -> io::Result<Option<(FrameHeader, &[u8])>> {
+        match self.look(offset, false)? {
+            Found::Frame(header) if header.kind == kind => {
+                let body = self.window.peek(offset + FRAME_HEADER_BYTES as u64, header.length as usize);
+                Ok(Some((header, body)))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The header of the frame that is due, without a look at its body. Moves on behind it. For searches: who wants the records
+    /// goes back.
+    pub(super) fn skim(&mut self) -> io::Result<Option<FrameHeader>> {
+        let bytes = self.window.get(self.offset, FRAME_HEADER_BYTES)?;
+        let Ok(header) = FrameHeader::decode(bytes, self.salt) else { return Ok(None) };
+        self.at = self.offset;
+        self.offset += header.frame_bytes() as u64;
+        self.expected = Some((header.number.wrapping_add(1), header.crc()));
+        Ok(Some(header))
+    }
+
+    /// The next frame of any kind but pads. `due` is the sequence due at it: frames of earlier ones are refused.
+    pub(super) fn next(&mut self, due: u64) -> io::Result<Step> {
+        loop {
+            if self.trailer.is_some_and(|trailer| self.offset > trailer.footer) {
+                return Ok(Step::Sealed);
+            }
+            let found = match self.look_due(due)? {
+                Found::Bad(..) if self.is_nothing_yet()? => return Ok(Step::End),
+                Found::Bad(..) => self.look_twice(due)?,
+                found => found,
+            };
+            match found {
+                Found::Frame(header) => {
+                    self.pass(self.offset, &header);
+                    if header.kind != FrameKind::Pad {
+                        return Ok(Step::Frame(header));
+                    }
+                }
+                Found::Bad(why, behind) => {
+                    self.has_waited(self.offset);
+                    if !self.search(due, why, behind)? {
+                        // The next search comes when it has been so for as long again.
+                        self.unsure = self.unsure.filter(|(_, since)| since.elapsed() <= UNSURE);
+                        return Ok(if self.trailer.is_some() { Step::Sealed } else { Step::End });
+                    }
+                }
+            }
+        }
+    }
+
+    fn pass(&mut self, at: u64, header: &FrameHeader) {
+        self.at = at;
+        self.offset = at + header.frame_bytes() as u64;
+        self.expected = Some((header.number.wrapping_add(1), header.crc()));
+        self.unsure = None;
+    }
+
+    /// Whether nothing has been written at the end of a growing file. Costs one small read. Now and then the answer is no, so that
+    /// a hole with frames behind it is found.
+    fn is_nothing_yet(&mut self) -> io::Result<bool> {
+        if self.trailer.is_some() || !self.is_growing {
+            return Ok(false);
+        }
+        let is_written = self.window.probe::<4>(self.offset)? == Some(FRAME_MAGIC);
+        Ok(!is_written && !self.has_waited(self.offset))
+    }
+
+    /// What stands at the place that is due, read anew: what is in memory may be older than what is in the file now. In a file
+    /// that is not sealed also past the kernel's pages, once.
+    fn look_twice(&mut self, due: u64) -> io::Result<Found> {
+        if self.trailer.is_some() {
+            return self.look_due(due);
+        }
+        self.window.get_anew(self.offset, FRAME_HEADER_BYTES, false)?;
+        match self.look_due(due)? {
+            Found::Bad(_, Some(_)) if self.unsure.is_none() => {
+                self.window.get_anew(self.offset, AHEAD, true)?;
+                self.look_due(due)
+            }
+            found => Ok(found),
+        }
+    }
+
+    /// The frame at the place that is due, if it is the one that is due.
+    fn look_due(&mut self, due: u64) -> io::Result<Found> {
+        let found = self.look(self.offset, false)?;
+        let Found::Frame(header) = found else { return Ok(found) };
+        let wrong = |what| FormatError::Field { part: "frame header", what };
+        let why = match self.expected {
+            _ if header.sequence < due && header.kind == FrameKind::Data => {
+                wrong("a sequence below the one that is due")
+            }
+            Some((number, _)) if header.number < number => wrong("a number below the one that is due"),
+            Some((number, chain)) if header.number == number && header.chain != chain => {
+                wrong("it does not chain to the frame before")
+            }
+            _ => return Ok(found),
+        };
+        Ok(Found::Bad(why, None))
+    }
+
+    /// The frame at `offset`, whatever its number.
+    fn look(&mut self, offset: u64, is_guess: bool) -> io::Result<Found> {
+        let salt = self.salt;
+        let bytes = self.window.get(offset, FRAME_HEADER_BYTES)?;
+        let header = match FrameHeader::decode(bytes, salt) {
+            Ok(header) => header,
+            Err(why) => return Ok(Found::Bad(why, None)),
+        };
+        let end = offset + header.frame_bytes() as u64;
+        let length = header.length as usize;
+        let body = self.window.get(offset + FRAME_HEADER_BYTES as u64, length)?;
+        if let Err(why) = header.check_body(body) {
+            return Ok(Found::Bad(why, Some(end)));
+        }
+        if is_guess {
+            // A payload may hold the image of a frame. What follows a real one chains to it.
+            let next = self.window.get(end, FRAME_HEADER_BYTES)?;
+            if FrameHeader::decode(next, salt).is_ok_and(|next| next.chain != header.crc()) {
+                let what = "the frame behind it does not chain to it";
+                return Ok(Found::Bad(FormatError::Field { part: "frame header", what }, None));
+            }
+        }
+        Ok(Found::Frame(header))
+    }
+
+    /// Looks for the next whole frame behind a bad one, and goes to it. False if there is none, or if it is too early to say.
+    fn search(&mut self, due: u64, why: FormatError, behind: Option<u64>) -> io::Result<bool> {
+        let bad = self.offset;
+        let end = match self.trailer {
+            Some(trailer) => trailer.footer + FRAME_ALIGN as u64,
+            // What is prepared for frames to come may be long, and a recorder leaves no hole of more than some frames.
+            None if self.is_growing => self.window.file_bytes()?.min(bad + (2 * AHEAD + MAX_BODY) as u64 / 8),
+            None => self.window.file_bytes()?,
+        };
+        let least = self.expected.map_or(0, |(number, _)| number);
+        let mut at = behind.unwrap_or(bad + FRAME_ALIGN as u64);
+        while let Some(candidate) = self.candidate(at, end)? {
+            at = candidate + FRAME_ALIGN as u64;
+            let Found::Frame(header) = self.look(candidate, true)? else { continue };
+            let is_later = header.number > least || self.expected.is_none();
+            if !is_later || header.sequence < due {
+                continue;
+            }
+            let was_bad =
+                self.unsure.is_some_and(|(offset, since)| offset == bad && since.elapsed() > UNSURE);
+            if self.is_growing && header.durable < due && !was_bad {
+                return Ok(false);
+            }
+            self.fault = Some(Fault { offset: bad, bytes: candidate - bad, why });
+            (self.offset, self.expected, self.unsure) = (candidate, None, None);
+            return Ok(true);
+        }
+        if let Some(trailer) = self.trailer {
+            self.fault = Some(Fault { offset: bad, bytes: (trailer.footer.max(bad)) - bad, why });
+        }
+        Ok(false)
+    }
+
+    /// Whether there has been no frame at this place for so long that nobody is writing it any more.
+    fn has_waited(&mut self, bad: u64) -> bool {
+        match self.unsure {
+            Some((offset, since)) if offset == bad => since.elapsed() > UNSURE,
+            _ => {
+                self.unsure = Some((bad, Instant::now()));
+                false
+            }
+        }
+    }
+
+    /// The next place below `end` at which a frame may begin.
+    fn candidate(&mut self, from: u64, end: u64) -> io::Result<Option<u64>> {
+        let mut at = from;
+        while at < end {
+            let piece = self.window.get(at, FRAME_ALIGN)?;
+            if piece.len() < FRAME_HEADER_BYTES {
+                return Ok(None);
+            }
+            // The rest of what is in memory, in one go.
+            let rest = self.window.peek(at, usize::MAX);
+            let found = rest.chunks_exact(FRAME_ALIGN).position(|place| place[..4] == FRAME_MAGIC);
+            if let Some(found) = found {
+                let place = at + (found * FRAME_ALIGN) as u64;
+                return Ok((place < end).then_some(place));
+            }
+            at += (rest.len() / FRAME_ALIGN * FRAME_ALIGN) as u64;
+        }
+        Ok(None)
+    }
+}

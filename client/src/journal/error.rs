@@ -1,0 +1,57 @@
+//! Errors of reading a journal.
+
+use crate::error::ChannelError;
+use shmcast_layout::journal::FormatError;
+use std::io;
+use std::path::PathBuf;
+use thiserror::Error;
+
+/// The reason why a journal cannot be read. Damage of single frames is no error: it is a loss, told in its place.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum JournalError {
+    /// The system refused.
+    #[error("cannot {what} {}: {source}", path.display())]
+    Os {
+        /// What was to be done.
+        what: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The directory holds no file of a journal.
+    #[error("no file of a journal in {}: give the directory that was recorded to", path.display())]
+    Empty {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A file is no file of a journal, or one of a format that this build does not read.
+    #[error("{}: {source}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// The fault that was found.
+        source: FormatError,
+    },
+    /// A frame is compressed in a way that this build cannot read.
+    #[error("{}: a frame at byte {offset} is compressed by {codec}: read it with a build that has this codec", path.display())]
+    Codec {
+        /// The file.
+        path: PathBuf,
+        /// Byte offset of the frame.
+        offset: u64,
+        /// Name of the codec.
+        codec: &'static str,
+    },
+    /// The daemon does not lend the journal.
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+}
+
+impl JournalError {
+    pub(super) fn os(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Os { what, path, source }
+    }
+}

@@ -1,0 +1,167 @@
+//! Where the files of a journal come from: a directory, or the daemon that owns the channel.
+
+use super::JournalError;
+use super::list::{Journal, Opened};
+use crate::attach::connect::{Client, Conversation};
+use shmcast_layout::control::{History, Request, Response};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long a daemon may take to answer a reader that was lapped.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// The files of one journal.
+#[derive(Debug)]
+pub(crate) enum Files {
+    /// In a directory that this process may read.
+    Directory(Journal),
+    /// Of a daemon, which lends one after the other.
+    Daemon {
+        client: Client,
+        channel: String,
+        /// Whether a recorder appended when the daemon last answered.
+        recording: bool,
+    },
+}
+
+/// The file to read.
+pub(super) struct Picked {
+    pub(super) opened: Opened,
+    pub(super) path: PathBuf,
+    /// A place from which to look, as the daemon says.
+    pub(super) hint: Option<u64>,
+    /// The sequence at which the next file begins, as far as there is one.
+    pub(super) limit: Option<u64>,
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Wanted {
+    Sequence(u64),
+    Time(u64),
+}
+
+impl Files {
+    /// The files that the daemon lends of a channel.
+    pub(crate) fn of_daemon(client: &Client, channel: &str) -> Self {
+        Self::Daemon { client: client.clone(), channel: channel.to_owned(), recording: false }
+    }
+
+    /// The newest file that begins at or before what is wanted, or the oldest if none does. `None` if there is no file.
+    pub(super) fn pick(&mut self, wanted: Wanted) -> Result<Option<Picked>, JournalError> {
+        match self {
+            Self::Directory(journal) => {
+                // Retention may remove a file between the look at the list and the file.
+                match pick_listed(journal, wanted, 0) {
+                    Err(JournalError::Os { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+                        journal.refresh()?;
+                        pick_listed(journal, wanted, 0)
+                    }
+                    picked => picked,
+                }
+            }
+            Self::Daemon { .. } => self.ask(wanted).map(Some),
+        }
+    }
+
+    /// The file in which the journal goes on behind file `number`, which has nothing more at sequence `due`.
+    pub(super) fn pick_after(
+        &mut self,
+        number: u64,
+        due: u64,
+        end: Option<u64>,
+    ) -> Result<Option<Picked>, JournalError> {
+        if let Self::Directory(journal) = self {
+            journal.refresh()?;
+            return pick_listed(journal, Wanted::Sequence(due), number);
+        }
+        let wanted = Wanted::Sequence(end.unwrap_or(due).max(due));
+        Ok(Some(self.ask(wanted)?).filter(|picked| picked.opened.header.file > number))
+    }
+
+    fn ask(&mut self, wanted: Wanted) -> Result<Picked, JournalError> {
+        let Self::Daemon { client, channel, recording } = self else {
+            unreachable!("only a daemon is asked");
+        };
+        let (sequence, time_ns) = match wanted {
+            Wanted::Sequence(sequence) => (Some(sequence), None),
+            Wanted::Time(time_ns) => (None, Some(time_ns)),
+        };
+        let mut conversation = Conversation::open_within(client.socket(), PATIENCE)?;
+        let request = Request::History { channel: channel.clone(), sequence, time_ns };
+        let (reply, [file]) = conversation.attach(&request, &[])?;
+        let Response::History(History { file: number, offset, recording: is_recording, .. }) = reply else {
+            return Err(conversation.confused(&reply).into());
+        };
+        *recording = is_recording;
+        let path = PathBuf::from(format!("journal:{channel}:{number}"));
+        let opened = Opened::new(file)
+            .map_err(JournalError::os("read", &path))?
+            .map_err(|source| JournalError::Format { path: path.clone(), source })?;
+        Ok(Picked { opened, path, hint: Some(offset), limit: None })
+    }
+
+    /// Whether somebody may append to the journal now.
+    pub(crate) fn is_recording(&self) -> bool {
+        match self {
+            Self::Directory(journal) => journal.is_recording(),
+            Self::Daemon { recording, .. } => *recording,
+        }
+    }
+
+    /// Whether looking for a next file is cheap.
+    pub(super) fn is_local(&self) -> bool {
+        matches!(self, Self::Directory(_))
+    }
+
+    /// Whether the journal names this ring as one that it was recorded from.
+    pub(crate) fn names_ring(&mut self, ring: [u64; 2], due: u64) -> Result<bool, JournalError> {
+        let has = |opened: Opened| super::lookup::names_ring(opened, ring);
+        match self {
+            Self::Directory(journal) => {
+                let files = journal.files();
+                if files.iter().any(|file| file.header.ring.uuid == ring) {
+                    return Ok(true);
+                }
+                // A ring that came later within a file is in a record of it.
+                for file in files.to_vec().iter().rev().take(2) {
+                    if has(journal.open_file(file)?)? {
+                        return Ok(true);
+                    }
+                }
+                Ok(false)
+            }
+            Self::Daemon { .. } => {
+                let picked = self.ask(Wanted::Sequence(due))?;
+                if picked.opened.header.ring.uuid == ring || has(picked.opened)? {
+                    return Ok(true);
+                }
+                let newest =
+                    self.ask(Wanted::Sequence(shmcast_layout::layout::geometry::MAX_SEQUENCE - 1))?;
+                Ok(newest.opened.header.ring.uuid == ring || has(newest.opened)?)
+            }
+        }
+    }
+}
+
+/// Picks among the listed files with a number above `after`.
+fn pick_listed(journal: &Journal, wanted: Wanted, after: u64) -> Result<Option<Picked>, JournalError> {
+    let files = journal.files();
+    let first = files.partition_point(|file| file.header.file <= after);
+    let later = &files[first..];
+    let is_before = |at: &usize| {
+        let file = &later[*at];
+        match wanted {
+            Wanted::Sequence(sequence) => file.header.sequence <= sequence,
+            Wanted::Time(time_ns) => {
+                let least = file.trailer.map_or(0, |trailer| trailer.least_ns);
+                (if least > 0 { least } else { file.header.wall_ns }) <= time_ns
+            }
+        }
+    };
+    let at = (0..later.len()).rev().find(is_before).unwrap_or(0);
+    let Some(file) = later.get(at) else { return Ok(None) };
+    let opened = journal.open_file(file)?;
+    let limit = later.get(at + 1).map(|next| next.header.sequence);
+    Ok(Some(Picked { opened, path: journal.path_of(file), hint: None, limit }))
+}

@@ -1,0 +1,265 @@
+//! The files of a journal in a directory.
+
+use super::JournalError;
+use crate::directory::Folder;
+use crate::lock;
+use rustix::fs::OFlags;
+use shmcast_layout::journal::{
+    FILE_HEADER_BYTES, FileHeader, FormatError, TRAILER_BYTES, Trailer, parse_file_name,
+};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A file of a journal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileInfo {
+    /// Its name in the directory.
+    pub name: String,
+    /// Its header.
+    pub header: FileHeader,
+    /// Its trailer, if it is sealed.
+    pub trailer: Option<Trailer>,
+    /// Bytes of the file.
+    pub bytes: u64,
+}
+
+/// An entry of the directory that is named like a file of the journal, and is none or not this journal's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Its name in the directory.
+    pub name: String,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+/// A journal in a directory, as it was when it was opened or last refreshed.
+///
+/// Cost: 1 KiB of memory a file.
+#[derive(Debug)]
+pub struct Journal {
+    folder: Folder,
+    files: Vec<Arc<FileInfo>>,
+    problems: Vec<Problem>,
+}
+
+/// A file that is open, and its header's page.
+pub(super) struct Opened {
+    pub(super) file: Arc<File>,
+    pub(super) page: Box<[u8]>,
+    pub(super) header: FileHeader,
+    pub(super) trailer: Option<Trailer>,
+    pub(super) bytes: u64,
+}
+
+impl Opened {
+    /// Reads and checks header and trailer.
+    pub(super) fn new(file: File) -> io::Result<Result<Self, FormatError>> {
+        let bytes = file.metadata()?.len();
+        let mut page = vec![0; FILE_HEADER_BYTES].into_boxed_slice();
+        if let Err(e) = file.read_exact_at(&mut page, 0) {
+            let found = bytes.min(FILE_HEADER_BYTES as u64) as usize;
+            let part = "file header";
+            return match e.kind() {
+                io::ErrorKind::UnexpectedEof => {
+                    Ok(Err(FormatError::Truncated { part, found, needed: FILE_HEADER_BYTES }))
+                }
+                _ => Err(e),
+            };
+        }
+        let header = match FileHeader::decode(&page) {
+            Ok(header) => header,
+            Err(why) => return Ok(Err(why)),
+        };
+        let mut end = [0; TRAILER_BYTES];
+        let is_read = file.read_exact_at(&mut end, bytes.saturating_sub(TRAILER_BYTES as u64)).is_ok();
+        let trailer = Trailer::decode(&end, header.salt)
+            .ok()
+            .filter(|trailer| is_read && trailer.footer < bytes && trailer.first == header.sequence);
+        Ok(Ok(Self { file: Arc::new(file), page, header, trailer, bytes }))
+    }
+}
+
+impl Journal {
+    /// Reads the headers and trailers of all files in the directory at `path`. Links in the path are followed, and none in the
+    /// directory.
+    ///
+    /// # Errors
+    /// [`JournalError`] if the directory cannot be read, or has no file of a journal. Files that cannot be used are
+    /// [`problems`](Self::problems).
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use shmcast::journal::{Journal, JournalError};
+    /// assert!(matches!(Journal::open(dir.path()), Err(JournalError::Empty { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, JournalError> {
+        let path = path.as_ref();
+        let folder = Folder::named(path).map_err(JournalError::os("open the directory", path))?;
+        let mut journal = Self { folder, files: Vec::new(), problems: Vec::new() };
+        journal.refresh()?;
+        if journal.files.is_empty() && journal.problems.is_empty() {
+            return Err(JournalError::Empty { path: path.to_owned() });
+        }
+        Ok(journal)
+    }
+
+    /// Looks at the directory again. Files that were sealed when they were last looked at are not read again.
+    ///
+    /// # Errors
+    /// [`JournalError::Os`] if the directory cannot be listed.
+    ///
+    /// ```no_run
+    /// # let mut journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
+    /// journal.refresh()?;
+    /// # Ok::<(), shmcast::journal::JournalError>(())
+    /// ```
+    pub fn refresh(&mut self) -> Result<(), JournalError> {
+        let mut known: HashMap<String, Arc<FileInfo>> =
+            self.files.drain(..).map(|file| (file.name.clone(), file)).collect();
+        self.problems.clear();
+        let path = self.folder.path().to_owned();
+        let names = self.folder.names().map_err(JournalError::os("list", &path))?;
+        for name in names.into_iter().filter_map(|name| name.into_string().ok()) {
+            if parse_file_name(&name).is_none() {
+                continue;
+            }
+            if let Some(file) = known.remove(&name).filter(|file| file.trailer.is_some()) {
+                self.files.push(file);
+                continue;
+            }
+            match self.look_at(&name) {
+                Ok(file) => self.files.push(Arc::new(file)),
+                Err(None) => {}
+                Err(Some(why)) => self.problems.push(Problem { name, why }),
+            }
+        }
+        self.sort();
+        Ok(())
+    }
+
+    /// A file, `None` if it has gone meanwhile, or what is wrong with it.
+    fn look_at(&self, name: &str) -> Result<FileInfo, Option<String>> {
+        let gone = |e: io::Error| match e.kind() {
+            io::ErrorKind::NotFound => None,
+            _ => Some(e.to_string()),
+        };
+        let opened = self.open_name(name).map_err(gone)?.map_err(|why| Some(why.to_string()))?;
+        let Opened { header, trailer, bytes, .. } = opened;
+        Ok(FileInfo { name: name.to_owned(), header, trailer, bytes })
+    }
+
+    fn open_name(&self, name: &str) -> io::Result<Result<Opened, FormatError>> {
+        Opened::new(self.folder.file(name, OFlags::RDONLY)?)
+    }
+
+    /// Puts the files in order, and sorts out those of other journals and doubles.
+    fn sort(&mut self) {
+        let mut counts: HashMap<[u8; 16], usize> = HashMap::new();
+        for file in &self.files {
+            *counts.entry(file.header.journal).or_default() += 1;
+        }
+        let most = counts.values().max().copied().unwrap_or(0);
+        let journal = self
+            .files
+            .iter()
+            .filter(|file| counts[&file.header.journal] == most)
+            .min_by_key(|file| (file.header.wall_ns, file.header.file))
+            .map(|file| file.header.journal);
+        self.files.sort_by(|a, b| (a.header.file, &a.name).cmp(&(b.header.file, &b.name)));
+        let mut last = 0;
+        let problems = &mut self.problems;
+        self.files.retain(|file| {
+            let why = if Some(file.header.journal) != journal {
+                "a file of another journal"
+            } else if file.header.file == last {
+                "a file of this number is there already"
+            } else {
+                last = file.header.file;
+                return true;
+            };
+            problems.push(Problem { name: file.name.clone(), why: why.to_owned() });
+            false
+        });
+        problems.sort_by(|a, b| a.name.cmp(&b.name));
+    }
+
+    /// The files in the order of their numbers.
+    ///
+    /// ```no_run
+    /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
+    /// for file in journal.files() {
+    ///     println!("{} from {}", file.name, file.header.sequence);
+    /// }
+    /// # Ok::<(), shmcast::journal::JournalError>(())
+    /// ```
+    pub fn files(&self) -> &[Arc<FileInfo>] {
+        &self.files
+    }
+
+    /// Entries that cannot be used.
+    ///
+    /// ```no_run
+    /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
+    /// assert!(journal.problems().is_empty());
+    /// # Ok::<(), shmcast::journal::JournalError>(())
+    /// ```
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+
+    /// The directory.
+    ///
+    /// ```no_run
+    /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
+    /// println!("{}", journal.path().display());
+    /// # Ok::<(), shmcast::journal::JournalError>(())
+    /// ```
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The oldest sequence that is kept, or named as lost; `None` if there is no usable file.
+    ///
+    /// ```no_run
+    /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
+    /// println!("{:?}", journal.first_sequence());
+    /// # Ok::<(), shmcast::journal::JournalError>(())
+    /// ```
+    pub fn first_sequence(&self) -> Option<u64> {
+        self.files.first().map(|file| file.header.sequence)
+    }
+
+    /// Whether a recorder runs. It holds the lock of the directory's lock file; without the right to open that, the answer is no.
+    ///
+    /// ```no_run
+    /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
+    /// println!("{}", journal.is_recording());
+    /// # Ok::<(), shmcast::journal::JournalError>(())
+    /// ```
+    pub fn is_recording(&self) -> bool {
+        let lock = self.folder.file("lock", OFlags::RDONLY);
+        lock.and_then(|file| lock::is_locked(&file)).unwrap_or(false)
+    }
+
+    /// The user who owns the directory.
+    pub(crate) fn owner(&self) -> io::Result<u32> {
+        Ok(self.folder.own_stat()?.st_uid)
+    }
+
+    pub(super) fn path_of(&self, file: &FileInfo) -> PathBuf {
+        self.folder.path_of(&file.name)
+    }
+
+    /// Opens a file of the list, anew.
+    pub(super) fn open_file(&self, file: &FileInfo) -> Result<Opened, JournalError> {
+        let path = || self.path_of(file);
+        self.open_name(&file.name)
+            .map_err(JournalError::os("read", path()))?
+            .map_err(|source| JournalError::Format { path: path(), source })
+    }
+}

@@ -1,0 +1,156 @@
+//! Places in a journal: by sequence, by time, and the rings that it was recorded from.
+
+use super::cursor::Cursor;
+use super::files::{Files, Wanted};
+use super::list::{Journal, Opened};
+use super::reader::{Entry, Reader};
+use super::{JournalControl, JournalError};
+use shmcast_layout::journal::{Footer, FrameFlags, FrameKind, IndexEntry, RecordBody, Records};
+use std::io;
+use std::path::PathBuf;
+
+impl Journal {
+    /// A reader whose first entry is at `sequence`, or a later one. What lies before the oldest sequence that is kept is told as
+    /// [`Entry::Lost`] by nobody: compare with [`first_sequence`](Self::first_sequence).
+    ///
+    /// Cost: in a sealed file two reads, one of the footer and one of the frame. In the last file, a read of all frames' headers
+    /// before it.
+    ///
+    /// # Errors
+    /// [`JournalError`] if a file cannot be read.
+    ///
+    /// ```no_run
+    /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
+    /// let mut reader = journal.read_from(4711)?;
+    /// println!("{:?}", reader.next()?);
+    /// # Ok::<(), shmcast::journal::JournalError>(())
+    /// ```
+    pub fn read_from(self, sequence: u64) -> Result<Reader, JournalError> {
+        Reader::open(Files::Directory(self), sequence)
+    }
+
+    /// A reader whose first message is the first of this time or later: of wall-clock time in nanoseconds since 1970.
+    ///
+    /// Cost: as [`read_from`](Self::read_from).
+    ///
+    /// # Errors
+    /// [`JournalError`] if a file cannot be read.
+    ///
+    /// ```no_run
+    /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
+    /// let mut reader = journal.read_since(1_764_000_000_000_000_000)?;
+    /// println!("{:?}", reader.next()?);
+    /// # Ok::<(), shmcast::journal::JournalError>(())
+    /// ```
+    pub fn read_since(self, time_ns: u64) -> Result<Reader, JournalError> {
+        Reader::open_at_time(Files::Directory(self), time_ns)
+    }
+}
+
+impl Reader {
+    pub(crate) fn open(files: Files, sequence: u64) -> Result<Self, JournalError> {
+        let mut reader = Self::nowhere(files);
+        reader.seek(sequence)?;
+        Ok(reader)
+    }
+
+    pub(crate) fn open_at_time(files: Files, time_ns: u64) -> Result<Self, JournalError> {
+        let mut reader = Self::nowhere(files);
+        let Some(picked) = reader.files.pick(Wanted::Time(time_ns))? else { return Ok(reader) };
+        let first = picked.opened.header.sequence;
+        reader.enter(picked, first);
+        let path = reader.path.clone();
+        let cursor = reader.cursor.as_mut().expect("a file was entered");
+        let start = place(cursor, reader.hint, |entry| entry.time_ns < time_ns);
+        let start = start.map_err(JournalError::os("read", path))?;
+        if let Some(start) = start {
+            cursor.jump(start.offset);
+            reader.due = start.sequence.max(first);
+            reader.due_in_file = start.sequence;
+        }
+        loop {
+            let is_there = match reader.next()? {
+                None => return Ok(reader),
+                Some(Entry::Message(m)) => {
+                    let time = m.time;
+                    reader.wall_ns(time).is_none_or(|wall| wall >= time_ns)
+                }
+                Some(_) => false,
+            };
+            if is_there {
+                reader.unread();
+                return Ok(reader);
+            }
+        }
+    }
+
+    /// Goes on at `sequence`, or at the oldest that is kept behind it.
+    pub(crate) fn seek(&mut self, sequence: u64) -> Result<(), JournalError> {
+        self.due = sequence;
+        let Some(picked) = self.files.pick(Wanted::Sequence(sequence))? else { return Ok(()) };
+        let first = picked.opened.header.sequence;
+        self.enter(picked, sequence.max(first));
+        let path = self.path.clone();
+        let cursor = self.cursor.as_mut().expect("a file was entered");
+        let start = place(cursor, self.hint, |entry| entry.sequence < sequence)
+            .map_err(JournalError::os("read", path))?;
+        if let Some(start) = start {
+            cursor.jump(start.offset);
+            self.due_in_file = start.sequence;
+        }
+        Ok(())
+    }
+}
+
+/// The last frame that is before what is sought; `None` for the file's start. The cursor stays where it is.
+fn place(
+    cursor: &mut Cursor,
+    hint: Option<u64>,
+    is_before: impl Fn(&IndexEntry) -> bool,
+) -> io::Result<Option<IndexEntry>> {
+    let start = cursor.offset();
+    if let Some(trailer) = cursor.trailer().copied()
+        && let Some((_, body)) = cursor.read_at(trailer.footer, FrameKind::Footer)?
+        && let Ok(footer) = Footer::decode(body)
+    {
+        let before = footer.entries.partition_point(is_before);
+        return Ok(before.checked_sub(1).map(|at| footer.entries[at]).filter(|e| e.offset < trailer.footer));
+    }
+    cursor.jump(hint.unwrap_or(0));
+    let mut found = None;
+    while let Some(header) = cursor.skim()? {
+        let entry = IndexEntry { sequence: header.sequence, offset: cursor.at(), time_ns: header.time_ns };
+        if header.kind == FrameKind::Data {
+            if !is_before(&entry) {
+                break;
+            }
+            found = Some(entry);
+        }
+    }
+    cursor.jump(start);
+    Ok(found)
+}
+
+/// Whether a source record in the file names the ring.
+pub(super) fn names_ring(opened: Opened, ring: [u64; 2]) -> Result<bool, JournalError> {
+    let Opened { file, page, header, trailer, .. } = opened;
+    let mut cursor = Cursor::new(file, &page, &header, trailer);
+    let os = || JournalError::os("read", PathBuf::from(format!("journal file {}", header.file)));
+    while let Some(frame) = cursor.skim().map_err(os())? {
+        if frame.kind != FrameKind::Data || !frame.flags.has(FrameFlags::CONTROL) {
+            continue;
+        }
+        let Some((frame, body)) = cursor.read_at(cursor.at(), FrameKind::Data).map_err(os())? else {
+            continue;
+        };
+        let is_source = |record: Result<shmcast_layout::journal::Record<'_>, _>| {
+            record.is_ok_and(|record| {
+                matches!(record.body, RecordBody::Control(JournalControl::Source { ring: named, .. }) if named == ring)
+            })
+        };
+        if Records::new(&frame, body).any(is_source) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,422 @@
+//! Reading a journal in order, across its files.
+
+use super::cursor::{Cursor, Step};
+use super::files::{Files, Picked};
+use super::list::Opened;
+use super::{Cause, JournalControl, JournalError, Loss};
+use crate::message::Message;
+use shmcast_layout::journal::{Codec, Footer, FrameHeader, FrameKind, RecordBody, Records, RingIdentity};
+use shmcast_layout::layout::record::{NO_TIME, ticks_since};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Pause between two looks at the end of a journal that is being written.
+const PAUSE: Duration = Duration::from_micros(200);
+/// Pause between two looks for the next file, if the last one has not ended.
+const PAUSE_FOR_FILES: Duration = Duration::from_millis(20);
+/// The same, where a daemon has to be asked.
+const PAUSE_FOR_DAEMON: Duration = Duration::from_secs(1);
+
+/// What a journal holds at one place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Entry<'a> {
+    /// A message. Its time is in ticks of the ring that it was recorded from.
+    Message(Message<'a>),
+    /// The journal does not have these sequences. The next entry is at `to + 1`.
+    Lost(Loss),
+    /// A control record, of the ring or the journal's own.
+    Control {
+        /// The sequence due at it.
+        sequence: u64,
+        /// Its time in ticks of the ring's clock; 0 for none.
+        time: u64,
+        /// What it says.
+        control: JournalControl,
+    },
+}
+
+/// Reads a journal in order: each sequence once, as a message, or as part of a gap or a loss.
+///
+/// Reads by `pread` and 1 MiB ahead; allocates that much, or the largest frame of the files if that is more (32 MiB at most).
+/// Everything is checked before it is returned: checksums, salts, numbers, chains and sequences. What fails is
+/// [`Entry::Lost`] with exactly its sequences.
+#[derive(Debug)]
+pub struct Reader {
+    pub(super) files: Files,
+    pub(super) cursor: Option<Cursor>,
+    pub(super) path: PathBuf,
+    pub(super) hint: Option<u64>,
+    number: u64,
+    ring: Option<RingIdentity>,
+    /// The sequence at which the next file begins, if one is known.
+    limit: Option<u64>,
+    pub(super) due: u64,
+    /// The sequence due at the next frame, as far as the frames before it say. A reader that seeks is behind its own.
+    pub(super) due_in_file: u64,
+    frame: Option<InFrame>,
+    /// The place before the last entry.
+    before: Option<(u64, InFrame)>,
+    /// Whether the file's last frame was read.
+    is_over: bool,
+    /// Wall clock and ticks at one moment.
+    clock: Option<(u64, u64)>,
+    /// Nothing is looked at before this time.
+    rest_until: Option<Instant>,
+    looked_for_files: Option<Instant>,
+}
+
+/// A place in a frame.
+#[derive(Debug, Clone, Copy)]
+struct InFrame {
+    header: FrameHeader,
+    /// Bytes of the body behind the records that were read.
+    left: usize,
+    messages: u32,
+    due: u64,
+}
+
+impl Reader {
+    pub(super) fn nowhere(files: Files) -> Self {
+        Self {
+            files,
+            cursor: None,
+            path: PathBuf::new(),
+            hint: None,
+            number: 0,
+            ring: None,
+            limit: None,
+            due: 1,
+            due_in_file: 1,
+            frame: None,
+            before: None,
+            is_over: false,
+            clock: None,
+            rest_until: None,
+            looked_for_files: None,
+        }
+    }
+
+    /// The sequence of the next entry.
+    ///
+    /// ```no_run
+    /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
+    /// assert_eq!(journal.read_from(7)?.due(), 7);
+    /// # Ok::<(), shmcast::journal::JournalError>(())
+    /// ```
+    pub fn due(&self) -> u64 {
+        self.due
+    }
+
+    /// Wall-clock time of a record's `time`, in nanoseconds since 1970; `None` without a time. It is exact to what the clock
+    /// was set between two of the journal's clock records, which are a second apart.
+    ///
+    /// ```no_run
+    /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
+    /// let mut reader = journal.read_from(1)?;
+    /// if let Some(shmcast::journal::Entry::Message(message)) = reader.next()? {
+    ///     let time = message.time;
+    ///     println!("{:?}", reader.wall_ns(time));
+    /// }
+    /// # Ok::<(), shmcast::journal::JournalError>(())
+    /// ```
+    pub fn wall_ns(&self, time: u64) -> Option<u64> {
+        let ((wall, ticks), ring) = (self.clock?, self.ring?);
+        let since = u128::from(ticks_since(time, ticks & ((1 << 48) - 1)));
+        let ns = since * 1_000_000_000 / u128::from(ring.clock_hz.max(1));
+        (time != NO_TIME).then(|| wall.saturating_add(ns as u64))
+    }
+
+    /// The ring that the last entry came from, as the journal says.
+    ///
+    /// ```no_run
+    /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
+    /// println!("{:?}", journal.read_from(1)?.ring());
+    /// # Ok::<(), shmcast::journal::JournalError>(())
+    /// ```
+    pub fn ring(&self) -> Option<RingIdentity> {
+        self.ring
+    }
+
+    /// Whether a recorder runs, so that more may come behind the end.
+    ///
+    /// ```no_run
+    /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
+    /// println!("{}", journal.read_from(1)?.is_recording());
+    /// # Ok::<(), shmcast::journal::JournalError>(())
+    /// ```
+    pub fn is_recording(&self) -> bool {
+        self.files.is_recording()
+    }
+
+    /// Whether nothing of a frame is left, so that this is a place between two frames.
+    pub(crate) fn is_between_frames(&self) -> bool {
+        self.frame.is_none_or(|frame| frame.left == 0)
+    }
+
+    /// Looks at the end of the journal with the next call, however recently it was looked at.
+    pub(crate) fn look_now(&mut self) {
+        (self.rest_until, self.looked_for_files) = (None, None);
+    }
+
+    /// Brings what is read next into the kernel's cache, if it is not in memory here. To be called where it may block.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn read_ahead(&self) -> Option<impl FnOnce() + Send + 'static> {
+        self.cursor.as_ref().filter(|_| self.is_between_frames())?.read_ahead()
+    }
+
+    /// Goes on in a file, at its start.
+    pub(super) fn enter(&mut self, picked: Picked, due: u64) {
+        let Picked { opened: Opened { file, page, header, trailer, .. }, path, hint, limit } = picked;
+        let mut cursor = Cursor::new(file, &page, &header, trailer);
+        cursor.set_growing(trailer.is_none() && limit.is_none() && self.files.is_recording());
+        self.cursor = Some(cursor);
+        (self.path, self.hint, self.number, self.limit) = (path, hint, header.file, limit);
+        (self.ring, self.clock) = (Some(header.ring), None);
+        (self.due, self.due_in_file) = (due, header.sequence);
+        (self.frame, self.before, self.is_over, self.rest_until) = (None, None, false, None);
+    }
+
+    /// Goes back before the entry that was returned last, if that was a record.
+    pub(crate) fn unread(&mut self) {
+        if let Some((due, frame)) = self.before.take() {
+            (self.due, self.frame) = (due, Some(frame));
+        }
+    }
+
+    /// The next entry; `None` at the end of what is written by now. Later calls return what has come meanwhile. Never waits for a
+    /// recorder, but may wait for a disk.
+    ///
+    /// # Errors
+    /// [`JournalError`] if a file cannot be opened or read at all. The reader stays where it is.
+    ///
+    /// ```no_run
+    /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
+    /// let mut reader = journal.read_from(1)?;
+    /// while let Some(entry) = reader.next()? {
+    ///     println!("{entry:?}");
+    /// }
+    /// # Ok::<(), shmcast::journal::JournalError>(())
+    /// ```
+    // It lends what it returns, so it cannot be an iterator.
+    #[expect(clippy::should_implement_trait, reason = "an iterator could not lend its items")]
+    pub fn next(&mut self) -> Result<Option<Entry<'_>>, JournalError> {
+        loop {
+            if self.limit.is_some_and(|limit| self.due >= limit) {
+                self.frame = None;
+                match self.go_on()? {
+                    Some(Some(loss)) => return Ok(Some(Entry::Lost(loss))),
+                    Some(None) => continue,
+                    None => return Ok(None),
+                }
+            }
+            if let Some(frame) = self.frame
+                && let Some((entry, next)) = self.record(frame)
+            {
+                return Ok(Some(self.lend(entry, next)));
+            }
+            self.frame = None;
+            match self.advance()? {
+                Some(Some(loss)) => return Ok(Some(Entry::Lost(loss))),
+                Some(None) => {}
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// Takes the next record of the frame that is not before the sequence due. `None` at the frame's end.
+    fn record(&mut self, mut frame: InFrame) -> Option<(Taken, InFrame)> {
+        loop {
+            let cursor = self.cursor.as_ref()?;
+            let body = cursor.body(&frame.header);
+            let rest = body.len().checked_sub(frame.left).and_then(|from| body.get(from..))?;
+            let mut records = Records::resume(rest, frame.due, frame.messages);
+            // A record that is wrong under a right checksum: what is missing then shows in the next frame's sequence.
+            let record = records.next()?.ok()?;
+            let before = frame;
+            (frame.left, frame.messages, frame.due) =
+                (records.bytes_left(), records.messages_left(), records.due());
+            self.due_in_file = frame.due;
+            let is_message = matches!(record.body, RecordBody::Message { .. });
+            let is_past = if is_message || frame.due > record.sequence {
+                frame.due <= self.due
+            } else {
+                record.sequence < self.due
+            };
+            let taken = match record.body {
+                RecordBody::Message { payload, tag, key } => {
+                    let at = body.len() - before.left + 16;
+                    Taken::Message { at, length: payload.len(), tag, key, time: record.time }
+                }
+                RecordBody::Control(control) => Taken::Control { control, time: record.time },
+            };
+            self.note_clock(&taken, &frame.header);
+            if !is_past {
+                self.before = Some((self.due, before));
+                return Some((taken, frame));
+            }
+        }
+    }
+
+    fn note_clock(&mut self, taken: &Taken, header: &FrameHeader) {
+        match *taken {
+            Taken::Control { control: JournalControl::Clock { wall_ns, ticks, .. }, .. } => {
+                self.clock = Some((wall_ns, ticks));
+            }
+            Taken::Control { control: JournalControl::Source { ring, generation, .. }, .. } => {
+                if let Some(known) = &mut self.ring {
+                    (known.uuid, known.generation) = (ring, generation);
+                }
+            }
+            Taken::Message { time, .. } | Taken::Control { time, .. } => {
+                if self.clock.is_none() && time != NO_TIME {
+                    self.clock = Some((header.time_ns, time));
+                }
+            }
+        }
+    }
+
+    /// Moves behind a record and returns it.
+    fn lend(&mut self, taken: Taken, next: InFrame) -> Entry<'_> {
+        let sequence = self.due;
+        self.frame = Some(next);
+        match taken {
+            Taken::Control { control, time } => {
+                if let Some((_, behind)) = control.skipped() {
+                    self.due = behind;
+                }
+                // A reader may begin in the middle of a gap or loss.
+                match control {
+                    JournalControl::Loss(loss) => Entry::Lost(Loss { from: sequence, ..loss }),
+                    JournalControl::Ring(shmcast_layout::layout::record::Control::Gap { to, .. }) => {
+                        let gap = shmcast_layout::layout::record::Control::Gap { from: sequence, to };
+                        Entry::Control { sequence, time, control: JournalControl::Ring(gap) }
+                    }
+                    control => Entry::Control { sequence, time, control },
+                }
+            }
+            Taken::Message { at, length, tag, key, time } => {
+                self.due = sequence + 1;
+                let body = self.cursor.as_ref().map_or(&[][..], |cursor| cursor.body(&next.header));
+                let payload = body.get(at..at + length).unwrap_or_default();
+                Entry::Message(Message { payload, sequence, tag, key, time })
+            }
+        }
+    }
+
+    /// Goes on behind the frame. The loss is what is missing before the next one; `None` at the end of what is written.
+    fn advance(&mut self) -> Result<Option<Option<Loss>>, JournalError> {
+        if self.rest_until.is_some_and(|until| Instant::now() < until) {
+            return Ok(None);
+        }
+        let os = |path: &PathBuf| JournalError::os("read", path.clone());
+        let (due, is_over) = (self.due_in_file, self.is_over);
+        let Some(cursor) = self.cursor.as_mut() else { return self.go_on() };
+        let step = if is_over { Step::Sealed } else { cursor.next(due).map_err(os(&self.path))? };
+        match step {
+            Step::Frame(header) if header.kind == FrameKind::Data && header.codec != Codec::Raw => {
+                let codec = if header.codec == Codec::Lz4 { "LZ4" } else { "zstd" };
+                Err(JournalError::Codec { path: self.path.clone(), offset: cursor.at(), codec })
+            }
+            Step::Frame(header) => {
+                self.rest_until = None;
+                self.before = None;
+                if header.kind == FrameKind::Data {
+                    let (left, messages) = (header.length as usize, header.messages);
+                    self.frame = Some(InFrame { header, left, messages, due: header.sequence });
+                }
+                self.is_over = header.kind == FrameKind::Footer;
+                self.missing(header.sequence).map(Some)
+            }
+            Step::Sealed => {
+                let next = cursor.trailer().map_or(self.due, |trailer| trailer.next);
+                self.is_over = true;
+                match self.missing(next)? {
+                    Some(loss) => Ok(Some(Some(loss))),
+                    None => self.go_on(),
+                }
+            }
+            Step::End => self.wait_or_go_on(),
+        }
+    }
+
+    /// What is missing if `sequence` is what comes next.
+    fn missing(&mut self, sequence: u64) -> Result<Option<Loss>, JournalError> {
+        let next = self.limit.map_or(sequence, |limit| limit.min(sequence));
+        if next <= self.due {
+            return Ok(None);
+        }
+        let from = std::mem::replace(&mut self.due, next);
+        let cause = self.cause_of(from)?;
+        Ok(Some(Loss { from, to: next - 1, cause }))
+    }
+
+    /// The cause that the footer gives for a hole; without one, the disk lost the frames.
+    fn cause_of(&mut self, from: u64) -> Result<Cause, JournalError> {
+        let Some(cursor) = self.cursor.as_mut() else { return Ok(Cause::Damaged) };
+        let Some(trailer) = cursor.trailer().copied() else { return Ok(Cause::Damaged) };
+        // The footer may lie outside of what is in memory: what is lost was noted, and the frame is read again.
+        let at = cursor.at();
+        let footer = cursor.read_at(trailer.footer, FrameKind::Footer);
+        let footer = footer.map_err(JournalError::os("read", self.path.clone()))?;
+        let footer = footer.and_then(|(_, body)| Footer::decode(body).ok());
+        let holes = footer.map(|footer| footer.holes).unwrap_or_default();
+        let _ = cursor.read_at(at, FrameKind::Data);
+        let hole = holes.iter().find(|hole| (hole.from..=hole.to).contains(&from));
+        Ok(hole.map_or(Cause::Damaged, |hole| hole.cause))
+    }
+
+    /// At the end of a file that is not sealed.
+    fn wait_or_go_on(&mut self) -> Result<Option<Option<Loss>>, JournalError> {
+        let now = Instant::now();
+        let pause = if self.files.is_local() { PAUSE_FOR_FILES } else { PAUSE_FOR_DAEMON };
+        let is_recording = self.files.is_recording();
+        if is_recording && self.looked_for_files.is_some_and(|looked| now.duration_since(looked) < pause) {
+            self.rest_until = Some(now + PAUSE);
+            return Ok(None);
+        }
+        self.looked_for_files = Some(now);
+        let found = self.go_on()?;
+        if found.is_none() {
+            self.rest_until = is_recording.then(|| now + PAUSE);
+            if let Some(cursor) = &mut self.cursor {
+                cursor.set_growing(is_recording);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Goes on in the next file, if there is one.
+    fn go_on(&mut self) -> Result<Option<Option<Loss>>, JournalError> {
+        let end = self.cursor.as_ref().and_then(|cursor| cursor.trailer()).map(|trailer| trailer.next);
+        let Some(picked) = self.files.pick_after(self.number, self.due, end)? else {
+            let pause = if self.files.is_local() { PAUSE_FOR_FILES } else { PAUSE_FOR_DAEMON };
+            self.rest_until = Some(Instant::now() + pause);
+            return Ok(None);
+        };
+        let first = picked.opened.header.sequence;
+        self.enter(picked, self.due);
+        if first > self.due {
+            let from = std::mem::replace(&mut self.due, first);
+            return Ok(Some(Some(Loss { from, to: first - 1, cause: Cause::Damaged })));
+        }
+        Ok(Some(None))
+    }
+}
+
+/// A record without its bytes.
+#[derive(Debug, Clone, Copy)]
+enum Taken {
+    /// A message whose payload begins at `at` in the frame's body.
+    Message {
+        at: usize,
+        length: usize,
+        tag: u16,
+        key: bool,
+        time: u64,
+    },
+    Control {
+        control: JournalControl,
+        time: u64,
+    },
+}

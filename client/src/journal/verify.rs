@@ -1,0 +1,414 @@
+//! Checking a whole journal: every byte that means something, and that all parts agree.
+
+use super::cursor::{Cursor, Fault, Step};
+use super::list::{FileInfo, Journal, Opened};
+use super::{Cause, JournalControl, JournalError, Loss};
+use shmcast_layout::journal::{
+    Codec, Footer, FrameHeader, FrameKind, Index, IndexEntry, RecordBody, Records, Trailer,
+};
+use std::sync::Arc;
+
+/// Most losses and most damages that are listed. Those beyond are counted.
+const MOST_LISTED: usize = 10_000;
+
+/// What became of a journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// All is there.
+    Whole,
+    /// Sequences are missing, each named by the journal itself.
+    Losses,
+    /// Something is wrong with a file.
+    Damaged,
+}
+
+/// Something that is wrong with a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Damage {
+    /// The file's name.
+    pub file: String,
+    /// Byte offset.
+    pub offset: u64,
+    /// Bytes up to where it goes on; 0 if that is not known.
+    pub bytes: u64,
+    /// What is wrong.
+    pub what: String,
+}
+
+/// What a check has found so far.
+#[derive(Debug, Clone, Default)]
+pub struct Verified {
+    /// Files that were checked.
+    pub files: u64,
+    /// Frames, whole ones.
+    pub frames: u64,
+    /// Messages in them.
+    pub messages: u64,
+    /// Bytes that were checked.
+    pub bytes: u64,
+    /// The first sequence, and the one due at the end.
+    pub sequences: Option<(u64, u64)>,
+    /// Sequences that are missing, in order.
+    pub losses: Vec<Loss>,
+    /// What is wrong.
+    pub damages: Vec<Damage>,
+    /// Losses and damages that are not listed, because there are too many.
+    pub not_listed: u64,
+}
+
+impl Verified {
+    /// What became of the journal.
+    ///
+    /// ```
+    /// use shmcast::journal::{Verdict, Verified};
+    /// assert_eq!(Verified::default().verdict(), Verdict::Whole);
+    /// ```
+    pub fn verdict(&self) -> Verdict {
+        match (self.damages.is_empty() && self.not_listed == 0, self.losses.is_empty()) {
+            (false, _) => Verdict::Damaged,
+            (true, false) => Verdict::Losses,
+            (true, true) => Verdict::Whole,
+        }
+    }
+
+    /// Messages that are missing by this cause.
+    ///
+    /// ```
+    /// use shmcast::journal::{Cause, Verified};
+    /// assert_eq!(Verified::default().lost(Cause::Overrun), 0);
+    /// ```
+    pub fn lost(&self, cause: Cause) -> u64 {
+        self.losses.iter().filter(|loss| loss.cause == cause).map(|loss| loss.to - loss.from + 1).sum()
+    }
+
+    fn lose(&mut self, loss: Loss) {
+        if self.losses.len() < MOST_LISTED {
+            self.losses.push(loss);
+        } else {
+            self.not_listed += 1;
+        }
+    }
+
+    fn damage(&mut self, file: &FileInfo, offset: u64, bytes: u64, what: impl Into<String>) {
+        if self.damages.len() < MOST_LISTED {
+            self.damages.push(Damage { file: file.name.clone(), offset, bytes, what: what.into() });
+        } else {
+            self.not_listed += 1;
+        }
+    }
+}
+
+/// A check of a journal, file by file.
+///
+/// ```no_run
+/// use shmcast::journal::{Journal, Verdict, Verify};
+/// let journal = Journal::open("/var/lib/shmcast/ticks")?;
+/// let verified = Verify::new(&journal).run(|so_far| println!("{} B", so_far.bytes))?;
+/// assert_eq!(verified.verdict(), Verdict::Whole);
+/// # Ok::<(), shmcast::journal::JournalError>(())
+/// ```
+#[derive(Debug)]
+pub struct Verify<'a> {
+    journal: &'a Journal,
+    files: &'a [Arc<FileInfo>],
+    is_recording: bool,
+    found: Verified,
+    /// The sequence due, and salt and chain of the file before.
+    due: Option<u64>,
+    before: Option<(u64, u32)>,
+}
+
+/// What is known of one file while it is checked.
+#[derive(Debug, Default)]
+struct InFile {
+    entries: Vec<IndexEntry>,
+    /// Entries of index frames that name no frame seen before them.
+    messages: u64,
+    payload_bytes: u64,
+    frames: u64,
+    last_index: u64,
+    time_ns: u64,
+    chain: u32,
+    footer: Option<(u64, Footer, FrameHeader)>,
+    is_damaged: bool,
+}
+
+impl<'a> Verify<'a> {
+    /// A check of all files that the journal listed.
+    ///
+    /// ```no_run
+    /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
+    /// let verify = shmcast::journal::Verify::new(&journal);
+    /// # Ok::<(), shmcast::journal::JournalError>(())
+    /// ```
+    pub fn new(journal: &'a Journal) -> Self {
+        let is_recording = journal.is_recording();
+        Self {
+            journal,
+            files: journal.files(),
+            is_recording,
+            found: Verified::default(),
+            due: None,
+            before: None,
+        }
+    }
+
+    /// Checks one file after the other, and reports what was found so far after each frame.
+    ///
+    /// # Errors
+    /// [`JournalError`] if a file cannot be read at all.
+    ///
+    /// ```no_run
+    /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
+    /// let verified = shmcast::journal::Verify::new(&journal).run(|_| ())?;
+    /// println!("{} messages", verified.messages);
+    /// # Ok::<(), shmcast::journal::JournalError>(())
+    /// ```
+    pub fn run(mut self, mut progress: impl FnMut(&Verified)) -> Result<Verified, JournalError> {
+        for problem in self.journal.problems() {
+            let (file, what) = (problem.name.clone(), problem.why.clone());
+            self.found.damages.push(Damage { file, offset: 0, bytes: 0, what });
+        }
+        let files = self.files;
+        for (at, file) in files.iter().enumerate() {
+            let limit = files.get(at + 1).map(|next| next.header.sequence);
+            self.file(file, limit, &mut progress)?;
+        }
+        Ok(self.found)
+    }
+
+    fn file(
+        &mut self,
+        file: &FileInfo,
+        limit: Option<u64>,
+        progress: &mut impl FnMut(&Verified),
+    ) -> Result<(), JournalError> {
+        let opened = match self.journal.open_file(file) {
+            // Retention may have taken it meanwhile.
+            Err(JournalError::Os { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(());
+            }
+            opened => opened?,
+        };
+        let Opened { file: open, page, header, trailer, bytes } = opened;
+        let first = self.due.get_or_insert(header.sequence);
+        self.found.sequences.get_or_insert((header.sequence, header.sequence));
+        if header.sequence > *first {
+            let loss = Loss { from: *first, to: header.sequence - 1, cause: Cause::Damaged };
+            self.found.damage(file, 0, 0, format!("{} to {} are in no file before it", loss.from, loss.to));
+            self.found.lose(loss);
+        }
+        self.due = Some(header.sequence);
+        if let Some((salt, chain)) = self.before
+            && (header.previous_salt, header.previous_chain) != (salt, chain)
+            && header.previous_salt != 0
+        {
+            self.found.damage(file, 128, 12, "it does not chain to the file before");
+        }
+        let mut cursor = Cursor::new(open, &page, &header, trailer);
+        let mut in_file =
+            InFile { chain: u32::from_le_bytes([0, 1, 2, 3].map(|at| page[4092 + at])), ..InFile::default() };
+        let is_last = limit.is_none();
+        self.frames(file, &mut cursor, &mut in_file, limit, progress)?;
+        self.end(file, trailer, &in_file, is_last, limit, header.salt);
+        self.before = Some((header.salt, in_file.chain));
+        self.found.files += 1;
+        self.found.bytes += bytes.saturating_sub(cursor.offset()).min(4096 * 2);
+        Ok(())
+    }
+
+    fn frames(
+        &mut self,
+        file: &FileInfo,
+        cursor: &mut Cursor,
+        in_file: &mut InFile,
+        limit: Option<u64>,
+        progress: &mut impl FnMut(&Verified),
+    ) -> Result<(), JournalError> {
+        let os = || JournalError::os("read", self.journal.path_of(file));
+        let holes = holes_of(cursor, file.trailer.as_ref()).map_err(os())?;
+        loop {
+            let due = self.due.unwrap_or(1);
+            let step = cursor.next(due).map_err(os())?;
+            if let Some(Fault { offset, bytes, why }) = cursor.take_fault() {
+                in_file.is_damaged = true;
+                // Recovery has found it before, and the footer tells of it.
+                let is_known = holes.iter().any(|hole| (hole.from..=hole.to).contains(&due));
+                if !is_known {
+                    self.found.damage(file, offset, bytes, why.to_string());
+                }
+            }
+            let Step::Frame(header) = step else { return Ok(()) };
+            self.missing(header.sequence, &holes, limit);
+            self.found.frames += 1;
+            self.found.bytes += header.frame_bytes() as u64;
+            in_file.frames += 1;
+            in_file.chain = header.crc();
+            let offset = cursor.at();
+            if cursor.padding(&header).map_err(os())?.iter().any(|byte| *byte != 0) {
+                self.found.damage(file, offset, 0, "bytes that are not 0 behind its body");
+            }
+            if header.time_ns < in_file.time_ns {
+                self.found.damage(file, offset, 0, "its index time is before that of the frame before");
+            }
+            in_file.time_ns = header.time_ns;
+            match header.kind {
+                FrameKind::Data if header.codec != Codec::Raw => {
+                    let codec = if header.codec == Codec::Lz4 { "LZ4" } else { "zstd" };
+                    return Err(JournalError::Codec { path: self.journal.path_of(file), offset, codec });
+                }
+                FrameKind::Data => self.data(file, cursor, &header, in_file, limit),
+                FrameKind::Index => self.index(file, cursor, &header, in_file),
+                FrameKind::Footer => match Footer::decode(cursor.body(&header)) {
+                    Ok(footer) => in_file.footer = Some((offset, footer, header)),
+                    Err(why) => self.found.damage(file, offset, 0, why.to_string()),
+                },
+                FrameKind::Pad => {}
+            }
+            progress(&self.found);
+        }
+    }
+
+    /// Notes what is missing if `sequence` comes next.
+    fn missing(&mut self, sequence: u64, holes: &[Loss], limit: Option<u64>) {
+        let due = self.due.unwrap_or(1);
+        let next = limit.map_or(sequence, |limit| limit.min(sequence));
+        if next > due {
+            let hole = holes.iter().find(|hole| (hole.from..=hole.to).contains(&due));
+            let cause = hole.map_or(Cause::Damaged, |hole| hole.cause);
+            self.found.lose(Loss { from: due, to: next - 1, cause });
+            self.go_to(next);
+        }
+    }
+
+    fn go_to(&mut self, due: u64) {
+        self.due = Some(due);
+        if let Some((_, end)) = &mut self.found.sequences {
+            *end = due.max(*end);
+        }
+    }
+
+    fn data(
+        &mut self,
+        file: &FileInfo,
+        cursor: &Cursor,
+        header: &FrameHeader,
+        in_file: &mut InFile,
+        limit: Option<u64>,
+    ) {
+        let offset = cursor.at();
+        in_file.entries.push(IndexEntry { sequence: header.sequence, offset, time_ns: header.time_ns });
+        let mut records = Records::new(header, cursor.body(header));
+        while let Some(record) = records.next() {
+            let record = match record {
+                Ok(record) => record,
+                Err(why) => {
+                    self.found.damage(file, offset, 0, why.to_string());
+                    return;
+                }
+            };
+            let is_beyond = limit.is_some_and(|limit| record.sequence >= limit);
+            match record.body {
+                RecordBody::Message { payload, .. } => {
+                    in_file.messages += 1;
+                    in_file.payload_bytes += payload.len() as u64;
+                    self.found.messages += u64::from(!is_beyond);
+                }
+                RecordBody::Control(JournalControl::Loss(loss)) if !is_beyond => self.found.lose(loss),
+                RecordBody::Control(_) => {}
+            }
+            if !is_beyond {
+                self.go_to(records.due());
+            }
+        }
+    }
+
+    fn index(&mut self, file: &FileInfo, cursor: &Cursor, header: &FrameHeader, in_file: &mut InFile) {
+        let offset = cursor.at();
+        match Index::decode(cursor.body(header)) {
+            Err(why) => self.found.damage(file, offset, 0, why.to_string()),
+            Ok(index) => {
+                if index.previous != in_file.last_index && !in_file.is_damaged {
+                    self.found.damage(file, offset, 0, "it names another index frame before it");
+                }
+                self.check_entries(file, offset, &index.entries, in_file);
+            }
+        }
+        in_file.last_index = offset;
+    }
+
+    fn check_entries(&mut self, file: &FileInfo, offset: u64, entries: &[IndexEntry], in_file: &InFile) {
+        let is_known = |entry: &IndexEntry| in_file.entries.binary_search_by_key(&entry.offset, |e| e.offset);
+        let is_wrong = |entry: &&IndexEntry| match is_known(entry) {
+            Ok(at) => in_file.entries[at] != **entry,
+            // A frame that is bad is named rightly all the same.
+            Err(_) => !in_file.is_damaged,
+        };
+        if let Some(entry) = entries.iter().find(is_wrong) {
+            let what = format!(
+                "its entry of sequence {} at byte {} names no such frame",
+                entry.sequence, entry.offset
+            );
+            self.found.damage(file, offset, 0, what);
+        }
+    }
+
+    /// Compares footer and trailer with what was found.
+    fn end(
+        &mut self,
+        file: &FileInfo,
+        trailer: Option<Trailer>,
+        in_file: &InFile,
+        is_last: bool,
+        limit: Option<u64>,
+        salt: u64,
+    ) {
+        let Some(trailer) = trailer else {
+            if in_file.footer.is_some() {
+                let end = file.bytes.saturating_sub(64);
+                self.found.damage(file, end, 64, "a footer, and no trailer that belongs to it");
+            } else if !is_last
+                && !file.name.ends_with(".suspect")
+                && limit.is_some_and(|limit| self.due < Some(limit))
+            {
+                self.found.damage(file, 0, 0, "it is not sealed, and it ends before the next file begins");
+            }
+            // The tail of the last file is what is being written, or what a power cut has torn: recovery decides.
+            let _ = (salt, self.is_recording);
+            return;
+        };
+        let next = limit.map_or(trailer.next, |limit| limit.min(trailer.next));
+        self.missing(next, &[], limit);
+        let Some((offset, footer, header)) = &in_file.footer else {
+            self.found.damage(file, trailer.footer, 0, "no footer where the trailer says");
+            return;
+        };
+        let mut compare = |what: &str, said: u64, found: u64| {
+            if said != found && !in_file.is_damaged {
+                self.found.damage(
+                    file,
+                    *offset,
+                    0,
+                    format!("{what}: {said} by its footer or trailer, {found} found"),
+                );
+            }
+        };
+        compare("messages", footer.messages, in_file.messages);
+        compare("messages", trailer.messages, in_file.messages);
+        compare("bytes of payload", footer.payload_bytes, in_file.payload_bytes);
+        compare("frames", u64::from(trailer.frames), in_file.frames);
+        compare("place of the footer", trailer.footer, *offset);
+        compare("place of the last index", footer.last_index, in_file.last_index);
+        compare("chain", u64::from(trailer.chain), u64::from(header.crc()));
+        let entries = footer.entries.clone();
+        let offset = *offset;
+        self.check_entries(file, offset, &entries, in_file);
+    }
+}
+
+/// The holes that a sealed file's footer tells of.
+fn holes_of(cursor: &mut Cursor, trailer: Option<&Trailer>) -> std::io::Result<Vec<Loss>> {
+    let Some(trailer) = trailer else { return Ok(Vec::new()) };
+    let footer = cursor.read_at(trailer.footer, FrameKind::Footer)?;
+    Ok(footer.and_then(|(_, body)| Footer::decode(body).ok()).map(|footer| footer.holes).unwrap_or_default())
+}

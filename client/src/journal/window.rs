@@ -1,0 +1,134 @@
+//! The part of a file that is in memory.
+
+use rustix::fs::{Advice, fadvise};
+use std::fs::File;
+use std::io;
+use std::num::NonZeroU64;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+/// Bytes that are read at once.
+pub(super) const AHEAD: usize = 1 << 20;
+const PAGE: usize = 4096;
+
+/// A window over a file, which moves on with the reader. It reads by `pread` alone: a map would turn errors of the disk into
+/// signals.
+#[derive(Debug)]
+pub(super) struct Window {
+    file: Arc<File>,
+    start: u64,
+    buffer: Vec<u8>,
+    /// Bytes of the buffer that were read.
+    filled: usize,
+}
+
+impl Window {
+    pub(super) fn of(file: Arc<File>) -> Self {
+        // Advice only: a file system that does not take it reads ahead in its own way.
+        let _ = fadvise(&file, 0, None, Advice::Sequential);
+        Self { file, start: 0, buffer: Vec::new(), filled: 0 }
+    }
+
+    /// Bytes of the file now.
+    pub(super) fn file_bytes(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    /// The bytes from `at` on, `length` of them; fewer at the file's end.
+    pub(super) fn get(&mut self, at: u64, length: usize) -> io::Result<&[u8]> {
+        if !self.holds(at, length) {
+            self.fill(at, length)?;
+        }
+        Ok(self.peek(at, length))
+    }
+
+    /// As [`get`](Self::get), of bytes that a call of it has brought.
+    pub(super) fn peek(&self, at: u64, length: usize) -> &[u8] {
+        let from = at.saturating_sub(self.start).min(self.filled as u64) as usize;
+        &self.buffer[from..from.saturating_add(length).min(self.filled)]
+    }
+
+    /// As [`get`](Self::get), past what is in memory. With `drop_cache` also past the kernel's pages.
+    pub(super) fn get_anew(&mut self, at: u64, length: usize, drop_cache: bool) -> io::Result<&[u8]> {
+        if drop_cache {
+            let _ = fadvise(&self.file, at, NonZeroU64::new(length as u64), Advice::DontNeed);
+        }
+        self.fill(at, length)?;
+        Ok(self.peek(at, length))
+    }
+
+    /// The first bytes at `at` as they are in the file now; `None` at its end.
+    pub(super) fn probe<const N: usize>(&self, at: u64) -> io::Result<Option<[u8; N]>> {
+        let mut bytes = [0; N];
+        match self.file.read_exact_at(&mut bytes, at) {
+            Ok(()) => Ok(Some(bytes)),
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Reads what stands at `at`, and throws it away: it is in the kernel's cache then. `None` if it is in memory here.
+    #[cfg(feature = "tokio")]
+    pub(super) fn read_ahead(&self, at: u64, is_end: bool) -> Option<impl FnOnce() + Send + 'static> {
+        let file = Arc::clone(&self.file);
+        let is_here = self.holds(at, AHEAD / 2) || (is_end && self.filled < AHEAD / 2);
+        (!is_here).then_some(move || {
+            let mut piece = vec![0; AHEAD / 8];
+            for step in 0..8 {
+                // An error is met again by the reader itself.
+                if file
+                    .read_at(&mut piece, at + step * (AHEAD / 8) as u64)
+                    .is_ok_and(|read| read < piece.len())
+                {
+                    break;
+                }
+            }
+        })
+    }
+
+    fn holds(&self, at: u64, length: usize) -> bool {
+        at >= self.start && at - self.start <= self.filled as u64 && {
+            let from = (at - self.start) as usize;
+            from.checked_add(length).is_some_and(|end| end <= self.filled)
+        }
+    }
+
+    fn fill(&mut self, at: u64, length: usize) -> io::Result<()> {
+        // No more than there is: many readers have small files.
+        let there = self.file_bytes()?.saturating_sub(at).min(AHEAD as u64) as usize;
+        let wanted = length.max(there);
+        if self.buffer.len() < wanted {
+            self.buffer.resize(wanted, 0);
+        }
+        self.start = at;
+        self.filled = read(&self.file, &mut self.buffer[..wanted], at)?;
+        Ok(())
+    }
+}
+
+/// Reads up to the file's end. Pages that the disk does not give are zeros: no frame is made of zeros.
+fn read(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        let offset = at + filled as u64;
+        match file.read_at(&mut buffer[filled..], offset) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) if e.raw_os_error() == Some(nix::libc::EIO) => {
+                let page = (PAGE - offset as usize % PAGE).min(buffer.len() - filled);
+                let piece = &mut buffer[filled..filled + page];
+                match file.read_at(piece, offset) {
+                    Ok(0) => break,
+                    Ok(read) => filled += read,
+                    Err(_) => {
+                        piece.fill(0);
+                        filled += page;
+                    }
+                }
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(filled)
+}

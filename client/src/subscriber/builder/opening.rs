@@ -1,0 +1,200 @@
+//! How a subscriber comes to its segment, its page and its place.
+
+use super::SubscriberBuilder;
+use crate::attach::connect::{Client, Conversation};
+use crate::attach::keeper::{Attachment, keeper};
+use crate::attach::park::{self, Parking};
+use crate::clock::Clock;
+use crate::error::ChannelError;
+use crate::subscriber::following::seek;
+use crate::subscriber::hosted::Hosted;
+use crate::subscriber::page::{NoPage, Page, show_page};
+use crate::subscriber::past::{History, JOURNALS_VARIABLE, Origin, Past};
+use crate::subscriber::{Buffer, Doubt, Start, Subscriber, Watch};
+use crate::wait::Wait;
+use rustix::fs::OFlags;
+use shmcast_layout::charter::Charter;
+use shmcast_layout::control::{Request, Response};
+use shmcast_layout::layout::header::{Header, State};
+use shmcast_layout::reader_page::ReaderPage;
+use shmcast_layout::ring::locate::Place;
+use shmcast_layout::segment::{Access, Segment};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+impl SubscriberBuilder {
+    /// Attaches if the channel exists and is not just being removed.
+    pub(super) fn attach(&self) -> Result<Subscriber, ChannelError> {
+        match &self.client {
+            Some(client) => self.attach_by(client),
+            None => self.attach_to_file(),
+        }
+    }
+
+    fn attach_by(&self, client: &Client) -> Result<Subscriber, ChannelError> {
+        let keeper = keeper()?;
+        let mut conversation = Conversation::open(client.socket())?;
+        let parks = self.wait == Wait::Park;
+        let request = |resume| Request::Subscribe {
+            channel: self.name.clone(),
+            resume,
+            park: parks,
+            hidden: !self.page,
+            watch: self.watch_publisher,
+        };
+        let path = PathBuf::from(format!("memfd:{}", self.name));
+        let bell = if parks {
+            Some(park::bell().map_err(ChannelError::os("make a bell for", &path))?)
+        } else {
+            None
+        };
+        let shown: Vec<BorrowedFd<'_>> = bell.iter().map(|(_, far)| far.as_fd()).collect();
+        let (reply, [file, lock, page_file, charter_file]) = conversation.attach(&request(false), &shown)?;
+        let Response::Subscribed(generation) = reply else { return Err(conversation.confused(&reply)) };
+        let damaged = |source| ChannelError::Segment { path: path.clone(), source };
+        let charter = Charter::open(&charter_file).map_err(damaged)?;
+        let segment = Segment::open(&file, Access::Read).map_err(damaged)?;
+        let mut subscriber = self.read(segment, |header, place| {
+            let page =
+                ReaderPage::create(&page_file, std::process::id(), header.uuid, place).map_err(damaged)?;
+            Ok(Some(Page { page, shown: None }))
+        })?;
+        let socket = conversation.into_socket()?;
+        let mut shown = vec![file, lock, page_file];
+        if let (Some((near, far)), Some(page)) = (bell, &subscriber.page) {
+            subscriber.parking = Some(Parking::new(near, page.page.clone(), self.longest_nap));
+            shown.push(far);
+        }
+        let daemon = client.socket().to_owned();
+        let attachment =
+            Attachment::new(keeper, daemon, socket, request(true), self.preparation, charter_file, shown);
+        subscriber.is_checked |= generation.strict;
+        subscriber.watch = self.watch_publisher.then(|| Box::new(Watch::of_the_daemon()));
+        subscriber.hosted = Some(Box::new(Hosted { attachment, charter, generation, next: VecDeque::new() }));
+        let origin = match &self.history {
+            History::Auto if generation.journal => Some(Origin::Daemon(client.clone(), self.name.clone())),
+            History::Auto | History::Never => None,
+            History::Dir(dir) => Some(Origin::Directory(dir.clone(), None)),
+        };
+        self.begin(&mut subscriber, origin)?;
+        Ok(subscriber)
+    }
+
+    fn attach_to_file(&self) -> Result<Subscriber, ChannelError> {
+        let not_found = || self.directory.not_found(&self.name);
+        let files = self.directory.files(&self.name)?;
+        if self.wait == Wait::Park {
+            let (name, dir) = (self.name.clone(), self.directory.path().to_owned());
+            return Err(ChannelError::NoWaker { name, dir });
+        }
+        let files = files.ok_or_else(not_found)?;
+        let file = files.segment(OFlags::RDONLY)?.ok_or_else(not_found)?;
+        let watch = match self.watch_publisher {
+            true => Some(Box::new(Watch::of_lock(files.lock_file()?))),
+            false => None,
+        };
+        let segment = Segment::open(&file, Access::Read)
+            .map_err(|source| ChannelError::Segment { path: files.segment_path(), source })?;
+        let mut refused = None;
+        let mut subscriber =
+            self.read(segment, |header, place| match self.page.then(|| show_page(&files, header, place)) {
+                None => Ok(None),
+                Some(Ok(page)) => Ok(Some(page)),
+                Some(Err(NoPage::Failed(e))) if e.is_absent() => Err(not_found()),
+                Some(Err(NoPage::Failed(e))) => Err(e),
+                Some(Err(NoPage::Refused(why))) => {
+                    refused = Some(why);
+                    Ok(None)
+                }
+            })?;
+        (subscriber.page_refused, subscriber.watch) = (refused, watch);
+        let origin = match &self.history {
+            History::Auto => std::env::var_os(JOURNALS_VARIABLE).filter(|dir| !dir.is_empty()).map(|dir| {
+                let owner = file.metadata().map_or(0, |file| file.uid());
+                let trusted = vec![0, nix::unistd::geteuid().as_raw(), owner];
+                Origin::Directory(PathBuf::from(dir).join(&self.name), Some(trusted))
+            }),
+            History::Never => None,
+            History::Dir(dir) => Some(Origin::Directory(dir.clone(), None)),
+        };
+        self.begin(&mut subscriber, origin)?;
+        Ok(subscriber)
+    }
+
+    /// Goes to the start in the journal, if that is where it lies.
+    fn begin(&self, subscriber: &mut Subscriber, origin: Option<Origin>) -> Result<(), ChannelError> {
+        subscriber.past = origin.map(|origin| Box::new(Past::new(origin)));
+        match self.start {
+            Start::Oldest if !self.begins_in_ring => subscriber.begin_with_oldest(),
+            Start::Time(time) => subscriber
+                .begin_at_time(time)
+                .map_err(|source| ChannelError::Locate { name: self.name.clone(), source })?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    pub(in crate::subscriber) fn read(
+        &self,
+        segment: Segment,
+        show_page: impl FnOnce(&Header, Place) -> Result<Option<Page>, ChannelError>,
+    ) -> Result<Subscriber, ChannelError> {
+        let header = segment.header();
+        if let Some(wanted) = &self.schema {
+            wanted.check(&self.name, header)?;
+        }
+        let steps = segment.prepare(self.preparation);
+        // The state is read before the place, so that a takeover in between is reported.
+        let began_in = segment.state().map_or(0, |(epoch, _)| epoch);
+        let epoch = if self.start == Start::Latest || began_in == 1 { began_in } else { 0 };
+        let (place, behind) = self.place(&segment)?;
+        let page = show_page(header, place)?;
+        // A reader of a daemon's channel follows instead: the daemon sends it the next segment.
+        if self.client.is_none() && matches!(segment.state(), Some((_, State::Superseded))) {
+            return Err(self.directory.not_found(&self.name));
+        }
+        let buffer = Buffer::with_room(Buffer::room_for(header));
+        Ok(Subscriber {
+            reader: segment.reader(place),
+            clock: Clock::of_segment(header),
+            wait: self.wait,
+            came_close: false,
+            burst_mark: (place.sequence, 0),
+            burst_target: 0,
+            resume: self.resume,
+            epoch,
+            began_in,
+            doubt: if behind.is_some() { Doubt::Behind } else { Doubt::None },
+            behind,
+            buffer,
+            page,
+            page_refused: None,
+            record_latency: self.record_latency,
+            segment,
+            steps,
+            hosted: None,
+            is_checked: self.tags.is_some(),
+            parking: None,
+            tags: self.tags.clone(),
+            watch: None,
+            past: None,
+        })
+    }
+
+    /// The place to begin at, and the sequence that was asked for if it is gone.
+    fn place(&self, segment: &Segment) -> Result<(Place, Option<u64>), ChannelError> {
+        let locator = segment.locator();
+        let place = match self.start {
+            Start::Latest => locator.tail().map(|place| (place, None)),
+            Start::Oldest | Start::Time(_) => locator.oldest().map(|place| (place, None)),
+            Start::Sequence(sequence) => {
+                let sequence = sequence.max(1);
+                let gone = (Place::nowhere(sequence), Some(sequence));
+                seek(segment, sequence).map(|place| place.map_or(gone, |place| (place, None)))
+            }
+        };
+        place.map_err(|source| ChannelError::Locate { name: self.name.clone(), source })
+    }
+}

@@ -1,0 +1,487 @@
+//! From the ring into the channel's journal and back, without a seam.
+//!
+//! ```text
+//!            lapped, or begun before all that the ring has, and the journal has it
+//!    RING  ------------------------------------------------------------------>  PAST
+//!     ^                                                                           |
+//!     +--- the sequence due is in the ring with a quarter of it to spare: Live ---+
+//!          or it is there, and the journal has no more
+//! ```
+//! The whole state is the sequence that is due. Below it, each sequence was delivered once, or told as missing by one event. Both
+//! sources are addressed by sequence, and the journal names the ring, so one stream is in both: nothing needs to overlap, and
+//! the reader may go over at any message.
+//!
+//! While a recorder lives, it alone says what is lost: a reader waits for it. When it is gone, what neither source has is a lap.
+//!
+//! In the past the reader of the ring stands at a place that no ring has, so that its polls find no message; `Doubt::Past` leads
+//! every other outcome here. So nothing of this is on the way of a live message.
+
+use super::{Doubt, Outcome, Subscriber};
+use crate::attach::connect::Client;
+use crate::journal::{Entry, Files, Journal, JournalControl, JournalError, Loss, Reader};
+use crate::message::{Event, Message, RecvError};
+use crate::wait::Wait;
+use shmcast_layout::layout::charter::Verdict;
+use shmcast_layout::layout::record::Control;
+use shmcast_layout::ring::locate::{LocateError, Place};
+use shmcast_layout::ring::reader::{Copied, Poll};
+use std::path::PathBuf;
+use std::sync::atomic::{Ordering, fence};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Environment variable that names a directory with journals of channels that are files: that of channel `ticks` is `ticks` in
+/// it.
+pub(super) const JOURNALS_VARIABLE: &str = "SHMCAST_JOURNALS";
+
+/// How long the recorder may stand still before the caller is told.
+const STALL: Duration = Duration::from_secs(2);
+/// Pause before a journal that could not be had is looked for again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How a reader of the journal waits when nothing is there: the disk is not faster.
+const WAIT: Wait = Wait::Sleep(Duration::from_micros(200));
+
+/// Where a subscriber finds what the ring has no more; see [`SubscriberBuilder::history`](crate::SubscriberBuilder::history).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum History {
+    /// The journal that the channel's daemon keeps. Of a channel that is a file: the directory of its name in
+    /// `$SHMCAST_JOURNALS`, if that is set, and if root, this user or the channel's owner owns it.
+    #[default]
+    Auto,
+    /// Nowhere: what was overwritten is lost.
+    Never,
+    /// The journal in this directory.
+    Dir(PathBuf),
+}
+
+/// Where the journal is, and the reader of it.
+#[derive(Debug)]
+pub(super) struct Past {
+    origin: Origin,
+    reader: Option<Reader>,
+    /// The caller's strategy, to be put back.
+    wait: Wait,
+    waits_since: Option<Instant>,
+    /// Whether the journal was read to its end after its recorder had gone.
+    is_final: bool,
+    /// A journal that could not be had is not looked for before this.
+    again_at: Option<Instant>,
+    /// The control record that was told last, and the sequence due at it.
+    told: Option<(u64, Control)>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Origin {
+    /// A directory, and the users of whom one must own it, unless this user named it.
+    Directory(PathBuf, Option<Vec<u32>>),
+    Daemon(Client, String),
+}
+
+impl Origin {
+    fn files(&self) -> Result<Option<Files>, JournalError> {
+        match self {
+            Self::Daemon(client, channel) => Ok(Some(Files::of_daemon(client, channel))),
+            Self::Directory(path, owners) => {
+                let journal = Journal::open(path)?;
+                let owner = journal.owner().ok();
+                let is_trusted =
+                    owners.as_ref().is_none_or(|users| owner.is_some_and(|uid| users.contains(&uid)));
+                Ok(is_trusted.then_some(Files::Directory(journal)))
+            }
+        }
+    }
+}
+
+impl Past {
+    pub(super) fn new(origin: Origin) -> Self {
+        Self {
+            origin,
+            reader: None,
+            wait: Wait::default(),
+            waits_since: None,
+            is_final: false,
+            again_at: None,
+            told: None,
+        }
+    }
+
+    /// Called when the channel begins anew: the journal so far is that of another stream.
+    pub(super) fn forget(&mut self) {
+        (self.reader, self.again_at, self.told) = (None, None, None);
+    }
+
+    /// The journal, if it is one of this ring.
+    fn files(&self, ring: [u64; 2], due: u64) -> Option<Files> {
+        let mut files = self.origin.files().ok()??;
+        files.names_ring(ring, due).ok()?.then_some(files)
+    }
+
+    /// Opens the journal at `sequence`, if it is one of this ring.
+    fn open(&mut self, ring: [u64; 2], sequence: u64) -> Option<Reader> {
+        if self.again_at.is_some_and(|at| Instant::now() < at) {
+            return None;
+        }
+        let reader = self.files(ring, sequence).and_then(|files| Reader::open(files, sequence).ok());
+        self.again_at = if reader.is_some() { None } else { Some(Instant::now() + AGAIN) };
+        reader
+    }
+}
+
+impl Subscriber {
+    /// Whether each message of the ring is to be looked at before it is handed out.
+    pub(super) fn must_check(&self) -> bool {
+        self.is_strict() || self.tags.is_some()
+    }
+
+    /// Goes on in the journal at `sequence`. False, and nothing is changed, if there is no journal of this ring, or if it has
+    /// not `sequence` itself, if it is to be `exact`.
+    #[cold]
+    pub(super) fn enter_past(&mut self, sequence: u64, exact: bool) -> bool {
+        let ring = self.header().uuid;
+        let Some(past) = &mut self.past else { return false };
+        let Some(mut reader) = past.open(ring, sequence) else { return false };
+        let has_it = reader.due() == sequence && (!exact || matches!(reader.next(), Ok(Some(_))));
+        if exact && !has_it {
+            return false;
+        }
+        reader.unread();
+        past.reader = Some(reader);
+        (past.waits_since, past.is_final) = (None, false);
+        if self.doubt != Doubt::Past {
+            past.wait = std::mem::replace(&mut self.wait, WAIT);
+        }
+        (self.behind, self.doubt, self.is_checked, self.came_close) = (None, Doubt::Past, true, false);
+        self.reader.jump(Place::nowhere(sequence));
+        true
+    }
+
+    /// Is the reader of the ring again, and of nothing else. The caller gives it a place.
+    pub(super) fn leave_past(&mut self) {
+        if self.doubt != Doubt::Past {
+            return;
+        }
+        self.doubt = Doubt::None;
+        self.is_checked = self.must_check();
+        if let Some(past) = &mut self.past {
+            past.reader = None;
+            self.wait = past.wait;
+        }
+    }
+
+    /// Polls the journal, or goes back to the ring. Copies a message to `out`, or to this subscriber's own buffer.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn poll_past(&mut self, mut out: Option<&mut [u8]>) -> Result<Option<Outcome>, RecvError> {
+        loop {
+            let is_time = self.past_reader().is_none_or(Reader::is_between_frames);
+            if is_time && let Some(live) = self.try_live(true)? {
+                return Ok(Some(live));
+            }
+            let Some(reader) = self.past.as_mut().and_then(|past| past.reader.as_mut()) else {
+                return self.give_up_past();
+            };
+            let due = self.reader.place().sequence;
+            if reader.due() > due {
+                // Retention took what lies between.
+                let (missed, resumed_at) = (reader.due() - due, reader.due());
+                return self.lose_to_retention(missed, resumed_at);
+            }
+            match reader.next() {
+                Ok(Some(Entry::Message(message))) => {
+                    let copied = copied(&message);
+                    let own;
+                    let to = match &mut out {
+                        Some(out) => &mut **out,
+                        None => {
+                            self.buffer.make_room(copied.length);
+                            own = self.buffer.payload_mut();
+                            own
+                        }
+                    };
+                    let available = to.len();
+                    let Some(to) = to.get_mut(..copied.length) else {
+                        reader.unread();
+                        return Err(RecvError::TooSmall { needed: copied.length, available });
+                    };
+                    to.copy_from_slice(message.payload);
+                    if let Some(told) = self.take_message(copied) {
+                        return Ok(Some(told));
+                    }
+                }
+                Ok(Some(Entry::Lost(loss))) => return Ok(Some(self.take_loss(loss))),
+                Ok(Some(Entry::Control { control, .. })) => {
+                    if let Some(told) = self.take_control(control)? {
+                        return Ok(Some(told));
+                    }
+                }
+                Ok(None) => match self.at_the_end_of_the_past()? {
+                    Some(told) => return Ok(told),
+                    None => continue,
+                },
+                Err(_) => return self.give_up_past(),
+            }
+        }
+    }
+
+    fn past_reader(&self) -> Option<&Reader> {
+        self.past.as_ref()?.reader.as_ref()
+    }
+
+    fn take_message(&mut self, copied: Copied) -> Option<Outcome> {
+        self.reader.jump(Place::nowhere(copied.sequence + 1));
+        self.note_progress();
+        self.count_past(|page, place| page.received(1, place));
+        let is_asked_for = self.tags.as_ref().is_none_or(|tags| tags.contains(copied.tag));
+        is_asked_for.then_some(Outcome::Message(copied))
+    }
+
+    fn take_loss(&mut self, Loss { from, to, cause }: Loss) -> Outcome {
+        self.reader.jump(Place::nowhere(to + 1));
+        self.note_progress();
+        self.count_past(|page, place| page.missed(to - from + 1, place));
+        Outcome::Other(Event::Lost { from, to, cause })
+    }
+
+    fn take_control(&mut self, control: JournalControl) -> Result<Option<Outcome>, RecvError> {
+        let JournalControl::Ring(control) = control else { return Ok(None) };
+        let due = self.reader.place().sequence;
+        self.reader.jump(Place::nowhere(control.next_sequence(due)));
+        self.note_progress();
+        self.tell_rare(Poll::Control(control), 0)
+    }
+
+    fn note_progress(&mut self) {
+        if let Some(past) = &mut self.past {
+            (past.waits_since, past.is_final) = (None, false);
+        }
+    }
+
+    /// Counts on the page, which shows no place outside of the ring.
+    fn count_past(&self, note: impl FnOnce(&shmcast_layout::reader_page::ReaderPage, Place)) {
+        if let Some(page) = &self.page {
+            note(&page.page, Place { position: 0, sequence: self.reader.place().sequence });
+        }
+    }
+
+    /// Notes the control record that is about to be told. False if it is the one that was told last at this sequence: ring and
+    /// journal both have it.
+    pub(super) fn note_told(&mut self, control: Option<Control>) -> bool {
+        let due = self.reader.place().sequence;
+        let Some(past) = &mut self.past else { return true };
+        let now = control.map(|control| (due, control));
+        let is_news = now.is_none() || past.told != now;
+        past.told = now;
+        is_news
+    }
+
+    /// Goes back to the ring if the sequence due is there: with room, so that the reader is not lapped again at once, or
+    /// without.
+    fn try_live(&mut self, with_room: bool) -> Result<Option<Outcome>, RecvError> {
+        let due = self.reader.place().sequence;
+        if let Ok(true) = self.seek_ahead(due) {
+            let place = self.reader.place();
+            return Ok(match place.sequence == due {
+                true => Some(self.go_live()),
+                false => self.go_on_in_a_gap(due, place),
+            });
+        }
+        // A void message may have the sequence of a valid one, which is in a later segment.
+        let is_valid = self.hosted.as_ref().is_none_or(|hosted| match hosted.verdict_on_read() {
+            Verdict::Open => true,
+            Verdict::Closing => false,
+            Verdict::Cut { below, .. } => due <= below,
+        });
+        let Ok(place) = self.reader.locator().seek(due) else { return Ok(None) };
+        let enough = if with_room { self.header().geometry.capacity / 4 } else { 0 };
+        // A gap in the ring may cover the sequence: its record comes next then, and begins before.
+        if !is_valid || place.sequence != due || self.reader.spare(place) < enough {
+            return Ok(None);
+        }
+        self.reader.jump(place);
+        Ok(Some(self.go_live()))
+    }
+
+    fn go_live(&mut self) -> Outcome {
+        self.leave_past();
+        self.behind = None;
+        fence(Ordering::Acquire);
+        let known = self.epoch.max(self.began_in);
+        if self.reader.state().is_some_and(|(epoch, _)| epoch > known) {
+            self.doubt = Doubt::Epoch;
+        }
+        self.burst_mark = (self.next_sequence(), 0);
+        Outcome::Other(Event::Live { sequence: self.next_sequence() })
+    }
+
+    /// The journal has no more by now. The inner `None` is that nothing is there; the outer one, that the journal is to be asked
+    /// again.
+    fn at_the_end_of_the_past(&mut self) -> Result<Option<Option<Outcome>>, RecvError> {
+        if let Some(live) = self.try_live(false)? {
+            return Ok(Some(Some(live)));
+        }
+        let is_restarted = self
+            .hosted
+            .as_mut()
+            .is_some_and(|hosted| hosted.look_ahead() && hosted.may_go_on() && hosted.is_restarted_next());
+        if is_restarted {
+            self.leave_past();
+            return Ok(Some(self.go_on()?));
+        }
+        let due = self.reader.place().sequence;
+        match self.reader.locator().seek(due) {
+            // It is there now, or the next poll finds it in a gap of the ring, which begins before it.
+            Ok(place) if place.sequence == due => return Ok(Some(None)),
+            Ok(place) => return Ok(Some(self.go_on_in_a_gap(due, place))),
+            Err(LocateError::NotYet { .. }) => return Ok(Some(None)),
+            Err(LocateError::Corrupt(corrupt)) => return Err(corrupt.into()),
+            Err(_) => {}
+        }
+        let Some(past) = &mut self.past else { return Ok(Some(None)) };
+        if !past.reader.as_ref().is_some_and(Reader::is_recording) {
+            // What the recorder wrote last came before it went.
+            if !past.is_final {
+                past.is_final = true;
+                past.reader.iter_mut().for_each(Reader::look_now);
+                return Ok(None);
+            }
+            return self.give_up_past().map(Some);
+        }
+        past.is_final = false;
+        let since = *past.waits_since.get_or_insert_with(Instant::now);
+        if since.elapsed() >= STALL {
+            past.waits_since = None;
+            return Err(RecvError::Stalled { sequence: due });
+        }
+        Ok(Some(None))
+    }
+
+    /// The sequence due lies within a gap of the ring: goes on behind it, and tells what is missing of it.
+    fn go_on_in_a_gap(&mut self, due: u64, place: Place) -> Option<Outcome> {
+        self.reader.jump(place);
+        let Poll::Control(Control::Gap { to, .. }) = self.reader.poll(self.buffer.payload_mut()) else {
+            self.reader.jump(Place::nowhere(due));
+            return None;
+        };
+        let behind = self.reader.place();
+        let _ = self.go_live();
+        self.reader.jump(behind);
+        self.count(|page, place| page.missed(to - due + 1, place));
+        Some(Outcome::Other(Event::Gap { from: due, to }))
+    }
+
+    /// The journal cannot go on: what the ring does not have is lost to this reader.
+    fn give_up_past(&mut self) -> Result<Option<Outcome>, RecvError> {
+        self.leave_past();
+        if let Some(past) = &mut self.past {
+            past.again_at = Some(Instant::now() + AGAIN);
+        }
+        let due = self.reader.place().sequence;
+        match self.reader.locator().seek(due) {
+            Ok(place) => {
+                self.reader.jump(place);
+                Ok(Some(self.go_live()))
+            }
+            Err(LocateError::Corrupt(corrupt)) => Err(corrupt.into()),
+            Err(_) => self.skip_in_ring(),
+        }
+    }
+
+    /// What is due is older than all that the journal keeps.
+    fn lose_to_retention(&mut self, missed: u64, resumed_at: u64) -> Result<Option<Outcome>, RecvError> {
+        // The ring may reach further back.
+        let oldest = self.reader.locator().oldest().map_or(u64::MAX, |place| place.sequence);
+        if oldest <= resumed_at {
+            return self.give_up_past();
+        }
+        self.reader.jump(Place::nowhere(resumed_at));
+        self.count_past(|page, place| page.lapped(missed, place));
+        Ok(Some(Outcome::Other(Event::Lapped(crate::message::Lapped { missed, resumed_at }))))
+    }
+
+    /// The first sequence that the journal has, if it goes further back than the ring; for a start at the oldest message.
+    pub(super) fn begin_with_oldest(&mut self) {
+        let ring = self.header().uuid;
+        let due = self.next_sequence();
+        let oldest = self.past.as_ref().and_then(|past| past.files(ring, 1)).and_then(|files| {
+            // Nothing is kept before sequence 1.
+            Some(Reader::open(files, 1).ok()?.due())
+        });
+        if let Some(oldest) = oldest.filter(|oldest| *oldest < due) {
+            self.begin_behind(oldest);
+        }
+    }
+
+    /// Begins at a time: in the journal, if it has it and the ring does not.
+    pub(super) fn begin_at_time(&mut self, time: SystemTime) -> Result<(), LocateError> {
+        let time_ns = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
+        let oldest = self.next_sequence();
+        let found = self.find_time(time_ns)?;
+        if found > oldest {
+            return self.seek(found);
+        }
+        let ring = self.header().uuid;
+        let files = self.past.as_ref().and_then(|past| past.files(ring, 1));
+        let reader = files.and_then(|files| Reader::open_at_time(files, time_ns).ok());
+        if let Some(due) = reader.map(|reader| reader.due()).filter(|due| *due < oldest) {
+            self.begin_behind(due);
+        }
+        Ok(())
+    }
+
+    fn begin_behind(&mut self, sequence: u64) {
+        self.reader.jump(Place::nowhere(sequence));
+        (self.behind, self.doubt) = (Some(sequence), Doubt::Behind);
+    }
+
+    /// The sequence in the ring of the first message of this time or later; that of the oldest message if it is not later.
+    fn find_time(&mut self, time_ns: u64) -> Result<u64, LocateError> {
+        let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
+        let age = now_ns.saturating_sub(time_ns);
+        let (mut low, mut high) = (self.next_sequence(), self.reader.locator().tail()?.sequence);
+        let before = self.reader.place();
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let is_earlier = match self.reader.locator().seek(middle) {
+                Ok(place) => {
+                    self.reader.jump(place);
+                    self.is_older(age)
+                }
+                Err(LocateError::TooOld { .. }) => true,
+                Err(e) => return Err(e),
+            };
+            if is_earlier { low = middle + 1 } else { high = middle }
+        }
+        self.reader.jump(before);
+        Ok(low)
+    }
+
+    /// Whether the next message is older than so many nanoseconds.
+    fn is_older(&mut self, age: u64) -> bool {
+        for _ in 0..64 {
+            match self.reader.poll(self.buffer.payload_mut()) {
+                Poll::Message(copied) => return copied.time != 0 && self.clock.ns_since(copied.time) > age,
+                Poll::Control(_) | Poll::Empty => {}
+                Poll::Lapped => return true,
+                _ => return false,
+            }
+        }
+        false
+    }
+
+    /// Reads ahead in the journal on a thread that may block, so that the disk keeps no other task waiting.
+    #[cfg(feature = "tokio")]
+    pub(super) async fn read_ahead_async(&mut self) {
+        if self.doubt != Doubt::Past {
+            return;
+        }
+        if let Some(ahead) = self.past_reader().and_then(Reader::read_ahead) {
+            // It only fills the kernel's cache: who drops this future loses nothing.
+            let _ = tokio::task::spawn_blocking(ahead).await;
+        }
+    }
+}
+
+fn copied(message: &Message<'_>) -> Copied {
+    let Message { payload, sequence, tag, key, time } = *message;
+    Copied { length: payload.len(), sequence, tag, key, time }
+}

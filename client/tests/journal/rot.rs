@@ -1,0 +1,298 @@
+//! Damage of every kind: it costs one frame at most, it is found, and nothing false is ever read.
+
+use crate::book::{Book, Found, payload, read, read_dir};
+use proptest::prelude::*;
+use shmcast::journal::{Cause, Journal, JournalControl, Loss, Verdict, Verify};
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+const HEADER: u64 = 4096;
+
+/// A sealed file and one that is not, each of some frames.
+fn small(dir: &Path) -> Book {
+    let mut book = Book::new(dir);
+    book.begin();
+    let source = JournalControl::Source { ring: book.ring, generation: 0, epoch: 1, first: 1 };
+    book.frame(&[source], 2);
+    book.frame(&[], 3);
+    book.index();
+    book.frame(&[JournalControl::Loss(Loss { from: 6, to: 9, cause: Cause::Overrun })], 2);
+    book.seal();
+    book.begin();
+    book.frame(&[], 2);
+    book.frame(&[], 3);
+    book.frame(&[], 1);
+    book.leave(64);
+    book
+}
+
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+fn damaged(found: &Found) -> u64 {
+    found.losses.iter().filter(|loss| loss.cause == Cause::Damaged).map(|loss| loss.to - loss.from + 1).sum()
+}
+
+fn is_found(dir: &Path) -> bool {
+    let journal = Journal::open(dir).unwrap();
+    Verify::new(&journal).run(|_| ()).unwrap().verdict() == Verdict::Damaged
+}
+
+/// Checks what is read after a change of some bytes at `at` in file number `file`, which were all within one sector.
+fn judge(dir: &Path, book: &Book, file: usize, at: u64, bytes: u64) {
+    let found = read_dir(dir);
+    let name = &files(dir)[file];
+    let of_file: Vec<_> = book.frames.iter().filter(|frame| frame.0 == *name).collect();
+    let (last, end) = of_file.last().map(|frame| (frame.1, frame.1 + frame.2)).unwrap();
+    let is_last_frame = file == 1 && at + bytes > last;
+    let what = format!("byte {at} of file {file}: {found:?}");
+    if at < HEADER {
+        // Without its header a file cannot be read. The other one can.
+        if file == 0 {
+            assert_eq!((found.first, found.due, damaged(&found)), (12, book.due(), 0), "{what}");
+        } else {
+            assert_eq!((found.first, found.due, damaged(&found)), (1, 12, 0), "{what}");
+        }
+        assert!(is_found(dir), "{what}");
+        return;
+    }
+    let hit: u64 = of_file
+        .iter()
+        .filter(|frame| at < frame.1 + frame.2 && at + bytes > frame.1)
+        .map(|frame| frame.4 - frame.3)
+        .sum();
+    assert_eq!(found.first, 1);
+    assert!(damaged(&found) <= hit, "it cost more than its frame: {what}");
+    if is_last_frame {
+        // It looks like a frame that was not written to its end.
+        assert!(found.due >= book.due() - hit, "{what}");
+    } else {
+        assert_eq!(found.due, book.due(), "{what}");
+    }
+    let means_nothing = file == 1 && at >= end;
+    assert!(means_nothing || is_last_frame || is_found(dir), "not found: {what}");
+}
+
+/// Changes bytes, judges, and changes them back.
+fn with_change(dir: &Path, book: &Book, file: usize, at: u64, change: impl FnOnce(&mut [u8]), bytes: usize) {
+    let open = OpenOptions::new().read(true).write(true).open(&files(dir)[file]).unwrap();
+    let mut was = vec![0; bytes];
+    open.read_exact_at(&mut was, at).unwrap();
+    let mut is = was.clone();
+    change(&mut is);
+    if is == was {
+        return;
+    }
+    open.write_all_at(&is, at).unwrap();
+    judge(dir, book, file, at, bytes as u64);
+    open.write_all_at(&was, at).unwrap();
+}
+
+fn in_memory() -> tempfile::TempDir {
+    let shm = Path::new("/dev/shm");
+    if shm.is_dir() { tempfile::tempdir_in(shm).unwrap() } else { tempfile::tempdir().unwrap() }
+}
+
+/// All bits of the frames, footer and trailer of file `file`; of the header's page and of zeros one bit of each byte, unless
+/// `SHMCAST_ROT=all` asks for all of these too.
+fn flip_every_bit(file: usize) {
+    let parts = 2;
+    let all = std::env::var_os("SHMCAST_ROT").is_some_and(|rot| rot == "all");
+    std::thread::scope(|threads| {
+        for part in 0..parts {
+            threads.spawn(move || {
+                let dir = in_memory();
+                let book = small(dir.path());
+                assert!(!is_found(dir.path()));
+                let content = fs::read(&files(dir.path())[file]).unwrap();
+                for at in (0..content.len() as u64).filter(|at| at % parts == part) {
+                    let is_plain = at < HEADER || content[at as usize & !63..][..64] == [0; 64];
+                    let bits = if is_plain && !all { at % 8..at % 8 + 1 } else { 0..8 };
+                    for bit in bits {
+                        with_change(dir.path(), &book, file, at, |byte| byte[0] ^= 1 << bit, 1);
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn every_bit_of_a_sealed_file_flipped_costs_its_frame_at_most() {
+    flip_every_bit(0);
+}
+
+#[test]
+fn every_bit_of_a_growing_file_flipped_costs_its_frame_at_most() {
+    flip_every_bit(1);
+}
+
+#[test]
+fn every_sector_zeroed_costs_its_frames_at_most() {
+    let dir = in_memory();
+    let book = small(dir.path());
+    for file in 0..2 {
+        let bytes = fs::metadata(&files(dir.path())[file]).unwrap().len();
+        for at in (0..bytes.saturating_sub(63)).step_by(64) {
+            with_change(dir.path(), &book, file, at, |sector| sector.fill(0), 64);
+        }
+    }
+}
+
+/// Larger frames, and sectors of 512 bytes: one frame of many is lost.
+#[test]
+fn a_zeroed_sector_of_a_large_journal_costs_one_frame_or_two() {
+    let dir = in_memory();
+    let mut book = Book::new(dir.path());
+    for _ in 0..3 {
+        book.begin();
+        for frame in 0..20 {
+            book.frame(&[], 60);
+            if frame % 8 == 7 {
+                book.index();
+            }
+        }
+        book.seal();
+    }
+    for (file, name) in files(dir.path()).iter().enumerate() {
+        let bytes = fs::metadata(name).unwrap().len();
+        for at in (HEADER..bytes - 511).step_by(512) {
+            let open = OpenOptions::new().read(true).write(true).open(name).unwrap();
+            let mut was = vec![0; 512];
+            open.read_exact_at(&mut was, at).unwrap();
+            open.write_all_at(&[0; 512], at).unwrap();
+            let found = read_dir(dir.path());
+            assert_eq!((found.first, found.due), (1, book.due()), "sector at {at} of file {file}");
+            assert!(damaged(&found) <= 120, "sector at {at} of file {file}: {found:?}");
+            assert!(was == [0; 512] || is_found(dir.path()));
+            open.write_all_at(&was, at).unwrap();
+        }
+    }
+}
+
+#[test]
+fn files_that_are_swapped_missing_doubled_or_of_another_journal() {
+    let write = || {
+        let dir = tempfile::tempdir().unwrap();
+        let mut book = Book::new(dir.path());
+        for _ in 0..4 {
+            book.begin();
+            book.frame(&[], 10);
+            book.frame(&[], 10);
+            book.seal();
+        }
+        (dir, book)
+    };
+    // Names mean nothing: the headers decide.
+    let (dir, book) = write();
+    let names = files(dir.path());
+    fs::rename(&names[1], dir.path().join("x")).unwrap();
+    fs::rename(&names[2], &names[1]).unwrap();
+    fs::rename(dir.path().join("x"), &names[2]).unwrap();
+    let found = read_dir(dir.path());
+    assert_eq!((found.messages, found.due, damaged(&found)), (80, book.due(), 0));
+    // One is missing: exactly its sequences are.
+    fs::remove_file(&names[1]).unwrap();
+    let found = read_dir(dir.path());
+    assert_eq!(found.losses, [Loss { from: 41, to: 60, cause: Cause::Damaged }]);
+    assert!(is_found(dir.path()));
+    // The oldest is missing: retention does that.
+    let (dir, _) = write();
+    let names = files(dir.path());
+    fs::remove_file(&names[0]).unwrap();
+    let found = read_dir(dir.path());
+    assert_eq!((found.first, found.messages, damaged(&found)), (21, 60, 0));
+    // A copy under another name, and a file of another journal.
+    fs::copy(&names[2], dir.path().join("0000000009-00000000000000000001.smj")).unwrap();
+    let found = read_dir(dir.path());
+    assert_eq!((found.first, found.messages, damaged(&found)), (21, 60, 0));
+    assert!(is_found(dir.path()));
+    let (other, _) = write();
+    let foreign = files(other.path())[3].clone();
+    let mut bytes = fs::read(&foreign).unwrap();
+    bytes[16..32].copy_from_slice(b"another-journal!");
+    let crc = crc32c(&bytes[..4092]);
+    bytes[4092..4096].copy_from_slice(&crc.to_le_bytes());
+    fs::write(dir.path().join("0000000008-00000000000000000061.smj"), bytes).unwrap();
+    let journal = Journal::open(dir.path()).unwrap();
+    assert_eq!(journal.problems().len(), 2);
+    assert_eq!(read(journal.read_from(1).unwrap()).messages, 60);
+}
+
+fn crc32c(bytes: &[u8]) -> u32 {
+    let mut crc = !0u32;
+    for byte in bytes {
+        crc ^= u32::from(*byte);
+        for _ in 0..8 {
+            crc = if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
+        }
+    }
+    !crc
+}
+
+/// A payload that holds the image of a frame of another file is never read as one.
+#[test]
+fn a_payload_that_looks_like_frames_is_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut book = Book::new(dir.path());
+    book.begin();
+    book.frame(&[], 3);
+    book.seal();
+    book.begin();
+    book.frame(&[], 3);
+    book.seal();
+    let names = files(dir.path());
+    let first = fs::read(&names[0]).unwrap();
+    let mut second = fs::read(&names[1]).unwrap();
+    // The frame of the first file stands where one of the second was.
+    second[4096..4096 + 256].copy_from_slice(&first[4096..4096 + 256]);
+    fs::write(&names[1], second).unwrap();
+    let found = read_dir(dir.path());
+    assert_eq!(found.losses, [Loss { from: 4, to: 6, cause: Cause::Damaged }]);
+    assert_eq!(payload(1).len(), 15);
+}
+
+#[test]
+fn links_pipes_and_directories_are_not_opened() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut book = Book::new(dir.path());
+    book.begin();
+    book.frame(&[], 3);
+    book.seal();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let names = files(dir.path());
+    fs::rename(&names[0], elsewhere.path().join("real")).unwrap();
+    std::os::unix::fs::symlink(elsewhere.path().join("real"), &names[0]).unwrap();
+    nix::unistd::mkfifo(
+        &dir.path().join("0000000002-00000000000000000004.smj"),
+        nix::sys::stat::Mode::S_IRWXU,
+    )
+    .unwrap();
+    fs::create_dir(dir.path().join("0000000003-00000000000000000004.smj")).unwrap();
+    let journal = Journal::open(dir.path()).unwrap();
+    assert_eq!((journal.files().len(), journal.problems().len()), (0, 3));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Bytes of any kind in any place: nothing false is read, and no reader panics or hangs.
+    #[test]
+    fn garbage_anywhere(changes in prop::collection::vec((0..2usize, any::<u64>(), prop::collection::vec(any::<u8>(), 1..600)), 1..6)) {
+        let dir = in_memory();
+        let _book = small(dir.path());
+        for (file, at, bytes) in changes {
+            let name = &files(dir.path())[file];
+            let size = fs::metadata(name).unwrap().len();
+            let open = OpenOptions::new().write(true).open(name).unwrap();
+            open.write_all_at(&bytes, at % size).unwrap();
+        }
+        read_dir(dir.path());
+        let journal = Journal::open(dir.path()).unwrap();
+        Verify::new(&journal).run(|_| ()).unwrap();
+    }
+}

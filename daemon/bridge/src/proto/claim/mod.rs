@@ -1,0 +1,378 @@
+//! Decides which of several egresses of one stream sends.
+//!
+//! ```text
+//! Listen  ── heard one that sends ──> Standby          ── nobody sends ──> Active
+//! Standby ── the one that sends is silent for `takeover` + rank x 5 ms, or an order ──> Active
+//! Active  ── hears a higher claim, and that egress's packets ──> Standby
+//! ```
+//! All egresses of a stream hold the same bytes under the same sequences, so at worst two of them send the
+//! same. An egress that takes over sends again what may not have reached everybody: from 32 packets before
+//! the last one on the line, or from where the other's claims say that all was sent. A claim alone moves
+//! nobody who sends, because anybody can forge one packet.
+//!
+//! Egresses whose ring is fed from another host (mirrors) yield to the publisher's own.
+
+use std::net::IpAddr;
+
+use super::session::Session;
+use super::{MILLISECOND_NS, SECOND_NS};
+use shmcast::hosting::fault;
+
+#[cfg(test)]
+mod tests;
+
+/// The packets of one batch: so many may have left on one line and not on another.
+const BATCH: usize = 32;
+/// Each rank waits for so much longer than the rank before it.
+const RANK_NS: u64 = 5 * MILLISECOND_NS;
+/// The silence after which a sender counts as dead that sends no claims. Its heartbeats come each second.
+const SILENT_NS: u64 = 3 * SECOND_NS;
+/// How many claims of an egress count as its packets, if its packets cannot be heard.
+const CLAIMS: u32 = 3;
+
+/// The part that an egress plays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It has just started, and listens.
+    Listen,
+    /// It is ready to take over.
+    Standby,
+    /// It sends.
+    Active,
+}
+
+/// The word of one egress to the others, as it is on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim {
+    /// The session that it sends or would send.
+    pub session: Session,
+    /// The number of its claim; the highest one sends.
+    pub claim: u64,
+    /// Everything before this sequence has left it on all lines.
+    pub next: u64,
+    /// Its rank; the lowest takes over first.
+    pub rank: u8,
+    /// Its role.
+    pub role: Role,
+    /// Whether its ring is fed from another host.
+    pub is_mirror: bool,
+    /// Half of the ring's identity.
+    pub stream: u64,
+    /// A random number of this run of the egress.
+    pub sender: u64,
+}
+
+/// The configuration of an election.
+#[derive(Debug, Clone, Copy)]
+pub struct ElectionConfig {
+    /// The silence after which a standby of rank 0 takes over, in nanoseconds.
+    pub takeover_ns: u64,
+    /// Our rank.
+    pub rank: u8,
+    /// A random number of this run.
+    pub sender: u64,
+}
+
+/// The step that an egress has to take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Send this session from this sequence on. `None` if nothing of it was heard: from our own beginning.
+    Take(Session, Option<u64>),
+    /// Stop sending once everything before this sequence has left. The other egress sends this session from
+    /// there on.
+    Yield(Session, u64),
+}
+
+/// The egress that sends, as far as we know.
+#[derive(Debug, Clone, Copy)]
+struct Sending {
+    claim: u64,
+    rank: u8,
+    sender: u64,
+    from: IpAddr,
+    session: Session,
+    is_mirror: bool,
+    /// The `next` of its last two claims.
+    next: [u64; 2],
+    claims: u32,
+    heard_ns: u64,
+    claimed_ns: u64,
+}
+
+/// The state of one egress among its peers.
+#[derive(Debug)]
+pub struct Election {
+    config: ElectionConfig,
+    role: Role,
+    session: Session,
+    stream: u64,
+    is_mirror: bool,
+    /// Our claim, and the highest of any.
+    claim: u64,
+    highest: u64,
+    other: Option<Sending>,
+    /// The best listener or standby that was heard while we listen.
+    better: bool,
+    /// When a packet of the session was last heard on a line, and the first sequences of the last packets.
+    line_ns: Option<u64>,
+    firsts: [u64; BATCH],
+    packets: usize,
+    seen: u64,
+    started_ns: u64,
+    turned_ns: u64,
+    claim_due_ns: u64,
+    step: Option<Step>,
+    takeovers: u64,
+    yields: u64,
+}
+
+impl Election {
+    /// An egress that begins to listen at `now_ns`.
+    pub fn new(
+        config: ElectionConfig,
+        now_ns: u64,
+        session: Session,
+        stream: u64,
+        is_mirror: bool,
+    ) -> Election {
+        Election {
+            config,
+            role: Role::Listen,
+            session,
+            stream,
+            is_mirror,
+            claim: 0,
+            highest: 0,
+            other: None,
+            better: false,
+            line_ns: None,
+            firsts: [0; BATCH],
+            packets: 0,
+            seen: 0,
+            started_ns: now_ns,
+            turned_ns: now_ns,
+            claim_due_ns: now_ns,
+            step: None,
+            takeovers: 0,
+            yields: 0,
+        }
+    }
+
+    /// Notes the beginning of a turn of the sending loop. Returns whether the loop stood still for so long that
+    /// another egress may have taken over: read everything that waits before anything is sent.
+    pub fn note_turn(&mut self, now_ns: u64) -> bool {
+        let stood_ns = now_ns.saturating_sub(self.turned_ns);
+        self.turned_ns = now_ns;
+        stood_ns >= self.config.takeover_ns / 2
+    }
+
+    /// Notes that our ring is another one, or carries another session, from now on.
+    pub fn note_ring(&mut self, session: Session, stream: u64, is_mirror: bool) {
+        if session != self.session {
+            (self.packets, self.seen, self.line_ns) = (0, 0, None);
+        }
+        (self.session, self.stream, self.is_mirror) = (session, stream, is_mirror);
+    }
+
+    /// Takes a peer's claim. `hears` says whether the peer's packets reach us on a line.
+    pub fn handle_claim(&mut self, now_ns: u64, from: IpAddr, claim: &Claim, hears: bool) {
+        let is_ours = claim.session == self.session || claim.stream == self.stream;
+        if claim.sender == self.config.sender || !is_ours {
+            return;
+        }
+        // Nobody can use the numbers up, and a forged one moves nobody by itself.
+        if claim.claim > self.highest.saturating_add(1 << 32) {
+            return;
+        }
+        if claim.role != Role::Active {
+            self.better |= (claim.is_mirror, claim.rank, claim.sender) < self.own();
+            return;
+        }
+        let before = self.other.filter(|other| other.sender == claim.sender);
+        let claims = before.map_or(0, |other| other.claims) + 1;
+        let next = [before.map_or(claim.next, |other| other.next[1]), claim.next];
+        let other = Sending {
+            claim: claim.claim,
+            rank: claim.rank,
+            sender: claim.sender,
+            from,
+            session: claim.session,
+            is_mirror: claim.is_mirror,
+            next,
+            claims,
+            heard_ns: now_ns,
+            claimed_ns: now_ns,
+        };
+        let is_better = self.other.is_none_or(|known| {
+            known.sender == other.sender
+                || now_ns.saturating_sub(known.heard_ns) >= self.config.takeover_ns
+                || beats(&other, (known.claim, known.is_mirror, known.rank, known.sender))
+        });
+        if !is_better {
+            return;
+        }
+        self.other = Some(other);
+        match self.role {
+            Role::Active if !hears && claims >= CLAIMS => self.yield_to(&other, claim.next),
+            Role::Active => {}
+            // The publisher's own egress does not wait for a mirror.
+            Role::Listen if other.is_mirror && !self.is_mirror => self.take(now_ns),
+            Role::Listen | Role::Standby => self.stand_by(&other),
+        }
+    }
+
+    /// Takes a packet that somebody else sent on a line.
+    pub fn handle_packet(&mut self, now_ns: u64, from: IpAddr, session: Session, (first, end): (u64, u64)) {
+        if session != self.session && self.other.is_none_or(|other| other.session != session) {
+            return;
+        }
+        self.line_ns = Some(now_ns);
+        if end > first {
+            self.firsts[self.packets % BATCH] = first;
+            self.packets += 1;
+        }
+        self.seen = self.seen.max(end);
+        let of_other = self.other.filter(|other| other.from == from);
+        if let Some(other) = &mut self.other
+            && of_other.is_some()
+        {
+            other.heard_ns = now_ns;
+        }
+        match (self.role, of_other) {
+            // A claim that is no longer repeated does not count.
+            (Role::Active, Some(other))
+                if now_ns.saturating_sub(other.claimed_ns) < 2 * self.config.takeover_ns =>
+            {
+                self.yield_to(&other, first);
+            }
+            (Role::Listen, _) => self.role = Role::Standby,
+            _ => {}
+        }
+    }
+
+    fn own(&self) -> (bool, u8, u64) {
+        (self.is_mirror, self.config.rank, self.config.sender)
+    }
+
+    fn yield_to(&mut self, other: &Sending, from: u64) {
+        let (is_mirror, rank, sender) = self.own();
+        if beats(other, (self.claim, is_mirror, rank, sender)) || fault!("claims_are_not_compared") {
+            self.stand_by(other);
+            self.yields += 1;
+            self.step = Some(Step::Yield(other.session, from));
+        }
+    }
+
+    fn stand_by(&mut self, other: &Sending) {
+        self.highest = self.highest.max(other.claim);
+        if other.session != self.session {
+            self.note_ring(other.session, self.stream, self.is_mirror);
+            self.step = Some(Step::Yield(other.session, 0));
+        }
+        self.role = Role::Standby;
+    }
+
+    /// Takes over now, by hand.
+    pub fn take(&mut self, now_ns: u64) {
+        if self.role == Role::Active {
+            return;
+        }
+        let heard = self.other.map_or(0, |other| other.claim);
+        self.claim = self.highest.max(heard).max(self.claim) + 1;
+        self.highest = self.claim;
+        self.role = Role::Active;
+        self.takeovers += 1;
+        self.claim_due_ns = now_ns;
+        self.step = Some(Step::Take(self.session, self.resume_at()));
+    }
+
+    /// The first sequence that may not have reached everybody.
+    fn resume_at(&self) -> Option<u64> {
+        if fault!("takeover_from_the_live_end") {
+            return Some(u64::MAX);
+        }
+        let claimed = self.other.filter(|other| other.session == self.session).map(|other| other.next[0]);
+        let oldest = self.firsts[if self.packets < BATCH { 0 } else { self.packets % BATCH }];
+        match (self.packets, claimed) {
+            (0, claimed) => claimed.or((self.seen > 0).then_some(self.seen)),
+            // What was heard on the line is newer than the claim, unless we have missed packets.
+            (_, Some(claimed)) if claimed >= self.seen => Some(claimed),
+            (_, _) => Some(oldest),
+        }
+    }
+
+    /// Does what is due, and returns the step to take.
+    pub fn poll(&mut self, now_ns: u64) -> Option<Step> {
+        if self.role != Role::Active && now_ns >= self.take_due_ns() {
+            match self.role {
+                Role::Listen if self.better => {
+                    // Another egress has just started too, and goes first. It has some time for that.
+                    (self.role, self.started_ns, self.better) = (Role::Standby, now_ns, false);
+                }
+                _ => self.take(now_ns),
+            }
+        }
+        self.step.take()
+    }
+
+    fn take_due_ns(&self) -> u64 {
+        let takeover_ns = self.config.takeover_ns;
+        let patience_ns = takeover_ns + u64::from(self.config.rank) * RANK_NS;
+        match (self.role, self.other, self.line_ns) {
+            (Role::Active, ..) => u64::MAX,
+            (Role::Listen, ..) => self.started_ns + 3 * takeover_ns,
+            (_, Some(other), line_ns) => {
+                // Packets of an egress that also claims prove that it lives.
+                let heard_ns = other.heard_ns.max(line_ns.unwrap_or(0));
+                heard_ns + patience_ns
+            }
+            (_, None, Some(line_ns)) => line_ns + SILENT_NS + patience_ns,
+            (_, None, None) => self.started_ns + 3 * takeover_ns + patience_ns,
+        }
+    }
+
+    /// The claim to send to every peer, if it is due. `next` is the sequence before which everything has left
+    /// on all lines.
+    pub fn poll_claim(&mut self, now_ns: u64, next: u64) -> Option<Claim> {
+        if now_ns < self.claim_due_ns {
+            return None;
+        }
+        self.claim_due_ns = now_ns + self.config.takeover_ns / 3;
+        Some(Claim {
+            session: self.session,
+            claim: self.claim,
+            next,
+            rank: self.config.rank,
+            role: self.role,
+            is_mirror: self.is_mirror,
+            stream: self.stream,
+            sender: self.config.sender,
+        })
+    }
+
+    /// When [`poll`](Self::poll) or [`poll_claim`](Self::poll_claim) has something to do.
+    pub fn next_deadline(&self) -> u64 {
+        self.take_due_ns().min(self.claim_due_ns)
+    }
+
+    /// The role.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// The claim that sends: our own, or the highest that was heard.
+    pub fn claim(&self) -> u64 {
+        if self.role == Role::Active { self.claim } else { self.highest }
+    }
+
+    /// How often we have begun to send, and how often we have yielded.
+    pub fn changes(&self) -> (u64, u64) {
+        (self.takeovers, self.yields)
+    }
+}
+
+/// Whether `other` goes before one with this claim, this rank and this number.
+fn beats(other: &Sending, (claim, is_mirror, rank, sender): (u64, bool, u8, u64)) -> bool {
+    other.claim > claim
+        || (other.claim == claim && (other.is_mirror, other.rank, other.sender) < (is_mirror, rank, sender))
+}

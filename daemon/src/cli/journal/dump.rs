@@ -1,0 +1,137 @@
+//! `shmcast journal dump`: what a journal holds, record by record.
+
+use super::open;
+use crate::cli::MISSED;
+use crate::cli::framing::{OutputFraming, write_message};
+use crate::cli::say::{Out, note};
+use crate::cli::stop::Stop;
+use crate::cli::units::{parse_time, words};
+use anyhow::Result;
+use serde_json::json;
+use shmcast::journal::{Entry, JournalControl, Reader};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const EXAMPLE: &str = "\
+Examples:
+  shmcast journal dump /var/lib/shmcast/ticks --from 4711 --count 10
+  shmcast journal dump /var/lib/shmcast/ticks --since 09:30 --framing lines
+
+Exit codes: 0 nothing missing, 3 sequences are missing, 1 error.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct Args {
+    /// Directory of the journal
+    dir: PathBuf,
+    /// Begin with this sequence [default: the oldest]
+    #[arg(long, value_name = "SEQUENCE", conflicts_with = "since")]
+    from: Option<u64>,
+    /// Begin at this time: HH:MM[:SS[.FRACTION]] of today (UTC), a date and time such as 2026-01-31T09:30:00Z, or @SECONDS since 1970
+    #[arg(long, value_name = "TIME", value_parser = words(&[], parse_time))]
+    since: Option<std::time::SystemTime>,
+    /// End with this sequence
+    #[arg(long, value_name = "SEQUENCE")]
+    to: Option<u64>,
+    /// End after this many messages
+    #[arg(long, value_name = "N")]
+    count: Option<u64>,
+    /// How messages are written
+    #[arg(long, value_enum, default_value = "json")]
+    framing: OutputFraming,
+    /// As --framing json
+    #[arg(long, conflicts_with = "framing")]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let stop = Stop::listen()?;
+    let journal = open(&args.dir)?;
+    let oldest = journal.first_sequence().unwrap_or(1);
+    let wanted = args.from.unwrap_or(oldest);
+    let mut reader = match args.since {
+        Some(time) => {
+            let since = time.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+            journal.read_since(since.as_nanos() as u64)?
+        }
+        None => journal.read_from(wanted)?,
+    };
+    let mut missed = 0;
+    if args.since.is_none() && reader.due() > wanted {
+        missed += reader.due() - wanted;
+        note!("{} to {} are older than all that is kept", wanted, reader.due() - 1);
+    }
+    let mut out = Out::stdout()?;
+    let mut left = args.count.unwrap_or(u64::MAX);
+    let framing = if args.json { OutputFraming::Json } else { args.framing };
+    let end = args.to.map_or(u64::MAX, |to| to.saturating_add(1));
+    while left > 0 && reader.due() < end && !stop.is_set() {
+        match write_next(&mut reader, framing, &mut out)? {
+            Wrote::Message => left -= 1,
+            Wrote::Loss(lost) => missed += lost,
+            Wrote::Other => {}
+            Wrote::Nothing => break,
+        }
+        out.end_message()?;
+    }
+    out.flush()?;
+    Ok(if missed > 0 { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
+}
+
+enum Wrote {
+    Message,
+    Loss(u64),
+    Other,
+    Nothing,
+}
+
+fn write_next(reader: &mut Reader, framing: OutputFraming, out: &mut Out) -> Result<Wrote> {
+    let in_band = framing == OutputFraming::Json;
+    let line = match reader.next()? {
+        None => return Ok(Wrote::Nothing),
+        Some(Entry::Message(message)) => {
+            write_message(framing, out, &message, None)?;
+            return Ok(Wrote::Message);
+        }
+        Some(Entry::Lost(loss)) => {
+            let lost = loss.to - loss.from + 1;
+            if in_band {
+                writeln!(
+                    out,
+                    "{}",
+                    json!({"event": "lost", "from": loss.from, "to": loss.to, "cause": loss.cause.name()})
+                )?;
+            } else {
+                note!("{} to {} are missing: {}", loss.from, loss.to, loss.cause.name());
+            }
+            return Ok(Wrote::Loss(lost));
+        }
+        Some(Entry::Control { sequence, control, .. }) => describe(sequence, control),
+        Some(_) => return Ok(Wrote::Other),
+    };
+    if in_band {
+        writeln!(out, "{line}")?;
+    }
+    Ok(Wrote::Other)
+}
+
+fn describe(sequence: u64, control: JournalControl) -> serde_json::Value {
+    match control {
+        JournalControl::Clock { wall_ns, ticks, step_ns } => {
+            json!({"event": "clock", "sequence": sequence, "wall_ns": wall_ns, "ticks": ticks, "step_ns": step_ns})
+        }
+        JournalControl::Source { ring, generation, epoch, first } => {
+            let ring = format!("{:016x}{:016x}", ring[0], ring[1]);
+            json!({"event": "source", "sequence": sequence, "ring": ring, "generation": generation, "epoch": epoch, "first": first})
+        }
+        JournalControl::Reserve { sequence: reserve } => {
+            json!({"event": "reserve", "sequence": sequence, "reserve": reserve})
+        }
+        JournalControl::Clean { next } => json!({"event": "clean", "sequence": sequence, "next": next}),
+        JournalControl::Mended { file, frames, bytes } => {
+            json!({"event": "mended", "sequence": sequence, "file": file, "frames": frames, "bytes": bytes})
+        }
+        other => json!({"event": "control", "sequence": sequence, "detail": format!("{other:?}")}),
+    }
+}

@@ -1,0 +1,52 @@
+//! `shmcast journal`: looks into what a recorder kept of a channel.
+
+mod dump;
+mod ls;
+mod stat;
+mod verify;
+
+use anyhow::{Context, Result};
+use shmcast::journal::Journal;
+use std::path::Path;
+use std::process::ExitCode;
+
+const EXAMPLE: &str = "\
+Examples:
+  shmcast journal ls /var/lib/shmcast/ticks
+  shmcast journal verify /var/lib/shmcast/ticks && echo whole";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Verb {
+    /// List the files of a journal
+    Ls(ls::Args),
+    /// Show what a journal has, as a whole
+    Stat(stat::Args),
+    /// Check every byte of a journal
+    Verify(verify::Args),
+    /// Print a journal's messages, losses and control records
+    Dump(dump::Args),
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    match &args.verb {
+        Verb::Ls(args) => ls::run(args),
+        Verb::Stat(args) => stat::run(args),
+        Verb::Verify(args) => verify::run(args),
+        Verb::Dump(args) => dump::run(args),
+    }
+}
+
+fn open(dir: &Path) -> Result<Journal> {
+    Journal::open(dir).context("journal")
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,63 @@
+//! `shmcast journal stat`: a journal as a whole, from headers and trailers alone.
+
+use super::{hex, open};
+use crate::cli::figures::{grouped, size};
+use crate::cli::say::{print, print_json};
+use anyhow::{Result, bail};
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: shmcast journal stat /var/lib/shmcast/ticks")]
+pub(super) struct Args {
+    /// Directory of the journal
+    dir: PathBuf,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let journal = open(&args.dir)?;
+    let files = journal.files();
+    let [first, .., last] = [files.first(), files.last()].map(|file| file.cloned());
+    let (Some(first), Some(last)) = (first, last) else {
+        bail!("no file in {} can be used: see `shmcast journal verify`", args.dir.display());
+    };
+    let sealed = files.iter().filter_map(|file| file.trailer);
+    let messages: u64 = sealed.clone().map(|trailer| trailer.messages).sum();
+    let bytes: u64 = files.iter().map(|file| file.bytes).sum();
+    let (count, sealed, is_recording) = (files.len(), sealed.count(), journal.is_recording());
+    let header = &last.header;
+    let next = last.trailer.map_or(last.header.sequence, |trailer| trailer.next);
+    if args.json {
+        print_json(&json!({
+            "channel": header.channel, "uuid": hex(&header.journal), "recording": is_recording,
+            "files": count, "sealed_files": sealed, "bytes": bytes,
+            "first_sequence": first.header.sequence, "next_sequence_at_least": next,
+            "messages_in_sealed_files": messages, "since_ns": first.header.wall_ns,
+            "problems": journal.problems().len(),
+        }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    print(format_args!(
+        "channel            {}\n\
+         journal            {}\n\
+         recorder           {}\n\
+         files              {} of {}, {sealed} sealed\n\
+         first sequence     {}\n\
+         next sequence      {}{}\n\
+         messages           {} in sealed files",
+        header.channel,
+        hex(&header.journal),
+        if is_recording { "runs" } else { "does not run" },
+        grouped(count as u64),
+        size(bytes),
+        grouped(first.header.sequence),
+        grouped(next),
+        if last.trailer.is_some() { "" } else { " or later: the last file is open" },
+        grouped(messages),
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,117 @@
+//! `shmcast journal verify`: every checksum, chain, sequence and time, and whether all parts agree.
+
+use super::open;
+use crate::cli::figures::{grouped, size};
+use crate::cli::say::{note, print_json};
+use anyhow::Result;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+use shmcast::journal::{Cause, Verdict, Verified, Verify};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Exit codes, beside 0 for a journal that is whole and 1 for an error.
+const LOSSES: u8 = 3;
+const DAMAGE: u8 = 4;
+/// Losses and damages that are said line by line.
+const MOST_SAID: usize = 20;
+
+const EXAMPLE: &str = "\
+Example: shmcast journal verify /var/lib/shmcast/ticks --json
+
+Exit codes: 0 whole, 3 sequences are missing and the journal names each, 4 a file is damaged, 1 error.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct Args {
+    /// Directory of the journal
+    dir: PathBuf,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let journal = open(&args.dir)?;
+    let total = journal.files().iter().map(|file| file.bytes).sum();
+    let style = ProgressStyle::with_template("{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}")?;
+    let bar = ProgressBar::new(total).with_style(style);
+    let verified = Verify::new(&journal).run(|so_far| bar.set_position(so_far.bytes));
+    bar.finish_and_clear();
+    let verified = verified?;
+    let code = match verified.verdict() {
+        Verdict::Whole => 0,
+        Verdict::Losses => LOSSES,
+        Verdict::Damaged => DAMAGE,
+    };
+    if args.json {
+        print_json(&report(&verified))?;
+    } else {
+        say(args, &verified);
+    }
+    Ok(ExitCode::from(code))
+}
+
+fn verdict(verified: &Verified) -> &'static str {
+    match verified.verdict() {
+        Verdict::Whole => "whole",
+        Verdict::Losses => "losses",
+        Verdict::Damaged => "damaged",
+    }
+}
+
+fn report(verified: &Verified) -> serde_json::Value {
+    let losses: Vec<_> = verified
+        .losses
+        .iter()
+        .map(|loss| json!({"from": loss.from, "to": loss.to, "cause": loss.cause.name()}))
+        .collect();
+    let damages: Vec<_> = verified
+        .damages
+        .iter()
+        .map(|d| json!({"file": d.file, "offset": d.offset, "bytes": d.bytes, "what": d.what}))
+        .collect();
+    json!({
+        "verdict": verdict(verified), "files": verified.files, "frames": verified.frames,
+        "messages": verified.messages, "bytes": verified.bytes,
+        "first_sequence": verified.sequences.map(|(first, _)| first),
+        "next_sequence": verified.sequences.map(|(_, next)| next),
+        "losses": losses, "damages": damages, "not_listed": verified.not_listed,
+    })
+}
+
+fn say(args: &Args, verified: &Verified) {
+    let dir = args.dir.display();
+    for damage in verified.damages.iter().take(MOST_SAID) {
+        note!("{}: byte {}: {}", damage.file, damage.offset, damage.what);
+    }
+    for loss in verified.losses.iter().take(MOST_SAID) {
+        let count = grouped(loss.to - loss.from + 1);
+        note!("{} to {} ({count} messages) are missing: {}", loss.from, loss.to, loss.cause.name());
+    }
+    let unsaid =
+        verified.damages.len().saturating_sub(MOST_SAID) + verified.losses.len().saturating_sub(MOST_SAID);
+    if unsaid as u64 + verified.not_listed > 0 {
+        note!("and {} more: --json lists them", grouped(unsaid as u64 + verified.not_listed));
+    }
+    let causes: Vec<String> =
+        [Cause::Overrun, Cause::Unrecorded, Cause::Torn, Cause::Damaged, Cause::Reserve, Cause::Cut]
+            .into_iter()
+            .map(|cause| (cause, verified.lost(cause)))
+            .filter(|(_, lost)| *lost > 0)
+            .map(|(cause, lost)| format!("{} {}", grouped(lost), cause.name()))
+            .collect();
+    let missing = if causes.is_empty() {
+        "nothing missing".to_owned()
+    } else {
+        format!("missing: {}", causes.join(", "))
+    };
+    note!(
+        "{dir}: {}: {} messages in {} frames of {} files, {} checked; {missing}",
+        verdict(verified).to_uppercase(),
+        grouped(verified.messages),
+        grouped(verified.frames),
+        grouped(verified.files),
+        size(verified.bytes),
+    );
+}

@@ -1,0 +1,136 @@
+//! `shmcast journal`: the verbs that read, on the golden journal and on damaged copies of it.
+
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+use cli_support::{Host, text};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+#[path = "cli_support/mod.rs"]
+mod cli_support;
+
+const FIRST: &str = "0000000001-00000000000000000001.smj";
+
+fn golden() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../shm-layout/tests/golden/journal")
+}
+
+/// A copy of the golden journal, to be damaged.
+fn copy(host: &Host) -> PathBuf {
+    let dir = host.dir.path().join("journal");
+    fs::create_dir(&dir).unwrap();
+    for entry in fs::read_dir(golden()).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, dir.join(path.file_name().unwrap())).unwrap();
+    }
+    dir
+}
+
+#[test]
+fn files_and_the_whole_are_shown() {
+    let host = Host::new();
+    let dir = golden();
+    let files = host.json(&format!("journal ls {} --json", dir.display()));
+    let files = files.as_array().unwrap();
+    assert_eq!(files.len(), 2);
+    assert_eq!(
+        (&files[0]["name"], &files[0]["sealed"], &files[0]["next_sequence"]),
+        (&json!(FIRST), &json!(true), &json!(14))
+    );
+    assert_eq!(files[0]["channel"], "ticks");
+    let table = text(&host.run(&format!("journal ls {}", dir.display())).stdout);
+    assert!(table.contains(FIRST) && table.contains("sealed"), "{table}");
+    let stat = host.json(&format!("journal stat {} --json", dir.display()));
+    assert_eq!(
+        (&stat["files"], &stat["first_sequence"], &stat["recording"]),
+        (&json!(2), &json!(1), &json!(false))
+    );
+    assert!(text(&host.run(&format!("journal stat {}", dir.display())).stdout).contains("does not run"));
+}
+
+#[test]
+fn a_check_ends_with_what_it_found() {
+    let host = Host::new();
+    let dir = copy(&host);
+    let verify = |arguments: &str| {
+        let output = host.run(&format!("journal verify {} {arguments}", dir.display()));
+        (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+    };
+    // Its losses are named, and nothing is damaged.
+    let (code, _, said) = verify("");
+    assert_eq!(code, 3, "{said}");
+    assert!(said.contains("8 to 12 (5 messages) are missing: overrun") && said.contains("LOSSES"), "{said}");
+    let (code, report, _) = verify("--json");
+    let report: Value = serde_json::from_str(&report).unwrap();
+    assert_eq!((code, &report["verdict"], &report["damages"]), (3, &json!("losses"), &json!([])));
+    // One bit.
+    let mut bytes = fs::read(dir.join(FIRST)).unwrap();
+    bytes[4096 + 70] ^= 1;
+    fs::write(dir.join(FIRST), bytes).unwrap();
+    let (code, report, _) = verify("--json");
+    let report: Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(
+        (code, &report["verdict"], &report["damages"][0]["offset"]),
+        (4, &json!("damaged"), &json!(4096))
+    );
+    assert_eq!(report["losses"][0], json!({"from": 1, "to": 2, "cause": "damaged"}));
+    // No journal.
+    let output = host.run("journal verify /nowhere");
+    assert_eq!(output.status.code(), Some(1));
+    let empty = host.dir.path().join("empty");
+    fs::create_dir(&empty).unwrap();
+    let output = host.run(&format!("journal verify {}", empty.display()));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("no file of a journal"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_dump_has_messages_losses_and_control_records_in_order() {
+    let host = Host::new();
+    let dir = golden().display().to_string();
+    let output = host.run(&format!("journal dump {dir}"));
+    assert_eq!(output.status.code(), Some(3), "it has losses");
+    let lines: Vec<Value> =
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let sequences: Vec<u64> = lines
+        .iter()
+        .filter(|line| line.get("payload").is_some())
+        .map(|line| line["sequence"].as_u64().unwrap())
+        .collect();
+    assert_eq!(sequences, [1, 2, 3, 7, 13, (1 << 32) + 1, (1 << 32) + 2]);
+    assert!(lines.contains(&json!({"event": "lost", "from": 8, "to": 12, "cause": "overrun"})));
+    assert!(lines.iter().any(|line| line["event"] == "source"));
+    let some = host.run(&format!("journal dump {dir} --from 2 --count 1 --framing lines"));
+    assert_eq!((text(&some.stdout).as_str(), some.status.code()), ("hello\n", Some(0)));
+    let until = host.run(&format!("journal dump {dir} --from 1 --to 2 --framing lines"));
+    assert_eq!(text(&until.stdout), "\nhello\n");
+    let since = host.run(&format!("journal dump {dir} --since 2000-01-01T00:00Z --count 2 --framing lines"));
+    assert_eq!(text(&since.stdout), "\nhello\n");
+    let wrong = host.run(&format!("journal dump {dir} --since yesterday"));
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(text(&wrong.stderr).contains("HH:MM"), "{}", text(&wrong.stderr));
+}
+
+/// A journal of another ring is no journal of this channel: a reader that was told of it reads the ring alone.
+#[test]
+fn a_reader_does_not_take_another_channels_journal() {
+    let host = Host::new();
+    let input = host.file("input", b"a\nb\nc\n");
+    assert!(host.run(&format!("pub t --input {}", input.display())).status.success());
+    for arguments in [
+        format!("--history {}", golden().display()),
+        "--no-history".into(),
+        "--from 2000-01-01T00:00Z".into(),
+    ] {
+        let from = if arguments.contains("--from") { "" } else { "--from oldest" };
+        let output = host.run(&format!("sub t {from} {arguments}"));
+        assert_eq!(
+            (text(&output.stdout).as_str(), output.status.code()),
+            ("a\nb\nc\n", Some(0)),
+            "{arguments}"
+        );
+    }
+    let later = host.run("sub t --from @4000000000 --framing lines");
+    assert_eq!((later.stdout.len(), later.status.code()), (0, Some(0)));
+}
