@@ -7,11 +7,13 @@ use shmcast_bridge::egress::{Egress, EgressOptions};
 use shmcast_bridge::ingress::{Ingress, IngressOptions};
 use shmcast_bridge::proto::native::container::{Container, HEAD_BYTES, Kind, Numbers};
 use shmcast_bridge::proto::native::fragments::Fragment;
+use shmcast_bridge::proto::native::keys::Keyring;
 use shmcast_bridge::proto::native::pulse::Pulse;
 use shmcast_bridge::proto::native::records::RecordWriter;
+use shmcast_bridge::proto::native::seal::Sealer;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::Meta;
-use shmcast_bridge::spec::{BridgeSpec, LineSpec, Profile, ReceiveSpec, RepairSpec, SendSpec, StartAt};
+use shmcast_bridge::spec::{Auth, BridgeSpec, LineSpec, Profile, ReceiveSpec, RepairSpec, SendSpec, StartAt};
 use std::net::{SocketAddrV4, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -282,4 +284,56 @@ fn a_key_change_loses_nothing_and_an_open_or_damaged_keys_file_is_refused() {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
     let error = ingress.reload_keys(&sends).unwrap_err().to_string();
     assert!(error.contains("mode 640 lets others read it: chmod 600"), "{error}");
+}
+
+/// Two hosts send the same messages to one line, and the first one stops. What the second one sent before was kept with
+/// its seal on, and is opened when the line passes on to it. There is no server that could send anything again.
+#[test]
+fn what_a_copy_sent_before_the_line_passed_on_is_opened_and_not_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let (line, keys) = (free_port(), keys(dir.path()));
+    let group = Keyring::parse(&std::fs::read_to_string(&keys).unwrap()).unwrap();
+    let receive = ReceiveSpec { from: Some(1), ..ReceiveSpec::default() };
+    let spec = BridgeSpec { receive: Some(receive), auth: Auth::Offered, ..spec(line, Some(keys)) };
+    let channel = Publisher::builder("t").dir(dir.path()).capacity(1 << 20).max_message(1_000);
+    let ingress = Ingress::start(&spec, channel, IngressOptions::default()).unwrap();
+    let session = Session::of_channel("T", 1).unwrap();
+    let host = |address: &str, sender| {
+        let socket = UdpSocket::bind((address, 0)).unwrap();
+        let mut sealer = Sealer::new(sender, false);
+        sealer.set_key(group.sealing(0));
+        move |sequences: std::ops::RangeInclusive<u64>| {
+            for sequence in sequences {
+                let (mut packet, mut records) = ([0; 200], RecordWriter::new(sequence));
+                let meta = Meta { tag: sequence as u16, ..Meta::default() };
+                assert!(records.push(&mut packet[..100], &sequence.to_le_bytes(), meta));
+                let body = records.finish(&mut packet).unwrap();
+                let about = (session, sequence, 1);
+                let size = sealer.finish(&mut packet, (Kind::Data, false), about, body).unwrap();
+                socket.send_to(&packet[..size], line).unwrap();
+            }
+        }
+    };
+    let (mut first, mut second) = (host("127.0.0.1", 1), host("127.0.0.2", 2));
+    first(1..=20);
+    wait_for("the first host", || (ingress.counters().next_sequence == 21).then_some(()));
+    // The first one is alive meanwhile, so that nothing of the second one is taken yet.
+    for sequence in 15..=40 {
+        first(20..=20);
+        second(sequence..=sequence);
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    second(41..=41);
+    wait_for("what was kept", || (ingress.counters().next_sequence == 42).then_some(()));
+    let counters = ingress.counters();
+    assert_eq!((counters.messages_missing, counters.messages_published, counters.forged), (0, 41, 0));
+    assert!(counters.datagrams_locked_out >= 20, "{}", counters.datagrams_locked_out);
+    let mut reader = Subscriber::builder("t").dir(dir.path()).start(Start::Oldest).open().unwrap();
+    let mut next = 1u64;
+    while next <= 41 {
+        if let Some(Event::Message(read)) = reader.recv_deadline(Instant::now() + PATIENCE).unwrap() {
+            assert_eq!((read.sequence, read.tag, read.payload), (next, next as u16, &next.to_le_bytes()[..]));
+            next += 1;
+        }
+    }
 }
