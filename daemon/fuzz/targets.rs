@@ -16,6 +16,7 @@ use shmcast_bridge::proto::receiver::{Delivery, Follow, Join, Origin, Receiver, 
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::{Body, Downstream, PacketWriter, Request, end_of_session, heartbeat};
 use shmcast_daemon::config::{Config, ConfigError};
+use shmcast_layout::journal::{FileHeader, Footer, FrameHeader, Index, Records, Trailer};
 
 /// An accepted packet, parsed and written again, gives the same bytes.
 pub fn wire(data: &[u8]) {
@@ -138,6 +139,46 @@ pub fn config(data: &[u8]) {
             }
         }
         Err(ConfigError::Read { .. }) => assert!(data.len() > 4 << 20),
+    }
+}
+
+/// A part of a journal's file that is taken means the same when it is written again, and records lie within their frame.
+pub fn journal(data: &[u8]) {
+    let Some((part, bytes)) = data.split_first() else { return };
+    match part % 5 {
+        0 => {
+            let Ok(header) = FileHeader::decode(bytes) else { return };
+            let again = header.encode().expect("it was a page");
+            assert_eq!(FileHeader::decode(&again), Ok(header));
+        }
+        1 => {
+            let salt = bytes.get(8..16).map_or(0, |salt| u64::from_le_bytes(salt.try_into().expect("eight")));
+            if let Ok(header) = FrameHeader::decode(bytes, salt) {
+                assert_eq!(FrameHeader::decode(&header.encode(), salt), Ok(header));
+            }
+            if let Ok(trailer) = Trailer::decode(bytes, salt) {
+                assert_eq!(Trailer::decode(&trailer.encode(salt), salt), Ok(trailer));
+            }
+        }
+        2 => {
+            let Ok(index) = Index::decode(bytes) else { return };
+            assert_eq!(Index::decode(&index.encode()), Ok(index));
+        }
+        3 => {
+            let Ok(footer) = Footer::decode(bytes) else { return };
+            assert_eq!(Footer::decode(&footer.encode()), Ok(footer));
+        }
+        _ => {
+            let Some(([due, messages], body)) = bytes.split_first_chunk() else { return };
+            let mut records = Records::resume(body, u64::from(*due), u32::from(*messages));
+            let (mut due, mut left) = (records.due(), body.len());
+            while let Some(record) = records.next() {
+                let Ok(record) = record else { return assert!(records.next().is_none()) };
+                assert!(record.sequence == due && records.due() >= due && records.bytes_left() < left);
+                (due, left) = (records.due(), records.bytes_left());
+            }
+            assert_eq!((records.messages_left(), left), (0, 0));
+        }
     }
 }
 

@@ -15,6 +15,9 @@ use shmcast_bridge::proto::sender::{MAX_PULSE_BYTES, Sender, SenderConfig};
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::{Meta, PacketWriter, Request, end_of_session, heartbeat};
 use shmcast_daemon::config::DEFAULT_CONFIG;
+use shmcast_layout::journal::{
+    FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FileHeader, FrameHeader, FrameKind, TRAILER_BYTES, aligned,
+};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 
@@ -215,6 +218,35 @@ fn no_text_breaks_the_configuration() {
         b"[daemon]\nhttp = \"127.0.0.1:9464\"\n[limits]\nrequest_burst = 3\n".to_vec(),
     ];
     fuzz("config", 2_000, &sound, targets::config);
+}
+
+#[test]
+fn no_bytes_break_the_reading_of_a_journal() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shm-layout/tests/golden/journal");
+    let mut sound = Vec::new();
+    for file in std::fs::read_dir(golden).unwrap() {
+        let path = file.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "smj") {
+            continue;
+        }
+        let bytes = std::fs::read(&path).unwrap();
+        let header = FileHeader::decode(&bytes).unwrap();
+        sound.push([&[0], &bytes[..FILE_HEADER_BYTES]].concat());
+        let mut at = FILE_HEADER_BYTES;
+        while let Ok(frame) = FrameHeader::decode(&bytes[at.min(bytes.len())..], header.salt) {
+            let body = &bytes[at + FRAME_HEADER_BYTES..][..frame.length as usize];
+            sound.push([&[1], &bytes[at..at + FRAME_HEADER_BYTES]].concat());
+            sound.push(match frame.kind {
+                FrameKind::Index => [&[2], body].concat(),
+                FrameKind::Footer => [&[3], body].concat(),
+                _ => [&[4, frame.sequence as u8, frame.messages as u8], body].concat(),
+            });
+            at += FRAME_HEADER_BYTES + aligned(frame.length as usize);
+        }
+        sound.push([&[1], &bytes[bytes.len() - TRAILER_BYTES..]].concat());
+    }
+    assert!(sound.len() > 8, "{} parts of golden files", sound.len());
+    fuzz("journal", 50_000, &sound, targets::journal);
 }
 
 #[test]

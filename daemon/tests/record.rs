@@ -96,6 +96,19 @@ fn a_killed_recorder_loses_nothing() {
     );
 }
 
+/// The end of the stream lies in one batch with the last messages.
+#[test]
+fn a_channel_that_is_closed_already_is_recorded_to_its_end() {
+    let (channels, journal) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let mut publisher = Publisher::builder("ticks").dir(channels.path()).capacity(1 << 20).open().unwrap();
+    (1..=100).for_each(|sequence| assert_eq!(publisher.publish(&payload(sequence)).unwrap(), sequence));
+    publisher.close();
+    let output =
+        record(channels.path(), journal.path(), &["--until-end", "--json"]).wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(read(journal.path()).messages().len(), 100);
+}
+
 /// A full disk: what was durable stays, the hole has a name, and recording goes on when there is space again.
 #[test]
 fn a_full_disk_is_survived() {

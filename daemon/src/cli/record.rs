@@ -18,13 +18,15 @@ use std::time::{Duration, Instant};
 const EXAMPLE: &str = "\
 Example: shmcast record ticks --to /var/tmp/ticks --sync 10ms
 
-Everything in the ring and everything published from now on goes into files of DIR. Ctrl-C and SIGTERM
-seal the file and end it. Run again, it goes on where the journal ends. What is missing is named in the
-journal: what the ring had lost by then, and what came too fast for the disk.
+Everything in the ring and everything published from now on goes into files of DIR.
+Ctrl-C and SIGTERM seal the file and end it. Run again, it goes on where the journal
+ends. What is missing is named in the journal: what the ring had lost by then, and
+what came too fast for the disk.
 
-What survives a power cut, by --sync: 10ms (or any interval) everything up to `durable`, which trails
-by that long and one sync; each the same, trailing by one write; none what the kernel had written.
-A killed recorder loses nothing: the ring has the rest.
+What survives a power cut is set by --sync. 10ms, or any interval: everything up to
+`durable`, which trails by that long and one sync. each: the same, trailing by one
+write. none: what the kernel had written. A killed recorder loses nothing while the
+ring has the rest.
 
 Exit codes: 0 nothing missed, 3 messages are missing in the journal, 1 error, 2 wrong usage.";
 
@@ -83,6 +85,11 @@ impl Args {
         }
         if self.buffer < LEAST_BUFFER {
             bail!("--buffer {}: give 1MiB or more", self.buffer);
+        }
+        let parent = self.to.parent().filter(|parent| !parent.as_os_str().is_empty() && !parent.is_dir());
+        if let Some(parent) = parent {
+            let parent = parent.display();
+            bail!("--to {}: {parent} is no directory: make it first (mkdir -p {parent})", self.to.display());
         }
         Ok(Settings {
             sync: self.sync,

@@ -149,8 +149,10 @@ fn an_end_that_is_killed_comes_back_to_the_same_stream() {
     let Some(hosts) = Hosts::new("an_end_that_is_killed_comes_back_to_the_same_stream", 1) else { return };
     let (kills, last) = (number("SHMCAST_KILLS", 6), messages());
     drop(make_channel(&hosts.channels(Host::A)));
+    // It serves until the test ends: a receiver that was killed last has nearly a whole ring to ask for.
+    let patient = SEND.replace("--linger 2s", "--linger 60s");
     let send = || {
-        let send = hosts.shmcast(Host::A, SEND);
+        let send = hosts.shmcast(Host::A, &patient);
         send.wait_for_log("sending session");
         send
     };
@@ -181,7 +183,10 @@ fn an_end_that_is_killed_comes_back_to_the_same_stream() {
         let seen = reader.end_well();
         let figures = ["received", "gap_messages", "lapped"].map(|name| count(&seen, &format!("/{name}")));
         assert_eq!(figures, [last, 0, 0], "{seen}");
-        assert_eq!((count(&seen, "/epochs"), &seen["sessions"][1]), (kills / 2, &Value::Null), "{seen}");
+        // A receiver that was killed last may come back when its readers have everything: they hear no more of it.
+        let epochs = count(&seen, "/epochs");
+        assert!((kills / 2).saturating_sub(1) <= epochs && epochs <= kills / 2, "{seen}");
+        assert_eq!(&seen["sessions"][1], &Value::Null, "{seen}");
     }
     drop((sender, receiver));
 }

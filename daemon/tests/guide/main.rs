@@ -11,13 +11,14 @@ use book::{Block, Chapter};
 use std::fs;
 
 /// Chapters with commands; each is a test of its own below, so that a failure names its chapter.
-const CHAPTERS: [&str; 9] = [
+const CHAPTERS: [&str; 10] = [
     "about",
     "tutorial",
     "operations",
     "configuration",
     "tuning",
     "bridges",
+    "journal",
     "failures",
     "faq",
     "compatibility",
@@ -51,6 +52,11 @@ fn tuning() {
 #[test]
 fn bridges() {
     shell::play("bridges");
+}
+
+#[test]
+fn journal() {
+    shell::play("journal");
 }
 
 #[test]

@@ -54,6 +54,7 @@ impl Drain {
         let taken = subscriber.recv_batch(BATCH, |event| {
             match event {
                 Event::Message(m) => {
+                    shared.ended.store(false, Ordering::Relaxed);
                     // A ring that is corrupt may skip. What it skipped is missing all the same.
                     if m.sequence > packer.due() {
                         overrun += m.sequence - packer.due();
@@ -73,9 +74,6 @@ impl Drain {
         shared.drained.store(packer.due() - 1, Ordering::Relaxed);
         shared.messages.fetch_add(messages, Ordering::Relaxed);
         shared.overrun.fetch_add(overrun, Ordering::Relaxed);
-        if messages > 0 {
-            shared.ended.store(false, Ordering::Relaxed);
-        }
         if restarted { Err(RecordError::Restarted) } else { Ok(taken) }
     }
 

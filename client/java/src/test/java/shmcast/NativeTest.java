@@ -57,10 +57,16 @@ class NativeTest {
                         .start();
     }
 
+    /** The command looks for channels that are files first, if it is told where. */
+    private void onlyTheDaemon(ProcessBuilder builder) {
+        builder.environment().remove("SHMCAST_DIR");
+        builder.environment().put("SHMCAST_SOCKET", socket.toString());
+    }
+
     /** A publisher to the daemon's channel by the command, which reads messages with their lengths. */
     private Process publisher() throws IOException {
         ProcessBuilder builder = new ProcessBuilder(Publishers.command("shmcast"), "pub", "c", "--framing", "u32le", "--prepare", "none");
-        builder.environment().put("SHMCAST_SOCKET", socket.toString());
+        onlyTheDaemon(builder);
         return builder.redirectError(Redirect.DISCARD).redirectOutput(Redirect.DISCARD).start();
     }
 
@@ -69,7 +75,7 @@ class NativeTest {
         words.addAll(List.of(place));
         ProcessBuilder builder = new ProcessBuilder(words).redirectError(Redirect.DISCARD);
         if (place.length == 0) {
-            builder.environment().put("SHMCAST_SOCKET", socket.toString());
+            onlyTheDaemon(builder);
         }
         Process process = builder.start();
         return new String(process.getInputStream().readAllBytes());
