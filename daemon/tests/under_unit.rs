@@ -132,11 +132,14 @@ fn a_parked_reader_is_woken_for_each_message() {
     reading.join().unwrap();
 }
 
-/// The arguments that each verb is tested with. `None` for verbs that send no request to the daemon.
-const VERBS: [(&str, Option<&str>); 17] = [
+/// The arguments that each verb is tested with; `DIR` stands for a directory of the test's. `None` for verbs that send no request to
+/// the daemon.
+const VERBS: [(&str, Option<&str>); 19] = [
     ("demo", None),
     ("pub", Some("pub a")),
     ("sub", Some("sub a --from oldest --count 3")),
+    ("record", Some("record a --to DIR/a.journal --until-end --json")),
+    ("journal", Some("journal dump DIR/a.journal --framing lines")),
     ("ls", Some("ls")),
     ("stat", Some("stat a --json")),
     ("top", Some("top --json")),
@@ -165,7 +168,7 @@ fn every_verb_of_the_command_works_with_it() {
     assert_eq!(verbs, listed, "a verb is new or gone: say how it is played");
     for (verb, words) in VERBS {
         let Some(words) = words else { continue };
-        let mut command = daemon.shmcast(words);
+        let mut command = daemon.shmcast(&words.replace("DIR", &daemon.dir().to_string_lossy()));
         let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
         if verb == "events" {
             // It shows events from the moment when it listens, so events are caused until it has shown one.
@@ -184,7 +187,8 @@ fn every_verb_of_the_command_works_with_it() {
             _ => assert!(output.status.success(), "{verb}: {out}{said}"),
         }
         match verb {
-            "sub" => assert_eq!(out, "1\n2\n3\n"),
+            "sub" | "journal" => assert_eq!(out, "1\n2\n3\n"),
+            "record" => assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["messages"], 3),
             "stat" => assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["channel"], "a"),
             _ => {}
         }

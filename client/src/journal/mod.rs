@@ -15,7 +15,7 @@
 //!     match entry {
 //!         Entry::Message(m) => println!("{}: {} B", m.sequence, m.payload.len()),
 //!         Entry::Lost(loss) => println!("{} to {} are missing: {}", loss.from, loss.to, loss.cause.name()),
-//!         Entry::Control { control, .. } => println!("{control:?}"),
+//!         other => println!("{other:?}"),
 //!     }
 //! }
 //! # Ok::<(), shmcast::journal::JournalError>(())
