@@ -17,7 +17,6 @@
 
 pub mod egress;
 pub mod ingress;
-mod native;
 pub mod origins;
 pub mod pcap;
 pub mod proto;
@@ -28,9 +27,7 @@ pub mod spec;
 mod state;
 pub mod status;
 mod thread;
-mod times;
 
-pub use native::read_keys;
 use proto::session::SessionError;
 use proto::wire::MAX_DATAGRAM_BYTES;
 use shmcast::ChannelError;
@@ -83,14 +80,6 @@ pub enum BridgeError {
         cpu: usize,
         /// The system's error.
         source: io::Error,
-    },
-    /// The keys file could not be used.
-    #[error("keys file {}: {why}", path.display())]
-    Keys {
-        /// The file.
-        path: std::path::PathBuf,
-        /// The problem, and what to do about it.
-        why: String,
     },
     /// The state file could not be opened. It says how far an earlier bridge had come.
     #[error("state file {}: {source}: give another, or one in a directory that is there and may be written to", path.display())]

@@ -120,7 +120,7 @@ impl Failover {
                     let Ok(packet) = Downstream::parse(datagram.bytes) else { continue };
                     let end = match packet.body {
                         Body::Messages(messages) => messages.end(),
-                        Body::Heartbeat | Body::End | Body::Fragment(_) => packet.sequence,
+                        Body::Heartbeat | Body::End => packet.sequence,
                     };
                     let from = IpAddr::from(*datagram.from.ip());
                     election.handle_packet(now_ns, from, packet.session, (packet.sequence, end));

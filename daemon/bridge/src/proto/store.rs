@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use super::wire::{Form, Messages};
+use super::wire::Messages;
 
 /// Consecutive messages that are kept.
 #[derive(Debug)]
@@ -16,18 +16,12 @@ pub struct Run {
     first: u64,
     end: u64,
     blocks: Vec<u8>,
-    form: Form,
 }
 
 impl Run {
     /// The messages in it.
     pub fn messages(&self) -> Messages<'_> {
-        Messages::checked_before(self.first, self.end, &self.blocks, self.form)
-    }
-
-    /// Whether the bytes of its message are kept elsewhere.
-    pub(super) fn is_apart(&self) -> bool {
-        self.form == Form::Apart
+        Messages::checked_before(self.first, self.end, &self.blocks)
     }
 }
 
@@ -86,8 +80,7 @@ impl Store {
         self.held_bytes += blocks.capacity();
         let at = self.runs.partition_point(|run| run.first < messages.first());
         self.held_messages += messages.count();
-        let (first, end, form) = (messages.first(), messages.end(), messages.form());
-        self.runs.insert(at, Run { first, end, blocks, form });
+        self.runs.insert(at, Run { first: messages.first(), end: messages.end(), blocks });
         true
     }
 
@@ -179,7 +172,7 @@ mod tests {
 
     fn insert(store: &mut Store, first: u64, end: u64) -> bool {
         let blocks: Vec<u8> = (first..end).flat_map(|n| [0, 1, n as u8]).collect();
-        store.insert(Messages::checked_before(first, end, &blocks, Form::Blocks), false)
+        store.insert(Messages::checked_before(first, end, &blocks), false)
     }
 
     #[test]
