@@ -28,7 +28,7 @@ const CPU: usize = 1;
 /// A figure: the median of the laps, and of the ratios to the first language within a lap.
 #[derive(Debug, Clone, Serialize)]
 pub struct Figure {
-    /// What was done.
+    /// The operation that was timed.
     pub what: String,
     /// Bytes of a payload.
     pub size: usize,

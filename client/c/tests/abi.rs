@@ -57,7 +57,7 @@ fn witness(header: &str) -> String {
     text + "    return 0;\n}\n"
 }
 
-/// What a program says that was compiled with the header in this directory; an error if it does not compile or start.
+/// Compiles a program with the header in this directory, runs it and returns its output. An error if it does not compile or start.
 fn says(text: &str, include: &Path) -> Result<String, String> {
     let dir = scratch();
     let (source, program) = (dir.path().join("witness.c"), dir.path().join("witness"));

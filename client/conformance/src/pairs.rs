@@ -33,7 +33,7 @@ pub struct Plan {
 /// The result of a pair.
 #[derive(Debug, Clone, Copy)]
 pub struct Outcome {
-    /// What the reader counted.
+    /// The reader's counts.
     pub counts: Counts,
     /// Publishers that were killed.
     pub publishers_killed: u32,

@@ -34,7 +34,7 @@ pub fn vectors(lasts: Duration) -> Vec<Vector> {
     all.collect()
 }
 
-/// What a consumer counted.
+/// A consumer's counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
     /// Messages with the right bytes.

@@ -96,7 +96,7 @@ impl Channel {
         Ok(())
     }
 
-    /// What a reader is told of its messages from here on, and below there.
+    /// The events that a reader gets for the messages from here on and below there.
     pub(super) fn events(&self, from: u64, below: u64) -> Vec<String> {
         let told =
             self.model.records.iter().filter(|record| record.sequence >= from && record.sequence < below);

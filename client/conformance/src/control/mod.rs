@@ -246,7 +246,7 @@ fn expect(testee: &mut Testee, step: &str, expected: Vec<String>) -> Result<Verd
     Ok(same(step.into(), &Answer::Events { events: expected }, &Answer::Events { events }))
 }
 
-/// What a client says must be what CONTROL.md has.
+/// Checks a client's request against CONTROL.md.
 fn asked(heard: &[Heard]) -> Verdict {
     let hello = json!({"request": "hello", "version": 2});
     let (Some(last), Some(before)) = (heard.last(), heard.iter().rev().nth(1)) else {

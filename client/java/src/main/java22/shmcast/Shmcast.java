@@ -15,9 +15,9 @@ import java.lang.invoke.MethodHandle;
 import java.nio.file.Path;
 import shmcast.ShmcastException.Code;
 
-/** The functions of shmcast.h that publishing takes. The property {@code shmcast.library} names the library's file, if it is not found. */
+/** The functions of shmcast.h that publishing takes. The property {@code shmcast.native} names the library's file, if it is not found. */
 final class Shmcast {
-    private static final String LIBRARY = System.getProperty("shmcast.library", "libshmcast.so.0");
+    private static final String LIBRARY = System.getProperty("shmcast.native", "libshmcast.so.0");
     private static final long OPTIONS_BYTES = 72;
     private static final FunctionDescriptor OF_PUBLISH =
             FunctionDescriptor.of(JAVA_INT, ADDRESS, ADDRESS, JAVA_LONG, JAVA_SHORT, JAVA_INT, ADDRESS);

@@ -199,7 +199,7 @@ class NativeTest {
     private static boolean hasLibrary() {
         String library = System.getenv("SHMCAST_LIBRARY");
         if (library != null) {
-            System.setProperty("shmcast.library", library);
+            System.setProperty("shmcast.native", library);
         }
         return CAN && library != null;
     }
