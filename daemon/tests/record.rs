@@ -8,7 +8,8 @@ mod common;
 use common::read;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use shmcast::Publisher;
+use shmcast::journal::Journal;
+use shmcast::{Event, History, Publisher, RecvError, Start, Subscriber};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
@@ -94,6 +95,68 @@ fn a_killed_recorder_loses_nothing() {
     assert!(
         messages.iter().zip(1..).all(|((sequence, bytes), due)| *sequence == due && *bytes == payload(due))
     );
+}
+
+/// A reader that was lapped reads what a running recorder has written. While the recorder stands still the reader waits for it, and
+/// then hears from it alone what is lost.
+#[test]
+fn a_lapped_reader_waits_for_the_recorder_that_runs() {
+    let (channels, journal) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let mut publisher = Publisher::builder("ticks").dir(channels.path()).capacity(64 << 10).open().unwrap();
+    let builder = Subscriber::builder("ticks").dir(channels.path()).start(Start::Oldest);
+    let mut reader = builder.history(History::Dir(journal.path().to_owned())).open().unwrap();
+    let child = record(channels.path(), journal.path(), &[]);
+    wait_until("the recorder's lock", || Journal::open(journal.path()).is_ok_and(|it| it.is_recording()));
+    let mut publish = |messages| {
+        for _ in 0..messages {
+            let sequence = publisher.next_sequence();
+            publisher.publish(&payload(sequence)).unwrap();
+            // The recorder keeps pace with this.
+            if sequence % 20 == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    };
+    publish(2_000);
+    wait_until("the last message on disk", || {
+        read(journal.path()).messages().last().is_some_and(|(sequence, _)| *sequence == 2_000)
+    });
+    let mut told = Vec::new();
+    for due in 1..=2_000 {
+        assert_eq!(next(&mut reader, &mut told), (due, payload(due)));
+    }
+    assert_eq!(told, ["live"]);
+    let recorder = Pid::from_raw(child.id() as i32);
+    kill(recorder, Signal::SIGSTOP).unwrap();
+    publish(2_000);
+    assert!(matches!(reader.recv(), Err(RecvError::Stalled { .. })), "the recorder lives, and says nothing");
+    kill(recorder, Signal::SIGCONT).unwrap();
+    told.clear();
+    let (first, bytes) = next(&mut reader, &mut told);
+    assert!(first > 2_001 && bytes == payload(first), "{first}");
+    assert_eq!(told.first(), Some(&format!("lost 2001 to {}, overrun", first - 1)), "{told:?}");
+    assert!(end(child).status.code() == Some(3), "it names what it missed");
+    assert!(!Journal::open(journal.path()).unwrap().is_recording());
+}
+
+/// The next message. Other events are noted.
+fn next(reader: &mut Subscriber, told: &mut Vec<String>) -> (u64, Vec<u8>) {
+    loop {
+        match reader.recv().unwrap() {
+            Event::Message(m) => return (m.sequence, m.payload.to_vec()),
+            Event::Lost { from, to, cause } => told.push(format!("lost {from} to {to}, {}", cause.name())),
+            Event::Live { .. } => told.push("live".to_owned()),
+            other => told.push(format!("{other:?}")),
+        }
+    }
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "no {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// The end of the stream lies in one batch with the last messages.

@@ -46,6 +46,22 @@ pub struct Journal {
     problems: Vec<Problem>,
 }
 
+/// Takes the lock of a journal's directory for a recorder, as long as `lock`, the directory's file of this name, is open. False if
+/// another recorder has it. The lock belongs to the open file description, and the kernel releases it however the recorder ends.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// let file = std::fs::File::create(dir.path().join("lock"))?;
+/// assert!(shmcast::journal::take_lock(&file)?);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Errors
+/// Of the system.
+pub fn take_lock(lock: &File) -> io::Result<bool> {
+    lock::try_lock(lock)
+}
+
 /// A file that is open, and its header's page.
 pub(super) struct Opened {
     pub(super) file: Arc<File>,
@@ -234,7 +250,7 @@ impl Journal {
         self.files.first().map(|file| file.header.sequence)
     }
 
-    /// Whether a recorder runs. It holds the lock of the directory's lock file; without the right to open that, the answer is no.
+    /// Whether a recorder runs. It has the directory's [lock](take_lock); without the right to open its file, the answer is no.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;

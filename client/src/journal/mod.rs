@@ -31,7 +31,7 @@ mod verify;
 mod window;
 
 pub use error::JournalError;
-pub use list::{FileInfo, Journal, Problem};
+pub use list::{FileInfo, Journal, Problem, take_lock};
 pub use reader::{Entry, Reader};
 pub use shmcast_layout::journal as format;
 pub use shmcast_layout::journal::{Cause, JournalControl, Loss};

@@ -108,14 +108,7 @@ impl Scene {
         self.lock = None;
         self.lock = lives.then(|| {
             let file = std::fs::File::create(self.book.dir.join("lock")).unwrap();
-            let whole = nix::libc::flock {
-                l_type: nix::libc::F_WRLCK as _,
-                l_whence: nix::libc::SEEK_SET as _,
-                l_start: 0,
-                l_len: 0,
-                l_pid: 0,
-            };
-            nix::fcntl::fcntl(&file, nix::fcntl::FcntlArg::F_OFD_SETLK(&whole)).unwrap();
+            assert!(shmcast::journal::take_lock(&file).unwrap());
             file
         });
     }

@@ -1,7 +1,7 @@
 //! The directory of a journal on a real file system.
 
 use crate::core::{Step, Volume};
-use rustix::fs::{Advice, CWD, FallocateFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{Advice, CWD, FallocateFlags, Mode, OFlags};
 use rustix::io::ReadWriteFlags;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -43,7 +43,9 @@ impl Directory {
         }
         let handle = open(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
         let lock = at(&handle, "lock", OFlags::RDWR | OFlags::CREATE)?;
-        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        if !shmcast::journal::take_lock(&lock)? {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         Ok(Self { path: path.to_owned(), handle, _lock: lock, open: Mutex::default() })
     }
 
