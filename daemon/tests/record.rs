@@ -112,7 +112,7 @@ fn a_lapped_reader_waits_for_the_recorder_that_runs() {
             let sequence = publisher.next_sequence();
             publisher.publish(&payload(sequence)).unwrap();
             // The recorder keeps pace with this.
-            if sequence % 20 == 0 {
+            if sequence.is_multiple_of(20) {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }

@@ -1,6 +1,5 @@
 //! Many messages in one object, which lends its memory to whoever speaks the buffer protocol.
 
-use crate::error;
 use crate::event::{self, Message};
 use crate::subscriber::Subscriber;
 use pyo3::exceptions::{PyBufferError, PyValueError};
@@ -162,7 +161,7 @@ impl Batch {
         self.size.map(stride)
     }
 
-    /// What came behind the messages and is none, in its order.
+    /// The events behind the messages, in their order.
     #[getter]
     fn events(&self, py: Python<'_>) -> PyResult<Vec<Py<PyAny>>> {
         self.records().event().iter().map(|event| event::object(py, event)).collect()
@@ -299,10 +298,4 @@ impl Batches {
         }
         Ok(Some(batch))
     }
-}
-
-/// The reason why a call that receives failed.
-#[cold]
-pub(crate) fn failure(subscriber: &shmcast::Subscriber, error: &shmcast::RecvError) -> PyErr {
-    error::receiving(&subscriber.header().channel, error)
 }

@@ -74,6 +74,7 @@ pub(crate) fn receiving(channel: &str, error: &RecvError) -> PyErr {
         RecvError::Locate(error) => locating(error),
         RecvError::Unmapped => "unmapped",
         RecvError::Superseded => "superseded",
+        RecvError::Stalled { .. } => "stalled",
         _ => "other",
     };
     exception(code, &format!("channel {channel:?}: {error}"), None)

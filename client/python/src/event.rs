@@ -101,8 +101,11 @@ macro_rules! events {
 events! {
     /// The publisher overtook this reader: exactly `missed` messages are lost, and the next has sequence `resumed_at`.
     Lapped(missed: u64, resumed_at: u64) (&'static str, &'static str) = ("missed", "resumed_at");
-    /// Messages `first` to `last`, both included, never reached this host: a bridge gave them up.
+    /// Messages `first` to `last`, both included, are missing: they never reached this host, or the channel's journal says that it has not got
+    /// them.
     Gap(first: u64, last: u64) (&'static str, &'static str) = ("first", "last");
+    /// A reader that read the channel's journal has caught up: the next message, `sequence`, comes from the ring again.
+    Live(sequence: u64) (&'static str,) = ("sequence",);
     /// Another publisher took over, with a higher `epoch`. Sequences go on.
     NewEpoch(epoch: u64) (&'static str,) = ("epoch",);
     /// The publisher of this `epoch` died without closing the channel. Only for those who ask by `watch_publisher=True`.
@@ -157,7 +160,10 @@ fn rare(py: Python<'_>, event: &Event<'_>) -> PyResult<Py<PyAny>> {
         Event::Lapped(shmcast::Lapped { missed, resumed_at }) => {
             Py::new(py, Lapped { missed, resumed_at })?.into_any()
         }
-        Event::Gap { from, to } => Py::new(py, Gap { first: from, last: to })?.into_any(),
+        Event::Gap { from, to } | Event::Lost { from, to, .. } => {
+            Py::new(py, Gap { first: from, last: to })?.into_any()
+        }
+        Event::Live { sequence } => Py::new(py, Live { sequence })?.into_any(),
         Event::NewEpoch { epoch } => Py::new(py, NewEpoch { epoch })?.into_any(),
         Event::PublisherGone { epoch } => Py::new(py, PublisherGone { epoch })?.into_any(),
         Event::NewSession { session } => Py::new(py, NewSession { session })?.into_any(),

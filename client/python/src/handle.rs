@@ -1,4 +1,4 @@
-//! What stands between a Python object and the publisher or subscriber in it: one thread at a time, not after a close, and
+//! The guard between a Python object and the publisher or subscriber in it: one thread at a time, not after a close, and
 //! not in a forked child.
 
 use crate::error::misuse;
@@ -42,6 +42,11 @@ impl<T> Handle<T> {
             return Ok(InUse(inner));
         }
         Err(self.refusal())
+    }
+
+    /// The answer of the publisher or subscriber.
+    pub(crate) fn ask<R>(&self, what: impl FnOnce(&T) -> R) -> PyResult<R> {
+        Ok(what(&*self.enter()?))
     }
 
     #[cold]

@@ -1,4 +1,5 @@
-//! The module `_shmcast`: the library's calls for Python. `python/shmcast/_shmcast.pyi` says what each does.
+//! The module `_shmcast`: the library's calls for Python. Their docstrings say what each does;
+//! `python/shmcast/_shmcast.pyi` has the signatures.
 //!
 //! Nothing here waits while it holds the interpreter. A call that finds something to receive never lets it go, which costs less than a
 //! message; one that finds nothing does, for at most 50 ms between two looks at signals.
@@ -22,7 +23,7 @@ mod _shmcast {
     #[pymodule_export]
     use super::batch::{Batch, Batches};
     #[pymodule_export]
-    use super::event::{End, Gap, Lapped, Message, NewEpoch, NewSession, PublisherGone, Restarted};
+    use super::event::{End, Gap, Lapped, Live, Message, NewEpoch, NewSession, PublisherGone, Restarted};
     #[pymodule_export]
     use super::publisher::Publisher;
     #[pymodule_export]

@@ -1,4 +1,4 @@
-//! What `Publisher(...)` and `Subscriber(...)` are given, as the library's options.
+//! The arguments of `Publisher(...)` and `Subscriber(...)`, as the library's options.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;

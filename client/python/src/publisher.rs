@@ -8,13 +8,14 @@ use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyMemoryView, PyRange};
 use shmcast::{ClockKind, Mark, PublishError};
+use std::ops::Range;
 use std::path::PathBuf;
 
 /// Publishes a channel's messages. A channel that is there from earlier is taken over, and its sequence goes on.
 ///
-/// `dir` and `socket` as of `Subscriber`. What a new channel gets, if it is not a daemon's: `capacity` in bytes (64 KiB to 16 GiB), `max_message`
-/// in bytes, `mode` of its files (such as 0o755), `clock` ("counter" or "monotonic"), `schema` and `schema_name`, `labels`. `anew` removes
-/// what is there first. `prepare` as of `Subscriber`.
+/// `dir` and `socket` as of `Subscriber`. A new channel that is not a daemon's gets `capacity` in bytes (64 KiB to 16 GiB), `max_message`
+/// in bytes, `mode` of its files (such as 0o755), `clock` ("counter" or "monotonic"), `schema` and `schema_name`, `labels`. `anew` first
+/// removes a channel that is there. `prepare` as of `Subscriber`.
 ///
 /// `close`, or the end of a `with`, tells readers that the stream is over. One thread at a time uses it; another one gets a `MisuseError`, and a
 /// forked child a `ForkedError`.
@@ -96,22 +97,10 @@ impl Publisher {
         error::publishing(&self.channel, error)
     }
 
-    fn ask<R>(&self, what: impl FnOnce(&shmcast::Publisher) -> R) -> PyResult<R> {
-        Ok(what(&*self.handle.enter()?))
-    }
-
     /// Publishes the messages with one time.
-    fn publish_all<'a>(&self, messages: impl Iterator<Item = &'a [u8]>, mark: Mark) -> PyResult<(u64, u64)> {
-        let mut publisher = self.handle.enter()?;
-        if mark == Mark::default() {
-            let published = publisher.publish_batch(messages);
-            return published.map(|range| (range.start, range.end)).map_err(|error| self.failure(&error));
-        }
-        let (first, time) = (publisher.next_sequence(), publisher.clock().now());
-        for message in messages {
-            publisher.publish_at(message, mark, time).map_err(|error| self.failure(&error))?;
-        }
-        Ok((first, publisher.next_sequence()))
+    fn publish_all<'a>(&self, messages: impl Iterator<Item = &'a [u8]>, mark: Mark) -> PyResult<Range<u64>> {
+        let published = self.handle.enter()?.publish_batch_with(messages, mark);
+        published.map_err(|error| self.failure(&error))
     }
 }
 
@@ -216,60 +205,62 @@ impl Publisher {
     ) -> PyResult<Bound<'py, PyRange>> {
         let mark = Mark { tag, key };
         let is_one_text = messages.cast::<PyBytes>().is_ok() || messages.cast::<PyByteArray>().is_ok();
-        let (first, end) = match PyUntypedBuffer::get(messages) {
+        let published = match PyUntypedBuffer::get(messages) {
             Ok(_) if is_one_text => {
                 return Err(PyValueError::new_err(
                     "one bytes object is one message: publish it, or give a list",
                 ));
             }
             Ok(buffer) => self.publish_all(Lent { buffer, _py: py }.rows()?, mark)?,
-            Err(_) if messages.try_iter().is_ok() => {
-                let lent = messages.try_iter()?.map(|one| Lent::of(&one?)).collect::<PyResult<Vec<_>>>()?;
-                let rows = lent.iter().map(Lent::bytes).collect::<PyResult<Vec<_>>>()?;
-                self.publish_all(rows.into_iter(), mark)?
-            }
-            Err(error) if error.is_instance_of::<PyBufferError>(py) => {
-                return Err(PyValueError::new_err("a single value has no rows: publish it"));
-            }
-            Err(error) => return Err(error),
+            Err(error) => match messages.try_iter() {
+                Ok(all) => {
+                    let lent = all.map(|one| Lent::of(&one?)).collect::<PyResult<Vec<_>>>()?;
+                    let rows = lent.iter().map(Lent::bytes).collect::<PyResult<Vec<_>>>()?;
+                    self.publish_all(rows.into_iter(), mark)?
+                }
+                Err(_) if error.is_instance_of::<PyBufferError>(py) => {
+                    return Err(PyValueError::new_err("a single value has no rows: publish it"));
+                }
+                Err(_) => return Err(error),
+            },
         };
-        PyRange::new(py, first as isize, end as isize)
+        PyRange::new(py, published.start as isize, published.end as isize)
     }
 
     /// The sequence that the next message gets.
     #[getter]
     fn next_sequence(&self) -> PyResult<u64> {
-        self.ask(shmcast::Publisher::next_sequence)
+        self.handle.ask(shmcast::Publisher::next_sequence)
     }
 
     /// The number of this publisher among the channel's.
     #[getter]
     fn epoch(&self) -> PyResult<u64> {
-        self.ask(shmcast::Publisher::epoch)
+        self.handle.ask(shmcast::Publisher::epoch)
     }
 
     /// Bytes of the ring.
     #[getter]
     fn capacity(&self) -> PyResult<u64> {
-        self.ask(shmcast::Publisher::capacity)
+        self.handle.ask(shmcast::Publisher::capacity)
     }
 
     /// Bytes of the largest payload.
     #[getter]
     fn max_message(&self) -> PyResult<usize> {
-        self.ask(shmcast::Publisher::max_message)
+        self.handle.ask(shmcast::Publisher::max_message)
     }
 
     /// Whether a daemon has given the channel to another publisher.
     #[getter]
     fn is_cut_off(&self) -> PyResult<bool> {
-        self.ask(shmcast::Publisher::is_cut_off)
+        self.handle.ask(shmcast::Publisher::is_cut_off)
     }
 
     /// Whether a daemon knows of it at the moment; `None` if the channel is a file.
     #[getter]
     fn is_registered(&self) -> PyResult<Option<bool>> {
-        self.ask(shmcast::Publisher::is_registered)
+        self.handle.ask(shmcast::Publisher::is_registered)
     }
 
     /// Ends the stream: readers get an `End`. `with` calls it.

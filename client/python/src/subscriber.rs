@@ -1,13 +1,13 @@
 //! The receiving end.
 
-use crate::batch::{Batch, Batches, Pool, failure};
+use crate::batch::{Batch, Batches, Pool};
 use crate::error;
 use crate::event::object;
 use crate::handle::Handle;
 use crate::options::{self, Place, place, seconds};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use shmcast::{Armed, ChannelError, Event, RecvError, Start, SubscriberBuilder};
+use shmcast::{Armed, Event, RecvError, Start, SubscriberBuilder};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -73,35 +73,22 @@ fn wait_in_slices<R>(
     }
 }
 
-/// Opens the channel as the builder says, and waits for it for at most `patience`.
-fn open(
-    py: Python<'_>,
-    mut builder: SubscriberBuilder,
-    start: Start,
-    patience: Option<f64>,
-) -> PyResult<shmcast::Subscriber> {
-    let patience = patience.map(|patience| seconds("wait_for_channel", patience)).transpose()?;
-    let deadline = patience.and_then(|patience| Instant::now().checked_add(patience));
-    let has_end = patience.is_none() || deadline.is_some();
-    loop {
-        let left = deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
-        let slice = if patience.is_some() { left.min(SLICE) } else { Duration::ZERO };
-        let this = builder.clone().wait_for_channel(slice);
-        match py.detach(|| this.open()) {
-            Err(error) if is_absent(&error) && (!has_end || slice < left && patience.is_some()) => {
-                // All messages of a channel that appears now are published after this call began.
-                if start == Start::Latest {
-                    builder = builder.start(Start::Oldest);
-                }
-                py.check_signals()?;
+/// Opens the channel as the builder says, and waits for it for at most `patience`. Looks at signals meanwhile.
+fn open(py: Python<'_>, builder: SubscriberBuilder, patience: Option<f64>) -> PyResult<shmcast::Subscriber> {
+    let patience = patience.map_or(Ok(Duration::ZERO), |patience| seconds("wait_for_channel", patience))?;
+    let start = Instant::now();
+    let (mut looked, mut signals) = (start, Ok(()));
+    let opened = py.detach(|| {
+        builder.open_while(|| {
+            if looked.elapsed() >= SLICE {
+                looked = Instant::now();
+                signals = Python::attach(|py| py.check_signals());
             }
-            opened => return opened.map_err(|error| error::opening(&error)),
-        }
-    }
-}
-
-fn is_absent(error: &ChannelError) -> bool {
-    error.is_unknown_channel()
+            signals.is_ok() && start.elapsed() < patience
+        })
+    });
+    signals?;
+    opened.map_err(|error| error::opening(&error))
 }
 
 impl Subscriber {
@@ -112,7 +99,7 @@ impl Subscriber {
         match subscriber.try_recv() {
             Ok(Some(event)) => of(&event).map(Some),
             Ok(None) => Ok(None),
-            Err(error) => Err(failure(&subscriber, &error)),
+            Err(error) => Err(error::receiving(&self.channel, &error)),
         }
     }
 
@@ -130,14 +117,9 @@ impl Subscriber {
             match py.detach(|| this.recv_deadline(until)) {
                 Ok(Some(event)) => of(&event).map(Some),
                 Ok(None) => Ok(None),
-                Err(error) => Err(failure(&subscriber, &error)),
+                Err(error) => Err(error::receiving(&self.channel, &error)),
             }
         })
-    }
-
-    /// `None` only if it is closed or in use.
-    fn ask<R>(&self, what: impl FnOnce(&shmcast::Subscriber) -> R) -> PyResult<R> {
-        Ok(what(&*self.handle.enter()?))
     }
 }
 
@@ -191,7 +173,7 @@ impl Subscriber {
         if batch_bytes > 1 << 30 {
             return Err(PyValueError::new_err(format!("batch_bytes={batch_bytes}: give at most 1 GiB")));
         }
-        let subscriber = open(py, builder, start, wait_for_channel)?;
+        let subscriber = open(py, builder, wait_for_channel)?;
         let handle = Handle::new("subscriber", subscriber);
         Ok(Self { handle, channel, pool: Arc::default(), room: batch_bytes })
     }
@@ -249,7 +231,7 @@ impl Subscriber {
         let (clock, received) = {
             let mut subscriber = self.handle.enter()?;
             let received = subscriber.recv_records(most, &mut records);
-            (subscriber.clock(), received.map_err(|error| failure(&subscriber, &error))?)
+            (subscriber.clock(), received.map_err(|error| error::receiving(&self.channel, &error))?)
         };
         if received == 0 {
             wait_in_slices(py, deadline(timeout)?, |until| {
@@ -257,7 +239,7 @@ impl Subscriber {
                 let (this, records) = (&mut *subscriber, &mut records);
                 match py.detach(|| this.recv_records_deadline(most, records, until)) {
                     Ok(received) => Ok((received > 0).then_some(())),
-                    Err(error) => Err(failure(&subscriber, &error)),
+                    Err(error) => Err(error::receiving(&self.channel, &error)),
                 }
             })?;
         }
@@ -281,7 +263,7 @@ impl Subscriber {
     /// The descriptor for event loops, which is readable when there is something to receive; `None` unless it waits by "park".
     #[getter]
     fn descriptor(&self) -> PyResult<Option<i32>> {
-        self.ask(|this| this.descriptor().map(|descriptor| descriptor.as_raw_fd()))
+        self.handle.ask(|this| this.descriptor().map(|descriptor| descriptor.as_raw_fd()))
     }
 
     /// For event loops other than asyncio, before each sleep: the event that was there after all, or the seconds to wait at most until the
@@ -292,7 +274,7 @@ impl Subscriber {
         match armed {
             Ok(Armed::Event(event)) => object(py, &event),
             Ok(Armed::Wait(limit)) => Ok(limit.as_secs_f64().into_pyobject(py)?.into_any().unbind()),
-            Err(error) => Err(failure(&subscriber, &error)),
+            Err(error) => Err(error::receiving(&self.channel, &error)),
         }
     }
 
@@ -305,30 +287,30 @@ impl Subscriber {
     /// The sequence of the next message expected.
     #[getter]
     fn next_sequence(&self) -> PyResult<u64> {
-        self.ask(shmcast::Subscriber::next_sequence)
+        self.handle.ask(shmcast::Subscriber::next_sequence)
     }
 
     /// Messages that are published and not yet received; up to 64 too low.
     #[getter]
     fn lag(&self) -> PyResult<u64> {
-        self.ask(shmcast::Subscriber::lag)
+        self.handle.ask(shmcast::Subscriber::lag)
     }
 
     /// The publisher's epoch, as far as the stream has given it.
     #[getter]
     fn epoch(&self) -> PyResult<u64> {
-        self.ask(shmcast::Subscriber::epoch)
+        self.handle.ask(shmcast::Subscriber::epoch)
     }
 
     /// Whether a daemon knows of it at the moment; `None` if the channel is a file.
     #[getter]
     fn is_registered(&self) -> PyResult<Option<bool>> {
-        self.ask(shmcast::Subscriber::is_registered)
+        self.handle.ask(shmcast::Subscriber::is_registered)
     }
 
     /// Nanoseconds since a message's `time`; `None` for 0, a message that carries none.
     fn age_ns(&self, time: u64) -> PyResult<Option<u64>> {
-        self.ask(|this| (time != 0).then(|| this.clock().ns_since(time)))
+        self.handle.ask(|this| (time != 0).then(|| this.clock().ns_since(time)))
     }
 
     /// Ends the subscription. `with` calls it.

@@ -1,4 +1,4 @@
-"""What the tests share: a directory for channels, programs as processes of their own, and a real daemon."""
+"""The tests' common parts: a directory for channels, programs as processes of their own, and a real daemon."""
 
 import os
 import signal
@@ -109,7 +109,7 @@ class Daemon:
 
 @pytest.fixture
 def daemon(room: str) -> Iterator[Daemon]:
-    program = Path(os.environ.get("SHMCAST_BIN", "../../target/debug")) / "shmcastd"
+    program = Path(os.environ.get("SHMCAST_BIN", Path(__file__).parents[3] / "target/debug")) / "shmcastd"
     if not program.exists():
         pytest.skip(f"{program} is not built: cargo build -p shmcast-daemon, or set SHMCAST_BIN")
     os.chmod(room, 0o755)

@@ -1,4 +1,4 @@
-"""What a good module does: it lets others run, hears signals, says no in a forked child, and needs no threads."""
+"""The manners of a good module: it lets others run, hears signals, says no in a forked child, and needs no threads."""
 
 import asyncio
 import os

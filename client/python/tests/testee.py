@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import shmcast
@@ -66,6 +67,8 @@ def text(event: shmcast.Event) -> str:
             return f"lapped {missed} {resumed_at}"
         case shmcast.Gap(first, last):
             return f"gap {first} {last}"
+        case shmcast.Live(sequence):
+            return f"live {sequence}"
         case shmcast.NewEpoch(epoch):
             return f"epoch {epoch}"
         case shmcast.NewSession(session):
@@ -87,7 +90,7 @@ def reason(error: shmcast.Error) -> str:
 
 
 class Counts:
-    """What a reader counts of a channel whose payloads check themselves."""
+    """The counts of a reader of a channel whose payloads check themselves."""
 
     def __init__(self, longest: int) -> None:
         self.longest = longest
@@ -107,7 +110,7 @@ class Counts:
                 self.missed += last - first + 1
             case shmcast.End():
                 self.is_over = True
-            case shmcast.NewEpoch():
+            case shmcast.NewEpoch() | shmcast.Live():
                 pass
             case _:
                 self.wrong += 1
@@ -153,29 +156,35 @@ class Testee:
         self.subscriber.seek(sequence)
 
     def poll(self, most: int = sys.maxsize) -> list[str]:
-        assert self.subscriber is not None
-        events: list[str] = []
-        empty = 0
-        try:
-            while empty < ENOUGH and len(events) < most:
-                event = self.subscriber.try_recv()
-                empty = 0 if event is not None else empty + 1
-                if event is not None:
-                    events.append(text(event))
-        except shmcast.Error as error:
-            events.append(error.code)
-        return events
+        subscriber = self.subscriber
+        assert subscriber is not None
+
+        def take() -> list[shmcast.Event]:
+            event = subscriber.try_recv()
+            return [] if event is None else [event]
+
+        return self.receive(most, take)
 
     def batch(self, most: int = sys.maxsize) -> list[str]:
-        assert self.subscriber is not None
+        subscriber = self.subscriber
+        assert subscriber is not None
+
+        def take() -> list[shmcast.Event]:
+            batch = subscriber.recv_batch(64, timeout=0)
+            return [*batch, *batch.events]
+
+        return self.receive(most, take)
+
+    @staticmethod
+    def receive(most: int, take: Callable[[], list[shmcast.Event]]) -> list[str]:
+        """The events until nothing has come for a while."""
         events: list[str] = []
         empty = 0
         try:
             while empty < ENOUGH and len(events) < most:
-                batch = self.subscriber.recv_batch(64, timeout=0)
-                empty = 0 if batch else empty + 1
-                events.extend(text(message) for message in batch)
-                events.extend(text(event) for event in batch.events)
+                taken = take()
+                empty = 0 if taken else empty + 1
+                events.extend(map(text, taken))
         except shmcast.Error as error:
             events.append(error.code)
         return events

@@ -197,11 +197,31 @@ impl Publisher {
         &mut self,
         payloads: impl IntoIterator<Item = P>,
     ) -> Result<Range<u64>, PublishError> {
+        self.publish_batch_with(payloads, Mark::default())
+    }
+
+    /// As [`publish_batch`](Self::publish_batch), with the same mark on each message.
+    ///
+    /// # Errors
+    /// As [`publish_batch`](Self::publish_batch).
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// use shmcast::Mark;
+    /// assert_eq!(publisher.publish_batch_with(["a", "b"], Mark { tag: 7, key: false })?, 1..3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn publish_batch_with<P: AsRef<[u8]>>(
+        &mut self,
+        payloads: impl IntoIterator<Item = P>,
+        mark: Mark,
+    ) -> Result<Range<u64>, PublishError> {
         self.check_not_cut_off()?;
         let time = self.stamps.stamp(self.clock);
         let first = self.writer.next_sequence();
         for payload in payloads {
-            self.writer.publish(payload.as_ref(), 0, false, time)?;
+            self.writer.publish(payload.as_ref(), mark.tag, mark.key, time)?;
         }
         Ok(first..self.writer.next_sequence())
     }

@@ -202,29 +202,20 @@ fn ended(args: &Args, stop: &Stop, received: u64, missed: u64) -> Result<ExitCod
 }
 
 /// Attaches, after waiting for the channel if asked. `None` when interrupted meanwhile.
-fn attach(args: &Args, mut builder: SubscriberBuilder, stop: &Stop) -> Result<Option<Subscriber>> {
-    let patience = if args.wait_channel { IDLE_LOOK } else { Duration::ZERO };
-    loop {
-        match builder.clone().wait_for_channel(patience).open() {
-            Ok(subscriber) => {
-                if let Some(why) = subscriber.page_refused() {
-                    note!(
-                        "{}: no reader page ({why}): received all the same; tools and `rm` do not see this reader",
-                        args.channel
-                    );
-                }
-                return Ok(Some(subscriber));
+fn attach(args: &Args, builder: SubscriberBuilder, stop: &Stop) -> Result<Option<Subscriber>> {
+    match builder.open_while(|| args.wait_channel && !stop.is_set()) {
+        Ok(subscriber) => {
+            if let Some(why) = subscriber.page_refused() {
+                note!(
+                    "{}: no reader page ({why}): received all the same; tools and `rm` do not see this reader",
+                    args.channel
+                );
             }
-            Err(e) if e.is_unknown_channel() && args.wait_channel && !stop.is_set() => {
-                // Everything in a channel that appears from now on is new.
-                if args.from == Start::Latest {
-                    builder = builder.start(Start::Oldest);
-                }
-            }
-            Err(e) if e.is_unknown_channel() && args.wait_channel => return Ok(None),
-            Err(e) if e.is_unknown_channel() => bail!("{e} (--wait-channel)"),
-            Err(e) => return Err(e.into()),
+            Ok(Some(subscriber))
         }
+        Err(e) if e.is_unknown_channel() && args.wait_channel => Ok(None),
+        Err(e) if e.is_unknown_channel() => bail!("{e} (--wait-channel)"),
+        Err(e) => Err(e.into()),
     }
 }
 

@@ -42,6 +42,7 @@ from ._shmcast import (
     End,
     Gap,
     Lapped,
+    Live,
     Message,
     NewEpoch,
     NewSession,
@@ -52,8 +53,8 @@ from ._shmcast import (
     __version__,
 )
 
-Event = Message | Lapped | Gap | NewEpoch | NewSession | PublisherGone | Restarted | End
-"""What a subscriber receives."""
+Event = Message | Lapped | Gap | Live | NewEpoch | NewSession | PublisherGone | Restarted | End
+"""An event that a subscriber receives."""
 
 __all__ = [
     "Batch",
@@ -69,6 +70,7 @@ __all__ = [
     "Gap",
     "InUseError",
     "Lapped",
+    "Live",
     "Message",
     "MismatchError",
     "MisuseError",

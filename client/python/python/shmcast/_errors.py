@@ -2,7 +2,7 @@
 
 
 class Error(Exception):
-    """What went wrong, where, and what to do next."""
+    """A failure. Its text says what went wrong, where, and what to do next."""
 
     code: str
     """The reason, for programs, such as `"not found"`."""
@@ -97,6 +97,7 @@ _CLASSES: dict[str, type[Error]] = {
     "corrupt": CorruptError,
     "unmapped": ReceiveError,
     "superseded": SupersededError,
+    "stalled": ReceiveError,
     "too old": TooOldError,
     "not yet": NotYetError,
     "other": Error,

@@ -334,12 +334,32 @@ impl SubscriberBuilder {
     /// assert!(refused.is_err_and(|e| e.is_unknown_channel()));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn open(mut self) -> Result<Subscriber, ChannelError> {
+    pub fn open(self) -> Result<Subscriber, ChannelError> {
         let start = Instant::now();
         let patience = self.wait_for_channel.unwrap_or_default();
+        self.open_while(|| start.elapsed() < patience)
+    }
+
+    /// As [`open`](Self::open), and waits for a channel that is not there yet for as long as `goes_on` says. It is asked every 5 ms, in
+    /// the place of the time that [`wait_for_channel`](Self::wait_for_channel) gives: for programs that are told to stop.
+    ///
+    /// # Errors
+    /// [`ChannelError`]. No file is left behind.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// let mut looks = 0;
+    /// let opened = shmcast::Subscriber::builder("nobody").dir(dir.path()).open_while(|| {
+    ///     looks += 1;
+    ///     looks < 3
+    /// });
+    /// assert!(opened.is_err_and(|e| e.is_unknown_channel()) && looks == 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn open_while(mut self, mut goes_on: impl FnMut() -> bool) -> Result<Subscriber, ChannelError> {
         loop {
             match self.attach() {
-                Err(e) if e.is_unknown_channel() && start.elapsed() < patience => {
+                Err(e) if e.is_unknown_channel() && goes_on() => {
                     if self.start == Start::Latest {
                         (self.start, self.begins_in_ring) = (Start::Oldest, true);
                     }
