@@ -1,8 +1,9 @@
-//! State that the daemon's tasks share: channels, limits, events and bridges.
+//! State that the daemon's tasks share: channels, limits, events, bridges and journals.
 
 use super::access::Access;
 use super::bridges::Bridges;
 use super::events::Events;
+use super::journals::Journals;
 use super::limits::Limits;
 use super::registry::{MemoryRequest, Refused, Registry};
 use shmcast::control::RefusalCode;
@@ -26,6 +27,8 @@ pub struct ServerState {
     pub events: Events,
     /// The bridges to other hosts.
     pub bridges: Bridges,
+    /// The journals of channels.
+    pub journals: Journals,
     /// A number that grows with each start of the daemon.
     pub instance: u64,
     /// The time at which this daemon started.

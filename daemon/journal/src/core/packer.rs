@@ -85,6 +85,11 @@ impl Packer {
         self.due
     }
 
+    /// The publisher's epoch, as the records so far say.
+    pub const fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
     /// The greatest reserve that a record was packed for.
     pub const fn reserve(&self) -> u64 {
         self.reserve

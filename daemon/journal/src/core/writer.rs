@@ -3,7 +3,7 @@
 use super::mutant::{Mutant, is};
 use super::{Frame, Lane, Now, Op, Piece, Pool, Settings, Step, SyncPolicy};
 use shmcast::journal::format::{
-    Cause, Composer, FileHeader, FrameBuilder, JournalControl, Loss, TRAILER_BYTES, file_name,
+    Cause, Composer, FileHeader, FrameBuilder, JournalControl, Loss, RingIdentity, TRAILER_BYTES, file_name,
 };
 use std::collections::VecDeque;
 use std::io;
@@ -125,6 +125,11 @@ impl Writer {
     pub fn push(&mut self, frame: Frame) {
         self.buffered += frame.bytes.len();
         self.waiting.push_back(Arc::new(frame));
+    }
+
+    /// The channel goes on in another ring, which the headers of later files name.
+    pub const fn set_ring(&mut self, ring: RingIdentity) {
+        self.header.ring = ring;
     }
 
     /// No frame will come. The file is sealed once everything is written.

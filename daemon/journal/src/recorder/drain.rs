@@ -1,6 +1,7 @@
 //! The thread that reads the ring and packs frames.
 
 use super::Shared;
+use super::begin::ring_of;
 use crate::core::Packer;
 use crate::error::RecordError;
 use shmcast::hosting::session_words;
@@ -24,6 +25,8 @@ pub(super) struct Drain {
     pub(super) shared: Arc<Shared>,
     pub(super) packer: Packer,
     pub(super) subscriber: Subscriber,
+    /// The ring that the journal named last.
+    pub(super) ring: [u64; 2],
 }
 
 impl Drain {
@@ -32,6 +35,7 @@ impl Drain {
         loop {
             let is_over = self.shared.stop.load(Ordering::Relaxed);
             let result = self.take();
+            self.note_ring();
             self.hand_over(is_over || result.is_err());
             match result? {
                 0 if is_over => return Ok(()),
@@ -48,7 +52,7 @@ impl Drain {
         }
         let now = self.shared.now();
         let ticks = self.subscriber.clock().now();
-        let Self { shared, packer, subscriber } = self;
+        let Self { shared, packer, subscriber, .. } = self;
         packer.at(now, ticks);
         let (mut messages, mut restarted, mut overrun) = (0, false, 0);
         let taken = subscriber.recv_batch(BATCH, |event| {
@@ -75,6 +79,19 @@ impl Drain {
         shared.messages.fetch_add(messages, Ordering::Relaxed);
         shared.overrun.fetch_add(overrun, Ordering::Relaxed);
         if restarted { Err(RecordError::Restarted) } else { Ok(taken) }
+    }
+
+    /// Names the ring that the channel has gone on in, so that its readers find this journal.
+    fn note_ring(&mut self) {
+        let Self { shared, packer, subscriber, ring } = self;
+        let found = ring_of(subscriber);
+        if found.uuid == *ring {
+            return;
+        }
+        *ring = found.uuid;
+        let (epoch, first) = (packer.epoch(), packer.due());
+        packer.control(JournalControl::Source { ring: found.uuid, generation: 0, epoch, first });
+        shared.writer().set_ring(found);
     }
 
     /// Gives frames to the writer: full ones, and the open one if the disk is idle or time has passed.

@@ -2,8 +2,13 @@
 
 use super::{Connection, End};
 use crate::server::bridges::BridgeFigures;
+use crate::server::journals::Loan;
 use crate::server::registry::Refused;
-use shmcast::control::{Event, RefusalCode, Response};
+use shmcast::control::{Event, History, RefusalCode, Response};
+use shmcast::journal::Wanted;
+use shmcast::journal::format::FILE_HEADER_BYTES;
+use std::fmt::Display;
+use std::os::fd::AsFd;
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 
 /// Readers reported in one packet.
@@ -45,16 +50,32 @@ impl Connection<'_> {
         self.send(&Response::Done {}, &[]).await
     }
 
-    /// Lends a file of a channel's journal to a program that may read the channel.
-    pub(super) async fn lend_history(&mut self, channel: &str) -> Result<(), End> {
-        let readable = self.shared.registry().report(&self.who, Some(channel)).map(drop);
-        let none = || {
-            Refused::new(
-                RefusalCode::NoJournal,
-                format!("the daemon keeps no journal of channel {channel:?}"),
-            )
+    /// Lends a file of a channel's journal to a program that may read the channel. The disk is read on another thread.
+    pub(super) async fn lend_history(&mut self, channel: &str, wanted: Wanted) -> Result<(), End> {
+        let loan = match self.find_history(channel, wanted).await {
+            Ok(loan) => loan,
+            Err(refused) => return self.refuse(refused, Some(channel)).await,
         };
-        self.refuse(readable.err().unwrap_or_else(none), Some(channel)).await
+        let history = History {
+            file: loan.lent.number,
+            first: loan.lent.first,
+            // The first frame: the reader looks for its place itself.
+            offset: FILE_HEADER_BYTES as u64,
+            recording: loan.is_recording,
+        };
+        self.send(&Response::History(history), &[loan.lent.file.as_fd()]).await
+    }
+
+    async fn find_history(&mut self, channel: &str, wanted: Wanted) -> Result<Loan, Refused> {
+        self.shared.registry().report(&self.who, Some(channel))?;
+        let (journals, name) = (self.shared.journals.clone(), channel.to_owned());
+        self.served = None;
+        let found = tokio::task::spawn_blocking(move || journals.lend(&name, wanted)).await;
+        self.wait_for_turn().await;
+        let failed = |e: &dyn Display| Refused::new(RefusalCode::Failed, format!("read the journal: {e}"));
+        let found = found.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
+        let none = || format!("the daemon keeps no journal of channel {channel:?}, or it has no file yet");
+        found.ok_or_else(|| Refused::new(RefusalCode::NoJournal, none()))
     }
 
     /// Sends a channel, or all that the program may read, with their readers.
@@ -65,6 +86,7 @@ impl Connection<'_> {
             Err(refused) => return self.refuse(refused, only).await,
         };
         for mut channel in channels {
+            channel.journal = self.shared.journals.status(&channel.channel);
             let readers = std::mem::take(&mut channel.readers);
             self.send(&Response::Channel(Box::new(channel)), &[]).await?;
             for some in readers.chunks(READERS_A_PACKET) {
