@@ -92,13 +92,18 @@ impl JournalConfig {
     pub(super) fn broken(&self) -> Broken {
         let mut broken = Vec::new();
         if !self.dir.is_absolute() {
-            broken.push(("journal.dir", format!("journal.dir {:?} is not absolute: begin it with /", self.dir)));
+            broken.push((
+                "journal.dir",
+                format!("journal.dir {:?} is not absolute: begin it with /", self.dir),
+            ));
         }
         if !FILE_BYTES.contains(&self.file) {
-            broken.push(("journal.file", format!("journal.file = {}: must be from 1MiB to 64GiB", self.file)));
+            broken
+                .push(("journal.file", format!("journal.file = {}: must be from 1MiB to 64GiB", self.file)));
         }
         if self.buffer < LEAST_BUFFER {
-            broken.push(("journal.buffer", format!("journal.buffer = {}: must be 1MiB or more", self.buffer)));
+            broken
+                .push(("journal.buffer", format!("journal.buffer = {}: must be 1MiB or more", self.buffer)));
         }
         if let Some(bytes) = self.keep_bytes.filter(|bytes| *bytes < self.file.saturating_mul(2)) {
             let what = format!(

@@ -89,7 +89,8 @@ pub(super) fn channel(channel: &ChannelConfig) -> Broken {
 /// What a channel may not have in common with those before it in the file.
 pub(super) fn together(channel: &ChannelConfig, before: &[ChannelConfig]) -> Broken {
     let directory = |channel: &ChannelConfig| channel.journal.as_ref().map(|journal| journal.dir.clone());
-    let same = before.iter().find(|other| directory(other).is_some() && directory(other) == directory(channel));
+    let same =
+        before.iter().find(|other| directory(other).is_some() && directory(other) == directory(channel));
     let what = |other: &ChannelConfig| {
         format!("journal.dir is that of channel {:?}: give each journal a directory of its own", other.name)
     };
