@@ -9,8 +9,12 @@ use shmcast::journal::Wanted;
 use shmcast::journal::format::FILE_HEADER_BYTES;
 use std::fmt::Display;
 use std::os::fd::AsFd;
+use std::time::Duration;
 use tokio::sync::broadcast::{Receiver, error::RecvError};
+use tokio::time::timeout;
 
+/// How long a reader waits for its turn at a journal's file.
+const DISK_PATIENCE: Duration = Duration::from_millis(300);
 /// Readers reported in one packet.
 const READERS_A_PACKET: usize = 64;
 
@@ -70,8 +74,21 @@ impl Connection<'_> {
         self.shared.registry().report(&self.who, Some(channel))?;
         let (journals, name) = (self.shared.journals.clone(), channel.to_owned());
         self.served = None;
-        let found = tokio::task::spawn_blocking(move || journals.lend(&name, wanted)).await;
+        let turn = timeout(DISK_PATIENCE, self.shared.lenders.clone().acquire_owned()).await;
+        let found = match turn {
+            Ok(turn) => Some(
+                tokio::task::spawn_blocking(move || {
+                    let _turn = turn;
+                    journals.lend(&name, wanted)
+                })
+                .await,
+            ),
+            Err(_) => None,
+        };
         self.wait_for_turn().await;
+        let slow =
+            || Refused::new(RefusalCode::Failed, "read the journal: its disk does not answer: ask again");
+        let found = found.ok_or_else(slow)?;
         let failed = |e: &dyn Display| Refused::new(RefusalCode::Failed, format!("read the journal: {e}"));
         let found = found.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
         let none = || format!("the daemon keeps no journal of channel {channel:?}, or it has no file yet");
