@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
+mod cli_support;
 #[path = "../journal/tests/common/mod.rs"]
 mod common;
 
+use cli_support::{interrupt, wait_until};
 use common::read;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -14,7 +16,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tempfile::TempDir;
 
 fn record(channels: &Path, journal: &Path, more: &[&str]) -> Child {
@@ -31,7 +33,7 @@ fn record(channels: &Path, journal: &Path, more: &[&str]) -> Child {
 }
 
 fn end(child: Child) -> Output {
-    kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+    interrupt(&child);
     child.wait_with_output().unwrap()
 }
 
@@ -77,12 +79,10 @@ fn a_killed_recorder_loses_nothing() {
     stop.store(true, Ordering::Relaxed);
     feed.join().unwrap();
     let child = record(channels.path(), journal.path(), &["--json"]);
-    let deadline = Instant::now() + Duration::from_secs(60);
     // It seals what it has when it is told to end, and takes what is in the ring before.
-    while read(journal.path()).messages().len() as u64 != published.load(Ordering::Relaxed) {
-        assert!(Instant::now() < deadline, "not everything is recorded");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    wait_until("everything on disk", || {
+        read(journal.path()).messages().len() as u64 == published.load(Ordering::Relaxed)
+    });
     let output = end(child);
     assert!(output.status.success(), "{output:?}");
     let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -151,14 +151,6 @@ fn next(reader: &mut Subscriber, told: &mut Vec<String>) -> (u64, Vec<u8>) {
     }
 }
 
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !is_so() {
-        assert!(Instant::now() < deadline, "no {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 /// The end of the stream lies in one batch with the last messages.
 #[test]
 fn a_channel_that_is_closed_already_is_recorded_to_its_end() {
@@ -202,9 +194,7 @@ fn a_full_disk_is_survived() {
         }
         sequence
     };
-    while !journal.join("lock").exists() {
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_until("the recorder's lock", || journal.join("lock").exists());
     let before = publish(60_000); // twice as much as there is room for, and for memory and ring
     std::thread::sleep(Duration::from_millis(500));
     std::fs::remove_file(&filler).unwrap();
