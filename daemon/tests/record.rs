@@ -9,6 +9,7 @@ mod common;
 use cli_support::{interrupt, wait_until};
 use common::read;
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use shmcast::journal::Journal;
 use shmcast::{Event, History, Publisher, RecvError, Start, Subscriber};
@@ -19,17 +20,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 
+fn command(channels: &Path, journal: &Path, more: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_shmcast"));
+    command.args(["record", "ticks", "--dir"]).arg(channels).arg("--to").arg(journal).args(more);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
 fn record(channels: &Path, journal: &Path, more: &[&str]) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_shmcast"))
-        .args(["record", "ticks", "--dir"])
-        .arg(channels)
-        .arg("--to")
-        .arg(journal)
-        .args(more)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
+    command(channels, journal, more).spawn().unwrap()
 }
 
 fn end(child: Child) -> Output {
@@ -127,7 +126,7 @@ fn a_lapped_reader_waits_for_the_recorder_that_runs() {
     }
     assert_eq!(told, ["live"]);
     let recorder = Pid::from_raw(child.id() as i32);
-    kill(recorder, Signal::SIGSTOP).unwrap();
+    stop(recorder);
     publish(2_000);
     assert!(matches!(reader.recv(), Err(RecvError::Stalled { .. })), "the recorder lives, and says nothing");
     kill(recorder, Signal::SIGCONT).unwrap();
@@ -137,6 +136,59 @@ fn a_lapped_reader_waits_for_the_recorder_that_runs() {
     assert_eq!(told.first(), Some(&format!("lost 2001 to {}, overrun", first - 1)), "{told:?}");
     assert!(end(child).status.code() == Some(3), "it names what it missed");
     assert!(!Journal::open(journal.path()).unwrap().is_recording());
+}
+
+/// Stops a child, and waits until it stands still. The signal alone lets it run on for a moment.
+fn stop(child: Pid) {
+    kill(child, Signal::SIGSTOP).unwrap();
+    assert!(matches!(
+        waitpid(child, Some(WaitPidFlag::WUNTRACED)),
+        Ok(WaitStatus::Stopped(_, Signal::SIGSTOP))
+    ));
+}
+
+/// The journal that readers of the channel go to is the one that the recorder writes. It reads the ring alone: a lap is a loss, and at
+/// a start the oldest message is that of the ring.
+#[test]
+fn a_recorder_does_not_read_its_own_journal() {
+    let (channels, journals) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let journal = journals.path().join("ticks");
+    let mut publisher = Publisher::builder("ticks").dir(channels.path()).capacity(64 << 10).open().unwrap();
+    let mut publish = |last: u64| {
+        while publisher.next_sequence() <= last {
+            publisher.publish(&payload(publisher.next_sequence())).unwrap();
+        }
+    };
+    let record = || {
+        let mut command = command(channels.path(), &journal, &["--sync", "each"]);
+        command.env("SHMCAST_JOURNALS", journals.path()).spawn().unwrap()
+    };
+    let recorded = |last: u64| {
+        wait_until("the last message on disk", || {
+            read(&journal).messages().last().is_some_and(|(sequence, _)| *sequence == last)
+        });
+    };
+    publish(100);
+    let child = record();
+    recorded(100);
+    let recorder = Pid::from_raw(child.id() as i32);
+    stop(recorder);
+    publish(2_100);
+    kill(recorder, Signal::SIGCONT).unwrap();
+    recorded(2_100);
+    let output = end(child);
+    assert_eq!(output.status.code(), Some(3), "it names what it missed: {output:?}");
+    publish(4_100);
+    let child = record();
+    recorded(4_100);
+    let output = end(child);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let found = read(&journal);
+    let (messages, losses) = (found.messages(), found.losses());
+    assert_eq!((messages[0].0, losses.len()), (1, 2), "{losses:?}");
+    assert!(losses[0].from == 101 && losses[1].from == 2_101, "{losses:?}");
+    let lost: u64 = losses.iter().map(|loss| loss.to - loss.from + 1).sum();
+    assert_eq!(messages.len() as u64 + lost, 4_100);
 }
 
 /// The next message. Other events are noted.

@@ -6,7 +6,7 @@ mod common;
 
 use common::read;
 use shmcast::journal::format::{Cause, JournalControl};
-use shmcast::{Publisher, Start, Subscriber};
+use shmcast::{History, Publisher, Start, Subscriber};
 use shmcast_journal::core::{Settings, SyncPolicy};
 use shmcast_journal::{Progress, RecordError, Recorder};
 use std::path::Path;
@@ -28,7 +28,8 @@ impl Host {
     }
 
     fn subscriber(&self, name: &str) -> Subscriber {
-        Subscriber::builder(name).dir(self.channels.path()).start(Start::Oldest).open().unwrap()
+        let builder = Subscriber::builder(name).dir(self.channels.path()).start(Start::Oldest);
+        builder.history(History::Never).open().unwrap()
     }
 
     fn record(&self, name: &str, sync: SyncPolicy) -> Recorder {

@@ -139,6 +139,9 @@ impl Recorder {
     /// where it ends if the ring has that still; else what lies between is named as lost. Into an empty directory everything is recorded
     /// that `subscriber` receives from where it stands.
     ///
+    /// Open the subscriber with [`History::Never`](shmcast::History::Never). One that reads the past from a journal may come to read the
+    /// journal that this recorder writes: it would record again what is there already, or wait for itself after a lap.
+    ///
     /// # Errors
     /// [`RecordError`]; nothing is recorded then.
     pub fn start(path: &Path, subscriber: Subscriber, settings: Settings) -> Result<Self, RecordError> {
