@@ -153,6 +153,7 @@ fn stop(child: Pid) {
 fn a_recorder_does_not_read_its_own_journal() {
     let (channels, journals) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let journal = journals.path().join("ticks");
+    std::fs::create_dir(&journal).unwrap();
     let mut publisher = Publisher::builder("ticks").dir(channels.path()).capacity(64 << 10).open().unwrap();
     let mut publish = |last: u64| {
         while publisher.next_sequence() <= last {
