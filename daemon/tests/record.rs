@@ -106,20 +106,18 @@ fn a_lapped_reader_waits_for_the_recorder_that_runs() {
     let mut reader = builder.history(History::Dir(journal.path().to_owned())).open().unwrap();
     let child = record(channels.path(), journal.path(), &[]);
     wait_until("the recorder's lock", || Journal::open(journal.path()).is_ok_and(|it| it.is_recording()));
-    let mut publish = |messages| {
-        for _ in 0..messages {
-            let sequence = publisher.next_sequence();
-            publisher.publish(&payload(sequence)).unwrap();
-            // The recorder keeps pace with this.
-            if sequence.is_multiple_of(20) {
-                std::thread::sleep(Duration::from_millis(1));
-            }
+    let mut publish = |last: u64| {
+        while publisher.next_sequence() <= last {
+            publisher.publish(&payload(publisher.next_sequence())).unwrap();
         }
     };
-    publish(2_000);
-    wait_until("the last message on disk", || {
-        read(journal.path()).messages().last().is_some_and(|(sequence, _)| *sequence == 2_000)
-    });
+    // The ring has room for so many, so that the recorder keeps pace.
+    for last in (1..=10).map(|turn| turn * 200) {
+        publish(last);
+        wait_until("the last message on disk", || {
+            read(journal.path()).messages().last().is_some_and(|(sequence, _)| *sequence == last)
+        });
+    }
     let mut told = Vec::new();
     for due in 1..=2_000 {
         assert_eq!(next(&mut reader, &mut told), (due, payload(due)));
@@ -127,7 +125,7 @@ fn a_lapped_reader_waits_for_the_recorder_that_runs() {
     assert_eq!(told, ["live"]);
     let recorder = Pid::from_raw(child.id() as i32);
     stop(recorder);
-    publish(2_000);
+    publish(4_000);
     assert!(matches!(reader.recv(), Err(RecvError::Stalled { .. })), "the recorder lives, and says nothing");
     kill(recorder, Signal::SIGCONT).unwrap();
     told.clear();
