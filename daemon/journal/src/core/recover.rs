@@ -12,38 +12,28 @@ use thiserror::Error;
 /// Most bytes that are kept for people behind the last whole frame of a mended file.
 const TORN_KEPT: u64 = 1 << 20;
 
-/// The files of a journal, by name.
+/// The files of a journal, by name. All errors are those of the system.
+#[allow(clippy::missing_errors_doc, reason = "said above once")]
 pub trait Volume {
     /// The names in the directory.
-    ///
-    /// # Errors
-    /// Of the system, as for all calls here.
     fn list(&mut self) -> io::Result<Vec<String>>;
     /// Bytes of a file.
-    #[allow(missing_docs, clippy::missing_errors_doc, reason = "as above")]
     fn size(&mut self, name: &str) -> io::Result<u64>;
     /// Fills `bytes` from `offset` on, which lies inside of the file.
-    #[allow(clippy::missing_errors_doc, reason = "as above")]
     fn read(&mut self, name: &str, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
     /// Writes `bytes`; makes the file if it is not there.
-    #[allow(clippy::missing_errors_doc, reason = "as above")]
     fn write(&mut self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()>;
     /// Makes the file's contents and size safe.
-    #[allow(clippy::missing_errors_doc, reason = "as above")]
     fn sync(&mut self, name: &str) -> io::Result<()>;
     /// Forgets what is kept of the file in memory, so that the disk is read.
     fn forget(&mut self, name: &str);
     /// Cuts the file.
-    #[allow(clippy::missing_errors_doc, reason = "as above")]
     fn truncate(&mut self, name: &str, size: u64) -> io::Result<()>;
     /// Renames a file.
-    #[allow(clippy::missing_errors_doc, reason = "as above")]
     fn rename(&mut self, from: &str, to: &str) -> io::Result<()>;
     /// Removes a file.
-    #[allow(clippy::missing_errors_doc, reason = "as above")]
     fn remove(&mut self, name: &str) -> io::Result<()>;
     /// Makes names safe.
-    #[allow(clippy::missing_errors_doc, reason = "as above")]
     fn sync_directory(&mut self) -> io::Result<()>;
 }
 

@@ -35,7 +35,7 @@ pub(super) fn begin(
 ) -> Result<Begun, RecordError> {
     let path = directory.path().to_owned();
     let os = |source| RecordError::Os { path: path.clone(), source };
-    let recovered = recover(&mut ByName(&directory))
+    let recovered = recover(&mut ByName::new(&directory))
         .map_err(|source| RecordError::Recover { path: path.clone(), source })?;
     let channel = &subscriber.header().channel;
     if let Some(last) = recovered.last.as_ref().filter(|last| last.channel != *channel) {
