@@ -197,7 +197,8 @@ impl Recorder {
         self.shared.progress()
     }
 
-    /// Errors of the disk since the last call: what failed, and why. None of them lost anything by itself.
+    /// Errors of the disk since the last call: what failed, and why. None of them lost anything by itself where files are synced. With
+    /// [`SyncPolicy::None`](crate::core::SyncPolicy::None) the journal names what a file that was given up had.
     pub fn errors(&self) -> Vec<(&'static str, std::io::Error)> {
         let mut writer = self.shared.writer();
         std::iter::from_fn(|| writer.take_error()).collect()
