@@ -416,7 +416,9 @@ pub(super) fn set_descriptor_limit(pid: u32, spare: Option<u8>) -> bool {
     let Ok(open) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
     let current = spare.map_or(4096, |spare| open.count() as u64 + u64::from(spare));
     let limit = Rlimit { current: Some(current), maximum: Some(4096) };
-    prlimit(Pid::from_raw(pid as i32), Resource::Nofile, limit).is_ok()
+    // Without a process, `prlimit` would limit this one.
+    let Some(process) = Pid::from_raw(pid as i32) else { return false };
+    prlimit(Some(process), Resource::Nofile, limit).is_ok()
 }
 
 /// The paths of everything below `dir`.
