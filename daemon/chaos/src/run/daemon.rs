@@ -261,6 +261,12 @@ impl Daemon {
     }
 }
 
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
 fn spawn(command: &mut Command) -> Result<Child> {
     command.spawn().context("start the daemon")
 }

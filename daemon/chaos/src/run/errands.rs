@@ -175,9 +175,8 @@ impl World<'_> {
         let channel = Channel { name: name.into(), capacity: CAPACITY, largest: 1400, strict: false };
         let mut daemon = Daemon::new(name, &self.dir, &self.logs, &[channel], false, String::new())?;
         daemon.configure(false)?;
-        let outlived = self.outlive_two(&mut daemon, if brief { Duration::ZERO } else { GRACE });
-        daemon.kill();
-        outlived.map(|()| true)
+        self.outlive_two(&mut daemon, if brief { Duration::ZERO } else { GRACE })?;
+        Ok(true)
     }
 
     fn outlive_two(&mut self, daemon: &mut Daemon, life: Duration) -> Result<()> {

@@ -118,7 +118,6 @@ impl World<'_> {
             self.look_as_stranger(&daemon, arguments)?;
         }
         self.finish(&mut daemon)?;
-        daemon.kill();
         Ok(true)
     }
 
@@ -206,7 +205,6 @@ impl World<'_> {
         let _ = stranger.kill();
         stranger.wait()?;
         self.finish(&mut daemon)?;
-        daemon.kill();
         Ok(true)
     }
 }
