@@ -168,13 +168,8 @@ impl World<'_> {
     /// Each daemon waits anew for the channels that a stopped program holds. The daemons are not the story's
     /// own.
     pub(super) fn outlive(&mut self, brief: bool) -> Result<bool> {
-        if self.daemons.is_empty() {
-            return Ok(false);
-        }
         let name = if brief { "brief" } else { "second" };
-        let channel = Channel { name: name.into(), capacity: CAPACITY, largest: 1400, strict: false };
-        let mut daemon = Daemon::new(name, &self.dir, &self.logs, &[channel], false, String::new())?;
-        daemon.configure(false)?;
+        let Some(mut daemon) = self.second_daemon(name, false, false)? else { return Ok(false) };
         self.outlive_two(&mut daemon, if brief { Duration::ZERO } else { GRACE })?;
         Ok(true)
     }
@@ -204,6 +199,23 @@ impl World<'_> {
         self.dismiss(next)?;
         self.dismiss(stopped)?;
         self.finish(daemon)
+    }
+
+    /// A daemon of its own for an errand, which does not run yet and has a channel of the same name. `None` in a
+    /// story without a daemon. `keeps` says whether a service manager keeps its descriptors.
+    pub(super) fn second_daemon(
+        &self,
+        name: &'static str,
+        keeps: bool,
+        strict: bool,
+    ) -> Result<Option<Daemon>> {
+        if self.daemons.is_empty() {
+            return Ok(None);
+        }
+        let channel = Channel { name: name.into(), capacity: CAPACITY, largest: 1400, strict };
+        let daemon = Daemon::new(name, &self.dir, &self.logs, &[channel], keeps, String::new())?;
+        daemon.configure(false)?;
+        Ok(Some(daemon))
     }
 
     pub(super) fn begin(&mut self, daemon: &mut Daemon) -> Result<()> {

@@ -8,7 +8,7 @@ use super::{Actor, PATIENCE, World, tools};
 use crate::actor::{Order, Place, Subscribing};
 use crate::log::Deed;
 use crate::payload::Sizes;
-use crate::story::{Channel, How, Sending, Start, Waiting};
+use crate::story::{How, Sending, Start, Waiting};
 use anyhow::Result;
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -34,15 +34,6 @@ fn read_on(how: How) -> Order {
 }
 
 impl World<'_> {
-    /// A daemon of its own for an errand, which has a channel of the same name.
-    fn daemon_of(&mut self, name: &'static str, strict: bool) -> Result<Daemon> {
-        let channel = Channel { name: name.into(), capacity: CAPACITY, largest: 1400, strict };
-        let mut daemon = Daemon::new(name, &self.dir, &self.logs, &[channel], false, String::new())?;
-        daemon.configure(false)?;
-        self.begin(&mut daemon)?;
-        Ok(daemon)
-    }
-
     fn start_publisher(&mut self, place: &Place, channel: &str) -> Result<Actor> {
         let mut publisher = self.start_actor('v')?;
         let sizes = matches!(place, Place::Dir(_)).then_some([CAPACITY, 1400]);
@@ -96,7 +87,10 @@ impl World<'_> {
     /// The death of a publisher is told after all that it published.
     pub(super) fn bereave(&mut self, wait: Waiting) -> Result<bool> {
         const NAME: &str = "bereaved";
-        let mut daemon = if self.daemons.is_empty() { None } else { Some(self.daemon_of(NAME, false)?) };
+        let mut daemon = self.second_daemon(NAME, false, false)?;
+        if let Some(daemon) = &mut daemon {
+            self.begin(daemon)?;
+        }
         let place = daemon.as_ref().map_or(self.place(0), |daemon| Place::Socket(daemon.socket()));
         let mut publisher = self.start_publisher(&place, NAME)?;
         self.ask(&mut publisher, publish(3))?;
@@ -126,10 +120,8 @@ impl World<'_> {
     /// Each daemon waits for the reader that has a channel's memory, even if nobody has published there yet.
     pub(super) fn leave_it_to_a_reader(&mut self, is_brief: bool) -> Result<bool> {
         const NAME: &str = "inherited";
-        if self.daemons.is_empty() {
-            return Ok(false);
-        }
-        let mut daemon = self.daemon_of(NAME, true)?;
+        let Some(mut daemon) = self.second_daemon(NAME, false, true)? else { return Ok(false) };
+        self.begin(&mut daemon)?;
         let place = Place::Socket(daemon.socket());
         let mut publisher = self.start_publisher(&place, NAME)?;
         self.ask(&mut publisher, publish(10))?;
@@ -165,10 +157,8 @@ impl World<'_> {
     /// A call returns in time, even if the message that it finds is void and the reader cannot go on to the next one.
     pub(super) fn withhold(&mut self) -> Result<bool> {
         const NAME: &str = "withheld";
-        if self.daemons.is_empty() {
-            return Ok(false);
-        }
-        let mut daemon = self.daemon_of(NAME, true)?;
+        let Some(mut daemon) = self.second_daemon(NAME, false, true)? else { return Ok(false) };
+        self.begin(&mut daemon)?;
         let place = Place::Socket(daemon.socket());
         let mut old = self.start_publisher(&place, NAME)?;
         let mut reader = self.start_actor('o')?;

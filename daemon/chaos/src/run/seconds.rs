@@ -1,13 +1,12 @@
 //! Errands with a daemon of their own: a start that takes long, a store that is almost full, a crowd that
 //! comes back.
 
-use super::daemon::Daemon;
 use super::errands::{published_by, subscribing};
 use super::{PATIENCE, World};
 use crate::actor::{Order, Place};
 use crate::log::Deed;
 use crate::payload::Sizes;
-use crate::story::{Channel, Sending};
+use crate::story::Sending;
 use anyhow::Result;
 use shmcast::sys::handoff;
 use shmcast::{Client, Subscriber};
@@ -43,24 +42,16 @@ fn there_is(program: &str) -> bool {
 }
 
 impl World<'_> {
-    fn second_daemon(&self, name: &'static str, keeps: bool) -> Result<Option<Daemon>> {
-        if self.daemons.is_empty() {
-            return Ok(None);
-        }
-        let channel = Channel { name: name.into(), capacity: 1 << 16, largest: 1400, strict: false };
-        Daemon::new(name, &self.dir, &self.logs, &[channel], keeps, String::new()).map(Some)
-    }
-
     /// Clients wait for a daemon that says that it has not opened yet.
     pub(super) fn start_slowly(&mut self) -> Result<bool> {
-        let Some(mut daemon) = self.second_daemon("slow", false)?.filter(|_| there_is("strace")) else {
+        let Some(mut daemon) = self.second_daemon("slow", false, false)?.filter(|_| there_is("strace"))
+        else {
             return Ok(false);
         };
         let delay = format!("inject=memfd_create:delay_enter={}:when=1", LONG.as_micros());
         let words =
             ["strace", "-D", "-f", "-qq", "-o", "/dev/null", "-e", "trace=memfd_create", "-e", &delay];
         daemon.through = words.map(str::to_owned).into();
-        daemon.configure(false)?;
         daemon.start(self.programs)?;
         let until = Instant::now() + PATIENCE;
         while handoff::try_connect(&daemon.socket()).is_err() && Instant::now() < until {
@@ -105,10 +96,9 @@ impl World<'_> {
 
     /// A channel's memory outlives a daemon, however many other things a service manager keeps for it.
     pub(super) fn fill_the_store(&mut self, others: u16) -> Result<bool> {
-        let Some(mut daemon) = self.second_daemon("stored", true)?.filter(|_| there_is("bash")) else {
+        let Some(mut daemon) = self.second_daemon("stored", true, false)?.filter(|_| there_is("bash")) else {
             return Ok(false);
         };
-        daemon.configure(false)?;
         self.begin(&mut daemon)?;
         let place = Place::Socket(daemon.socket());
         let mut publisher = self.start_actor('o')?;
@@ -129,8 +119,7 @@ impl World<'_> {
 
     /// Readers that come back after a crash are not counted as a user who sends too many requests.
     pub(super) fn bring_back_a_crowd(&mut self, readers: u16) -> Result<bool> {
-        let Some(mut daemon) = self.second_daemon("crowded", false)? else { return Ok(false) };
-        daemon.configure(false)?;
+        let Some(mut daemon) = self.second_daemon("crowded", false, false)? else { return Ok(false) };
         self.begin(&mut daemon)?;
         let name = daemon.name;
         let open = |client: &Client| {
