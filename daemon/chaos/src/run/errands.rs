@@ -319,10 +319,15 @@ impl World<'_> {
     }
 }
 
-pub(super) fn subscribing(place: Place, channel: &str, full: bool) -> Order {
+/// A subscription from the oldest message on, for an errand to change where it wants another one.
+pub(super) fn wanted(place: Place, channel: &str) -> Subscribing {
     let (channel, far, start, wait) = (channel.to_owned(), false, story::Start::Oldest, Waiting::Yield);
-    let (skip, page) = (false, true);
-    Order::Subscribe(Subscribing { place, channel, far, start, wait, skip, page, full, watch: false })
+    let (skip, page, full, watch) = (false, true, false, false);
+    Subscribing { place, channel, far, start, wait, skip, page, full, watch }
+}
+
+pub(super) fn subscribing(place: Place, channel: &str, full: bool) -> Order {
+    Order::Subscribe(Subscribing { full, ..wanted(place, channel) })
 }
 
 pub(super) fn publish(count: u32) -> Order {

@@ -2,13 +2,13 @@
 //! channel's memory, and without a free descriptor.
 
 use super::daemon::Daemon;
-use super::errands::{GRACE, publish, published_by, subscribing};
+use super::errands::{GRACE, publish, published_by, subscribing, wanted};
 use super::steps::set_descriptor_limit;
 use super::{Actor, PATIENCE, World, tools};
 use crate::actor::{Order, Place, Subscribing};
 use crate::log::Deed;
 use crate::payload::Sizes;
-use crate::story::{How, Sending, Start, Waiting};
+use crate::story::{How, Sending, Waiting};
 use anyhow::Result;
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -65,18 +65,7 @@ impl World<'_> {
         let mut publisher = self.start_publisher(&self.place(0), NAME)?;
         publisher.order(Order::Rush {});
         let mut reader = self.start_actor('o')?;
-        let (place, channel) = (self.place(0), NAME.to_owned());
-        let wanted = Subscribing {
-            place,
-            channel,
-            far: false,
-            start: Start::Latest,
-            wait: Waiting::Spin,
-            skip: false,
-            page: false,
-            full: false,
-            watch: false,
-        };
+        let wanted = Subscribing { wait: Waiting::Spin, page: false, ..wanted(self.place(0), NAME) };
         self.ask(&mut reader, Order::Join { wanted, times: readers })?;
         self.dismiss(reader)?;
         self.dismiss(publisher)?;
@@ -95,8 +84,8 @@ impl World<'_> {
         let mut publisher = self.start_publisher(&place, NAME)?;
         self.ask(&mut publisher, publish(3))?;
         let mut reader = self.start_actor(BEREAVED)?;
-        let Order::Subscribe(wanted) = subscribing(place, NAME, false) else { return Ok(false) };
-        self.ask(&mut reader, Order::Subscribe(Subscribing { wait, watch: true, ..wanted }))?;
+        let wanted = Subscribing { wait, watch: true, ..wanted(place, NAME) };
+        self.ask(&mut reader, Order::Subscribe(wanted))?;
         reader.order(read_on(How::Deadline));
         std::thread::sleep(NOTICE);
         self.signal_actor(&mut reader, Signal::SIGSTOP)?;

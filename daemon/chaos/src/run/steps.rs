@@ -1,5 +1,6 @@
 //! The execution of each step. A method returns true if the step applied.
 
+use super::errands::wanted;
 use super::{COURTESY, Daemon, Known, PATIENCE, World, ended, tools};
 use crate::actor::{Opening, Order, Subscribing};
 use crate::log::Deed;
@@ -71,8 +72,8 @@ impl World<'_> {
     ) -> Result<bool> {
         let known = self.channel(channel);
         let (number, far) = (known.number(self.channels.len()), known.host > 0);
-        let (place, channel, full) = (self.place(known.host), known.channel.name, false);
-        let wanted = Subscribing { place, channel, far, start, wait, skip, page, full, watch: false };
+        let place = self.place(known.host);
+        let wanted = Subscribing { far, start, wait, skip, page, ..wanted(place, &known.channel.name) };
         self.order_to_attach(Whom::Reader(who), Order::Subscribe(wanted), number)
     }
 

@@ -4,13 +4,13 @@
 mod packets;
 
 use super::actors::Actor;
-use super::errands::{end, published, published_by};
+use super::errands::{end, published, published_by, wanted};
 use super::wire::{Wire, free_port, local};
 use super::{PATIENCE, World};
 use crate::actor::{Opening, Order, Place, Subscribing};
 use crate::log::Deed;
 use crate::payload::Sizes;
-use crate::story::{Sending, Start, Trouble, Waiting};
+use crate::story::{Sending, Trouble, Waiting};
 use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -356,20 +356,9 @@ impl World<'_> {
         }
         let mut reader =
             self.start_actor(if way.trouble == Trouble::OtherMake { OTHERS } else { CARRIED })?;
-        let (place, channel, far) = (Place::Dir(way.to.clone()), CHANNEL.to_owned(), true);
-        let (start, wait, skip, page, full) = (Start::Oldest, Waiting::Sleep, false, true, false);
-        let order = Order::Subscribe(Subscribing {
-            place,
-            channel,
-            far,
-            start,
-            wait,
-            skip,
-            page,
-            full,
-            watch: false,
-        });
-        if self.ask(&mut reader, order)? != Value::Bool(true) {
+        let place = Place::Dir(way.to.clone());
+        let wanted = Subscribing { far: true, wait: Waiting::Sleep, ..wanted(place, CHANNEL) };
+        if self.ask(&mut reader, Order::Subscribe(wanted))? != Value::Bool(true) {
             let what = format!("to read a carried channel ({:?})", way.trouble);
             self.note(Deed::Refused { who: reader.name.clone(), what })?;
         }
