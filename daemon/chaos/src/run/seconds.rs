@@ -1,12 +1,10 @@
 //! Errands with a daemon of their own: a start that takes long, a store that is almost full, a crowd that
 //! comes back.
 
-use super::errands::{published_by, subscribing};
+use super::errands::{publish, subscribing};
 use super::{PATIENCE, World};
-use crate::actor::{Order, Place};
+use crate::actor::Place;
 use crate::log::Deed;
-use crate::payload::Sizes;
-use crate::story::Sending;
 use anyhow::Result;
 use shmcast::sys::handoff;
 use shmcast::{Client, Subscriber};
@@ -86,7 +84,7 @@ impl World<'_> {
         }
         let order = self.opening(self.place(0), INTERRUPTED, Some([8 << 20, 1400]));
         self.ask(&mut actor, order)?;
-        self.ask(&mut actor, publish_all())?;
+        self.ask(&mut actor, publish(20))?;
         self.dismiss(actor)?;
         let _ = tracer.kill();
         tracer.wait()?;
@@ -101,18 +99,15 @@ impl World<'_> {
         };
         self.begin(&mut daemon)?;
         let place = Place::Socket(daemon.socket());
-        let mut publisher = self.start_actor('o')?;
-        let order = self.opening(place.clone(), daemon.name, None);
-        self.ask(&mut publisher, order)?;
-        let (last, sequence) = published_by(&self.ask(&mut publisher, publish_all())?);
+        let mut publisher = self.start_publisher(&place, daemon.name)?;
+        let published = self.ask(&mut publisher, publish(20))?;
         self.dismiss(publisher)?;
         self.finish(&mut daemon)?;
         daemon.through = ["bash", "-c", FILLED, "bash", &others.to_string()].map(str::to_owned).into();
         self.begin(&mut daemon)?;
         let mut reader = self.start_actor('n')?;
         self.ask(&mut reader, subscribing(place, daemon.name, false))?;
-        self.ask(&mut reader, Order::Finish { last, sequence, ms: 2000 })?;
-        self.dismiss(reader)?;
+        self.see_the_last(reader, &published)?;
         self.finish(&mut daemon)?;
         Ok(true)
     }
@@ -154,8 +149,4 @@ impl World<'_> {
         self.finish(&mut daemon)?;
         Ok(true)
     }
-}
-
-fn publish_all() -> Order {
-    Order::Publish { count: 20, sizes: Sizes::Line, sending: Sending::Single, pause_us: 0 }
 }

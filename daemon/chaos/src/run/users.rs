@@ -101,9 +101,7 @@ impl World<'_> {
         let mut daemon = self.daemon_for_all("visited", tables)?;
         self.begin(&mut daemon)?;
         for channel in [OPEN, SECRET] {
-            let mut actor = self.start_actor('o')?;
-            let order = self.opening(Place::Socket(daemon.socket()), channel, None);
-            self.ask(&mut actor, order)?;
+            let mut actor = self.start_publisher(&Place::Socket(daemon.socket()), channel)?;
             self.ask(&mut actor, publish(3))?;
             self.dismiss(actor)?;
         }

@@ -4,7 +4,7 @@
 mod packets;
 
 use super::actors::Actor;
-use super::errands::{end, published, published_by, wanted};
+use super::errands::{end, published, wanted};
 use super::wire::{Wire, free_port, local};
 use super::{PATIENCE, World};
 use crate::actor::{Opening, Order, Place, Subscribing};
@@ -372,12 +372,10 @@ impl World<'_> {
         self.finish_carried(publisher, reader)
     }
 
-    fn finish_carried(&mut self, mut publisher: Actor, mut reader: Actor) -> Result<()> {
+    fn finish_carried(&mut self, mut publisher: Actor, reader: Actor) -> Result<()> {
         let order = Order::Publish { count: 20, sizes: Sizes::Line, sending: Sending::Single, pause_us: 300 };
-        let (last, sequence) = published_by(&self.ask(&mut publisher, order)?);
-        let ms = PATIENCE.as_millis() as u64 / 2;
-        self.ask(&mut reader, Order::Finish { last, sequence, ms })?;
-        self.dismiss(reader)?;
+        let published = self.ask(&mut publisher, order)?;
+        self.see_the_last(reader, &published)?;
         self.dismiss(publisher)
     }
 
