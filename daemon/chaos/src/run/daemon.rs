@@ -225,7 +225,7 @@ impl Daemon {
         }
     }
 
-    /// Notes the descriptors that it holds. To be called after its start, when nobody is attached.
+    /// Notes the descriptors that it holds just after its start, when nobody is attached.
     pub(super) fn note_descriptors(&mut self) {
         self.at_first = self.descriptors();
     }

@@ -30,7 +30,7 @@ pub const AT_REST: char = 'u';
 pub(super) const SPARE: &str = "spare";
 /// Size of its ring.
 const CAPACITY: u64 = 1 << 16;
-/// Longer than a daemon after a crash waits for programs that hold channels.
+/// A time longer than a daemon waits after a crash for programs that hold channels.
 const GRACE: Duration = Duration::from_millis(2200);
 /// Bytes of a ring for each entry of its index. An entry has 8 bytes. This is also the size of the smallest
 /// record.

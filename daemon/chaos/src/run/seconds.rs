@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longer than a client waits for an answer.
+/// A time longer than a client waits for an answer.
 const LONG: Duration = Duration::from_secs(6);
 /// Time in which clients notice that their daemon has died.
 const NOTICE: Duration = Duration::from_millis(200);

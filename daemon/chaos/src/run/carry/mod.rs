@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 /// First letter of the names of readers of a carried channel, none of whose messages may be lost.
 pub const CARRIED: char = 'c';
-/// The same if other servers than ours may lose messages.
+/// First letter of the names of readers of a channel that a server of another make carries, which may lose messages.
 const OTHERS: char = 'd';
 /// The channel.
 pub(super) const CHANNEL: &str = "carried";
@@ -121,7 +121,7 @@ impl World<'_> {
                 Trouble::Strangers => packets::send_forged(&way.wire, kind, next)?,
                 _ => packets::send_as_impostor(&way.wire, next)?,
             }
-            // Longer than anything is waited for before it is given up.
+            // A receiver gives up sooner than this.
             std::thread::sleep(Duration::from_millis(120));
             self.publish_carried(&mut publisher, 12)?;
         }
