@@ -224,7 +224,9 @@ func (l *link) resume() bool {
 	l.lock.Close()
 	l.segment, l.lock, l.to = segment, lock, to
 	l.charter = charterNow
-	if !isOtherCharter {
+	if isOtherCharter {
+		l.deadIn, l.dead = 0, 0 // it counts generations from 1 again
+	} else {
 		charter.Close()
 		charter = nil
 	}

@@ -68,6 +68,7 @@ pub fn vectors() -> Vec<Vector> {
     }
     add(&mut all, "comes-back-to-another-segment".into(), |testee| comes_back_elsewhere(testee, false));
     add(&mut all, "comes-back-to-another-charter".into(), |testee| comes_back_elsewhere(testee, true));
+    add(&mut all, "comes-back-to-another-charter-after-a-death".into(), gone_before);
     for (name, generation, epoch) in [("this", 1, 1), ("an-older", 1, 0), ("another-generations", 2, 1)] {
         add(&mut all, format!("{name}-publisher-is-gone"), move |testee| gone(testee, generation, epoch));
     }
@@ -438,4 +439,20 @@ fn gone(testee: &mut Testee, generation: u64, epoch: u64) -> Result<Verdict> {
     let mut told = channel.events(1, 99);
     told.extend((generation == 1 && epoch == 1).then(|| "gone 1".to_owned()));
     expect(testee, "to the end of its messages", told)
+}
+
+/// The daemon tells of a death, and another comes back. In its charter the same numbers are those of a publisher that lives.
+fn gone_before(testee: &mut Testee) -> Result<Verdict> {
+    let channel = Channel::new(1, false)?;
+    let script = opened!(channel, testee, true);
+    script.push(&Packet::text(r#"{"reply":"publisher-gone","generation":1,"epoch":1}"#))?;
+    let mut told = channel.events(1, 99);
+    told.push("gone 1".into());
+    passes!(expect(testee, "to the death", told)?);
+    let next = Channel::new(1, false)?;
+    script.set(next.scene()?);
+    script.hang_up();
+    let mut told = vec!["restarted".to_owned()];
+    told.extend(next.events(1, 99));
+    expect(testee, "after", told)
 }

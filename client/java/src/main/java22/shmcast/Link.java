@@ -183,7 +183,11 @@ final class Link {
                 segment = got[0];
                 lock = got[1];
                 charter = theirs;
-                if (!isOtherCharter) {
+                if (isOtherCharter) {
+                    // It counts generations from 1 again.
+                    deadIn = 0;
+                    dead = 0;
+                } else {
                     Libc.close(got[3]);
                 }
                 if (isNew || isOtherCharter) {
