@@ -58,6 +58,7 @@ pub fn vectors() -> Vec<Vector> {
         add(&mut all, format!("moves-and-skips-{name}"), move |testee| skips(testee, is_strict));
         add(&mut all, format!("restarts-{name}"), move |testee| restarts(testee, is_strict));
     }
+    add(&mut all, "restarts-where-messages-are-missing".into(), restarts_behind);
     add(&mut all, "closing".into(), closing);
     add(&mut all, "ended-at-the-cut".into(), |testee| ended(testee, true));
     add(&mut all, "cut-before-the-end".into(), |testee| ended(testee, false));
@@ -223,10 +224,15 @@ macro_rules! opened {
 
 /// Polls until these events are there, one at a time and in batches, and nothing more.
 fn expect(testee: &mut Testee, step: &str, expected: Vec<String>) -> Result<Verdict> {
+    expect_by(testee, &["poll", "batch"], step, expected)
+}
+
+/// The same by these requests, in turns.
+fn expect_by(testee: &mut Testee, hows: &[&str], step: &str, expected: Vec<String>) -> Result<Verdict> {
     let until = Instant::now() + PATIENCE;
     let mut events = Vec::new();
     for turn in 0.. {
-        let how = if turn % 2 == 0 { "poll" } else { "batch" };
+        let how = hows[turn % hows.len()];
         match testee.ask(&format!(r#"{{"do":"{how}"}}"#))? {
             Answer::Events { events: more } if more.is_empty() => {
                 // Once all is there, the next look shows whether that is all.
@@ -320,6 +326,24 @@ fn restarts(testee: &mut Testee, is_strict: bool) -> Result<Verdict> {
     told.push("restarted".into());
     told.extend(next.events(1, 99));
     expect(testee, "both generations", told)
+}
+
+/// A generation that is cut where it begins, with messages missing before it, and one in which sequences begin anew. What comes behind the
+/// restart belongs to the same batch.
+fn restarts_behind(testee: &mut Testee) -> Result<Verdict> {
+    let channel = Channel::new(1, false)?;
+    let script = opened!(channel, testee, false);
+    passes!(expect(testee, "the first generation", channel.events(1, 99))?);
+    let second = Channel::after(2, false, 14, 1, channel.charter.clone())?;
+    let third = Channel::after(3, false, 1, 3, channel.charter.clone())?;
+    channel.charter.set(3, Word::Open)?;
+    channel.charter.set(2, Word::Cut(14))?;
+    channel.charter.set(1, Word::Cut(14))?;
+    script.push(&second.moved()?)?;
+    script.push(&third.moved()?)?;
+    let mut told = vec!["restarted".to_owned()];
+    told.extend(third.events(1, 99));
+    expect_by(testee, &["batch"], "the third generation", told)
 }
 
 fn closing(testee: &mut Testee) -> Result<Verdict> {

@@ -328,9 +328,9 @@ public final class Subscriber implements AutoCloseable {
      *     that were handed out comes at the next call
      */
     public int poll(Handler handler, int most) throws ShmcastException {
-        Ring ring = open();
+        open();
         try {
-            return pollRing(ring, handler, most);
+            return pollRing(handler, most);
         } catch (InternalError e) {
             // The JVM gives this where a mapped file was shortened. It has no type of its own.
             if (String.valueOf(e.getMessage()).contains("unsafe memory access")) {
@@ -340,11 +340,12 @@ public final class Subscriber implements AutoCloseable {
         }
     }
 
-    private int pollRing(Ring ring, Handler handler, int most) throws ShmcastException {
+    private int pollRing(Handler handler, int most) throws ShmcastException {
         int events = 0;
         // Records that are no events are passed over; a bound of their number bounds the call.
         int passed = 0;
         while (events < most) {
+            Ring ring = this.ring; // another one, where the channel goes on
             if (behind != 0) {
                 ring.jump(0, behind);
                 if (!skip(handler)) {
@@ -378,7 +379,6 @@ public final class Subscriber implements AutoCloseable {
             } else if (found != Ring.Found.EPOCH) {
                 return events;
             }
-            ring = this.ring;
         }
         return events;
     }
