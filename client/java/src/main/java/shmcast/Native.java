@@ -16,6 +16,10 @@ final class Native {
         throw new ShmcastException(Code.UNSUPPORTED, "watching a publisher takes Java 22 or newer, which can look at its lock");
     }
 
+    static Outlet outlet(Publisher.Builder builder) throws IOException {
+        throw new ShmcastException(Code.UNSUPPORTED, "channel '" + builder.channel + "': publishing takes Java 22 or newer");
+    }
+
     /** A page in this channel's directory, or null: a reader without a page works. */
     static Page show(Path directory) {
         return null;

@@ -53,6 +53,10 @@ final class Native {
         };
     }
 
+    static Outlet outlet(Publisher.Builder builder) throws IOException {
+        return new NativeOutlet(builder);
+    }
+
     static Page show(Path directory) {
         Path readers = directory.resolve("readers");
         if (!Files.isDirectory(readers, LinkOption.NOFOLLOW_LINKS)) {
