@@ -61,6 +61,11 @@ public final class ShmcastException extends IOException {
         this.code = code;
     }
 
+    ShmcastException(Code code, String message, Throwable cause) {
+        super(message, cause);
+        this.code = code;
+    }
+
     /** {@return what is wrong} */
     public Code code() {
         return code;

@@ -22,8 +22,18 @@ final class NativeOutlet extends Outlet {
     private MemorySegment handle;
 
     NativeOutlet(Publisher.Builder builder) throws IOException {
-        handle = Shmcast.open(builder);
+        handle = openHandle(builder);
         staging = arena.allocate(MOST_CRITICAL, 64);
+    }
+
+    private static MemorySegment openHandle(Publisher.Builder builder) throws IOException {
+        try {
+            return Shmcast.open(builder);
+        } catch (ExceptionInInitializerError | NoClassDefFoundError e) {
+            // The first call that needs the library gives the one, and later ones the other.
+            throw new ShmcastException(
+                    Code.OTHER, "publishing takes the C library, libshmcast.so.0: install it, or name its file by -Dshmcast.native", e);
+        }
     }
 
     private MemorySegment open() {
