@@ -45,7 +45,7 @@ final class Libc {
     private static final Linker LINKER = Linker.nativeLinker();
     private static final MemoryLayout STATE = Linker.Option.captureStateLayout();
     private static final VarHandle ERRNO = STATE.varHandle(MemoryLayout.PathElement.groupElement("errno"));
-    private static final ThreadLocal<MemorySegment> CAPTURED = ThreadLocal.withInitial(() -> Arena.global().allocate(STATE));
+    private static final ThreadLocal<MemorySegment> CAPTURED = ThreadLocal.withInitial(() -> Arena.ofAuto().allocate(STATE));
 
     private static final MethodHandle SOCKET = ints("socket", 3);
     private static final MethodHandle SOCKETPAIR = handle("socketpair", FunctionDescriptor.of(JAVA_INT, JAVA_INT, JAVA_INT, JAVA_INT, ADDRESS));

@@ -65,18 +65,23 @@ final class Native {
         String name = ProcessHandle.current().pid() + "-" + String.format("%016x", new SecureRandom().nextLong());
         Path hidden = readers.resolve("." + name);
         int fd = -1;
+        FilePage page = null;
         try {
             fd = Libc.open(hidden.toString(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
             Libc.lock(fd);
-            FilePage page = new FilePage(fd, readers.resolve(name));
+            page = new FilePage(fd, readers.resolve(name));
             Files.move(hidden, page.path);
             return page;
         } catch (IOException e) {
-            Libc.close(fd);
+            if (page != null) {
+                page.close();
+            } else {
+                Libc.close(fd);
+            }
             try {
                 Files.deleteIfExists(hidden);
             } catch (IOException again) {
-                e.addSuppressed(again);
+                // The channel was removed with all its pages.
             }
             return null;
         }

@@ -12,8 +12,8 @@ final class NativeOutlet extends Outlet {
     /** Up to here the library copies from the array while no collection of garbage can move it. */
     private static final int MOST_CRITICAL = 1024;
 
-    private final Arena arena = Arena.ofShared();
-    private final MemorySegment outcome = arena.allocate(8, 8);
+    private final Arena arena;
+    private final MemorySegment outcome;
     private MemorySegment staging;
     /** The last array that was published, and the view of it: programs use one again and again. */
     private byte[] array = {};
@@ -23,6 +23,8 @@ final class NativeOutlet extends Outlet {
 
     NativeOutlet(Publisher.Builder builder) throws IOException {
         handle = openHandle(builder);
+        arena = Arena.ofShared();
+        outcome = arena.allocate(8, 8);
         staging = arena.allocate(MOST_CRITICAL, 64);
     }
 
