@@ -12,8 +12,10 @@ import java.io.IOException;
 import java.lang.ProcessBuilder.Redirect;
 import java.lang.management.ManagementFactory;
 import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
 import java.net.URL;
 import java.net.URLClassLoader;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
@@ -115,6 +117,18 @@ class NativeTest {
                 assertThrows(ShmcastException.class, () -> Publisher.of("c").dir(publishers.directory).open()).code())) {
             assertEquals(Code.UNSUPPORTED, code);
         }
+    }
+
+    /** A client may pass over the fields that it does not know, whatever numbers they have. The class is not there for Java 17. */
+    @Test
+    void answersMayHaveNumbersOfAnyKind() throws Exception {
+        assumeTrue(CAN, "this Java has no daemons' channels");
+        Method parse = Class.forName("shmcast.Reply").getDeclaredMethod("parse", byte[].class, int[].class);
+        String text = "{\"reply\":\"welcome\",\"offset\":-5,\"share\":-0.5,\"many\":1e300,\"all\":[-1],\"version\":18446744073709551615}";
+        Object reply = parse.invoke(null, text.getBytes(StandardCharsets.UTF_8), new int[0]);
+        Method number = reply.getClass().getDeclaredMethod("number", String.class);
+        assertEquals(-1L, number.invoke(reply, "version"));
+        assertEquals(0L, number.invoke(reply, "offset"));
     }
 
     /** A reader outlives its daemon, comes back to the next, and hears of the publisher's death, however it waits. */
