@@ -2,19 +2,18 @@
 
 mod channel;
 
+use crate::Play;
 use crate::model::Start;
 use crate::scribe::checksum;
-use crate::script::{Charter, Heard, PATIENCE, Packet, Scene, Script, Word, identity};
+use crate::script::{Heard, PATIENCE, Packet, Scene, Script, Word, identity};
 use crate::segments;
-use crate::stage::{Failure, Stage, Verdict, same};
+use crate::stage::{Stage, Verdict, fails, passes, same};
 use crate::testee::{Answer, Testee};
 use anyhow::Result;
 use channel::Channel;
 use serde_json::json;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-type Play = dyn Fn(&mut Testee) -> Result<Verdict>;
 
 /// A vector.
 pub struct Vector {
@@ -33,15 +32,6 @@ impl Vector {
         testee.ask(r#"{"do":"close"}"#)?;
         verdict
     }
-}
-
-/// Returns early with what does not pass.
-macro_rules! passes {
-    ($verdict:expr) => {
-        if let Err(failure) = $verdict {
-            return Ok(Err(failure));
-        }
-    };
 }
 
 /// All vectors.
@@ -102,13 +92,9 @@ fn must_fail(testee: &mut Testee, scene: Scene, reason: Option<&str>) -> Result<
     let answer = open(testee, &script, "oldest", false)?;
     Ok(match (&answer, reason) {
         (Answer::Refused { .. }, None) => Ok(()),
-        (_, Some(reason)) => same("open".into(), &Answer::Refused { refused: reason.into() }, &answer),
+        (_, Some(reason)) => same("open".into(), &Answer::refused(reason), &answer),
         _ => fails("open", "a refusal", format!("{answer:?}")),
     })
-}
-
-fn fails(step: &str, expected: &str, got: String) -> Verdict {
-    Err(Failure { step: step.into(), expected: expected.into(), got })
 }
 
 fn refusals(all: &mut Vec<Vector>) {
@@ -162,7 +148,7 @@ fn nonsense(all: &mut Vec<Vector>) {
         let mut scene = stage.scene()?;
         scene.hello.splice(0..0, vec![Packet::text(r#"{"reply":"starting"}"#); 3]);
         let script = Script::start(scene)?;
-        Ok(same("open".into(), &Answer::Done { ok: true }, &open(testee, &script, "oldest", false)?))
+        Ok(same("open".into(), &Answer::done(), &open(testee, &script, "oldest", false)?))
     });
 }
 
@@ -271,7 +257,7 @@ fn asked(heard: &[Heard]) -> Verdict {
     if before.request == hello && said == wanted && last.files.is_empty() {
         return Ok(());
     }
-    fails("requests", &format!("{hello}, {wanted}"), format!("{heard:?}"))
+    fails("requests", format!("{hello}, {wanted}"), format!("{heard:?}"))
 }
 
 /// A history of level 2 by a daemon's channel.
@@ -304,9 +290,7 @@ fn skips(testee: &mut Testee, is_strict: bool) -> Result<Verdict> {
     let script = opened!(channel, testee, false);
     // Of a strict channel what lies above the cut is void, and of another the gap is a loss.
     let (cut, mut told) = if is_strict { (8, channel.events(1, 8)) } else { (14, channel.events(1, 99)) };
-    let next = Channel::after(2, is_strict, cut, 1, channel.charter.clone())?;
-    channel.charter.set(2, Word::Open)?;
-    channel.charter.set(1, Word::Cut(cut))?;
+    let next = channel.succeeded(cut)?;
     script.push(&next.moved()?)?;
     if !is_strict {
         told.push("lapped 3 14".into());
@@ -334,11 +318,10 @@ fn restarts_behind(testee: &mut Testee) -> Result<Verdict> {
     let channel = Channel::new(1, false)?;
     let script = opened!(channel, testee, false);
     passes!(expect(testee, "the first generation", channel.events(1, 99))?);
-    let second = Channel::after(2, false, 14, 1, channel.charter.clone())?;
+    let second = channel.succeeded(14)?;
     let third = Channel::after(3, false, 1, 3, channel.charter.clone())?;
     channel.charter.set(3, Word::Open)?;
     channel.charter.set(2, Word::Cut(14))?;
-    channel.charter.set(1, Word::Cut(14))?;
     script.push(&second.moved()?)?;
     script.push(&third.moved()?)?;
     let mut told = vec!["restarted".to_owned()];
@@ -376,16 +359,12 @@ fn moved_twice(testee: &mut Testee) -> Result<Verdict> {
     let channel = Channel::new(1, false)?;
     let script = opened!(channel, testee, false);
     passes!(expect(testee, "the first generation", channel.events(1, 99))?);
-    let next = Channel::after(2, false, 11, 1, channel.charter.clone())?;
-    channel.charter.set(2, Word::Open)?;
-    channel.charter.set(1, Word::Cut(11))?;
+    let next = channel.succeeded(11)?;
     for packet in [next.moved()?, next.moved()?, channel.moved()?] {
         script.push(&packet)?;
     }
     passes!(expect(testee, "the second generation", next.events(11, 99))?);
-    let third = Channel::after(3, false, 21, 1, channel.charter.clone())?;
-    channel.charter.set(3, Word::Open)?;
-    channel.charter.set(2, Word::Cut(21))?;
+    let third = next.succeeded(21)?;
     script.push(&third.moved()?)?;
     expect(testee, "the third generation", third.events(21, 99))
 }
@@ -395,9 +374,7 @@ fn moved_without_files(testee: &mut Testee) -> Result<Verdict> {
     let channel = Channel::new(1, false)?;
     let script = opened!(channel, testee, false);
     passes!(expect(testee, "the first generation", channel.events(1, 99))?);
-    let next = Channel::after(2, false, 11, 1, channel.charter.clone())?;
-    channel.charter.set(2, Word::Open)?;
-    channel.charter.set(1, Word::Cut(11))?;
+    let next = channel.succeeded(11)?;
     let mut scene = next.scene()?;
     scene.subscribe[0].files[3] = Arc::clone(&channel.charter.0);
     script.set(scene);
@@ -428,7 +405,7 @@ fn comes_back(testee: &mut Testee, refused: usize) -> Result<Verdict> {
     let heard = script.wait_for_subscribe()?;
     let ours = [identity(&*channel.segment()?)?, identity(&channel.lock)?, identity(&channel.page)?];
     if heard.request["resume"] != true || heard.files != ours {
-        return Ok(fails("comes back", &format!("resume with {ours:?}"), format!("{heard:?}")));
+        return Ok(fails("comes back", format!("resume with {ours:?}"), format!("{heard:?}")));
     }
     channel.publish()?;
     expect(testee, "after", channel.events(12, 99))
@@ -438,18 +415,12 @@ fn comes_back_elsewhere(testee: &mut Testee, is_other_charter: bool) -> Result<V
     let channel = Channel::new(1, false)?;
     let script = opened!(channel, testee, false);
     passes!(expect(testee, "before", channel.events(1, 99))?);
-    let charter = if is_other_charter { Charter::new()? } else { channel.charter.clone() };
-    let (generation, first) = if is_other_charter { (1, 1) } else { (2, 11) };
-    charter.set(generation, Word::Open)?;
-    if !is_other_charter {
-        charter.set(1, Word::Cut(11))?;
-    }
-    let next = Channel::after(generation, false, first, 1, charter)?;
+    let next = if is_other_charter { Channel::new(1, false)? } else { channel.succeeded(11)? };
     script.set(next.scene()?);
     script.hang_up();
     let mut told = Vec::new();
     told.extend(is_other_charter.then(|| "restarted".to_owned()));
-    told.extend(next.events(first, 99));
+    told.extend(next.events(next.first, 99));
     expect(testee, "after", told)
 }
 
