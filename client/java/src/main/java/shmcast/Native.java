@@ -4,7 +4,7 @@ import java.io.IOException;
 import java.nio.file.Path;
 import shmcast.ShmcastException.Code;
 
-/** What needs calls of the C library. This class exists twice: here for Java 17, which cannot, and for Java 22. */
+/** The parts that call the C library. This class exists twice: here for Java 17, which cannot call it, and for Java 22. */
 final class Native {
     private Native() {}
 

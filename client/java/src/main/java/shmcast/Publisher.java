@@ -83,7 +83,7 @@ public final class Publisher implements AutoCloseable {
         }
 
         /**
-         * Sets who may read a new channel; 0700 by default.
+         * The permissions of a new channel; 0700 by default.
          *
          * @param mode as of its directory
          * @return this

@@ -6,7 +6,7 @@ import java.io.IOException;
 public final class ShmcastException extends IOException {
     private static final long serialVersionUID = 1;
 
-    /** What is wrong. */
+    /** The kinds of errors. */
     public enum Code {
         /** No channel can have this name. */
         NAME,

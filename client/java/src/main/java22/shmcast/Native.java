@@ -6,7 +6,7 @@ import java.nio.file.LinkOption;
 import java.nio.file.Path;
 import java.security.SecureRandom;
 
-/** What needs calls of the C library. */
+/** The parts that call the C library. */
 final class Native {
     private static final int O_RDWR = 2;
     private static final int O_CREAT = 0x40;
