@@ -7,6 +7,7 @@ mod common;
 
 use common::read;
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use shmcast::journal::Journal;
 use shmcast::{Event, History, Publisher, RecvError, Start, Subscriber};
@@ -127,7 +128,7 @@ fn a_lapped_reader_waits_for_the_recorder_that_runs() {
     }
     assert_eq!(told, ["live"]);
     let recorder = Pid::from_raw(child.id() as i32);
-    kill(recorder, Signal::SIGSTOP).unwrap();
+    stop(recorder);
     publish(2_000);
     assert!(matches!(reader.recv(), Err(RecvError::Stalled { .. })), "the recorder lives, and says nothing");
     kill(recorder, Signal::SIGCONT).unwrap();
@@ -137,6 +138,15 @@ fn a_lapped_reader_waits_for_the_recorder_that_runs() {
     assert_eq!(told.first(), Some(&format!("lost 2001 to {}, overrun", first - 1)), "{told:?}");
     assert!(end(child).status.code() == Some(3), "it names what it missed");
     assert!(!Journal::open(journal.path()).unwrap().is_recording());
+}
+
+/// Stops a child, and waits until it stands still. The signal alone lets it run on for a moment.
+fn stop(child: Pid) {
+    kill(child, Signal::SIGSTOP).unwrap();
+    assert!(matches!(
+        waitpid(child, Some(WaitPidFlag::WUNTRACED)),
+        Ok(WaitStatus::Stopped(_, Signal::SIGSTOP))
+    ));
 }
 
 /// The next message. Other events are noted.
