@@ -15,7 +15,7 @@ use crate::BridgeError;
 use crate::proto::claim::{Election, ElectionConfig, Role, Step};
 use crate::proto::control::{CONTROL_MAX_BYTES, Control};
 use crate::proto::session::Session;
-use crate::proto::wire::{Body, Downstream};
+use crate::proto::wire::Downstream;
 use crate::proto::{MICROSECOND_NS, MILLISECOND_NS};
 use crate::socket::{self, Refusals, Tuning};
 use crate::spec::{BridgeSpec, SendRole, SendSpec, WaitMode};
@@ -118,12 +118,8 @@ impl Failover {
             while inbox.receive(&*socket).is_ok_and(|received| received > 0) {
                 for datagram in inbox.datagrams().filter(|datagram| !own.contains(&datagram.from)) {
                     let Ok(packet) = Downstream::parse(datagram.bytes) else { continue };
-                    let end = match packet.body {
-                        Body::Messages(messages) => messages.end(),
-                        Body::Heartbeat | Body::End => packet.sequence,
-                    };
                     let from = IpAddr::from(*datagram.from.ip());
-                    election.handle_packet(now_ns, from, packet.session, (packet.sequence, end));
+                    election.handle_packet(now_ns, from, packet.session, (packet.sequence, packet.end()));
                 }
                 if !inbox.expects_more() && !all {
                     break;

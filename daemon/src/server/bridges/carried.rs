@@ -208,7 +208,7 @@ impl Carried {
                 news_of(&NEWS, &ingress.counters(), &mut self.told, Instant::now())
             }
             Some(Carrier::Send(egress)) => {
-                news_of(&SEND_NEWS, &egress.repair_counters(), &mut self.told[..1], Instant::now())
+                news_of(&SEND_NEWS, &egress.repair_counters(), &mut self.told, Instant::now())
             }
             None => Vec::new(),
         }
