@@ -112,7 +112,7 @@ fn open(before: &Composer) -> Vec<u8> {
 fn listing(file: &[u8]) -> String {
     let head = FileHeader::decode(file).unwrap();
     let mut text = format!("file {} sequence {} channel {}\n", head.file, head.sequence, head.channel);
-    let (mut at, mut chain) = (FILE_HEADER_BYTES, head.crc().unwrap());
+    let (mut at, mut chain) = (FILE_HEADER_BYTES, FileHeader::crc_of(file));
     while let Ok(frame) = FrameHeader::decode(&file[at..], head.salt) {
         assert_eq!(frame.chain, chain);
         let body = &file[at + FRAME_HEADER_BYTES..][..frame.length as usize];

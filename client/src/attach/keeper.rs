@@ -7,6 +7,7 @@
 use crate::attach::connect::Conversation;
 use crate::attach::park;
 use crate::error::ChannelError;
+use crate::lock::Owner;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::{Shutdown, shutdown};
 use shmcast_layout::control::{Generation, RefusalCode, Request, Response, decode};
@@ -173,12 +174,11 @@ pub(crate) struct Keeper {
 /// [`ChannelError::Os`] if there is no descriptor or thread for it.
 pub(crate) fn keeper() -> Result<Arc<Keeper>, ChannelError> {
     // A forked child has no thread of its parent, so it gets a keeper of its own.
-    static KEEPER: Mutex<Option<(u32, Arc<Keeper>)>> = Mutex::new(None);
+    static KEEPER: Mutex<Option<(Owner, Arc<Keeper>)>> = Mutex::new(None);
     let os = |what| ChannelError::os(what, "the thread that keeps attachments");
     let mut known = lock(&KEEPER);
-    let process = std::process::id();
-    if let Some((of, keeper)) = &*known
-        && *of == process
+    if let Some((owner, keeper)) = &*known
+        && owner.is_this_process()
     {
         return Ok(keeper.clone());
     }
@@ -188,7 +188,7 @@ pub(crate) fn keeper() -> Result<Arc<Keeper>, ChannelError> {
     let running = keeper.clone();
     let started = std::thread::Builder::new().name("shmcast-keeper".into()).spawn(move || running.run());
     drop(started.map_err(os("start"))?);
-    *known = Some((process, keeper.clone()));
+    *known = Some((Owner::this_process(), keeper.clone()));
     Ok(keeper)
 }
 

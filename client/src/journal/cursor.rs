@@ -2,8 +2,8 @@
 
 use super::window::{AHEAD, Window};
 use shmcast_layout::journal::{
-    FILE_HEADER_BYTES, FRAME_ALIGN, FRAME_HEADER_BYTES, FRAME_MAGIC, FileHeader, FormatError, FrameHeader,
-    FrameKind, MAX_BODY, PAGE, TRAILER_BYTES, Trailer,
+    FILE_HEADER_BYTES, FRAME_ALIGN, FRAME_HEADER_BYTES, FRAME_MAGIC, FileHeader, Footer, FormatError,
+    FrameHeader, FrameKind, MAX_BODY, PAGE, TRAILER_BYTES, Trailer,
 };
 use std::fs::File;
 use std::io;
@@ -12,9 +12,12 @@ use std::time::{Duration, Instant};
 
 /// How long a bad frame with whole ones behind it may be one that is being written.
 const UNSURE: Duration = Duration::from_millis(100);
+/// How far behind a bad frame the next one is looked for in a file that grows. The space that is prepared for frames to come may be
+/// long, and a recorder leaves no hole of more than some frames.
+const HOLE: u64 = (2 * AHEAD + MAX_BODY) as u64 / 8;
 const CHECKSUM: usize = FILE_HEADER_BYTES - 4;
 
-/// What comes next in a file.
+/// The next thing in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     /// A whole frame. Its body is [`Cursor::body`].
@@ -32,7 +35,7 @@ pub(super) struct Fault {
     pub(super) offset: u64,
     /// Bytes up to the next whole frame, or to the end.
     pub(super) bytes: u64,
-    /// What is wrong.
+    /// The reason why they are no frame.
     pub(super) why: FormatError,
 }
 
@@ -57,7 +60,7 @@ pub(super) struct Cursor {
     fault: Option<Fault>,
 }
 
-/// What stands at a place.
+/// The contents of a place.
 enum Found {
     Frame(FrameHeader),
     /// No frame. With the end of its body where the header is whole.
@@ -154,6 +157,13 @@ impl Cursor {
         }
     }
 
+    /// The footer of a sealed file, if it is whole. The cursor stays where it is.
+    pub(super) fn footer(&mut self) -> io::Result<Option<Footer>> {
+        let Some(trailer) = self.trailer else { return Ok(None) };
+        let frame = self.read_at(trailer.footer, FrameKind::Footer)?;
+        Ok(frame.and_then(|(_, body)| Footer::decode(body).ok()))
+    }
+
     /// The header of the frame that is due, without a look at its body. Moves on behind it. For searches: who wants the records
     /// goes back.
     pub(super) fn skim(&mut self) -> io::Result<Option<FrameHeader>> {
@@ -212,7 +222,7 @@ impl Cursor {
         Ok(!is_written && !self.has_waited(self.offset))
     }
 
-    /// What stands at the place that is due, read anew: what is in memory may be older than what is in the file now. In a file
+    /// The contents of the place that is due, read anew: memory may hold an older state than the file. In a file
     /// that is not sealed also past the kernel's pages, once.
     fn look_twice(&mut self, due: u64) -> io::Result<Found> {
         if self.trailer.is_some() {
@@ -261,7 +271,7 @@ impl Cursor {
             return Ok(Found::Bad(why, Some(end)));
         }
         if is_guess {
-            // A payload may hold the image of a frame. What follows a real one chains to it.
+            // A payload may hold the image of a frame. The frame behind a real one chains to it.
             let next = self.window.get(end, FRAME_HEADER_BYTES)?;
             if FrameHeader::decode(next, salt).is_ok_and(|next| next.chain != header.crc()) {
                 let what = "the frame behind it does not chain to it";
@@ -274,14 +284,13 @@ impl Cursor {
     /// Looks for the next whole frame behind a bad one, and goes to it. False if there is none, or if it is too early to say.
     fn search(&mut self, due: u64, why: FormatError, behind: Option<u64>) -> io::Result<bool> {
         let bad = self.offset;
+        let mut at = behind.unwrap_or(bad + FRAME_ALIGN as u64);
         let end = match self.trailer {
             Some(trailer) => trailer.footer + FRAME_ALIGN as u64,
-            // What is prepared for frames to come may be long, and a recorder leaves no hole of more than some frames.
-            None if self.is_growing => self.window.file_bytes()?.min(bad + (2 * AHEAD + MAX_BODY) as u64 / 8),
+            None if self.is_growing => self.window.file_bytes()?.min(at + HOLE),
             None => self.window.file_bytes()?,
         };
         let least = self.expected.map_or(0, |(number, _)| number);
-        let mut at = behind.unwrap_or(bad + FRAME_ALIGN as u64);
         while let Some(candidate) = self.candidate(at, end)? {
             at = candidate + FRAME_ALIGN as u64;
             let Found::Frame(header) = self.look(candidate, true)? else { continue };

@@ -1,7 +1,7 @@
 //! Errors of reading a journal.
 
 use crate::error::ChannelError;
-use shmcast_layout::journal::FormatError;
+use shmcast_layout::journal::{Codec, FormatError};
 use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
@@ -13,9 +13,9 @@ pub enum JournalError {
     /// The system refused.
     #[error("cannot {what} {}: {source}", path.display())]
     Os {
-        /// What was to be done.
+        /// The operation.
         what: &'static str,
-        /// With which file.
+        /// The file or directory.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
@@ -50,6 +50,12 @@ pub enum JournalError {
 }
 
 impl JournalError {
+    /// A frame that cannot be read, since it is compressed by `codec`.
+    pub(super) fn codec(path: impl Into<PathBuf>, offset: u64, codec: Codec) -> Self {
+        let codec = if codec == Codec::Lz4 { "LZ4" } else { "zstd" };
+        Self::Codec { path: path.into(), offset, codec }
+    }
+
     pub(super) fn os(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Os { what, path, source }

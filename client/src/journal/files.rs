@@ -10,6 +10,11 @@ use std::time::Duration;
 /// How long a daemon may take to answer a reader that was lapped.
 const PATIENCE: Duration = Duration::from_millis(500);
 
+/// Pause between two looks for the next file.
+const PAUSE_FOR_FILES: Duration = Duration::from_millis(20);
+/// The same, where a daemon has to be asked.
+const PAUSE_FOR_DAEMON: Duration = Duration::from_secs(1);
+
 /// The files of one journal.
 #[derive(Debug)]
 pub(crate) enum Files {
@@ -34,7 +39,7 @@ pub(super) struct Picked {
     pub(super) limit: Option<u64>,
 }
 
-/// What is asked for.
+/// The message that is asked for.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Wanted {
     Sequence(u64),
@@ -109,9 +114,12 @@ impl Files {
         }
     }
 
-    /// Whether looking for a next file is cheap.
-    pub(super) fn is_local(&self) -> bool {
-        matches!(self, Self::Directory(_))
+    /// The pause between two looks for the next file, if the last one has not ended.
+    pub(super) fn pause(&self) -> Duration {
+        match self {
+            Self::Directory(_) => PAUSE_FOR_FILES,
+            Self::Daemon { .. } => PAUSE_FOR_DAEMON,
+        }
     }
 
     /// Whether the journal names this ring as one that it was recorded from.

@@ -32,7 +32,7 @@ pub struct FileInfo {
 pub struct Problem {
     /// Its name in the directory.
     pub name: String,
-    /// What is wrong with it.
+    /// The reason why it is not used.
     pub why: String,
 }
 
@@ -42,6 +42,8 @@ pub struct Problem {
 #[derive(Debug)]
 pub struct Journal {
     folder: Folder,
+    /// The file that a recorder locks, if it could be opened at the last look at the directory.
+    lock: Option<File>,
     files: Vec<Arc<FileInfo>>,
     problems: Vec<Problem>,
 }
@@ -116,7 +118,7 @@ impl Journal {
     pub fn open(path: impl AsRef<Path>) -> Result<Self, JournalError> {
         let path = path.as_ref();
         let folder = Folder::named(path).map_err(JournalError::os("open the directory", path))?;
-        let mut journal = Self { folder, files: Vec::new(), problems: Vec::new() };
+        let mut journal = Self { folder, lock: None, files: Vec::new(), problems: Vec::new() };
         journal.refresh()?;
         if journal.files.is_empty() && journal.problems.is_empty() {
             return Err(JournalError::Empty { path: path.to_owned() });
@@ -135,11 +137,11 @@ impl Journal {
     /// # Ok::<(), shmcast::journal::JournalError>(())
     /// ```
     pub fn refresh(&mut self) -> Result<(), JournalError> {
+        self.lock = self.folder.file("lock", OFlags::RDONLY).ok();
+        let names = self.folder.names().map_err(JournalError::os("list", self.folder.path()))?;
         let mut known: HashMap<String, Arc<FileInfo>> =
             self.files.drain(..).map(|file| (file.name.clone(), file)).collect();
         self.problems.clear();
-        let path = self.folder.path().to_owned();
-        let names = self.folder.names().map_err(JournalError::os("list", &path))?;
         for name in names.into_iter().filter_map(|name| name.into_string().ok()) {
             if parse_file_name(&name).is_none() {
                 continue;
@@ -250,7 +252,8 @@ impl Journal {
         self.files.first().map(|file| file.header.sequence)
     }
 
-    /// Whether a recorder runs. It has the directory's [lock](take_lock); without the right to open its file, the answer is no.
+    /// Whether a recorder runs. It has the directory's [lock](take_lock), whose file is opened with each look at the directory; without
+    /// the right to open it, the answer is no. Cost: one system call.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
@@ -258,8 +261,7 @@ impl Journal {
     /// # Ok::<(), shmcast::journal::JournalError>(())
     /// ```
     pub fn is_recording(&self) -> bool {
-        let lock = self.folder.file("lock", OFlags::RDONLY);
-        lock.and_then(|file| lock::is_locked(&file)).unwrap_or(false)
+        self.lock.as_ref().is_some_and(|file| lock::is_locked(file).unwrap_or(false))
     }
 
     /// The user who owns the directory.

@@ -5,13 +5,13 @@ use super::files::{Files, Wanted};
 use super::list::{Journal, Opened};
 use super::reader::{Entry, Reader};
 use super::{JournalControl, JournalError};
-use shmcast_layout::journal::{Footer, FrameFlags, FrameKind, IndexEntry, RecordBody, Records};
+use shmcast_layout::journal::{FrameFlags, FrameKind, IndexEntry, RecordBody, Records};
 use std::io;
 use std::path::PathBuf;
 
 impl Journal {
-    /// A reader whose first entry is at `sequence`, or a later one. What lies before the oldest sequence that is kept is told as
-    /// [`Entry::Lost`] by nobody: compare with [`first_sequence`](Self::first_sequence).
+    /// A reader whose first entry is at `sequence`, or a later one. No [`Entry::Lost`] tells of sequences before the oldest that is
+    /// kept: compare with [`first_sequence`](Self::first_sequence).
     ///
     /// Cost: in a sealed file two reads, one of the footer and one of the frame. In the last file, a read of all frames' headers
     /// before it.
@@ -110,8 +110,7 @@ fn place(
 ) -> io::Result<Option<IndexEntry>> {
     let start = cursor.offset();
     if let Some(trailer) = cursor.trailer().copied()
-        && let Some((_, body)) = cursor.read_at(trailer.footer, FrameKind::Footer)?
-        && let Ok(footer) = Footer::decode(body)
+        && let Some(footer) = cursor.footer()?
     {
         let before = footer.entries.partition_point(is_before);
         return Ok(before.checked_sub(1).map(|at| footer.entries[at]).filter(|e| e.offset < trailer.footer));
@@ -136,21 +135,30 @@ pub(super) fn names_ring(opened: Opened, ring: [u64; 2]) -> Result<bool, Journal
     let Opened { file, page, header, trailer, .. } = opened;
     let mut cursor = Cursor::new(file, &page, &header, trailer);
     let os = || JournalError::os("read", PathBuf::from(format!("journal file {}", header.file)));
-    while let Some(frame) = cursor.skim().map_err(os())? {
-        if frame.kind != FrameKind::Data || !frame.flags.has(FrameFlags::CONTROL) {
-            continue;
+    // The footer has the places of all source records, unless there were too many records.
+    if let Some(footer) = cursor.footer().map_err(os())?.filter(|footer| !footer.controls_left_out) {
+        let sources = footer.controls.iter().filter(|control| control.kind == JournalControl::SOURCE);
+        for source in sources {
+            if frame_names(&mut cursor, source.offset, ring).map_err(os())? {
+                return Ok(true);
+            }
         }
-        let Some((frame, body)) = cursor.read_at(cursor.at(), FrameKind::Data).map_err(os())? else {
-            continue;
-        };
-        let is_source = |record: Result<shmcast_layout::journal::Record<'_>, _>| {
-            record.is_ok_and(|record| {
-                matches!(record.body, RecordBody::Control(JournalControl::Source { ring: named, .. }) if named == ring)
-            })
-        };
-        if Records::new(&frame, body).any(is_source) {
+        return Ok(false);
+    }
+    while let Some(frame) = cursor.skim().map_err(os())? {
+        let has_controls = frame.kind == FrameKind::Data && frame.flags.has(FrameFlags::CONTROL);
+        let at = cursor.at();
+        if has_controls && frame_names(&mut cursor, at, ring).map_err(os())? {
             return Ok(true);
         }
     }
     Ok(false)
+}
+
+/// Whether a source record of the frame at `offset` names the ring.
+fn frame_names(cursor: &mut Cursor, offset: u64, ring: [u64; 2]) -> io::Result<bool> {
+    let Some((frame, body)) = cursor.read_at(offset, FrameKind::Data)? else { return Ok(false) };
+    Ok(Records::new(&frame, body).flatten().any(|record| {
+        matches!(record.body, RecordBody::Control(JournalControl::Source { ring: named, .. }) if named == ring)
+    }))
 }

@@ -5,19 +5,15 @@ use super::files::{Files, Picked};
 use super::list::Opened;
 use super::{Cause, JournalControl, JournalError, Loss};
 use crate::message::Message;
-use shmcast_layout::journal::{Codec, Footer, FrameHeader, FrameKind, RecordBody, Records, RingIdentity};
+use shmcast_layout::journal::{Codec, FrameHeader, FrameKind, RecordBody, Records, RingIdentity};
 use shmcast_layout::layout::record::{NO_TIME, ticks_since};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Pause between two looks at the end of a journal that is being written.
 const PAUSE: Duration = Duration::from_micros(200);
-/// Pause between two looks for the next file, if the last one has not ended.
-const PAUSE_FOR_FILES: Duration = Duration::from_millis(20);
-/// The same, where a daemon has to be asked.
-const PAUSE_FOR_DAEMON: Duration = Duration::from_secs(1);
 
-/// What a journal holds at one place.
+/// The contents of one place in a journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Entry<'a> {
@@ -31,7 +27,7 @@ pub enum Entry<'a> {
         sequence: u64,
         /// Its time in ticks of the ring's clock; 0 for none.
         time: u64,
-        /// What it says.
+        /// Its content.
         control: JournalControl,
     },
 }
@@ -39,7 +35,7 @@ pub enum Entry<'a> {
 /// Reads a journal in order: each sequence once, as a message, or as part of a gap or a loss.
 ///
 /// Reads by `pread` and 1 MiB ahead; allocates that much, or the largest frame of the files if that is more (32 MiB at most).
-/// Everything is checked before it is returned: checksums, salts, numbers, chains and sequences. What fails is
+/// Everything is checked before it is returned: checksums, salts, numbers, chains and sequences. A part that fails is
 /// [`Entry::Lost`] with exactly its sequences.
 #[derive(Debug)]
 pub struct Reader {
@@ -315,8 +311,7 @@ impl Reader {
         let step = if is_over { Step::Sealed } else { cursor.next(due).map_err(os(&self.path))? };
         match step {
             Step::Frame(header) if header.kind == FrameKind::Data && header.codec != Codec::Raw => {
-                let codec = if header.codec == Codec::Lz4 { "LZ4" } else { "zstd" };
-                Err(JournalError::Codec { path: self.path.clone(), offset: cursor.at(), codec })
+                Err(JournalError::codec(&self.path, cursor.at(), header.codec))
             }
             Step::Frame(header) => {
                 self.rest_until = None;
@@ -340,7 +335,7 @@ impl Reader {
         }
     }
 
-    /// What is missing if `sequence` is what comes next.
+    /// The loss if `sequence` comes next.
     fn missing(&mut self, sequence: u64) -> Result<Option<Loss>, JournalError> {
         let next = self.limit.map_or(sequence, |limit| limit.min(sequence));
         if next <= self.due {
@@ -354,12 +349,9 @@ impl Reader {
     /// The cause that the footer gives for a hole; without one, the disk lost the frames.
     fn cause_of(&mut self, from: u64) -> Result<Cause, JournalError> {
         let Some(cursor) = self.cursor.as_mut() else { return Ok(Cause::Damaged) };
-        let Some(trailer) = cursor.trailer().copied() else { return Ok(Cause::Damaged) };
         // The footer may lie outside of what is in memory: what is lost was noted, and the frame is read again.
         let at = cursor.at();
-        let footer = cursor.read_at(trailer.footer, FrameKind::Footer);
-        let footer = footer.map_err(JournalError::os("read", self.path.clone()))?;
-        let footer = footer.and_then(|(_, body)| Footer::decode(body).ok());
+        let footer = cursor.footer().map_err(JournalError::os("read", &self.path))?;
         let holes = footer.map(|footer| footer.holes).unwrap_or_default();
         let _ = cursor.read_at(at, FrameKind::Data);
         let hole = holes.iter().find(|hole| (hole.from..=hole.to).contains(&from));
@@ -369,7 +361,7 @@ impl Reader {
     /// At the end of a file that is not sealed.
     fn wait_or_go_on(&mut self) -> Result<Option<Option<Loss>>, JournalError> {
         let now = Instant::now();
-        let pause = if self.files.is_local() { PAUSE_FOR_FILES } else { PAUSE_FOR_DAEMON };
+        let pause = self.files.pause();
         let is_recording = self.files.is_recording();
         if is_recording && self.looked_for_files.is_some_and(|looked| now.duration_since(looked) < pause) {
             self.rest_until = Some(now + PAUSE);
@@ -390,8 +382,7 @@ impl Reader {
     fn go_on(&mut self) -> Result<Option<Option<Loss>>, JournalError> {
         let end = self.cursor.as_ref().and_then(|cursor| cursor.trailer()).map(|trailer| trailer.next);
         let Some(picked) = self.files.pick_after(self.number, self.due, end)? else {
-            let pause = if self.files.is_local() { PAUSE_FOR_FILES } else { PAUSE_FOR_DAEMON };
-            self.rest_until = Some(Instant::now() + pause);
+            self.rest_until = Some(Instant::now() + self.files.pause());
             return Ok(None);
         };
         let first = picked.opened.header.sequence;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// Most losses and most damages that are listed. Those beyond are counted.
 const MOST_LISTED: usize = 10_000;
 
-/// What became of a journal.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// All is there.
@@ -31,11 +31,11 @@ pub struct Damage {
     pub offset: u64,
     /// Bytes up to where it goes on; 0 if that is not known.
     pub bytes: u64,
-    /// What is wrong.
+    /// The fault.
     pub what: String,
 }
 
-/// What a check has found so far.
+/// The findings of a check so far.
 #[derive(Debug, Clone, Default)]
 pub struct Verified {
     /// Files that were checked.
@@ -50,14 +50,14 @@ pub struct Verified {
     pub sequences: Option<(u64, u64)>,
     /// Sequences that are missing, in order.
     pub losses: Vec<Loss>,
-    /// What is wrong.
+    /// The damages that were found.
     pub damages: Vec<Damage>,
     /// Losses and damages that are not listed, because there are too many.
     pub not_listed: u64,
 }
 
 impl Verified {
-    /// What became of the journal.
+    /// The result for the whole journal.
     ///
     /// ```
     /// use shmcast::journal::{Verdict, Verified};
@@ -111,18 +111,16 @@ impl Verified {
 pub struct Verify<'a> {
     journal: &'a Journal,
     files: &'a [Arc<FileInfo>],
-    is_recording: bool,
     found: Verified,
     /// The sequence due, and salt and chain of the file before.
     due: Option<u64>,
     before: Option<(u64, u32)>,
 }
 
-/// What is known of one file while it is checked.
+/// The state of the check of one file.
 #[derive(Debug, Default)]
 struct InFile {
     entries: Vec<IndexEntry>,
-    /// Entries of index frames that name no frame seen before them.
     messages: u64,
     payload_bytes: u64,
     frames: u64,
@@ -142,15 +140,7 @@ impl<'a> Verify<'a> {
     /// # Ok::<(), shmcast::journal::JournalError>(())
     /// ```
     pub fn new(journal: &'a Journal) -> Self {
-        let is_recording = journal.is_recording();
-        Self {
-            journal,
-            files: journal.files(),
-            is_recording,
-            found: Verified::default(),
-            due: None,
-            before: None,
-        }
+        Self { journal, files: journal.files(), found: Verified::default(), due: None, before: None }
     }
 
     /// Checks one file after the other, and reports what was found so far after each frame.
@@ -208,9 +198,8 @@ impl<'a> Verify<'a> {
         let mut cursor = Cursor::new(open, &page, &header, trailer);
         let mut in_file =
             InFile { chain: u32::from_le_bytes([0, 1, 2, 3].map(|at| page[4092 + at])), ..InFile::default() };
-        let is_last = limit.is_none();
         self.frames(file, &mut cursor, &mut in_file, limit, progress)?;
-        self.end(file, trailer, &in_file, is_last, limit, header.salt);
+        self.end(file, trailer, &in_file, limit);
         self.before = Some((header.salt, in_file.chain));
         self.found.files += 1;
         self.found.bytes += bytes.saturating_sub(cursor.offset()).min(4096 * 2);
@@ -226,7 +215,7 @@ impl<'a> Verify<'a> {
         progress: &mut impl FnMut(&Verified),
     ) -> Result<(), JournalError> {
         let os = || JournalError::os("read", self.journal.path_of(file));
-        let holes = holes_of(cursor, file.trailer.as_ref()).map_err(os())?;
+        let holes = cursor.footer().map_err(os())?.map(|footer| footer.holes).unwrap_or_default();
         loop {
             let due = self.due.unwrap_or(1);
             let step = cursor.next(due).map_err(os())?;
@@ -254,8 +243,7 @@ impl<'a> Verify<'a> {
             in_file.time_ns = header.time_ns;
             match header.kind {
                 FrameKind::Data if header.codec != Codec::Raw => {
-                    let codec = if header.codec == Codec::Lz4 { "LZ4" } else { "zstd" };
-                    return Err(JournalError::Codec { path: self.journal.path_of(file), offset, codec });
+                    return Err(JournalError::codec(self.journal.path_of(file), offset, header.codec));
                 }
                 FrameKind::Data => self.data(file, cursor, &header, in_file, limit),
                 FrameKind::Index => self.index(file, cursor, &header, in_file),
@@ -354,27 +342,15 @@ impl<'a> Verify<'a> {
     }
 
     /// Compares footer and trailer with what was found.
-    fn end(
-        &mut self,
-        file: &FileInfo,
-        trailer: Option<Trailer>,
-        in_file: &InFile,
-        is_last: bool,
-        limit: Option<u64>,
-        salt: u64,
-    ) {
+    fn end(&mut self, file: &FileInfo, trailer: Option<Trailer>, in_file: &InFile, limit: Option<u64>) {
         let Some(trailer) = trailer else {
             if in_file.footer.is_some() {
                 let end = file.bytes.saturating_sub(64);
                 self.found.damage(file, end, 64, "a footer, and no trailer that belongs to it");
-            } else if !is_last
-                && !file.name.ends_with(".suspect")
-                && limit.is_some_and(|limit| self.due < Some(limit))
-            {
+            } else if !file.name.ends_with(".suspect") && limit.is_some_and(|limit| self.due < Some(limit)) {
                 self.found.damage(file, 0, 0, "it is not sealed, and it ends before the next file begins");
             }
             // The tail of the last file is what is being written, or what a power cut has torn: recovery decides.
-            let _ = (salt, self.is_recording);
             return;
         };
         let next = limit.map_or(trailer.next, |limit| limit.min(trailer.next));
@@ -404,11 +380,4 @@ impl<'a> Verify<'a> {
         let offset = *offset;
         self.check_entries(file, offset, &entries, in_file);
     }
-}
-
-/// The holes that a sealed file's footer tells of.
-fn holes_of(cursor: &mut Cursor, trailer: Option<&Trailer>) -> std::io::Result<Vec<Loss>> {
-    let Some(trailer) = trailer else { return Ok(Vec::new()) };
-    let footer = cursor.read_at(trailer.footer, FrameKind::Footer)?;
-    Ok(footer.and_then(|(_, body)| Footer::decode(body).ok()).map(|footer| footer.holes).unwrap_or_default())
 }

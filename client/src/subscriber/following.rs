@@ -96,19 +96,24 @@ impl Subscriber {
             return self.try_next_segment();
         }
         let missed = resumed?;
+        (self.doubt, self.behind) = (self.doubt_after_jump(), None);
+        self.count(|page, place| page.lapped(missed, place));
+        Ok(Some(Outcome::Other(Event::Lapped(Lapped { missed, resumed_at: self.next_sequence() }))))
+    }
+
+    /// Whether the reader's jump just now may have passed over the event of a new epoch.
+    pub(super) fn doubt_after_jump(&self) -> Doubt {
         // The state is read after the jump. The state of any record that the jump skipped was set before that record
         // was committed.
         fence(Ordering::Acquire);
         let known = self.epoch.max(self.began_in);
         let is_in_doubt = self.reader.state().is_some_and(|(epoch, _)| epoch > known);
-        (self.doubt, self.behind) = (if is_in_doubt { Doubt::Epoch } else { Doubt::None }, None);
-        self.count(|page, place| page.lapped(missed, place));
-        Ok(Some(Outcome::Other(Event::Lapped(Lapped { missed, resumed_at: self.next_sequence() }))))
+        if is_in_doubt { Doubt::Epoch } else { Doubt::None }
     }
 
     /// The charter's verdict on a message that was read before this call. A channel that is a file is always open.
     #[inline]
-    fn verdict_on_read(&self) -> Verdict {
+    pub(super) fn verdict_on_read(&self) -> Verdict {
         self.hosted.as_ref().map_or(Verdict::Open, |hosted| hosted.verdict_on_read())
     }
 
@@ -193,7 +198,7 @@ impl Subscriber {
             }
         };
         let generation = next.generation;
-        let is_restart = charter.is_some() || generation.restarted > hosted.generation.generation;
+        let is_restart = hosted.is_restarted_next();
         // A reader that joined after void messages expects a higher sequence than there is.
         let expected = if is_restart { 1 } else { expected.min(generation.first) };
         hosted.charter = charter.unwrap_or_else(|| hosted.charter.clone());

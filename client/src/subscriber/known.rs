@@ -21,7 +21,7 @@ impl Subscriber {
         self.reader.place().sequence
     }
 
-    /// The number of bytes of the stream before the next expected record; 0 while the journal is read.
+    /// The number of bytes of the stream before the next expected record; 0 while the journal is read, or is to be read first.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -34,7 +34,7 @@ impl Subscriber {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn position(&self) -> u64 {
-        if self.doubt == Doubt::Past { 0 } else { self.reader.place().position }
+        if matches!(self.doubt, Doubt::Past | Doubt::Behind) { 0 } else { self.reader.place().position }
     }
 
     /// The number of messages that are published and not yet received. It may be up to 64 too low.

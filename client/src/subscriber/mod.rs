@@ -72,7 +72,8 @@ pub enum Start {
 /// Receives a channel's messages, in order, each once.
 ///
 /// Reads through a map that the kernel lets nobody write through; neither the publisher nor other readers can notice
-/// it. Receiving makes no system call unless the wait strategy does, takes no lock and allocates nothing.
+/// it. Receiving makes no system call unless the wait strategy does, takes no lock and allocates nothing, except while it reads the
+/// journal (see [`SubscriberBuilder::history`]).
 ///
 /// After a `fork` the subscriber belongs to the parent: dropping the child's copy changes nothing that tools see.
 ///
@@ -100,7 +101,7 @@ pub struct Subscriber {
     hosted: Option<Box<Hosted>>,
     wait: Wait,
     /// Whether each message is looked at before it is handed out: it may be void, since the channel is strict, or none of
-    /// `tags`. A copy of what those fields say, in the line that each message asks for.
+    /// `tags`, or the journal is read. A copy of what those fields say, in the line that each message asks for.
     is_checked: bool,
     doubt: Doubt,
     /// Whether the last batch came close to the publisher; only with [`Wait::Burst`], which then may let it get ahead.
@@ -295,7 +296,7 @@ impl Subscriber {
     #[inline(always)]
     pub fn try_recv_into<'a>(&mut self, buffer: &'a mut [u8]) -> Result<Option<Event<'a>>, RecvError> {
         let before = self.reader.place();
-        // The two common answers are given in place, as in `receive`.
+        // A message, the common answer, is given in place, as in `receive`.
         let outcome = match self.reader.poll(buffer) {
             Poll::Message(copied) if !self.is_checked => {
                 self.note_received(copied.time);
@@ -398,7 +399,8 @@ impl Subscriber {
         (taken, is_over)
     }
 
-    /// Goes on at message `sequence`, forwards or backwards. O(1). Messages passed over do not count as missed.
+    /// Goes on at message `sequence`, forwards or backwards. O(1) in the ring; further back, files of the
+    /// journal are opened. Messages passed over do not count as missed.
     ///
     /// # Errors
     /// [`LocateError::TooOld`] and [`LocateError::NotYet`] say what is there instead; the subscriber stays where it is.

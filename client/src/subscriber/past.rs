@@ -22,11 +22,10 @@ use crate::journal::{Entry, Files, Journal, JournalControl, JournalError, Loss, 
 use crate::message::{Event, Message, RecvError};
 use crate::wait::Wait;
 use shmcast_layout::layout::charter::Verdict;
-use shmcast_layout::layout::record::Control;
+use shmcast_layout::layout::record::{Control, NO_TIME};
 use shmcast_layout::ring::locate::{LocateError, Place};
 use shmcast_layout::ring::reader::{Copied, Poll};
 use std::path::PathBuf;
-use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Environment variable that names a directory with journals of channels that are files: that of channel `ticks` is `ticks` in
@@ -145,6 +144,10 @@ impl Subscriber {
             return false;
         }
         reader.unread();
+        // A loss that only the frames around it tell of is no record to go back before.
+        if exact && reader.due() != sequence && reader.seek(sequence).is_err() {
+            return false;
+        }
         past.reader = Some(reader);
         (past.waits_since, past.is_final) = (None, false);
         if self.doubt != Doubt::Past {
@@ -230,7 +233,7 @@ impl Subscriber {
     fn take_message(&mut self, copied: Copied) -> Option<Outcome> {
         self.reader.jump(Place::nowhere(copied.sequence + 1));
         self.note_progress();
-        self.count_past(|page, place| page.received(1, place));
+        self.count(|page, place| page.received(1, place));
         let is_asked_for = self.tags.as_ref().is_none_or(|tags| tags.contains(copied.tag));
         is_asked_for.then_some(Outcome::Message(copied))
     }
@@ -238,7 +241,7 @@ impl Subscriber {
     fn take_loss(&mut self, Loss { from, to, cause }: Loss) -> Outcome {
         self.reader.jump(Place::nowhere(to + 1));
         self.note_progress();
-        self.count_past(|page, place| page.missed(to - from + 1, place));
+        self.count(|page, place| page.missed(to - from + 1, place));
         Outcome::Other(Event::Lost { from, to, cause })
     }
 
@@ -253,13 +256,6 @@ impl Subscriber {
     fn note_progress(&mut self) {
         if let Some(past) = &mut self.past {
             (past.waits_since, past.is_final) = (None, false);
-        }
-    }
-
-    /// Counts on the page, which shows no place outside of the ring.
-    fn count_past(&self, note: impl FnOnce(&shmcast_layout::reader_page::ReaderPage, Place)) {
-        if let Some(page) = &self.page {
-            note(&page.page, Place { position: 0, sequence: self.reader.place().sequence });
         }
     }
 
@@ -286,11 +282,11 @@ impl Subscriber {
             });
         }
         // A void message may have the sequence of a valid one, which is in a later segment.
-        let is_valid = self.hosted.as_ref().is_none_or(|hosted| match hosted.verdict_on_read() {
+        let is_valid = match self.verdict_on_read() {
             Verdict::Open => true,
             Verdict::Closing => false,
             Verdict::Cut { below, .. } => due <= below,
-        });
+        };
         let Ok(place) = self.reader.locator().seek(due) else { return Ok(None) };
         let enough = if with_room { self.header().geometry.capacity / 4 } else { 0 };
         // A gap in the ring may cover the sequence: its record comes next then, and begins before.
@@ -303,12 +299,7 @@ impl Subscriber {
 
     fn go_live(&mut self) -> Outcome {
         self.leave_past();
-        self.behind = None;
-        fence(Ordering::Acquire);
-        let known = self.epoch.max(self.began_in);
-        if self.reader.state().is_some_and(|(epoch, _)| epoch > known) {
-            self.doubt = Doubt::Epoch;
-        }
+        (self.doubt, self.behind) = (self.doubt_after_jump(), None);
         self.burst_mark = (self.next_sequence(), 0);
         Outcome::Other(Event::Live { sequence: self.next_sequence() })
     }
@@ -338,7 +329,7 @@ impl Subscriber {
         }
         let Some(past) = &mut self.past else { return Ok(Some(None)) };
         if !past.reader.as_ref().is_some_and(Reader::is_recording) {
-            // What the recorder wrote last came before it went.
+            // The recorder wrote its last frames before it went.
             if !past.is_final {
                 past.is_final = true;
                 past.reader.iter_mut().for_each(Reader::look_now);
@@ -377,16 +368,21 @@ impl Subscriber {
         }
         let due = self.reader.place().sequence;
         match self.reader.locator().seek(due) {
-            Ok(place) => {
+            Ok(place) if place.sequence == due => {
                 self.reader.jump(place);
                 Ok(Some(self.go_live()))
             }
+            // It lies in a gap of the ring, which begins before it.
+            Ok(place) => match self.go_on_in_a_gap(due, place) {
+                None => self.skip_in_ring(),
+                told => Ok(told),
+            },
             Err(LocateError::Corrupt(corrupt)) => Err(corrupt.into()),
             Err(_) => self.skip_in_ring(),
         }
     }
 
-    /// What is due is older than all that the journal keeps.
+    /// The sequence due is older than all that the journal keeps.
     fn lose_to_retention(&mut self, missed: u64, resumed_at: u64) -> Result<Option<Outcome>, RecvError> {
         // The ring may reach further back.
         let oldest = self.reader.locator().oldest().map_or(u64::MAX, |place| place.sequence);
@@ -394,11 +390,11 @@ impl Subscriber {
             return self.give_up_past();
         }
         self.reader.jump(Place::nowhere(resumed_at));
-        self.count_past(|page, place| page.lapped(missed, place));
+        self.count(|page, place| page.lapped(missed, place));
         Ok(Some(Outcome::Other(Event::Lapped(crate::message::Lapped { missed, resumed_at }))))
     }
 
-    /// The first sequence that the journal has, if it goes further back than the ring; for a start at the oldest message.
+    /// Begins at the first sequence that the journal has, if it goes further back than the ring.
     pub(super) fn begin_with_oldest(&mut self) {
         let ring = self.header().uuid;
         let due = self.next_sequence();
@@ -413,7 +409,7 @@ impl Subscriber {
 
     /// Begins at a time: in the journal, if it has it and the ring does not.
     pub(super) fn begin_at_time(&mut self, time: SystemTime) -> Result<(), LocateError> {
-        let time_ns = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
+        let time_ns = since_1970_ns(time);
         let oldest = self.next_sequence();
         let found = self.find_time(time_ns)?;
         if found > oldest {
@@ -435,8 +431,7 @@ impl Subscriber {
 
     /// The sequence in the ring of the first message of this time or later; that of the oldest message if it is not later.
     fn find_time(&mut self, time_ns: u64) -> Result<u64, LocateError> {
-        let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
-        let age = now_ns.saturating_sub(time_ns);
+        let age = since_1970_ns(SystemTime::now()).saturating_sub(time_ns);
         let (mut low, mut high) = (self.next_sequence(), self.reader.locator().tail()?.sequence);
         let before = self.reader.place();
         while low < high {
@@ -459,7 +454,9 @@ impl Subscriber {
     fn is_older(&mut self, age: u64) -> bool {
         for _ in 0..64 {
             match self.reader.poll(self.buffer.payload_mut()) {
-                Poll::Message(copied) => return copied.time != 0 && self.clock.ns_since(copied.time) > age,
+                Poll::Message(copied) => {
+                    return copied.time != NO_TIME && self.clock.ns_since(copied.time) > age;
+                }
                 Poll::Control(_) | Poll::Empty => {}
                 Poll::Lapped => return true,
                 _ => return false,
@@ -479,6 +476,10 @@ impl Subscriber {
             let _ = tokio::task::spawn_blocking(ahead).await;
         }
     }
+}
+
+fn since_1970_ns(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
 
 fn copied(message: &Message<'_>) -> Copied {

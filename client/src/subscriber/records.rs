@@ -157,9 +157,7 @@ impl Records {
 
     /// Puts a message with its `payload`, which begins these bytes, into records that hold nothing.
     fn copy(&mut self, copied: &Copied, payload: &[u8]) {
-        if HEADER + copied.length > self.buffer.bytes() {
-            self.buffer = Buffer::with_room(record_bytes(copied.length as u64) as usize);
-        }
+        self.buffer.make_room(copied.length);
         self.buffer.payload_mut()[..copied.length].copy_from_slice(&payload[..copied.length]);
         self.push(copied);
     }

@@ -46,13 +46,15 @@ impl Subscriber {
         mut poll: Poll,
         buffer: &mut [u8],
     ) -> Result<Option<Outcome>, RecvError> {
+        if self.doubt == Doubt::Past {
+            // An answer of the ring was read at a place that is not this reader's.
+            self.reader.jump(before);
+            return self.poll_past(Some(buffer));
+        }
         loop {
-            if self.doubt == Doubt::Past {
-                return self.poll_past(Some(buffer));
-            }
             let outcome = self.admit(before, poll, buffer.len())?;
             if outcome.is_none() && self.doubt == Doubt::Past {
-                continue;
+                return self.poll_past(Some(buffer));
             }
             if outcome.is_some() || self.reader.place() == before {
                 return Ok(outcome.or_else(|| self.publisher_gone()));
@@ -65,10 +67,8 @@ impl Subscriber {
     /// As [`tell`](Self::tell), of a glance that found nothing.
     #[inline(never)]
     pub(super) fn tell_nothing(&mut self) -> Result<Option<Outcome>, RecvError> {
-        match self.tell(Poll::Empty, 0)? {
-            None if self.doubt == Doubt::Past => self.poll(),
-            told => Ok(told),
-        }
+        let told = if self.doubt == Doubt::Past { None } else { self.tell(Poll::Empty, 0)? };
+        if told.is_none() && self.doubt == Doubt::Past { self.poll() } else { Ok(told) }
     }
 
     /// As [`admit`](Self::admit), of a message that was just read. Goes on as [`poll`](Self::poll) does if it is not handed
@@ -76,7 +76,7 @@ impl Subscriber {
     #[inline(never)]
     pub(super) fn admit_message(&mut self, copied: Copied) -> Result<Option<Outcome>, RecvError> {
         if self.doubt == Doubt::Past {
-            // Whatever this is, it was read at a place that is not this reader's.
+            // This message was read at a place that is not this reader's.
             self.reader.jump(Place::nowhere(copied.sequence));
             return self.poll();
         }
@@ -96,10 +96,6 @@ impl Subscriber {
         poll: Poll,
         available: usize,
     ) -> Result<Option<Outcome>, RecvError> {
-        if self.doubt == Doubt::Past {
-            self.reader.jump(before);
-            return self.poll_past(None);
-        }
         if self.is_checked && self.is_strict() && self.withholds(&poll) {
             self.reader.jump(before);
             return self.try_next_segment();
@@ -118,7 +114,6 @@ impl Subscriber {
         match poll {
             Poll::Empty if self.is_all_in_the_ring() => Ok(None),
             _ if self.doubt == Doubt::Behind => self.begin(),
-            _ if self.doubt == Doubt::Past => self.poll_past(None),
             Poll::Empty if self.doubt == Doubt::Epoch => match self.hidden_epoch() {
                 None => self.try_next_segment(),
                 told => Ok(told),
@@ -173,7 +168,7 @@ impl Subscriber {
 
     pub(super) fn count(&self, note: impl FnOnce(&ReaderPage, Place)) {
         if let Some(page) = &self.page {
-            note(&page.page, self.reader.place());
+            note(&page.page, Place { position: self.position(), sequence: self.next_sequence() });
         }
     }
 

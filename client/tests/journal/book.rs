@@ -143,7 +143,7 @@ fn append(path: &Path, bytes: &[u8]) {
     file.write_all(&bytes[shown..]).unwrap();
 }
 
-/// What a reader found.
+/// The findings of a reader.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) first: u64,

@@ -43,7 +43,7 @@ fn all_is_read_once_and_in_order_from_each_sequence_on() {
         assert_eq!(found.messages + lost, book.due() - sequence);
         assert_eq!(lost, 136u64.saturating_sub(sequence).min(100));
     }
-    // What is not there yet is waited for.
+    // A reader waits for a sequence that is not there yet.
     let mut reader = Journal::open(dir.path()).unwrap().read_from(book.due() + 1000).unwrap();
     assert_eq!(reader.next().unwrap(), None);
 }
@@ -86,7 +86,7 @@ fn a_check_of_a_sound_journal_finds_its_losses_and_nothing_else() {
     assert_eq!(verified.sequences, Some((1, book.due())));
 }
 
-/// What comes after the end was read is read later, also in files that come later.
+/// Frames that come after the end was read are read later, also in files that come later.
 #[test]
 fn a_journal_that_grows_is_followed() {
     let dir = tempfile::tempdir().unwrap();

@@ -12,7 +12,7 @@ struct Scene {
     dir: tempfile::TempDir,
     publisher: Option<Publisher>,
     book: Book,
-    /// What the journal holds of what was published, and what it names as lost.
+    /// The sequence that the journal neither holds nor names as lost yet.
     due: u64,
     lock: Option<std::fs::File>,
 }
@@ -126,7 +126,7 @@ impl Scene {
     }
 }
 
-/// What one reader was given: each sequence must come once, as a message or as missing.
+/// The events that one reader was given: each sequence must come once, as a message or as missing.
 #[derive(Debug, Default)]
 struct Seen {
     due: u64,
@@ -265,6 +265,7 @@ fn a_start_before_the_ring_is_one_in_the_journal() {
     scene.roll(true);
     for (start, first) in [(Start::Oldest, 1), (Start::Sequence(77), 77), (Start::Sequence(1), 1)] {
         let mut subscriber = scene.subscriber(start);
+        assert_eq!(subscriber.position(), 0, "{start:?}: no place in the ring");
         let mut seen = Seen { due: first, ..Seen::default() };
         seen.read(&mut subscriber, usize::MAX, 0);
         assert_eq!((seen.due, seen.lapped, seen.lives), (scene.next(), 0, 1), "{start:?}");
@@ -444,7 +445,7 @@ fn play(scene: &mut Scene, steps: &[Step]) {
                 let (subscriber, seen) = &mut readers[who];
                 let to = seen.due.saturating_sub(back).max(1);
                 if subscriber.seek(to).is_ok() {
-                    // What was counted is counted again.
+                    // Messages that were counted are counted again.
                     *seen = Seen { due: to, messages: to - 1, ..Seen::default() };
                 }
             }

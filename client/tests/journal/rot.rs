@@ -2,7 +2,8 @@
 
 use crate::book::{Book, Found, payload, read, read_dir};
 use proptest::prelude::*;
-use shmcast::journal::{Cause, Journal, JournalControl, Loss, Verdict, Verify};
+use shmcast::journal::format::FileHeader;
+use shmcast::journal::{Cause, Entry, Journal, JournalControl, Loss, Verdict, Verify};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -214,24 +215,43 @@ fn files_that_are_swapped_missing_doubled_or_of_another_journal() {
     let (other, _) = write();
     let foreign = files(other.path())[3].clone();
     let mut bytes = fs::read(&foreign).unwrap();
-    bytes[16..32].copy_from_slice(b"another-journal!");
-    let crc = crc32c(&bytes[..4092]);
-    bytes[4092..4096].copy_from_slice(&crc.to_le_bytes());
+    let mut header = FileHeader::decode(&bytes).unwrap();
+    header.journal = *b"another-journal!";
+    bytes[..4096].copy_from_slice(&header.encode().unwrap());
     fs::write(dir.path().join("0000000008-00000000000000000061.smj"), bytes).unwrap();
     let journal = Journal::open(dir.path()).unwrap();
     assert_eq!(journal.problems().len(), 2);
     assert_eq!(read(journal.read_from(1).unwrap()).messages, 60);
 }
 
-fn crc32c(bytes: &[u8]) -> u32 {
-    let mut crc = !0u32;
-    for byte in bytes {
-        crc ^= u32::from(*byte);
-        for _ in 0..8 {
-            crc = if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
+/// A frame that is larger than any hole that a recorder leaves, damaged in a file that is still written: its sequences are lost, and no
+/// more.
+#[test]
+fn a_large_damaged_frame_of_a_growing_file_costs_no_more_than_itself() {
+    let dir = in_memory();
+    let mut book = Book::new(dir.path());
+    book.begin();
+    book.frame(&[], 3);
+    book.frame(&[], 200_000);
+    book.frame(&[], 3);
+    book.show();
+    let (path, offset, bytes, ..) = book.frames[1].clone();
+    assert!(bytes > 8 << 20, "{bytes}");
+    let file = OpenOptions::new().write(true).open(path).unwrap();
+    file.write_all_at(b"not what was written", offset + bytes / 2).unwrap();
+    let lock = fs::File::create(dir.path().join("lock")).unwrap();
+    assert!(shmcast::journal::take_lock(&lock).unwrap());
+    let mut reader = Journal::open(dir.path()).unwrap().read_from(1).unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let (mut messages, mut losses) = (0, Vec::new());
+    while reader.due() < book.due() {
+        match reader.next().unwrap() {
+            Some(Entry::Message(_)) => messages += 1,
+            Some(Entry::Lost(loss)) => losses.push(loss),
+            _ => assert!(std::time::Instant::now() < deadline, "{messages} messages, {losses:?}"),
         }
     }
-    !crc
+    assert_eq!((messages, &losses[..]), (6, &[Loss { from: 4, to: 200_003, cause: Cause::Damaged }][..]));
 }
 
 /// A payload that holds the image of a frame of another file is never read as one.

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// What this library reads, in the words of the other program.
+/// The journal as this library reads it, in the words of the other program.
 fn ours(dir: &Path) -> String {
     let journal = Journal::open(dir).unwrap();
     let first = journal.first_sequence().unwrap();

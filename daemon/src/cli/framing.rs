@@ -121,9 +121,7 @@ pub(super) fn write_message(
             match std::str::from_utf8(payload) {
                 Ok(text) => line["payload"] = text.into(),
                 Err(_) => {
-                    let mut hex = Vec::with_capacity(payload.len() * 2);
-                    write_hex(&mut hex, payload)?;
-                    line["payload_hex"] = String::from_utf8(hex).expect("hexadecimal digits").into();
+                    line["payload_hex"] = hex(payload).into();
                 }
             }
             serde_json::to_writer(&mut *out, &line).map_err(io::Error::from)?;
@@ -132,6 +130,13 @@ pub(super) fn write_message(
         OutputFraming::None => {}
     }
     Ok(())
+}
+
+/// Bytes as hexadecimal digits.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    let mut hex = Vec::with_capacity(bytes.len() * 2);
+    write_hex(&mut hex, bytes).expect("memory takes what is written");
+    String::from_utf8(hex).expect("hexadecimal digits")
 }
 
 fn write_hex(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {

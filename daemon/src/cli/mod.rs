@@ -1,7 +1,7 @@
 //! The command line: verbs, their common options, and exit codes.
 //!
 //! Data goes to stdout, everything said about it to stderr (`say`). Exit code 0 is success, 1 an error, 2 wrong usage, 3
-//! that messages were missed, 130 and 143 that a signal came before the work was done (`stop`).
+//! that messages were missed, 4 that a file of a journal is damaged, 130 and 143 that a signal came before the work was done (`stop`).
 
 use anyhow::{Context, Error, Result, bail};
 use clap::{Parser, Subcommand};
@@ -50,9 +50,10 @@ const MISSED: u8 = 3;
 #[derive(Debug, Parser)]
 #[command(name = "shmcast", version, arg_required_else_help = true, max_term_width = 110)]
 #[command(after_help = "Example: shmcast demo --readers 50\n\n\
-    Exit codes: 0 success, 1 error, 2 wrong usage, 3 messages were missed; 130 (Ctrl-C) or 143\n\
-    (SIGTERM) if it came before the work was done. Verbs without an end of their own are ended by\n\
-    Ctrl-C: it is no failure of theirs. If the reader of a pipe leaves, the command ends with 0.")]
+    Exit codes: 0 success, 1 error, 2 wrong usage, 3 messages were missed, 4 a journal is damaged;\n\
+    130 (Ctrl-C) or 143 (SIGTERM) if it came before the work was done. Verbs without an end of\n\
+    their own are ended by Ctrl-C: it is no failure of theirs. If the reader of a pipe leaves, the\n\
+    command ends with 0.")]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,

@@ -40,7 +40,7 @@ pub(super) struct Args {
     #[command(flatten)]
     host: HostArg,
     /// Where to begin: latest, oldest, a sequence, or a time in UTC: HH:MM[:SS[.FRACTION]] of today, YYYY-MM-DDTHH:MM[:SS]Z, or
-    /// @SECONDS since 1970. What the ring has no more comes from the channel's journal, where it has one
+    /// @SECONDS since 1970. Messages that the ring has no more come from the channel's journal, where it has one
     #[arg(long, default_value = "latest", value_parser = words(&["latest", "oldest"], parse_start), hide_possible_values = true)]
     from: Start,
     /// How to wait: spin, burst, yield, spin-yield, backoff, sleep:MICROSECONDS, or park (a daemon's channel only)

@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 ///
 /// A tool that writes a file calls [`begin`](Self::begin), for each frame [`place`](Self::place) and, where
 /// [`index_is_due`](Self::index_is_due) says so, [`index`](Self::index), and at last [`seal`](Self::seal). Recovery calls
-/// [`found`](Self::found) for each frame that is there already.
+/// [`resume`](Self::resume), and [`found`](Self::found) for each frame that is there already.
 #[derive(Debug, Clone)]
 pub struct Composer {
     salt: u64,
@@ -55,11 +55,16 @@ impl Composer {
     /// As [`FileHeader::encode`].
     pub fn begin(header: &FileHeader) -> Result<(Self, Box<[u8]>), FormatError> {
         let page = header.encode()?;
-        let composer = Self {
+        Ok((Self::resume(header, FileHeader::crc_of(&page)), page))
+    }
+
+    /// Begins behind the first page of a file that is there already: `chain` is [`FileHeader::crc_of`] that page.
+    pub fn resume(header: &FileHeader, chain: u32) -> Self {
+        Self {
             salt: header.salt,
             offset: FILE_HEADER_BYTES as u64,
             number: 0,
-            chain: super::u32_at(&page, FILE_HEADER_BYTES - 4),
+            chain,
             first: header.sequence,
             due: header.sequence,
             time_ns: 0,
@@ -78,8 +83,7 @@ impl Composer {
             keys_left_out: false,
             controls_left_out: false,
             holes: Vec::new(),
-        };
-        Ok((composer, page))
+        }
     }
 
     /// Byte offset of the next frame.

@@ -136,11 +136,14 @@ impl JournalControl {
     /// Most bytes of a control record's payload that this version writes.
     pub const MAX_BYTES: usize = 48;
 
+    /// The kind of [`Source`](Self::Source) as stored.
+    pub const SOURCE: u64 = 64;
+
     /// The kind as stored.
     pub const fn kind(self) -> u64 {
         match self {
             Self::Ring(control) => control.words()[0],
-            Self::Source { .. } => 64,
+            Self::Source { .. } => Self::SOURCE,
             Self::Loss(_) => 65,
             Self::Clock { .. } => 66,
             Self::Reserve { .. } => 67,
@@ -180,7 +183,7 @@ impl JournalControl {
         let needed = match word(0) {
             _ if count == 0 => 1,
             1..64 => 3,
-            64 => 6,
+            Self::SOURCE => 6,
             65 | 66 | 69 => 4,
             67 | 68 => 2,
             _ => 1,
@@ -194,7 +197,7 @@ impl JournalControl {
                 let control = Control::from_words([word(0), word(1), word(2)]);
                 Self::Ring(control.ok_or(field(PART, "a gap whose ends are in the wrong order"))?)
             }
-            64 => {
+            Self::SOURCE => {
                 Self::Source { ring: [word(1), word(2)], generation: word(3), epoch: word(4), first: word(5) }
             }
             65 if word(1) == 0 || word(1) > word(2) || word(2) >= MAX_SEQUENCE => {

@@ -182,12 +182,13 @@ impl FileHeader {
         Ok(())
     }
 
-    /// The checksum in the page, which the first frame's [`chain`](super::FrameHeader::chain) repeats.
+    /// The checksum in `page`, the first page of a file, which the first frame's [`chain`](super::FrameHeader::chain) repeats. It
+    /// covers also the fields of a later minor version, which a decoded header does not have.
     ///
-    /// # Errors
-    /// As [`encode`](Self::encode).
-    pub fn crc(&self) -> Result<u32, FormatError> {
-        Ok(u32_at(&self.encode()?, CHECKSUM))
+    /// # Panics
+    /// If `page` is shorter than [`FILE_HEADER_BYTES`]. A page that [`decode`](Self::decode) took is not.
+    pub fn crc_of(page: &[u8]) -> u32 {
+        u32_at(page, CHECKSUM)
     }
 }
 

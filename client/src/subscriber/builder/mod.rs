@@ -300,8 +300,8 @@ impl SubscriberBuilder {
     /// A reader that is lapped, and goes on at the oldest message ([`Resume::Oldest`]), then reads on in the journal. So does one
     /// that starts or seeks before all that the ring has. When it has caught up, it is told by
     /// [`Event::Live`](crate::Event::Live), and reads the ring again; it may go back and forth any number of times. Each sequence
-    /// is delivered once, or told as missing once. What the journal itself does not have is
-    /// [`Event::Lost`](crate::Event::Lost), with the cause; what no recorder is left to say of, or what retention took, is
+    /// is delivered once, or told as missing once. Sequences that the journal itself does not have are
+    /// [`Event::Lost`](crate::Event::Lost), with the cause; those of which no recorder is left to tell, and those that retention took, are
     /// [`Event::Lapped`](crate::Event::Lapped) as without a journal. While the recorder stands still for more than two seconds,
     /// receiving gives [`RecvError::Stalled`](crate::RecvError::Stalled).
     ///

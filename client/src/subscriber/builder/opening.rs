@@ -70,11 +70,12 @@ impl SubscriberBuilder {
         let daemon = client.socket().to_owned();
         let attachment =
             Attachment::new(keeper, daemon, socket, request(true), self.preparation, charter_file, shown);
-        subscriber.is_checked |= generation.strict;
         subscriber.watch = self.watch_publisher.then(|| Box::new(Watch::of_the_daemon()));
+        let journal = generation.journal;
         subscriber.hosted = Some(Box::new(Hosted { attachment, charter, generation, next: VecDeque::new() }));
+        subscriber.is_checked = subscriber.must_check();
         let origin = match &self.history {
-            History::Auto if generation.journal => Some(Origin::Daemon(client.clone(), self.name.clone())),
+            History::Auto if journal => Some(Origin::Daemon(client.clone(), self.name.clone())),
             History::Auto | History::Never => None,
             History::Dir(dir) => Some(Origin::Directory(dir.clone(), None)),
         };

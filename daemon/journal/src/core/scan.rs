@@ -62,7 +62,9 @@ impl Scan {
     /// # Errors
     /// Of reading.
     pub fn run(volume: &mut impl Volume, name: &str, header: &FileHeader, size: u64) -> io::Result<Self> {
-        let (mut composer, _) = Composer::begin(header).map_err(io::Error::other)?;
+        let mut page = [0; FILE_HEADER_BYTES];
+        volume.read(name, 0, &mut page)?;
+        let mut composer = Composer::resume(header, FileHeader::crc_of(&page));
         let salt = header.salt;
         let mut scanner = Scanner { volume, name, size, salt, last_used: 0 };
         let (mut reserve, mut clean, mut epoch, mut ring) = (header.reserve, None, header.epoch, None);

@@ -75,7 +75,7 @@ fn one_file(
     journal: &mut Journal,
 ) {
     let mut place = FILE_HEADER_BYTES;
-    let mut chain = header.crc().unwrap();
+    let mut chain = FileHeader::crc_of(bytes);
     while let Ok(frame) = FrameHeader::decode(bytes.get(place..).unwrap_or_default(), header.salt) {
         assert_eq!(frame.chain, chain, "file {}, frame {}", header.file, frame.number);
         let body = &bytes[place + FRAME_HEADER_BYTES..][..frame.length as usize];

@@ -46,7 +46,3 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 fn open(dir: &Path) -> Result<Journal> {
     Journal::open(dir).context("journal")
 }
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}

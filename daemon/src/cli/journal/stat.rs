@@ -1,7 +1,8 @@
 //! `shmcast journal stat`: a journal as a whole, from headers and trailers alone.
 
-use super::{hex, open};
+use super::open;
 use crate::cli::figures::{grouped, size};
+use crate::cli::framing::hex;
 use crate::cli::say::{print, print_json};
 use anyhow::{Result, bail};
 use serde_json::json;

@@ -1,6 +1,7 @@
 //! `shmcast journal verify`: every checksum, chain, sequence and time, and whether all parts agree.
 
 use super::open;
+use crate::cli::MISSED;
 use crate::cli::figures::{grouped, size};
 use crate::cli::say::{note, print_json};
 use anyhow::Result;
@@ -10,8 +11,7 @@ use shmcast::journal::{Cause, Verdict, Verified, Verify};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Exit codes, beside 0 for a journal that is whole and 1 for an error.
-const LOSSES: u8 = 3;
+/// The exit code for a file that is damaged.
 const DAMAGE: u8 = 4;
 /// Losses and damages that are said line by line.
 const MOST_SAID: usize = 20;
@@ -41,7 +41,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let verified = verified?;
     let code = match verified.verdict() {
         Verdict::Whole => 0,
-        Verdict::Losses => LOSSES,
+        Verdict::Losses => MISSED,
         Verdict::Damaged => DAMAGE,
     };
     if args.json {

@@ -22,7 +22,9 @@ pub(super) fn page() -> String {
     }
     page.control("SH", ["FILES"]);
     page.control("TP", []).text([bold("/etc/shmcast/shmcast.toml")]);
-    page.text([roman("What the unit of systemd reads. Elsewhere shmcastd is given a file with --config.")]);
+    page.text([roman(
+        "The file that the unit of systemd reads. Elsewhere shmcastd is given a file with --config.",
+    )]);
     page.control("SH", ["SEE ALSO"]);
     page.text([
         bold("shmcastd"),

@@ -15,13 +15,17 @@ const RUNTIME_DIR: Entry = (
      daemon does not listen.",
 );
 
-const OF_COMMAND: [Entry; 5] = [
+const OF_COMMAND: [Entry; 6] = [
     (
         DIR_VARIABLE,
         "Directory of channels that are files. It counts before any daemon, and --dir counts before it.",
     ),
     SOCKET,
     RUNTIME_DIR,
+    (
+        "SHMCAST_JOURNALS",
+        "Directory of the journals of channels that are files: that of channel ticks is ticks in it.",
+    ),
     ("NO_COLOR", "If it is set and not empty, shmcast doctor shows no colours."),
     (
         "SHMCAST_COMPLETE",
@@ -33,7 +37,7 @@ const OF_COMMAND: [Entry; 5] = [
 const OF_DAEMON: [Entry; 4] = [
     (SOCKET_VARIABLE, "Where to listen, as --socket."),
     ("XDG_RUNTIME_DIR", "Directory below which an ordinary user's daemon listens, at shmcast/control.sock."),
-    ("RUST_LOG", "What is logged: off, error, warn, info, debug or trace; info if it is not set."),
+    ("RUST_LOG", "Level of the log: off, error, warn, info, debug or trace; info if it is not set."),
     (
         "NOTIFY_SOCKET, LISTEN_FDS, WATCHDOG_USEC, JOURNAL_STREAM",
         "Set by systemd: where to say that the daemon is ready, its socket and the memory that was kept for it, how often \
@@ -80,8 +84,10 @@ pub(super) fn sections(page: &Command, section: &str, is_program: bool) -> Strin
         see_also(&mut text, &[("shmcastd", "8"), ("shmcast.toml", "5")]);
     } else {
         // A verb that looks for channels.
-        if page.get_arguments().any(|argument| argument.get_long() == Some("dir")) {
-            list(&mut text, "ENVIRONMENT", &OF_COMMAND[..3]);
+        let has = |name| page.get_arguments().any(|argument| argument.get_long() == Some(name));
+        if has("dir") {
+            let read = if has("history") { 4 } else { 3 };
+            list(&mut text, "ENVIRONMENT", &OF_COMMAND[..read]);
             list(&mut text, "FILES", &CHANNEL_FILES);
         }
         see_also(&mut text, &[("shmcast", "1"), ("shmcastd", "8")]);

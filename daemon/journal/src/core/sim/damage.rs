@@ -1,18 +1,30 @@
 //! Files that were damaged on purpose: what recovery keeps, and that nothing else passes for a frame.
 
 use super::super::mutant::{CHOSEN, Mutant};
-use super::super::{Recovered, Scan, Volume};
+use super::super::{Recovered, Scan, Volume, recover};
 use super::disk::Disk;
 use super::header;
-use shmcast::journal::format::{Cause, Composer, FRAME_HEADER_BYTES, FrameBuilder, FrameHeader, Loss};
+use shmcast::journal::format::{
+    Cause, Composer, FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FileHeader, FrameBuilder, FrameHeader, Loss,
+};
 
 const NAME: &str = "0000000001-00000000000000000001.smj";
 
 /// A file of frames with one payload each, and where the frames stand.
 fn file(payloads: &[Vec<u8>], durable: u64) -> (Disk, Vec<(u64, FrameHeader)>) {
     let recovered = Recovered { next_number: 1, ..Recovered::default() };
-    let (mut composer, page) = Composer::begin(&header(&recovered, 1, 1, 1)).unwrap();
-    let mut bytes = page.into_vec();
+    let (composer, page) = Composer::begin(&header(&recovered, 1, 1, 1)).unwrap();
+    file_behind(&page, composer, payloads, durable)
+}
+
+/// The same behind a first page that is given.
+fn file_behind(
+    page: &[u8],
+    mut composer: Composer,
+    payloads: &[Vec<u8>],
+    durable: u64,
+) -> (Disk, Vec<(u64, FrameHeader)>) {
+    let mut bytes = page.to_vec();
     let mut places = Vec::new();
     for (at, payload) in payloads.iter().enumerate() {
         let mut frame = FrameBuilder::new(Vec::new(), at as u64 + 1, 1);
@@ -76,6 +88,23 @@ fn a_lost_sector_costs_the_frames_that_it_touches() {
             assert!(cut_short.composer.due() < 13, "the mistake does not show");
         }
     }
+}
+
+/// A file of a later minor version has fields in its header that this one does not know. Its frames chain to the page as it stands.
+#[test]
+fn a_file_of_a_later_minor_version_keeps_its_frames() {
+    let recovered = Recovered { next_number: 1, ..Recovered::default() };
+    let known = header(&recovered, 1, 1, 1);
+    let mut page = known.encode().unwrap();
+    (page[10], page[168]) = (1, 7);
+    let crc = crc32c::crc32c(&page[..FILE_HEADER_BYTES - 4]);
+    page[FILE_HEADER_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+    assert_eq!(FileHeader::decode(&page).unwrap(), known);
+    let (mut disk, _) = file_behind(&page, Composer::resume(&known, crc), &[vec![1; 400], vec![2; 400]], 0);
+    let found = scan(&mut disk);
+    assert_eq!((found.frames, found.composer.due(), found.behind), (2, 3, 0));
+    let recovered = recover(&mut disk).unwrap();
+    assert_eq!((recovered.due, recovered.mended[0].frames), (3, 2));
 }
 
 /// A payload that ends with a frame of `salt` and fills its own frame to the end, so that the real next frame stands right behind it.

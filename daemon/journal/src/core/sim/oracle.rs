@@ -70,7 +70,7 @@ fn one_file(file: &File, items: &mut Vec<Item>) -> Result<(), String> {
         .map_or(Vec::new(), |footer| footer.holes);
     let mut at = FILE_HEADER_BYTES;
     let (mut due, mut number) = (header.sequence, 0);
-    let mut chain = header.crc().map_err(|error| error.to_string())?;
+    let mut chain = FileHeader::crc_of(bytes);
     while at < trailer.footer as usize {
         let found = frame(bytes, at, header.salt);
         let (head, body) = match found {
