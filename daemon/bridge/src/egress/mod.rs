@@ -132,11 +132,12 @@ impl Egress {
             egress.threads.push(spawn(&name, None, move || shared.keep_noting())?);
         }
         let config = sender_config(spec, send);
+        let role = failover.as_ref().map_or(0, Failover::role);
         let mut outlet = Outlet {
             sender: Sender::new(config, session, subscriber.next_sequence(), clock.now_ns()),
             config,
             earlier: SenderCounters::default(),
-            counters: SendCounters { sessions: 1, ..SendCounters::new_zeroed() },
+            counters: SendCounters { sessions: 1, role, ..SendCounters::new_zeroed() },
             keeps_session: spec.session.is_some(),
             is_over: false,
             skips_end: matches!(subscriber.publisher_state(), Some((_, State::Closed))),

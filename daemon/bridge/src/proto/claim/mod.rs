@@ -355,6 +355,11 @@ impl Election {
         self.take_due_ns().min(self.claim_due_ns)
     }
 
+    /// The session that we send, or would send.
+    pub fn session(&self) -> Session {
+        self.session
+    }
+
     /// The role.
     pub fn role(&self) -> Role {
         self.role
