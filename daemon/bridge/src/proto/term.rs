@@ -7,9 +7,19 @@
 
 use super::session::EPOCH_LIMIT;
 
+/// The start of 2020 in nanoseconds since 1970. Terms of the clock count half seconds from there; six digits
+/// last until 2054.
+const TERM_ZERO_NS: u64 = 1_577_836_800_000_000_000;
+const TERM_STEP_NS: u64 = shmcast::hosting::STREAM_STEP_NS;
+
 /// A heard or told term that is further ahead than this many is not believed. Otherwise one forged packet
 /// would use up all terms.
 pub const MOST_AHEAD: u64 = 1 << 20;
+
+/// The term that a moment stands for, given in nanoseconds since 1970.
+pub fn term_at(unix_ns: u64) -> u64 {
+    unix_ns.saturating_sub(TERM_ZERO_NS) / TERM_STEP_NS
+}
 
 /// What is known of the terms of one channel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -27,13 +37,23 @@ pub struct Terms {
 impl Terms {
     /// The term of the new session.
     pub fn next(&self) -> u64 {
-        let sure = self.own.map_or(0, |own| own + 1).max(self.clock);
+        let sure = self.sure();
         // Another egress of the same ring sends under the ring's own term, and that is no reason for a new
         // one.
         let is_later = |term: &u64| *term > sure || (*term == sure && sure > self.clock);
         let others = [self.heard, self.told].into_iter().flatten();
-        let others = others.filter(|term| *term <= sure.saturating_add(MOST_AHEAD)).filter(is_later);
+        let others = others.filter(|term| *term <= self.most()).filter(is_later);
         others.max().map_or(sure, |term| term + 1).min(EPOCH_LIMIT - 1)
+    }
+
+    /// The highest heard or told term that is believed. Look for the highest among those up to this one: a
+    /// forged one beyond it would hide them.
+    pub fn most(&self) -> u64 {
+        self.sure().saturating_add(MOST_AHEAD)
+    }
+
+    fn sure(&self) -> u64 {
+        self.own.map_or(0, |own| own + 1).max(self.clock)
     }
 }
 

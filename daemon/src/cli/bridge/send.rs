@@ -33,9 +33,6 @@ Exit codes: 0 success, 3 messages were overwritten before they were sent, 1 erro
 Ctrl-C and SIGTERM are the ordinary end, 0 or 3; with --until-end the code is 130 or 143 if the
 channel has not ended.";
 
-/// The parts that a sender may play, by their number.
-const ROLES: [&str; 4] = ["alone", "listening", "standby", "sending"];
-
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct Args {
@@ -166,7 +163,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         let counters = egress.counters();
         if counters.role != role {
             role = counters.role;
-            let (name, claim) = (ROLES[(role as usize).min(ROLES.len() - 1)], counters.claim);
+            let (name, claim) = (counters.part(), counters.claim);
             progress.suspend(|| note!("{channel}: claim {claim}, now {name}"));
         }
         let state = if egress.life().phase() == Phase::Ending { "ending, sent" } else { "sent" };
@@ -199,7 +196,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 /// Starts the bridge, after waiting for the channel if asked. `None` when interrupted meanwhile.
 fn start(
     args: &Args,
-    mut spec: BridgeSpec,
+    spec: BridgeSpec,
     subscriber: &SubscriberBuilder,
     tap: impl Fn() -> Option<shmcast_bridge::pcap::Tap>,
     stop: &Stop,
@@ -222,9 +219,6 @@ fn start(
                 }
                 // Everything in a channel that appears from now on is new.
                 is_channel_new = true;
-                if let Some(send) = spec.send.as_mut().filter(|send| send.from == StartAt::Latest) {
-                    send.from = StartAt::Oldest;
-                }
                 std::thread::sleep(LOOK);
             }
             started => return Ok(Some(started?)),

@@ -183,9 +183,15 @@ impl Work {
                 }
             }
         }
-        for spec in due {
-            self.start(spec);
-        }
+        // A bridge may listen for a while before it begins a session. The others do not wait for it.
+        std::thread::scope(|scope| {
+            for spec in &due {
+                let thread = std::thread::Builder::new().name("bridge-start".to_owned());
+                if thread.spawn_scoped(scope, || self.start(spec)).is_err() {
+                    self.start(spec);
+                }
+            }
+        });
     }
 
     /// Reports what has changed about a bridge since the last look.
@@ -213,12 +219,12 @@ impl Work {
         }
     }
 
-    fn start(&self, spec: BridgeSpec) {
+    fn start(&self, spec: &BridgeSpec) {
         let name = spec.title().to_owned();
         // The earlier carrier has ended, and was kept for its counters.
         let before = self.bridges.carried().get_mut(&name).and_then(|bridge| bridge.carrier.take());
         drop(before);
-        let started = self.open(&spec);
+        let started = self.open(spec);
         let mut carried = self.bridges.carried();
         let Some(bridge) = carried.get_mut(&name) else { return };
         let channel = Some(spec.channel.as_str());
