@@ -2,7 +2,7 @@
 //! keeps the state file.
 
 use super::proto::session::Session;
-use super::proto::term::{Terms, term_at};
+use super::proto::term::Terms;
 use super::socket::Refusals;
 use super::state::{Progress, StateFile};
 use super::status::{Board, Life, RepairCounters, SendCounters};
@@ -73,6 +73,15 @@ pub(super) struct Sending {
 
 /// The time between two notes of the progress in the state file.
 const NOTE_EVERY: Duration = Duration::from_millis(2);
+/// The start of 2020 in nanoseconds since 1970. Terms of the clock count half seconds from there; six digits
+/// last until 2054.
+const TERM_ZERO_NS: u64 = 1_577_836_800_000_000_000;
+const TERM_STEP_NS: u64 = shmcast::hosting::STREAM_STEP_NS;
+
+/// The term that a moment stands for, given in nanoseconds since 1970.
+pub(super) fn term_at(unix_ns: u64) -> u64 {
+    unix_ns.saturating_sub(TERM_ZERO_NS) / TERM_STEP_NS
+}
 
 impl Sending {
     /// `refusals` are those of the sockets, and `next` is the sequence that is sent first.

@@ -9,7 +9,7 @@ use crate::proto::wire::Downstream;
 use crate::socket::{self, Refusals, Tuning};
 use crate::spec::{BridgeSpec, SendSpec};
 
-/// Bytes of the receive buffer. What does not fit is of the same sessions.
+/// Bytes of the receive buffer. Packets that find no room are lost; each session sends others like them.
 const BUFFER_BYTES: usize = 1 << 18;
 
 /// The highest term of this bridge's tag, up to `most`, that is heard on its multicast lines while it listens.

@@ -1,25 +1,15 @@
 //! Chooses the term of a new session: the number behind the tag in the session's name.
 //!
 //! A new term is due only where sequences cannot go on. Receivers follow the highest term that is alive, so a
-//! new one must be above all terms that they may have followed. The state file and this host's own sessions
-//! are sure; what was heard or told may be forged, and the clock may have been set back. Each source alone is
+//! new one must be above all terms that they may have followed. The terms in the state file and of this host's
+//! own sessions are certain; what was heard or told may be forged, and the clock may have been set back. Each source alone is
 //! enough if the others are wrong.
 
 use super::session::EPOCH_LIMIT;
 
-/// The start of 2020 in nanoseconds since 1970. Terms of the clock count half seconds from there; six digits
-/// last until 2054.
-const TERM_ZERO_NS: u64 = 1_577_836_800_000_000_000;
-const TERM_STEP_NS: u64 = shmcast::hosting::STREAM_STEP_NS;
-
 /// A heard or told term that is further ahead than this many is not believed. Otherwise one forged packet
 /// would use up all terms.
 pub const MOST_AHEAD: u64 = 1 << 20;
-
-/// The term that a moment stands for, given in nanoseconds since 1970.
-pub fn term_at(unix_ns: u64) -> u64 {
-    unix_ns.saturating_sub(TERM_ZERO_NS) / TERM_STEP_NS
-}
 
 /// What is known of the terms of one channel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -64,13 +64,13 @@ pub(super) struct Args {
     /// falls silent
     #[arg(long, value_name = "IP:PORT", value_parser = parse_address, requires = "claim_bind")]
     peer: Vec<SocketAddrV4>,
-    /// Address that the claims of --peer come to
+    /// Address that the claims leave from, and that those of each --peer come to; take the IP address of the --interface
     #[arg(long, value_name = "IP:PORT", value_parser = parse_address, requires = "peer")]
     claim_bind: Option<SocketAddrV4>,
-    /// Which sender takes over first: the lowest, of 0 to 15
+    /// Rank of this sender, 0 to 15: the lowest takes over first
     #[arg(long, value_name = "N", default_value_t = 0, requires = "peer", value_parser = clap::value_parser!(u8).range(0..=15))]
     rank: u8,
-    /// After which silence another sender takes over
+    /// Silence after which another sender takes over
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "15ms", requires = "peer")]
     takeover: Duration,
     /// Serve repairs and unicast leases at this address

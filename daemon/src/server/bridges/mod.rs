@@ -47,6 +47,11 @@ impl Bridges {
         }
     }
 
+    /// The channel that a bridge carries; `None` if there is no such bridge.
+    pub fn channel_of(&self, name: &str) -> Option<String> {
+        self.carried().get(name).map(|bridge| bridge.spec.channel.clone())
+    }
+
     /// All bridges, in order of their names.
     pub fn figures(&self) -> Vec<BridgeFigures> {
         self.carried().values().map(Carried::figures).collect()
@@ -85,7 +90,7 @@ impl Supervisor {
     }
 
     /// Stops all bridges without ending their sessions: the next daemon goes on with the sessions. Blocks for up to a
-    /// second.
+    /// second, and for as long as a bridge that is being started listens.
     pub fn stop(self) {
         let _ = self.orders.send(Order::Stop);
         if self.thread.join().is_err() {
