@@ -64,7 +64,8 @@ enum shmcast_code {
     SHMCAST_ERROR_UNMAPPED = -52,         /* the channel's next memory cannot be mapped; receive again */
     SHMCAST_ERROR_SUPERSEDED = -53,       /* the channel has moved to new memory; open it again */
     SHMCAST_ERROR_TOO_OLD = -54,          /* the sequence has been overwritten */
-    SHMCAST_ERROR_NOT_YET = -55           /* the sequence is not published yet */
+    SHMCAST_ERROR_NOT_YET = -55,          /* the sequence is not published yet */
+    SHMCAST_ERROR_STALLED = -56           /* the journal's recorder stands still before the next message; receive again */
 };
 
 /* The sentence of this thread's last error, at most 1023 bytes. Valid until the next error of this thread, or its end. Empty before

@@ -35,6 +35,7 @@ pub mod code {
     pub const SUPERSEDED: i32 = -53;
     pub const TOO_OLD: i32 = -54;
     pub const NOT_YET: i32 = -55;
+    pub const STALLED: i32 = -56;
 }
 
 /// Kinds of events.

@@ -85,6 +85,7 @@ impl Failure {
             RecvError::Locate(error) => locating(error),
             RecvError::Unmapped => code::UNMAPPED,
             RecvError::Superseded => code::SUPERSEDED,
+            RecvError::Stalled { .. } => code::STALLED,
             _ => code::OTHER,
         };
         Self::new(code, format_args!("channel {channel:?}: {error}"))
@@ -200,6 +201,7 @@ const fn name(code: i32) -> &'static CStr {
         code::SUPERSEDED => c"superseded",
         code::TOO_OLD => c"too old",
         code::NOT_YET => c"not yet",
+        code::STALLED => c"stalled",
         _ => c"unknown",
     }
 }

@@ -26,16 +26,17 @@ def test_other_threads_run_during_a_wait(room: str, wait: str, record_property: 
             turns += 1
         return turns
 
-    with shmcast.Publisher("t", dir=room), shmcast.Subscriber("t", dir=room, wait=wait) as subscriber:
+    with shmcast.Publisher("t", dir=room) as publisher, shmcast.Subscriber("t", dir=room, wait=wait) as subscriber:
         alone = count(time.monotonic() + 0.2)
-        waiter = threading.Thread(target=subscriber.recv, args=(0.4,))
+        # A wait that kept the interpreter would leave the others nothing for all of its 60 s.
+        waiter = threading.Thread(target=subscriber.recv, args=(60,))
         waiter.start()
         time.sleep(0.05)
         beside = count(time.monotonic() + 0.2)
         assert waiter.is_alive(), "it waited all the while"
+        publisher.publish(b"the end of the wait")
         waiter.join()
     record_property("pace", beside / alone)
-    # A wait that kept the interpreter would leave the others nothing for 0.4 s.
     assert beside > 0
 
 

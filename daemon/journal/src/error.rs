@@ -42,10 +42,11 @@ pub enum RecordError {
         /// The channel that was to be recorded.
         channel: String,
     },
-    /// The channel's sequences lie before those that the journal has: it began anew.
+    /// The channel is not the one that the journal has: its memory was made anew and counts from 1, or its sequences lie before those
+    /// in the journal.
     #[error(
-        "{}: the journal is at sequence {journal}, the channel at {channel}: the channel began anew, so give another \
-         directory", path.display()
+        "{}: the journal is at sequence {journal}, and since then the channel began anew: its sequences count from 1 and are at \
+         {channel}: give another directory, or move this one away", path.display()
     )]
     Anew {
         /// The directory.
