@@ -59,7 +59,7 @@ pub struct Journal {
 /// ```
 ///
 /// # Errors
-/// Of the system.
+/// The system's error.
 pub fn take_lock(lock: &File) -> io::Result<bool> {
     lock::try_lock(lock)
 }

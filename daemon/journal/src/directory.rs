@@ -29,7 +29,7 @@ impl Directory {
     /// Makes the directory if it is not there, and takes its lock.
     ///
     /// # Errors
-    /// Of the system; [`io::ErrorKind::WouldBlock`] if another recorder has the lock.
+    /// The system's error; [`io::ErrorKind::WouldBlock`] if another recorder has the lock.
     pub fn lock(path: &Path) -> io::Result<Self> {
         match rustix::fs::mkdir(path, Mode::from_raw_mode(0o700)) {
             Ok(()) => {
@@ -57,7 +57,7 @@ impl Directory {
     /// Removes the file that was prepared for what did not come.
     ///
     /// # Errors
-    /// Of the system.
+    /// The system's error.
     pub fn remove_spare(&self) -> io::Result<()> {
         match rustix::fs::unlinkat(&self.handle, SPARE, rustix::fs::AtFlags::empty()) {
             Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
@@ -74,10 +74,10 @@ impl Directory {
         found.ok_or_else(|| io::Error::other(format!("file {number} is closed")))
     }
 
-    /// Does a step. Blocks for as long as the disk takes.
+    /// Does a step. It blocks for as long as the disk takes.
     ///
     /// # Errors
-    /// Of the system.
+    /// The system's error.
     pub fn perform(&self, step: &Step) -> io::Result<()> {
         match step {
             Step::Create { number, size } => self.create(*number, *size),

@@ -65,12 +65,12 @@ pub enum RecordError {
     /// The place in the ring from which to go on was not found.
     #[error(transparent)]
     Locate(#[from] LocateError),
-    /// The disk did not take what is left. What was not written stays unrecorded.
+    /// The disk did not take what is left. What was not written stays unrecorded, unless another recorder finds it in the ring.
     #[error("{}: the disk takes nothing: {lost} messages of the ring are not recorded", path.display())]
     Unwritten {
         /// The directory.
         path: PathBuf,
-        /// Messages that were read and not written.
+        /// Messages that were read and not written, and those left in the ring. The number may be up to 64 too low.
         lost: u64,
     },
 }

@@ -211,3 +211,24 @@ fn a_stop_does_not_wait_for_a_publisher_without_end() {
     is_over.store(true, Ordering::Relaxed);
     feed.join().unwrap();
 }
+
+/// A disk on which no file can be made: the directory is gone.
+#[test]
+fn a_stop_gives_a_disk_up_that_refuses() {
+    let host = Host::new();
+    let mut publisher = host.publisher("t", 16 << 20);
+    let settings = Settings { sync: SyncPolicy::Each, file_bytes: 1 << 20, buffer: 1, ..Settings::default() };
+    let recorder = Recorder::start(host.dir(), host.subscriber("t"), settings).unwrap();
+    until(&recorder, |progress| progress.bytes > 0);
+    std::fs::remove_dir_all(host.dir()).unwrap();
+    for sequence in 1..=30_000 {
+        publisher.publish(&payload(sequence)).unwrap();
+    }
+    let written = until(&recorder, |progress| progress.is_failed).written;
+    let begun = Instant::now();
+    let Err(RecordError::Unwritten { lost, .. }) = recorder.stop() else {
+        panic!("there is no file to write to")
+    };
+    assert!(begun.elapsed() < Duration::from_secs(60));
+    assert!((30_000 - written - 64..=30_000 - written).contains(&lost), "{lost} of 30000 after {written}");
+}

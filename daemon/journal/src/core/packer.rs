@@ -110,7 +110,7 @@ impl Packer {
         self.due
     }
 
-    /// Tells the time, in both clocks. To be called before events are packed.
+    /// Tells the time, in both clocks. The caller does so before it packs events.
     pub fn at(&mut self, now: Now, ticks: u64) {
         (self.now, self.ticks) = (now, ticks);
     }
@@ -146,7 +146,7 @@ impl Packer {
         self.due = frame.due();
     }
 
-    /// Names the sequences up to `to` as missing, if there are any. Returns how many.
+    /// Names the sequences up to `to` as missing, if there are any. The result is how many they are.
     pub fn loss(&mut self, to: u64, cause: Cause) -> u64 {
         let from = self.due;
         if to >= from {

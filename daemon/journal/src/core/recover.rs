@@ -21,7 +21,7 @@ pub trait Volume {
     fn size(&mut self, name: &str) -> io::Result<u64>;
     /// Fills `bytes` from `offset` on, which lies inside of the file.
     fn read(&mut self, name: &str, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
-    /// Writes `bytes`; makes the file if it is not there.
+    /// Writes `bytes`. The file is made if it is not there.
     fn write(&mut self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()>;
     /// Makes the file's contents and size safe.
     fn sync(&mut self, name: &str) -> io::Result<()>;
@@ -296,7 +296,7 @@ fn mend(volume: &mut impl Volume, name: &str, mut scan: Scan) -> io::Result<(u64
         let size = volume.size(name)?;
         let mut torn = vec![0; scan.behind.min(TORN_KEPT).min(size - end) as usize];
         volume.read(name, end, &mut torn)?;
-        // For people only: it need not survive.
+        // It is for people only, and need not survive.
         let _ = volume.write(&format!("{name}.torn"), 0, &torn);
     }
     let durable = scan.composer.due() - 1;

@@ -65,7 +65,7 @@ impl Scan {
     /// Looks through file `name` of `size` bytes, which begins with `header`.
     ///
     /// # Errors
-    /// Of reading.
+    /// The error of a read.
     pub fn run(volume: &mut impl Volume, name: &str, header: &FileHeader, size: u64) -> io::Result<Self> {
         let mut page = [0; FILE_HEADER_BYTES];
         volume.read(name, 0, &mut page)?;
@@ -148,7 +148,7 @@ impl<'a, V: Volume> Scanner<'a, V> {
         Ok(body.and_then(|body| Footer::decode(&body).ok()))
     }
 
-    /// The next whole frame of this file behind a place with none. Notes how far the file is in use.
+    /// The next whole frame of this file behind a place with none. The search notes how far the file is in use.
     fn beyond(
         &mut self,
         composer: &Composer,

@@ -19,7 +19,7 @@ pub(super) struct Open {
     composer: Composer,
     is_named: bool,
     begun: Duration,
-    /// Frames that were written. A count of frames, since a frame may hold no message.
+    /// Frames that were written. Messages are not counted, since a frame may hold none.
     written: u32,
     /// Frames that are safe, as far as the file's contents go.
     synced: u32,
@@ -57,7 +57,7 @@ enum Spare {
     Ready(u64),
 }
 
-/// Takes frames, gives operations.
+/// The writer of a journal takes frames, and gives operations.
 #[derive(Debug)]
 pub struct Writer {
     pub(super) settings: Settings,
@@ -69,7 +69,7 @@ pub struct Writer {
     pending: VecDeque<Pending>,
     /// The oldest ones of these that count no more as memory.
     freed: usize,
-    /// Oldest first. The last one is written to unless it is sealed.
+    /// The files, oldest first. The last one is written to unless it is sealed.
     pub(super) files: VecDeque<Open>,
     spare: Spare,
     pub(super) next_number: u64,
@@ -137,7 +137,7 @@ impl Writer {
         self.is_closing = true;
     }
 
-    /// The next operation for a lane that is free. To be called until it gives none, after each change.
+    /// The next operation for a lane that is free. The caller asks after each change, until there is none.
     pub fn poll(&mut self, now: Now) -> Option<Op> {
         let found = [Lane::Write, Lane::Sync, Lane::Help].into_iter().find_map(|lane| {
             if self.busy[lane as usize].is_some() {
@@ -188,7 +188,7 @@ impl Writer {
         Some(self.group(pieces))
     }
 
-    /// Begins the next file in the spare one. Gives its header page.
+    /// Begins the next file in the spare one. The result is its header page.
     fn begin_file(&mut self, now: Now) -> Option<Box<[u8]>> {
         let Spare::Ready(number) = self.spare else { return None };
         self.name_what_was_given_up(now);

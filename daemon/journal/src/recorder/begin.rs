@@ -132,7 +132,7 @@ fn header(
         salt: 1, // each file gets its own
         sequence,
         epoch,
-        wall_ns: 0, // likewise
+        wall_ns: 0, // as with the salt
         boot_id,
         ring: RingIdentity { uuid: ring.uuid, generation: 0, clock: clock.kind(), clock_hz: clock.hz() },
         previous_salt: recovered.previous.0,

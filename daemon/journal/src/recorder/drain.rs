@@ -30,8 +30,8 @@ pub(super) struct Drain {
 }
 
 impl Drain {
-    /// Records until the channel cannot be read, or until it is told to stop and has what was published before. Returns how many
-    /// messages it left in the ring, because the disk took no more.
+    /// Records until the channel cannot be read, or until it is told to stop and has what was published before. The result
+    /// is the number of messages left in the ring because the disk took no more.
     pub(super) fn run(mut self) -> Result<u64, RecordError> {
         let mut last = None;
         loop {
@@ -52,7 +52,7 @@ impl Drain {
         }
     }
 
-    /// Packs what is in the ring. Returns how many events there were, or `None` if memory is full.
+    /// Packs what is in the ring. The result is the number of events, or `None` if memory is full.
     fn take(&mut self) -> Result<Option<usize>, RecordError> {
         if !self.shared.writer().has_room() {
             return Ok(None);
@@ -100,7 +100,7 @@ impl Drain {
     }
 }
 
-/// Packs an event that is no message. Returns how many sequences a lap cost.
+/// Packs an event that is no message. The result is the number of sequences that a lap cost.
 fn note(packer: &mut Packer, event: &Event<'_>, shared: &Shared) -> u64 {
     match *event {
         Event::Lapped(lapped) => return packer.loss(lapped.resumed_at - 1, Cause::Overrun),

@@ -64,7 +64,7 @@ struct Shared {
     directory: Directory,
     lanes: [Sender<Op>; 3],
     start: Instant,
-    /// Once it is to stop: until when a disk that refuses is waited for.
+    /// Once it is to stop, the time until which a disk that refuses is waited for.
     stop: OnceLock<Instant>,
     ended: AtomicBool,
     first: u64,
@@ -192,7 +192,7 @@ impl Recorder {
         Ok(Self { shared, drain, lanes })
     }
 
-    /// How far it is. Takes the lock of the writer for a moment.
+    /// How far it is. The call takes the lock of the writer for a moment.
     pub fn progress(&self) -> Progress {
         self.shared.progress()
     }
