@@ -90,7 +90,7 @@ enum Question {
         #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
         duration: Duration,
     },
-    /// What clients in other languages cost beside Rust's
+    /// Clients in other languages beside Rust's: reading a ring, publishing, and live messages
     Bindings {
         /// Commands of testees of client/conformance, each one argument, with spaces between its words; those that cannot publish last
         #[arg(value_name = "TESTEE")]
@@ -230,7 +230,7 @@ fn compare_languages(args: &Args, testees: &[String], rust: Option<&Path>, dir: 
     let all: Vec<String> = [rust.display().to_string()].into_iter().chain(testees.iter().cloned()).collect();
     let messages = args.messages.unwrap_or(20_000) as usize;
     let (laps, messages) = if args.quick { (1, 1_000) } else { (args.laps, messages) };
-    let sizes = if args.sizes.is_empty() { bindings::SIZES.to_vec() } else { args.sizes.clone() };
+    let sizes = or(&args.sizes, &bindings::SIZES);
     let effort = bindings::Effort { laps, messages, quick: args.quick };
     let figures = bindings::run(&all, dir, &sizes, effort)?;
     println!(
@@ -242,6 +242,11 @@ fn compare_languages(args: &Args, testees: &[String], rust: Option<&Path>, dir: 
             .with_context(|| format!("write {}", path.display()))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The numbers that the user gave, or else these.
+fn or(given: &[usize], default: &[usize]) -> Vec<usize> {
+    if given.is_empty() { default.to_vec() } else { given.to_vec() }
 }
 
 fn stage(args: &Args, dir: &Path) -> Result<Stage> {
@@ -308,8 +313,6 @@ fn guests(named: &[Contestant], peers: &[Peer], wait: Wait) -> Vec<Contestant> {
 
 fn ask(args: &Args, question: &Question, stage: &Stage, peers: &[Peer]) -> Result<Option<Answer>> {
     let busy = guests(&args.with, peers, Wait::Spin);
-    let or =
-        |given: &[usize], default: &[usize]| if given.is_empty() { default.to_vec() } else { given.to_vec() };
     Ok(Some(match question {
         Question::Latency => {
             let messages = args.messages.unwrap_or(100_000);

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -188,4 +189,50 @@ func TestStrictChannelGoesOnInItsNextGeneration(t *testing.T) {
 	}
 	input.Close()
 	_ = cmd.Wait()
+}
+
+func TestMoveWithoutASpareDescriptorIsNoMove(t *testing.T) {
+	file := func() *os.File {
+		f, err := os.CreateTemp(t.TempDir(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		return f
+	}
+	segment, lock := file(), file()
+	l := &link{segment: segment, lock: lock}
+	moved := func() *reply {
+		return &reply{Reply: "moved", Generation: 2, First: 1, files: []*os.File{file(), file()}}
+	}
+	lost := moved()
+	ours := slices.Clone(lost.files)
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 0, Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	isOfUse := l.heard(lost)
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	// The next daemon is shown the segment that the reader has, and so gives it the new one again.
+	if isOfUse || l.segment != segment || l.lock != lock || l.hasMoved.Load() {
+		t.Error("the move counts, and the reader never hears of it")
+	}
+	for _, f := range ours {
+		if _, err := f.Stat(); !errors.Is(err, os.ErrClosed) {
+			t.Errorf("a descriptor of the answer stays open: %v", err)
+		}
+	}
+	if _, err := segment.Stat(); err != nil {
+		t.Errorf("what is shown to the next daemon is closed: %v", err)
+	}
+	again := moved()
+	if !l.heard(again) || l.segment != again.files[0] || !l.hasMoved.Load() {
+		t.Error("the move that comes again does not count")
+	}
+	l.moved[0].close()
 }

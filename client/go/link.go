@@ -159,11 +159,13 @@ func (l *link) heard(answer *reply) bool {
 	defer l.mutex.Unlock()
 	switch {
 	case answer.Reply == "moved" && len(answer.files) == 2:
+		if l.push(answer, nil) != nil {
+			break
+		}
 		l.segment.Close()
 		l.lock.Close()
-		// The reader gets a descriptor of its own, since this one is shown to daemons.
 		l.segment, l.lock = answer.files[0], answer.files[1]
-		return l.push(answer, nil)
+		return true
 	case answer.Reply == "publisher-gone":
 		l.deadIn, l.dead = answer.Generation, answer.Epoch
 		l.gone.Add(1)
@@ -182,11 +184,12 @@ func duplicate(file *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), file.Name()), nil
 }
 
-// push queues the newest segment as the next one. The caller holds the mutex.
-func (l *link) push(answer *reply, charter *os.File) bool {
-	segment, err := duplicate(l.segment)
+// push queues the segment of an answer as the next one, with a descriptor for the reader, since the answer's is shown to daemons. Once it
+// has succeeded, the charter belongs to the queue. The caller holds the mutex.
+func (l *link) push(answer *reply, charter *os.File) error {
+	segment, err := duplicate(answer.files[0])
 	if err != nil {
-		return false
+		return err
 	}
 	next := successor{reply: *answer, segment: segment, charter: charter}
 	next.files = nil
@@ -196,7 +199,7 @@ func (l *link) push(answer *reply, charter *os.File) bool {
 	}
 	l.moved = append(l.moved, next)
 	l.hasMoved.Store(true)
-	return true
+	return nil
 }
 
 // resume shows what this reader has to a daemon that has come back. It returns whether the reader is attached again.
@@ -212,24 +215,30 @@ func (l *link) resume() bool {
 	ours, err1 := identify(l.segment)
 	theirs, err2 := identify(segment)
 	charterNow, err3 := identify(charter)
-	if l.isClosed || errors.Join(err1, err2, err3) != nil {
+	isNew, isOtherCharter := ours != theirs, charterNow != l.charter
+	err = errors.Join(err1, err2, err3)
+	if !l.isClosed && err == nil && (isNew || isOtherCharter) {
+		var other *os.File
+		if isOtherCharter {
+			other = charter
+		}
+		err = l.push(answer, other)
+	}
+	if l.isClosed || err != nil {
 		to.close()
 		segment.Close()
 		lock.Close()
 		charter.Close()
 		return false
 	}
-	isNew, isOtherCharter := ours != theirs, charterNow != l.charter
 	l.segment.Close()
 	l.lock.Close()
 	l.segment, l.lock, l.to = segment, lock, to
 	l.charter = charterNow
-	if !isOtherCharter {
+	if isOtherCharter {
+		l.deadIn, l.dead = 0, 0 // it counts generations from 1 again
+	} else {
 		charter.Close()
-		charter = nil
-	}
-	if isNew || isOtherCharter {
-		l.push(answer, charter)
 	}
 	l.isAttached.Store(true)
 	return true

@@ -4,6 +4,7 @@
 //! with seeded random ones, on the stable compiler. A function that returns has found no error.
 
 use shmcast::control::{Event, Request as SocketRequest, Response, decode, encode};
+use shmcast::journal::format::{FileHeader, Footer, FrameHeader, Index, Records, Trailer};
 use shmcast_bridge::pcap::{Capture, Skipped};
 use shmcast_bridge::proto::control::{CONTROL_MAX_BYTES, Control, is_control};
 use shmcast_bridge::proto::gap::{GapConfig, GapPolicy};
@@ -11,7 +12,6 @@ use shmcast_bridge::proto::receiver::{Delivery, Follow, Join, Origin, Receiver, 
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::{Body, Downstream, PacketWriter, Request, end_of_session, heartbeat};
 use shmcast_daemon::config::{Config, ConfigError};
-use shmcast_layout::journal::{FileHeader, Footer, FrameHeader, Index, Records, Trailer};
 
 /// An accepted packet, parsed and written again, gives the same bytes.
 pub fn wire(data: &[u8]) {

@@ -7,14 +7,14 @@
 
 use fastrand::Rng;
 use shmcast::control::{Event, Request as SocketRequest, Response, VERSION, decode, encode};
+use shmcast::journal::format::{
+    FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FileHeader, FrameHeader, FrameKind, TRAILER_BYTES, aligned,
+};
 use shmcast_bridge::pcap::CaptureFile;
 use shmcast_bridge::proto::control::{CONTROL_MAX_BYTES, Control};
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::{PacketWriter, Request, end_of_session, heartbeat};
 use shmcast_daemon::config::DEFAULT_CONFIG;
-use shmcast_layout::journal::{
-    FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FileHeader, FrameHeader, FrameKind, TRAILER_BYTES, aligned,
-};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 

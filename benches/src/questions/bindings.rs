@@ -2,7 +2,7 @@
 //! writes to, receives live messages, and publishes into a ring that nobody reads. All are on one CPU and take turns within a lap.
 
 use crate::rig::stats::median;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use comfy_table::Table;
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use serde::Serialize;
@@ -40,11 +40,6 @@ pub struct Figure {
     pub ratio: f64,
 }
 
-struct Language {
-    name: String,
-    testee: Testee,
-}
-
 /// How much is measured.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
@@ -61,89 +56,79 @@ pub struct Effort {
 /// # Errors
 /// If a testee fails, or receives anything else than the others.
 pub fn run(commands: &[String], dir: &Path, sizes: &[usize], effort: Effort) -> Result<Vec<Figure>> {
-    let mut languages = Vec::new();
+    let mut testees = Vec::new();
     for command in commands {
         let bound = ["taskset".into(), "-c".into(), CPU.to_string()];
         let words = bound.iter().map(String::as_str).chain(command.split_whitespace());
         let testee = Testee::start(&words.map(OsString::from).collect::<Vec<_>>())
             .with_context(|| format!("start {command} by taskset"))?;
-        languages.push(Language { name: testee.hello.testee.clone(), testee });
+        testees.push(testee);
     }
     let mut figures = Vec::new();
     for &size in sizes {
         eprintln!("{size} B: drain");
-        drain(&mut languages, dir, size, effort, &mut figures)?;
+        drain(&mut testees, dir, size, effort, &mut figures)?;
         eprintln!("{size} B: publish");
-        publish(&mut languages, dir, size, effort, &mut figures)?;
+        publish(&mut testees, dir, size, effort, &mut figures)?;
         eprintln!("{size} B: live");
-        live(&mut languages, dir, size, effort, &mut figures)?;
+        live(&mut testees, dir, size, effort, &mut figures)?;
     }
     Ok(figures)
 }
 
-fn publisher(dir: &Path, name: &str, clock: ClockKind) -> Result<Publisher> {
-    let builder = Publisher::builder(name).dir(dir).capacity(RING_BYTES).clock_kind(clock);
+/// By the system's clock, the one that every language can read.
+fn publisher(dir: &Path, name: &str) -> Result<Publisher> {
+    let builder = Publisher::builder(name).dir(dir).capacity(RING_BYTES).clock_kind(ClockKind::Monotonic);
     Ok(builder.prepare(Preparation { prefault: true, ..Preparation::NONE }).open()?)
 }
 
 /// Has each do something, in turns. `once` gives what a lap cost.
 fn laps(
-    languages: &mut [Language],
+    testees: &mut [Testee],
     effort: Effort,
     (what, size): (&str, usize),
     figures: &mut Vec<Figure>,
-    mut once: impl FnMut(&mut Language) -> Result<f64>,
+    mut once: impl FnMut(&mut Testee) -> Result<f64>,
 ) -> Result<()> {
-    for language in languages.iter_mut().filter(|_| !effort.quick) {
+    let mut once = |testee: &mut Testee| once(testee).with_context(|| testee.hello.testee.clone());
+    for testee in testees.iter_mut().filter(|_| !effort.quick) {
         let until = Instant::now() + WARM_UP;
         while Instant::now() < until {
-            once(language)?;
+            once(testee)?;
         }
     }
-    let mut costs = vec![Vec::new(); languages.len()];
+    let mut costs = vec![Vec::new(); testees.len()];
     for _ in 0..effort.laps {
-        for (language, costs) in languages.iter_mut().zip(&mut costs) {
-            costs.push(once(language)?);
+        for (testee, costs) in testees.iter_mut().zip(&mut costs) {
+            costs.push(once(testee)?);
         }
     }
     let first = costs[0].clone();
-    for (language, costs) in languages.iter().zip(costs) {
+    for (testee, costs) in testees.iter().zip(costs) {
         let ratio = median(costs.iter().zip(&first).map(|(cost, first)| cost / first));
         let (Some(ns), Some(ratio)) = (median(costs.iter().copied()), ratio) else { continue };
-        let (what, language) = (what.to_owned(), language.name.clone());
+        let (what, language) = (what.to_owned(), testee.hello.testee.clone());
         figures.push(Figure { what, size, language, ns, ratio });
     }
     Ok(())
 }
 
-fn ask(language: &mut Language, request: &str) -> Result<Vec<String>> {
-    match language.testee.ask(request)? {
-        Answer::Events { events } => Ok(events),
-        other => bail!("{}: to {request} it answers {other:?}", language.name),
-    }
-}
-
-fn done(language: &mut Language, request: &str) -> Result<()> {
-    match language.testee.ask(request)? {
-        Answer::Done { ok: true } => Ok(()),
-        other => bail!("{}: to {request} it answers {other:?}", language.name),
-    }
-}
-
-fn number(events: &[String], name: &str) -> Result<f64> {
-    let number = events.iter().find_map(|event| event.strip_prefix(name)?.trim().parse().ok());
-    number.with_context(|| format!("no {name} in {events:?}"))
+/// Has a testee do what succeeds or fails.
+fn done(testee: &mut Testee, request: &str) -> Result<()> {
+    let answer = testee.ask(request)?;
+    ensure!(answer == Answer::done(), "{}: to {request} it answers {answer:?}", testee.hello.testee);
+    Ok(())
 }
 
 fn drain(
-    languages: &mut [Language],
+    testees: &mut [Testee],
     dir: &Path,
     size: usize,
     effort: Effort,
     figures: &mut Vec<Figure>,
 ) -> Result<()> {
     let channel = format!("drain-{size}");
-    let mut publisher = publisher(dir, &channel, ClockKind::Monotonic)?;
+    let mut publisher = publisher(dir, &channel)?;
     let mut payload = vec![0; size];
     for n in 0..2 * RING_BYTES / (size as u64 + 16) {
         let word = n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
@@ -153,83 +138,69 @@ fn drain(
     }
     let reader = Subscriber::builder(&*channel).dir(dir).start(Start::Oldest).page(false).open()?;
     let sequence = reader.next_sequence();
-    let wanted = publisher.next_sequence() - sequence;
+    let wanted = (publisher.next_sequence() - sequence) * u64::from(PASSES);
     let place = dir.display();
-    for language in languages.iter_mut() {
-        done(
-            language,
-            &format!(r#"{{"do":"open","dir":"{place}","channel":"{channel}","start":"oldest"}}"#),
-        )?;
-    }
+    let open = format!(r#"{{"do":"open","dir":"{place}","channel":"{channel}","start":"oldest"}}"#);
+    testees.iter_mut().try_for_each(|testee| done(testee, &open))?;
     let mut sum = None;
     for how in ["poll", "batch"] {
         let request = format!(r#"{{"do":"drain","how":"{how}","passes":{PASSES},"sequence":{sequence}}}"#);
-        laps(languages, effort, (how, size), figures, |language| {
-            let events = ask(language, &request)?;
-            let messages = number(&events, "messages")?;
-            ensure!(messages == wanted as f64 * f64::from(PASSES), "{}: {messages} messages", language.name);
-            let theirs = events.iter().find(|event| event.starts_with("sum")).cloned();
-            ensure!(sum.get_or_insert_with(|| theirs.clone()) == &theirs, "{}: other bytes", language.name);
-            Ok(number(&events, "ns")? / messages)
+        laps(testees, effort, (how, size), figures, |testee| {
+            let answer = testee.ask(&request)?;
+            let messages = answer.number("messages")?;
+            ensure!(messages == wanted, "{messages} messages, and not {wanted}");
+            let theirs = answer.number("sum")?;
+            ensure!(*sum.get_or_insert(theirs) == theirs, "other bytes than the first's");
+            Ok(answer.number("ns")? as f64 / messages as f64)
         })?;
     }
-    languages.iter_mut().try_for_each(|language| done(language, r#"{"do":"close"}"#))
+    testees.iter_mut().try_for_each(|testee| done(testee, r#"{"do":"close"}"#))
 }
 
 fn publish(
-    languages: &mut [Language],
+    testees: &mut [Testee],
     dir: &Path,
     size: usize,
     effort: Effort,
     figures: &mut Vec<Figure>,
 ) -> Result<()> {
-    let writers = languages.iter().position(|language| !language.testee.hello.levels.contains(&7));
+    let readers = testees.iter().position(|testee| !testee.hello.levels.contains(&7));
     let place = dir.display();
     // Those that cannot publish stand last.
-    let count = writers.unwrap_or(languages.len());
-    let languages = &mut languages[..count];
-    for (i, language) in languages.iter_mut().enumerate() {
-        done(
-            language,
-            &format!(
-                r#"{{"do":"create","dir":"{place}","channel":"own-{size}-{i}","capacity":{RING_BYTES}}}"#
-            ),
-        )?;
+    let count = readers.unwrap_or(testees.len());
+    let testees = &mut testees[..count];
+    for (i, testee) in testees.iter_mut().enumerate() {
+        let channel = format!("own-{size}-{i}");
+        let create =
+            format!(r#"{{"do":"create","dir":"{place}","channel":"{channel}","capacity":{RING_BYTES}}}"#);
+        done(testee, &create)?;
     }
     let messages = effort.messages * 10;
     let request = format!(r#"{{"do":"fill","length":{size},"messages":{messages}}}"#);
-    laps(languages, effort, ("publish", size), figures, |language| {
-        Ok(number(&ask(language, &request)?, "ns")? / messages as f64)
+    laps(testees, effort, ("publish", size), figures, |testee| {
+        Ok(testee.ask(&request)?.number("ns")? as f64 / messages as f64)
     })?;
-    languages.iter_mut().try_for_each(|language| done(language, r#"{"do":"end"}"#))
+    testees.iter_mut().try_for_each(|testee| done(testee, r#"{"do":"end"}"#))
 }
 
 fn live(
-    languages: &mut [Language],
+    testees: &mut [Testee],
     dir: &Path,
     size: usize,
     effort: Effort,
     figures: &mut Vec<Figure>,
 ) -> Result<()> {
     let channel = format!("live-{size}");
-    let mut publisher = publisher(dir, &channel, ClockKind::Monotonic)?;
+    let mut publisher = publisher(dir, &channel)?;
     let payload = vec![7; size];
     shmcast::pin_current_thread(0)?;
     let place = dir.display();
-    for language in languages.iter_mut() {
-        done(
-            language,
-            &format!(r#"{{"do":"open","dir":"{place}","channel":"{channel}","start":"latest"}}"#),
-        )?;
-    }
+    let open = format!(r#"{{"do":"open","dir":"{place}","channel":"{channel}","start":"latest"}}"#);
     let request = format!(r#"{{"do":"live","messages":{}}}"#, effort.messages);
-    laps(languages, effort, ("live p50", size), figures, |language| {
+    laps(testees, effort, ("live p50", size), figures, |testee| {
         // Each begins with the next message.
-        done(
-            language,
-            &format!(r#"{{"do":"open","dir":"{place}","channel":"{channel}","start":"latest"}}"#),
-        )?;
-        language.testee.tell(&request)?;
+        done(testee, &open)?;
+        testee.tell(&request)?;
         let (began, mut sent) = (Instant::now(), 0_u32);
         loop {
             while began.elapsed() < BEAT * sent {
@@ -238,14 +209,13 @@ fn live(
             publisher.publish(&payload)?;
             sent += 1;
             if sent.is_multiple_of(256)
-                && let Some(answer) = language.testee.hear_within(Duration::ZERO)?
+                && let Some(answer) = testee.hear_within(Duration::ZERO)?
             {
-                let Answer::Events { events } = answer else { bail!("{}: {answer:?}", language.name) };
-                return number(&events, "p50");
+                return Ok(answer.number("p50")? as f64);
             }
         }
     })?;
-    languages.iter_mut().try_for_each(|language| done(language, r#"{"do":"close"}"#))
+    testees.iter_mut().try_for_each(|testee| done(testee, r#"{"do":"close"}"#))
 }
 
 /// The figures as a table: one row for what and size, one column for a language.

@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use support::{C, HERE, has, library, run, scratch};
+use support::{C, HERE, has, library, program, run, scratch};
 
 /// The headers of earlier releases.
 fn earlier() -> Vec<PathBuf> {
@@ -129,16 +129,9 @@ fn a_program_of_the_first_header_runs() {
         return;
     }
     let (dir, channels) = (scratch(), scratch());
-    let program = dir.path().join("calls");
-    let mut command = Command::new(C[0]);
-    command.args(&C[1..]).arg("-I").arg(&earlier()[0]).arg("-I").arg(Path::new(HERE).join("tests/c"));
-    command
-        .arg(Path::new(HERE).join("tests/c/calls.c"))
-        .arg("-o")
-        .arg(&program)
-        .arg(library())
-        .arg("-pthread");
-    run(&mut command);
-    let path = library().parent().unwrap().to_owned();
-    run(Command::new(&program).arg(channels.path()).env("LD_LIBRARY_PATH", path));
+    // The earlier header comes first, so that it hides the present one.
+    let earlier = earlier();
+    let include = ["-I", earlier[0].to_str().unwrap()];
+    let program = program(C, &include, "tests/c/calls.c", dir.path());
+    run(Command::new(&program).arg(channels.path()));
 }

@@ -154,8 +154,8 @@ impl Vector {
         let stage = Stage::with(&self.bytes)?;
         let answer = stage.open(testee, Start::Oldest)?;
         let expected = match self.refused {
-            Some(refused) => Answer::Refused { refused: refused.into() },
-            None => Answer::Done { ok: true },
+            Some(refused) => Answer::refused(refused),
+            None => Answer::done(),
         };
         let verdict = same("open".into(), &expected, &answer);
         testee.ask(r#"{"do":"close"}"#)?;

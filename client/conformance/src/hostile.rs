@@ -3,7 +3,7 @@
 
 use crate::scribe::{MAX_MESSAGE, checksum};
 use crate::segments;
-use crate::stage::{Failure, Stage, Verdict};
+use crate::stage::{Stage, Verdict, fails};
 use crate::testee::{Answer, Testee};
 use anyhow::Result;
 use fastrand::Rng;
@@ -102,7 +102,7 @@ fn read(stage: &Stage, testee: &mut Testee, dice: &mut Rng) -> Result<Verdict> {
     match &opened {
         Answer::Done { .. } => {}
         Answer::Refused { refused } if REASONS.contains(&refused.as_str()) => return Ok(Ok(())),
-        other => return Ok(wrong("open", "a refusal or success", format!("{other:?}"))),
+        other => return Ok(fails("open", "a refusal or success", format!("{other:?}"))),
     }
     let mut due = 0;
     for how in ["poll", "batch", "poll"] {
@@ -111,7 +111,7 @@ fn read(stage: &Stage, testee: &mut Testee, dice: &mut Rng) -> Result<Verdict> {
                 for event in &events {
                     let fair = goes_on(event, &mut due);
                     if !fair {
-                        return Ok(wrong(how, "events that go on", format!("{event}, where {due} was due")));
+                        return Ok(fails(how, "events that go on", format!("{event}, where {due} was due")));
                     }
                 }
                 // An error is the last thing that is told.
@@ -120,7 +120,7 @@ fn read(stage: &Stage, testee: &mut Testee, dice: &mut Rng) -> Result<Verdict> {
                     return Ok(Ok(()));
                 }
             }
-            other => return Ok(wrong(how, "events", format!("{other:?}"))),
+            other => return Ok(fails(how, "events", format!("{other:?}"))),
         }
     }
     Ok(Ok(()))
@@ -153,8 +153,4 @@ fn goes_on(event: &str, due: &mut u64) -> bool {
         ("session" | "end" | "corrupt" | "superseded", _) => true,
         _ => false,
     }
-}
-
-fn wrong(step: &str, expected: &str, got: String) -> Verdict {
-    Err(Failure { step: step.into(), expected: expected.into(), got })
 }

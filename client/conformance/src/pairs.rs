@@ -6,7 +6,7 @@ use crate::payload::LONGEST;
 use crate::races::{Counts, consume, in_dir};
 use crate::stage::scratch;
 use crate::testee::{Answer, Testee};
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use shmcast::Client;
 use std::ffi::OsString;
 use std::path::Path;
@@ -22,7 +22,7 @@ pub struct Plan {
     pub messages: u64,
     /// Bytes of the ring.
     pub capacity: u64,
-    /// How often the publisher is killed, and in channels of a daemon the daemon too.
+    /// How often the publisher is killed. Of a daemon's channel, every other kill is the daemon's instead.
     pub kills: u32,
     /// Whether the channel is a daemon's.
     pub by_daemon: bool,
@@ -65,13 +65,11 @@ pub fn play(writer: &[OsString], reader: &[OsString], how: &str, plan: Plan) -> 
     let dice = fastrand::Rng::with_seed(plan.seed);
     let mut pair = Pair { plan, place, writer, reader, daemon, dice };
     pair.create()?;
-    consume(&mut pair.reader, &pair.place, "t", how, LONGEST)?;
+    consume(&mut pair.reader, &pair.place, how, LONGEST)?;
     pair.wait_for_reader()?;
     let (publishers_killed, daemons_killed) = pair.publish()?;
-    match pair.writer.ask(r#"{"do":"end"}"#)? {
-        Answer::Done { ok: true } => {}
-        other => bail!("the publisher does not end: {other:?}"),
-    }
+    let answer = pair.writer.ask(r#"{"do":"end"}"#)?;
+    ensure!(answer == Answer::done(), "the publisher does not end: {answer:?}");
     let counts = Counts::of(&pair.reader.hear(PATIENCE)?)?;
     Ok(Outcome { counts, publishers_killed, daemons_killed, took: began.elapsed() })
 }
@@ -149,9 +147,8 @@ impl Pair {
     }
 
     fn finish(&mut self, until: Instant) -> Result<()> {
-        match self.writer.hear(until.saturating_duration_since(Instant::now()))? {
-            Answer::Done { ok: true } => Ok(()),
-            other => bail!("the publisher stopped: {other:?}"),
-        }
+        let answer = self.writer.hear(until.saturating_duration_since(Instant::now()))?;
+        ensure!(answer == Answer::done(), "the publisher stopped: {answer:?}");
+        Ok(())
     }
 }

@@ -1,9 +1,9 @@
 //! Level 4: a publisher that laps its reader at full speed, with payloads that check themselves.
 
 use crate::payload::Payloads;
-use crate::stage::{Failure, Verdict};
+use crate::stage::{Verdict, fails};
 use crate::testee::{Answer, PATIENCE, Testee};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use shmcast::{Preparation, Publisher};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -51,11 +51,7 @@ impl Counts {
     /// # Errors
     /// If it is another answer.
     pub fn of(answer: &Answer) -> Result<Self> {
-        let Answer::Events { events } = answer else { anyhow::bail!("no counts: {answer:?}") };
-        let number = |name: &str| {
-            let count = events.iter().find_map(|event| event.strip_prefix(name)?.trim().parse().ok());
-            count.with_context(|| format!("no number of {name} in {events:?}"))
-        };
+        let number = |name| answer.number(name);
         Ok(Self { received: number("received")?, missed: number("missed")?, wrong: number("wrong")? })
     }
 
@@ -64,22 +60,20 @@ impl Counts {
         if self.wrong == 0 && self.received + self.missed == published && self.received > 0 {
             return Ok(());
         }
-        Err(Failure {
-            step: "consume".into(),
-            expected: format!("received + missed = {published}, some received, wrong = 0"),
-            got: format!("received {}, missed {}, wrong {}", self.received, self.missed, self.wrong),
-        })
+        fails(
+            "consume",
+            format!("received + missed = {published}, some received, wrong = 0"),
+            format!("received {}, missed {}, wrong {}", self.received, self.missed, self.wrong),
+        )
     }
 }
 
-/// Asks a testee to receive a channel to its end.
+/// Asks a testee to receive the channel `t` to its end.
 ///
 /// # Errors
 /// If the testee has ended.
-pub fn consume(testee: &mut Testee, place: &str, channel: &str, how: &str, longest: usize) -> Result<()> {
-    testee.tell(&format!(
-        r#"{{"do":"consume",{place},"channel":"{channel}","how":"{how}","longest":{longest}}}"#
-    ))
+pub fn consume(testee: &mut Testee, place: &str, how: &str, longest: usize) -> Result<()> {
+    testee.tell(&format!(r#"{{"do":"consume",{place},"channel":"t","how":"{how}","longest":{longest}}}"#))
 }
 
 /// The field of a request that names a directory.
@@ -99,7 +93,7 @@ impl Vector {
         let payloads = Payloads::new(self.longest);
         // The first is there before the reader is, and the others while it reads.
         publisher.publish(payloads.of(1))?;
-        consume(testee, &in_dir(dir.path()), "t", self.how, self.longest)?;
+        consume(testee, &in_dir(dir.path()), self.how, self.longest)?;
         let until = Instant::now() + self.lasts;
         while Instant::now() < until {
             for _ in 0..100 {

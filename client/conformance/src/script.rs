@@ -1,6 +1,6 @@
 //! A scripted daemon by CONTROL.md: it says what a vector tells it to say, and keeps what it heard.
 
-use crate::stage::scratch;
+use crate::stage::{nameless, scratch};
 use anyhow::{Context, Result, bail};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -37,7 +37,7 @@ impl Packet {
     }
 }
 
-/// What it says. An empty list, or one that is used up, ends the connection.
+/// The daemon's answers. An empty list, or one that is used up, ends the connection.
 #[derive(Debug, Clone, Default)]
 pub struct Scene {
     /// To the hellos of a connection, in turn.
@@ -115,12 +115,12 @@ impl Script {
         self.dir.path().join("control.sock")
     }
 
-    /// What it says from now on.
+    /// Sets its answers from now on.
     pub fn set(&self, scene: Scene) {
         lock(&self.state).scene = scene;
     }
 
-    /// What was heard, with a `subscribe` or other request in it, since it was asked last.
+    /// Takes the requests that were heard since the last call.
     pub fn heard(&self) -> Vec<Heard> {
         std::mem::take(&mut lock(&self.state).heard)
     }
@@ -239,7 +239,7 @@ pub enum Word {
     Open,
     /// Nothing of a strict channel.
     Closing,
-    /// What lies below.
+    /// The messages below.
     Cut(u64),
     /// The same, and the end of the stream at that place.
     Ended(u64),
@@ -251,7 +251,7 @@ impl Charter {
     /// # Errors
     /// If the file cannot be made.
     pub fn new() -> Result<Self> {
-        let file = tempfile::tempfile_in("/dev/shm").or_else(|_| tempfile::tempfile())?;
+        let file = nameless()?;
         file.set_len(8192)?;
         file.write_all_at(b"SHMCHRT1\x01", 0)?;
         let (length, name) = (1_u64.to_le_bytes(), b"t");

@@ -136,8 +136,8 @@ fn by_seek(stage: &Stage, model: &Model, testee: &mut Testee, next: u64, seed: u
     for turn in 0..24 {
         let sequence = some.get(turn).copied().unwrap_or_else(|| dice.u64(oldest..=next));
         let wanted = match expected.seek(model, sequence) {
-            "ok" => Answer::Done { ok: true },
-            refused => Answer::Refused { refused: refused.into() },
+            "ok" => Answer::done(),
+            refused => Answer::refused(refused),
         };
         let answer = testee.ask(&format!(r#"{{"do":"seek","sequence":{sequence}}}"#))?;
         let step = format!("seek {turn} to {sequence}");

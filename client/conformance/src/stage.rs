@@ -31,6 +31,21 @@ pub struct Stage {
     segment: File,
 }
 
+/// The verdict on a step that went wrong.
+pub fn fails(step: impl Into<String>, expected: impl Into<String>, got: impl Into<String>) -> Verdict {
+    Err(Failure { step: step.into(), expected: expected.into(), got: got.into() })
+}
+
+/// Returns early with what does not pass.
+macro_rules! passes {
+    ($verdict:expr) => {
+        if let Err(failure) = $verdict {
+            return Ok(Err(failure));
+        }
+    };
+}
+pub(crate) use passes;
+
 /// A directory of its own, in shared memory where the machine has it.
 ///
 /// # Errors
@@ -39,6 +54,14 @@ pub fn scratch() -> Result<TempDir> {
     let mut builder = tempfile::Builder::new();
     builder.prefix("shmcast-conform-");
     Ok(builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir())?)
+}
+
+/// A file without a name, in shared memory where the machine has it.
+///
+/// # Errors
+/// If it cannot be made.
+pub fn nameless() -> Result<File> {
+    Ok(tempfile::tempfile_in("/dev/shm").or_else(|_| tempfile::tempfile())?)
 }
 
 impl Stage {
@@ -118,8 +141,8 @@ impl Stage {
     ) -> Result<std::result::Result<Option<Expected>, Failure>> {
         let expected = Expected::open(model, start);
         let wanted = match expected {
-            Some(_) => Answer::Done { ok: true },
-            None => Answer::Refused { refused: "not yet".into() },
+            Some(_) => Answer::done(),
+            None => Answer::refused("not yet"),
         };
         let answer = self.open(testee, start)?;
         Ok(same(format!("open {start:?}"), &wanted, &answer).map(|()| expected))
@@ -134,9 +157,9 @@ pub fn same(step: String, expected: &Answer, got: &Answer) -> Verdict {
     if let (Answer::Events { events: wanted }, Answer::Events { events: came }) = (expected, got) {
         let at = wanted.iter().zip(came).take_while(|(wanted, came)| wanted == came).count();
         let show = |events: &[String]| events.get(at).map_or("nothing more".to_owned(), Clone::clone);
-        return Err(Failure { step: format!("{step}, event {at}"), expected: show(wanted), got: show(came) });
+        return fails(format!("{step}, event {at}"), show(wanted), show(came));
     }
-    Err(Failure { step, expected: format!("{expected:?}"), got: format!("{got:?}") })
+    fails(step, format!("{expected:?}"), format!("{got:?}"))
 }
 
 /// Has the testee receive what there is, and compares.

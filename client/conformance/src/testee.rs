@@ -43,6 +43,28 @@ pub enum Answer {
     },
 }
 
+impl Answer {
+    /// The answer to a request that succeeded.
+    pub const fn done() -> Self {
+        Self::Done { ok: true }
+    }
+
+    /// The answer to one that failed, with this reason.
+    pub fn refused(why: impl Into<String>) -> Self {
+        Self::Refused { refused: why.into() }
+    }
+
+    /// The number in the event of this name.
+    ///
+    /// # Errors
+    /// If no event is a number of that name.
+    pub fn number(&self, name: &str) -> Result<u64> {
+        let events = if let Self::Events { events } = self { events.as_slice() } else { &[] };
+        let found = events.iter().find_map(|event| event.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
+        found.with_context(|| format!("no number of {name} in {self:?}"))
+    }
+}
+
 /// The running process.
 #[derive(Debug)]
 pub struct Testee {

@@ -5,7 +5,7 @@ use crate::model::Model;
 use crate::payload::Payloads;
 use crate::races::{Counts, in_dir};
 use crate::scribe::{BYTES, CAPACITY, DATA, Record, Scribe, Sort, Store, WORDS, empty};
-use crate::stage::{Failure, Stage, Verdict, same, scratch};
+use crate::stage::{Stage, Verdict, fails, passes, same, scratch};
 use crate::testee::{Answer, Testee};
 use crate::traces::written;
 use anyhow::{Context, Result};
@@ -20,7 +20,7 @@ const SEEDS: u64 = 36;
 /// Deaths of the testee.
 const DEATHS: u64 = 8;
 
-/// What a vector does.
+/// The scene of a vector.
 #[derive(Debug)]
 enum Plot {
     /// Publishes at random.
@@ -88,23 +88,6 @@ fn create(testee: &mut Testee, dir: &Path) -> Result<Answer> {
     testee.ask(&format!(r#"{{"do":"create",{place},"channel":"t","capacity":{CAPACITY}}}"#))
 }
 
-fn done() -> Answer {
-    Answer::Done { ok: true }
-}
-
-fn refused(why: &str) -> Answer {
-    Answer::Refused { refused: why.into() }
-}
-
-/// Returns early with what does not pass.
-macro_rules! passes {
-    ($verdict:expr) => {
-        if let Err(failure) = $verdict {
-            return Ok(Err(failure));
-        }
-    };
-}
-
 /// Has the testee publish a message, and the writer of this suite too.
 fn publish(
     testee: &mut Testee,
@@ -119,13 +102,13 @@ fn publish(
     let key = u8::from(key);
     let answer = testee
         .ask(&format!(r#"{{"do":"publish","length":{length},"fill":{fill},"tag":{tag},"key":{key}}}"#))?;
-    Ok(same(format!("publish {length} bytes"), &done(), &answer))
+    Ok(same(format!("publish {length} bytes"), &Answer::done(), &answer))
 }
 
 fn history(testee: &mut Testee, seed: u64) -> Result<Verdict> {
     let dir = scratch()?;
     let mut dice = Rng::with_seed(seed);
-    passes!(same("create".into(), &done(), &create(testee, dir.path())?));
+    passes!(same("create".into(), &Answer::done(), &create(testee, dir.path())?));
     let mut model = Model::new(empty());
     let mut scribe = Scribe::take(empty(), (0, 1), 1);
     // Over several laps all payloads are whole words, because what stands behind them in a word means nothing.
@@ -140,7 +123,7 @@ fn history(testee: &mut Testee, seed: u64) -> Result<Verdict> {
             testee.ask(r#"{"do":"end"}"#)?;
             scribe.close(1);
             scribe.stores.drain(..).for_each(|store| model.apply(&store));
-            passes!(same("create again".into(), &done(), &create(testee, dir.path())?));
+            passes!(same("create again".into(), &Answer::done(), &create(testee, dir.path())?));
             scribe = Scribe::take(model.words.clone(), model.tail(), 1);
         }
     }
@@ -166,11 +149,7 @@ fn words_in(dir: &Path) -> Result<Vec<u64>> {
 fn compare(dir: &Path, model: &Model, when: &str, pid: Option<u64>) -> Result<Verdict> {
     let (theirs, ours) = (words_in(dir)?, &model.words);
     let differs = |at: usize, expected: u64, got: u64| {
-        Err(Failure {
-            step: format!("word {at} {when}"),
-            expected: format!("{expected:#x}"),
-            got: format!("{got:#x}"),
-        })
+        fails(format!("word {at} {when}"), format!("{expected:#x}"), format!("{got:#x}"))
     };
     let mut sum = theirs.clone();
     crate::scribe::checksum(&mut sum);
@@ -234,12 +213,12 @@ fn expect(step: &str, expected: &str, is_so: bool, got: impl std::fmt::Debug) ->
     if is_so {
         return Ok(());
     }
-    Err(Failure { step: step.into(), expected: expected.into(), got: format!("{got:?}") })
+    fails(step, expected, format!("{got:?}"))
 }
 
 fn holds_the_lock(testee: &mut Testee) -> Result<Verdict> {
     let dir = scratch()?;
-    passes!(same("create".into(), &done(), &create(testee, dir.path())?));
+    passes!(same("create".into(), &Answer::done(), &create(testee, dir.path())?));
     let second = library(dir.path());
     let is_refused = matches!(second, Err(ChannelError::InUse { .. }));
     passes!(expect("another publisher", "in use", is_refused, second.err()));
@@ -252,17 +231,17 @@ fn is_locked_out(testee: &mut Testee) -> Result<Verdict> {
     let dir = scratch()?;
     let mut publisher = library(dir.path())?;
     publisher.publish(b"first")?;
-    passes!(same("create".into(), &refused("in use"), &create(testee, dir.path())?));
+    passes!(same("create".into(), &Answer::refused("in use"), &create(testee, dir.path())?));
     publisher.publish(b"second")?;
     publisher.close();
-    passes!(same("create after the end".into(), &done(), &create(testee, dir.path())?));
+    passes!(same("create after the end".into(), &Answer::done(), &create(testee, dir.path())?));
     let words = words_in(dir.path())?;
     Ok(expect("state", "epoch 2, active", words[32] == 0x201, words[32]))
 }
 
 fn too_large(testee: &mut Testee) -> Result<Verdict> {
     let dir = scratch()?;
-    passes!(same("create".into(), &done(), &create(testee, dir.path())?));
+    passes!(same("create".into(), &Answer::done(), &create(testee, dir.path())?));
     let mut model = Model::new(empty());
     let mut scribe = Scribe::take(empty(), (0, 1), 1);
     for length in [8192, 8193, 65_536, 0] {
@@ -270,7 +249,11 @@ fn too_large(testee: &mut Testee) -> Result<Verdict> {
             passes!(publish(testee, &mut scribe, length, 3, 4, true)?);
         } else {
             let ask = format!(r#"{{"do":"publish","length":{length},"fill":0,"tag":0,"key":0}}"#);
-            passes!(same(format!("publish {length} bytes"), &refused("too large"), &testee.ask(&ask)?));
+            passes!(same(
+                format!("publish {length} bytes"),
+                &Answer::refused("too large"),
+                &testee.ask(&ask)?
+            ));
         }
     }
     scribe.stores.iter().for_each(|store| model.apply(store));
@@ -283,7 +266,7 @@ fn takes_over(testee: &mut Testee, store: usize, bytes: u64) -> Result<Verdict> 
     let stores: Vec<Store> = std::mem::take(&mut scribe.stores);
     stores.iter().take(store).for_each(|store| model.apply(store));
     let stage = Stage::of(&model.words)?;
-    passes!(same("create".into(), &done(), &create(testee, stage.path())?));
+    passes!(same("create".into(), &Answer::done(), &create(testee, stage.path())?));
     let mut successor = Scribe::take(model.words.clone(), model.tail(), 1);
     for length in [0, 48, 600] {
         passes!(publish(testee, &mut successor, length, 1, 5, length == 48)?);
@@ -300,7 +283,7 @@ fn dies(testee: &mut Testee, seed: u64) -> Result<Verdict> {
     let payloads = Payloads::new(8192);
     let mut due = 1;
     for life in 0..3 {
-        passes!(same("create".into(), &done(), &create(testee, dir.path())?));
+        passes!(same("create".into(), &Answer::done(), &create(testee, dir.path())?));
         testee.tell(r#"{"do":"produce","to":4000000000,"longest":8192}"#)?;
         std::thread::sleep(Duration::from_micros(dice.u64(1000..40_000)));
         testee.restart()?;

@@ -11,6 +11,7 @@ use shmcast_layout::segment::{Access, Segment};
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::process::Command;
 use std::time::Duration;
 
 const TESTEE: &str = env!("CARGO_BIN_EXE_shmcast-testee");
@@ -123,4 +124,26 @@ fn every_planted_fault_is_found() {
         assert!(found.is_some(), "no vector of level {level} finds {fault}");
         println!("{fault}: {}", found.unwrap());
     }
+}
+
+/// Each line that `conform pairs --json` says, and whether all pairs passed.
+fn pairs_in_json(capacity: &str) -> (Vec<serde_json::Value>, bool) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_conform"));
+    command.args(["pairs", "--json", "--messages", "2000", "--capacity", capacity, TESTEE]);
+    let output = command.output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    (said.lines().map(|line| serde_json::from_str(line).unwrap()).collect(), output.status.success())
+}
+
+#[test]
+fn a_pair_is_one_line_of_json_whether_it_passes_or_fails() {
+    let (passed, has_passed) = pairs_in_json("1048576");
+    assert!(has_passed && passed.len() == 1, "{passed:?}");
+    let count = |name: &str| passed[0][name].as_u64().unwrap();
+    assert_eq!(count("received") + count("missed"), 2000);
+    assert_eq!((&passed[0]["passed"], &passed[0]["wrong"]), (&true.into(), &0.into()));
+    let (failed, has_passed) = pairs_in_json("1000"); // no power of two
+    assert!(!has_passed && failed.len() == 1, "{failed:?}");
+    assert_eq!(failed[0]["passed"], false);
+    assert!(failed[0]["error"].as_str().unwrap().contains("no publisher"), "{failed:?}");
 }

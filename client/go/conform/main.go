@@ -115,10 +115,7 @@ func main() {
 		case "fill":
 			a = measured(fill(&r))
 		case "consume":
-			counts, err := consume(&r)
-			if a.Events = counts; err != nil {
-				a = done(err)
-			}
+			a = measured(consume(&r))
 		default:
 			a = done(write(&r))
 		}
@@ -155,6 +152,7 @@ func write(r *request) error {
 	return nil
 }
 
+// measured is the answer with these figures, or with what went wrong.
 func measured(events []string, err error) answer {
 	if err != nil {
 		return done(err)
@@ -263,7 +261,7 @@ func checked(sequence uint64, longest int) []byte {
 }
 
 // consume receives a channel from its first message to its end, and counts.
-func consume(r *request) (*[]string, error) {
+func consume(r *request) ([]string, error) {
 	s, err := shmcast.Subscribe(r.Channel, r.place(), shmcast.FromSequence(1), shmcast.WaitForChannel(30*time.Second))
 	if err != nil {
 		return nil, err
@@ -310,7 +308,7 @@ func consume(r *request) (*[]string, error) {
 			count(&b.Events[i])
 		}
 	}
-	return &[]string{fmt.Sprint("received ", received), fmt.Sprint("missed ", missed), fmt.Sprint("wrong ", wrong)}, nil
+	return []string{fmt.Sprint("received ", received), fmt.Sprint("missed ", missed), fmt.Sprint("wrong ", wrong)}, nil
 }
 
 func start(text json.RawMessage) shmcast.Option {

@@ -263,6 +263,16 @@ final class Testee implements Handler {
         }
 
         @Override
+        public void newSession(long high, long low) {
+            wrong++;
+        }
+
+        @Override
+        public void publisherGone(long epoch) {
+            wrong++;
+        }
+
+        @Override
         public void end() {
             isOver = true;
         }

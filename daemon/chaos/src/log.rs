@@ -91,7 +91,7 @@ pub enum Fact {
     RecvFailed { kind: String, why: String },
     /// A reader is about to seek.
     Seeking { to: u64 },
-    /// It did.
+    /// It has sought.
     Sought { error: Option<String> },
     /// A call that should have ended earlier: the call, its time limit, the time that it took, the part of
     /// that time in which it ran, and the part in which another process had the CPU.

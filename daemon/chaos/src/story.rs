@@ -357,7 +357,7 @@ pub enum Step {
     Carry { trouble: Trouble, has_server: bool },
     /// The next step does not wait for the end of its orders.
     Race {},
-    /// Of a hundred datagrams between the hosts, this many are lost, doubled, late.
+    /// This many of a hundred datagrams between the hosts are lost, doubled, late.
     Wire { loss: u8, copies: u8, late: u8 },
     /// Somebody sends the far host a heartbeat that claims a sequence this far ahead, of this session or
     /// another.

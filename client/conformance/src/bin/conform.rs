@@ -1,10 +1,10 @@
 //! `conform`: plays the suite with a testee.
 #![allow(clippy::print_stdout, reason = "it is a program")]
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use clap::{Args, Parser, Subcommand};
-use shmcast_conformance::pairs::Plan;
-use shmcast_conformance::testee::Testee;
+use shmcast_conformance::pairs::{self, Outcome, Plan};
+use shmcast_conformance::testee::{Hello, Testee};
 use shmcast_conformance::{Effort, LEVELS, vectors};
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -100,43 +100,69 @@ fn play_pairs(arguments: &Pairs) -> Result<ExitCode> {
         by_daemon: arguments.daemon,
         seed: arguments.seed,
     };
+    let writers: Vec<_> = testees.iter().filter(|(hello, _)| hello.levels.contains(&7)).collect();
+    let reads = |hello: &Hello| !plan.by_daemon || hello.levels.contains(&6);
+    let readers: Vec<_> = testees.iter().filter(|(hello, _)| reads(hello)).collect();
+    ensure!(!writers.is_empty(), "no pair: none of these testees publishes (level 7); name one that does");
+    ensure!(
+        !readers.is_empty(),
+        "no pair: none of these testees reads a daemon's channels (level 6); leave --daemon out"
+    );
     let (mut played, mut failed) = (0, 0);
-    for (from, writer) in testees.iter().filter(|(hello, _)| hello.levels.contains(&7)) {
-        for (to, reader) in testees.iter().filter(|(hello, _)| !plan.by_daemon || hello.levels.contains(&6)) {
+    for (from, writer) in &writers {
+        for (to, reader) in &readers {
             let how = if played % 2 == 0 { "poll" } else { "batch" };
-            let (from, to) = (&from.testee, &to.testee);
-            played += 1;
-            let outcome = shmcast_conformance::pairs::play(writer, reader, how, plan);
+            let outcome = pairs::play(writer, reader, how, plan);
             let passed = outcome.as_ref().is_ok_and(|outcome| outcome.counts.judge(plan.messages).is_ok());
+            played += 1;
             failed += usize::from(!passed);
-            match outcome {
-                Err(e) => println!("{from} to {to} by {how}: FAILED: {e:#}"),
-                Ok(o) if arguments.json => println!(
-                    "{}",
-                    serde_json::json!({
-                        "from": from, "to": to, "how": how, "passed": passed, "received": o.counts.received,
-                        "missed": o.counts.missed, "wrong": o.counts.wrong, "seconds": o.took.as_secs_f64(),
-                        "publishers_killed": o.publishers_killed, "daemons_killed": o.daemons_killed,
-                    })
-                ),
-                Ok(o) => println!(
-                    "{from} to {to} by {how}: received {}, missed {}, wrong {}; killed {} publishers, {} daemons; {:.1} s{}",
-                    o.counts.received,
-                    o.counts.missed,
-                    o.counts.wrong,
-                    o.publishers_killed,
-                    o.daemons_killed,
-                    o.took.as_secs_f64(),
-                    if passed { "" } else { "  FAILED" }
-                ),
+            if arguments.json {
+                let mut line = serde_json::json!({
+                    "from": from.testee, "to": to.testee, "how": how, "passed": passed,
+                });
+                add(&mut line, &outcome);
+                println!("{line}");
+            } else {
+                let failed = if passed { "" } else { "  FAILED" };
+                println!("{} to {} by {how}: {}{failed}", from.testee, to.testee, told(&outcome));
             }
         }
     }
-    if played == 0 {
-        bail!("no pair: none of these testees publishes");
+    if !arguments.json {
+        println!("{played} pairs of {} messages, {failed} failed", plan.messages);
     }
-    println!("{played} pairs of {} messages, {failed} failed", plan.messages);
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Adds a pair's result to its line of JSON.
+fn add(line: &mut serde_json::Value, outcome: &Result<Outcome>) {
+    match outcome {
+        Err(e) => line["error"] = format!("{e:#}").into(),
+        Ok(o) => {
+            line["received"] = o.counts.received.into();
+            line["missed"] = o.counts.missed.into();
+            line["wrong"] = o.counts.wrong.into();
+            line["seconds"] = o.took.as_secs_f64().into();
+            line["publishers_killed"] = o.publishers_killed.into();
+            line["daemons_killed"] = o.daemons_killed.into();
+        }
+    }
+}
+
+/// A pair's result as text.
+fn told(outcome: &Result<Outcome>) -> String {
+    match outcome {
+        Err(e) => format!("{e:#}"),
+        Ok(o) => format!(
+            "received {}, missed {}, wrong {}; killed {} publishers, {} daemons; {:.1} s",
+            o.counts.received,
+            o.counts.missed,
+            o.counts.wrong,
+            o.publishers_killed,
+            o.daemons_killed,
+            o.took.as_secs_f64()
+        ),
+    }
 }
 
 fn play_suite(arguments: &Suite) -> Result<ExitCode> {

@@ -174,7 +174,7 @@ impl Testee {
                 let mark = Mark { tag, key: key == 1 };
                 let publisher = self.publisher.as_mut().context("no publisher")?;
                 return Ok(answer(
-                    publisher.publish_with(&payload[short..], mark).err().map(|e| unpublished(&e)),
+                    publisher.publish_with(&payload[..length - short], mark).err().map(|e| unpublished(&e)),
                 ));
             }
             Request::Produce { to, longest } => {

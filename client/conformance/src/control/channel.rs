@@ -4,7 +4,7 @@ use super::{open, welcome};
 use crate::model::Model;
 use crate::scribe::{STATE, Scribe, Sort, checksum, empty};
 use crate::script::{Charter, Packet, Scene, Script, Word};
-use crate::stage::{Failure, Stage, same};
+use crate::stage::{Failure, Stage, nameless, same};
 use crate::testee::{Answer, Testee};
 use anyhow::Result;
 use std::fs::File;
@@ -54,9 +54,18 @@ impl Channel {
         }
         scribe.stores.drain(..).for_each(|store| model.apply(&store));
         let stage = Stage::of(&model.words)?;
-        let new = || tempfile::tempfile_in("/dev/shm").or_else(|_| tempfile::tempfile()).map(Arc::new);
+        let new = || nameless().map(Arc::new);
         let (page, lock) = (new()?, new()?);
         Ok(Self { generation, is_strict, first, restarted, stage, model, scribe, charter, page, lock })
+    }
+
+    /// Its next generation, which begins with this sequence. This one is cut there.
+    pub(super) fn succeeded(&self, first: u64) -> Result<Self> {
+        let next =
+            Self::after(self.generation + 1, self.is_strict, first, self.restarted, self.charter.clone())?;
+        self.charter.set(next.generation, Word::Open)?;
+        self.charter.set(self.generation, Word::Cut(first))?;
+        Ok(next)
     }
 
     pub(super) fn segment(&self) -> Result<Arc<File>> {
@@ -116,6 +125,6 @@ impl Channel {
     ) -> Result<std::result::Result<Script, Failure>> {
         let script = Script::start(self.scene()?)?;
         let answer = open(testee, &script, "oldest", watch)?;
-        Ok(same("open".into(), &Answer::Done { ok: true }, &answer).map(|()| script))
+        Ok(same("open".into(), &Answer::done(), &answer).map(|()| script))
     }
 }

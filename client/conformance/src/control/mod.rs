@@ -2,19 +2,18 @@
 
 mod channel;
 
+use crate::Play;
 use crate::model::Start;
 use crate::scribe::checksum;
-use crate::script::{Charter, Heard, PATIENCE, Packet, Scene, Script, Word, identity};
+use crate::script::{Heard, PATIENCE, Packet, Scene, Script, Word, identity};
 use crate::segments;
-use crate::stage::{Failure, Stage, Verdict, same};
+use crate::stage::{Stage, Verdict, fails, passes, same};
 use crate::testee::{Answer, Testee};
 use anyhow::Result;
 use channel::Channel;
 use serde_json::json;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-type Play = dyn Fn(&mut Testee) -> Result<Verdict>;
 
 /// A vector.
 pub struct Vector {
@@ -35,15 +34,6 @@ impl Vector {
     }
 }
 
-/// Returns early with what does not pass.
-macro_rules! passes {
-    ($verdict:expr) => {
-        if let Err(failure) = $verdict {
-            return Ok(Err(failure));
-        }
-    };
-}
-
 /// All vectors.
 pub fn vectors() -> Vec<Vector> {
     let mut all = Vec::new();
@@ -58,6 +48,7 @@ pub fn vectors() -> Vec<Vector> {
         add(&mut all, format!("moves-and-skips-{name}"), move |testee| skips(testee, is_strict));
         add(&mut all, format!("restarts-{name}"), move |testee| restarts(testee, is_strict));
     }
+    add(&mut all, "restarts-where-messages-are-missing".into(), restarts_behind);
     add(&mut all, "closing".into(), closing);
     add(&mut all, "ended-at-the-cut".into(), |testee| ended(testee, true));
     add(&mut all, "cut-before-the-end".into(), |testee| ended(testee, false));
@@ -68,6 +59,7 @@ pub fn vectors() -> Vec<Vector> {
     }
     add(&mut all, "comes-back-to-another-segment".into(), |testee| comes_back_elsewhere(testee, false));
     add(&mut all, "comes-back-to-another-charter".into(), |testee| comes_back_elsewhere(testee, true));
+    add(&mut all, "comes-back-to-another-charter-after-a-death".into(), gone_before);
     for (name, generation, epoch) in [("this", 1, 1), ("an-older", 1, 0), ("another-generations", 2, 1)] {
         add(&mut all, format!("{name}-publisher-is-gone"), move |testee| gone(testee, generation, epoch));
     }
@@ -100,13 +92,9 @@ fn must_fail(testee: &mut Testee, scene: Scene, reason: Option<&str>) -> Result<
     let answer = open(testee, &script, "oldest", false)?;
     Ok(match (&answer, reason) {
         (Answer::Refused { .. }, None) => Ok(()),
-        (_, Some(reason)) => same("open".into(), &Answer::Refused { refused: reason.into() }, &answer),
+        (_, Some(reason)) => same("open".into(), &Answer::refused(reason), &answer),
         _ => fails("open", "a refusal", format!("{answer:?}")),
     })
-}
-
-fn fails(step: &str, expected: &str, got: String) -> Verdict {
-    Err(Failure { step: step.into(), expected: expected.into(), got })
 }
 
 fn refusals(all: &mut Vec<Vector>) {
@@ -160,7 +148,7 @@ fn nonsense(all: &mut Vec<Vector>) {
         let mut scene = stage.scene()?;
         scene.hello.splice(0..0, vec![Packet::text(r#"{"reply":"starting"}"#); 3]);
         let script = Script::start(scene)?;
-        Ok(same("open".into(), &Answer::Done { ok: true }, &open(testee, &script, "oldest", false)?))
+        Ok(same("open".into(), &Answer::done(), &open(testee, &script, "oldest", false)?))
     });
 }
 
@@ -222,10 +210,15 @@ macro_rules! opened {
 
 /// Polls until these events are there, one at a time and in batches, and nothing more.
 fn expect(testee: &mut Testee, step: &str, expected: Vec<String>) -> Result<Verdict> {
+    expect_by(testee, &["poll", "batch"], step, expected)
+}
+
+/// The same by these requests, in turns.
+fn expect_by(testee: &mut Testee, hows: &[&str], step: &str, expected: Vec<String>) -> Result<Verdict> {
     let until = Instant::now() + PATIENCE;
     let mut events = Vec::new();
     for turn in 0.. {
-        let how = if turn % 2 == 0 { "poll" } else { "batch" };
+        let how = hows[turn % hows.len()];
         match testee.ask(&format!(r#"{{"do":"{how}"}}"#))? {
             Answer::Events { events: more } if more.is_empty() => {
                 // Once all is there, the next look shows whether that is all.
@@ -264,7 +257,7 @@ fn asked(heard: &[Heard]) -> Verdict {
     if before.request == hello && said == wanted && last.files.is_empty() {
         return Ok(());
     }
-    fails("requests", &format!("{hello}, {wanted}"), format!("{heard:?}"))
+    fails("requests", format!("{hello}, {wanted}"), format!("{heard:?}"))
 }
 
 /// A history of level 2 by a daemon's channel.
@@ -297,9 +290,7 @@ fn skips(testee: &mut Testee, is_strict: bool) -> Result<Verdict> {
     let script = opened!(channel, testee, false);
     // Of a strict channel what lies above the cut is void, and of another the gap is a loss.
     let (cut, mut told) = if is_strict { (8, channel.events(1, 8)) } else { (14, channel.events(1, 99)) };
-    let next = Channel::after(2, is_strict, cut, 1, channel.charter.clone())?;
-    channel.charter.set(2, Word::Open)?;
-    channel.charter.set(1, Word::Cut(cut))?;
+    let next = channel.succeeded(cut)?;
     script.push(&next.moved()?)?;
     if !is_strict {
         told.push("lapped 3 14".into());
@@ -319,6 +310,23 @@ fn restarts(testee: &mut Testee, is_strict: bool) -> Result<Verdict> {
     told.push("restarted".into());
     told.extend(next.events(1, 99));
     expect(testee, "both generations", told)
+}
+
+/// A generation that is cut where it begins, with messages missing before it, and one in which sequences begin anew. What comes behind the
+/// restart belongs to the same batch.
+fn restarts_behind(testee: &mut Testee) -> Result<Verdict> {
+    let channel = Channel::new(1, false)?;
+    let script = opened!(channel, testee, false);
+    passes!(expect(testee, "the first generation", channel.events(1, 99))?);
+    let second = channel.succeeded(14)?;
+    let third = Channel::after(3, false, 1, 3, channel.charter.clone())?;
+    channel.charter.set(3, Word::Open)?;
+    channel.charter.set(2, Word::Cut(14))?;
+    script.push(&second.moved()?)?;
+    script.push(&third.moved()?)?;
+    let mut told = vec!["restarted".to_owned()];
+    told.extend(third.events(1, 99));
+    expect_by(testee, &["batch"], "the third generation", told)
 }
 
 fn closing(testee: &mut Testee) -> Result<Verdict> {
@@ -351,16 +359,12 @@ fn moved_twice(testee: &mut Testee) -> Result<Verdict> {
     let channel = Channel::new(1, false)?;
     let script = opened!(channel, testee, false);
     passes!(expect(testee, "the first generation", channel.events(1, 99))?);
-    let next = Channel::after(2, false, 11, 1, channel.charter.clone())?;
-    channel.charter.set(2, Word::Open)?;
-    channel.charter.set(1, Word::Cut(11))?;
+    let next = channel.succeeded(11)?;
     for packet in [next.moved()?, next.moved()?, channel.moved()?] {
         script.push(&packet)?;
     }
     passes!(expect(testee, "the second generation", next.events(11, 99))?);
-    let third = Channel::after(3, false, 21, 1, channel.charter.clone())?;
-    channel.charter.set(3, Word::Open)?;
-    channel.charter.set(2, Word::Cut(21))?;
+    let third = next.succeeded(21)?;
     script.push(&third.moved()?)?;
     expect(testee, "the third generation", third.events(21, 99))
 }
@@ -370,9 +374,7 @@ fn moved_without_files(testee: &mut Testee) -> Result<Verdict> {
     let channel = Channel::new(1, false)?;
     let script = opened!(channel, testee, false);
     passes!(expect(testee, "the first generation", channel.events(1, 99))?);
-    let next = Channel::after(2, false, 11, 1, channel.charter.clone())?;
-    channel.charter.set(2, Word::Open)?;
-    channel.charter.set(1, Word::Cut(11))?;
+    let next = channel.succeeded(11)?;
     let mut scene = next.scene()?;
     scene.subscribe[0].files[3] = Arc::clone(&channel.charter.0);
     script.set(scene);
@@ -403,7 +405,7 @@ fn comes_back(testee: &mut Testee, refused: usize) -> Result<Verdict> {
     let heard = script.wait_for_subscribe()?;
     let ours = [identity(&*channel.segment()?)?, identity(&channel.lock)?, identity(&channel.page)?];
     if heard.request["resume"] != true || heard.files != ours {
-        return Ok(fails("comes back", &format!("resume with {ours:?}"), format!("{heard:?}")));
+        return Ok(fails("comes back", format!("resume with {ours:?}"), format!("{heard:?}")));
     }
     channel.publish()?;
     expect(testee, "after", channel.events(12, 99))
@@ -413,18 +415,12 @@ fn comes_back_elsewhere(testee: &mut Testee, is_other_charter: bool) -> Result<V
     let channel = Channel::new(1, false)?;
     let script = opened!(channel, testee, false);
     passes!(expect(testee, "before", channel.events(1, 99))?);
-    let charter = if is_other_charter { Charter::new()? } else { channel.charter.clone() };
-    let (generation, first) = if is_other_charter { (1, 1) } else { (2, 11) };
-    charter.set(generation, Word::Open)?;
-    if !is_other_charter {
-        charter.set(1, Word::Cut(11))?;
-    }
-    let next = Channel::after(generation, false, first, 1, charter)?;
+    let next = if is_other_charter { Channel::new(1, false)? } else { channel.succeeded(11)? };
     script.set(next.scene()?);
     script.hang_up();
     let mut told = Vec::new();
     told.extend(is_other_charter.then(|| "restarted".to_owned()));
-    told.extend(next.events(first, 99));
+    told.extend(next.events(next.first, 99));
     expect(testee, "after", told)
 }
 
@@ -438,4 +434,20 @@ fn gone(testee: &mut Testee, generation: u64, epoch: u64) -> Result<Verdict> {
     let mut told = channel.events(1, 99);
     told.extend((generation == 1 && epoch == 1).then(|| "gone 1".to_owned()));
     expect(testee, "to the end of its messages", told)
+}
+
+/// The daemon tells of a death, and another comes back. In its charter the same numbers are those of a publisher that lives.
+fn gone_before(testee: &mut Testee) -> Result<Verdict> {
+    let channel = Channel::new(1, false)?;
+    let script = opened!(channel, testee, true);
+    script.push(&Packet::text(r#"{"reply":"publisher-gone","generation":1,"epoch":1}"#))?;
+    let mut told = channel.events(1, 99);
+    told.push("gone 1".into());
+    passes!(expect(testee, "to the death", told)?);
+    let next = Channel::new(1, false)?;
+    script.set(next.scene()?);
+    script.hang_up();
+    let mut told = vec!["restarted".to_owned()];
+    told.extend(next.events(1, 99));
+    expect(testee, "after", told)
 }

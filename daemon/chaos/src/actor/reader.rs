@@ -301,19 +301,11 @@ fn open(wanted: &Subscribing) -> Result<Subscriber, ChannelError> {
 /// Subscribes `times` times beside a publisher at full speed. Each subscriber stays until it has been lapped, and must
 /// get a message after that. Returns how many were lapped.
 pub(super) fn join(log: &mut Log, wanted: &Subscribing, times: u16) -> Result<Value> {
-    let Subscribing { channel, far, page, .. } = wanted.clone();
     let mut lapped = 0;
     for time in 0..times {
         let (start, skip) = ([Start::Latest, Start::Oldest][usize::from(time % 2)], time % 4 < 2);
-        log.write(Fact::Subscribing { channel: channel.clone(), far, start, page })?;
-        let mut subscriber = match open(&Subscribing { start, skip, ..wanted.clone() }) {
-            Ok(subscriber) => subscriber,
-            Err(e) => {
-                log.write(Fact::OpenFailed { kind: kind(&e), why: e.to_string() })?;
-                continue;
-            }
-        };
-        log.write(Fact::Subscribed { next: subscriber.next_sequence(), refused: false })?;
+        let wanted = Subscribing { start, skip, ..wanted.clone() };
+        let Some(Reading { mut subscriber, .. }) = Reading::open(log, &wanted)? else { continue };
         let mut is_lapped = false;
         let until = Instant::now() + CALL;
         while Instant::now() < until {

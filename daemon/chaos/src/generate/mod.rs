@@ -316,7 +316,8 @@ impl Writer {
         self.steps.push(Step::Wire { loss, copies, late });
     }
 
-    /// Beyond all sequences: less is believed today, as SECURITY.md says, and such stories would find that and nothing else.
+    /// Somebody claims a sequence beyond all that a channel reaches. Receivers believe a lower claim today, as SECURITY.md
+    /// says, and a story with such a claim would find that and nothing else.
     fn forge(&mut self) {
         let ahead = [1 << 48, 1 << 60, 1 << 62][self.random.usize(..3)];
         let other = self.random.u8(..4) == 0;

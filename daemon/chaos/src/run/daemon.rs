@@ -225,7 +225,7 @@ impl Daemon {
         }
     }
 
-    /// Notes the descriptors that it holds. To be called after its start, when nobody is attached.
+    /// Notes the descriptors that it holds just after its start, when nobody is attached.
     pub(super) fn note_descriptors(&mut self) {
         self.at_first = self.descriptors();
     }
@@ -258,6 +258,12 @@ impl Daemon {
     /// Its output.
     pub(super) fn said(&self) -> String {
         fs::read_to_string(self.logs.join(format!("{}.stderr", self.name))).unwrap_or_default()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.kill();
     }
 }
 

@@ -30,8 +30,8 @@ pub const AT_REST: char = 'u';
 pub(super) const SPARE: &str = "spare";
 /// Size of its ring.
 const CAPACITY: u64 = 1 << 16;
-/// Longer than a daemon after a crash waits for programs that hold channels.
-pub(super) const GRACE: Duration = Duration::from_millis(2200);
+/// A time longer than a daemon waits after a crash for programs that hold channels.
+const GRACE: Duration = Duration::from_millis(2200);
 /// Bytes of a ring for each entry of its index. An entry has 8 bytes. This is also the size of the smallest
 /// record.
 const PER_ENTRY: u64 = 64;
@@ -120,10 +120,9 @@ impl World<'_> {
         if !self.daemons.is_empty() {
             return Ok(false);
         }
-        let mut publisher = self.start_actor('v')?;
-        let order = self.opening(self.place(0), SPARE, Some([CAPACITY, 1400]));
+        let mut publisher = self.start_publisher(&self.place(0), SPARE)?;
         let session = Order::Session { identity: "UNKNOWN".into() };
-        for order in [order, publish(1), session, publish(3)] {
+        for order in [publish(1), session, publish(3)] {
             self.ask(&mut publisher, order)?;
         }
         self.dismiss(publisher)?;
@@ -168,43 +167,75 @@ impl World<'_> {
     /// Each daemon waits anew for the channels that a stopped program holds. The daemons are not the story's
     /// own.
     pub(super) fn outlive(&mut self, brief: bool) -> Result<bool> {
-        if self.daemons.is_empty() {
-            return Ok(false);
-        }
         let name = if brief { "brief" } else { "second" };
-        let channel = Channel { name: name.into(), capacity: CAPACITY, largest: 1400, strict: false };
-        let mut daemon = Daemon::new(name, &self.dir, &self.logs, &[channel], false, String::new())?;
-        daemon.configure(false)?;
-        let outlived = self.outlive_two(&mut daemon, if brief { Duration::ZERO } else { GRACE });
-        daemon.kill();
-        outlived.map(|()| true)
+        let Some(mut daemon) = self.second_daemon(name, false, false)? else { return Ok(false) };
+        self.begin(&mut daemon)?;
+        let mut stopped = self.start_publisher(&Place::Socket(daemon.socket()), name)?;
+        self.ask(&mut stopped, publish(10))?;
+        let next = self.ask_the_third(&mut daemon, &mut stopped, brief)?;
+        self.dismiss(next)?;
+        self.dismiss(stopped)?;
+        self.finish(&mut daemon)?;
+        Ok(true)
     }
 
-    fn outlive_two(&mut self, daemon: &mut Daemon, life: Duration) -> Result<()> {
-        let place = Place::Socket(daemon.socket());
-        self.begin(daemon)?;
-        let mut stopped = self.start_actor('o')?;
-        let order = self.opening(place.clone(), daemon.name, None);
-        self.ask(&mut stopped, order)?;
-        self.ask(&mut stopped, publish(10))?;
-        stopped.signal(Signal::SIGSTOP);
+    /// Stops an actor that has the daemon's channel. The daemon crashes, and the next one ends. A publisher asks the
+    /// third for the channel before the actor continues. Returns that publisher. A brief second daemon ends at once,
+    /// and another one first waits for the actor in vain.
+    pub(super) fn ask_the_third(
+        &mut self,
+        daemon: &mut Daemon,
+        holder: &mut Actor,
+        is_brief: bool,
+    ) -> Result<Actor> {
+        self.signal_actor(holder, Signal::SIGSTOP)?;
         daemon.kill();
         self.begin(daemon)?;
-        std::thread::sleep(life);
+        std::thread::sleep(if is_brief { Duration::ZERO } else { GRACE });
         self.finish(daemon)?;
         self.begin(daemon)?;
-        // Another publisher asks for the channel first.
         let mut next = self.start_actor('n')?;
-        let order = self.opening(place, daemon.name, None);
+        let order = self.opening(Place::Socket(daemon.socket()), daemon.name, None);
         let id = next.order(order);
         std::thread::sleep(Duration::from_millis(200));
-        stopped.signal(Signal::SIGCONT);
+        self.signal_actor(holder, Signal::SIGCONT)?;
         if next.answer(id, PATIENCE).is_none() {
             self.note(Deed::NoAnswer { who: next.name.clone(), order: "to open a channel".into() })?;
         }
-        self.dismiss(next)?;
-        self.dismiss(stopped)?;
-        self.finish(daemon)
+        Ok(next)
+    }
+
+    /// A publisher of a channel that a daemon has, or that it makes in a directory.
+    pub(super) fn start_publisher(&mut self, place: &Place, channel: &str) -> Result<Actor> {
+        let mut publisher = self.start_actor('v')?;
+        let sizes = matches!(place, Place::Dir(_)).then_some([CAPACITY, 1400]);
+        let order = self.opening(place.clone(), channel, sizes);
+        self.ask(&mut publisher, order)?;
+        Ok(publisher)
+    }
+
+    /// The reader must get the last of these messages.
+    pub(super) fn see_the_last(&mut self, mut reader: Actor, published: &Value) -> Result<()> {
+        let (last, sequence) = published_by(published);
+        self.ask(&mut reader, Order::Finish { last, sequence, ms: (PATIENCE / 2).as_millis() as u64 })?;
+        self.dismiss(reader)
+    }
+
+    /// A daemon of its own for an errand, which does not run yet and has a channel of the same name. `None` in a
+    /// story without a daemon. `keeps` says whether a service manager keeps its descriptors.
+    pub(super) fn second_daemon(
+        &self,
+        name: &'static str,
+        keeps: bool,
+        strict: bool,
+    ) -> Result<Option<Daemon>> {
+        if self.daemons.is_empty() {
+            return Ok(None);
+        }
+        let channel = Channel { name: name.into(), capacity: CAPACITY, largest: 1400, strict };
+        let daemon = Daemon::new(name, &self.dir, &self.logs, &[channel], keeps, String::new())?;
+        daemon.configure(false)?;
+        Ok(Some(daemon))
     }
 
     pub(super) fn begin(&mut self, daemon: &mut Daemon) -> Result<()> {
@@ -308,10 +339,15 @@ impl World<'_> {
     }
 }
 
-pub(super) fn subscribing(place: Place, channel: &str, full: bool) -> Order {
+/// A subscription from the oldest message on, for an errand to change where it wants another one.
+pub(super) fn wanted(place: Place, channel: &str) -> Subscribing {
     let (channel, far, start, wait) = (channel.to_owned(), false, story::Start::Oldest, Waiting::Yield);
-    let (skip, page) = (false, true);
-    Order::Subscribe(Subscribing { place, channel, far, start, wait, skip, page, full, watch: false })
+    let (skip, page, full, watch) = (false, true, false, false);
+    Subscribing { place, channel, far, start, wait, skip, page, full, watch }
+}
+
+pub(super) fn subscribing(place: Place, channel: &str, full: bool) -> Order {
+    Order::Subscribe(Subscribing { full, ..wanted(place, channel) })
 }
 
 pub(super) fn publish(count: u32) -> Order {
@@ -319,7 +355,7 @@ pub(super) fn publish(count: u32) -> Order {
 }
 
 /// The last message that was published, and its sequence, by the answer to `publish`.
-pub(super) fn published_by(answer: &Value) -> (Identity, u64) {
+fn published_by(answer: &Value) -> (Identity, u64) {
     let last = serde_json::from_value(answer["last"].clone());
     let sequence = answer["next"].as_u64().unwrap_or(0).saturating_sub(1);
     (last.unwrap_or(Identity { publisher: u32::MAX, counter: 0 }), sequence)

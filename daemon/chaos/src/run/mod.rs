@@ -53,7 +53,7 @@ pub fn play(story: &Story, programs: &Programs, under: &Path) -> Result<tempfile
     let dir = tempfile::Builder::new().prefix(&name).tempdir_in(under).context("make a directory")?;
     let mut world = World::new(story, programs, dir.path())?;
     let played = world.play(story);
-    world.kill_all();
+    world.kill_actors();
     played?;
     Ok(dir)
 }
@@ -255,11 +255,10 @@ impl<'a> World<'a> {
         deeds.into_iter().try_for_each(|deed| self.note(deed))
     }
 
-    fn kill_all(&mut self) {
+    fn kill_actors(&mut self) {
         for actor in self.publishers.iter_mut().chain(&mut self.readers).flatten() {
             actor.kill();
         }
-        self.daemons.iter_mut().for_each(Daemon::kill);
     }
 }
 

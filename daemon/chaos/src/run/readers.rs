@@ -2,13 +2,13 @@
 //! channel's memory, and without a free descriptor.
 
 use super::daemon::Daemon;
-use super::errands::{GRACE, publish, published_by, subscribing};
+use super::errands::{publish, subscribing, wanted};
 use super::steps::set_descriptor_limit;
-use super::{Actor, PATIENCE, World, tools};
+use super::{PATIENCE, World, tools};
 use crate::actor::{Order, Place, Subscribing};
 use crate::log::Deed;
 use crate::payload::Sizes;
-use crate::story::{Channel, How, Sending, Start, Waiting};
+use crate::story::{How, Sending, Waiting};
 use anyhow::Result;
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -17,8 +17,6 @@ use std::time::Duration;
 /// First letter of the names of readers that must be told of their publisher's death.
 pub const BEREAVED: char = 'w';
 
-/// Size of the rings.
-const CAPACITY: u64 = 1 << 16;
 /// Time in which a reader receives what is there, or a program notices what has happened to another.
 const NOTICE: Duration = Duration::from_millis(100);
 /// The most takeovers that are tried until one leaves a void message.
@@ -34,35 +32,12 @@ fn read_on(how: How) -> Order {
 }
 
 impl World<'_> {
-    /// A daemon of its own for an errand, which has a channel of the same name.
-    fn daemon_of(&mut self, name: &'static str, strict: bool) -> Result<Daemon> {
-        let channel = Channel { name: name.into(), capacity: CAPACITY, largest: 1400, strict };
-        let mut daemon = Daemon::new(name, &self.dir, &self.logs, &[channel], false, String::new())?;
-        daemon.configure(false)?;
-        self.begin(&mut daemon)?;
-        Ok(daemon)
-    }
-
-    fn start_publisher(&mut self, place: &Place, channel: &str) -> Result<Actor> {
-        let mut publisher = self.start_actor('v')?;
-        let sizes = matches!(place, Place::Dir(_)).then_some([CAPACITY, 1400]);
-        let order = self.opening(place.clone(), channel, sizes);
-        self.ask(&mut publisher, order)?;
-        Ok(publisher)
-    }
-
     fn take_channel(&mut self, daemon: &Daemon) -> Result<()> {
         self.note(Deed::TakingOver { channel: daemon.name.into() })?;
         let mut command = self.programs.command(&self.programs.shmcast);
         command.args(["takeover", daemon.name]).env("SHMCAST_SOCKET", daemon.socket());
         let deed = tools::run(0, command, &self.logs)?;
         self.note(deed)
-    }
-
-    fn signal_actor(&mut self, actor: &mut Actor, signal: Signal) -> Result<()> {
-        actor.signal(signal);
-        let signal = signal.as_str().trim_start_matches("SIG").to_owned();
-        self.note(Deed::Signalled { who: actor.name.clone(), signal })
     }
 
     /// A search for a place must succeed however fast the publisher is.
@@ -74,18 +49,7 @@ impl World<'_> {
         let mut publisher = self.start_publisher(&self.place(0), NAME)?;
         publisher.order(Order::Rush {});
         let mut reader = self.start_actor('o')?;
-        let (place, channel) = (self.place(0), NAME.to_owned());
-        let wanted = Subscribing {
-            place,
-            channel,
-            far: false,
-            start: Start::Latest,
-            wait: Waiting::Spin,
-            skip: false,
-            page: false,
-            full: false,
-            watch: false,
-        };
+        let wanted = Subscribing { wait: Waiting::Spin, page: false, ..wanted(self.place(0), NAME) };
         self.ask(&mut reader, Order::Join { wanted, times: readers })?;
         self.dismiss(reader)?;
         self.dismiss(publisher)?;
@@ -96,21 +60,21 @@ impl World<'_> {
     /// The death of a publisher is told after all that it published.
     pub(super) fn bereave(&mut self, wait: Waiting) -> Result<bool> {
         const NAME: &str = "bereaved";
-        let mut daemon = if self.daemons.is_empty() { None } else { Some(self.daemon_of(NAME, false)?) };
+        let mut daemon = self.second_daemon(NAME, false, false)?;
+        if let Some(daemon) = &mut daemon {
+            self.begin(daemon)?;
+        }
         let place = daemon.as_ref().map_or(self.place(0), |daemon| Place::Socket(daemon.socket()));
         let mut publisher = self.start_publisher(&place, NAME)?;
         self.ask(&mut publisher, publish(3))?;
         let mut reader = self.start_actor(BEREAVED)?;
-        let Order::Subscribe(wanted) = subscribing(place, NAME, false) else { return Ok(false) };
-        self.ask(&mut reader, Order::Subscribe(Subscribing { wait, watch: true, ..wanted }))?;
+        let wanted = Subscribing { wait, watch: true, ..wanted(place, NAME) };
+        self.ask(&mut reader, Order::Subscribe(wanted))?;
         reader.order(read_on(How::Deadline));
         std::thread::sleep(NOTICE);
         self.signal_actor(&mut reader, Signal::SIGSTOP)?;
         self.ask(&mut publisher, publish(5))?;
-        self.signal_actor(&mut publisher, Signal::SIGKILL)?;
-        publisher.kill();
-        let (who, status, said) = (publisher.name.clone(), publisher.ended(), publisher.said());
-        self.note(super::ended(who, status, true, said))?;
+        self.kill_actor(publisher)?;
         // A daemon that has not told the reader by now tells it later.
         std::thread::sleep(NOTICE);
         self.signal_actor(&mut reader, Signal::SIGCONT)?;
@@ -126,35 +90,20 @@ impl World<'_> {
     /// Each daemon waits for the reader that has a channel's memory, even if nobody has published there yet.
     pub(super) fn leave_it_to_a_reader(&mut self, is_brief: bool) -> Result<bool> {
         const NAME: &str = "inherited";
-        if self.daemons.is_empty() {
-            return Ok(false);
-        }
-        let mut daemon = self.daemon_of(NAME, true)?;
+        let Some(mut daemon) = self.second_daemon(NAME, false, true)? else { return Ok(false) };
+        self.begin(&mut daemon)?;
         let place = Place::Socket(daemon.socket());
         let mut publisher = self.start_publisher(&place, NAME)?;
         self.ask(&mut publisher, publish(10))?;
         let mut reader = self.start_actor('o')?;
-        self.ask(&mut reader, subscribing(place.clone(), NAME, false))?;
+        self.ask(&mut reader, subscribing(place, NAME, false))?;
         reader.order(read_on(How::Deadline));
         std::thread::sleep(NOTICE);
         self.take_channel(&daemon)?;
         self.dismiss(publisher)?;
         // The reader has the new memory by now.
         std::thread::sleep(NOTICE);
-        self.signal_actor(&mut reader, Signal::SIGSTOP)?;
-        daemon.kill();
-        self.begin(&mut daemon)?;
-        std::thread::sleep(if is_brief { Duration::ZERO } else { GRACE });
-        self.finish(&mut daemon)?;
-        self.begin(&mut daemon)?;
-        let mut next = self.start_actor('n')?;
-        let order = self.opening(place, NAME, None);
-        let id = next.order(order);
-        std::thread::sleep(NOTICE * 2);
-        self.signal_actor(&mut reader, Signal::SIGCONT)?;
-        if next.answer(id, PATIENCE).is_none() {
-            self.note(Deed::NoAnswer { who: next.name.clone(), order: "to open a channel".into() })?;
-        }
+        let mut next = self.ask_the_third(&mut daemon, &mut reader, is_brief)?;
         let published = self.ask(&mut next, publish(5))?;
         self.see_the_last(reader, &published)?;
         self.dismiss(next)?;
@@ -165,10 +114,8 @@ impl World<'_> {
     /// A call returns in time, even if the message that it finds is void and the reader cannot go on to the next one.
     pub(super) fn withhold(&mut self) -> Result<bool> {
         const NAME: &str = "withheld";
-        if self.daemons.is_empty() {
-            return Ok(false);
-        }
-        let mut daemon = self.daemon_of(NAME, true)?;
+        let Some(mut daemon) = self.second_daemon(NAME, false, true)? else { return Ok(false) };
+        self.begin(&mut daemon)?;
         let place = Place::Socket(daemon.socket());
         let mut old = self.start_publisher(&place, NAME)?;
         let mut reader = self.start_actor('o')?;
@@ -205,12 +152,5 @@ impl World<'_> {
         self.dismiss(old)?;
         self.finish(&mut daemon)?;
         Ok(true)
-    }
-
-    /// The reader must get the last of these messages.
-    fn see_the_last(&mut self, mut reader: Actor, published: &Value) -> Result<()> {
-        let (last, sequence) = published_by(published);
-        self.ask(&mut reader, Order::Finish { last, sequence, ms: (PATIENCE / 2).as_millis() as u64 })?;
-        self.dismiss(reader)
     }
 }

@@ -1,13 +1,10 @@
 //! Errands with a daemon of their own: a start that takes long, a store that is almost full, a crowd that
 //! comes back.
 
-use super::daemon::Daemon;
-use super::errands::{published_by, subscribing};
+use super::errands::{publish, subscribing};
 use super::{PATIENCE, World};
-use crate::actor::{Order, Place};
+use crate::actor::Place;
 use crate::log::Deed;
-use crate::payload::Sizes;
-use crate::story::{Channel, Sending};
 use anyhow::Result;
 use shmcast::sys::handoff;
 use shmcast::{Client, Subscriber};
@@ -15,7 +12,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longer than a client waits for an answer.
+/// A time longer than a client waits for an answer.
 const LONG: Duration = Duration::from_secs(6);
 /// Time in which clients notice that their daemon has died.
 const NOTICE: Duration = Duration::from_millis(200);
@@ -43,24 +40,16 @@ fn there_is(program: &str) -> bool {
 }
 
 impl World<'_> {
-    fn second_daemon(&self, name: &'static str, keeps: bool) -> Result<Option<Daemon>> {
-        if self.daemons.is_empty() {
-            return Ok(None);
-        }
-        let channel = Channel { name: name.into(), capacity: 1 << 16, largest: 1400, strict: false };
-        Daemon::new(name, &self.dir, &self.logs, &[channel], keeps, String::new()).map(Some)
-    }
-
     /// Clients wait for a daemon that says that it has not opened yet.
     pub(super) fn start_slowly(&mut self) -> Result<bool> {
-        let Some(mut daemon) = self.second_daemon("slow", false)?.filter(|_| there_is("strace")) else {
+        let Some(mut daemon) = self.second_daemon("slow", false, false)?.filter(|_| there_is("strace"))
+        else {
             return Ok(false);
         };
         let delay = format!("inject=memfd_create:delay_enter={}:when=1", LONG.as_micros());
         let words =
             ["strace", "-D", "-f", "-qq", "-o", "/dev/null", "-e", "trace=memfd_create", "-e", &delay];
         daemon.through = words.map(str::to_owned).into();
-        daemon.configure(false)?;
         daemon.start(self.programs)?;
         let until = Instant::now() + PATIENCE;
         while handoff::try_connect(&daemon.socket()).is_err() && Instant::now() < until {
@@ -95,7 +84,7 @@ impl World<'_> {
         }
         let order = self.opening(self.place(0), INTERRUPTED, Some([8 << 20, 1400]));
         self.ask(&mut actor, order)?;
-        self.ask(&mut actor, publish_all())?;
+        self.ask(&mut actor, publish(20))?;
         self.dismiss(actor)?;
         let _ = tracer.kill();
         tracer.wait()?;
@@ -105,32 +94,27 @@ impl World<'_> {
 
     /// A channel's memory outlives a daemon, however many other things a service manager keeps for it.
     pub(super) fn fill_the_store(&mut self, others: u16) -> Result<bool> {
-        let Some(mut daemon) = self.second_daemon("stored", true)?.filter(|_| there_is("bash")) else {
+        let Some(mut daemon) = self.second_daemon("stored", true, false)?.filter(|_| there_is("bash")) else {
             return Ok(false);
         };
-        daemon.configure(false)?;
         self.begin(&mut daemon)?;
         let place = Place::Socket(daemon.socket());
-        let mut publisher = self.start_actor('o')?;
-        let order = self.opening(place.clone(), daemon.name, None);
-        self.ask(&mut publisher, order)?;
-        let (last, sequence) = published_by(&self.ask(&mut publisher, publish_all())?);
+        let mut publisher = self.start_publisher(&place, daemon.name)?;
+        let published = self.ask(&mut publisher, publish(20))?;
         self.dismiss(publisher)?;
         self.finish(&mut daemon)?;
         daemon.through = ["bash", "-c", FILLED, "bash", &others.to_string()].map(str::to_owned).into();
         self.begin(&mut daemon)?;
         let mut reader = self.start_actor('n')?;
         self.ask(&mut reader, subscribing(place, daemon.name, false))?;
-        self.ask(&mut reader, Order::Finish { last, sequence, ms: 2000 })?;
-        self.dismiss(reader)?;
+        self.see_the_last(reader, &published)?;
         self.finish(&mut daemon)?;
         Ok(true)
     }
 
     /// Readers that come back after a crash are not counted as a user who sends too many requests.
     pub(super) fn bring_back_a_crowd(&mut self, readers: u16) -> Result<bool> {
-        let Some(mut daemon) = self.second_daemon("crowded", false)? else { return Ok(false) };
-        daemon.configure(false)?;
+        let Some(mut daemon) = self.second_daemon("crowded", false, false)? else { return Ok(false) };
         self.begin(&mut daemon)?;
         let name = daemon.name;
         let open = |client: &Client| {
@@ -165,8 +149,4 @@ impl World<'_> {
         self.finish(&mut daemon)?;
         Ok(true)
     }
-}
-
-fn publish_all() -> Order {
-    Order::Publish { count: 20, sizes: Sizes::Line, sending: Sending::Single, pause_us: 0 }
 }

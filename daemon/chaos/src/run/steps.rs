@@ -1,6 +1,7 @@
 //! The execution of each step. A method returns true if the step applied.
 
-use super::{COURTESY, Daemon, Known, PATIENCE, World, ended, tools};
+use super::errands::wanted;
+use super::{Actor, COURTESY, Daemon, Known, PATIENCE, World, ended, tools};
 use crate::actor::{Opening, Order, Subscribing};
 use crate::log::Deed;
 use crate::story::{Change, Channel, Start, Step, Tool, Waiting, Whom};
@@ -71,8 +72,8 @@ impl World<'_> {
     ) -> Result<bool> {
         let known = self.channel(channel);
         let (number, far) = (known.number(self.channels.len()), known.host > 0);
-        let (place, channel, full) = (self.place(known.host), known.channel.name, false);
-        let wanted = Subscribing { place, channel, far, start, wait, skip, page, full, watch: false };
+        let place = self.place(known.host);
+        let wanted = Subscribing { far, start, wait, skip, page, ..wanted(place, &known.channel.name) };
         self.order_to_attach(Whom::Reader(who), Order::Subscribe(wanted), number)
     }
 
@@ -127,19 +128,26 @@ impl World<'_> {
 
     fn kill(&mut self, whom: Whom, after_us: u32) -> Result<bool> {
         std::thread::sleep(Duration::from_micros(after_us.into()));
-        let Some(actor) = self.there(whom) else { return Ok(false) };
-        let who = actor.name.clone();
-        actor.signal(Signal::SIGKILL);
-        actor.kill();
-        let status = actor.ended();
-        let said = actor.said();
-        if let Some(slot) = self.slot(whom) {
-            *slot = None;
-        }
-        self.note(Deed::Signalled { who: who.clone(), signal: "KILL".into() })?;
-        self.note(ended(who, status, true, said))?;
+        let Some(actor) = self.slot(whom).and_then(Option::take) else { return Ok(false) };
+        self.kill_actor(actor)?;
         self.note_lost_rings("its last holder was killed")?;
         Ok(true)
+    }
+
+    pub(super) fn kill_actor(&mut self, mut actor: Actor) -> Result<()> {
+        self.signal_actor(&mut actor, Signal::SIGKILL)?;
+        actor.kill();
+        let (status, said) = (actor.ended(), actor.said());
+        self.note(ended(actor.name, status, true, said))
+    }
+
+    pub(super) fn signal_actor(&mut self, actor: &mut Actor, signal: Signal) -> Result<()> {
+        actor.signal(signal);
+        self.note_signal(actor.name.clone(), signal)
+    }
+
+    fn note_signal(&mut self, who: String, signal: Signal) -> Result<()> {
+        self.note(Deed::Signalled { who, signal: signal.as_str().trim_start_matches("SIG").to_owned() })
     }
 
     fn signal(&mut self, whom: Whom, signal: Signal) -> Result<bool> {
@@ -155,7 +163,7 @@ impl World<'_> {
                 actor.name.clone()
             }
         };
-        self.note(Deed::Signalled { who, signal: signal.as_str().trim_start_matches("SIG").to_owned() })?;
+        self.note_signal(who, signal)?;
         if signal == Signal::SIGSTOP {
             self.note_lost_rings("its last holder was stopped")?;
         }
@@ -207,7 +215,7 @@ impl World<'_> {
             daemon.kill();
             self.note(Deed::NoAnswer { who: who.clone(), order: "to end".into() })?;
         }
-        self.note(Deed::Signalled { who: who.clone(), signal: by.as_str()[3..].to_owned() })?;
+        self.note_signal(who.clone(), by)?;
         self.note(ended(who, status, by == Signal::SIGKILL, said))?;
         self.note_lost_rings("nobody held it when the daemon ended")?;
         self.start_daemon(whom)
@@ -416,7 +424,9 @@ pub(super) fn set_descriptor_limit(pid: u32, spare: Option<u8>) -> bool {
     let Ok(open) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
     let current = spare.map_or(4096, |spare| open.count() as u64 + u64::from(spare));
     let limit = Rlimit { current: Some(current), maximum: Some(4096) };
-    prlimit(Pid::from_raw(pid as i32), Resource::Nofile, limit).is_ok()
+    // Without a process, `prlimit` would limit this one.
+    let Some(process) = Pid::from_raw(pid as i32) else { return false };
+    prlimit(Some(process), Resource::Nofile, limit).is_ok()
 }
 
 /// The paths of everything below `dir`.

@@ -101,9 +101,7 @@ impl World<'_> {
         let mut daemon = self.daemon_for_all("visited", tables)?;
         self.begin(&mut daemon)?;
         for channel in [OPEN, SECRET] {
-            let mut actor = self.start_actor('o')?;
-            let order = self.opening(Place::Socket(daemon.socket()), channel, None);
-            self.ask(&mut actor, order)?;
+            let mut actor = self.start_publisher(&Place::Socket(daemon.socket()), channel)?;
             self.ask(&mut actor, publish(3))?;
             self.dismiss(actor)?;
         }
@@ -118,7 +116,6 @@ impl World<'_> {
             self.look_as_stranger(&daemon, arguments)?;
         }
         self.finish(&mut daemon)?;
-        daemon.kill();
         Ok(true)
     }
 
@@ -206,7 +203,6 @@ impl World<'_> {
         let _ = stranger.kill();
         stranger.wait()?;
         self.finish(&mut daemon)?;
-        daemon.kill();
         Ok(true)
     }
 }

@@ -147,7 +147,7 @@ impl Wire {
         self.quality.spares_requests.store(false, Ordering::Relaxed);
     }
 
-    /// As `set`, but requests to the server and its answers pass unharmed.
+    /// Does the same as `set`, but requests to the server and its answers pass unharmed.
     pub(super) fn set_lines(&self, loss: u8, copies: u8, late: u8) {
         self.set(loss, copies, late);
         self.quality.spares_requests.store(true, Ordering::Relaxed);

@@ -34,13 +34,12 @@ impl Connection<'_> {
     /// Makes a bridge that stands by send in place of its peer.
     pub(super) fn take_over_bridge(&self, name: &str) -> Result<(), Refused> {
         let refuse = |why: String| Refused::new(RefusalCode::BadRequest, why);
-        let figures = self.shared.bridges.figures();
-        let bridge = figures.iter().find(|bridge| bridge.spec.title() == name);
-        let bridge = bridge.ok_or_else(|| refuse(format!("the daemon has no bridge {name:?}")))?;
-        self.shared.registry().check_publisher(&self.who, &bridge.spec.channel)?;
+        let channel = self.shared.bridges.channel_of(name);
+        let channel = channel.ok_or_else(|| refuse(format!("the daemon has no bridge {name:?}")))?;
+        self.shared.registry().check_publisher(&self.who, &channel)?;
         self.shared.bridges.take_over(name).map_err(refuse)?;
-        let channel = Some(bridge.spec.channel.as_str());
-        self.shared.events.tell("bridge-taken-over", channel, None, Some(&self.who), &format!("{name:?}"));
+        let events = &self.shared.events;
+        events.tell("bridge-taken-over", Some(&channel), None, Some(&self.who), &format!("{name:?}"));
         Ok(())
     }
 
@@ -71,7 +70,7 @@ impl Connection<'_> {
     }
 
     async fn find_history(&mut self, channel: &str, wanted: Wanted) -> Result<Loan, Refused> {
-        self.shared.registry().report(&self.who, Some(channel))?;
+        self.shared.registry().check_reader(&self.who, channel)?;
         let (journals, name) = (self.shared.journals.clone(), channel.to_owned());
         self.served = None;
         let turn = timeout(DISK_PATIENCE, self.shared.lenders.clone().acquire_owned()).await;

@@ -4,13 +4,13 @@
 mod packets;
 
 use super::actors::Actor;
-use super::errands::{end, published, published_by};
+use super::errands::{end, published, wanted};
 use super::wire::{Wire, free_port, local};
 use super::{PATIENCE, World};
 use crate::actor::{Opening, Order, Place, Subscribing};
 use crate::log::Deed;
 use crate::payload::Sizes;
-use crate::story::{Sending, Start, Trouble, Waiting};
+use crate::story::{Sending, Trouble, Waiting};
 use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 /// First letter of the names of readers of a carried channel, none of whose messages may be lost.
 pub const CARRIED: char = 'c';
-/// The same if other servers than ours may lose messages.
+/// First letter of the names of readers of a channel that a server of another make carries, which may lose messages.
 const OTHERS: char = 'd';
 /// The channel.
 pub(super) const CHANNEL: &str = "carried";
@@ -121,7 +121,7 @@ impl World<'_> {
                 Trouble::Strangers => packets::send_forged(&way.wire, kind, next)?,
                 _ => packets::send_as_impostor(&way.wire, next)?,
             }
-            // Longer than anything is waited for before it is given up.
+            // A receiver gives up sooner than this.
             std::thread::sleep(Duration::from_millis(120));
             self.publish_carried(&mut publisher, 12)?;
         }
@@ -356,20 +356,9 @@ impl World<'_> {
         }
         let mut reader =
             self.start_actor(if way.trouble == Trouble::OtherMake { OTHERS } else { CARRIED })?;
-        let (place, channel, far) = (Place::Dir(way.to.clone()), CHANNEL.to_owned(), true);
-        let (start, wait, skip, page, full) = (Start::Oldest, Waiting::Sleep, false, true, false);
-        let order = Order::Subscribe(Subscribing {
-            place,
-            channel,
-            far,
-            start,
-            wait,
-            skip,
-            page,
-            full,
-            watch: false,
-        });
-        if self.ask(&mut reader, order)? != Value::Bool(true) {
+        let place = Place::Dir(way.to.clone());
+        let wanted = Subscribing { far: true, wait: Waiting::Sleep, ..wanted(place, CHANNEL) };
+        if self.ask(&mut reader, Order::Subscribe(wanted))? != Value::Bool(true) {
             let what = format!("to read a carried channel ({:?})", way.trouble);
             self.note(Deed::Refused { who: reader.name.clone(), what })?;
         }
@@ -383,12 +372,10 @@ impl World<'_> {
         self.finish_carried(publisher, reader)
     }
 
-    fn finish_carried(&mut self, mut publisher: Actor, mut reader: Actor) -> Result<()> {
+    fn finish_carried(&mut self, mut publisher: Actor, reader: Actor) -> Result<()> {
         let order = Order::Publish { count: 20, sizes: Sizes::Line, sending: Sending::Single, pause_us: 300 };
-        let (last, sequence) = published_by(&self.ask(&mut publisher, order)?);
-        let ms = PATIENCE.as_millis() as u64 / 2;
-        self.ask(&mut reader, Order::Finish { last, sequence, ms })?;
-        self.dismiss(reader)?;
+        let published = self.ask(&mut publisher, order)?;
+        self.see_the_last(reader, &published)?;
         self.dismiss(publisher)
     }
 

@@ -4,7 +4,7 @@ import java.io.IOException;
 import java.nio.file.Path;
 import shmcast.ShmcastException.Code;
 
-/** What needs calls of the C library. This class exists twice: here for Java 17, which cannot, and for Java 22. */
+/** The parts that call the C library. This class exists twice: here for Java 17, which cannot call it, and for Java 22. */
 final class Native {
     private Native() {}
 
@@ -14,6 +14,10 @@ final class Native {
 
     static Lock lockOf(Path directory) throws IOException {
         throw new ShmcastException(Code.UNSUPPORTED, "watching a publisher takes Java 22 or newer, which can look at its lock");
+    }
+
+    static Outlet outlet(Publisher.Builder builder) throws IOException {
+        throw new ShmcastException(Code.UNSUPPORTED, "channel '" + builder.channel + "': publishing takes Java 22 or newer");
     }
 
     /** A page in this channel's directory, or null: a reader without a page works. */

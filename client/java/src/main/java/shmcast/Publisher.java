@@ -4,13 +4,12 @@ import java.io.IOException;
 import java.nio.file.Path;
 import shmcast.ShmcastException.Code;
 
-/**
- * Publishes to one channel, with Java 22 or newer and the C library, libshmcast.so.0. One thread at a time uses a publisher. This class
- * exists twice; here, for Java 17, {@link Builder#open} says that it cannot.
- */
+/** Publishes to one channel, with Java 22 or newer and the C library, libshmcast.so.0. One thread at a time uses a publisher. */
 public final class Publisher implements AutoCloseable {
-    private Publisher(Builder builder) throws ShmcastException {
-        throw new ShmcastException(Code.UNSUPPORTED, "channel '" + builder.channel + "': publishing takes Java 22 or newer");
+    private final Outlet outlet;
+
+    private Publisher(Outlet outlet) {
+        this.outlet = outlet;
     }
 
     /**
@@ -84,7 +83,7 @@ public final class Publisher implements AutoCloseable {
         }
 
         /**
-         * Who may read a new channel; 0700 by default.
+         * The permissions of a new channel; 0700 by default.
          *
          * @param mode as of its directory
          * @return this
@@ -118,10 +117,10 @@ public final class Publisher implements AutoCloseable {
          * Makes the channel, or takes over the one that is there, with the sequences going on.
          *
          * @return the publisher
-         * @throws IOException a {@link ShmcastException}
+         * @throws IOException a {@link ShmcastException}; {@link Code#UNSUPPORTED} before Java 22
          */
         public Publisher open() throws IOException {
-            return new Publisher(this);
+            return new Publisher(Native.outlet(this));
         }
     }
 
@@ -133,7 +132,7 @@ public final class Publisher implements AutoCloseable {
      * @throws ShmcastException {@link Code#TOO_LARGE}, {@link Code#CUT_OFF}
      */
     public long publish(byte[] payload) throws ShmcastException {
-        throw new IllegalStateException("publishing takes Java 22 or newer");
+        return publish(payload, 0, payload.length, 0, false);
     }
 
     /**
@@ -148,30 +147,32 @@ public final class Publisher implements AutoCloseable {
      * @throws ShmcastException {@link Code#TOO_LARGE}, {@link Code#CUT_OFF}
      */
     public long publish(byte[] bytes, int from, int length, int tag, boolean key) throws ShmcastException {
-        throw new IllegalStateException("publishing takes Java 22 or newer");
+        return outlet.publish(bytes, from, length, tag, key);
     }
 
     /** {@return the sequence that the next message gets} */
     public long nextSequence() {
-        throw new IllegalStateException("publishing takes Java 22 or newer");
+        return outlet.nextSequence();
     }
 
     /** {@return this publisher's incarnation: 1 for the first of a channel} */
     public long epoch() {
-        throw new IllegalStateException("publishing takes Java 22 or newer");
+        return outlet.epoch();
     }
 
     /** {@return how many bytes a message may have} */
     public long maxMessage() {
-        throw new IllegalStateException("publishing takes Java 22 or newer");
+        return outlet.maxMessage();
     }
 
     /** {@return whether a daemon has given the channel to another publisher} */
     public boolean isCutOff() {
-        throw new IllegalStateException("publishing takes Java 22 or newer");
+        return outlet.isCutOff();
     }
 
     /** Closes the channel: readers get what was published, and then the end. */
     @Override
-    public void close() {}
+    public void close() {
+        outlet.close();
+    }
 }

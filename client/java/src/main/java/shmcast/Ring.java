@@ -4,7 +4,7 @@ import java.lang.invoke.VarHandle;
 
 /** Reads records by SPEC.md 3.1 to 3.3. The words that it loads from the segment are claims. */
 final class Ring {
-    /** What a poll found. */
+    /** The result of a poll. */
     enum Found {
         NOTHING,
         MESSAGE,

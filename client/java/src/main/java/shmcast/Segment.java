@@ -6,6 +6,8 @@ import java.nio.channels.FileChannel;
 import java.nio.file.LinkOption;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Set;
 
 /** A mapped segment whose header was checked. Another process may write it at any time, so each word is a claim. */
@@ -58,9 +60,16 @@ final class Segment {
 
     /** Maps what a header says. */
     static Segment of(Header header, Source source) throws IOException {
-        Memory page = source.map(0, Header.BYTES);
-        Memory index = source.map(Header.BYTES, 8 * header.indexEntries());
-        return new Segment(header, page, index, source.map(header.dataOffset(), header.capacity()));
+        List<Memory> maps = new ArrayList<>();
+        try {
+            maps.add(source.map(0, Header.BYTES));
+            maps.add(source.map(Header.BYTES, 8 * header.indexEntries()));
+            maps.add(source.map(header.dataOffset(), header.capacity()));
+        } catch (IOException | RuntimeException e) {
+            maps.forEach(Memory::close);
+            throw e;
+        }
+        return new Segment(header, maps.get(0), maps.get(1), maps.get(2));
     }
 
     void close() {

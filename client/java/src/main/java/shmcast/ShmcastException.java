@@ -6,7 +6,7 @@ import java.io.IOException;
 public final class ShmcastException extends IOException {
     private static final long serialVersionUID = 1;
 
-    /** What is wrong. */
+    /** The kinds of errors. */
     public enum Code {
         /** No channel can have this name. */
         NAME,
@@ -58,6 +58,11 @@ public final class ShmcastException extends IOException {
 
     ShmcastException(Code code, String message) {
         super(message);
+        this.code = code;
+    }
+
+    ShmcastException(Code code, String message, Throwable cause) {
+        super(message, cause);
         this.code = code;
     }
 

@@ -328,9 +328,9 @@ public final class Subscriber implements AutoCloseable {
      *     that were handed out comes at the next call
      */
     public int poll(Handler handler, int most) throws ShmcastException {
-        Ring ring = open();
+        open();
         try {
-            return pollRing(ring, handler, most);
+            return pollRing(handler, most);
         } catch (InternalError e) {
             // The JVM gives this where a mapped file was shortened. It has no type of its own.
             if (String.valueOf(e.getMessage()).contains("unsafe memory access")) {
@@ -340,11 +340,12 @@ public final class Subscriber implements AutoCloseable {
         }
     }
 
-    private int pollRing(Ring ring, Handler handler, int most) throws ShmcastException {
+    private int pollRing(Handler handler, int most) throws ShmcastException {
         int events = 0;
         // Records that are no events are passed over; a bound of their number bounds the call.
         int passed = 0;
         while (events < most) {
+            Ring ring = this.ring; // another one, where the channel goes on
             if (behind != 0) {
                 ring.jump(0, behind);
                 if (!skip(handler)) {
@@ -378,7 +379,6 @@ public final class Subscriber implements AutoCloseable {
             } else if (found != Ring.Found.EPOCH) {
                 return events;
             }
-            ring = this.ring;
         }
         return events;
     }
@@ -431,7 +431,12 @@ public final class Subscriber implements AutoCloseable {
         };
     }
 
-    /** When a poll found nothing. Returns whether an event was handed out. */
+    /** Whether a daemon holds back some of a strict channel's messages. */
+    private boolean isWithheld() {
+        return hosted != null && hosted.isStrict && hosted.verdict() != Hosted.Verdict.OPEN;
+    }
+
+    /** Does what is due where a poll found nothing. Returns whether an event was handed out. */
     private boolean tellIdle(Handler handler) throws ShmcastException {
         if (isInDoubt && tellHiddenEpoch(handler) || goOn(handler)) {
             return true;
@@ -483,8 +488,8 @@ public final class Subscriber implements AutoCloseable {
         if (isAlive || !hasDied(epoch) || ring.segment.word(Segment.STATE) != word) {
             return false;
         }
-        // Whatever was committed before comes first.
-        if (isInDoubt || ring.hasMore() || hosted != null && hosted.isStrict && hosted.verdict() != Hosted.Verdict.OPEN) {
+        // All that was committed before comes first.
+        if (isInDoubt || ring.hasMore() || isWithheld()) {
             watchedAt = 0;
             return false;
         }
@@ -572,7 +577,7 @@ public final class Subscriber implements AutoCloseable {
         return true;
     }
 
-    /** Whether an epoch is above those told or known. What a record told may be any number. */
+    /** Whether an epoch is above those told or known. A record may have told any number. */
     private boolean isUntold(long epoch) {
         return Long.compareUnsigned(epoch, known) > 0 && epoch > beganIn;
     }
@@ -593,7 +598,7 @@ public final class Subscriber implements AutoCloseable {
     /** Tells of an epoch whose record was overwritten. */
     private boolean tellHiddenEpoch(Handler handler) {
         long word = ring.segment.word(Segment.STATE);
-        if (ring.hasMore() || hosted != null && hosted.isStrict && hosted.verdict() != Hosted.Verdict.OPEN) {
+        if (ring.hasMore() || isWithheld()) {
             return false;
         }
         isInDoubt = false;
@@ -624,18 +629,19 @@ public final class Subscriber implements AutoCloseable {
             if (events > 0 || left <= 0) {
                 return events;
             }
-            if (wait == Wait.PARK) {
-                park(left);
-            } else {
-                wait.pause();
-            }
+            pause(left);
         }
     }
 
     /** Waits between two polls that found nothing, as the builder was told. */
     public void idle() {
+        pause(Long.MAX_VALUE);
+    }
+
+    /** Waits once. Where it sleeps until the daemon rings, that is so long at most. */
+    private void pause(long nanos) {
         if (wait == Wait.PARK) {
-            park(Long.MAX_VALUE);
+            park(nanos);
         } else {
             wait.pause();
         }

@@ -57,6 +57,9 @@ final class Channel extends Hosted {
             first = open(reply.descriptors[0]);
             page = new Native.MappedPage(reply.descriptors[2]);
         } catch (IOException e) {
+            if (first != null) {
+                first.close();
+            }
             close();
             throw e;
         } finally {

@@ -45,7 +45,7 @@ final class Libc {
     private static final Linker LINKER = Linker.nativeLinker();
     private static final MemoryLayout STATE = Linker.Option.captureStateLayout();
     private static final VarHandle ERRNO = STATE.varHandle(MemoryLayout.PathElement.groupElement("errno"));
-    private static final ThreadLocal<MemorySegment> CAPTURED = ThreadLocal.withInitial(() -> Arena.global().allocate(STATE));
+    private static final ThreadLocal<MemorySegment> CAPTURED = ThreadLocal.withInitial(() -> Arena.ofAuto().allocate(STATE));
 
     private static final MethodHandle SOCKET = ints("socket", 3);
     private static final MethodHandle SOCKETPAIR = handle("socketpair", FunctionDescriptor.of(JAVA_INT, JAVA_INT, JAVA_INT, JAVA_INT, ADDRESS));
@@ -73,7 +73,7 @@ final class Libc {
 
     private Libc() {}
 
-    /** What a descriptor is. */
+    /** Identity and size of a file. */
     record Stat(long device, long inode, long size) {
         boolean isSameFile(Stat other) {
             return device == other.device && inode == other.inode;
@@ -114,9 +114,17 @@ final class Libc {
         return result;
     }
 
-    /** Turns what a method handle may throw into what it is: a fault of this class. */
+    /** A method handle declares that it may throw anything. It does so only by a fault of this class. */
     private static AssertionError fault(Throwable e) {
         return new AssertionError("a call of the C library", e);
+    }
+
+    /** Gives back an error of the system. Anything else is a fault of this class. */
+    private static IOException failure(Throwable e) {
+        if (e instanceof IOException system) {
+            return system;
+        }
+        throw fault(e);
     }
 
     static int connect(String path) throws IOException {
@@ -136,23 +144,19 @@ final class Libc {
                 throw new SystemException("connect", errno);
             }
             return fd;
-        } catch (IOException e) {
-            throw e;
         } catch (Throwable e) {
-            throw fault(e);
+            throw failure(e);
         }
     }
 
-    /** Two ends of a stream; the first does not block. */
+    /** Two ends of a stream, for a bell. They block; {@link #ring} and {@link #hear} ask the system not to wait. */
     static int[] pair() throws IOException {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment two = arena.allocate(8, 8);
             check("socketpair", (int) SOCKETPAIR.invokeExact(CAPTURED.get(), AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, two));
             return new int[] {two.get(JAVA_INT, 0), two.get(JAVA_INT, 4)};
-        } catch (IOException e) {
-            throw e;
         } catch (Throwable e) {
-            throw fault(e);
+            throw failure(e);
         }
     }
 
@@ -195,10 +199,8 @@ final class Libc {
                 MemorySegment.copy(descriptors, 0, rights, JAVA_INT, 16, descriptors.length);
             }
             check("sendmsg", (long) SENDMSG.invokeExact(CAPTURED.get(), fd, header(arena, bytes, rights), MSG_NOSIGNAL));
-        } catch (IOException e) {
-            throw e;
         } catch (Throwable e) {
-            throw fault(e);
+            throw failure(e);
         }
     }
 
@@ -223,10 +225,8 @@ final class Libc {
             }
             int flags = header.get(JAVA_INT, 48);
             return new Packet(bytes.asSlice(0, n).toArray(ValueLayout.JAVA_BYTE), descriptors, (flags & (MSG_TRUNC | MSG_CTRUNC)) == 0);
-        } catch (IOException e) {
-            throw e;
         } catch (Throwable e) {
-            throw fault(e);
+            throw failure(e);
         }
     }
 
@@ -279,10 +279,8 @@ final class Libc {
     static int duplicate(int fd) throws IOException {
         try {
             return (int) check("fcntl", (int) FCNTL_NUMBER.invokeExact(CAPTURED.get(), fd, F_DUPFD_CLOEXEC, 0));
-        } catch (IOException e) {
-            throw e;
         } catch (Throwable e) {
-            throw fault(e);
+            throw failure(e);
         }
     }
 
@@ -292,30 +290,24 @@ final class Libc {
             check("statx", (int) STATX.invokeExact(CAPTURED.get(), fd, arena.allocateFrom(""), AT_EMPTY_PATH, 0x7ff, stat));
             long device = stat.get(JAVA_INT, 136) & 0xffff_ffffL | (long) stat.get(JAVA_INT, 140) << 32;
             return new Stat(device, stat.get(JAVA_LONG, 32), stat.get(JAVA_LONG, 40));
-        } catch (IOException e) {
-            throw e;
         } catch (Throwable e) {
-            throw fault(e);
+            throw failure(e);
         }
     }
 
     static void truncate(int fd, long bytes) throws IOException {
         try {
             check("ftruncate", (int) FTRUNCATE.invokeExact(CAPTURED.get(), fd, bytes));
-        } catch (IOException e) {
-            throw e;
         } catch (Throwable e) {
-            throw fault(e);
+            throw failure(e);
         }
     }
 
     static int open(String path, int flags, int mode) throws IOException {
         try (Arena arena = Arena.ofConfined()) {
             return (int) check("open " + path, (int) OPEN.invokeExact(CAPTURED.get(), arena.allocateFrom(path), flags, mode));
-        } catch (IOException e) {
-            throw e;
         } catch (Throwable e) {
-            throw fault(e);
+            throw failure(e);
         }
     }
 
@@ -335,10 +327,8 @@ final class Libc {
             lock.set(JAVA_SHORT, 0, F_WRLCK);
             check("fcntl", (int) FCNTL_LOCK.invokeExact(CAPTURED.get(), fd, what, lock));
             return lock.get(JAVA_SHORT, 0);
-        } catch (IOException e) {
-            throw e;
         } catch (Throwable e) {
-            throw fault(e);
+            throw failure(e);
         }
     }
 
@@ -347,10 +337,8 @@ final class Libc {
             MemorySegment at = (MemorySegment) MMAP.invokeExact(CAPTURED.get(), MemorySegment.NULL, bytes, isWritable ? 3 : 1, 1, fd, from);
             check("mmap", at.address() == -1 ? -1 : 0);
             return at;
-        } catch (IOException e) {
-            throw e;
         } catch (Throwable e) {
-            throw fault(e);
+            throw failure(e);
         }
     }
 

@@ -130,10 +130,16 @@ final class Link {
         }
         synchronized (this) {
             if (reply.name().equals("moved") && reply.descriptors.length == 2) {
+                try {
+                    push(reply, -1);
+                } catch (IOException e) {
+                    reply.close();
+                    return false;
+                }
                 Libc.close(segment, lock);
                 segment = reply.descriptors[0];
                 lock = reply.descriptors[1];
-                return push(reply, -1);
+                return true;
             }
             reply.close();
             if (reply.name().equals("publisher-gone")) {
@@ -146,21 +152,17 @@ final class Link {
         return false;
     }
 
-    /** Queues the newest segment as the next one, with a descriptor for the reader, since ours is shown to daemons. */
-    private boolean push(Reply reply, int charter) {
-        int copy;
-        try {
-            copy = Libc.duplicate(segment);
-        } catch (IOException e) {
-            Libc.close(charter);
-            return false;
-        }
+    /**
+     * Queues the segment of an answer as the next one, with a descriptor for the reader, since the answer's is shown to daemons. Once it has
+     * succeeded, the charter belongs to the queue.
+     */
+    private void push(Reply reply, int charter) throws IOException {
+        int copy = Libc.duplicate(reply.descriptors[0]);
         if (moved.size() == MOST_WAITING) {
             moved.removeFirst().close();
         }
         moved.add(new Successor(reply.number("generation"), reply.number("first"), reply.number("restarted"), reply.is("strict"), copy, charter));
         hasMoved = true;
-        return true;
     }
 
     /** Shows what this reader has to a daemon that has come back. */
@@ -179,15 +181,19 @@ final class Link {
                 boolean isNew = !Libc.stat(segment).isSameFile(Libc.stat(got[0]));
                 Libc.Stat theirs = Libc.stat(got[3]);
                 boolean isOtherCharter = !charter.isSameFile(theirs);
+                if (isNew || isOtherCharter) {
+                    push(reply, isOtherCharter ? got[3] : -1);
+                }
                 Libc.close(segment, lock);
                 segment = got[0];
                 lock = got[1];
                 charter = theirs;
-                if (!isOtherCharter) {
+                if (isOtherCharter) {
+                    // It counts generations from 1 again.
+                    deadIn = 0;
+                    dead = 0;
+                } else {
                     Libc.close(got[3]);
-                }
-                if (isNew || isOtherCharter) {
-                    push(reply, isOtherCharter ? got[3] : -1);
                 }
             } catch (IOException e) {
                 Libc.close(got[0], got[1], got[3]);

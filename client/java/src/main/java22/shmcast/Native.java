@@ -6,7 +6,7 @@ import java.nio.file.LinkOption;
 import java.nio.file.Path;
 import java.security.SecureRandom;
 
-/** What needs calls of the C library. */
+/** The parts that call the C library. */
 final class Native {
     private static final int O_RDWR = 2;
     private static final int O_CREAT = 0x40;
@@ -53,6 +53,10 @@ final class Native {
         };
     }
 
+    static Outlet outlet(Publisher.Builder builder) throws IOException {
+        return new NativeOutlet(builder);
+    }
+
     static Page show(Path directory) {
         Path readers = directory.resolve("readers");
         if (!Files.isDirectory(readers, LinkOption.NOFOLLOW_LINKS)) {
@@ -61,18 +65,23 @@ final class Native {
         String name = ProcessHandle.current().pid() + "-" + String.format("%016x", new SecureRandom().nextLong());
         Path hidden = readers.resolve("." + name);
         int fd = -1;
+        FilePage page = null;
         try {
             fd = Libc.open(hidden.toString(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
             Libc.lock(fd);
-            FilePage page = new FilePage(fd, readers.resolve(name));
+            page = new FilePage(fd, readers.resolve(name));
             Files.move(hidden, page.path);
             return page;
         } catch (IOException e) {
-            Libc.close(fd);
+            if (page != null) {
+                page.close();
+            } else {
+                Libc.close(fd);
+            }
             try {
                 Files.deleteIfExists(hidden);
             } catch (IOException again) {
-                e.addSuppressed(again);
+                // The channel was removed with all its pages.
             }
             return null;
         }

@@ -121,7 +121,7 @@ final class Reply {
             case "true" -> Boolean.TRUE;
             case "false" -> Boolean.FALSE;
             case "null" -> null;
-            default -> word.matches("-?[0-9]+") ? (Object) Long.parseUnsignedLong(word) : Double.valueOf(word);
+            default -> word.matches("[0-9]+") ? (Object) Long.parseUnsignedLong(word) : Double.valueOf(word);
         };
     }
 

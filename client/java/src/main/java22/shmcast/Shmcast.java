@@ -63,8 +63,6 @@ final class Shmcast {
                 throw failure(code);
             }
             return to.get(ADDRESS, 0);
-        } catch (ExceptionInInitializerError | NoClassDefFoundError e) {
-            throw e;
         } catch (IOException e) {
             throw e;
         } catch (Throwable e) {

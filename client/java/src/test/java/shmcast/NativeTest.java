@@ -11,6 +11,11 @@ import com.sun.management.ThreadMXBean;
 import java.io.IOException;
 import java.lang.ProcessBuilder.Redirect;
 import java.lang.management.ManagementFactory;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
+import java.net.URL;
+import java.net.URLClassLoader;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
@@ -22,7 +27,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import shmcast.ShmcastException.Code;
 
-/** What Java 22 and newer can do: channels of a real daemon, reader pages, deaths, and publishing. */
+/** Tests of the parts for Java 22 and newer: channels of a real daemon, reader pages, deaths, and publishing. */
 @Timeout(240)
 class NativeTest {
     private static final boolean CAN = Runtime.version().feature() >= 22;
@@ -114,6 +119,18 @@ class NativeTest {
         }
     }
 
+    /** A client may pass over the fields that it does not know, whatever numbers they have. The class is not there for Java 17. */
+    @Test
+    void answersMayHaveNumbersOfAnyKind() throws Exception {
+        assumeTrue(CAN, "this Java has no daemons' channels");
+        Method parse = Class.forName("shmcast.Reply").getDeclaredMethod("parse", byte[].class, int[].class);
+        String text = "{\"reply\":\"welcome\",\"offset\":-5,\"share\":-0.5,\"many\":1e300,\"all\":[-1],\"version\":18446744073709551615}";
+        Object reply = parse.invoke(null, text.getBytes(StandardCharsets.UTF_8), new int[0]);
+        Method number = reply.getClass().getDeclaredMethod("number", String.class);
+        assertEquals(-1L, number.invoke(reply, "version"));
+        assertEquals(0L, number.invoke(reply, "offset"));
+    }
+
     /** A reader outlives its daemon, comes back to the next, and hears of the publisher's death, however it waits. */
     @Test
     void daemonsAreKilledUnderReaders() throws Exception {
@@ -202,6 +219,38 @@ class NativeTest {
             System.setProperty("shmcast.native", library);
         }
         return CAN && library != null;
+    }
+
+    /** Each try says so, the first and those after it. Classes of a loader of its own have not looked for the library yet. */
+    @Test
+    void publishersWithoutTheLibrarySayHowToGetIt() throws Exception {
+        assumeTrue(CAN, "this Java cannot call it");
+        List<URL> places = new ArrayList<>();
+        for (String place : System.getProperty("java.class.path").split(":")) {
+            places.add(Path.of(place).toUri().toURL());
+        }
+        String before = System.getProperty("shmcast.native");
+        System.setProperty("shmcast.native", publishers.directory.resolve("none.so").toString());
+        try (URLClassLoader loader = new URLClassLoader(places.toArray(URL[]::new), ClassLoader.getPlatformClassLoader())) {
+            Class<?> type = loader.loadClass("shmcast.Publisher");
+            assertFalse(type.equals(Publisher.class));
+            for (int attempt = 0; attempt < 2; attempt++) {
+                Object builder = type.getMethod("of", String.class).invoke(null, "p");
+                builder.getClass().getMethod("dir", Path.class).invoke(builder, publishers.directory);
+                Throwable why =
+                        assertThrows(InvocationTargetException.class, () -> builder.getClass().getMethod("open").invoke(builder)).getCause();
+                assertEquals("shmcast.ShmcastException", why.getClass().getName());
+                assertEquals("OTHER", why.getClass().getMethod("code").invoke(why).toString());
+                assertTrue(why.getMessage().contains("-Dshmcast.native"), why.getMessage());
+                assertTrue(why.getCause() instanceof LinkageError, String.valueOf(why.getCause()));
+            }
+        } finally {
+            if (before == null) {
+                System.clearProperty("shmcast.native");
+            } else {
+                System.setProperty("shmcast.native", before);
+            }
+        }
     }
 
     @Test

@@ -1,0 +1,17 @@
+package shmcast;
+
+/** A publisher's part that calls the C library. Java 22 and newer have one. The calls are those of {@link Publisher}. */
+abstract class Outlet {
+    abstract long publish(byte[] bytes, int from, int length, int tag, boolean key) throws ShmcastException;
+
+    abstract long nextSequence();
+
+    abstract long epoch();
+
+    abstract long maxMessage();
+
+    abstract boolean isCutOff();
+
+    /** Ends the publisher. A second call does nothing. */
+    abstract void close();
+}

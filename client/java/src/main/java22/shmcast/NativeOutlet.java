@@ -1,0 +1,109 @@
+package shmcast;
+
+import java.io.IOException;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.Objects;
+import shmcast.ShmcastException.Code;
+
+/** A publisher of the C library. */
+final class NativeOutlet extends Outlet {
+    /** Up to here the library copies from the array while no collection of garbage can move it. */
+    private static final int MOST_CRITICAL = 1024;
+
+    private final Arena arena;
+    private final MemorySegment outcome;
+    private MemorySegment staging;
+    /** The last array that was published, and the view of it: programs use one again and again. */
+    private byte[] array = {};
+
+    private MemorySegment view = MemorySegment.ofArray(array);
+    private MemorySegment handle;
+
+    NativeOutlet(Publisher.Builder builder) throws IOException {
+        handle = openHandle(builder);
+        arena = Arena.ofShared();
+        outcome = arena.allocate(8, 8);
+        staging = arena.allocate(MOST_CRITICAL, 64);
+    }
+
+    private static MemorySegment openHandle(Publisher.Builder builder) throws IOException {
+        try {
+            return Shmcast.open(builder);
+        } catch (ExceptionInInitializerError | NoClassDefFoundError e) {
+            // The first call that needs the library gives the one, and later ones the other.
+            throw new ShmcastException(
+                    Code.OTHER, "publishing takes the C library, libshmcast.so.0: install it, or name its file by -Dshmcast.native", e);
+        }
+    }
+
+    private MemorySegment open() {
+        if (handle == null) {
+            throw new IllegalStateException("the publisher is closed");
+        }
+        return handle;
+    }
+
+    @Override
+    long publish(byte[] bytes, int from, int length, int tag, boolean key) throws ShmcastException {
+        Objects.checkFromIndexSize(from, length, bytes.length);
+        int code = length <= MOST_CRITICAL && from == 0 ? publishHeap(bytes, length, tag, key) : publishCopy(bytes, from, length, tag, key);
+        if (code < 0) {
+            throw Shmcast.failure(code);
+        }
+        return outcome.get(ValueLayout.JAVA_LONG, 0);
+    }
+
+    @Override
+    long nextSequence() {
+        return Shmcast.number(Shmcast.NEXT_SEQUENCE, open());
+    }
+
+    @Override
+    long epoch() {
+        return Shmcast.number(Shmcast.EPOCH, open());
+    }
+
+    @Override
+    long maxMessage() {
+        return Shmcast.number(Shmcast.MAX_MESSAGE, open());
+    }
+
+    @Override
+    boolean isCutOff() {
+        return Shmcast.isCutOff(open());
+    }
+
+    private int publishHeap(byte[] bytes, int length, int tag, boolean key) {
+        if (bytes != array) {
+            array = bytes;
+            view = MemorySegment.ofArray(bytes);
+        }
+        return Shmcast.publishCritical(open(), view, length, tag, key, outcome);
+    }
+
+    private int publishCopy(byte[] bytes, int from, int length, int tag, boolean key) throws ShmcastException {
+        MemorySegment open = open();
+        if (staging.byteSize() < length) {
+            if (length > maxMessage()) {
+                throw new ShmcastException(
+                        Code.TOO_LARGE, "the message has " + length + " bytes, and the channel takes " + maxMessage() + " at most");
+            }
+            staging = arena.allocate(maxMessage(), 64);
+        }
+        MemorySegment.copy(bytes, from, staging, ValueLayout.JAVA_BYTE, 0, length);
+        return length <= MOST_CRITICAL
+                ? Shmcast.publishCritical(open, staging, length, tag, key, outcome)
+                : Shmcast.publish(open, staging, length, tag, key, outcome);
+    }
+
+    @Override
+    void close() {
+        if (handle != null) {
+            Shmcast.close(handle);
+            handle = null;
+            arena.close();
+        }
+    }
+}
