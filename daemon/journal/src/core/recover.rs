@@ -299,7 +299,7 @@ fn mend(volume: &mut impl Volume, name: &str, mut scan: Scan) -> io::Result<(u64
         // It is for people only, and need not survive.
         let _ = volume.write(&format!("{name}.torn"), 0, &torn);
     }
-    let durable = scan.composer.due() - 1;
+    let durable = scan.footer_durable.unwrap_or(scan.composer.due() - 1);
     let bytes = scan.composer.seal(durable);
     volume.write(name, end, &bytes)?;
     volume.sync(name)?;
