@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
+mod cli_support;
 #[path = "../journal/tests/common/mod.rs"]
 mod common;
 
+use cli_support::{interrupt, wait_until};
 use common::read;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -15,24 +17,22 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tempfile::TempDir;
 
+fn command(channels: &Path, journal: &Path, more: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_shmcast"));
+    command.args(["record", "ticks", "--dir"]).arg(channels).arg("--to").arg(journal).args(more);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
 fn record(channels: &Path, journal: &Path, more: &[&str]) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_shmcast"))
-        .args(["record", "ticks", "--dir"])
-        .arg(channels)
-        .arg("--to")
-        .arg(journal)
-        .args(more)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
+    command(channels, journal, more).spawn().unwrap()
 }
 
 fn end(child: Child) -> Output {
-    kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+    interrupt(&child);
     child.wait_with_output().unwrap()
 }
 
@@ -78,12 +78,10 @@ fn a_killed_recorder_loses_nothing() {
     stop.store(true, Ordering::Relaxed);
     feed.join().unwrap();
     let child = record(channels.path(), journal.path(), &["--json"]);
-    let deadline = Instant::now() + Duration::from_secs(60);
     // It seals what it has when it is told to end, and takes what is in the ring before.
-    while read(journal.path()).messages().len() as u64 != published.load(Ordering::Relaxed) {
-        assert!(Instant::now() < deadline, "not everything is recorded");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    wait_until("everything on disk", || {
+        read(journal.path()).messages().len() as u64 == published.load(Ordering::Relaxed)
+    });
     let output = end(child);
     assert!(output.status.success(), "{output:?}");
     let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -108,20 +106,18 @@ fn a_lapped_reader_waits_for_the_recorder_that_runs() {
     let mut reader = builder.history(History::Dir(journal.path().to_owned())).open().unwrap();
     let child = record(channels.path(), journal.path(), &[]);
     wait_until("the recorder's lock", || Journal::open(journal.path()).is_ok_and(|it| it.is_recording()));
-    let mut publish = |messages| {
-        for _ in 0..messages {
-            let sequence = publisher.next_sequence();
-            publisher.publish(&payload(sequence)).unwrap();
-            // The recorder keeps pace with this.
-            if sequence.is_multiple_of(20) {
-                std::thread::sleep(Duration::from_millis(1));
-            }
+    let mut publish = |last: u64| {
+        while publisher.next_sequence() <= last {
+            publisher.publish(&payload(publisher.next_sequence())).unwrap();
         }
     };
-    publish(2_000);
-    wait_until("the last message on disk", || {
-        read(journal.path()).messages().last().is_some_and(|(sequence, _)| *sequence == 2_000)
-    });
+    // The ring has room for so many, so that the recorder keeps pace.
+    for last in (1..=10).map(|turn| turn * 200) {
+        publish(last);
+        wait_until("the last message on disk", || {
+            read(journal.path()).messages().last().is_some_and(|(sequence, _)| *sequence == last)
+        });
+    }
     let mut told = Vec::new();
     for due in 1..=2_000 {
         assert_eq!(next(&mut reader, &mut told), (due, payload(due)));
@@ -129,7 +125,7 @@ fn a_lapped_reader_waits_for_the_recorder_that_runs() {
     assert_eq!(told, ["live"]);
     let recorder = Pid::from_raw(child.id() as i32);
     stop(recorder);
-    publish(2_000);
+    publish(4_000);
     assert!(matches!(reader.recv(), Err(RecvError::Stalled { .. })), "the recorder lives, and says nothing");
     kill(recorder, Signal::SIGCONT).unwrap();
     told.clear();
@@ -149,6 +145,51 @@ fn stop(child: Pid) {
     ));
 }
 
+/// The journal that readers of the channel go to is the one that the recorder writes. It reads the ring alone: a lap is a loss, and at
+/// a start the oldest message is that of the ring.
+#[test]
+fn a_recorder_does_not_read_its_own_journal() {
+    let (channels, journals) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let journal = journals.path().join("ticks");
+    std::fs::create_dir(&journal).unwrap();
+    let mut publisher = Publisher::builder("ticks").dir(channels.path()).capacity(64 << 10).open().unwrap();
+    let mut publish = |last: u64| {
+        while publisher.next_sequence() <= last {
+            publisher.publish(&payload(publisher.next_sequence())).unwrap();
+        }
+    };
+    let record = || {
+        let mut command = command(channels.path(), &journal, &["--sync", "each"]);
+        command.env("SHMCAST_JOURNALS", journals.path()).spawn().unwrap()
+    };
+    let recorded = |last: u64| {
+        wait_until("the last message on disk", || {
+            read(&journal).messages().last().is_some_and(|(sequence, _)| *sequence == last)
+        });
+    };
+    publish(100);
+    let child = record();
+    recorded(100);
+    let recorder = Pid::from_raw(child.id() as i32);
+    stop(recorder);
+    publish(2_100);
+    kill(recorder, Signal::SIGCONT).unwrap();
+    recorded(2_100);
+    let output = end(child);
+    assert_eq!(output.status.code(), Some(3), "it names what it missed: {output:?}");
+    publish(4_100);
+    let child = record();
+    recorded(4_100);
+    let output = end(child);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let found = read(&journal);
+    let (messages, losses) = (found.messages(), found.losses());
+    assert_eq!((messages[0].0, losses.len()), (1, 2), "{losses:?}");
+    assert!(losses[0].from == 101 && losses[1].from == 2_101, "{losses:?}");
+    let lost: u64 = losses.iter().map(|loss| loss.to - loss.from + 1).sum();
+    assert_eq!(messages.len() as u64 + lost, 4_100);
+}
+
 /// The next message. Other events are noted.
 fn next(reader: &mut Subscriber, told: &mut Vec<String>) -> (u64, Vec<u8>) {
     loop {
@@ -158,14 +199,6 @@ fn next(reader: &mut Subscriber, told: &mut Vec<String>) -> (u64, Vec<u8>) {
             Event::Live { .. } => told.push("live".to_owned()),
             other => told.push(format!("{other:?}")),
         }
-    }
-}
-
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !is_so() {
-        assert!(Instant::now() < deadline, "no {what}");
-        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -212,9 +245,7 @@ fn a_full_disk_is_survived() {
         }
         sequence
     };
-    while !journal.join("lock").exists() {
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_until("the recorder's lock", || journal.join("lock").exists());
     let before = publish(60_000); // twice as much as there is room for, and for memory and ring
     std::thread::sleep(Duration::from_millis(500));
     std::fs::remove_file(&filler).unwrap();

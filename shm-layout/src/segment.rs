@@ -155,6 +155,11 @@ impl Segment {
         (rest & HAS_SESSION != 0).then(|| session_identity([self.header_word(SESSION), rest]))
     }
 
+    /// The first message that this segment can have. It is 1, unless the segment continues the channel of another.
+    pub fn first_sequence(&self) -> u64 {
+        self.locator().start().sequence
+    }
+
     /// Makes a new segment, which no other process has seen, continue a channel. Its first message will be `next`. Its first
     /// writer will be the successor of `epoch`, if there was one. `bytes` counts the payload published in earlier segments.
     ///

@@ -47,7 +47,7 @@ fn header(file: u64, sequence: u64) -> FileHeader {
     }
 }
 
-/// Appends the frame, and the index where one is asked for.
+/// Appends the frame.
 fn append(file: &mut Vec<u8>, composer: &mut Composer, frame: FrameBuilder, durable: u64) {
     let (draft, mut bytes) = frame.close();
     let placed = composer.place(&draft, durable);

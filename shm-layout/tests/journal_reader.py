@@ -160,10 +160,10 @@ def read(path):
     files.sort(key=lambda file: file.number)
     due = files[0].sequence if files else 1
     for at, file in enumerate(files):
-        limit = files[at + 1].sequence if at + 1 < len(files) else 1 << 62
-        if file.sequence > due:
-            yield "L %d %d 4" % (due, file.sequence - 1)
-            due = file.sequence
+        limit = min((later.sequence for later in files[at + 1:]), default=1 << 62)
+        if min(file.sequence, limit) > due:
+            yield "L %d %d 4" % (due, min(file.sequence, limit) - 1)
+            due = min(file.sequence, limit)
         for frame in file.frames():
             if min(frame.sequence, limit) > due:
                 yield "L %d %d %d" % (due, min(frame.sequence, limit) - 1, file.cause(due))

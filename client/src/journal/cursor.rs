@@ -15,7 +15,6 @@ const UNSURE: Duration = Duration::from_millis(100);
 /// How far behind a bad frame the next one is looked for in a file that grows. The space that is prepared for frames to come may be
 /// long, and a recorder leaves no hole of more than some frames.
 const HOLE: u64 = (2 * AHEAD + MAX_BODY) as u64 / 8;
-const CHECKSUM: usize = FILE_HEADER_BYTES - 4;
 
 /// The next thing in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,15 +67,14 @@ enum Found {
 }
 
 impl Cursor {
-    pub(super) fn new(file: Arc<File>, page: &[u8], header: &FileHeader, trailer: Option<Trailer>) -> Self {
-        let crc = u32::from_le_bytes([0, 1, 2, 3].map(|at| page[CHECKSUM + at]));
+    pub(super) fn new(file: Arc<File>, chain: u32, header: &FileHeader, trailer: Option<Trailer>) -> Self {
         Self {
             window: Window::of(file),
             salt: header.salt,
             offset: FILE_HEADER_BYTES as u64,
             at: 0,
-            expected: Some((0, crc)),
-            first: (0, crc),
+            expected: Some((0, chain)),
+            first: (0, chain),
             trailer,
             is_growing: false,
             unsure: None,

@@ -35,7 +35,7 @@ pub(super) struct Picked {
     pub(super) path: PathBuf,
     /// A place from which to look, as the daemon says.
     pub(super) hint: Option<u64>,
-    /// The sequence at which the next file begins, as far as there is one.
+    /// The sequence at which it ends, because a later file begins there.
     pub(super) limit: Option<u64>,
 }
 
@@ -170,6 +170,6 @@ fn pick_listed(journal: &Journal, wanted: Wanted, after: u64) -> Result<Option<P
     let at = (0..later.len()).rev().find(is_before).unwrap_or(0);
     let Some(file) = later.get(at) else { return Ok(None) };
     let opened = journal.open_file(file)?;
-    let limit = later.get(at + 1).map(|next| next.header.sequence);
+    let limit = journal.limit_of(first + at);
     Ok(Some(Picked { opened, path: journal.path_of(file), hint: None, limit }))
 }

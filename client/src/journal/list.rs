@@ -59,16 +59,17 @@ pub struct Journal {
 /// ```
 ///
 /// # Errors
-/// Of the system.
+/// The system's error.
 pub fn take_lock(lock: &File) -> io::Result<bool> {
     lock::try_lock(lock)
 }
 
-/// A file that is open, and its header's page.
+/// A file that is open, and what its header and trailer say.
 pub(super) struct Opened {
     pub(super) file: Arc<File>,
-    pub(super) page: Box<[u8]>,
     pub(super) header: FileHeader,
+    /// The chain value of its first frame.
+    pub(super) chain: u32,
     pub(super) trailer: Option<Trailer>,
     pub(super) bytes: u64,
 }
@@ -77,7 +78,7 @@ impl Opened {
     /// Reads and checks header and trailer.
     pub(super) fn new(file: File) -> io::Result<Result<Self, FormatError>> {
         let bytes = file.metadata()?.len();
-        let mut page = vec![0; FILE_HEADER_BYTES].into_boxed_slice();
+        let mut page = [0; FILE_HEADER_BYTES];
         if let Err(e) = file.read_exact_at(&mut page, 0) {
             let found = bytes.min(FILE_HEADER_BYTES as u64) as usize;
             let part = "file header";
@@ -97,7 +98,8 @@ impl Opened {
         let trailer = Trailer::decode(&end, header.salt)
             .ok()
             .filter(|trailer| is_read && trailer.footer < bytes && trailer.first == header.sequence);
-        Ok(Ok(Self { file: Arc::new(file), page, header, trailer, bytes }))
+        let chain = FileHeader::crc_of(&page);
+        Ok(Ok(Self { file: Arc::new(file), header, chain, trailer, bytes }))
     }
 }
 
@@ -262,6 +264,11 @@ impl Journal {
     /// ```
     pub fn is_recording(&self) -> bool {
         self.lock.as_ref().is_some_and(|file| lock::is_locked(file).unwrap_or(false))
+    }
+
+    /// The sequence at which the file at `at` in the list ends, whatever stands in it: the least one with which a later file begins.
+    pub(super) fn limit_of(&self, at: usize) -> Option<u64> {
+        self.files[at + 1..].iter().map(|later| later.header.sequence).min()
     }
 
     /// The user who owns the directory.

@@ -132,8 +132,8 @@ fn place(
 
 /// Whether a source record in the file names the ring.
 pub(super) fn names_ring(opened: Opened, ring: [u64; 2]) -> Result<bool, JournalError> {
-    let Opened { file, page, header, trailer, .. } = opened;
-    let mut cursor = Cursor::new(file, &page, &header, trailer);
+    let Opened { file, header, chain, trailer, .. } = opened;
+    let mut cursor = Cursor::new(file, chain, &header, trailer);
     let os = || JournalError::os("read", PathBuf::from(format!("journal file {}", header.file)));
     // The footer has the places of all source records, unless there were too many records.
     if let Some(footer) = cursor.footer().map_err(os())?.filter(|footer| !footer.controls_left_out) {

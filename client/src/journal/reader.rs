@@ -163,8 +163,8 @@ impl Reader {
 
     /// Goes on in a file, at its start.
     pub(super) fn enter(&mut self, picked: Picked, due: u64) {
-        let Picked { opened: Opened { file, page, header, trailer, .. }, path, hint, limit } = picked;
-        let mut cursor = Cursor::new(file, &page, &header, trailer);
+        let Picked { opened: Opened { file, header, chain, trailer, .. }, path, hint, limit } = picked;
+        let mut cursor = Cursor::new(file, chain, &header, trailer);
         cursor.set_growing(trailer.is_none() && limit.is_none() && self.files.is_recording());
         self.cursor = Some(cursor);
         (self.path, self.hint, self.number, self.limit) = (path, hint, header.file, limit);

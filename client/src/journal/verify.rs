@@ -161,8 +161,7 @@ impl<'a> Verify<'a> {
         }
         let files = self.files;
         for (at, file) in files.iter().enumerate() {
-            let limit = files.get(at + 1).map(|next| next.header.sequence);
-            self.file(file, limit, &mut progress)?;
+            self.file(file, self.journal.limit_of(at), &mut progress)?;
         }
         Ok(self.found)
     }
@@ -180,11 +179,12 @@ impl<'a> Verify<'a> {
             }
             opened => opened?,
         };
-        let Opened { file: open, page, header, trailer, bytes } = opened;
+        let Opened { file: open, header, chain, trailer, bytes } = opened;
         let first = self.due.get_or_insert(header.sequence);
         self.found.sequences.get_or_insert((header.sequence, header.sequence));
-        if header.sequence > *first {
-            let loss = Loss { from: *first, to: header.sequence - 1, cause: Cause::Damaged };
+        let begin = limit.map_or(header.sequence, |limit| limit.min(header.sequence));
+        if begin > *first {
+            let loss = Loss { from: *first, to: begin - 1, cause: Cause::Damaged };
             self.found.damage(file, 0, 0, format!("{} to {} are in no file before it", loss.from, loss.to));
             self.found.lose(loss);
         }
@@ -195,9 +195,8 @@ impl<'a> Verify<'a> {
         {
             self.found.damage(file, 128, 12, "it does not chain to the file before");
         }
-        let mut cursor = Cursor::new(open, &page, &header, trailer);
-        let mut in_file =
-            InFile { chain: u32::from_le_bytes([0, 1, 2, 3].map(|at| page[4092 + at])), ..InFile::default() };
+        let mut cursor = Cursor::new(open, chain, &header, trailer);
+        let mut in_file = InFile { chain, ..InFile::default() };
         self.frames(file, &mut cursor, &mut in_file, limit, progress)?;
         self.end(file, trailer, &in_file, limit);
         self.before = Some((header.salt, in_file.chain));

@@ -21,6 +21,20 @@ impl Subscriber {
         self.reader.place().sequence
     }
 
+    /// The first message that the channel's present ring can have. It is 1 for a channel that began with this ring. A ring that
+    /// continues a channel begins where the one before it ended.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// assert_eq!(subscriber.first_sequence(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn first_sequence(&self) -> u64 {
+        self.segment.first_sequence()
+    }
+
     /// The number of bytes of the stream before the next expected record; 0 while the journal is read, or is to be read first.
     ///
     /// ```

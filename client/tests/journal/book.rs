@@ -50,6 +50,11 @@ impl Book {
         self.due
     }
 
+    /// The next file begins here, as behind a file that was given up.
+    pub(crate) fn go_back(&mut self, due: u64) {
+        self.due = due;
+    }
+
     pub(crate) fn begin(&mut self) {
         self.number += 1;
         let header = FileHeader {

@@ -1,8 +1,8 @@
 //! A program that was written from JOURNAL.md alone, in Python, reads the same as this library does.
 
-use crate::book::Book;
+use crate::book::{Book, read_dir};
 use shmcast::journal::format::{FILE_HEADER_BYTES, FRAME_HEADER_BYTES};
-use shmcast::journal::{Cause, Entry, Journal, JournalControl, Loss};
+use shmcast::journal::{Cause, Entry, Journal, JournalControl, Loss, Verify};
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
@@ -67,6 +67,31 @@ fn assert_same(dir: &Path) {
 #[test]
 fn a_stranger_reads_every_golden_file() {
     assert_same(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../shm-layout/tests/golden/journal"));
+}
+
+/// The third file begins before the second, which says nothing then.
+#[test]
+fn a_file_ends_where_any_later_one_begins() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut book = Book::new(dir.path());
+    book.begin();
+    book.frame(&[], 20);
+    book.seal();
+    book.begin();
+    book.frame(&[], 20);
+    book.seal();
+    book.go_back(15);
+    book.begin();
+    book.frame(&[], 6);
+    let loss = Loss { from: book.due(), to: book.due() + 9, cause: Cause::Unrecorded };
+    book.frame(&[JournalControl::Loss(loss)], 10);
+    book.seal();
+    assert_same(dir.path());
+    let found = read_dir(dir.path());
+    assert_eq!((found.messages, found.due, &found.losses[..]), (30, 41, &[loss][..]));
+    let journal = Journal::open(dir.path()).unwrap();
+    let verified = Verify::new(&journal).run(|_| ()).unwrap();
+    assert_eq!((verified.damages, verified.losses, verified.messages), (vec![], vec![loss], 30));
 }
 
 #[test]

@@ -29,7 +29,7 @@ impl Directory {
     /// Makes the directory if it is not there, and takes its lock.
     ///
     /// # Errors
-    /// Of the system; [`io::ErrorKind::WouldBlock`] if another recorder has the lock.
+    /// The system's error; [`io::ErrorKind::WouldBlock`] if another recorder has the lock.
     pub fn lock(path: &Path) -> io::Result<Self> {
         match rustix::fs::mkdir(path, Mode::from_raw_mode(0o700)) {
             Ok(()) => {
@@ -57,7 +57,7 @@ impl Directory {
     /// Removes the file that was prepared for what did not come.
     ///
     /// # Errors
-    /// Of the system.
+    /// The system's error.
     pub fn remove_spare(&self) -> io::Result<()> {
         match rustix::fs::unlinkat(&self.handle, SPARE, rustix::fs::AtFlags::empty()) {
             Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
@@ -74,10 +74,10 @@ impl Directory {
         found.ok_or_else(|| io::Error::other(format!("file {number} is closed")))
     }
 
-    /// Does a step. Blocks for as long as the disk takes.
+    /// Does a step. It blocks for as long as the disk takes.
     ///
     /// # Errors
-    /// Of the system.
+    /// The system's error.
     pub fn perform(&self, step: &Step) -> io::Result<()> {
         match step {
             Step::Create { number, size } => self.create(*number, *size),
@@ -149,57 +149,72 @@ fn write_all(file: &File, mut offset: u64, parts: &[&[u8]], durable: bool) -> io
 
 /// The same directory as recovery sees it: by name.
 #[derive(Debug)]
-pub struct ByName<'a>(pub &'a Directory);
+pub struct ByName<'a> {
+    directory: &'a Directory,
+    /// The file that was used last.
+    open: Option<(String, File)>,
+}
 
-impl ByName<'_> {
-    fn open(&self, name: &str) -> io::Result<File> {
-        at(&self.0.handle, name, OFlags::RDWR)
+impl<'a> ByName<'a> {
+    /// The files of a directory.
+    pub const fn new(directory: &'a Directory) -> Self {
+        Self { directory, open: None }
+    }
+
+    fn file(&mut self, name: &str) -> io::Result<&File> {
+        let file = match self.open.take() {
+            Some(open) if open.0 == name => open,
+            _ => (name.to_owned(), at(&self.directory.handle, name, OFlags::RDWR)?),
+        };
+        Ok(&self.open.insert(file).1)
     }
 }
 
 impl Volume for ByName<'_> {
     fn list(&mut self) -> io::Result<Vec<String>> {
-        let entries = std::fs::read_dir(&self.0.path)?;
+        let entries = std::fs::read_dir(&self.directory.path)?;
         entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
     }
 
     fn size(&mut self, name: &str) -> io::Result<u64> {
-        Ok(self.open(name)?.metadata()?.len())
+        Ok(self.file(name)?.metadata()?.len())
     }
 
     fn read(&mut self, name: &str, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
-        self.open(name)?.read_exact_at(bytes, offset)
+        self.file(name)?.read_exact_at(bytes, offset)
     }
 
     fn write(&mut self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let file = at(&self.0.handle, name, OFlags::RDWR | OFlags::CREATE)?;
+        let file = at(&self.directory.handle, name, OFlags::RDWR | OFlags::CREATE)?;
         write_all(&file, offset, &[bytes], false)
     }
 
     fn sync(&mut self, name: &str) -> io::Result<()> {
-        self.open(name)?.sync_all()
+        self.file(name)?.sync_all()
     }
 
     fn forget(&mut self, name: &str) {
-        if let Ok(file) = self.open(name) {
+        if let Ok(file) = self.file(name) {
             // A hint: on a file system that does not take it, the cache is read.
-            let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
+            let _ = rustix::fs::fadvise(file, 0, None, Advice::DontNeed);
         }
     }
 
     fn truncate(&mut self, name: &str, size: u64) -> io::Result<()> {
-        self.open(name)?.set_len(size)
+        self.file(name)?.set_len(size)
     }
 
     fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
-        Ok(rustix::fs::renameat(&self.0.handle, from, &self.0.handle, to)?)
+        self.open = None;
+        Ok(rustix::fs::renameat(&self.directory.handle, from, &self.directory.handle, to)?)
     }
 
     fn remove(&mut self, name: &str) -> io::Result<()> {
-        Ok(rustix::fs::unlinkat(&self.0.handle, name, rustix::fs::AtFlags::empty())?)
+        self.open = None;
+        Ok(rustix::fs::unlinkat(&self.directory.handle, name, rustix::fs::AtFlags::empty())?)
     }
 
     fn sync_directory(&mut self) -> io::Result<()> {
-        self.0.handle.sync_all()
+        self.directory.handle.sync_all()
     }
 }

@@ -42,10 +42,11 @@ pub enum RecordError {
         /// The channel that was to be recorded.
         channel: String,
     },
-    /// The channel's sequences lie before those that the journal has: it began anew.
+    /// The channel is not the one that the journal has: its memory was made anew and counts from 1, or its sequences lie before those
+    /// in the journal.
     #[error(
-        "{}: the journal is at sequence {journal}, the channel at {channel}: the channel began anew, so give another \
-         directory", path.display()
+        "{}: the journal is at sequence {journal}, and since then the channel began anew: its sequences count from 1 and are at \
+         {channel}: give another directory, or move this one away", path.display()
     )]
     Anew {
         /// The directory.
@@ -64,12 +65,12 @@ pub enum RecordError {
     /// The place in the ring from which to go on was not found.
     #[error(transparent)]
     Locate(#[from] LocateError),
-    /// The disk did not take what is left. What was not written stays unrecorded.
+    /// The disk did not take what is left. What was not written stays unrecorded, unless another recorder finds it in the ring.
     #[error("{}: the disk takes nothing: {lost} messages of the ring are not recorded", path.display())]
     Unwritten {
         /// The directory.
         path: PathBuf,
-        /// Messages that were read and not written.
+        /// Messages that were read and not written, and those left in the ring. The number may be up to 64 too low.
         lost: u64,
     },
 }

@@ -6,10 +6,12 @@ mod common;
 
 use common::read;
 use shmcast::journal::format::{Cause, JournalControl};
-use shmcast::{Publisher, Start, Subscriber};
+use shmcast::{History, Publisher, Start, Subscriber};
 use shmcast_journal::core::{Settings, SyncPolicy};
 use shmcast_journal::{Progress, RecordError, Recorder};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -28,7 +30,8 @@ impl Host {
     }
 
     fn subscriber(&self, name: &str) -> Subscriber {
-        Subscriber::builder(name).dir(self.channels.path()).start(Start::Oldest).open().unwrap()
+        let builder = Subscriber::builder(name).dir(self.channels.path()).start(Start::Oldest);
+        builder.history(History::Never).open().unwrap()
     }
 
     fn record(&self, name: &str, sync: SyncPolicy) -> Recorder {
@@ -153,4 +156,79 @@ fn directories_that_do_not_fit_are_refused() {
     std::fs::create_dir(host.channels.path()).unwrap();
     host.publisher("t", 64 << 10).publish(b"anew").unwrap();
     assert!(matches!(again("t"), Err(RecordError::Anew { journal: 4, channel: 2, .. })));
+    // Nor does a stream that has come further than the journal continue it.
+    host.publisher("t", 64 << 10).publish_batch(["b", "c", "d", "e"]).unwrap();
+    let Err(error) = again("t") else { panic!("two streams in one journal") };
+    assert!(matches!(error, RecordError::Anew { journal: 4, channel: 6, .. }), "{error}");
+    assert!(
+        error.to_string().contains("began anew") && error.to_string().contains("another directory"),
+        "{error}"
+    );
+    assert_eq!(read(host.dir()).messages().len(), 3);
+}
+
+/// Memory for one frame: what is published before the end of a recording waits in the ring, and is taken all the same.
+#[test]
+fn a_stop_takes_what_is_in_the_ring() {
+    let host = Host::new();
+    let mut publisher = host.publisher("t", 16 << 20);
+    for sequence in 1..=30_000 {
+        publisher.publish(&payload(sequence)).unwrap();
+    }
+    let settings = Settings { sync: SyncPolicy::Each, buffer: 1, ..Settings::default() };
+    let recorder = Recorder::start(host.dir(), host.subscriber("t"), settings).unwrap();
+    let last = recorder.stop().unwrap();
+    assert_eq!((last.drained, last.messages, last.durable, last.buffered), (30_000, 30_000, 30_000, 0));
+    let bytes: u64 =
+        std::fs::read_dir(host.dir()).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
+    assert_eq!((last.bytes, last.file), (bytes, 1));
+    // Nothing of it is left that has the lock.
+    host.record("t", SyncPolicy::Each).stop().unwrap();
+    assert_eq!(read(host.dir()).messages().len(), 30_000);
+}
+
+#[test]
+fn a_stop_does_not_wait_for_a_publisher_without_end() {
+    let host = Host::new();
+    let mut publisher = host.publisher("t", 16 << 20);
+    let is_over = Arc::new(AtomicBool::new(false));
+    let feed = std::thread::spawn({
+        let (is_over, deadline) = (is_over.clone(), Instant::now() + Duration::from_secs(20));
+        move || {
+            while !is_over.load(Ordering::Relaxed) {
+                assert!(Instant::now() < deadline, "the recorder does not stop");
+                for _ in 0..100 {
+                    publisher.publish(&[7; 32 << 10]).unwrap();
+                }
+            }
+        }
+    });
+    // It is always behind: it has memory for one frame, and waits for the disk with each.
+    let settings = Settings { sync: SyncPolicy::Each, buffer: 1, ..Settings::default() };
+    let recorder = Recorder::start(host.dir(), host.subscriber("t"), settings).unwrap();
+    until(&recorder, |progress| progress.messages > 0);
+    recorder.stop().unwrap();
+    is_over.store(true, Ordering::Relaxed);
+    feed.join().unwrap();
+}
+
+/// A disk on which no file can be made: the directory is gone.
+#[test]
+fn a_stop_gives_a_disk_up_that_refuses() {
+    let host = Host::new();
+    let mut publisher = host.publisher("t", 16 << 20);
+    let settings = Settings { sync: SyncPolicy::Each, file_bytes: 1 << 20, buffer: 1, ..Settings::default() };
+    let recorder = Recorder::start(host.dir(), host.subscriber("t"), settings).unwrap();
+    until(&recorder, |progress| progress.bytes > 0);
+    std::fs::remove_dir_all(host.dir()).unwrap();
+    for sequence in 1..=30_000 {
+        publisher.publish(&payload(sequence)).unwrap();
+    }
+    let written = until(&recorder, |progress| progress.is_failed).written;
+    let begun = Instant::now();
+    let Err(RecordError::Unwritten { lost, .. }) = recorder.stop() else {
+        panic!("there is no file to write to")
+    };
+    assert!(begun.elapsed() < Duration::from_secs(60));
+    assert!((30_000 - written - 64..=30_000 - written).contains(&lost), "{lost} of 30000 after {written}");
 }

@@ -8,7 +8,7 @@ use super::{HostArg, MISSED};
 use anyhow::{Result, bail};
 use indicatif::ProgressBar;
 use serde_json::json;
-use shmcast::Start;
+use shmcast::{History, Start};
 use shmcast_journal::core::{Settings, SyncPolicy};
 use shmcast_journal::{Progress, Recorder};
 use std::path::PathBuf;
@@ -105,7 +105,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
     let settings = args.settings()?;
     let (host, channel) = args.host.host_of(&args.channel)?;
-    let subscriber = host.subscriber(&channel).start(Start::Oldest).open()?;
+    let subscriber = host.subscriber(&channel).start(Start::Oldest).history(History::Never).open()?;
     let recorder = Recorder::start(&args.to, subscriber, settings)?;
     let begun = recorder.progress();
     note!("{channel}: recording into {} from sequence {}", args.to.display(), grouped(begun.first));

@@ -27,7 +27,7 @@ fn quoted(cell: &str) -> Vec<&str> {
 fn sources() -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut text = String::new();
-    for part in ["shm-layout/src", "client/src", "daemon/src", "daemon/bridge/src"] {
+    for part in ["shm-layout/src", "client/src", "daemon/src", "daemon/bridge/src", "daemon/journal/src"] {
         collect(&root.join(part), &mut text);
     }
     let mut whole = String::new();
@@ -60,6 +60,7 @@ fn a_text_that_no_program_prints() {
         "## A reader fails",
         "## The daemon",
         "## A bridge",
+        "## A recorder",
     ];
     let mut seen = 0;
     for heading in headings {

@@ -35,13 +35,6 @@ pub struct FrameDraft {
     pub controls: Vec<(u64, u64)>,
 }
 
-impl FrameDraft {
-    /// Bytes of the frame in a file.
-    pub const fn frame_bytes(&self) -> usize {
-        aligned(FRAME_HEADER_BYTES + self.length as usize)
-    }
-}
-
 /// A data frame that is being filled. The first 64 bytes of its buffer are left for the header.
 #[derive(Debug)]
 pub struct FrameBuilder {
@@ -79,11 +72,6 @@ impl FrameBuilder {
     /// Whether there is no record yet.
     pub const fn is_empty(&self) -> bool {
         self.bytes.len() == FRAME_HEADER_BYTES
-    }
-
-    /// Bytes of the frame so far, with its header.
-    pub const fn bytes(&self) -> usize {
-        self.bytes.len()
     }
 
     /// Whether a record with `payload` bytes fits without exceeding `target` bytes of frame. The first record always does.

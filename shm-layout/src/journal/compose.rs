@@ -7,10 +7,7 @@ use super::file::FileHeader;
 use super::frame::{Codec, FrameFlags, FrameHeader, FrameKind};
 use super::index::{ControlEntry, Footer, Index, IndexEntry, KeyEntry};
 use super::trailer::Trailer;
-use super::{
-    ENTRY_EVERY, FILE_HEADER_BYTES, FRAME_HEADER_BYTES, INDEX_EVERY, MAX_ENTRIES, PAGE, TRAILER_BYTES,
-    aligned,
-};
+use super::{ENTRY_EVERY, FILE_HEADER_BYTES, INDEX_EVERY, MAX_ENTRIES, PAGE, TRAILER_BYTES};
 use std::collections::VecDeque;
 
 /// The state of a file that is being written. It writes nothing: each call returns the bytes that belong at
@@ -111,11 +108,6 @@ impl Composer {
         self.number
     }
 
-    /// Messages so far.
-    pub const fn messages(&self) -> u64 {
-        self.messages
-    }
-
     /// Gives the data frame `draft` its place and its header, with the sequence that is durable by now.
     pub fn place(&mut self, draft: &FrameDraft, durable: u64) -> FrameHeader {
         debug_assert_eq!(draft.sequence, self.due, "frames of one file follow each other");
@@ -141,7 +133,6 @@ impl Composer {
     /// found a hole before it calls [`skip`](Self::skip) first.
     pub fn found(&mut self, header: &FrameHeader, draft: &FrameDraft) {
         let offset = self.offset;
-        let size = header.frame_bytes() as u64;
         if header.kind == FrameKind::Data {
             self.times = Some((self.times.map_or(header.time_ns, |times| times.0), header.time_ns));
             self.enter(IndexEntry { sequence: header.sequence, offset, time_ns: header.time_ns });
@@ -154,12 +145,20 @@ impl Composer {
             self.messages += u64::from(header.messages);
             self.payload_bytes += draft.payload_bytes;
             self.due = draft.next;
-        } else if header.kind == FrameKind::Index {
-            self.last_index = offset;
+        }
+        self.pass(header);
+    }
+
+    /// Goes on behind the frame at [`offset`](Self::offset).
+    fn pass(&mut self, header: &FrameHeader) {
+        let size = header.frame_bytes() as u64;
+        self.since_index += size;
+        if header.kind == FrameKind::Index {
+            self.last_index = self.offset;
+            self.since_index = 0;
             self.fresh.clear();
         }
         self.time_ns = header.time_ns;
-        self.since_index = if header.kind == FrameKind::Index { 0 } else { self.since_index + size };
         self.offset += size;
         self.number = header.number + 1;
         self.chain = header.crc();
@@ -270,12 +269,8 @@ impl Composer {
         let mut bytes = Vec::with_capacity(header.frame_bytes());
         bytes.extend_from_slice(&header.encode());
         bytes.extend_from_slice(body);
-        bytes.resize(aligned(FRAME_HEADER_BYTES + body.len()), 0);
-        self.last_index = if kind == FrameKind::Index { self.offset } else { self.last_index };
-        self.since_index = 0;
-        self.offset += bytes.len() as u64;
-        self.number += 1;
-        self.chain = header.crc();
+        bytes.resize(header.frame_bytes(), 0);
+        self.pass(&header);
         bytes
     }
 }

@@ -45,11 +45,11 @@ pub struct FileHeader {
     pub boot_id: [u8; 16],
     /// The ring that is recorded.
     pub ring: RingIdentity,
-    /// Salt of the file before; 0 for the first.
+    /// Salt of the file before; 0 for the first, and behind a file that was given up.
     pub previous_salt: u64,
-    /// Chain value of the last frame of the file before; 0 for the first.
+    /// Chain value of the last frame of the file before; 0 where its salt is.
     pub previous_chain: u32,
-    /// Most bytes of a frame in the file, header and padding included: what a reader's buffer needs.
+    /// Most bytes of a data frame in the file, header and padding included: what a reader's buffer needs for records.
     pub largest_frame: u32,
     /// The reserve at that time: no publisher passes this sequence before a later reserve is durable; 0 for none.
     pub reserve: u64,
@@ -218,7 +218,8 @@ pub fn file_name(number: u64, sequence: u64) -> String {
     format!("{number:010}-{sequence:020}.smj")
 }
 
-/// The file number in a name that [`file_name`] makes, also with `.suspect` behind it. The number in the file's header decides.
+/// The file number in a name like those of [`file_name`], with any number of digits, and also with `.suspect` behind it. The number in
+/// the file's header decides.
 pub fn parse_file_name(name: &str) -> Option<u64> {
     let stem = name.strip_suffix(".suspect").unwrap_or(name).strip_suffix(".smj")?;
     let (number, sequence) = stem.split_once('-')?;

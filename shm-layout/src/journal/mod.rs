@@ -59,9 +59,9 @@ pub const FRAME_TARGET: usize = 256 << 10;
 pub const INDEX_EVERY: u64 = 4 << 20;
 /// Entries of an index lie at least this many bytes apart.
 pub const ENTRY_EVERY: u64 = 64 << 10;
-/// Most entries of each of the footer's three lists.
+/// Most entries of an index, and of each of the footer's four lists.
 pub const MAX_ENTRIES: usize = 16_384;
-/// Largest size of a file: 64 GiB, because the trailer counts the footer's place in units of 64 bytes.
+/// Largest size of a file that a recorder makes: 64 GiB. A trailer can name the place of a footer up to 256 GiB.
 pub const MAX_FILE: u64 = 64 << 30;
 
 /// `length` rounded up to where the next frame may start.

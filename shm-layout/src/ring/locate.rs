@@ -240,7 +240,7 @@ impl Locator {
     }
 
     /// The ring's first place.
-    pub(super) fn start(&self) -> Place {
+    pub(crate) fn start(&self) -> Place {
         let first = self.cells.header[FIRST_SEQUENCE].load(Ordering::Relaxed);
         Place { position: 0, sequence: first.clamp(1, MAX_SEQUENCE) }
     }

@@ -15,7 +15,7 @@ mod sim;
 mod watermarks;
 mod writer;
 
-pub use packer::{Packer, Packing, Pool};
+pub use packer::{Begin, Packer, Packing, Pool};
 pub use recover::{Mended, RecoverError, Recovered, Volume, recover};
 pub use scan::Scan;
 pub use settings::{Settings, State};
@@ -28,7 +28,7 @@ use std::time::Duration;
 /// The time as the caller knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Now {
-    /// Since any fixed moment; never goes back.
+    /// The time since any fixed moment. It never goes back.
     pub mono: Duration,
     /// Wall clock, in nanoseconds since 1970.
     pub wall_ns: u64,
@@ -37,11 +37,11 @@ pub struct Now {
 /// When what was written is made safe from a power cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncPolicy {
-    /// When a file is sealed, and for reserve records. What the kernel has not written by then goes with the power.
+    /// Files are synced when they are sealed, and for reserve records. What the kernel has not written by then goes with the power.
     None,
-    /// This often, beside the writing.
+    /// Files are synced this often, beside the writing.
     Interval(Duration),
-    /// With each write.
+    /// Each write is safe when it returns.
     Each,
 }
 

@@ -1,6 +1,6 @@
 //! Packs a channel's events into frames.
 
-use super::{Frame, Now};
+use super::{Frame, Mended, Now};
 use shmcast::MAX_SEQUENCE;
 use shmcast::journal::format::{Cause, FRAME_TARGET, FrameBuilder, JournalControl, Loss};
 use std::collections::VecDeque;
@@ -45,6 +45,21 @@ impl Default for Packing {
     }
 }
 
+/// The place at which a recording begins.
+#[derive(Debug, Clone, Copy)]
+pub struct Begin<'a> {
+    /// The sequence that is due.
+    pub due: u64,
+    /// The publisher's epoch.
+    pub epoch: u64,
+    /// The ring's uuid.
+    pub ring: [u64; 2],
+    /// What is missing from the sequence due on.
+    pub loss: Option<Loss>,
+    /// What recovery has mended.
+    pub mended: &'a [Mended],
+}
+
 /// The frame that is being filled, and those that are full.
 #[derive(Debug)]
 pub struct Packer {
@@ -63,21 +78,31 @@ pub struct Packer {
 }
 
 impl Packer {
-    /// Begins where `due` is the next sequence, and the publisher's epoch is `epoch`.
-    pub fn new(packing: Packing, pool: Pool, due: u64, epoch: u64, now: Now, ticks: u64) -> Self {
-        Self {
+    /// Begins a recording with its first records: what was mended and what is missing, the ring, and a reserve.
+    pub fn begin(packing: Packing, pool: Pool, begin: &Begin<'_>, now: Now, ticks: u64) -> Self {
+        let mut packer = Self {
             packing,
             pool,
             open: None,
             closed: VecDeque::new(),
-            due,
+            due: begin.due,
             reserve: 0,
-            epoch,
-            opened_in: epoch,
+            epoch: begin.epoch,
+            opened_in: begin.epoch,
             last_clock: None,
             now,
             ticks,
+        };
+        for &Mended { file, frames, bytes } in begin.mended {
+            packer.control(JournalControl::Mended { file, frames, bytes });
         }
+        if let Some(loss) = begin.loss {
+            packer.control(JournalControl::Loss(loss));
+        }
+        let (ring, epoch, first) = (begin.ring, begin.epoch, packer.due);
+        packer.control(JournalControl::Source { ring, generation: 0, epoch, first });
+        packer.renew_reserve();
+        packer
     }
 
     /// The sequence due at the next record.
@@ -85,12 +110,7 @@ impl Packer {
         self.due
     }
 
-    /// The greatest reserve that a record was packed for.
-    pub const fn reserve(&self) -> u64 {
-        self.reserve
-    }
-
-    /// Tells the time, in both clocks. To be called before events are packed.
+    /// Tells the time, in both clocks. The caller does so before it packs events.
     pub fn at(&mut self, now: Now, ticks: u64) {
         (self.now, self.ticks) = (now, ticks);
     }
@@ -126,15 +146,17 @@ impl Packer {
         self.due = frame.due();
     }
 
-    /// Names the sequences up to `to` as missing, if there are any.
-    pub fn loss(&mut self, to: u64, cause: Cause) {
-        if to >= self.due {
-            self.control(JournalControl::Loss(Loss { from: self.due, to, cause }));
+    /// Names the sequences up to `to` as missing, if there are any. The result is how many they are.
+    pub fn loss(&mut self, to: u64, cause: Cause) -> u64 {
+        let from = self.due;
+        if to >= from {
+            self.control(JournalControl::Loss(Loss { from, to, cause }));
         }
+        self.due - from
     }
 
     /// Packs a reserve ahead of the sequence that is due.
-    pub fn renew_reserve(&mut self) {
+    fn renew_reserve(&mut self) {
         self.reserve = (self.due.saturating_add(self.packing.reserve)).min(MAX_SEQUENCE - 1);
         self.control(JournalControl::Reserve { sequence: self.reserve });
     }

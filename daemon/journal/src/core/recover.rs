@@ -1,10 +1,10 @@
 //! Makes a journal whole after a crash or a power cut. It may itself be cut at any point, and be done again.
 
 use super::mutant::{Mutant, is};
-use super::scan::Scan;
+use super::scan::{Found, Heard, Scan, Scanner};
 use shmcast::journal::format::{
-    Cause, FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FileHeader, Footer, FormatError, FrameHeader, FrameKind,
-    JournalControl, Loss, RecordBody, Records, TRAILER_BYTES, Trailer, file_name, parse_file_name,
+    Cause, FILE_HEADER_BYTES, FileHeader, FormatError, FrameKind, Loss, TRAILER_BYTES, Trailer, file_name,
+    parse_file_name,
 };
 use std::io;
 use thiserror::Error;
@@ -12,38 +12,28 @@ use thiserror::Error;
 /// Most bytes that are kept for people behind the last whole frame of a mended file.
 const TORN_KEPT: u64 = 1 << 20;
 
-/// The files of a journal, by name.
+/// The files of a journal, by name. All errors are those of the system.
+#[allow(clippy::missing_errors_doc, reason = "said above once")]
 pub trait Volume {
     /// The names in the directory.
-    ///
-    /// # Errors
-    /// Of the system, as for all calls here.
     fn list(&mut self) -> io::Result<Vec<String>>;
     /// Bytes of a file.
-    #[allow(missing_docs, clippy::missing_errors_doc, reason = "as above")]
     fn size(&mut self, name: &str) -> io::Result<u64>;
     /// Fills `bytes` from `offset` on, which lies inside of the file.
-    #[allow(clippy::missing_errors_doc, reason = "as above")]
     fn read(&mut self, name: &str, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
-    /// Writes `bytes`; makes the file if it is not there.
-    #[allow(clippy::missing_errors_doc, reason = "as above")]
+    /// Writes `bytes`. The file is made if it is not there.
     fn write(&mut self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()>;
     /// Makes the file's contents and size safe.
-    #[allow(clippy::missing_errors_doc, reason = "as above")]
     fn sync(&mut self, name: &str) -> io::Result<()>;
     /// Forgets what is kept of the file in memory, so that the disk is read.
     fn forget(&mut self, name: &str);
     /// Cuts the file.
-    #[allow(clippy::missing_errors_doc, reason = "as above")]
     fn truncate(&mut self, name: &str, size: u64) -> io::Result<()>;
     /// Renames a file.
-    #[allow(clippy::missing_errors_doc, reason = "as above")]
     fn rename(&mut self, from: &str, to: &str) -> io::Result<()>;
     /// Removes a file.
-    #[allow(clippy::missing_errors_doc, reason = "as above")]
     fn remove(&mut self, name: &str) -> io::Result<()>;
     /// Makes names safe.
-    #[allow(clippy::missing_errors_doc, reason = "as above")]
     fn sync_directory(&mut self) -> io::Result<()>;
 }
 
@@ -159,11 +149,12 @@ pub fn recover(volume: &mut impl Volume) -> Result<Recovered, RecoverError> {
     for (at, (file, scan)) in files.into_iter().enumerate() {
         let next = begins.get(at + 1).copied();
         match (&file.sealed, scan) {
+            // A sealed file is taken at its word.
             (Some(trailer), _) => {
-                note_sealed(&file, trailer, &mut recovered);
-                if at + 1 == last {
-                    os(&file.name, last_words(volume, &file, trailer, &mut recovered))?;
-                }
+                let is_last = at + 1 == last;
+                let heard = if is_last { last_words(volume, &file, trailer) } else { Ok(Heard::default()) };
+                recovered.note(&file.header, trailer.next, &os(&file.name, heard)?);
+                recovered.previous = (file.header.salt, trailer.chain);
             }
             (None, Some(scan)) => take_in(volume, &file, scan, next, &mut recovered)?,
             (None, None) => {}
@@ -236,17 +227,6 @@ fn look(volume: &mut impl Volume, name: String) -> Result<Option<Known>, Recover
     Ok(Some(Known { name, header, sealed }))
 }
 
-/// A sealed file is taken at its word.
-fn note_sealed(file: &Known, trailer: &Trailer, known: &mut Recovered) {
-    known.reserve = known.reserve.max(file.header.reserve);
-    known.due = trailer.next;
-    known.previous = (file.header.salt, trailer.chain);
-    known.epoch = known.epoch.max(file.header.epoch);
-    known.ring = Some(file.header.ring.uuid);
-    known.last = Some(file.header.clone());
-    known.is_clean = false;
-}
-
 /// Adds what an unsealed file holds to what is known, and seals it. `next` is the sequence with which the next file begins, and what it
 /// says was durable: what is missing before it is named here.
 fn take_in(
@@ -258,8 +238,8 @@ fn take_in(
 ) -> Result<(), RecoverError> {
     let header = &file.header;
     known.mended.push(Mended { file: header.file, frames: scan.frames, bytes: scan.behind });
-    known.note(header, &scan);
     let from = scan.composer.due();
+    known.note(header, from, &scan.heard);
     if let Some((first, durable)) = next
         && first > from
     {
@@ -275,98 +255,38 @@ fn take_in(
 }
 
 impl Recovered {
-    fn note(&mut self, header: &FileHeader, scan: &Scan) {
-        self.reserve = self.reserve.max(scan.reserve);
-        self.due = scan.composer.due();
-        self.is_clean = scan.clean == Some(self.due);
-        self.epoch = self.epoch.max(scan.epoch);
-        self.ring = scan.ring.or(Some(header.ring.uuid));
+    /// Adds a file that ends where `due` is due, and what was heard in it.
+    fn note(&mut self, header: &FileHeader, due: u64, heard: &Heard) {
+        self.due = due;
+        self.reserve = self.reserve.max(header.reserve).max(heard.reserve);
+        self.is_clean = heard.clean == Some(due);
+        self.epoch = self.epoch.max(header.epoch).max(heard.epoch);
+        self.ring = heard.ring.or(Some(header.ring.uuid));
         self.last = Some(header.clone());
     }
 }
 
 /// What the last file says of reserve, epoch, ring and a clean end, where it is sealed: by the places in its footer. Where that is
 /// damaged, the frames are looked through.
-fn last_words(
-    volume: &mut impl Volume,
-    file: &Known,
-    trailer: &Trailer,
-    known: &mut Recovered,
-) -> io::Result<()> {
-    let Some(places) = places_of_controls(volume, file, trailer)? else {
-        let size = volume.size(&file.name)?;
-        let scan = Scan::run(volume, &file.name, &file.header, size)?;
-        let (due, is_clean) = (known.due, scan.clean == Some(trailer.next));
-        known.note(&file.header, &scan);
-        (known.due, known.is_clean) = (due.max(known.due), is_clean);
-        return Ok(());
-    };
-    for place in places {
-        let Some((head, body)) = whole(volume, file, place)? else { continue };
-        if head.kind == FrameKind::Data {
-            for record in Records::new(&head, &body).flatten() {
-                known.hear(&record.body, trailer.next);
-            }
-        }
-    }
-    Ok(())
-}
-
-fn whole(volume: &mut impl Volume, file: &Known, offset: u64) -> io::Result<Option<(FrameHeader, Vec<u8>)>> {
-    let mut bytes = [0; FRAME_HEADER_BYTES];
+fn last_words(volume: &mut impl Volume, file: &Known, trailer: &Trailer) -> io::Result<Heard> {
     let size = volume.size(&file.name)?;
-    if offset + FRAME_HEADER_BYTES as u64 > size {
-        return Ok(None);
-    }
-    volume.read(&file.name, offset, &mut bytes)?;
-    let Ok(head) = FrameHeader::decode(&bytes, file.header.salt) else { return Ok(None) };
-    if offset + head.frame_bytes() as u64 > size {
-        return Ok(None);
-    }
-    let mut body = vec![0; head.length as usize];
-    volume.read(&file.name, offset + FRAME_HEADER_BYTES as u64, &mut body)?;
-    Ok(head.check_body(&body).is_ok().then_some((head, body)))
-}
-
-/// The frames with control records that recovery cares for, in order.
-fn places_of_controls(
-    volume: &mut impl Volume,
-    file: &Known,
-    trailer: &Trailer,
-) -> io::Result<Option<Vec<u64>>> {
-    let Some((head, body)) = whole(volume, file, trailer.footer)? else { return Ok(None) };
-    let Ok(footer) = Footer::decode(&body) else { return Ok(None) };
-    if head.kind != FrameKind::Footer || footer.controls_left_out {
-        return Ok(None);
-    }
+    let mut scanner = Scanner::new(volume, &file.name, size, file.header.salt);
+    let footer = scanner.footer(trailer.footer)?.filter(|footer| !footer.controls_left_out);
+    let Some(footer) = footer else {
+        return Ok(Scan::run(volume, &file.name, &file.header, size)?.heard);
+    };
     let cared_for = footer.controls.iter().filter(|entry| matches!(entry.kind, 1 | 64 | 67 | 68));
     let mut places: Vec<u64> = cared_for.map(|entry| entry.offset).collect();
     places.dedup();
-    Ok(Some(places))
-}
-
-impl Recovered {
-    fn hear(&mut self, record: &RecordBody<'_>, next: u64) {
-        match record {
-            RecordBody::Control(JournalControl::Reserve { sequence }) => {
-                self.reserve = self.reserve.max(*sequence);
-            }
-            RecordBody::Control(JournalControl::Clean { next: clean }) => self.is_clean = *clean == next,
-            RecordBody::Control(JournalControl::Source { ring, epoch, .. }) => {
-                self.ring = Some(*ring);
-                self.epoch = self.epoch.max(*epoch);
-                self.is_clean = false;
-            }
-            RecordBody::Control(JournalControl::Ring(control)) => {
-                if let [1, epoch, _] = control.words() {
-                    self.epoch = self.epoch.max(epoch);
-                }
-                self.is_clean = false;
-            }
-            RecordBody::Message { .. } => self.is_clean = false,
-            RecordBody::Control(_) => {}
+    let mut heard = Heard::default();
+    for place in places {
+        if let Found::Whole(head, said) = scanner.at(place)?
+            && head.kind == FrameKind::Data
+        {
+            heard.add(&said.heard);
         }
     }
+    Ok(heard)
 }
 
 /// Seals a file behind its last whole frame. What stands behind it is kept in a file of its own.
@@ -376,7 +296,7 @@ fn mend(volume: &mut impl Volume, name: &str, mut scan: Scan) -> io::Result<(u64
         let size = volume.size(name)?;
         let mut torn = vec![0; scan.behind.min(TORN_KEPT).min(size - end) as usize];
         volume.read(name, end, &mut torn)?;
-        // For people only: it need not survive.
+        // It is for people only, and need not survive.
         let _ = volume.write(&format!("{name}.torn"), 0, &torn);
     }
     let durable = scan.composer.due() - 1;

@@ -3,8 +3,8 @@
 use super::Volume;
 use super::mutant::{Mutant, is};
 use shmcast::journal::format::{
-    Cause, Codec, Composer, FILE_HEADER_BYTES, FRAME_ALIGN, FRAME_HEADER_BYTES, FileHeader, FrameDraft,
-    FrameHeader, FrameKind, JournalControl, Loss, RecordBody, Records,
+    Cause, Codec, Composer, FILE_HEADER_BYTES, FRAME_ALIGN, FRAME_HEADER_BYTES, FileHeader, Footer,
+    FrameDraft, FrameHeader, FrameKind, JournalControl, Loss, RecordBody, Records,
 };
 use std::io;
 
@@ -21,18 +21,25 @@ pub struct Scan {
     pub durable: u64,
     /// Bytes in use behind the last whole frame.
     pub behind: u64,
-    /// The greatest reserve in a record.
+    /// What the records say.
+    pub heard: Heard,
+}
+
+/// What records say that recovery cares for.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Heard {
+    /// The greatest reserve; 0 for none.
     pub reserve: u64,
     /// The next sequence according to a clean record, if nothing follows it.
     pub clean: Option<u64>,
-    /// The last epoch that a record names; 0 for none.
+    /// The greatest epoch; 0 for none.
     pub epoch: u64,
     /// The ring that the last source record names.
     pub ring: Option<[u64; 2]>,
 }
 
 /// What stands at a place.
-enum Found {
+pub(super) enum Found {
     Nothing,
     /// A header whose body is not whole.
     Header(FrameHeader),
@@ -40,15 +47,13 @@ enum Found {
 }
 
 /// What the records of a frame say.
-struct Said {
+pub(super) struct Said {
     draft: FrameDraft,
-    reserve: u64,
-    clean: Option<u64>,
-    epoch: Option<u64>,
-    ring: Option<[u64; 2]>,
+    pub(super) heard: Heard,
 }
 
-struct Scanner<'a, V> {
+/// Finds frames in a file.
+pub(super) struct Scanner<'a, V> {
     volume: &'a mut V,
     name: &'a str,
     size: u64,
@@ -60,14 +65,13 @@ impl Scan {
     /// Looks through file `name` of `size` bytes, which begins with `header`.
     ///
     /// # Errors
-    /// Of reading.
+    /// The error of a read.
     pub fn run(volume: &mut impl Volume, name: &str, header: &FileHeader, size: u64) -> io::Result<Self> {
         let mut page = [0; FILE_HEADER_BYTES];
         volume.read(name, 0, &mut page)?;
         let mut composer = Composer::resume(header, FileHeader::crc_of(&page));
-        let salt = header.salt;
-        let mut scanner = Scanner { volume, name, size, salt, last_used: 0 };
-        let (mut reserve, mut clean, mut epoch, mut ring) = (header.reserve, None, header.epoch, None);
+        let mut scanner = Scanner::new(volume, name, size, header.salt);
+        let mut heard = Heard::default();
         let mut frames = 0;
         let mut durable = 0;
         loop {
@@ -89,15 +93,12 @@ impl Scan {
             frames += 1;
             durable = durable.max(head.durable);
             if head.kind == FrameKind::Data {
-                reserve = reserve.max(said.reserve);
-                clean = said.clean;
-                epoch = said.epoch.unwrap_or(epoch);
-                ring = said.ring.or(ring);
+                heard.add(&said.heard);
             }
         }
         composer.judge_holes(durable);
         let behind = scanner.last_used.saturating_sub(composer.offset());
-        Ok(Self { composer, frames, durable, behind, reserve, clean, epoch, ring })
+        Ok(Self { composer, frames, durable, behind, heard })
     }
 }
 
@@ -105,7 +106,12 @@ fn follows(head: &FrameHeader, composer: &Composer) -> bool {
     head.number == composer.frames() && head.chain == composer.chain() && head.sequence == composer.due()
 }
 
-impl<V: Volume> Scanner<'_, V> {
+impl<'a, V: Volume> Scanner<'a, V> {
+    /// For frames with `salt` in file `name` of `size` bytes.
+    pub(super) const fn new(volume: &'a mut V, name: &'a str, size: u64, salt: u64) -> Self {
+        Self { volume, name, size, salt, last_used: 0 }
+    }
+
     fn header(&mut self, offset: u64) -> io::Result<Option<FrameHeader>> {
         if offset + FRAME_HEADER_BYTES as u64 > self.size {
             return Ok(None);
@@ -115,20 +121,34 @@ impl<V: Volume> Scanner<'_, V> {
         Ok(decode(&bytes, self.salt))
     }
 
-    fn at(&mut self, offset: u64) -> io::Result<Found> {
-        let Some(head) = self.header(offset)? else { return Ok(Found::Nothing) };
+    /// The body of the frame at `offset`, whose header is `head`, if it is whole.
+    fn body(&mut self, offset: u64, head: &FrameHeader) -> io::Result<Option<Vec<u8>>> {
         if offset + head.frame_bytes() as u64 > self.size {
-            return Ok(Found::Header(head));
+            return Ok(None);
         }
         let mut body = vec![0; head.length as usize];
         self.volume.read(self.name, offset + FRAME_HEADER_BYTES as u64, &mut body)?;
-        if head.check_body(&body).is_err() {
-            return Ok(Found::Header(head));
-        }
-        Ok(say(&head, &body).map_or(Found::Header(head), |said| Found::Whole(head, Box::new(said))))
+        Ok(head.check_body(&body).is_ok().then_some(body))
     }
 
-    /// The next whole frame of this file behind a place with none. Notes how far the file is in use.
+    /// What stands at `offset`.
+    pub(super) fn at(&mut self, offset: u64) -> io::Result<Found> {
+        let Some(head) = self.header(offset)? else { return Ok(Found::Nothing) };
+        let body = self.body(offset, &head)?;
+        let said = body.and_then(|body| say(&head, &body));
+        Ok(said.map_or(Found::Header(head), |said| Found::Whole(head, Box::new(said))))
+    }
+
+    /// The footer at `offset`, if it is whole.
+    pub(super) fn footer(&mut self, offset: u64) -> io::Result<Option<Footer>> {
+        let Some(head) = self.header(offset)?.filter(|head| head.kind == FrameKind::Footer) else {
+            return Ok(None);
+        };
+        let body = self.body(offset, &head)?;
+        Ok(body.and_then(|body| Footer::decode(&body).ok()))
+    }
+
+    /// The next whole frame of this file behind a place with none. The search notes how far the file is in use.
     fn beyond(
         &mut self,
         composer: &Composer,
@@ -209,7 +229,7 @@ fn say(head: &FrameHeader, body: &[u8]) -> Option<Said> {
         keys: Vec::new(),
         controls: Vec::new(),
     };
-    let mut said = Said { draft, reserve: 0, clean: None, epoch: None, ring: None };
+    let mut said = Said { draft, heard: Heard::default() };
     if head.kind != FrameKind::Data || head.codec != Codec::Raw {
         return Some(said);
     }
@@ -219,13 +239,15 @@ fn say(head: &FrameHeader, body: &[u8]) -> Option<Said> {
         match record.body {
             RecordBody::Message { payload, key, .. } => {
                 said.draft.payload_bytes += payload.len() as u64;
-                said.clean = None;
+                said.heard.clean = None;
                 if key {
                     said.draft.keys.push(record.sequence);
                 }
             }
+            RecordBody::Control(JournalControl::Clock { .. }) => {}
             RecordBody::Control(control) => {
-                said.note(record.sequence, control);
+                said.draft.controls.push((record.sequence, control.kind()));
+                said.heard.note(control);
             }
         }
     }
@@ -233,21 +255,27 @@ fn say(head: &FrameHeader, body: &[u8]) -> Option<Said> {
     Some(said)
 }
 
-impl Said {
-    fn note(&mut self, sequence: u64, control: JournalControl) {
-        if !matches!(control, JournalControl::Clock { .. }) {
-            self.draft.controls.push((sequence, control.kind()));
-            self.clean = None;
-        }
+impl Heard {
+    /// Adds what a later frame says.
+    pub(super) fn add(&mut self, later: &Self) {
+        self.reserve = self.reserve.max(later.reserve);
+        self.clean = later.clean;
+        self.epoch = self.epoch.max(later.epoch);
+        self.ring = later.ring.or(self.ring);
+    }
+
+    /// Adds what a later record says.
+    fn note(&mut self, control: JournalControl) {
+        self.clean = None;
         match control {
             JournalControl::Reserve { sequence } => self.reserve = self.reserve.max(sequence),
             JournalControl::Clean { next } => self.clean = Some(next),
             JournalControl::Source { ring, epoch, .. } => {
-                (self.ring, self.epoch) = (Some(ring), Some(epoch));
+                (self.ring, self.epoch) = (Some(ring), self.epoch.max(epoch));
             }
             JournalControl::Ring(control) => {
                 if let [1, epoch, _] = control.words() {
-                    self.epoch = Some(epoch);
+                    self.epoch = self.epoch.max(epoch);
                 }
             }
             _ => {}

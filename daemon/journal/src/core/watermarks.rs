@@ -40,9 +40,9 @@ impl Writer {
         self.bytes_written
     }
 
-    /// Number of the file that is written to, or of the last one.
-    pub fn active(&self) -> u64 {
-        self.files.back().map_or(self.next_number.saturating_sub(1), |file| file.number)
+    /// Number of the file that was begun last; before that, of the one that will be the first.
+    pub const fn active(&self) -> u64 {
+        self.header.file
     }
 
     /// The oldest error that was not asked for yet, and what failed.

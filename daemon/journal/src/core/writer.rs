@@ -2,9 +2,7 @@
 
 use super::mutant::{Mutant, is};
 use super::{Frame, Lane, Now, Op, Piece, Pool, Settings, Step, SyncPolicy};
-use shmcast::journal::format::{
-    Cause, Composer, FileHeader, FrameBuilder, JournalControl, Loss, TRAILER_BYTES, file_name,
-};
+use shmcast::journal::format::{Cause, Composer, FileHeader, FrameBuilder, JournalControl, Loss, file_name};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -21,7 +19,7 @@ pub(super) struct Open {
     composer: Composer,
     is_named: bool,
     begun: Duration,
-    /// Frames that were written. A count of frames, since a frame may hold no message.
+    /// Frames that were written. Messages are not counted, since a frame may hold none.
     written: u32,
     /// Frames that are safe, as far as the file's contents go.
     synced: u32,
@@ -43,8 +41,8 @@ struct Pending {
 
 #[derive(Debug, Clone)]
 pub(super) enum Doing {
-    Frames { file: u64, frames: u32, next: u64 },
-    Footer { file: u64 },
+    Frames { file: u64, frames: u32, next: u64, bytes: u64 },
+    Footer { file: u64, bytes: u64 },
     Sync { file: u64, covers: u32 },
     Spare,
     Name { file: u64 },
@@ -59,17 +57,19 @@ enum Spare {
     Ready(u64),
 }
 
-/// Takes frames, gives operations.
+/// The writer of a journal takes frames, and gives operations.
 #[derive(Debug)]
 pub struct Writer {
     pub(super) settings: Settings,
     /// What the next file's header repeats of the last one.
-    header: FileHeader,
+    pub(super) header: FileHeader,
     pool: Pool,
     salts: u64,
     pub(super) waiting: VecDeque<Arc<Frame>>,
     pending: VecDeque<Pending>,
-    /// Oldest first. The last one is written to unless it is sealed.
+    /// The oldest ones of these that count no more as memory.
+    freed: usize,
+    /// The files, oldest first. The last one is written to unless it is sealed.
     pub(super) files: VecDeque<Open>,
     spare: Spare,
     pub(super) next_number: u64,
@@ -90,6 +90,10 @@ pub struct Writer {
     gave_up: bool,
 }
 
+fn size_of_all(pieces: &[Piece]) -> u64 {
+    pieces.iter().map(|piece| piece.bytes().len() as u64).sum()
+}
+
 impl Writer {
     /// Begins a file after `header`, in which number, sequence, salt of the file before and its chain are those of the new file. `salt`
     /// is a random number. Everything up to the sequence before is durable.
@@ -105,6 +109,7 @@ impl Writer {
             salts: salt,
             waiting: VecDeque::new(),
             pending: VecDeque::new(),
+            freed: 0,
             files: VecDeque::new(),
             spare: Spare::None,
             help: VecDeque::new(),
@@ -132,7 +137,7 @@ impl Writer {
         self.is_closing = true;
     }
 
-    /// The next operation for a lane that is free. To be called until it gives none, after each change.
+    /// The next operation for a lane that is free. The caller asks after each change, until there is none.
     pub fn poll(&mut self, now: Now) -> Option<Op> {
         let found = [Lane::Write, Lane::Sync, Lane::Help].into_iter().find_map(|lane| {
             if self.busy[lane as usize].is_some() {
@@ -149,16 +154,6 @@ impl Writer {
         self.last_op += 1;
         self.busy[lane as usize] = Some((self.last_op, doing));
         Some(Op { id: self.last_op, lane, steps })
-    }
-
-    /// The time at which [`poll`](Self::poll) may have something that it had not before; `None` if only a completion or a frame changes
-    /// that.
-    pub fn deadline(&self) -> Option<Duration> {
-        let sync = match (self.settings.sync, self.last_sync) {
-            (SyncPolicy::Interval(every), Some(last)) if !self.pending.is_empty() => Some(last + every),
-            _ => None,
-        };
-        [sync, self.retry_at].into_iter().flatten().min()
     }
 
     fn active_file(&mut self) -> Option<&mut Open> {
@@ -180,8 +175,9 @@ impl Writer {
                 file.is_sealed = true;
                 (self.header.previous_salt, self.header.previous_chain) =
                     (file.composer.salt(), file.composer.chain());
+                let bytes = size_of_all(&pieces);
                 let step = Step::Write { number, offset, pieces, durable: false };
-                return Some((Doing::Footer { file: number }, vec![step]));
+                return Some((Doing::Footer { file: number, bytes }, vec![step]));
             }
         }
         next?;
@@ -192,7 +188,7 @@ impl Writer {
         Some(self.group(pieces))
     }
 
-    /// Begins the next file in the spare one. Gives its header page.
+    /// Begins the next file in the spare one. The result is its header page.
     fn begin_file(&mut self, now: Now) -> Option<Box<[u8]>> {
         let Spare::Ready(number) = self.spare else { return None };
         self.name_what_was_given_up(now);
@@ -250,8 +246,7 @@ impl Writer {
         let durable = self.durable();
         let keeps = self.settings.sync != SyncPolicy::None;
         let file = self.files.back_mut().expect("a file is active");
-        let header_bytes = pieces.iter().map(|piece| piece.bytes().len() as u64).sum::<u64>();
-        let offset = file.composer.offset() - header_bytes;
+        let offset = file.composer.offset() - size_of_all(&pieces);
         let mut size = 0;
         let mut count = 0;
         while let Some(frame) = self.waiting.front() {
@@ -276,10 +271,10 @@ impl Writer {
             let placed = file.composer.frames();
             self.pending.push_back(Pending { file: file.number, frames: placed, next, reserve, size, frame });
         }
-        self.bytes_written += pieces.iter().map(|piece| piece.bytes().len() as u64).sum::<u64>();
         let (number, next, frames) = (file.number, file.composer.due(), file.composer.frames());
-        let durable = self.settings.sync == SyncPolicy::Each;
-        (Doing::Frames { file: number, frames, next }, vec![Step::Write { number, offset, pieces, durable }])
+        let (bytes, durable) = (size_of_all(&pieces), self.settings.sync == SyncPolicy::Each);
+        let step = Step::Write { number, offset, pieces, durable };
+        (Doing::Frames { file: number, frames, next, bytes }, vec![step])
     }
 
     fn next_sync(&mut self, now: Now) -> Option<(Doing, Vec<Step>)> {
@@ -332,7 +327,8 @@ impl Writer {
                 self.spare = Spare::Ready(self.next_number);
                 self.next_number += 1;
             }
-            Doing::Frames { file, frames, next } => {
+            Doing::Frames { file, frames, next, bytes } => {
+                self.bytes_written += bytes;
                 if let Some(open) = self.files.iter_mut().find(|open| open.number == file) {
                     open.written = frames;
                     open.synced = if each { frames } else { open.synced };
@@ -343,7 +339,8 @@ impl Writer {
                     }
                 }
             }
-            Doing::Footer { file } => {
+            Doing::Footer { file, bytes } => {
+                self.bytes_written += bytes;
                 if let Some(open) = self.files.iter().find(|open| open.number == file) {
                     let size = open.composer.offset();
                     let number = file;
@@ -353,7 +350,6 @@ impl Writer {
                         Step::Sync { number },
                         Step::Close { number },
                     ];
-                    self.bytes_written += TRAILER_BYTES as u64;
                     self.help.push_back((Doing::Finish { file }, steps));
                 }
             }
@@ -383,7 +379,7 @@ impl Writer {
         let (what, file) = match doing {
             Doing::Spare => ("make the next file", None),
             Doing::Frames { file, .. } => ("write", Some(file)),
-            Doing::Footer { file } => ("write the footer", Some(file)),
+            Doing::Footer { file, .. } => ("write the footer", Some(file)),
             Doing::Sync { file, .. } => ("sync", Some(file)),
             Doing::Name { file } => ("name the file", Some(file)),
             Doing::Finish { file } => ("seal the file", Some(file)),
@@ -422,12 +418,12 @@ impl Writer {
                 None => self.buffered -= last.size,
             }
         }
+        self.freed = 0;
         self.written = self.durable;
     }
 
     /// Moves `durable` over what is safe: in order, and in named files only.
     fn advance(&mut self) {
-        let drops_written = self.settings.sync == SyncPolicy::None;
         while let Some(first) = self.pending.front() {
             let file = self.files.iter().find(|open| open.number == first.file);
             if !file.is_some_and(|file| file.is_named && first.frames <= file.synced) {
@@ -436,18 +432,16 @@ impl Writer {
             let first = self.pending.pop_front().expect("looked at above");
             self.durable = first.next;
             self.reserve = self.reserve.max(first.reserve);
-            if first.size > 0 {
-                self.buffered -= first.size;
-            }
+            self.buffered -= first.size;
+            self.freed = self.freed.saturating_sub(1);
             if let Some(frame) = first.frame {
                 self.pool.give(frame);
             }
         }
-        if drops_written {
-            for pending in &mut self.pending {
-                if pending.next <= self.written {
-                    self.buffered -= std::mem::take(&mut pending.size);
-                }
+        if self.settings.sync == SyncPolicy::None {
+            while let Some(next) = self.pending.get_mut(self.freed).filter(|next| next.next <= self.written) {
+                self.buffered -= std::mem::take(&mut next.size);
+                self.freed += 1;
             }
         }
     }

@@ -1,15 +1,14 @@
 //! How a recording begins: recovery, the place in the ring, and the first records.
 
-use crate::core::{Now, Packer, Packing, Pool, Recovered, Settings, Writer, recover};
+use super::now;
+use crate::core::{Begin, Packer, Packing, Pool, Recovered, Settings, Writer, recover};
 use crate::directory::{ByName, Directory};
 use crate::error::RecordError;
-use shmcast::journal::format::{
-    Cause, FRAME_TARGET, FileHeader, JournalControl, Loss, RingIdentity, aligned,
-};
+use shmcast::journal::format::{Cause, FRAME_TARGET, FileHeader, Loss, RingIdentity, aligned};
 use shmcast::{LocateError, Subscriber};
 use std::io;
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 /// What is needed to go on.
 pub(super) struct Begun {
@@ -32,11 +31,11 @@ pub(super) fn begin(
     directory: Directory,
     mut subscriber: Subscriber,
     settings: Settings,
-    packing: Packing,
+    start: Instant,
 ) -> Result<Begun, RecordError> {
     let path = directory.path().to_owned();
     let os = |source| RecordError::Os { path: path.clone(), source };
-    let recovered = recover(&mut ByName(&directory))
+    let recovered = recover(&mut ByName::new(&directory))
         .map_err(|source| RecordError::Recover { path: path.clone(), source })?;
     let channel = &subscriber.header().channel;
     if let Some(last) = recovered.last.as_ref().filter(|last| last.channel != *channel) {
@@ -48,20 +47,9 @@ pub(super) fn begin(
     let epoch = subscriber.publisher_state().map_or(subscriber.epoch(), |(epoch, _)| epoch);
     let header = header(&subscriber, &recovered, due, epoch).map_err(os)?;
     let pool = Pool::default();
-    let ticks = subscriber.clock().now();
-    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let now = Now { mono: Duration::ZERO, wall_ns: wall.as_nanos() as u64 };
-    let mut packer = Packer::new(packing, pool.clone(), due, epoch, now, ticks);
-    for mended in &recovered.mended {
-        let (file, frames, bytes) = (mended.file, mended.frames, mended.bytes);
-        packer.control(JournalControl::Mended { file, frames, bytes });
-    }
-    if let Some(loss) = loss {
-        packer.control(JournalControl::Loss(loss));
-    }
-    let ring = subscriber.header().uuid;
-    packer.control(JournalControl::Source { ring, generation: 0, epoch, first: packer.due() });
-    packer.renew_reserve();
+    let (ring, now, ticks) = (subscriber.header().uuid, now(start), subscriber.clock().now());
+    let begin = Begin { due, epoch, ring, loss, mended: &recovered.mended };
+    let mut packer = Packer::begin(Packing::default(), pool.clone(), &begin, now, ticks);
     packer.close();
     let mut salt = [0; 8];
     getrandom::fill(&mut salt).map_err(|error| os(io::Error::other(error)))?;
@@ -83,22 +71,24 @@ fn place(
         return Ok(None);
     }
     let due = recovered.due;
+    // A ring that the journal names was read: it went on while nobody recorded. Of another one nobody knows what came before it.
+    let is_known = recovered.ring == Some(subscriber.header().uuid);
+    let anew = |channel| RecordError::Anew { path: path.to_owned(), journal: due, channel };
+    if !is_known && subscriber.first_sequence() == 1 && due > 1 {
+        return Err(anew(subscriber.next_sequence() + subscriber.lag()));
+    }
     let first = match subscriber.seek(due) {
         Ok(()) => return Ok(None),
         Err(LocateError::NotYet { next, .. }) if next == due => {
             return Ok(None); // nothing came since
         }
-        Err(LocateError::NotYet { next, .. }) => {
-            return Err(RecordError::Anew { path: path.to_owned(), journal: due, channel: next });
-        }
+        Err(LocateError::NotYet { next, .. }) => return Err(anew(next)),
         Err(LocateError::TooOld { .. }) => oldest(subscriber)?,
         Err(other) => return Err(other.into()),
     };
     if first <= due {
         return Ok(None);
     }
-    // A ring that the journal names was read: it went on while nobody recorded. Of another one nobody knows what came before it.
-    let is_known = recovered.ring == Some(subscriber.header().uuid);
     let is_reserve = !is_known && first == recovered.reserve + 1;
     let cause = if is_reserve { Cause::Reserve } else { Cause::Unrecorded };
     Ok(Some(Loss { from: due, to: first - 1, cause }))
@@ -142,7 +132,7 @@ fn header(
         salt: 1, // each file gets its own
         sequence,
         epoch,
-        wall_ns: 0, // likewise
+        wall_ns: 0, // as with the salt
         boot_id,
         ring: RingIdentity { uuid: ring.uuid, generation: 0, clock: clock.kind(), clock_hz: clock.hz() },
         previous_salt: recovered.previous.0,

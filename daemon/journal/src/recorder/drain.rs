@@ -20,6 +20,9 @@ const NAP: Duration = Duration::from_micros(200);
 /// A frame that is not full is closed after this time.
 const LINGER: Duration = Duration::from_millis(1);
 
+/// The lag of a subscriber may be too low by so many messages.
+const LAG_ERROR: u64 = 64;
+
 pub(super) struct Drain {
     pub(super) shared: Arc<Shared>,
     pub(super) packer: Packer,
@@ -27,24 +30,32 @@ pub(super) struct Drain {
 }
 
 impl Drain {
-    /// Records until it is told to stop and the ring is empty, or until the channel cannot be read.
-    pub(super) fn run(mut self) -> Result<(), RecordError> {
+    /// Records until the channel cannot be read, or until it is told to stop and has what was published before. The result
+    /// is the number of messages left in the ring because the disk took no more.
+    pub(super) fn run(mut self) -> Result<u64, RecordError> {
+        let mut last = None;
         loop {
-            let is_over = self.shared.stop.load(Ordering::Relaxed);
+            if last.is_none() && self.shared.stop.get().is_some() {
+                last = Some(self.subscriber.next_sequence() + self.subscriber.lag() + LAG_ERROR);
+            }
             let result = self.take();
-            self.hand_over(is_over || result.is_err());
-            match result? {
-                0 if is_over => return Ok(()),
-                0 => std::thread::sleep(NAP),
+            self.hand_over(last.is_some() || result.is_err());
+            match (result?, last) {
+                (Some(0), Some(_)) => return Ok(0),
+                (Some(_), Some(last)) if self.packer.due() > last => return Ok(0),
+                (None, Some(_)) if self.shared.is_given_up(&self.shared.writer()) => {
+                    return Ok(self.subscriber.lag());
+                }
+                (None | Some(0), _) => std::thread::sleep(NAP),
                 _ => {}
             }
         }
     }
 
-    /// Packs what is in the ring, unless memory is full. Returns how many events there were.
-    fn take(&mut self) -> Result<usize, RecordError> {
+    /// Packs what is in the ring. The result is the number of events, or `None` if memory is full.
+    fn take(&mut self) -> Result<Option<usize>, RecordError> {
         if !self.shared.writer().has_room() {
-            return Ok(0);
+            return Ok(None);
         }
         let now = self.shared.now();
         let ticks = self.subscriber.clock().now();
@@ -56,10 +67,7 @@ impl Drain {
                 Event::Message(m) => {
                     shared.ended.store(false, Ordering::Relaxed);
                     // A ring that is corrupt may skip. What it skipped is missing all the same.
-                    if m.sequence > packer.due() {
-                        overrun += m.sequence - packer.due();
-                        packer.loss(m.sequence - 1, Cause::Overrun);
-                    }
+                    overrun += packer.loss(m.sequence - 1, Cause::Overrun);
                     messages += u64::from(packer.message(m.sequence, m.payload, m.tag, m.key, m.time));
                 }
                 Event::Restarted => restarted = true,
@@ -74,7 +82,7 @@ impl Drain {
         shared.drained.store(packer.due() - 1, Ordering::Relaxed);
         shared.messages.fetch_add(messages, Ordering::Relaxed);
         shared.overrun.fetch_add(overrun, Ordering::Relaxed);
-        if restarted { Err(RecordError::Restarted) } else { Ok(taken) }
+        if restarted { Err(RecordError::Restarted) } else { Ok(Some(taken)) }
     }
 
     /// Gives frames to the writer: full ones, and the open one if the disk is idle or time has passed.
@@ -92,18 +100,14 @@ impl Drain {
     }
 }
 
-/// Packs an event that is no message. Returns how many sequences a lap cost.
+/// Packs an event that is no message. The result is the number of sequences that a lap cost.
 fn note(packer: &mut Packer, event: &Event<'_>, shared: &Shared) -> u64 {
-    let due = packer.due();
     match *event {
-        Event::Lapped(lapped) => {
-            packer.loss(lapped.resumed_at - 1, Cause::Overrun);
-            return packer.due() - due;
-        }
-        Event::Gap { from, to } if from >= due => {
-            packer.loss(from - 1, Cause::Overrun);
+        Event::Lapped(lapped) => return packer.loss(lapped.resumed_at - 1, Cause::Overrun),
+        Event::Gap { from, to } if from >= packer.due() => {
+            let overrun = packer.loss(from - 1, Cause::Overrun);
             packer.control(JournalControl::Ring(RingControl::Gap { from, to }));
-            return from - due;
+            return overrun;
         }
         Event::NewEpoch { epoch } => packer.control(JournalControl::Ring(RingControl::Epoch { epoch })),
         Event::NewSession { session } => {

@@ -6,7 +6,7 @@
 mod begin;
 mod drain;
 
-use crate::core::{Now, Op, Packing, Settings, State, Writer};
+use crate::core::{Now, Op, Settings, State, Writer};
 use crate::directory::Directory;
 use crate::error::RecordError;
 use drain::Drain;
@@ -14,7 +14,7 @@ use shmcast::Subscriber;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -44,12 +44,18 @@ pub struct Progress {
     pub bytes: u64,
     /// Bytes of frames in memory.
     pub buffered: u64,
-    /// Number of the file that is written to.
+    /// Number of the file that was begun last; before that, of the one that will be the first.
     pub file: u64,
     /// The disk refuses; what does not fit into memory is lost, and named.
     pub is_failed: bool,
     /// The publisher closed the channel, and everything before is taken from the ring.
     pub has_ended: bool,
+}
+
+/// The time, counted from `start`.
+fn now(start: Instant) -> Now {
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Now { mono: start.elapsed(), wall_ns: wall.as_nanos() as u64 }
 }
 
 #[derive(Debug)]
@@ -58,7 +64,8 @@ struct Shared {
     directory: Directory,
     lanes: [Sender<Op>; 3],
     start: Instant,
-    stop: AtomicBool,
+    /// Once it is to stop, the time until which a disk that refuses is waited for.
+    stop: OnceLock<Instant>,
     ended: AtomicBool,
     first: u64,
     missing: u64,
@@ -69,8 +76,7 @@ struct Shared {
 
 impl Shared {
     fn now(&self) -> Now {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Now { mono: self.start.elapsed(), wall_ns: wall.as_nanos() as u64 }
+        now(self.start)
     }
 
     fn writer(&self) -> MutexGuard<'_, Writer> {
@@ -83,6 +89,11 @@ impl Shared {
             // A lane that is gone belongs to a recorder that ends.
             let _ = self.lanes[op.lane as usize].send(op);
         }
+    }
+
+    /// Whether it is to stop, and the disk has refused for too long. A disk that works is waited for, however slow it is.
+    fn is_given_up(&self, writer: &Writer) -> bool {
+        writer.state() == State::Failed && self.stop.get().is_some_and(|deadline| Instant::now() > *deadline)
     }
 
     fn progress(&self) -> Progress {
@@ -131,7 +142,8 @@ fn spawn<T: Send + 'static>(
 #[derive(Debug)]
 pub struct Recorder {
     shared: Arc<Shared>,
-    drain: JoinHandle<Result<(), RecordError>>,
+    drain: JoinHandle<Result<u64, RecordError>>,
+    lanes: Vec<JoinHandle<()>>,
 }
 
 impl Recorder {
@@ -139,12 +151,15 @@ impl Recorder {
     /// where it ends if the ring has that still; else what lies between is named as lost. Into an empty directory everything is recorded
     /// that `subscriber` receives from where it stands.
     ///
+    /// Open the subscriber with [`History::Never`](shmcast::History::Never). One that reads the past from a journal may come to read the
+    /// journal that this recorder writes: it would record again what is there already, or wait for itself after a lap.
+    ///
     /// # Errors
     /// [`RecordError`]; nothing is recorded then.
     pub fn start(path: &Path, subscriber: Subscriber, settings: Settings) -> Result<Self, RecordError> {
         let directory = begin::lock(path)?;
         let start = Instant::now();
-        let begun = begin::begin(directory, subscriber, settings, Packing::default())?;
+        let begun = begin::begin(directory, subscriber, settings, start)?;
         let mut ops = Vec::new();
         let lanes = [(); 3].map(|()| {
             let (sender, receiver) = channel();
@@ -156,7 +171,7 @@ impl Recorder {
             directory: begun.directory,
             lanes,
             start,
-            stop: AtomicBool::new(false),
+            stop: OnceLock::new(),
             ended: AtomicBool::new(false),
             first: begun.first,
             missing: begun.missing,
@@ -164,23 +179,26 @@ impl Recorder {
             messages: AtomicU64::new(0),
             overrun: AtomicU64::new(0),
         });
-        for (ops, name) in ops.into_iter().zip(["journal-write", "journal-sync", "journal-help"]) {
+        let names = ["journal-write", "journal-sync", "journal-help"];
+        let lanes = ops.into_iter().zip(names).map(|(ops, name)| {
             // A lane ends with the recorder, whose ends of the channels are dropped then.
             let shared = Arc::downgrade(&shared);
-            spawn(name, path, move || lane(&shared, &ops))?;
-        }
+            spawn(name, path, move || lane(&shared, &ops))
+        });
+        let lanes = lanes.collect::<Result<_, _>>()?;
         let (packer, subscriber) = (begun.packer, begun.subscriber);
         let own = shared.clone();
         let drain = spawn("journal-drain", path, move || Drain { shared: own, packer, subscriber }.run())?;
-        Ok(Self { shared, drain })
+        Ok(Self { shared, drain, lanes })
     }
 
-    /// How far it is. Takes the lock of the writer for a moment.
+    /// How far it is. The call takes the lock of the writer for a moment.
     pub fn progress(&self) -> Progress {
         self.shared.progress()
     }
 
-    /// Errors of the disk since the last call: what failed, and why. None of them lost anything by itself.
+    /// Errors of the disk since the last call: what failed, and why. None of them lost anything by itself where files are synced. With
+    /// [`SyncPolicy::None`](crate::core::SyncPolicy::None) the journal names what a file that was given up had.
     pub fn errors(&self) -> Vec<(&'static str, std::io::Error)> {
         let mut writer = self.shared.writer();
         std::iter::from_fn(|| writer.take_error()).collect()
@@ -191,16 +209,15 @@ impl Recorder {
         !self.drain.is_finished()
     }
 
-    /// Takes what is in the ring, seals the file, and ends. Waits for the disk.
+    /// Takes what was published before this call, seals the file, and ends. It waits for the disk, but no longer than 12 s for one that
+    /// refuses. When it returns, the directory is free for another recorder, unless the disk refused.
     ///
     /// # Errors
     /// The reason why it ended before it was stopped, or why not everything was written.
     pub fn stop(self) -> Result<Progress, RecordError> {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        let ended = self.drain.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        let path = self.shared.directory.path().to_owned();
-        let shared = self.shared.clone();
-        let deadline = Instant::now() + PATIENCE;
+        let Self { shared, drain, lanes } = self;
+        shared.stop.get_or_init(|| Instant::now() + PATIENCE);
+        let ended = drain.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         shared.writer().close();
         loop {
             let now = shared.now();
@@ -209,18 +226,19 @@ impl Recorder {
             if writer.state() == State::Closed {
                 break;
             }
-            // A disk that works is waited for, however slow it is.
-            if writer.state() == State::Failed && Instant::now() > deadline {
-                let lost = shared.drained.load(Ordering::Relaxed) - writer.written();
-                drop(writer);
-                ended?;
-                return Err(RecordError::Unwritten { path, lost });
+            if shared.is_given_up(&writer) {
+                let lost = shared.drained.load(Ordering::Relaxed) - writer.written() + ended?;
+                return Err(RecordError::Unwritten { path: shared.directory.path().to_owned(), lost });
             }
             drop(writer);
             std::thread::sleep(NAP);
         }
         let _ = shared.directory.remove_spare();
-        ended?;
-        Ok(shared.progress())
+        let progress = shared.progress();
+        drop(shared);
+        for lane in lanes {
+            lane.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
+        ended.map(|_| progress)
     }
 }

@@ -26,15 +26,11 @@ pub(crate) struct Journal {
 
 impl Journal {
     pub(crate) fn messages(&self) -> Vec<(u64, &[u8])> {
-        let message = |item: &'_ Item| matches!(item, Item::Message(..));
-        self.items
-            .iter()
-            .filter(|item| message(item))
-            .map(|item| match item {
-                Item::Message(sequence, payload) => (*sequence, &payload[..]),
-                Item::Lost(_) => unreachable!(),
-            })
-            .collect()
+        let message = |item| match item {
+            &Item::Message(sequence, ref payload) => Some((sequence, &payload[..])),
+            Item::Lost(_) => None,
+        };
+        self.items.iter().filter_map(message).collect()
     }
 
     pub(crate) fn losses(&self) -> Vec<Loss> {

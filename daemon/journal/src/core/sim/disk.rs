@@ -1,7 +1,7 @@
 //! A disk that loses power. Nothing is safe before a sync that covers it has ended.
 //!
 //! A write is split into sectors. Until a completed sync covers it, each sector may be there or not at a cut, in any order and in any of
-//! its versions since; one whose write had not ended may be garbage where its bytes changed. Sizes and names likewise.
+//! its versions since; one whose write had not ended may be garbage where its bytes changed. The same holds for sizes and names.
 
 use crate::core::{Step, Volume};
 use fastrand::Rng;
@@ -74,7 +74,7 @@ impl Disk {
         one_in > 0 && self.rng.u32(0..one_in) == 0
     }
 
-    /// A step begins. Gives the number up to which a sync covers writes.
+    /// A step begins. The result is the number up to which a sync covers writes.
     pub(super) fn begin(&mut self, step: &Step) -> u64 {
         if let Step::Write { number, offset, pieces, .. } = step
             && let Some(&inode) = self.handles.get(number)

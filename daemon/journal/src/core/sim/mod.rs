@@ -14,7 +14,9 @@ mod oracle;
 mod tests;
 
 use super::mutant::{Mutant, is};
-use super::{Lane, Now, Op, Packer, Packing, Pool, Recovered, Settings, State, SyncPolicy, Writer, recover};
+use super::{
+    Begin, Lane, Now, Op, Packer, Packing, Pool, Recovered, Settings, State, SyncPolicy, Writer, recover,
+};
 use disk::{Disk, Faults};
 use fastrand::Rng;
 use oracle::Item;
@@ -251,22 +253,9 @@ impl World {
         let header = header(recovered, first, self.ring_id, self.epoch);
         let pool = Pool::default();
         let packing = Packing { target: 2048, reserve: RESERVE, clock_every: Duration::from_millis(20) };
-        let mut packer = Packer::new(packing, pool.clone(), first, self.epoch, self.now, 0);
-        for mended in &recovered.mended {
-            let (file, frames, bytes) = (mended.file, mended.frames, mended.bytes);
-            packer.control(JournalControl::Mended { file, frames, bytes });
-        }
-        if let Some(loss) = loss {
-            packer.control(JournalControl::Loss(loss));
-        }
         let ring = [self.ring_id, 0];
-        packer.control(JournalControl::Source {
-            ring,
-            generation: 0,
-            epoch: self.epoch,
-            first: packer.due(),
-        });
-        packer.renew_reserve();
+        let begin = Begin { due: first, epoch: self.epoch, ring, loss, mended: &recovered.mended };
+        let packer = Packer::begin(packing, pool.clone(), &begin, self.now, 0);
         let settings = Settings {
             sync: self.sync,
             file_bytes: 16 << 10,

@@ -32,6 +32,9 @@ fn power_cuts_take_nothing_that_was_durable_and_give_nothing_false() {
         }
     }
     println!("{stories} stories: {total:?}");
+    if stories < 1_000 {
+        return; // one seed that is played again need not have everything
+    }
     assert!(total.cuts > stories && total.cuts_in_recovery > stories / 3 && total.kills > stories / 4);
     assert!(total.durable > 5 * stories && total.files > 2 * stories && total.errors > stories / 5);
 }
