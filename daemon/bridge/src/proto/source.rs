@@ -85,8 +85,8 @@ impl SourceLock {
     }
 
     /// Whether to take a packet. `head` is its beginning, if that is sound, and `due` the sequence up to which
-    /// the receiver has heard of messages. The packet's session makes no difference. If the packet is taken,
-    /// those of [`take_kept`](Self::take_kept) come before it.
+    /// the receiver has heard of messages. If the packet is taken, those of [`take_kept`](Self::take_kept) come
+    /// before it.
     pub fn admits(
         &mut self,
         now_ns: u64,
@@ -117,8 +117,8 @@ impl SourceLock {
         false
     }
 
-    /// The packets that the line's new source sent before it was admitted. Call after every packet that was
-    /// taken.
+    /// The packets that the line's new source sent before it was admitted, if the packet admitted it. Call after
+    /// every packet that was taken, and before the next.
     #[inline]
     pub fn take_kept(&mut self) -> Option<Kept> {
         self.passed.take()
