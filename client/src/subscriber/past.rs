@@ -36,7 +36,7 @@ pub(super) const JOURNALS_VARIABLE: &str = "SHMCAST_JOURNALS";
 const STALL: Duration = Duration::from_secs(2);
 /// Pause before a journal that could not be had is looked for again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How long a recorder may take to name the ring in which its channel goes on.
+/// How long a recorder may take to name the ring in which its channel goes on, and the pause between two looks.
 const NAMED_WITHIN: Duration = Duration::from_millis(500);
 const LOOK_FOR_NAME: Duration = Duration::from_millis(20);
 /// How a reader of the journal waits when nothing is there: the disk is not faster.
@@ -118,11 +118,9 @@ impl Past {
         let until = Instant::now() + NAMED_WITHIN;
         loop {
             let mut files = self.origin.files().ok()??;
-            if files.names_ring(ring, due).ok()? {
-                return Some(files);
-            }
-            if !files.is_recording() || Instant::now() >= until {
-                return None;
+            let is_named = files.names_ring(ring, due).ok()?;
+            if is_named || !files.is_recording() || Instant::now() >= until {
+                return is_named.then_some(files);
             }
             std::thread::sleep(LOOK_FOR_NAME);
         }
