@@ -23,7 +23,10 @@ type Origin = (Session, [u64; 2]);
 impl Origins {
     /// Notes that `session` began here, from `ring`.
     pub fn add(&self, session: Session, ring: [u64; 2]) {
-        let mut sessions = self.sessions();
+        Self::note(&mut self.sessions(), session, ring);
+    }
+
+    fn note(sessions: &mut Vec<Origin>, session: Session, ring: [u64; 2]) {
         if !sessions.contains(&(session, ring)) {
             if sessions.len() == MAX_SESSIONS {
                 sessions.remove(0);
@@ -44,7 +47,27 @@ impl Origins {
     /// # Errors
     /// The least epoch, if `ring` was not sent under this tag.
     pub fn of_ring(&self, tag: [u8; 4], ring: [u64; 2]) -> Result<Session, u64> {
-        let sessions = self.sessions();
+        Self::find(&self.sessions(), tag, ring)
+    }
+
+    /// Notes the session that `choose` makes of what [`of_ring`](Self::of_ring) says, in one step: two bridges
+    /// that begin at the same time see each other's session.
+    ///
+    /// # Errors
+    /// Those of `choose`; nothing is noted then.
+    pub fn begin<E>(
+        &self,
+        tag: [u8; 4],
+        ring: [u64; 2],
+        choose: impl FnOnce(Result<Session, u64>) -> Result<Session, E>,
+    ) -> Result<Session, E> {
+        let mut sessions = self.sessions();
+        let session = choose(Self::find(&sessions, tag, ring))?;
+        Self::note(&mut sessions, session, ring);
+        Ok(session)
+    }
+
+    fn find(sessions: &[Origin], tag: [u8; 4], ring: [u64; 2]) -> Result<Session, u64> {
         let of_tag = || sessions.iter().filter(|(session, _)| session.tag() == tag);
         match of_tag().rfind(|(_, known)| *known == ring) {
             Some((session, _)) => Ok(*session),
@@ -86,5 +109,28 @@ mod tests {
         origins.add(session("OTHR", 9), [3, 3]);
         assert_eq!(origins.of_ring(tag, [1, 1]), Ok(session("TICK", 7)));
         assert_eq!(origins.of_ring(tag, [2, 2]), Err(8));
+    }
+
+    #[test]
+    fn bridges_that_begin_together_share_a_session_by_ring_alone() {
+        let origins = Origins::default();
+        let tag = Session::of_channel("TICK", 0).unwrap().tag();
+        let begin = |ring| {
+            let choose = |known: Result<Session, u64>| {
+                // Long enough for the other threads to look.
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                known.or_else(|least| Session::of_channel("TICK", least))
+            };
+            origins.begin(tag, [ring, 0], choose).unwrap()
+        };
+        let sessions = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|at| scope.spawn(move || begin(at / 2))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<Session>>()
+        });
+        let mut different = sessions.clone();
+        different.sort_by_key(Session::epoch);
+        different.dedup();
+        assert_eq!(different.len(), 4, "{sessions:?}");
+        assert!(sessions.chunks(2).all(|pair| pair[0] == pair[1]), "{sessions:?}");
     }
 }

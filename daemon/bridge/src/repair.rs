@@ -196,14 +196,17 @@ impl Repair {
                 counters.kernel_drops += u64::from(drops.wrapping_sub(*last_drops));
                 *last_drops = drops;
             }
-            let sent = if let Ok(Control::Stale { session, .. }) = Control::parse(datagram.bytes) {
-                // Only a receiver with a lease is known to receive at its address.
-                let is_believed = leases.is_proved(now_ns, datagram.from.into()) && shared.note_told(session);
-                counters.told_stale += u64::from(is_believed);
-                None
-            } else if is_control(datagram.bytes) {
+            let sent = if is_control(datagram.bytes) {
+                let control = Control::parse(datagram.bytes);
+                if let Ok(Control::Stale { session, .. }) = control {
+                    // Only a receiver with a lease is known to receive at its address.
+                    let is_believed =
+                        leases.is_proved(now_ns, datagram.from.into()) && shared.note_told(session);
+                    counters.told_stale += u64::from(is_believed);
+                    continue;
+                }
                 let mut out = [0; CONTROL_MAX_BYTES];
-                let size = leases.handle_datagram(now_ns, datagram.from.into(), datagram.bytes, &mut out);
+                let size = leases.handle_control(now_ns, datagram.from.into(), control.ok(), &mut out);
                 size.map(|size| {
                     record(here, datagram.from, &out[..size]);
                     datagrams::send(&*socket, datagram.from, [&out[..size]])

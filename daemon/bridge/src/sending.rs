@@ -2,9 +2,11 @@
 //! keeps the state file.
 
 use super::proto::session::Session;
+use super::proto::term::Terms;
 use super::socket::Refusals;
 use super::state::{Progress, StateFile};
 use super::status::{Board, Life, RepairCounters, SendCounters};
+use super::thread::wall_ns;
 use shmcast::hosting::{session_identity, session_words};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -71,6 +73,15 @@ pub(super) struct Sending {
 
 /// The time between two notes of the progress in the state file.
 const NOTE_EVERY: Duration = Duration::from_millis(2);
+/// The start of 2020 in nanoseconds since 1970. Terms of the clock count half seconds from there; six digits
+/// last until 2054.
+const TERM_ZERO_NS: u64 = 1_577_836_800_000_000_000;
+const TERM_STEP_NS: u64 = shmcast::hosting::STREAM_STEP_NS;
+
+/// The term that a moment stands for, given in nanoseconds since 1970.
+pub(super) fn term_at(unix_ns: u64) -> u64 {
+    unix_ns.saturating_sub(TERM_ZERO_NS) / TERM_STEP_NS
+}
 
 impl Sending {
     /// `refusals` are those of the sockets, and `next` is the sequence that is sent first.
@@ -102,13 +113,15 @@ impl Sending {
         Session::from_bytes(session_identity(words))
     }
 
-    /// Notes that a receiver follows `session`. Returns whether that session is a later one of ours.
+    /// Notes that a receiver follows `session`. Returns whether that session is a later one of ours. One that is
+    /// too far ahead is not believed.
     pub(super) fn note_told(&self, session: Session) -> bool {
         let ours = self.session();
-        let is_later = session.tag() == ours.tag()
-            && ours.epoch().is_some_and(|own| session.epoch().is_some_and(|epoch| epoch > own));
-        if is_later && let Some(epoch) = session.epoch() {
-            self.told.fetch_max(epoch, Ordering::Relaxed);
+        let (Some(own), Some(told)) = (ours.epoch(), session.epoch()) else { return false };
+        let terms = Terms { clock: term_at(wall_ns()), own: Some(own), ..Terms::default() };
+        let is_later = session.tag() == ours.tag() && told > own && told <= terms.most();
+        if is_later {
+            self.told.fetch_max(told, Ordering::Relaxed);
         }
         is_later
     }
@@ -158,5 +171,30 @@ impl Sending {
         let words = session_words(*session.as_bytes());
         self.session.iter().zip(words).for_each(|(half, word)| half.store(word, Ordering::Relaxed));
         self.life.note_session(session);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::session::EPOCH_LIMIT;
+    use crate::proto::term::MOST_AHEAD;
+
+    /// A term beyond belief must not hide the one that is true.
+    #[test]
+    fn the_highest_term_told_is_one_that_is_believed() {
+        let shared = Sending::new(Refusals::default(), 0, 1, None);
+        let of = |tag: &str, epoch| Session::of_channel(tag, epoch).unwrap();
+        let now = term_at(wall_ns());
+        shared.set_session(of("T", now));
+        assert!(!shared.note_told(of("T", now)) && !shared.note_told(of("U", now + 1)));
+        assert_eq!(shared.told_term(), None);
+        assert!(shared.note_told(of("T", now + 1)));
+        for far in [now + 2 * MOST_AHEAD, EPOCH_LIMIT - 1] {
+            assert!(!shared.note_told(of("T", far)));
+        }
+        assert_eq!(shared.told_term(), Some(now + 1));
+        shared.set_session(of("T", 7));
+        assert!(shared.note_told(of("T", now + 2)), "our own channel may be old");
     }
 }

@@ -114,6 +114,9 @@ fn a_recorder_goes_on_where_the_journal_ends() {
     let journal = read(host.dir());
     assert_eq!(journal.messages().len(), 500);
     assert_eq!(journal.losses(), []);
+    let stepped =
+        |control: &&JournalControl| matches!(control, JournalControl::Clock { step_ns, .. } if *step_ns != 0);
+    assert_eq!(journal.controls.iter().find(stepped), None, "nobody set the clock");
     let sources = |control: &&JournalControl| matches!(control, JournalControl::Source { .. });
     assert_eq!(journal.controls.iter().filter(sources).count(), 6);
 }

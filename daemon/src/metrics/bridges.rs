@@ -71,7 +71,7 @@ fn senders(text: &mut Text, bridges: &[BridgeFigures]) {
         each(text, bridges, name, "counter", help, |bridge| of(bridge).map(|counters| figure(&counters)));
     }
     let help = "1 while the bridge sends, 0 while it stands by for a peer.";
-    let is_sending = |counters: SendCounters| u64::from(!matches!(counters.role, 1 | 2));
+    let is_sending = |counters: SendCounters| u64::from(!counters.is_standing_by());
     each(text, bridges, "sending", "gauge", help, |bridge| of(bridge).map(is_sending));
 }
 

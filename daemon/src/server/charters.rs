@@ -48,12 +48,10 @@ impl Charters {
     /// # Errors
     /// The system's error.
     pub fn of(&self, name: &str) -> Result<HostedCharter> {
-        self.find(name)
-            .and_then(|found| match found {
-                Some(charter) => Ok(charter),
-                None => self.make(name),
-            })
-            .with_context(|| format!("charter {}", self.path.join(name).display()))
+        match self.find(name)? {
+            Some(charter) => Ok(charter),
+            None => self.make(name).with_context(|| self.title(name)),
+        }
     }
 
     /// The charter of the channel `name` that an earlier daemon left, or that a removed channel had. `None` if there is none.
@@ -61,6 +59,14 @@ impl Charters {
     /// # Errors
     /// The system's error.
     pub fn find(&self, name: &str) -> Result<Option<HostedCharter>> {
+        self.open(name).with_context(|| self.title(name))
+    }
+
+    fn title(&self, name: &str) -> String {
+        format!("charter {}", self.path.join(name).display())
+    }
+
+    fn open(&self, name: &str) -> Result<Option<HostedCharter>> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match openat(&self.dir, name, flags, Mode::empty()) {
             Ok(file) => File::from(file),

@@ -1,11 +1,14 @@
 //! The end of one session, and the beginning of another.
 
 use super::hosts::{turn, wait_for};
-use shmcast::{Event, Publisher, RecvError, Start, Subscriber};
+use shmcast::journal::Journal;
+use shmcast::{Event, History, Publisher, RecvError, Start, Subscriber};
 use shmcast_bridge::egress::{Egress, EgressOptions};
 use shmcast_bridge::ingress::{Ingress, IngressOptions};
-use shmcast_bridge::proto::session::Session;
-use shmcast_bridge::spec::{BridgeSpec, LineSpec, ReceiveSpec, RepairSpec, SendSpec, StartAt};
+use shmcast_bridge::proto::control::Control;
+use shmcast_bridge::proto::session::{EPOCH_LIMIT, Session};
+use shmcast_bridge::proto::wire::heartbeat;
+use shmcast_bridge::spec::{BridgeSpec, LineSpec, ReceiveSpec, RepairSpec, SendRole, SendSpec, StartAt};
 use std::net::{SocketAddrV4, UdpSocket};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -283,9 +286,13 @@ fn a_new_session_is_later_than_any_that_is_heard() {
     let done = std::sync::atomic::AtomicBool::new(false);
     let session = std::thread::scope(|scope| {
         scope.spawn(|| {
-            let packet = shmcast_bridge::proto::wire::heartbeat(heard, 9);
+            // The last possible session is no reason to overlook the other one.
+            let packets =
+                [heard, Session::of_channel("T", EPOCH_LIMIT - 1).unwrap()].map(|it| heartbeat(it, 9));
             while !done.load(std::sync::atomic::Ordering::Relaxed) {
-                other.send_to(&packet, &std::net::SocketAddr::V4(group).into()).unwrap();
+                for packet in &packets {
+                    other.send_to(packet, &std::net::SocketAddr::V4(group).into()).unwrap();
+                }
                 std::thread::sleep(Duration::from_millis(5));
             }
         });
@@ -319,6 +326,74 @@ fn a_bridge_with_a_state_file_begins_elsewhere_if_it_is_told_to() {
         egress.join();
     }
     assert!(sessions.iter().all(|session| *session == sessions[0] && session.is_some()), "{sessions:?}");
+}
+
+/// What the ring has no more is in a journal, and no concern of a bridge: receivers would wait for a disk.
+#[test]
+fn a_bridge_sends_the_ring_and_not_the_journal() {
+    let _turn = turn();
+    let (a, journal, line) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), line());
+    let mut publisher = publisher(a.path());
+    publisher.publish_batch(["1", "2", "3"]).unwrap();
+    let mut recorder = std::process::Command::new(env!("CARGO_BIN_EXE_shmcast"))
+        .args(["record", "t", "--sync", "each", "--dir"])
+        .args([a.path().as_os_str(), "--to".as_ref(), journal.path().as_os_str()])
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let channel = Subscriber::builder("t").dir(a.path()).start(Start::Oldest);
+    let recorded = channel.clone().history(History::Dir(journal.path().to_owned()));
+    wait_for("the journal", || {
+        let mut third = Journal::open(journal.path()).ok()?.read_from(3).ok()?;
+        third.next().ok()?.map(drop)
+    });
+    recorder.kill().and_then(|()| recorder.wait()).unwrap();
+    for _ in 0..3_000 {
+        publisher.publish(&[7; 900]).unwrap();
+    }
+    assert_eq!(recorded.clone().open().unwrap().next_sequence(), 1, "the journal goes further back");
+    let oldest = channel.history(History::Never).open().unwrap().next_sequence();
+    assert!(oldest > 3);
+    let send = SendSpec { from: StartAt::Oldest, ..SendSpec::default() };
+    let spec = BridgeSpec { send: Some(send), lines: vec![line], ..BridgeSpec::new("t") };
+    let egress = Egress::start(&spec, recorded, EgressOptions::default()).unwrap();
+    let sent = publisher.next_sequence() - oldest;
+    wait_for("the ring's messages", || (egress.counters().messages >= sent).then_some(()));
+    assert_eq!((egress.counters().messages, egress.counters().messages_missed), (sent, 0));
+}
+
+/// The egress of a mirror starts before its channel has a session.
+#[test]
+fn an_egress_claims_the_session_that_its_channel_gets_later() {
+    let _turn = turn();
+    let (dirs, line) = ([(); 2].map(|()| tempfile::tempdir().unwrap()), line());
+    let _b = receiving(dirs[1].path(), &line);
+    let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+    peer.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let send = SendSpec {
+        role: SendRole::Auto,
+        claim_bind: Some("127.0.0.1:0".parse().unwrap()),
+        peers: vec![peer.local_addr().unwrap().to_string().parse().unwrap()],
+        ..SendSpec::default()
+    };
+    let spec = BridgeSpec { send: Some(send), lines: vec![self::line()], ..BridgeSpec::new("t") };
+    let channel = Subscriber::builder("t").dir(dirs[1].path());
+    let mirror = Egress::start(&spec, channel, EgressOptions::default()).unwrap();
+    let before = mirror.life().session();
+    // Until the session of the clock is another one.
+    std::thread::sleep(Duration::from_millis(600));
+    let mut publisher = publisher(dirs[0].path());
+    let first = sending(dirs[0].path(), &line);
+    let session = first.life().session().unwrap();
+    assert_ne!(before, Some(session));
+    publisher.publish_batch(["1", "2", "3"]).unwrap();
+    wait_for("the session", || (mirror.life().session() == Some(session)).then_some(()));
+    let mut bytes = [0; 256];
+    wait_for("a claim of the session", || {
+        let size = peer.recv(&mut bytes).unwrap();
+        let Ok(Control::Claim(claim)) = Control::parse(&bytes[..size]) else { panic!("no claim") };
+        (claim.session == session && claim.is_mirror).then_some(())
+    });
 }
 
 /// A backup whose channel is older, or a host whose clock was set back.

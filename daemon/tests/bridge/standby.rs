@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 const GROUP: &str = "239.77.3.1:30001";
 
 /// Starts sender 0 or 1.
-fn sender(hosts: &Hosts, at: u8) -> Running {
+fn sender(hosts: &Hosts, at: u8, more: &str) -> Running {
     let (own, peer) = (31_000 + u16::from(at), 31_001 - u16::from(at));
     let words = format!(
-        "bridge send t --to {GROUP} --interface va0 --from oldest --json --until-end --linger 2s --rank {at} \
+        "bridge send t --to {GROUP} --interface va0 --from oldest --json --until-end --linger 2s --rank {at} {more} \
          --claim-bind 127.0.0.1:{own} --peer 127.0.0.1:{peer}"
     );
     hosts.shmcast(Host::A, &words)
@@ -46,10 +46,10 @@ fn senders_that_are_killed_or_stopped_cost_no_message_and_bring_none_twice() {
         "bridge recv t --from {GROUP} --interface vb0 --first 1 --capacity 64MiB --buffer 67108864 --until-end --json"
     );
     let ingress = hosts.shmcast(Host::B, &receive);
-    let mut senders = vec![sender(&hosts, 0)];
+    let mut senders = vec![sender(&hosts, 0, "")];
     wait_for_role(&senders[0], "sending");
     ingress.wait_for_log("receiving session");
-    senders.push(sender(&hosts, 1));
+    senders.push(sender(&hosts, 1, ""));
     wait_for_role(&senders[1], "standby");
     let reader = hosts.role(Host::B, "read", &u64::MAX.to_string());
     let enough = hosts.dir.path().join("enough");
@@ -60,7 +60,7 @@ fn senders_that_are_killed_or_stopped_cost_no_message_and_bring_none_twice() {
         let failed = Instant::now();
         match turn / 2 % 2 {
             0 => {
-                let dead = std::mem::replace(&mut senders[active], sender(&hosts, active as u8));
+                let dead = std::mem::replace(&mut senders[active], sender(&hosts, active as u8, ""));
                 dead.kill();
                 wait_for_role(&senders[standby], "sending");
                 wait_for_role(&senders[active], "standby");
@@ -89,4 +89,19 @@ fn senders_that_are_killed_or_stopped_cost_no_message_and_bring_none_twice() {
         "{turns} failures, {published} messages; the {turns} longest pauses: {longest:?} us at most, half {half:?} us"
     );
     assert_eq!(received["receive"]["messages_missing"], 0, "{received}");
+}
+
+/// The senders hear each other's packets, but they come from another address than the claims: the claims count.
+#[test]
+fn a_sender_yields_to_one_whose_packets_it_cannot_tell() {
+    let Some(hosts) = Hosts::new("a_sender_yields_to_one_whose_packets_it_cannot_tell", 1) else { return };
+    drop(make_channel(&hosts.channels(Host::A)));
+    let first = sender(&hosts, 0, "--loopback");
+    wait_for_role(&first, "sending");
+    let second = sender(&hosts, 1, "--loopback");
+    wait_for_role(&second, "standby");
+    first.signal(Signal::SIGSTOP);
+    wait_for_role(&second, "sending");
+    first.signal(Signal::SIGCONT);
+    wait_for_role(&first, "standby");
 }

@@ -15,7 +15,7 @@ use crate::BridgeError;
 use crate::proto::claim::{Election, ElectionConfig, Role, Step};
 use crate::proto::control::{CONTROL_MAX_BYTES, Control};
 use crate::proto::session::Session;
-use crate::proto::wire::{Body, Downstream};
+use crate::proto::wire::Downstream;
 use crate::proto::{MICROSECOND_NS, MILLISECOND_NS};
 use crate::socket::{self, Refusals, Tuning};
 use crate::spec::{BridgeSpec, SendRole, SendSpec, WaitMode};
@@ -39,8 +39,10 @@ pub(super) struct Failover {
     lines: Vec<(UdpSocket, Inbox)>,
     /// The addresses that our own packets come from.
     own: Vec<SocketAddrV4>,
+    /// Whether packets of peers on other hosts, and of peers on this one, are heard and known as theirs.
+    hears_others: bool,
+    hears_here: bool,
     bind: SocketAddrV4,
-    loopback: bool,
     heard_ns: u64,
     /// Where we began to read the ring: the place to send from if no peer has sent anything.
     start_at: u64,
@@ -80,12 +82,22 @@ impl Failover {
             peers: send.peers.clone(),
             lines: heard,
             own: lines.iter().filter_map(|line| line.from).collect(),
+            hears_others: hears_peers(lines, bind),
+            hears_here: hears_peers(lines, bind) && send.loopback,
             bind,
-            loopback: send.loopback,
             heard_ns: 0,
             start_at: subscriber.next_sequence(),
             has_ended: false,
         }))
+    }
+
+    /// The role, as the counters show it.
+    pub(super) fn role(&self) -> u64 {
+        match self.election.role() {
+            Role::Listen => 1,
+            Role::Standby => 2,
+            Role::Active => 3,
+        }
     }
 
     /// Notes that another ring is attached to.
@@ -102,11 +114,12 @@ impl Failover {
 
     /// Takes what waits in the sockets: all of it if the loop has stood still.
     fn hear(&mut self, now_ns: u64, all: bool) {
-        let Failover { election, socket, inbox, peers, lines, own, bind, loopback, .. } = self;
+        let Failover { election, socket, inbox, peers, lines, own, hears_others, hears_here, bind, .. } =
+            self;
         while inbox.receive(&*socket).is_ok_and(|received| received > 0) {
             for datagram in inbox.datagrams().filter(|datagram| peers.contains(&datagram.from)) {
                 if let Ok(Control::Claim(claim)) = Control::parse(datagram.bytes) {
-                    let hears = !lines.is_empty() && (datagram.from.ip() != bind.ip() || *loopback);
+                    let hears = if datagram.from.ip() == bind.ip() { *hears_here } else { *hears_others };
                     election.handle_claim(now_ns, (*datagram.from.ip()).into(), &claim, hears);
                 }
             }
@@ -118,12 +131,8 @@ impl Failover {
             while inbox.receive(&*socket).is_ok_and(|received| received > 0) {
                 for datagram in inbox.datagrams().filter(|datagram| !own.contains(&datagram.from)) {
                     let Ok(packet) = Downstream::parse(datagram.bytes) else { continue };
-                    let end = match packet.body {
-                        Body::Messages(messages) => messages.end(),
-                        Body::Heartbeat | Body::End => packet.sequence,
-                    };
                     let from = IpAddr::from(*datagram.from.ip());
-                    election.handle_packet(now_ns, from, packet.session, (packet.sequence, end));
+                    election.handle_packet(now_ns, from, packet.session, (packet.sequence, packet.end()));
                 }
                 if !inbox.expects_more() && !all {
                     break;
@@ -148,6 +157,13 @@ impl Failover {
     }
 }
 
+/// Whether peers' packets are known as theirs. A packet is known by its sender's address, which must be the
+/// one that the peer's claims come from. We take it that peers are set up as we are.
+fn hears_peers(lines: &[Line], bind: SocketAddrV4) -> bool {
+    let is_of_line = |line: &Line| line.from.is_some_and(|from| from.ip() == bind.ip());
+    lines.iter().any(|line| line.to.ip().is_multicast() && is_of_line(line))
+}
+
 /// Half of the ring's identity, and whether the ring is fed from another host.
 fn stream_of(subscriber: &Subscriber) -> (u64, bool) {
     (subscriber.header().uuid[0], subscriber.remote_session().is_some())
@@ -158,6 +174,13 @@ impl Live {
     pub(super) fn elect(&mut self) -> Result<bool, String> {
         let now_ns = self.outlet.clock.now_ns();
         let Some(failover) = &mut self.failover else { return Ok(true) };
+        // The channel of a mirror may get another session while it is read.
+        let session = self.outlet.sender.session();
+        if let Some(subscriber) = self.subscriber.as_ref().filter(|_| session != failover.election.session())
+        {
+            let (stream, is_mirror) = stream_of(subscriber);
+            failover.election.note_ring(session, stream, is_mirror);
+        }
         let has_stood = failover.election.note_turn(now_ns);
         let is_active = failover.election.role() == Role::Active;
         if has_stood || !is_active || now_ns.saturating_sub(failover.heard_ns) >= HEAR_EVERY_NS {
@@ -177,11 +200,7 @@ impl Live {
         failover.send_claim(now_ns, self.outlet.sender.next());
         let election = &failover.election;
         let counters = &mut self.outlet.counters;
-        counters.role = match election.role() {
-            Role::Listen => 1,
-            Role::Standby => 2,
-            Role::Active => 3,
-        };
+        counters.role = failover.role();
         counters.claim = election.claim();
         (counters.takeovers, counters.yields) = election.changes();
         Ok(election.role() == Role::Active)
@@ -270,9 +289,11 @@ impl Live {
         if failover.has_ended && self.ends_with_channel {
             return Ok(false);
         }
-        if self.spec.wait == WaitMode::Block {
-            let left_ns = failover.next_deadline(now_ns).saturating_sub(now_ns).min(REST_NS);
-            failover.rest(Duration::from_nanos(left_ns));
+        let left_ns = failover.next_deadline(now_ns).saturating_sub(now_ns).min(REST_NS);
+        let left = Duration::from_nanos(left_ns);
+        match self.spec.wait {
+            WaitMode::Block => failover.rest(left),
+            WaitMode::Spin | WaitMode::Yield => self.idle.wait(left),
         }
         Ok(true)
     }

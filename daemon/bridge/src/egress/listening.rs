@@ -9,12 +9,17 @@ use crate::proto::wire::Downstream;
 use crate::socket::{self, Refusals, Tuning};
 use crate::spec::{BridgeSpec, SendSpec};
 
-/// Bytes of the receive buffer. What does not fit is of the same sessions.
+/// Bytes of the receive buffer. Packets that find no room are lost; each session sends others like them.
 const BUFFER_BYTES: usize = 1 << 18;
 
-/// The highest term of this bridge's tag that is heard on its multicast lines while it listens. Returns early
-/// only if there is no such line. A line that cannot be listened to is noted as a refusal.
-pub(super) fn heard_term(spec: &BridgeSpec, send: &SendSpec, refusals: &mut Refusals) -> Option<u64> {
+/// The highest term of this bridge's tag, up to `most`, that is heard on its multicast lines while it listens.
+/// Returns early only if there is no such line. A line that cannot be listened to is noted as a refusal.
+pub(super) fn heard_term(
+    spec: &BridgeSpec,
+    send: &SendSpec,
+    most: u64,
+    refusals: &mut Refusals,
+) -> Option<u64> {
     let tuning = Tuning { buffer_bytes: BUFFER_BYTES, busy_poll_us: 0 };
     let mut sockets = Vec::new();
     for line in spec.lines.iter().filter(|line| line.group.ip().is_multicast() && send.listen_ms > 0) {
@@ -32,7 +37,8 @@ pub(super) fn heard_term(spec: &BridgeSpec, send: &SendSpec, refusals: &mut Refu
             if inbox.receive(&*socket).is_ok() {
                 let packets = inbox.datagrams().filter_map(|datagram| Downstream::parse(datagram.bytes).ok());
                 let ours = packets.filter(|packet| packet.session.tag() == tag);
-                highest = ours.filter_map(|packet| packet.session.epoch()).max().max(highest);
+                let terms = ours.filter_map(|packet| packet.session.epoch());
+                highest = terms.filter(|term| *term <= most).max().max(highest);
             }
         }
     }

@@ -7,7 +7,7 @@
 //! but those that send, sleep or yield.
 
 use shmcast::sys::datagrams;
-use shmcast::{ChannelError, Start, State, Subscriber, SubscriberBuilder, Wait};
+use shmcast::{ChannelError, History, Start, State, Subscriber, SubscriberBuilder, Wait};
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,7 +28,7 @@ use super::proto::session::Session;
 use super::proto::term::Terms;
 use super::proto::wire::{HEADER_BYTES, LENGTH_BYTES};
 use super::repair::Repair;
-use super::sending::Sending;
+use super::sending::{Sending, term_at};
 use super::socket::{self, Refusals, Tuning};
 use super::spec::{BridgeSpec, Direction, RepairSpec, SendSpec, StartAt, WaitMode};
 use super::state::{Progress, StateFile};
@@ -40,10 +40,6 @@ use outlet::{Line, Outlet};
 
 /// Bytes of the receive buffer of the socket that requests come to.
 const REPAIR_BUFFER_BYTES: usize = 1 << 20;
-/// The start of 2020 in nanoseconds since 1970. Epochs count half seconds from there; six digits last until
-/// 2054.
-const EPOCH_ZERO_NS: u64 = 1_577_836_800_000_000_000;
-const EPOCH_STEP_NS: u64 = shmcast::hosting::STREAM_STEP_NS;
 
 /// Options that the bridge's owner sets, beside the spec.
 #[derive(Debug, Default)]
@@ -53,8 +49,8 @@ pub struct EgressOptions {
     /// Whether the bridge stops after the channel is closed and its end was repeated. If not, it waits for
     /// the next publisher.
     pub ends_with_channel: bool,
-    /// Whether everything in the channel is new, because the channel appeared while the bridge waited for it.
-    /// With `from = "resume"`, a bridge that has nothing to resume then begins with the oldest message.
+    /// Whether everything in the channel is new, because the channel appeared while the bridge waited for it. A
+    /// bridge that has nothing to resume then begins with the oldest message, whatever `from` says.
     pub is_channel_new: bool,
     /// The list in which sessions that begin here are noted.
     pub origins: Origins,
@@ -69,9 +65,11 @@ pub struct Egress {
 }
 
 impl Egress {
-    /// Attaches to the channel, opens the sockets and starts the threads.
+    /// Attaches to the channel, opens the sockets and starts the threads. Blocks for `listen_ms` if a new session
+    /// begins and the bridge has a multicast line.
     ///
-    /// `channel` says where the channel is. The spec decides how to start and how to wait.
+    /// `channel` says where the channel is. The spec decides how to start and how to wait. Only the ring is
+    /// sent, never the channel's journal.
     ///
     /// # Errors
     /// [`BridgeError`]; nothing is left running.
@@ -96,19 +94,21 @@ impl Egress {
             let problems = vec!["send: this bridge receives".to_owned()];
             return Err(BridgeError::Spec { bridge: spec.title().to_owned(), problems });
         };
+        // The feed and its repairs come from the ring alone. A journal is read at the speed of a disk, and
+        // receivers would wait for it.
+        let channel = channel.history(History::Never);
         let mut refusals = Refusals::default();
         let lines = open_lines(spec, send)?;
         let (state, said) = open_state(send)?;
-        let from = match send.from {
-            StartAt::Resume if options.is_channel_new => StartAt::Oldest,
-            from => from,
-        };
-        let (subscriber, parks, resumed) = attach_where_it_was(spec, (send.from, from), &channel, said)?;
+        let (subscriber, parks, resumed) =
+            attach_where_it_was(spec, (send.from, options.is_channel_new), &channel, said)?;
         check_sizes(spec, &subscriber)?;
-        let heard = || listening::heard_term(spec, send, &mut refusals);
+        // Report a port that is in use before the bridge listens.
+        drop(open_repair(send, &mut Refusals::default())?);
+        let heard = |most| listening::heard_term(spec, send, most, &mut refusals);
         let session = session_to_send(spec, &subscriber, &options.origins, (said, resumed), heard)?;
-        // Open this socket after the channel, because the bridge may have to wait for the channel. Requests
-        // that came meanwhile would be answered after their receivers had given them up and sent them again.
+        // Open this socket last. Requests that came while the bridge listened would be answered after their
+        // receivers had given them up and sent them again.
         let repair = open_repair(send, &mut refusals)?;
         let clock = Clock::start();
         let failover =
@@ -132,11 +132,12 @@ impl Egress {
             egress.threads.push(spawn(&name, None, move || shared.keep_noting())?);
         }
         let config = sender_config(spec, send);
+        let role = failover.as_ref().map_or(0, Failover::role);
         let mut outlet = Outlet {
             sender: Sender::new(config, session, subscriber.next_sequence(), clock.now_ns()),
             config,
             earlier: SenderCounters::default(),
-            counters: SendCounters { sessions: 1, ..SendCounters::new_zeroed() },
+            counters: SendCounters { sessions: 1, role, ..SendCounters::new_zeroed() },
             keeps_session: spec.session.is_some(),
             is_over: false,
             skips_end: matches!(subscriber.publisher_state(), Some((_, State::Closed))),
@@ -249,8 +250,8 @@ pub struct EgressInvoker {
 }
 
 impl EgressInvoker {
-    /// As [`Egress::start`], but nothing is sent except in [`invoke`](Self::invoke). The spec's `wait` and `cpu` have no
-    /// effect.
+    /// As [`Egress::start`], which may block, but nothing is sent except in [`invoke`](Self::invoke). The spec's
+    /// `wait` and `cpu` have no effect.
     ///
     /// # Errors
     /// [`BridgeError`]; nothing is left running.
@@ -316,7 +317,7 @@ fn session_to_send(
     subscriber: &Subscriber,
     origins: &Origins,
     (said, resumed): (Option<Progress>, Option<Progress>),
-    heard: impl FnOnce() -> Option<u64>,
+    heard: impl FnOnce(u64) -> Option<u64>,
 ) -> Result<Session, BridgeError> {
     match resumed.filter(|_| subscriber.remote_session().is_none() || spec.session.is_some()) {
         Some(resumed) => {
@@ -343,11 +344,11 @@ fn attach(channel: &SubscriberBuilder, wait: WaitMode) -> Result<(Subscriber, bo
 }
 
 /// Attaches where an earlier bridge left off, if that bridge sent the same ring, or the same session of
-/// another host; otherwise where the spec says. `from` has the start of a bridge that resumes and of one that
-/// has nothing to resume. Messages that the ring no longer holds are lost, and counted.
+/// another host; otherwise where the spec says, or with the oldest message of a channel that is new. Messages
+/// that the ring no longer holds are lost, and counted.
 fn attach_where_it_was(
     spec: &BridgeSpec,
-    from: (StartAt, StartAt),
+    (from, is_new): (StartAt, bool),
     channel: &SubscriberBuilder,
     said: Option<Progress>,
 ) -> Result<(Subscriber, bool, Option<Progress>), BridgeError> {
@@ -357,18 +358,18 @@ fn attach_where_it_was(
             || latest.remote_session().map(Session::from_bytes) == Some(said.session);
         let is_ours = spec.session.is_none() || said.session.tag() == tag_bytes(spec);
         if is_same && is_ours && said.next <= latest.next_sequence() {
-            let start = match from.0 {
+            let start = match from {
                 StartAt::Resume => Start::Sequence(said.next),
-                StartAt::Latest => Start::Latest,
-                StartAt::Oldest => Start::Oldest,
+                StartAt::Latest if !is_new => Start::Latest,
+                StartAt::Latest | StartAt::Oldest => Start::Oldest,
             };
             let (subscriber, parks) = attach(&channel.clone().start(start), spec.wait)?;
             return Ok((subscriber, parks, Some(said)));
         }
     }
-    let start = match from.1 {
-        StartAt::Resume | StartAt::Latest => Start::Latest,
-        StartAt::Oldest => Start::Oldest,
+    let start = match from {
+        StartAt::Resume | StartAt::Latest if !is_new => Start::Latest,
+        _ => Start::Oldest,
     };
     let (subscriber, parks) = attach(&channel.clone().start(start), spec.wait)?;
     Ok((subscriber, parks, None))
@@ -395,31 +396,38 @@ fn check_sizes(spec: &BridgeSpec, subscriber: &Subscriber) -> Result<(), BridgeE
 
 /// The session that the channel is sent as. A channel that a bridge received keeps the session that it came
 /// with, unless the spec names one, so that hosts farther on see the same stream. Any other channel has its
-/// own session, whose term `Terms` chooses; `heard` listens for the terms of others. A publisher that takes the channel over
-/// goes on in that session; a channel that is made anew begins another.
+/// own session, whose term `Terms` chooses; `heard` listens for the terms of others, up to the one that it is
+/// given. A publisher that takes the channel over goes on in that session; a channel that is made anew begins
+/// another.
 fn session_of(
     spec: &BridgeSpec,
     subscriber: &Subscriber,
     origins: &Origins,
     terms: Terms,
-    heard: impl FnOnce() -> Option<u64>,
+    heard: impl FnOnce(u64) -> Option<u64>,
 ) -> Result<Session, BridgeError> {
-    match subscriber.remote_session() {
-        Some(session) if spec.session.is_none() => Ok(Session::from_bytes(session)),
-        _ => {
-            let (made_ns, ring) = (subscriber.header().created_ns, subscriber.header().uuid);
-            let clock = made_ns.saturating_sub(EPOCH_ZERO_NS) / EPOCH_STEP_NS;
-            let session = match origins.of_ring(tag_bytes(spec), ring) {
-                Ok(session) if session.epoch() > terms.own => session,
-                known => {
-                    let own = terms.own.max(known.err().and_then(|least| least.checked_sub(1)));
-                    Session::of_channel(&spec.tag(), Terms { clock, own, heard: heard(), ..terms }.next())?
-                }
-            };
-            origins.add(session, ring);
-            Ok(session)
-        }
+    if let Some(session) = subscriber.remote_session().filter(|_| spec.session.is_none()) {
+        return Ok(Session::from_bytes(session));
     }
+    let (tag, ring) = (tag_bytes(spec), subscriber.header().uuid);
+    let clock = term_at(subscriber.header().created_ns);
+    // The ring's own session if that may be sent, or else the terms of a new one.
+    let look = |known: Result<Session, u64>| match known {
+        Ok(session) if session.epoch() > terms.own => Ok(session),
+        known => {
+            let own = terms.own.max(known.err().and_then(|least| least.checked_sub(1)));
+            Err(Terms { clock, own, ..terms })
+        }
+    };
+    // Listen before the list is locked: the other bridges use it meanwhile.
+    let heard = match look(origins.of_ring(tag, ring)) {
+        Ok(session) => return Ok(session),
+        Err(terms) => heard(terms.most()),
+    };
+    let session = origins.begin(tag, ring, |known| {
+        look(known).or_else(|terms| Session::of_channel(&spec.tag(), Terms { heard, ..terms }.next()))
+    })?;
+    Ok(session)
 }
 
 fn sender_config(spec: &BridgeSpec, send: &SendSpec) -> SenderConfig {

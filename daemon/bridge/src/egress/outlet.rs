@@ -166,10 +166,8 @@ impl Outlet {
     /// Begins a session, or goes on with the one that had ended.
     #[cold]
     pub(super) fn begin(&mut self, session: Session, next: u64) {
-        self.add_up();
         self.counters.sessions += u64::from(session != self.sender.session());
-        self.sender = Sender::new(self.config, session, next, self.clock.now_ns());
-        self.is_over = false;
+        self.renew(session, next);
         self.shared.set_session(session);
         self.shared.next.store(next, Ordering::Release);
         self.shared.note_begin(None, session, next);
@@ -182,10 +180,14 @@ impl Outlet {
         if session != self.sender.session() {
             return self.begin(session, next);
         }
+        self.renew(session, next);
+        self.shared.life.enter(Phase::Running);
+    }
+
+    fn renew(&mut self, session: Session, next: u64) {
         self.add_up();
         self.sender = Sender::new(self.config, session, next, self.clock.now_ns());
         self.is_over = false;
-        self.shared.life.enter(Phase::Running);
     }
 
     fn add_up(&mut self) {

@@ -48,9 +48,12 @@ pub struct LeaseClient {
     receiver: Option<u64>,
     /// Whether the server is too old to know Join.
     is_old: bool,
-    /// The nonce of the last question. Only the answer to that question counts. The caller seeds it, so that
-    /// others cannot guess it.
+    /// The nonce of the question. It stays the same while the question is repeated, because an answer may take
+    /// longer than the repeats. Only the first answer to it counts. The caller seeds it, so that others cannot
+    /// guess it.
     nonce: u64,
+    /// How often the question was sent.
+    sent: u32,
     cookie: Cookie,
     state: LeaseState,
     send_at_ns: u64,
@@ -74,7 +77,8 @@ impl LeaseClient {
             lease_ms,
             receiver: None,
             is_old: false,
-            nonce: seed,
+            nonce: next_nonce(seed),
+            sent: 0,
             cookie: [0; COOKIE_BYTES],
             state: LeaseState::Greeting,
             send_at_ns: now_ns,
@@ -117,12 +121,16 @@ impl LeaseClient {
         else {
             return;
         };
-        // Each question has a nonce of its own, so an answer has one question and one round trip.
-        if nonce == self.nonce {
+        if nonce != self.nonce {
+            return;
+        }
+        // A question that was repeated has several times at which the answer may have been caused.
+        if self.sent == 1 {
             self.rtt_ns = Some(now_ns.saturating_sub(self.asked_ns));
         }
+        self.ask_anew();
         match *control {
-            Control::Cookie { nonce, cookie } if nonce == self.nonce => {
+            Control::Cookie { cookie, .. } => {
                 self.cookie = cookie;
                 match self.state {
                     LeaseState::Greeting | LeaseState::Held { .. } => {
@@ -133,10 +141,7 @@ impl LeaseClient {
                     LeaseState::Gone => {}
                 }
             }
-            Control::Granted { nonce, cookie, lease_ms }
-            | Control::Joined { nonce, cookie, lease_ms, .. }
-                if nonce == self.nonce =>
-            {
+            Control::Granted { cookie, lease_ms, .. } | Control::Joined { cookie, lease_ms, .. } => {
                 self.is_old = matches!(control, Control::Granted { .. });
                 if matches!(self.state, LeaseState::Subscribing | LeaseState::Held { .. }) {
                     let lease_ns = u64::from(lease_ms) * MILLISECOND_NS;
@@ -146,10 +151,10 @@ impl LeaseClient {
                     self.send_at_ns = now_ns.saturating_add((lease_ns / 3).max(RETRY_FIRST_NS));
                 }
             }
-            Control::Released { nonce } if nonce == self.nonce && self.state == LeaseState::Leaving => {
+            Control::Released { .. } if self.state == LeaseState::Leaving => {
                 self.enter(now_ns, LeaseState::Gone);
             }
-            Control::Full { nonce } if nonce == self.nonce => {
+            Control::Full { .. } => {
                 self.full += 1;
                 self.send_at_ns = now_ns.saturating_add(RETRY_MAX_NS);
             }
@@ -162,6 +167,12 @@ impl LeaseClient {
         // Another server may answer next.
         self.is_old &= state != LeaseState::Greeting;
         (self.tries, self.wait_ns, self.send_at_ns) = (0, RETRY_FIRST_NS, now_ns);
+        self.ask_anew();
+    }
+
+    /// Makes what is sent next another question. Answers to the one before no longer count.
+    fn ask_anew(&mut self) {
+        (self.nonce, self.sent) = (next_nonce(self.nonce), 0);
     }
 
     /// Gives the lease back. The client repeats this [`UNSUBSCRIBE_TRIES`] times at most.
@@ -189,7 +200,6 @@ impl LeaseClient {
             _ => {}
         }
         let (cookie, live, lease_ms) = (self.cookie, self.live, self.lease_ms);
-        self.nonce = next_nonce(self.nonce);
         let nonce = self.nonce;
         let question = match self.state {
             LeaseState::Greeting => Control::Hello { nonce },
@@ -203,7 +213,7 @@ impl LeaseClient {
             LeaseState::Leaving => Control::Unsubscribe { nonce, cookie },
             LeaseState::Gone => return None,
         };
-        self.tries += 1;
+        (self.tries, self.sent) = (self.tries.saturating_add(1), self.sent.saturating_add(1));
         (self.heard_ns, self.asked_ns) = (now_ns, now_ns);
         self.send_at_ns = now_ns.saturating_add(self.wait_ns);
         self.wait_ns = (self.wait_ns * 2).min(RETRY_MAX_NS);

@@ -1,8 +1,8 @@
 //! Chooses the term of a new session: the number behind the tag in the session's name.
 //!
 //! A new term is due only where sequences cannot go on. Receivers follow the highest term that is alive, so a
-//! new one must be above all terms that they may have followed. The state file and this host's own sessions
-//! are sure; what was heard or told may be forged, and the clock may have been set back. Each source alone is
+//! new one must be above all terms that they may have followed. The terms in the state file and of this host's
+//! own sessions are certain; what was heard or told may be forged, and the clock may have been set back. Each source alone is
 //! enough if the others are wrong.
 
 use super::session::EPOCH_LIMIT;
@@ -27,13 +27,23 @@ pub struct Terms {
 impl Terms {
     /// The term of the new session.
     pub fn next(&self) -> u64 {
-        let sure = self.own.map_or(0, |own| own + 1).max(self.clock);
+        let sure = self.sure();
         // Another egress of the same ring sends under the ring's own term, and that is no reason for a new
         // one.
         let is_later = |term: &u64| *term > sure || (*term == sure && sure > self.clock);
         let others = [self.heard, self.told].into_iter().flatten();
-        let others = others.filter(|term| *term <= sure.saturating_add(MOST_AHEAD)).filter(is_later);
+        let others = others.filter(|term| *term <= self.most()).filter(is_later);
         others.max().map_or(sure, |term| term + 1).min(EPOCH_LIMIT - 1)
+    }
+
+    /// The highest heard or told term that is believed. Look for the highest among those up to this one: a
+    /// forged one beyond it would hide them.
+    pub fn most(&self) -> u64 {
+        self.sure().saturating_add(MOST_AHEAD)
+    }
+
+    fn sure(&self) -> u64 {
+        self.own.map_or(0, |own| own + 1).max(self.clock)
     }
 }
 

@@ -45,7 +45,10 @@ pub struct SendSpec {
     /// With `role = "auto"`: the order in which the egresses take over, 0 to 15; the lowest goes first, and
     /// each waits 5 ms longer than the one before it. 0 by default.
     pub rank: u8,
-    /// With `role = "auto"`: the address that the claims of the others come to, and that ours leave from.
+    /// With `role = "auto"`: the address that the claims of the others come to, and that ours leave from. Give it
+    /// the IP address of a multicast line's interface, on every egress of the stream: then a claim moves an
+    /// egress that sends only together with packets from the same address. With another IP address, three
+    /// claims are enough.
     pub claim_bind: Option<SocketAddrV4>,
     /// With `role = "auto"`: the `claim_bind` addresses of the other egresses; at most 8. Claims from anybody
     /// else are dropped.

@@ -192,6 +192,21 @@ pub struct SendCounters {
 }
 
 impl SendCounters {
+    /// The part among the egresses of the stream, in a word: `alone`, `listening`, `standby` or `sending`.
+    pub fn part(&self) -> &'static str {
+        match self.role {
+            0 => "alone",
+            1 => "listening",
+            2 => "standby",
+            _ => "sending",
+        }
+    }
+
+    /// Whether the egress sends nothing because a peer sends, or may send.
+    pub fn is_standing_by(&self) -> bool {
+        matches!(self.role, 1 | 2)
+    }
+
     pub(super) fn set_sender(&mut self, earlier: &SenderCounters, sender: &SenderCounters) {
         self.messages = earlier.messages + sender.messages;
         self.packets = earlier.packets + sender.packets;

@@ -20,6 +20,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Longest pause while the end is waited for.
 const NAP: Duration = Duration::from_micros(200);
+/// Longest time between two looks at the clocks, a tenth of the step that is noted.
+const CLOCKS_APART: Duration = Duration::from_micros(100);
 /// How long the end of a recording waits for a disk that refuses.
 const PATIENCE: Duration = Duration::from_secs(12);
 
@@ -52,10 +54,18 @@ pub struct Progress {
     pub has_ended: bool,
 }
 
-/// The time, counted from `start`.
+/// The time, counted from `start`. Both clocks are read again, some times at most, where a pause between them would pass for a step of
+/// the wall clock.
 fn now(start: Instant) -> Now {
-    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Now { mono: start.elapsed(), wall_ns: wall.as_nanos() as u64 }
+    let mut tries = 0..10;
+    loop {
+        let before = start.elapsed();
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mono = start.elapsed();
+        if mono - before < CLOCKS_APART || tries.next().is_none() {
+            return Now { mono, wall_ns: wall.as_nanos() as u64 };
+        }
+    }
 }
 
 #[derive(Debug)]

@@ -33,9 +33,6 @@ Exit codes: 0 success, 3 messages were overwritten before they were sent, 1 erro
 Ctrl-C and SIGTERM are the ordinary end, 0 or 3; with --until-end the code is 130 or 143 if the
 channel has not ended.";
 
-/// The parts that a sender may play, by their number.
-const ROLES: [&str; 4] = ["alone", "listening", "standby", "sending"];
-
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct Args {
@@ -67,13 +64,13 @@ pub(super) struct Args {
     /// falls silent
     #[arg(long, value_name = "IP:PORT", value_parser = parse_address, requires = "claim_bind")]
     peer: Vec<SocketAddrV4>,
-    /// Address that the claims of --peer come to
+    /// Address that the claims leave from, and that those of each --peer come to; take the IP address of the --interface
     #[arg(long, value_name = "IP:PORT", value_parser = parse_address, requires = "peer")]
     claim_bind: Option<SocketAddrV4>,
-    /// Which sender takes over first: the lowest, of 0 to 15
+    /// Rank of this sender, 0 to 15: the lowest takes over first
     #[arg(long, value_name = "N", default_value_t = 0, requires = "peer", value_parser = clap::value_parser!(u8).range(0..=15))]
     rank: u8,
-    /// After which silence another sender takes over
+    /// Silence after which another sender takes over
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "15ms", requires = "peer")]
     takeover: Duration,
     /// Serve repairs and unicast leases at this address
@@ -166,7 +163,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         let counters = egress.counters();
         if counters.role != role {
             role = counters.role;
-            let (name, claim) = (ROLES[(role as usize).min(ROLES.len() - 1)], counters.claim);
+            let (name, claim) = (counters.part(), counters.claim);
             progress.suspend(|| note!("{channel}: claim {claim}, now {name}"));
         }
         let state = if egress.life().phase() == Phase::Ending { "ending, sent" } else { "sent" };
@@ -199,7 +196,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 /// Starts the bridge, after waiting for the channel if asked. `None` when interrupted meanwhile.
 fn start(
     args: &Args,
-    mut spec: BridgeSpec,
+    spec: BridgeSpec,
     subscriber: &SubscriberBuilder,
     tap: impl Fn() -> Option<shmcast_bridge::pcap::Tap>,
     stop: &Stop,
@@ -222,9 +219,6 @@ fn start(
                 }
                 // Everything in a channel that appears from now on is new.
                 is_channel_new = true;
-                if let Some(send) = spec.send.as_mut().filter(|send| send.from == StartAt::Latest) {
-                    send.from = StartAt::Oldest;
-                }
                 std::thread::sleep(LOOK);
             }
             started => return Ok(Some(started?)),

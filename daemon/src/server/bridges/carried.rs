@@ -208,7 +208,7 @@ impl Carried {
                 news_of(&NEWS, &ingress.counters(), &mut self.told, Instant::now())
             }
             Some(Carrier::Send(egress)) => {
-                news_of(&SEND_NEWS, &egress.repair_counters(), &mut self.told[..1], Instant::now())
+                news_of(&SEND_NEWS, &egress.repair_counters(), &mut self.told, Instant::now())
             }
             None => Vec::new(),
         }
@@ -232,11 +232,9 @@ impl Carried {
             State::Running => "running",
         };
         let state = match &self.carrier {
-            Some(Carrier::Send(egress)) if state == "running" => match egress.counters().role {
-                1 => "listening",
-                2 => "standby",
-                _ => state,
-            },
+            Some(Carrier::Send(egress)) if state == "running" && egress.counters().is_standing_by() => {
+                egress.counters().part()
+            }
             _ => state,
         };
         let counted = self.carrier.as_ref().map(|carrier| match carrier {

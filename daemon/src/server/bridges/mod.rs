@@ -47,6 +47,11 @@ impl Bridges {
         }
     }
 
+    /// The channel that a bridge carries; `None` if there is no such bridge.
+    pub fn channel_of(&self, name: &str) -> Option<String> {
+        self.carried().get(name).map(|bridge| bridge.spec.channel.clone())
+    }
+
     /// All bridges, in order of their names.
     pub fn figures(&self) -> Vec<BridgeFigures> {
         self.carried().values().map(Carried::figures).collect()
@@ -85,7 +90,7 @@ impl Supervisor {
     }
 
     /// Stops all bridges without ending their sessions: the next daemon goes on with the sessions. Blocks for up to a
-    /// second.
+    /// second, and for as long as a bridge that is being started listens.
     pub fn stop(self) {
         let _ = self.orders.send(Order::Stop);
         if self.thread.join().is_err() {
@@ -183,9 +188,15 @@ impl Work {
                 }
             }
         }
-        for spec in due {
-            self.start(spec);
-        }
+        // A bridge may listen for a while before it begins a session. The others do not wait for it.
+        std::thread::scope(|scope| {
+            for spec in &due {
+                let thread = std::thread::Builder::new().name("bridge-start".to_owned());
+                if thread.spawn_scoped(scope, || self.start(spec)).is_err() {
+                    self.start(spec);
+                }
+            }
+        });
     }
 
     /// Reports what has changed about a bridge since the last look.
@@ -213,12 +224,12 @@ impl Work {
         }
     }
 
-    fn start(&self, spec: BridgeSpec) {
+    fn start(&self, spec: &BridgeSpec) {
         let name = spec.title().to_owned();
         // The earlier carrier has ended, and was kept for its counters.
         let before = self.bridges.carried().get_mut(&name).and_then(|bridge| bridge.carrier.take());
         drop(before);
-        let started = self.open(&spec);
+        let started = self.open(spec);
         let mut carried = self.bridges.carried();
         let Some(bridge) = carried.get_mut(&name) else { return };
         let channel = Some(spec.channel.as_str());

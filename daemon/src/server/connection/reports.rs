@@ -25,13 +25,12 @@ impl Connection<'_> {
     /// Makes a bridge that stands by send in place of its peer.
     pub(super) fn take_over_bridge(&self, name: &str) -> Result<(), Refused> {
         let refuse = |why: String| Refused::new(RefusalCode::BadRequest, why);
-        let figures = self.shared.bridges.figures();
-        let bridge = figures.iter().find(|bridge| bridge.spec.title() == name);
-        let bridge = bridge.ok_or_else(|| refuse(format!("the daemon has no bridge {name:?}")))?;
-        self.shared.registry().check_publisher(&self.who, &bridge.spec.channel)?;
+        let channel = self.shared.bridges.channel_of(name);
+        let channel = channel.ok_or_else(|| refuse(format!("the daemon has no bridge {name:?}")))?;
+        self.shared.registry().check_publisher(&self.who, &channel)?;
         self.shared.bridges.take_over(name).map_err(refuse)?;
-        let channel = Some(bridge.spec.channel.as_str());
-        self.shared.events.tell("bridge-taken-over", channel, None, Some(&self.who), &format!("{name:?}"));
+        let events = &self.shared.events;
+        events.tell("bridge-taken-over", Some(&channel), None, Some(&self.who), &format!("{name:?}"));
         Ok(())
     }
 
@@ -45,9 +44,9 @@ impl Connection<'_> {
         self.send(&Response::Done {}, &[]).await
     }
 
-    /// Lends a file of a channel's journal to a program that may read the channel.
+    /// Answers a program that may read the channel and asks for its journal: this daemon keeps none.
     pub(super) async fn lend_history(&mut self, channel: &str) -> Result<(), End> {
-        let readable = self.shared.registry().report(&self.who, Some(channel)).map(drop);
+        let readable = self.shared.registry().check_reader(&self.who, channel);
         let none = || {
             Refused::new(
                 RefusalCode::NoJournal,

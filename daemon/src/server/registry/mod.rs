@@ -286,6 +286,22 @@ impl Registry {
         may_publish(self.channels.get(name).ok_or_else(|| unknown(name))?, who, self.uid, name)
     }
 
+    /// Checks that `who` may read a channel.
+    ///
+    /// # Errors
+    /// [`Refused`] if there is no such channel, or if it may not be read.
+    pub fn check_reader(&self, who: &Identity, name: &str) -> Result<(), Refused> {
+        self.readable(who, name).map(drop)
+    }
+
+    fn readable(&self, who: &Identity, name: &str) -> Result<&Channel, Refused> {
+        let channel = self.channels.get(name).ok_or_else(|| unknown(name))?;
+        match channel.may_read(who, self.uid) {
+            true => Ok(channel),
+            false => Err(Refused::new(RefusalCode::Denied, format!("{who} may not read {name:?}"))),
+        }
+    }
+
     /// Takes a strict channel away from its publisher, whether that lives or not. This needs new memory. If that has
     /// not been made yet, nothing changes and a request for it is returned.
     ///
@@ -349,11 +365,7 @@ impl Registry {
     /// [`Refused`] if the channel does not exist or `who` may not read it.
     pub fn report(&self, who: &Identity, only: Option<&str>) -> Result<Vec<ChannelStatus>, Refused> {
         if let Some(name) = only {
-            let channel = self.channels.get(name).ok_or_else(|| unknown(name))?;
-            if !channel.may_read(who, self.uid) {
-                return Err(Refused::new(RefusalCode::Denied, format!("{who} may not read {name:?}")));
-            }
-            return Ok(vec![channel.status()]);
+            return Ok(vec![self.readable(who, name)?.status()]);
         }
         Ok(self.channels.values().filter(|c| c.may_read(who, self.uid)).map(Channel::status).collect())
     }

@@ -111,7 +111,7 @@ pub struct Election {
     claim: u64,
     highest: u64,
     other: Option<Sending>,
-    /// The best listener or standby that was heard while we listen.
+    /// Whether another listener or standby was heard that goes before us.
     better: bool,
     /// When a packet of the session was last heard on a line, and the first sequences of the last packets.
     line_ns: Option<u64>,
@@ -353,6 +353,11 @@ impl Election {
     /// When [`poll`](Self::poll) or [`poll_claim`](Self::poll_claim) has something to do.
     pub fn next_deadline(&self) -> u64 {
         self.take_due_ns().min(self.claim_due_ns)
+    }
+
+    /// The session that we send, or would send.
+    pub fn session(&self) -> Session {
+        self.session
     }
 
     /// The role.

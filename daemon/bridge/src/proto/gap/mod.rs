@@ -172,9 +172,9 @@ impl Gaps {
     }
 
     /// Learns the size of messages, so that each request can be cut to one answer. `sizes` are those of the
-    /// single messages; they are looked at only if a server may be plain.
+    /// single messages; they are looked at only while a server may be a plain one.
     pub fn note_sizes(&mut self, messages: u64, bytes: usize, sizes: impl Iterator<Item = usize>) {
-        if self.config.may_be_plain {
+        if self.config.may_be_plain && self.servers.iter().any(|server| !server.is_ours) {
             self.longest_bytes = sizes.max().map_or(0, |size| size as u64).max(self.longest_bytes);
         }
         // These are sums. In an average of averages, packets with one long message would weigh too much.

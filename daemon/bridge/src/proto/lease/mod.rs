@@ -130,6 +130,17 @@ impl LeaseServer {
         datagram: &[u8],
         out: &mut [u8; CONTROL_MAX_BYTES],
     ) -> Option<usize> {
+        self.handle_control(now_ns, from, Control::parse(datagram).ok(), out)
+    }
+
+    /// As [`LeaseServer::handle_datagram`], for a datagram that was parsed already; `None` if it is malformed.
+    pub fn handle_control(
+        &mut self,
+        now_ns: u64,
+        from: SocketAddr,
+        control: Option<Control>,
+        out: &mut [u8; CONTROL_MAX_BYTES],
+    ) -> Option<usize> {
         self.counters.received += 1;
         let source = from.ip().to_canonical();
         if !self.config.allow.allows(source) {
@@ -141,9 +152,9 @@ impl LeaseServer {
             return None;
         }
         self.sources.charge(now_ns, source, 1);
-        let reply = match Control::parse(datagram) {
-            Ok(Control::Hello { nonce }) => self.offer_cookie(now_ns, from, nonce),
-            Ok(
+        let reply = match control {
+            Some(Control::Hello { nonce }) => self.offer_cookie(now_ns, from, nonce),
+            Some(
                 Control::Subscribe { nonce, cookie, .. }
                 | Control::Join { nonce, cookie, .. }
                 | Control::Unsubscribe { nonce, cookie },
@@ -151,13 +162,13 @@ impl LeaseServer {
                 self.counters.cookies_refused += 1;
                 self.offer_cookie(now_ns, from, nonce)
             }
-            Ok(Control::Subscribe { nonce, live, lease_ms, .. }) => {
+            Some(Control::Subscribe { nonce, live, lease_ms, .. }) => {
                 self.subscribe(now_ns, from, nonce, Wish { live, lease_ms, receiver: None })
             }
-            Ok(Control::Join { nonce, live, lease_ms, receiver, .. }) => {
+            Some(Control::Join { nonce, live, lease_ms, receiver, .. }) => {
                 self.subscribe(now_ns, from, nonce, Wish { live, lease_ms, receiver: Some(receiver) })
             }
-            Ok(Control::Unsubscribe { nonce, .. }) => {
+            Some(Control::Unsubscribe { nonce, .. }) => {
                 self.unsubscribe(from);
                 Control::Released { nonce }
             }

@@ -1,5 +1,12 @@
+use super::super::control::is_control;
+use super::super::gap::{GapConfig, GapPolicy};
 use super::super::lease_client::{LeaseClient, LeaseState, RETRY_FIRST_NS};
+use super::super::receiver::{Follow, Origin, Receiver, ReceiverConfig};
+use super::super::replay::{Held, Replay, ReplayConfig};
+use super::super::session::Session;
+use super::super::wire::PacketWriter;
 use super::*;
+use std::collections::VecDeque;
 
 fn server(max_leases: usize) -> LeaseServer {
     let allow = AllowList::new(vec!["10.0.0.0/8".parse().unwrap()]);
@@ -261,4 +268,133 @@ fn client_that_only_asks_for_repairs_notices_that_its_server_restarted() {
     // However many answers are lost, a server that remembers is not asked again at once.
     client.doubt(now_ns + RETRY_FIRST_NS);
     assert_eq!(talk(&mut client, &mut restarted, now_ns + RETRY_FIRST_NS), 0);
+}
+
+/// A receiver and its server, with half a round trip between them. The feed comes to the receiver on a line.
+struct FarAway {
+    now_ns: u64,
+    half_ns: u64,
+    client: LeaseClient,
+    receiver: Receiver,
+    leases: LeaseServer,
+    replay: Replay,
+    published: u64,
+    timeouts: u64,
+    /// What is on its way: when it comes, whether to the server, and the bytes.
+    flying: VecDeque<(u64, bool, Vec<u8>)>,
+}
+
+impl FarAway {
+    const TICK_NS: u64 = MILLISECOND_NS;
+
+    fn new(half_ns: u64) -> FarAway {
+        let leases = server(4);
+        let session = Session::named("TEST").unwrap();
+        let gaps = GapConfig { policy: GapPolicy::Block, ..GapConfig::default() };
+        FarAway {
+            now_ns: 0,
+            half_ns,
+            client: LeaseClient::new(0, false, 0, 5),
+            receiver: Receiver::new(ReceiverConfig {
+                gaps,
+                ..ReceiverConfig::following(Follow::Only(session))
+            }),
+            replay: Replay::new(ReplayConfig {
+                allow: leases.config.allow.clone(),
+                ..ReplayConfig::default()
+            }),
+            leases,
+            published: 0,
+            timeouts: 0,
+            flying: VecDeque::new(),
+        }
+    }
+
+    fn packet(&self) -> Vec<u8> {
+        let (mut out, mut packet) = ([0; 200], PacketWriter::new(self.published));
+        assert!(packet.push(&mut out, &[7; 100]));
+        let size = packet.finish(&mut out, Session::named("TEST").unwrap()).unwrap();
+        out[..size].to_vec()
+    }
+
+    fn serve(&mut self, datagram: &[u8]) {
+        let (from, mut out) = (address(1, 9), [0; 2_000]);
+        let size = if is_control(datagram) {
+            let mut control = [0; CONTROL_MAX_BYTES];
+            let size = self.leases.handle_datagram(self.now_ns, from, datagram, &mut control);
+            out[..CONTROL_MAX_BYTES].copy_from_slice(&control);
+            size
+        } else {
+            let source = (from, self.leases.is_proved(self.now_ns, from));
+            let ring = (Session::named("TEST").unwrap(), Held { oldest: 1, next: self.published + 1 });
+            let read = |_, room: &mut [u8]| {
+                room.get_mut(..100)?.fill(7);
+                Some(100)
+            };
+            self.replay.handle_request(self.now_ns, source, datagram, ring, &mut out, read).bytes()
+        };
+        let at_ns = self.now_ns + self.half_ns;
+        self.flying.extend(size.map(|size| (at_ns, false, out[..size].to_vec())));
+    }
+
+    fn hear(&mut self, datagram: &[u8]) {
+        if is_control(datagram) {
+            let control = Control::parse(datagram).unwrap();
+            self.receiver.note_alive(self.now_ns, 0);
+            self.client.handle_control(self.now_ns, &control);
+            self.client.rtt_ns().into_iter().for_each(|rtt_ns| self.receiver.note_rtt(0, rtt_ns));
+        } else {
+            self.receiver.handle_datagram(self.now_ns, Origin::Server(0), datagram, &mut |_| {});
+        }
+    }
+
+    /// Every hundredth of a second a message is published, and every third is lost on the line.
+    fn tick(&mut self) {
+        self.now_ns += FarAway::TICK_NS;
+        if self.now_ns.is_multiple_of(10 * MILLISECOND_NS) {
+            self.published += 1;
+            if !self.published.is_multiple_of(3) {
+                let packet = self.packet();
+                self.receiver.handle_datagram(self.now_ns, Origin::Line(0), &packet, &mut |_| {});
+            }
+        }
+        while self.flying.front().is_some_and(|(at_ns, ..)| *at_ns <= self.now_ns) {
+            match self.flying.pop_front() {
+                Some((_, true, datagram)) => self.serve(&datagram),
+                Some((_, false, datagram)) => self.hear(&datagram),
+                None => {}
+            }
+        }
+        self.receiver.handle_timeout(self.now_ns, &mut |_| {});
+        let at_ns = self.now_ns + self.half_ns;
+        while let Some((_, request)) = self.receiver.poll_request(self.now_ns) {
+            self.flying.push_back((at_ns, true, request.to_vec()));
+        }
+        let timeouts = self.receiver.counters().servers[0].timeouts;
+        if std::mem::replace(&mut self.timeouts, timeouts) < timeouts {
+            self.client.doubt(self.now_ns);
+        }
+        let mut out = [0; CONTROL_MAX_BYTES];
+        if let Some(size) = self.client.poll_transmit(self.now_ns, &mut out) {
+            self.flying.push_back((at_ns, true, out[..size].to_vec()));
+        }
+    }
+}
+
+/// Requests time out again and again meanwhile, far sooner than the server can answer.
+#[test]
+fn a_server_that_was_replaced_mends_holes_again_however_far_away_it_is() {
+    for half_ns in [MILLISECOND_NS, 55 * MILLISECOND_NS, 150 * MILLISECOND_NS, 400 * MILLISECOND_NS] {
+        let mut far = FarAway::new(half_ns);
+        (0..10_000).for_each(|_| far.tick());
+        assert!(matches!(far.client.state(), LeaseState::Held { .. }));
+        far.leases = LeaseServer::new(far.leases.config.clone(), [8; 16], 4);
+        let (since_ns, published) = (far.now_ns, far.published);
+        while far.receiver.next() <= published + 3 && far.now_ns < since_ns + 60 * SECOND_NS {
+            far.tick();
+        }
+        let took_ns = far.now_ns - since_ns;
+        let most_ns = 12 * half_ns + 100 * MILLISECOND_NS;
+        assert!(took_ns <= most_ns, "{took_ns} ns, with {half_ns} ns to the server");
+    }
 }

@@ -182,10 +182,7 @@ impl Receiver {
             Ok(packet) => packet,
             Err(reason) => return self.counters.malformed.count(reason),
         };
-        let end = match packet.body {
-            Body::Messages(messages) => messages.end(),
-            Body::Heartbeat | Body::End => packet.sequence,
-        };
+        let end = packet.end();
         // This holds for a packet that begins a session too: no channel has such sequences.
         if end > MAX_SEQUENCE && !fault!("packets_of_any_sequence") {
             self.counters.packets_implausible += 1;

@@ -146,6 +146,14 @@ impl<'a> Downstream<'a> {
         };
         Ok(Downstream { session, sequence, body })
     }
+
+    /// The sequence after the last message, or the next expected one when there is none.
+    pub fn end(&self) -> u64 {
+        match self.body {
+            Body::Messages(messages) => messages.end(),
+            Body::Heartbeat | Body::End => self.sequence,
+        }
+    }
 }
 
 /// Consecutive messages of a checked packet, each `length u16 | data`.
