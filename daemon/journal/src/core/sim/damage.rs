@@ -6,6 +6,7 @@ use super::disk::Disk;
 use super::header;
 use shmcast::journal::format::{
     Cause, Composer, FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FileHeader, FrameBuilder, FrameHeader, Loss,
+    TRAILER_BYTES,
 };
 
 const NAME: &str = "0000000001-00000000000000000001.smj";
@@ -87,6 +88,24 @@ fn a_lost_sector_costs_the_frames_that_it_touches() {
             let cut_short = with(Mutant::TruncateAtFirstBad, || scan(&mut disk));
             assert!(cut_short.composer.due() < 13, "the mistake does not show");
         }
+    }
+}
+
+/// A file whose trailer is damaged is looked through. Its footer says what was durable when it was sealed, which no frame says of those
+/// right before it.
+#[test]
+fn a_footer_tells_damage_from_what_never_was_durable() {
+    for lost in 0..3 {
+        let (mut disk, places) = file(&[vec![1; 400], vec![2; 400], vec![3; 400]], 0);
+        let mut whole = scan(&mut disk);
+        let end = whole.composer.offset();
+        let footer = whole.composer.seal(3);
+        disk.write(NAME, end, &footer[..footer.len() - TRAILER_BYTES]).unwrap();
+        disk.write(NAME, places[lost].0, &[0; FRAME_HEADER_BYTES]).unwrap();
+        let found = scan(&mut disk);
+        assert_eq!((found.frames, found.durable, found.composer.due()), (2, 3, 4));
+        let from = lost as u64 + 1;
+        assert_eq!(holes(found), [Loss { from, to: from, cause: Cause::Damaged }]);
     }
 }
 
