@@ -130,7 +130,8 @@ pub fn recover(volume: &mut impl Volume) -> Result<Recovered, RecoverError> {
             None => {
                 let size = os(&file.name, volume.size(&file.name))?;
                 let scan = os(&file.name, Scan::run(volume, &file.name, &file.header, size))?;
-                if scan.frames == 0 {
+                // A footer may be all that is left of a file. It says what is missing.
+                if scan.frames == 0 && scan.composer.due() == file.header.sequence {
                     os(&file.name, volume.remove(&file.name))?;
                     continue;
                 }
