@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! open ── 16 packets in a row from one address ──> locked to it
-//!  locked ── 1 s without a packet of its source ─────────────────────────────> open, locked by the next 16
+//!  locked ── 3 s without a packet of its source ─────────────────────────────> open, locked by the next 16
 //!  locked ── 5 ms without one, and 3 packets of another in order ────────────> locked to that other
 //! ```
 //! So a host that sends a copy of the feed is ready to take over, and a host that sends anything else is not
@@ -12,15 +12,17 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
+use super::MILLISECOND_NS;
 use super::limit::AllowList;
+use super::sender::HEARTBEAT_EVERY_NS;
 use super::wire::Head;
-use super::{MILLISECOND_NS, SECOND_NS};
 use shmcast::hosting::fault;
 
 /// How many packets in a row lock an open line.
 const LOCKING_PACKETS: u32 = 16;
-/// After this silence of its source a line is open to anybody.
-const OPEN_NS: u64 = SECOND_NS;
+/// After this silence of its source a line is open to anybody. A source that is idle sends heartbeats, and the
+/// line must not be open between them, nor if one is late or lost.
+const OPEN_NS: u64 = 3 * HEARTBEAT_EVERY_NS;
 /// After this silence it is open to a source that goes on in order.
 const PASS_NS: u64 = 5 * MILLISECOND_NS;
 /// How many packets in order that source must send.
@@ -228,7 +230,18 @@ mod tests {
     }
 
     #[test]
-    fn anybody_is_heard_after_a_second() {
+    fn an_idle_source_keeps_its_line_though_a_heartbeat_is_late_or_lost() {
+        let mut lock = locked();
+        let mut now_ns = 0;
+        for beats in [1, 1, 2, 1, 2] {
+            now_ns += beats * HEARTBEAT_EVERY_NS + 20 * MILLISECOND_NS;
+            assert!(!lock.admits(now_ns, ip(2), (Some(&head(5_000)), b""), 17));
+            assert!(lock.admits(now_ns, ip(1), (Some(&head(17)), b""), 17));
+        }
+    }
+
+    #[test]
+    fn anybody_is_heard_after_three_heartbeats_are_missed() {
         let mut lock = locked();
         assert!(!lock.admits(OPEN_NS - 1, ip(2), (Some(&head(5)), b""), 17));
         assert!(lock.admits(OPEN_NS, ip(2), (Some(&head(5)), b""), 17));
