@@ -18,7 +18,7 @@ fn sender(hosts: &Hosts, at: u8, more: &str) -> Running {
     hosts.shmcast(Host::A, &words)
 }
 
-/// What a sender that runs says that it is.
+/// The role that a running sender printed last.
 fn role(sender: &Running) -> Option<String> {
     let log = sender.log();
     log.lines().rev().find_map(|line| line.split_once("now ").map(|(_, role)| role.trim().to_owned()))

@@ -130,7 +130,8 @@ pub fn recover(volume: &mut impl Volume) -> Result<Recovered, RecoverError> {
             None => {
                 let size = os(&file.name, volume.size(&file.name))?;
                 let scan = os(&file.name, Scan::run(volume, &file.name, &file.header, size))?;
-                if scan.frames == 0 {
+                // A footer may be all that is left of a file. It says what is missing.
+                if scan.frames == 0 && scan.composer.due() == file.header.sequence {
                     os(&file.name, volume.remove(&file.name))?;
                     continue;
                 }
@@ -147,7 +148,9 @@ pub fn recover(volume: &mut impl Volume) -> Result<Recovered, RecoverError> {
         .collect();
     let last = files.len();
     for (at, (file, scan)) in files.into_iter().enumerate() {
-        let next = begins.get(at + 1).copied();
+        let later = &begins[at + 1..];
+        let durable = later.iter().map(|(_, durable)| *durable).max().unwrap_or(0);
+        let next = later.first().map(|(first, _)| *first);
         match (&file.sealed, scan) {
             // A sealed file is taken at its word.
             (Some(trailer), _) => {
@@ -156,7 +159,7 @@ pub fn recover(volume: &mut impl Volume) -> Result<Recovered, RecoverError> {
                 recovered.note(&file.header, trailer.next, &os(&file.name, heard)?);
                 recovered.previous = (file.header.salt, trailer.chain);
             }
-            (None, Some(scan)) => take_in(volume, &file, scan, next, &mut recovered)?,
+            (None, Some(scan)) => take_in(volume, &file, scan, next, durable, &mut recovered)?,
             (None, None) => {}
         }
     }
@@ -227,23 +230,26 @@ fn look(volume: &mut impl Volume, name: String) -> Result<Option<Known>, Recover
     Ok(Some(Known { name, header, sealed }))
 }
 
-/// Adds what an unsealed file holds to what is known, and seals it. `next` is the sequence with which the next file begins, and what it
-/// says was durable: what is missing before it is named here.
+/// Adds what an unsealed file holds to what is known, and seals it. `next` is the sequence with which the next file begins: what is
+/// missing before it is named here. Later files say that everything up to `durable` was.
 fn take_in(
     volume: &mut impl Volume,
     file: &Known,
     mut scan: Scan,
-    next: Option<(u64, u64)>,
+    next: Option<u64>,
+    durable: u64,
     known: &mut Recovered,
 ) -> Result<(), RecoverError> {
     let header = &file.header;
     known.mended.push(Mended { file: header.file, frames: scan.frames, bytes: scan.behind });
     let from = scan.composer.due();
     known.note(header, from, &scan.heard);
-    if let Some((first, durable)) = next
+    let durable = durable.max(scan.durable);
+    scan.composer.judge_holes(durable);
+    if let Some(first) = next
         && first > from
     {
-        let cause = if durable.max(scan.durable) >= from { Cause::Damaged } else { Cause::Torn };
+        let cause = if durable >= from { Cause::Damaged } else { Cause::Torn };
         let offset = scan.composer.offset();
         scan.composer.skip(offset, Some(Loss { from, to: first - 1, cause }));
     }

@@ -96,12 +96,12 @@ impl Scan {
                     (head, said)
                 }
             };
+            durable = durable.max(head.durable);
             if head.kind == FrameKind::Footer {
                 break;
             }
             composer.found(&head, &said.draft);
             frames += 1;
-            durable = durable.max(head.durable);
             if head.kind == FrameKind::Data {
                 heard.add(&said.heard);
             }

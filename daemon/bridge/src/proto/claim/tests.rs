@@ -49,7 +49,7 @@ struct World {
     hears: bool,
     claims_lost: f64,
     published: u64,
-    /// What each of two receivers has: one is sent to first, one last.
+    /// The messages that two receivers have. Each packet goes to the first receiver before the second.
     has: [Vec<bool>; 2],
     delivered_ns: u64,
     longest_pause_ns: u64,

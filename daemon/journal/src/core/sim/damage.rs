@@ -3,9 +3,10 @@
 use super::super::mutant::{CHOSEN, Mutant};
 use super::super::{Recovered, Scan, Volume, recover};
 use super::disk::Disk;
-use super::header;
+use super::{header, oracle};
 use shmcast::journal::format::{
     Cause, Composer, FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FileHeader, FrameBuilder, FrameHeader, Loss,
+    TRAILER_BYTES,
 };
 
 const NAME: &str = "0000000001-00000000000000000001.smj";
@@ -88,6 +89,35 @@ fn a_lost_sector_costs_the_frames_that_it_touches() {
             assert!(cut_short.composer.due() < 13, "the mistake does not show");
         }
     }
+}
+
+/// A file whose trailer is damaged is looked through. Its footer says what was durable when it was sealed, which no frame says of those
+/// right before it.
+#[test]
+fn a_footer_tells_damage_from_what_never_was_durable() {
+    for lost in 0..3 {
+        let (mut disk, places) = file(&[vec![1; 400], vec![2; 400], vec![3; 400]], 0);
+        let mut whole = scan(&mut disk);
+        let end = whole.composer.offset();
+        let footer = whole.composer.seal(3);
+        disk.write(NAME, end, &footer[..footer.len() - TRAILER_BYTES]).unwrap();
+        disk.write(NAME, places[lost].0, &[0; FRAME_HEADER_BYTES]).unwrap();
+        let found = scan(&mut disk);
+        assert_eq!((found.frames, found.durable, found.composer.due()), (2, 3, 4));
+        let from = lost as u64 + 1;
+        assert_eq!(holes(found), [Loss { from, to: from, cause: Cause::Damaged }]);
+    }
+    // It may be all that is left.
+    let (mut disk, places) = file(&[vec![1; 400]], 0);
+    let mut whole = scan(&mut disk);
+    let end = whole.composer.offset();
+    let footer = whole.composer.seal(1);
+    disk.write(NAME, end, &footer[..footer.len() - TRAILER_BYTES]).unwrap();
+    disk.write(NAME, places[0].0, &[0; FRAME_HEADER_BYTES]).unwrap();
+    let recovered = recover(&mut disk).unwrap();
+    assert_eq!((recovered.due, recovered.mended[0].frames), (2, 0));
+    let loss = Loss { from: 1, to: 1, cause: Cause::Damaged };
+    assert_eq!(oracle::read(&mut disk).unwrap(), [oracle::Item::Lost(loss)]);
 }
 
 /// A file of a later minor version has fields in its header that this one does not know. Its frames chain to the page as it stands.
