@@ -83,6 +83,7 @@ impl Scan {
                 && head.kind == FrameKind::Footer
                 && follows(head, &composer)
             {
+                durable = durable.max(head.durable);
                 footer_durable = Some(head.durable);
                 break;
             }
