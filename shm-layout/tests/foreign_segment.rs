@@ -14,7 +14,7 @@ use shmcast_layout::layout::geometry::{Geometry, HEADER_BYTES, MAX_COUNT, MAX_SE
 use shmcast_layout::layout::header::{
     FRONTIER, LAZY_BYTES, LAZY_KEY, LAZY_PUBLISHED, LAZY_TIME, MAGIC, STATE, State,
 };
-use shmcast_layout::layout::record::{Commit, Control, Flags};
+use shmcast_layout::layout::record::{Commit, ControlRecord, Flags};
 use shmcast_layout::ring::locate::{LocateError, Place};
 use shmcast_layout::ring::reader::{Copied, Poll, Reader, Resume};
 use shmcast_layout::ring::writer::TakeOverError;
@@ -428,7 +428,7 @@ fn rings_of_nothing_but_pads() {
 fn rings_of_nothing_but_control_records() {
     let _dog = Watchdog::guard("rings_of_nothing_but_control_records");
     for low in [0, 1, 2, u64::from(u32::MAX)] {
-        let commit = |_| Commit::new(low, Flags::CONTROL, Control::BYTES).word();
+        let commit = |_| Commit::new(low, Flags::CONTROL, ControlRecord::BYTES).word();
         for body in [
             [0, 0, 0],
             [1, u64::MAX, 0],

@@ -9,7 +9,7 @@ mod common;
 
 use common::segment;
 use shmcast_layout::layout::geometry::HEADER_BYTES;
-use shmcast_layout::layout::record::{Commit, Control, Flags};
+use shmcast_layout::layout::record::{Commit, ControlRecord, Flags};
 use shmcast_layout::ring::locate::Place;
 use shmcast_layout::ring::reader::{Copied, Poll};
 use shmcast_layout::segment::{Access, Segment};
@@ -208,8 +208,8 @@ fn the_listing_is_a_segment() {
             time,
         }));
     }
-    expected.push(Poll::Control(Control::End));
-    expected.push(Poll::Control(Control::Epoch { epoch: 2 }));
+    expected.push(Poll::Control(ControlRecord::End));
+    expected.push(Poll::Control(ControlRecord::Epoch { epoch: 2 }));
     expected.push(Poll::Message(Copied { length: 5, sequence: 16, tag: 5, key: false, time: 3001 }));
     for expected in expected {
         assert_eq!(reader.poll(&mut out), expected);

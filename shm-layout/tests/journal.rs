@@ -14,7 +14,7 @@ use shmcast_layout::journal::{
     file_name, parse_file_name,
 };
 use shmcast_layout::layout::header::ClockKind;
-use shmcast_layout::layout::record::{Control, session_words};
+use shmcast_layout::layout::record::{ControlRecord, session_words};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -72,17 +72,17 @@ fn sealed() -> (Vec<u8>, Composer) {
     append(&mut file, &mut composer, frame, 0);
     let mut frame = FrameBuilder::new(Vec::new(), 3, WALL + 2_000);
     frame.message(&[7; 48], 1, true, 2000);
-    frame.control(JournalControl::Ring(Control::Gap { from: 4, to: 6 }), 2001);
+    frame.control(JournalControl::Ring(ControlRecord::Gap { from: 4, to: 6 }), 2001);
     let [high, low] = session_words(*b"SESSION-42");
-    frame.control(JournalControl::Ring(Control::Session { high, low }), 2002);
+    frame.control(JournalControl::Ring(ControlRecord::Session { high, low }), 2002);
     frame.message(&[8; 49], 2, false, 2003);
     append(&mut file, &mut composer, frame, 2);
     file.extend_from_slice(&composer.index(2));
     let mut frame = FrameBuilder::new(Vec::new(), 8, WALL + 1_500); // the wall clock was set back
     frame.control(JournalControl::Loss(Loss { from: 8, to: 12, cause: Cause::Overrun }), 3000);
-    frame.control(JournalControl::Ring(Control::Epoch { epoch: 2 }), 3001);
+    frame.control(JournalControl::Ring(ControlRecord::Epoch { epoch: 2 }), 3001);
     frame.message(b"after", 3, false, 3002);
-    frame.control(JournalControl::Ring(Control::End), 3003);
+    frame.control(JournalControl::Ring(ControlRecord::End), 3003);
     frame.control(JournalControl::Clean { next: 14 }, 3004);
     append(&mut file, &mut composer, frame, 7);
     file.extend_from_slice(&composer.seal(13));
@@ -252,8 +252,8 @@ fn a_footer_has_a_bounded_number_of_entries() {
 fn control() -> impl Strategy<Value = JournalControl> {
     let word = any::<u64>();
     prop_oneof![
-        Just(JournalControl::Ring(Control::End)),
-        word.prop_map(|epoch| JournalControl::Ring(Control::Epoch { epoch })),
+        Just(JournalControl::Ring(ControlRecord::End)),
+        word.prop_map(|epoch| JournalControl::Ring(ControlRecord::Epoch { epoch })),
         (word, word, word, word, word).prop_map(|(a, b, generation, epoch, first)| JournalControl::Source {
             ring: [a, b],
             generation,

@@ -11,7 +11,7 @@ use common::{header, segment};
 use proptest::prelude::*;
 use shmcast_layout::layout::geometry::{Geometry, RECORD_HEADER, record_bytes};
 use shmcast_layout::layout::header::FRONTIER;
-use shmcast_layout::layout::record::Control;
+use shmcast_layout::layout::record::ControlRecord;
 use shmcast_layout::ring::locate::{LocateError, Place};
 use shmcast_layout::ring::reader::{Copied, Glance, Poll, RUN, Reader, Resume};
 use shmcast_layout::ring::writer::Writer;
@@ -83,7 +83,7 @@ fn event() -> impl Strategy<Value = Event> {
 #[derive(Debug, Clone, PartialEq)]
 enum What {
     Message { length: u64, tag: u16, key: bool, time: u64 },
-    Control(Control),
+    Control(ControlRecord),
 }
 
 #[derive(Debug, Clone)]
@@ -202,18 +202,18 @@ impl Channel {
                 let from = writer.next_sequence();
                 let to = from + missing - 1;
                 writer.gap(to, time).unwrap();
-                self.note(What::Control(Control::Gap { from, to }));
+                self.note(What::Control(ControlRecord::Gap { from, to }));
             }
             (Event::Session(identity), Some(writer)) => {
                 writer.session(identity, time);
                 let (high, low) = identity.split_at(8);
                 let high = u64::from_le_bytes(high.try_into().unwrap());
                 let low = u64::from(u16::from_le_bytes(low.try_into().unwrap()));
-                self.note(What::Control(Control::Session { high, low }));
+                self.note(What::Control(ControlRecord::Session { high, low }));
             }
             (Event::Close, Some(writer)) => {
                 writer.close(time);
-                self.note(What::Control(Control::End));
+                self.note(What::Control(ControlRecord::End));
                 (self.writer, self.closed) = (None, true);
             }
             (Event::Crash, Some(_)) => self.writer = None,
@@ -222,7 +222,7 @@ impl Channel {
                 let writer = self.segment.writer(2, time).unwrap();
                 assert_eq!(writer.epoch(), self.epoch);
                 (self.writer, self.closed) = (Some(writer), false);
-                self.note(What::Control(Control::Epoch { epoch: self.epoch }));
+                self.note(What::Control(ControlRecord::Epoch { epoch: self.epoch }));
             }
             (Event::Join(start), _) => self.join(start),
             (Event::Poll { reader, times, policy }, _) if reader < self.readers.len() => {
@@ -332,9 +332,9 @@ impl Channel {
             (Poll::Control(control), Some(record)) => {
                 assert!(!lapped);
                 assert_eq!(record.what, What::Control(control));
-                follower.ended = control == Control::End;
+                follower.ended = control == ControlRecord::End;
             }
-            (Poll::Control(Control::End), None) => {
+            (Poll::Control(ControlRecord::End), None) => {
                 assert!(self.closed && !follower.ended, "an end of its own making");
                 follower.ended = true;
                 return;
@@ -378,7 +378,7 @@ impl Channel {
                 assert!(lapped);
                 self.resume(reader, Resume::Oldest);
             }
-            Some(Poll::Control(Control::End)) => {
+            Some(Poll::Control(ControlRecord::End)) => {
                 assert!(at_tail && self.closed && !follower.ended);
                 follower.ended = true;
             }
@@ -507,7 +507,7 @@ fn a_continued_ring_knows_where_it_began() {
     }
     let mut reader = segment.reader(start);
     let mut out = [0; 64];
-    assert_eq!(reader.poll(&mut out), Poll::Control(Control::Epoch { epoch: 4 }));
+    assert_eq!(reader.poll(&mut out), Poll::Control(ControlRecord::Epoch { epoch: 4 }));
     assert!(matches!(reader.poll(&mut out), Poll::Message(Copied { sequence: 5000, length: 5, .. })));
 }
 
@@ -542,7 +542,7 @@ fn several_taken_at_once_are_what_polls_would_have_found() {
     assert_eq!(take(&mut reader, 30, &mut out[..831]), 8, "the next has 760 B, its record 832");
     assert_eq!(reader.poll(&mut out[..759]), Poll::TooSmall { needed: 760 });
     assert_eq!(take(&mut reader, 30, &mut out), 11, "then comes the gap");
-    assert_eq!(reader.poll(&mut out), Poll::Control(Control::Gap { from: 50, to: 59 }));
+    assert_eq!(reader.poll(&mut out), Poll::Control(ControlRecord::Gap { from: 50, to: 59 }));
     assert_eq!(take(&mut reader, 30, &mut out), 0);
     assert_eq!(reader.poll(&mut out), Poll::Empty);
     // To the end of the ring, where a pad fills the rest, and beyond it.

@@ -15,7 +15,7 @@ use nix::sys::signal::{Signal, raise};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use shmcast_layout::layout::header::{FRONTIER, State};
-use shmcast_layout::layout::record::Control;
+use shmcast_layout::layout::record::ControlRecord;
 use shmcast_layout::ring::locate::Place;
 use shmcast_layout::ring::reader::{Copied, Poll, Reader};
 use shmcast_layout::ring::writer::Writer;
@@ -89,7 +89,7 @@ fn publish(writer: &mut Writer, length: usize) {
 #[derive(Debug, Clone, PartialEq)]
 enum Seen {
     Message(u64, Vec<u8>),
-    Control(Control),
+    Control(ControlRecord),
 }
 
 impl Task {
@@ -101,13 +101,16 @@ impl Task {
     fn seen(self, sequence: u64) -> Seen {
         match self.act {
             Act::Publish(length) => Seen::Message(sequence, payload(sequence, length)),
-            Act::Gap(count) => Seen::Control(Control::Gap { from: sequence, to: sequence + count - 1 }),
+            Act::Gap(count) => Seen::Control(ControlRecord::Gap { from: sequence, to: sequence + count - 1 }),
             Act::Session => {
                 let word = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes);
-                Seen::Control(Control::Session { high: word(b"identity"), low: word(b"10\0\0\0\0\0\0") })
+                Seen::Control(ControlRecord::Session {
+                    high: word(b"identity"),
+                    low: word(b"10\0\0\0\0\0\0"),
+                })
             }
-            Act::Close => Seen::Control(Control::End),
-            Act::Take => Seen::Control(Control::Epoch { epoch: 2 }),
+            Act::Close => Seen::Control(ControlRecord::End),
+            Act::Take => Seen::Control(ControlRecord::Epoch { epoch: 2 }),
         }
     }
 
@@ -263,7 +266,7 @@ fn survive(file: &File, reader: &mut Reader, task: Task) -> bool {
     assert_eq!(writer.next_sequence(), next, "{}: the successor goes on where readers are", task.name);
     let epoch = writer.epoch();
     assert_eq!(segment.state(), Some((epoch, State::Active)));
-    let mut wanted = vec![Seen::Control(Control::Epoch { epoch })];
+    let mut wanted = vec![Seen::Control(ControlRecord::Epoch { epoch })];
     for length in [0, 100, 2000] {
         wanted.push(Seen::Message(writer.next_sequence(), payload(writer.next_sequence(), length)));
         publish(&mut writer, length);
@@ -294,7 +297,7 @@ fn assert_whole(seen: &[Seen]) {
                 assert_eq!(*bytes, payload(*sequence, bytes.len()), "torn");
                 (*sequence, sequence + 1)
             }
-            Seen::Control(Control::Gap { from, to }) => (*from, to + 1),
+            Seen::Control(ControlRecord::Gap { from, to }) => (*from, to + 1),
             Seen::Control(_) => continue,
         };
         assert!(due.is_none_or(|due| due == from), "{from} where {due:?} was due");

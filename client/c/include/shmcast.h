@@ -161,11 +161,17 @@ SHMCAST_API int32_t shmcast_publisher_is_cut_off(const shmcast_publisher *publis
 
 typedef struct shmcast_subscriber shmcast_subscriber;
 
+/* The channel's journal. A subscriber reads on there if it is lapped and resumes with SHMCAST_RESUME_OLDEST, and if it starts or seeks
+ * before all that the ring has. SHMCAST_LIVE says that it has caught up and reads the ring again. The journal of a daemon's channel is
+ * the daemon's. That of a channel that is a file is the directory of the channel's name in the directory that the environment variable
+ * SHMCAST_JOURNALS names; root, this user or the channel's owner must own it. A channel may have none. Reading a journal may wait for a
+ * disk, allocates some MiB and calls the system. */
+
 /* Where a subscriber begins. */
 enum shmcast_start {
     SHMCAST_START_LATEST = 0,  /* with the next message published */
-    SHMCAST_START_OLDEST = 1,  /* with the oldest that is safe in the ring */
-    SHMCAST_START_SEQUENCE = 2 /* with start_sequence; if that is overwritten, SHMCAST_LAPPED comes first */
+    SHMCAST_START_OLDEST = 1,  /* with the oldest that the channel's journal has, or without one the oldest that is safe in the ring */
+    SHMCAST_START_SEQUENCE = 2 /* with start_sequence; if that is overwritten, and no journal has it, SHMCAST_LAPPED comes first */
 };
 
 /* How shmcast_recv() waits. */
@@ -181,7 +187,7 @@ enum shmcast_wait {
 
 /* Where a reader goes on after it was lapped. */
 enum shmcast_resume {
-    SHMCAST_RESUME_OLDEST = 0, /* loses least */
+    SHMCAST_RESUME_OLDEST = 0, /* loses least, and nothing that the journal has */
     SHMCAST_RESUME_LATEST = 1, /* loses most, and has the whole ring ahead */
     SHMCAST_RESUME_KEY = 2     /* at the last key message, or as OLDEST */
 };
@@ -216,12 +222,13 @@ typedef struct shmcast_subscribe_options {
 enum shmcast_kind {
     SHMCAST_MESSAGE = 1,
     SHMCAST_LAPPED = 2,      /* the publisher overtook this reader: lapped.missed messages are lost, lapped.resumed_at is next */
-    SHMCAST_GAP = 3,         /* messages gap.from to gap.to never reached this host */
+    SHMCAST_GAP = 3,         /* messages gap.from to gap.to never reached this host, or the journal says that it does not have them */
     SHMCAST_NEW_EPOCH = 4,   /* another publisher took over, incarnation `epoch`; sequences go on */
     SHMCAST_NEW_SESSION = 5, /* the publisher behind a bridge began session `session` */
     SHMCAST_RESTARTED = 6,   /* the channel began anew: sequences count from 1 */
     SHMCAST_END = 7,         /* the publisher closed the channel; receiving again waits for the next one */
     SHMCAST_PUBLISHER_GONE = 8, /* the publisher, incarnation `epoch`, died without closing; receiving again waits for the next one */
+    SHMCAST_LIVE = 9,        /* this reader of the journal has caught up: message `sequence` comes next, and from the ring again */
     SHMCAST_UNKNOWN = 255    /* something that this version of the header has no name for */
 };
 
@@ -231,7 +238,7 @@ typedef struct shmcast_event {
     uint16_t tag;        /* of a message: the publisher's mark */
     uint8_t key;         /* of a message: 1 if a reader may start afresh from it */
     uint8_t reserved;
-    uint64_t sequence;   /* of a message: its number in the channel, from 1 */
+    uint64_t sequence;   /* of a message: its number in the channel, from 1; of SHMCAST_LIVE: that of the message which comes next */
     uint64_t time;       /* of a message: when it was published, for shmcast_subscriber_age_ns() */
     const void *payload; /* of a message: its bytes; in the library's buffer they start on 16 bytes */
     size_t length;       /* of a message: how many */
@@ -329,8 +336,8 @@ static inline int shmcast_next(shmcast_message *m) {
     return 1;
 }
 
-/* Goes on at message `sequence`, forwards or backwards; what is passed over does not count as missed. With SHMCAST_ERROR_TOO_OLD and
- * SHMCAST_ERROR_NOT_YET the subscriber stays where it is. */
+/* Goes on at message `sequence` of the ring or the journal, forwards or backwards; what is passed over does not count as missed. With
+ * SHMCAST_ERROR_TOO_OLD and SHMCAST_ERROR_NOT_YET the subscriber stays where it is. */
 SHMCAST_API int32_t shmcast_seek(shmcast_subscriber *subscriber, uint64_t sequence);
 
 /* Facts of a subscriber; 0 for NULL. Messages published and not yet received; up to 64 behind the truth. */

@@ -49,6 +49,7 @@ pub mod kind {
     pub const RESTARTED: u32 = 6;
     pub const END: u32 = 7;
     pub const PUBLISHER_GONE: u32 = 8;
+    pub const LIVE: u32 = 9;
     pub const UNKNOWN: u32 = 255;
 }
 

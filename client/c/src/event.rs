@@ -116,6 +116,7 @@ impl Event {
     #[cold]
     fn of_other(event: &shmcast::Event<'_>) -> Self {
         let mut what = What { lapped: Lapped { missed: 0, resumed_at: 0 } };
+        let mut sequence = 0;
         let kind = match *event {
             shmcast::Event::Message(message) => return Self::of_message(message),
             shmcast::Event::Lapped(shmcast::Lapped { missed, resumed_at }) => {
@@ -130,6 +131,10 @@ impl Event {
             shmcast::Event::Lost { from, to, .. } => {
                 what.gap = Gap { from, to };
                 kind::GAP
+            }
+            shmcast::Event::Live { sequence: next } => {
+                sequence = next;
+                kind::LIVE
             }
             shmcast::Event::NewEpoch { epoch } => {
                 what.epoch = epoch;
@@ -147,6 +152,6 @@ impl Event {
             shmcast::Event::End => kind::END,
             _ => kind::UNKNOWN,
         };
-        Self { kind, what, ..Self::NONE }
+        Self { kind, sequence, what, ..Self::NONE }
     }
 }

@@ -6,7 +6,7 @@ use shmcast_conformance::model::Model;
 use shmcast_conformance::scribe::{self, DATA, Scribe};
 use shmcast_conformance::testee::Testee;
 use shmcast_conformance::{Effort, LEVELS, play, vectors};
-use shmcast_layout::layout::record::Control;
+use shmcast_layout::layout::record::ControlRecord;
 use shmcast_layout::segment::{Access, Segment};
 use std::ffi::OsString;
 use std::fs::File;
@@ -71,7 +71,7 @@ fn the_writer_by_the_document_leaves_the_bytes_of_the_library() {
         let different = (0..ours.len()).filter(counts).find(|at| library[*at] != ours[*at]);
         assert_eq!(different, None, "seed {seed}: {:x?}", different.map(|at| (at, library[at], ours[at])));
     }
-    assert_eq!(Control::BYTES, 24);
+    assert_eq!(ControlRecord::BYTES, 24);
 }
 
 #[test]

@@ -204,7 +204,7 @@ public:
     // Of a message.
     bytes payload() const noexcept { return {c_.payload, c_.length}; }
     std::string_view text() const noexcept { return payload().text(); }
-    std::uint64_t sequence() const noexcept { return c_.sequence; }
+    std::uint64_t sequence() const noexcept { return c_.sequence; } // of SHMCAST_LIVE also: that of the message which comes next
     std::uint64_t time() const noexcept { return c_.time; }
     std::uint16_t tag() const noexcept { return c_.tag; }
     bool key() const noexcept { return c_.key != 0; }

@@ -166,7 +166,8 @@ private:
             case SHMCAST_LAPPED: missed += e.missed(); break;
             case SHMCAST_GAP: missed += e.to() - e.from() + 1; break;
             case SHMCAST_END: is_over = true; break;
-            case SHMCAST_NEW_EPOCH: break;
+            case SHMCAST_NEW_EPOCH:
+            case SHMCAST_LIVE: break;
             default: wrong++;
             }
         };
@@ -236,6 +237,7 @@ private:
             return text.data();
         case SHMCAST_LAPPED: return "lapped " + std::to_string(e.missed()) + " " + std::to_string(e.resumed_at());
         case SHMCAST_GAP: return "gap " + std::to_string(e.from()) + " " + std::to_string(e.to());
+        case SHMCAST_LIVE: return "live " + std::to_string(e.sequence());
         case SHMCAST_NEW_EPOCH: return "epoch " + std::to_string(e.epoch());
         case SHMCAST_PUBLISHER_GONE: return "gone " + std::to_string(e.epoch());
         case SHMCAST_RESTARTED: return "restarted";

@@ -6,7 +6,7 @@ use super::list::Opened;
 use super::{Cause, JournalControl, JournalError, Loss};
 use crate::message::Message;
 use shmcast_layout::journal::{Codec, FrameHeader, FrameKind, RecordBody, Records, RingIdentity};
-use shmcast_layout::layout::record::{NO_TIME, ticks_since};
+use shmcast_layout::layout::record::{ControlRecord, NO_TIME, ticks_since};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -284,8 +284,8 @@ impl Reader {
                 // A reader may begin in the middle of a gap or loss.
                 match control {
                     JournalControl::Loss(loss) => Entry::Lost(Loss { from: sequence, ..loss }),
-                    JournalControl::Ring(shmcast_layout::layout::record::Control::Gap { to, .. }) => {
-                        let gap = shmcast_layout::layout::record::Control::Gap { from: sequence, to };
+                    JournalControl::Ring(ControlRecord::Gap { to, .. }) => {
+                        let gap = ControlRecord::Gap { from: sequence, to };
                         Entry::Control { sequence, time, control: JournalControl::Ring(gap) }
                     }
                     control => Entry::Control { sequence, time, control },

@@ -8,7 +8,7 @@ use shmcast_layout::charter::Charter;
 use shmcast_layout::fault;
 use shmcast_layout::layout::charter::Verdict;
 use shmcast_layout::layout::header::State;
-use shmcast_layout::layout::record::Control;
+use shmcast_layout::layout::record::ControlRecord;
 use shmcast_layout::ring::locate::{LocateError, Place};
 use shmcast_layout::ring::reader::Poll;
 use shmcast_layout::segment::{Access, Segment};
@@ -137,9 +137,9 @@ impl Subscriber {
             (Verdict::Open, _) | (_, Poll::Empty | Poll::Lapped | Poll::Superseded) => false,
             (Verdict::Closing, _) => true,
             (Verdict::Cut { below, .. }, Poll::Message(copied)) => copied.sequence >= below,
-            (Verdict::Cut { below, .. }, Poll::Control(Control::Gap { from, .. })) => *from >= below,
+            (Verdict::Cut { below, .. }, Poll::Control(ControlRecord::Gap { from, .. })) => *from >= below,
             // The charter says whether an end right at the cut was there before it.
-            (Verdict::Cut { below, ended }, Poll::Control(Control::End)) => {
+            (Verdict::Cut { below, ended }, Poll::Control(ControlRecord::End)) => {
                 let next = self.next_sequence();
                 next > below || next == below && !ended
             }

@@ -22,7 +22,7 @@ use crate::journal::{Entry, Files, Journal, JournalControl, JournalError, Loss, 
 use crate::message::{Event, Message, RecvError};
 use crate::wait::Wait;
 use shmcast_layout::layout::charter::Verdict;
-use shmcast_layout::layout::record::{Control, NO_TIME};
+use shmcast_layout::layout::record::{ControlRecord, NO_TIME};
 use shmcast_layout::ring::locate::{LocateError, Place};
 use shmcast_layout::ring::reader::{Copied, Poll};
 use std::path::PathBuf;
@@ -66,7 +66,7 @@ pub(super) struct Past {
     /// A journal that could not be had is not looked for before this.
     again_at: Option<Instant>,
     /// The control record that was told last, and the sequence due at it.
-    told: Option<(u64, Control)>,
+    told: Option<(u64, ControlRecord)>,
 }
 
 #[derive(Debug, Clone)]
@@ -261,7 +261,7 @@ impl Subscriber {
 
     /// Notes the control record that is about to be told. False if it is the one that was told last at this sequence: ring and
     /// journal both have it.
-    pub(super) fn note_told(&mut self, control: Option<Control>) -> bool {
+    pub(super) fn note_told(&mut self, control: Option<ControlRecord>) -> bool {
         let due = self.reader.place().sequence;
         let Some(past) = &mut self.past else { return true };
         let now = control.map(|control| (due, control));
@@ -349,7 +349,7 @@ impl Subscriber {
     /// The sequence due lies within a gap of the ring: goes on behind it, and tells what is missing of it.
     fn go_on_in_a_gap(&mut self, due: u64, place: Place) -> Option<Outcome> {
         self.reader.jump(place);
-        let Poll::Control(Control::Gap { to, .. }) = self.reader.poll(self.buffer.payload_mut()) else {
+        let Poll::Control(ControlRecord::Gap { to, .. }) = self.reader.poll(self.buffer.payload_mut()) else {
             self.reader.jump(Place::nowhere(due));
             return None;
         };

@@ -4,7 +4,7 @@ use super::{Doubt, Outcome, Subscriber};
 use crate::message::{Event, RecvError};
 use shmcast_layout::fault;
 use shmcast_layout::layout::geometry::record_bytes;
-use shmcast_layout::layout::record::{Control, session_identity};
+use shmcast_layout::layout::record::{ControlRecord, session_identity};
 use shmcast_layout::reader_page::ReaderPage;
 use shmcast_layout::ring::locate::Place;
 use shmcast_layout::ring::reader::{Copied, Poll};
@@ -134,8 +134,8 @@ impl Subscriber {
             Poll::Empty | Poll::Message(_) => return Ok(None),
             Poll::Control(control) => match control {
                 // The event was given already, from the segment's state or from the journal.
-                Control::Epoch { epoch } if epoch <= self.epoch => return Ok(None),
-                Control::Epoch { epoch } => {
+                ControlRecord::Epoch { epoch } if epoch <= self.epoch => return Ok(None),
+                ControlRecord::Epoch { epoch } => {
                     self.note_told(None);
                     let told = std::mem::replace(&mut self.epoch, epoch);
                     if told == 0 && fault!("a_new_epoch_needs_an_old_one") {
@@ -143,16 +143,18 @@ impl Subscriber {
                     }
                     Event::NewEpoch { epoch }
                 }
-                Control::End | Control::Session { .. } if !self.note_told(Some(control)) => return Ok(None),
-                Control::End => Event::End,
-                Control::Gap { from, to } => {
+                ControlRecord::End | ControlRecord::Session { .. } if !self.note_told(Some(control)) => {
+                    return Ok(None);
+                }
+                ControlRecord::End => Event::End,
+                ControlRecord::Gap { from, to } => {
                     self.count(|page, place| page.missed(to - from + 1, place));
                     Event::Gap { from, to }
                 }
-                Control::Session { high, low } => {
+                ControlRecord::Session { high, low } => {
                     Event::NewSession { session: session_identity([high, low]) }
                 }
-                Control::Unknown { .. } => return Ok(None),
+                ControlRecord::Unknown { .. } => return Ok(None),
             },
             Poll::Lapped => return self.skip(),
             Poll::TooSmall { needed } => return Err(RecvError::TooSmall { needed, available }),

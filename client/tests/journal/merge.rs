@@ -2,6 +2,7 @@
 
 use crate::book::Book;
 use proptest::prelude::*;
+use shmcast::journal::format::ControlRecord;
 use shmcast::journal::{Cause, JournalControl, Loss};
 use shmcast::{Event, History, Publisher, Records, RecvError, Start, Subscriber, Wait};
 use std::path::Path;
@@ -95,11 +96,11 @@ impl Scene {
     fn take_over(&mut self) {
         self.record();
         drop(self.publisher.take());
-        self.book.frame(&[JournalControl::Ring(shmcast_layout::layout::record::Control::End)], 0);
+        self.book.frame(&[JournalControl::Ring(ControlRecord::End)], 0);
         let publisher = Publisher::builder("t").dir(self.channels()).open().unwrap();
         let epoch = publisher.epoch();
         self.publisher = Some(publisher);
-        self.book.frame(&[JournalControl::Ring(shmcast_layout::layout::record::Control::Epoch { epoch })], 0);
+        self.book.frame(&[JournalControl::Ring(ControlRecord::Epoch { epoch })], 0);
         self.book.show();
     }
 

@@ -3,7 +3,7 @@
 use super::error::{FormatError, field};
 use super::u64_at;
 use crate::layout::geometry::MAX_SEQUENCE;
-use crate::layout::record::Control;
+use crate::layout::record::ControlRecord;
 
 const PART: &str = "control record";
 
@@ -83,7 +83,7 @@ pub struct Loss {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JournalControl {
     /// One that stood in the ring: kinds 1 to 63.
-    Ring(Control),
+    Ring(ControlRecord),
     /// From here on this ring was read. A reader goes from a journal into a ring only if the journal names it.
     Source {
         /// The ring's uuid.
@@ -194,7 +194,7 @@ impl JournalControl {
         Ok(match word(0) {
             0 => return Err(field(PART, "kind 0")),
             1..64 => {
-                let control = Control::from_words([word(0), word(1), word(2)]);
+                let control = ControlRecord::from_words([word(0), word(1), word(2)]);
                 Self::Ring(control.ok_or(field(PART, "a gap whose ends are in the wrong order"))?)
             }
             Self::SOURCE => {
@@ -215,7 +215,9 @@ impl JournalControl {
     /// The first missing sequence and the one that is due behind the record, for a gap and for a loss.
     pub const fn skipped(self) -> Option<(u64, u64)> {
         match self {
-            Self::Ring(Control::Gap { from, to }) | Self::Loss(Loss { from, to, .. }) => Some((from, to + 1)),
+            Self::Ring(ControlRecord::Gap { from, to }) | Self::Loss(Loss { from, to, .. }) => {
+                Some((from, to + 1))
+            }
             _ => None,
         }
     }

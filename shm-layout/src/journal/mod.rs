@@ -22,7 +22,7 @@ mod record;
 mod trailer;
 
 /// A control record of the ring.
-pub use crate::layout::record::Control as RingControl;
+pub use crate::layout::record::ControlRecord;
 pub use build::{FrameBuilder, FrameDraft};
 pub use compose::Composer;
 pub use control::{Cause, JournalControl, Loss};

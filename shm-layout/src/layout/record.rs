@@ -32,7 +32,7 @@ impl Flags {
     pub const PAD: Self = Self(1 << 1);
     /// A message from which a reader that lost its place may start anew, such as a snapshot.
     pub const KEY: Self = Self(1 << 2);
-    /// A [`Control`] record; carries no sequence of its own.
+    /// A [`ControlRecord`]; carries no sequence of its own.
     pub const CONTROL: Self = Self(1 << 3);
 
     /// Both sets of bits.
@@ -123,7 +123,7 @@ impl Commit {
         let fits = if is_pad { self.record_bytes() == to_end } else { self.record_bytes() <= to_end };
         let bounded = self.length() <= max_message
             || is_pad
-            || (self.flags().has(Flags::CONTROL) && self.length() <= Control::BYTES);
+            || (self.flags().has(Flags::CONTROL) && self.length() <= ControlRecord::BYTES);
         self.flags().has(Flags::VALID) && fits && bounded && self.sequence_low() == next_sequence as u32
     }
 }
@@ -173,7 +173,7 @@ pub const fn ticks_since(now: u64, time: u64) -> u64 {
 
 /// A notice of the stream to its readers, in order with the messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Control {
+pub enum ControlRecord {
     /// A new incarnation of the publisher. All records that follow were published under this epoch.
     Epoch {
         /// The new epoch; grows with each incarnation.
@@ -202,7 +202,7 @@ pub enum Control {
     },
 }
 
-impl Control {
+impl ControlRecord {
     /// Payload bytes of every control record: kind and two operands.
     pub const BYTES: u64 = 24;
 
@@ -248,7 +248,7 @@ pub const fn session_identity([high, low]: [u64; 2]) -> [u8; 10] {
     [a, b, c, d, e, f, g, h, i, j]
 }
 
-const _: () = assert!(RECORD_HEADER + Control::BYTES <= GRANULE, "a control record is one granule");
+const _: () = assert!(RECORD_HEADER + ControlRecord::BYTES <= GRANULE, "a control record is one granule");
 
 #[cfg(test)]
 mod tests {
@@ -294,16 +294,22 @@ mod tests {
 
     #[test]
     fn controls_round_trip_and_refuse_nonsense() {
-        let session = Control::Session { high: 1, low: 2 };
-        let gap = Control::Gap { from: 4, to: 9 };
-        for c in [Control::Epoch { epoch: 9 }, Control::End, gap, session, Control::Unknown { kind: 99 }] {
-            assert_eq!(Control::from_words(c.words()), Some(c));
+        let session = ControlRecord::Session { high: 1, low: 2 };
+        let gap = ControlRecord::Gap { from: 4, to: 9 };
+        for c in [
+            ControlRecord::Epoch { epoch: 9 },
+            ControlRecord::End,
+            gap,
+            session,
+            ControlRecord::Unknown { kind: 99 },
+        ] {
+            assert_eq!(ControlRecord::from_words(c.words()), Some(c));
         }
-        assert_eq!(Control::from_words([3, 4, 3]), None, "gap ends before it starts");
+        assert_eq!(ControlRecord::from_words([3, 4, 3]), None, "gap ends before it starts");
         for to in [MAX_SEQUENCE, (1 << 62) - 1, u64::MAX] {
-            assert_eq!(Control::from_words([3, 4, to]), None, "no sequence would be left after {to}");
+            assert_eq!(ControlRecord::from_words([3, 4, to]), None, "no sequence would be left after {to}");
         }
-        assert!(Control::from_words([3, 4, MAX_SEQUENCE - 1]).is_some());
+        assert!(ControlRecord::from_words([3, 4, MAX_SEQUENCE - 1]).is_some());
         assert_eq!((gap.next_sequence(4), session.next_sequence(4)), (10, 4));
     }
 }

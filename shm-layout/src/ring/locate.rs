@@ -8,7 +8,7 @@
 use crate::error::Corrupt;
 use crate::layout::geometry::{GRANULE, Geometry, MAX_COUNT, MAX_SEQUENCE, WORD};
 use crate::layout::header::FIRST_SEQUENCE;
-use crate::layout::record::{Commit, Control, Flags};
+use crate::layout::record::{Commit, ControlRecord, Flags};
 use crate::ring::cells::RingCells;
 use crate::ring::sync_points::{commit, index, lazy, window};
 use crate::sync::Ordering;
@@ -316,7 +316,7 @@ impl Locator {
         let record = &self.cells.data[(offset / WORD) as usize..][..(GRANULE / WORD) as usize];
         let commit = commit::see_on_walk(&record[0]);
         let control = if commit.flags().has(Flags::CONTROL) && !commit.flags().has(Flags::PAD) {
-            Some(Control::from_words([2, 3, 4].map(|i: usize| record[i].load(Ordering::Relaxed))))
+            Some(ControlRecord::from_words([2, 3, 4].map(|i: usize| record[i].load(Ordering::Relaxed))))
         } else {
             None
         };
@@ -334,7 +334,7 @@ impl Locator {
         }
         let (sequence, next) = match control {
             // The index names a gap for each sequence in it, and for the one after it.
-            Some(Some(gap @ Control::Gap { from, to })) if (from..=to + 1).contains(&sequence) => {
+            Some(Some(gap @ ControlRecord::Gap { from, to })) if (from..=to + 1).contains(&sequence) => {
                 (from, gap.next_sequence(from))
             }
             _ if commit.flags().has(Flags::PAD) || control.is_some() => (sequence, sequence),

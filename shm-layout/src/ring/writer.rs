@@ -7,7 +7,7 @@ use crate::layout::geometry::{AHEAD, GRANULE, Geometry, MAX_SEQUENCE, RECORD_HEA
 use crate::layout::header::{
     FRONTIER, HAS_SESSION, LAZY_BYTES, LAZY_KEY, LAZY_TIME, SESSION, SESSION_REST, STATE, State, WRITER_PID,
 };
-use crate::layout::record::{Commit, Control, Flags, Meta, session_words};
+use crate::layout::record::{Commit, ControlRecord, Flags, Meta, session_words};
 use crate::ring::cells::{Cells, RingCells};
 use crate::ring::copy::{self, Copier};
 use crate::ring::locate::{Found, LocateError, Locator, Miss, Place};
@@ -152,7 +152,7 @@ impl Writer {
         writer.update_lazy(time);
         writer.repair();
         if old_epoch > 0 {
-            writer.control(Control::Epoch { epoch: writer.epoch }, time);
+            writer.control(ControlRecord::Epoch { epoch: writer.epoch }, time);
         }
         // Readers act only on the states that end a segment. This one informs tools.
         writer.header[STATE].store(State::Active.pack(writer.epoch), Ordering::Relaxed);
@@ -275,7 +275,7 @@ impl Writer {
             return Err(OutOfSequences { sequence: last });
         }
         if last >= self.next {
-            self.control(Control::Gap { from: self.next, to: last }, time);
+            self.control(ControlRecord::Gap { from: self.next, to: last }, time);
         }
         Ok(())
     }
@@ -286,14 +286,14 @@ impl Writer {
         // The header gets the session after the stream has it. If this writer dies in between, its successor
         // publishes the record again.
         self.header[SESSION_REST].store(0, Ordering::Relaxed);
-        self.control(Control::Session { high, low }, time);
+        self.control(ControlRecord::Session { high, low }, time);
         self.header[SESSION].store(high, Ordering::Relaxed);
         self.header[SESSION_REST].store(low | HAS_SESSION, Ordering::Relaxed);
     }
 
     /// Ends the stream: readers get everything published so far, and then the end. The caller publishes nothing after this.
     pub fn close(&mut self, time: u64) {
-        self.control(Control::End, time);
+        self.control(ControlRecord::End, time);
         self.header[WRITER_PID].store(0, Ordering::Relaxed);
         close::publish(&self.header, State::Closed.pack(self.epoch));
     }
@@ -320,7 +320,7 @@ impl Writer {
 
     /// Writes a control record.
     #[cold]
-    fn control(&mut self, control: Control, time: u64) {
+    fn control(&mut self, control: ControlRecord, time: u64) {
         self.make_room(GRANULE);
         let place = Place { position: self.tail, sequence: self.next };
         let next = control.next_sequence(self.next);
@@ -335,7 +335,7 @@ impl Writer {
         for (word, value) in record[2..].iter().zip(control.words()) {
             word.store(value, Ordering::Relaxed);
         }
-        commit::publish(&record[0], Commit::new(self.next, Flags::CONTROL, Control::BYTES));
+        commit::publish(&record[0], Commit::new(self.next, Flags::CONTROL, ControlRecord::BYTES));
         self.tail += GRANULE;
         self.next = next;
         if is_gap {

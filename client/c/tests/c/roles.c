@@ -13,7 +13,7 @@
 #include "pattern.h"
 
 typedef struct {
-    uint64_t received, missed, wrong, disorder, epochs, ends, next;
+    uint64_t received, missed, wrong, disorder, epochs, lives, ends, next;
 } sums;
 
 static int failed(const char *what, int64_t code) {
@@ -39,6 +39,10 @@ static void count(sums *s, const shmcast_event *event) {
         s->missed += event->what.lapped.missed;
         s->next += event->what.lapped.missed;
         s->disorder += event->what.lapped.resumed_at != s->next;
+        break;
+    case SHMCAST_LIVE:
+        s->lives++;
+        s->disorder += event->sequence != s->next;
         break;
     case SHMCAST_NEW_EPOCH: s->epochs++; break;
     case SHMCAST_END: s->ends++; break;
@@ -109,8 +113,8 @@ static int receive(const char *how, const char *place, const char *channel) {
         if (got < 0) return failed("receive", got);
     }
     free(buffer);
-    printf("received %" PRIu64 " missed %" PRIu64 " wrong %" PRIu64 " disorder %" PRIu64 " epochs %" PRIu64 "\n", s.received,
-           s.missed, s.wrong, s.disorder, s.epochs);
+    printf("received %" PRIu64 " missed %" PRIu64 " wrong %" PRIu64 " disorder %" PRIu64 " epochs %" PRIu64 " lives %" PRIu64 "\n",
+           s.received, s.missed, s.wrong, s.disorder, s.epochs, s.lives);
     return shmcast_subscriber_close(subscriber);
 }
 

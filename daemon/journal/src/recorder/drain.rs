@@ -4,7 +4,7 @@ use super::Shared;
 use crate::core::Packer;
 use crate::error::RecordError;
 use shmcast::hosting::session_words;
-use shmcast::journal::format::{Cause, JournalControl, RingControl};
+use shmcast::journal::format::{Cause, ControlRecord, JournalControl};
 use shmcast::{Event, Subscriber};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -106,16 +106,16 @@ fn note(packer: &mut Packer, event: &Event<'_>, shared: &Shared) -> u64 {
         Event::Lapped(lapped) => return packer.loss(lapped.resumed_at - 1, Cause::Overrun),
         Event::Gap { from, to } if from >= packer.due() => {
             let overrun = packer.loss(from - 1, Cause::Overrun);
-            packer.control(JournalControl::Ring(RingControl::Gap { from, to }));
+            packer.control(JournalControl::Ring(ControlRecord::Gap { from, to }));
             return overrun;
         }
-        Event::NewEpoch { epoch } => packer.control(JournalControl::Ring(RingControl::Epoch { epoch })),
+        Event::NewEpoch { epoch } => packer.control(JournalControl::Ring(ControlRecord::Epoch { epoch })),
         Event::NewSession { session } => {
             let [high, low] = session_words(session);
-            packer.control(JournalControl::Ring(RingControl::Session { high, low }));
+            packer.control(JournalControl::Ring(ControlRecord::Session { high, low }));
         }
         Event::End => {
-            packer.control(JournalControl::Ring(RingControl::End));
+            packer.control(JournalControl::Ring(ControlRecord::End));
             shared.ended.store(true, Ordering::Relaxed);
         }
         _ => {}

@@ -8,7 +8,7 @@
 use crate::error::Corrupt;
 use crate::layout::geometry::{GRANULE, Geometry, record_bytes};
 use crate::layout::header::{FRONTIER, SESSION_REST};
-use crate::layout::record::{Commit, Control, Flags};
+use crate::layout::record::{Commit, ControlRecord, Flags};
 use crate::ring::cells::{Cells, RingCells};
 use crate::ring::locate::{LocateError, Locator, Place};
 use crate::ring::reader::{Copied, Poll, Reader, Resume};
@@ -41,7 +41,7 @@ pub(super) fn explore(name: &str, preemptions: usize, model: impl Fn() + Send + 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum What {
     Message(Vec<u8>),
-    Control(Control),
+    Control(ControlRecord),
 }
 
 #[derive(Debug, Clone)]
@@ -70,7 +70,7 @@ pub(super) enum Seen {
     Control {
         before: Place,
         after: Place,
-        control: Control,
+        control: ControlRecord,
     },
     Resumed {
         before: Place,
@@ -107,7 +107,7 @@ fn payload(sequence: u64, length: usize, forged: u64) -> Vec<u8> {
 /// Whether a record whose writer died while it wrote the record is complete after all.
 fn is_committed(before: Place, tail: Place, what: &What) -> bool {
     match what {
-        What::Message(_) | What::Control(Control::Gap { .. }) => tail.sequence != before.sequence,
+        What::Message(_) | What::Control(ControlRecord::Gap { .. }) => tail.sequence != before.sequence,
         What::Control(_) => tail.position != before.position,
     }
 }
@@ -161,19 +161,19 @@ impl Story {
             Do::Publish(length, forged) => What::Message(payload(from, length, forged)),
             Do::Tick => What::Message(Vec::new()),
             Do::ForgeGap { from, to } => What::Message(
-                Control::Gap { from, to }.words().into_iter().flat_map(u64::to_le_bytes).collect(),
+                ControlRecord::Gap { from, to }.words().into_iter().flat_map(u64::to_le_bytes).collect(),
             ),
-            Do::Gap { to } => What::Control(Control::Gap { from, to }),
-            Do::Session => What::Control(Control::Session { high: 0x0707_0707_0707_0707, low: 0x0707 }),
-            Do::Close => What::Control(Control::End),
+            Do::Gap { to } => What::Control(ControlRecord::Gap { from, to }),
+            Do::Session => What::Control(ControlRecord::Session { high: 0x0707_0707_0707_0707, low: 0x0707 }),
+            Do::Close => What::Control(ControlRecord::End),
         };
         let said = what.clone();
         let say = move |writer: &mut Writer| match said {
             What::Message(payload) => {
                 writer.publish(&payload, from as u16, false, from).expect("it fits");
             }
-            What::Control(Control::Gap { to, .. }) => writer.gap(to, from).expect("few sequences"),
-            What::Control(Control::Session { .. }) => writer.session([7; 10], from),
+            What::Control(ControlRecord::Gap { to, .. }) => writer.gap(to, from).expect("few sequences"),
+            What::Control(ControlRecord::Session { .. }) => writer.session([7; 10], from),
             What::Control(_) => writer.close(from),
         };
         (what, say)
@@ -227,9 +227,9 @@ impl Story {
         let after = Place { position: before.position + GRANULE, ..before };
         if died {
             // The first writer was the first epoch.
-            self.dying = Some((before, What::Control(Control::Epoch { epoch: 2 })));
+            self.dying = Some((before, What::Control(ControlRecord::Epoch { epoch: 2 })));
         } else {
-            self.note(after, before.sequence, What::Control(Control::Epoch { epoch }));
+            self.note(after, before.sequence, What::Control(ControlRecord::Epoch { epoch }));
         }
         died
     }
@@ -251,7 +251,7 @@ impl Story {
             Some((before, _)) => assert_eq!(before.sequence, tail.sequence, "the ring is broken: sequence"),
             None => assert_eq!(before, tail, "the ring is broken: a successor found another tail"),
         }
-        self.note(after, after.sequence, What::Control(Control::Epoch { epoch }));
+        self.note(after, after.sequence, What::Control(ControlRecord::Epoch { epoch }));
     }
 
     /// The life of a reader that starts at `place`.
@@ -354,8 +354,8 @@ impl Story {
                 if is_true && leads_to(before, record) { Ok(()) } else { Err("a false message") }
             }
             Seen::Control { before, after, control } if before == after => {
-                let is_end = |record: &Record| record.what == What::Control(Control::End);
-                let known = *control == Control::End && ending(after).is_some_and(is_end);
+                let is_end = |record: &Record| record.what == What::Control(ControlRecord::End);
+                let known = *control == ControlRecord::End && ending(after).is_some_and(is_end);
                 if known { Ok(()) } else { Err("an end where there is none") }
             }
             Seen::Control { before, after, control } => {

@@ -6,7 +6,7 @@ mod records;
 use crate::error::Corrupt;
 use crate::layout::geometry::{GRANULE, Geometry, RECORD_HEADER, WORD};
 use crate::layout::header::{LAZY_KEY, STATE, State};
-use crate::layout::record::{Commit, Control, Flags, Meta};
+use crate::layout::record::{Commit, ControlRecord, Flags, Meta};
 use crate::ring::cells::{Cells, RingCells};
 use crate::ring::copy::Copier;
 use crate::ring::locate::{LocateError, Locator, Place};
@@ -33,7 +33,7 @@ pub enum Poll {
     /// A message; its payload is in the buffer.
     Message(Copied),
     /// A control record, in its place in the stream.
-    Control(Control),
+    Control(ControlRecord),
     /// The writer overtook this reader. Nothing was consumed. [`Reader::resume`] moves the reader to a place that is still there.
     Lapped,
     /// The buffer is too small for the next message. Nothing was consumed.
@@ -263,7 +263,7 @@ impl Reader {
             // the stream.
             Some(State::Closed) if !self.ended => {
                 self.ended = true;
-                Poll::Control(Control::End)
+                Poll::Control(ControlRecord::End)
             }
             _ => Poll::Empty,
         })
@@ -273,21 +273,23 @@ impl Reader {
     fn poll_control(&mut self, commit: Commit, at: usize, out: &mut [u8]) -> Poll {
         let is_pad = commit.flags().has(Flags::PAD);
         let record = &self.data[at..at + (GRANULE / WORD) as usize];
-        let control = Control::from_words([2, 3, 4].map(|i: usize| record[i].load(Ordering::Relaxed)));
+        let control = ControlRecord::from_words([2, 3, 4].map(|i: usize| record[i].load(Ordering::Relaxed)));
         if !self.in_window(commit.record_bytes()) {
             return self.outside(commit);
         }
         let control = match control {
             _ if is_pad => None,
-            Some(Control::Unknown { .. }) => None,
-            Some(Control::Gap { from, .. }) if from != self.place.sequence => return self.corrupt(commit),
+            Some(ControlRecord::Unknown { .. }) => None,
+            Some(ControlRecord::Gap { from, .. }) if from != self.place.sequence => {
+                return self.corrupt(commit);
+            }
             Some(control) => Some(control),
             None => return self.corrupt(commit),
         };
         self.place.position += commit.record_bytes();
         match control {
             Some(control) => {
-                self.ended = control == Control::End;
+                self.ended = control == ControlRecord::End;
                 self.place.sequence = control.next_sequence(self.place.sequence);
                 Poll::Control(control)
             }

@@ -1,0 +1,127 @@
+//! Readers in C and C++ that are lapped, and read on in the journal that a recorder keeps.
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+mod support;
+
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use shmcast::{History, Mark, Publisher, Start, Subscriber};
+use shmcast_journal::Recorder;
+use shmcast_journal::core::{Settings, SyncPolicy};
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, ChildStdout};
+use std::time::{Duration, Instant};
+use support::{C, CPP, command, has, number, pattern, program, scratch};
+
+const CAPACITY: u64 = 1 << 20;
+/// Some eight rings full.
+const MESSAGES: u64 = 1_000;
+/// The ring has room for so many between two looks at the recorder, so that it is not lapped.
+const STRIDE: u64 = 20;
+
+/// A receiver that has attached, and stands still.
+struct Reader {
+    child: Child,
+    said: BufReader<ChildStdout>,
+}
+
+impl Reader {
+    fn start(program: &Path, how: &str, channels: &Path, journals: &Path) -> Self {
+        let place = format!("dir:{}", channels.display());
+        let mut command = command(program, [how, &place, "t"]);
+        let mut child = command.env("SHMCAST_JOURNALS", journals).spawn().unwrap();
+        let mut said = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        assert_eq!(line, "attached\n");
+        let reader = Self { child, said };
+        kill(reader.pid(), Signal::SIGSTOP).unwrap();
+        let status = waitpid(reader.pid(), Some(WaitPidFlag::WUNTRACED)).unwrap();
+        assert_eq!(status, WaitStatus::Stopped(reader.pid(), Signal::SIGSTOP));
+        reader
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().cast_signed())
+    }
+
+    /// Its sums, after it has gone on and come to the end.
+    fn end(mut self) -> String {
+        kill(self.pid(), Signal::SIGCONT).unwrap();
+        let mut said = String::new();
+        self.said.read_to_string(&mut said).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{said}");
+        said
+    }
+}
+
+/// A test that fails leaves no process that stands still.
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn until(recorder: &Recorder, drained: u64) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while recorder.progress().drained < drained {
+        assert!(Instant::now() < deadline, "{:?} {:?}", recorder.progress(), recorder.errors());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The readers are stopped while all is published, which laps them some eight times. Each then takes every message, once, and is told
+/// once that it is live again.
+fn is_live_again(readers: &[(&Path, &str)]) {
+    let (channels, journals) = (scratch(), scratch());
+    let mut publisher = Publisher::builder("t").dir(channels.path()).capacity(CAPACITY).open().unwrap();
+    let journal = journals.path().join("t");
+    std::fs::create_dir(&journal).unwrap();
+    let source = Subscriber::builder("t").dir(channels.path()).start(Start::Oldest);
+    let source = source.history(History::Never).open().unwrap();
+    let settings = Settings { sync: SyncPolicy::None, ..Settings::default() };
+    let recorder = Recorder::start(&journal, source, settings).unwrap();
+    let readers: Vec<Reader> = readers
+        .iter()
+        .map(|(program, how)| Reader::start(program, how, channels.path(), journals.path()))
+        .collect();
+    for sequence in 1..=MESSAGES {
+        let mark = Mark { tag: sequence as u16, key: sequence.is_multiple_of(100) };
+        assert_eq!(publisher.publish_with(&pattern(sequence), mark).unwrap(), sequence);
+        if sequence.is_multiple_of(STRIDE) {
+            until(&recorder, sequence);
+        }
+    }
+    publisher.close();
+    let recorded = recorder.stop().unwrap();
+    assert_eq!(recorded.drained, MESSAGES, "{recorded:?}");
+    for reader in readers {
+        let said = reader.end();
+        let sums =
+            ["received", "missed", "wrong", "disorder", "epochs", "lives"].map(|name| number(&said, name));
+        assert_eq!(sums, [MESSAGES, 0, 0, 0, 0, 1], "{said}");
+    }
+}
+
+#[test]
+fn a_lapped_reader_in_c_gets_every_message_and_is_live_again() {
+    if !has("a_lapped_reader_in_c_gets_every_message_and_is_live_again", C[0]) {
+        return;
+    }
+    let build = scratch();
+    let roles = program(C, &[], "tests/c/roles.c", build.path());
+    is_live_again(&["recv", "batch", "into"].map(|how| (roles.as_path(), how)));
+}
+
+#[test]
+fn a_lapped_reader_in_cpp_gets_every_message_and_is_live_again() {
+    if !has("a_lapped_reader_in_cpp_gets_every_message_and_is_live_again", CPP[0]) {
+        return;
+    }
+    let build = scratch();
+    let reader = program(CPP, &[], "../cpp/tests/reader.cpp", build.path());
+    is_live_again(&["recv", "batch"].map(|how| (reader.as_path(), how)));
+}
