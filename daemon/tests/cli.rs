@@ -341,7 +341,6 @@ fn every_verb_has_help_with_an_example() {
         "bridge send",
         "bridge recv",
         "bridge status",
-        "journal",
         "journal ls",
         "journal stat",
         "journal verify",

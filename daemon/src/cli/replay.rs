@@ -129,14 +129,16 @@ impl Summary<'_> {
     fn text(&self) -> String {
         let Play { published, bytes, gaps, missing, .. } = self.play;
         let (channel, seconds) = (self.channel, self.seconds);
+        let sequences = match self.next - 1 {
+            last if last < self.first => format!("the next sequence is {}", self.first),
+            last => format!("sequences {} to {last}", self.first),
+        };
         let mut text = format!(
-            "{channel}: {}replayed {} messages, {} of payload, in {seconds:.3} s ({}/s), sequences {} to {}",
+            "{channel}: {}replayed {} messages, {} of payload, in {seconds:.3} s ({}/s), {sequences}",
             if self.is_complete { "" } else { "INTERRUPTED: " },
             grouped(*published),
             size(*bytes),
             grouped((*published as f64 / seconds.max(1e-9)) as u64),
-            self.first,
-            self.next.saturating_sub(1),
         );
         if *missing > 0 {
             text += &format!("; {} are MISSING, {} gaps to readers", grouped(*missing), grouped(*gaps));
