@@ -345,6 +345,7 @@ fn every_verb_has_help_with_an_example() {
         "journal stat",
         "journal verify",
         "journal dump",
+        "journal cut",
     ];
     for verb in verbs {
         let output = host.run(&format!("{verb} --help"));
