@@ -86,6 +86,7 @@ impl ChannelDetail {
             error,
             generation: None,
             mode: None,
+            journal: None,
             readers: Vec::new(),
         }
     }
@@ -113,6 +114,7 @@ fn unseen(name: &str, state: &str, error: Option<String>) -> ChannelStatus {
         error,
         generation: None,
         mode: None,
+        journal: None,
         readers: Vec::new(),
     }
 }

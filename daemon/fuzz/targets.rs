@@ -6,7 +6,7 @@
 use shmcast::control::{Event, Request as SocketRequest, Response, decode, encode};
 use shmcast::journal::format::{FileHeader, Footer, FrameHeader, Index, Records, Trailer};
 use shmcast_bridge::pcap::{Capture, Skipped};
-use shmcast_bridge::proto::control::{CONTROL_MAX_BYTES, Control, is_control};
+use shmcast_bridge::proto::control::{CONTROL_MAX_BYTES, ControlDatagram, is_control};
 use shmcast_bridge::proto::gap::{GapConfig, GapPolicy};
 use shmcast_bridge::proto::receiver::{Delivery, Follow, Join, Origin, Receiver, ReceiverConfig};
 use shmcast_bridge::proto::session::Session;
@@ -43,7 +43,7 @@ pub fn wire(data: &[u8]) {
 
 /// An accepted control datagram is one that we could have sent, and is not a MoldUDP64 packet.
 pub fn control(data: &[u8]) {
-    let Ok(control) = Control::parse(data) else { return };
+    let Ok(control) = ControlDatagram::parse(data) else { return };
     let mut out = [0; CONTROL_MAX_BYTES];
     let size = control.encode(&mut out);
     assert_eq!(&out[..size], data);

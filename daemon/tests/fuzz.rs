@@ -11,7 +11,7 @@ use shmcast::journal::format::{
     FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FileHeader, FrameHeader, FrameKind, TRAILER_BYTES, aligned,
 };
 use shmcast_bridge::pcap::CaptureFile;
-use shmcast_bridge::proto::control::{CONTROL_MAX_BYTES, Control};
+use shmcast_bridge::proto::control::{CONTROL_MAX_BYTES, ControlDatagram};
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::{PacketWriter, Request, end_of_session, heartbeat};
 use shmcast_daemon::config::DEFAULT_CONFIG;
@@ -120,17 +120,17 @@ fn no_bytes_break_the_packets() {
 fn no_bytes_break_the_control_datagrams() {
     let (nonce, cookie) = (3, [9; 24]);
     let kinds = [
-        Control::Hello { nonce },
-        Control::Cookie { nonce, cookie },
-        Control::Subscribe { nonce, cookie, live: true, lease_ms: 60_000 },
-        Control::Granted { nonce, cookie, lease_ms: 1 },
-        Control::Unsubscribe { nonce, cookie },
-        Control::Released { nonce },
-        Control::Full { nonce },
-        Control::Gone { session: session(), first: 1, oldest: 5 },
-        Control::Later { session: session(), first: 1 },
+        ControlDatagram::Hello { nonce },
+        ControlDatagram::Cookie { nonce, cookie },
+        ControlDatagram::Subscribe { nonce, cookie, live: true, lease_ms: 60_000 },
+        ControlDatagram::Granted { nonce, cookie, lease_ms: 1 },
+        ControlDatagram::Unsubscribe { nonce, cookie },
+        ControlDatagram::Released { nonce },
+        ControlDatagram::Full { nonce },
+        ControlDatagram::Gone { session: session(), first: 1, oldest: 5 },
+        ControlDatagram::Later { session: session(), first: 1 },
     ];
-    let encode = |control: Control| {
+    let encode = |control: ControlDatagram| {
         let mut out = [0; CONTROL_MAX_BYTES];
         let size = control.encode(&mut out);
         out[..size].to_vec()

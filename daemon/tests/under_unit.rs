@@ -132,6 +132,55 @@ fn a_parked_reader_is_woken_for_each_message() {
     reading.join().unwrap();
 }
 
+#[test]
+fn a_channel_is_recorded_and_its_readers_are_lent_the_files() {
+    let test = "a_channel_is_recorded_and_its_readers_are_lent_the_files";
+    let journal = "journal = { dir = \"/var/lib/shmcast/a\", file = \"1MiB\", keep_bytes = \"64MiB\" }";
+    let Some(mut daemon) = start(test, &channel("a", &format!("{FOR_ALL}\n{journal}"))) else { return };
+    let mut publisher = publishing(&daemon.client(), "a").open().unwrap();
+    let mut published = 0;
+    for _ in 0..3 {
+        // More than a file, and less than the ring.
+        for _ in 0..8_000 {
+            published = publisher.publish(&[7; 200]).unwrap();
+        }
+        let client = daemon.client();
+        wait_until("all of it on disk", || {
+            client.channel("a").is_ok_and(|it| it.journal.is_some_and(|it| it.durable == published))
+        });
+        daemon.crash();
+    }
+    for _ in 0..100_000 {
+        published = publisher.publish(&[7; 200]).unwrap();
+    }
+    let client = daemon.client();
+    let mut reader = Subscriber::builder("a").client(&client).start(shmcast::Start::Oldest).open().unwrap();
+    assert_eq!(reader.next_sequence(), 1, "the ring has lost it, the journal has it");
+    let mut due = 1;
+    while due <= published {
+        match reader.recv().unwrap() {
+            Event::Message(message) => {
+                assert_eq!(message.sequence, due);
+                due += 1;
+            }
+            // The recorder is not as fast as a publisher that does nothing else.
+            Event::Lost { from, to, .. } => {
+                assert!(from == due && to > 24_000);
+                due = to + 1;
+            }
+            Event::Live { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    // Here is what the daemon sees as /var/lib/shmcast.
+    let files = shmcast::journal::Journal::open(daemon.dir().join("state/a")).unwrap();
+    assert!(files.files().len() > 4 && files.is_recording());
+    let log = daemon.log();
+    for word in ["ERROR", "cannot", "not permitted", "os error"] {
+        assert!(!log.contains(word), "{word}: {log}");
+    }
+}
+
 /// The arguments that each verb is tested with; `DIR` stands for a directory of the test's. `None` for verbs that send no request to
 /// the daemon.
 const VERBS: [(&str, Option<&str>); 19] = [

@@ -291,9 +291,49 @@ pub struct ChannelStatus {
     /// `takeover` or `strict`, where a daemon owns the channel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
+    /// Its journal, if the daemon keeps one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub journal: Option<JournalStatus>,
     /// Its live readers.
     #[serde(default)]
     pub readers: Vec<ReaderStatus>,
+}
+
+/// The journal that a daemon keeps of a channel, as tools show it. Counts begin again when the recorder does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JournalStatus {
+    /// Its directory.
+    pub directory: String,
+    /// `starting`, `recording`, `refused` (the disk takes nothing, and is tried again) or `failed` (the recorder ended, and is started
+    /// again).
+    pub state: String,
+    /// The reason why it is not recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// First sequence of this recording.
+    pub first: u64,
+    /// Last sequence taken from the ring.
+    pub drained: u64,
+    /// Last sequence in a file.
+    pub written: u64,
+    /// Everything up to this sequence is safe from a power cut, or named as lost.
+    pub durable: u64,
+    /// Messages recorded.
+    pub messages: u64,
+    /// Messages that came too fast for the disk.
+    pub overrun: u64,
+    /// Sequences that were missing when the recording began.
+    pub missing: u64,
+    /// Bytes written to files.
+    pub written_bytes: u64,
+    /// Bytes in memory that wait for the disk.
+    pub waiting_bytes: u64,
+    /// Number of the newest file.
+    pub file: u64,
+    /// Bytes of all files.
+    pub size_bytes: u64,
+    /// The oldest sequence that is kept.
+    pub oldest: u64,
 }
 
 /// A bridge as tools show it.

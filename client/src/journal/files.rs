@@ -4,7 +4,9 @@ use super::JournalError;
 use super::list::{Journal, Opened};
 use crate::attach::connect::{Client, Conversation};
 use shmcast_layout::control::{History, Request, Response};
+use std::fs::File;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a daemon may take to answer a reader that was lapped.
@@ -40,10 +42,62 @@ pub(super) struct Picked {
 }
 
 /// The message that is asked for.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Wanted {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// The one with this sequence.
     Sequence(u64),
+    /// The first of this time or later, in nanoseconds of the wall clock since 1970.
     Time(u64),
+}
+
+/// A file of a journal that another process may be given.
+#[derive(Debug)]
+pub struct Lent {
+    /// It was opened anew, and for reading only.
+    pub file: Arc<File>,
+    /// Its number.
+    pub number: u64,
+    /// The sequence due at its first frame.
+    pub first: u64,
+}
+
+impl Journal {
+    /// Opens the file that has what is wanted, to be lent to a reader in another process. If nothing that old is kept, it is the
+    /// oldest file; if it is not recorded yet, the newest. `None` if there is no file.
+    ///
+    /// Cost: lists the directory, and reads the headers of the files that are not sealed.
+    ///
+    /// # Errors
+    /// [`JournalError`] if the directory or the file cannot be read.
+    ///
+    /// ```no_run
+    /// use shmcast::journal::{Journal, Wanted};
+    /// let mut journal = Journal::open("/var/lib/shmcast/ticks")?;
+    /// if let Some(lent) = journal.lend(Wanted::Sequence(4711))? {
+    ///     println!("file {} begins at {}", lent.number, lent.first);
+    /// }
+    /// # Ok::<(), shmcast::journal::JournalError>(())
+    /// ```
+    pub fn lend(&mut self, wanted: Wanted) -> Result<Option<Lent>, JournalError> {
+        self.refresh()?;
+        let picked = self.pick(wanted)?;
+        Ok(picked.map(|Picked { opened: Opened { file, header, .. }, .. }| Lent {
+            file,
+            number: header.file,
+            first: header.sequence,
+        }))
+    }
+
+    /// Picks among all files. Retention may have removed a file between the look at the list and the file.
+    fn pick(&mut self, wanted: Wanted) -> Result<Option<Picked>, JournalError> {
+        match pick_listed(self, wanted, 0) {
+            Err(JournalError::Os { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+                self.refresh()?;
+                pick_listed(self, wanted, 0)
+            }
+            picked => picked,
+        }
+    }
 }
 
 impl Files {
@@ -55,16 +109,7 @@ impl Files {
     /// The newest file that begins at or before what is wanted, or the oldest if none does. `None` if there is no file.
     pub(super) fn pick(&mut self, wanted: Wanted) -> Result<Option<Picked>, JournalError> {
         match self {
-            Self::Directory(journal) => {
-                // Retention may remove a file between the look at the list and the file.
-                match pick_listed(journal, wanted, 0) {
-                    Err(JournalError::Os { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-                        journal.refresh()?;
-                        pick_listed(journal, wanted, 0)
-                    }
-                    picked => picked,
-                }
-            }
+            Self::Directory(journal) => journal.pick(wanted),
             Self::Daemon { .. } => self.ask(wanted).map(Some),
         }
     }

@@ -31,6 +31,7 @@ mod verify;
 mod window;
 
 pub use error::JournalError;
+pub use files::{Lent, Wanted};
 pub use list::{FileInfo, Journal, Problem, take_lock};
 pub use reader::{Entry, Reader};
 pub use shmcast_layout::journal as format;

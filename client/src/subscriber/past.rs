@@ -36,6 +36,9 @@ pub(super) const JOURNALS_VARIABLE: &str = "SHMCAST_JOURNALS";
 const STALL: Duration = Duration::from_secs(2);
 /// Pause before a journal that could not be had is looked for again.
 const AGAIN: Duration = Duration::from_secs(1);
+/// How long a recorder may take to name the ring in which its channel goes on, and the pause between two looks.
+const NAMED_WITHIN: Duration = Duration::from_millis(500);
+const LOOK_FOR_NAME: Duration = Duration::from_millis(20);
 /// How a reader of the journal waits when nothing is there: the disk is not faster.
 const WAIT: Wait = Wait::Sleep(Duration::from_micros(200));
 
@@ -109,10 +112,18 @@ impl Past {
         (self.reader, self.again_at, self.told) = (None, None, None);
     }
 
-    /// The journal, if it is one of this ring.
+    /// The journal, if it is one of this ring. A recorder names a ring in which the channel has just gone on within some milliseconds, so
+    /// it is waited for.
     fn files(&self, ring: [u64; 2], due: u64) -> Option<Files> {
-        let mut files = self.origin.files().ok()??;
-        files.names_ring(ring, due).ok()?.then_some(files)
+        let until = Instant::now() + NAMED_WITHIN;
+        loop {
+            let mut files = self.origin.files().ok()??;
+            let is_named = files.names_ring(ring, due).ok()?;
+            if is_named || !files.is_recording() || Instant::now() >= until {
+                return is_named.then_some(files);
+            }
+            std::thread::sleep(LOOK_FOR_NAME);
+        }
     }
 
     /// Opens the journal at `sequence`, if it is one of this ring.

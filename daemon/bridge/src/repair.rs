@@ -18,7 +18,7 @@ use zerocopy::FromZeros;
 use super::BridgeError;
 use super::pcap::Tap;
 use super::proto::SECOND_NS;
-use super::proto::control::{CONTROL_MAX_BYTES, Control, is_control};
+use super::proto::control::{CONTROL_MAX_BYTES, ControlDatagram, is_control};
 use super::proto::lease::{LeaseConfig, LeaseServer};
 use super::proto::limit::{AllowList, Rate};
 use super::proto::replay::{GLOBAL_RATE_BYTES, Held, Replay, ReplayConfig, SOURCE_RATE_BYTES};
@@ -197,8 +197,8 @@ impl Repair {
                 *last_drops = drops;
             }
             let sent = if is_control(datagram.bytes) {
-                let control = Control::parse(datagram.bytes);
-                if let Ok(Control::Stale { session, .. }) = control {
+                let control = ControlDatagram::parse(datagram.bytes);
+                if let Ok(ControlDatagram::Stale { session, .. }) = control {
                     // Only a receiver with a lease is known to receive at its address.
                     let is_believed =
                         leases.is_proved(now_ns, datagram.from.into()) && shared.note_told(session);

@@ -3,7 +3,7 @@
 
 use super::proto::session::Session;
 use super::proto::term::Terms;
-use super::socket::Refusals;
+use super::socket::RefusedSettings;
 use super::state::{Progress, StateFile};
 use super::status::{Board, Life, RepairCounters, SendCounters};
 use super::thread::wall_ns;
@@ -86,7 +86,7 @@ pub(super) fn term_at(unix_ns: u64) -> u64 {
 impl Sending {
     /// `refusals` are those of the sockets, and `next` is the sequence that is sent first.
     pub(super) fn new(
-        refusals: Refusals,
+        refusals: RefusedSettings,
         leases: usize,
         next: u64,
         state: Option<(StateFile, Progress)>,
@@ -183,7 +183,7 @@ mod tests {
     /// A term beyond belief must not hide the one that is true.
     #[test]
     fn the_highest_term_told_is_one_that_is_believed() {
-        let shared = Sending::new(Refusals::default(), 0, 1, None);
+        let shared = Sending::new(RefusedSettings::default(), 0, 1, None);
         let of = |tag: &str, epoch| Session::of_channel(tag, epoch).unwrap();
         let now = term_at(wall_ns());
         shared.set_session(of("T", now));

@@ -86,9 +86,9 @@ fn os(what: &'static str, address: SocketAddrV4) -> impl FnOnce(io::Error) -> So
 
 /// The options that the system refused, each as a text.
 #[derive(Debug, Default)]
-pub struct Refusals(pub Vec<String>);
+pub struct RefusedSettings(pub Vec<String>);
 
-impl Refusals {
+impl RefusedSettings {
     fn note(&mut self, of: impl fmt::Display, result: io::Result<()>) {
         if let Err(e) = result {
             self.0.push(format!("{of}: {e}"));
@@ -110,7 +110,11 @@ pub struct Tuning {
 ///
 /// # Errors
 /// [`SocketError`]
-pub fn open_line(line: &LineSpec, tuning: Tuning, refusals: &mut Refusals) -> Result<UdpSocket, SocketError> {
+pub fn open_line(
+    line: &LineSpec,
+    tuning: Tuning,
+    refusals: &mut RefusedSettings,
+) -> Result<UdpSocket, SocketError> {
     let group = line.group;
     let socket = new_socket(group)?;
     if group.ip().is_multicast() {
@@ -202,7 +206,7 @@ pub fn open_beside(server: &UdpSocket) -> Result<UdpSocket, SocketError> {
 pub fn open_unicast(
     address: SocketAddrV4,
     tuning: Tuning,
-    refusals: &mut Refusals,
+    refusals: &mut RefusedSettings,
 ) -> Result<UdpSocket, SocketError> {
     let socket = new_socket(address)?;
     bind(&socket, address)?;
@@ -218,7 +222,7 @@ fn bind(socket: &Socket, address: SocketAddrV4) -> Result<(), SocketError> {
     socket.bind(&SocketAddr::V4(address).into()).map_err(os("bind to", address))
 }
 
-fn tune(socket: &Socket, name: &str, tuning: Tuning, refusals: &mut Refusals) {
+fn tune(socket: &Socket, name: &str, tuning: Tuning, refusals: &mut RefusedSettings) {
     let asked = tuning.buffer_bytes;
     // The forced size needs CAP_NET_ADMIN; without it the host's limit holds.
     if setsockopt(socket, sockopt::RcvBufForce, &asked).is_err() {
@@ -318,7 +322,7 @@ mod tests {
         let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
         let SocketAddr::V4(address) = taken.local_addr().unwrap() else { panic!("an IPv4 socket") };
         let tuning = Tuning { buffer_bytes: 1 << 16, busy_poll_us: 0 };
-        let error = open_unicast(address, tuning, &mut Refusals::default()).unwrap_err();
+        let error = open_unicast(address, tuning, &mut RefusedSettings::default()).unwrap_err();
         assert!(error.to_string().contains("another program has this port"), "{error}");
     }
 
@@ -326,7 +330,7 @@ mod tests {
     fn what_is_sent_beside_a_server_comes_from_its_address_and_requests_go_to_the_server() {
         let tuning = Tuning { buffer_bytes: 1 << 16, busy_poll_us: 0 };
         let any: SocketAddrV4 = "127.0.0.1:0".parse().unwrap();
-        let server = open_unicast(any, tuning, &mut Refusals::default()).unwrap();
+        let server = open_unicast(any, tuning, &mut RefusedSettings::default()).unwrap();
         let beside = open_beside(&server).unwrap();
         let address = server.local_addr().unwrap();
         assert_eq!(beside.local_addr().unwrap(), address);
@@ -348,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_group_is_heard_on_its_own_port_and_no_other() {
-        let mut refusals = Refusals::default();
+        let mut refusals = RefusedSettings::default();
         let tuning = Tuning { buffer_bytes: 1 << 16, busy_poll_us: 0 };
         let mine = line("239.255.7.2:40002", Some("lo"));
         let socket = open_line(&mine, tuning, &mut refusals).unwrap();

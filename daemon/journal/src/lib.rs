@@ -7,6 +7,7 @@
 //! |---|---|---|
 //! | [`core`] | decides what is written when, what an error means, and what a crash has left | open files, ask the time, start threads |
 //! | [`directory`] | does on a real file system what the logic wants | decide anything |
+//! | [`Keep`] | removes the oldest files | look at bytes |
 //! | [`Recorder`] | the threads: one reads the ring, three write | decide what an error means |
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
@@ -14,7 +15,9 @@
 pub mod core;
 pub mod directory;
 mod error;
+mod keeping;
 mod recorder;
 
 pub use error::RecordError;
+pub use keeping::{Keep, set_aside};
 pub use recorder::{Progress, Recorder};

@@ -235,3 +235,32 @@ fn a_stop_gives_a_disk_up_that_refuses() {
     assert!(begun.elapsed() < Duration::from_secs(60));
     assert!((30_000 - written - 64..=30_000 - written).contains(&lost), "{lost} of 30000 after {written}");
 }
+
+/// A recorder that is killed between the footer of a file and its end leaves it longer than it is. The next file chains to that footer,
+/// so recovery must not write another one.
+#[test]
+fn a_footer_that_stands_is_kept_as_it_is() {
+    let host = Host::new();
+    let mut publisher = host.publisher("t", 1 << 20);
+    let recorder = host.record("t", SyncPolicy::Interval(Duration::from_millis(10)));
+    let mut sequence = 0;
+    while until(&recorder, |progress| progress.drained == sequence).file < 3 {
+        sequence += 1;
+        publisher.publish(&payload(sequence)).unwrap();
+    }
+    recorder.stop().unwrap();
+    let mut files: Vec<_> =
+        std::fs::read_dir(host.dir()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "smj"));
+    files.sort();
+    assert!(files.len() >= 3, "{files:?}");
+    let before: Vec<Vec<u8>> = files.iter().map(|path| std::fs::read(path).unwrap()).collect();
+    for (path, bytes) in files.iter().zip(&before) {
+        let longer = [&bytes[..], &[0; 100_000]].concat();
+        std::fs::write(path, longer).unwrap();
+    }
+    host.record("t", SyncPolicy::Each).stop().unwrap();
+    for (path, bytes) in files.iter().zip(&before) {
+        assert!(std::fs::read(path).unwrap() == *bytes, "{} was changed", path.display());
+    }
+}

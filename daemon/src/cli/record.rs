@@ -5,6 +5,7 @@ use super::say::{note, print_json};
 use super::stop::Stop;
 use super::units::{parse_duration, parse_size, words};
 use super::{HostArg, MISSED};
+use crate::config::parse_sync;
 use anyhow::{Result, bail};
 use indicatif::ProgressBar;
 use serde_json::json;
@@ -65,17 +66,6 @@ pub(super) struct Args {
     /// Print the sums at the end as JSON on stdout
     #[arg(long)]
     json: bool,
-}
-
-fn parse_sync(text: &str) -> Result<SyncPolicy, String> {
-    match text {
-        "none" => Ok(SyncPolicy::None),
-        "each" => Ok(SyncPolicy::Each),
-        interval => match parse_duration(interval) {
-            Ok(every) if every >= Duration::from_millis(1) => Ok(SyncPolicy::Interval(every)),
-            _ => Err("give each, none, or an interval of 1ms or more, as in 10ms".to_owned()),
-        },
-    }
 }
 
 impl Args {

@@ -86,6 +86,15 @@ fn describe(channel: &ChannelStatus, rate: Option<u64>) -> String {
     for label in channel.labels.lines() {
         fact("label", Some(label.to_owned()));
     }
+    if let Some(journal) = &channel.journal {
+        let why = journal.why.as_ref().map_or(String::new(), |why| format!(": {why}"));
+        fact("journal", Some(format!("{}{why}", journal.state)));
+        fact("journal's directory", Some(journal.directory.clone()));
+        fact("durable up to", Some(grouped(journal.durable)));
+        fact("oldest in the journal", Some(grouped(journal.oldest)));
+        fact("missing in the journal", Some(grouped(journal.overrun + journal.missing)));
+        fact("size of the journal", Some(size(journal.size_bytes)));
+    }
     let count = channel.readers.len();
     let mut text = format!("{}\n\n{count} reader{}", facts.trim_fmt(), if count == 1 { "" } else { "s" });
     if count == 0 {

@@ -5,6 +5,7 @@ use serde::de::{self, Deserialize, Deserializer, Visitor};
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// An entry of a channel's access list.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -95,6 +96,25 @@ pub(crate) fn refuse_half_unit(text: &str) -> Result<(), String> {
         // It is no size at all; the caller reports that when it reads the size.
         _ => Ok(()),
     }
+}
+
+/// Reads `500ms`, `10s`, `1.5m`, `8h` or `30d`.
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
+    let unit_at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(unit_at);
+    let seconds = match unit {
+        "ms" => 0.001,
+        "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        "d" => 86_400.0,
+        _ => {
+            return Err(format!("{text:?} needs a unit: write it like 500ms, 10s, 5m, 8h or 30d"));
+        }
+    };
+    let number: f64 =
+        number.parse().map_err(|_| format!("{text:?} does not begin with a number: write it like 10s"))?;
+    Duration::try_from_secs_f64(number * seconds).map_err(|_| format!("{text:?} is too long"))
 }
 
 /// A size: `"64MiB"`, or a number of bytes.

@@ -19,14 +19,17 @@ use thiserror::Error;
 mod bridges;
 mod fields;
 mod host;
+mod journal;
 mod read;
 mod rules;
 mod source;
 mod warnings;
 
 pub use fields::Principal;
-pub(crate) use fields::refuse_half_unit;
+pub(crate) use fields::{parse_duration, refuse_half_unit};
 pub use host::Host;
+pub use journal::JournalConfig;
+pub(crate) use journal::parse_sync;
 pub use source::{Position, Positions, Problem};
 pub use warnings::Warning;
 
@@ -159,6 +162,9 @@ pub struct ChannelConfig {
     /// The operator's own labels of the channel. Their keys are valid label names in metrics.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
+    /// Its journal. If `None`, it is not recorded.
+    #[serde(default)]
+    pub journal: Option<JournalConfig>,
 }
 
 fn yes() -> bool {
@@ -182,6 +188,7 @@ impl ChannelConfig {
             schema_id: 0,
             schema: String::new(),
             labels: BTreeMap::new(),
+            journal: None,
         }
     }
 

@@ -167,7 +167,7 @@ impl Reader<'_> {
             self.report(Some(span), "", "channels are lists: write [[channel]], not [channel]".to_owned());
             return Vec::new();
         };
-        let mut channels = Vec::new();
+        let mut channels: Vec<ChannelConfig> = Vec::new();
         let mut lines = HashMap::new();
         for (index, element) in elements.into_iter().enumerate() {
             let name = element.get_ref().get("name").and_then(|name| name.get_ref().as_str());
@@ -179,13 +179,12 @@ impl Reader<'_> {
                 self.report(Some(place), &title, what);
             }
             self.channels.extend(name.map(str::to_owned));
-            channels.extend(self.table(
-                &format!("channel.{index}"),
-                &title,
-                &CHANNEL,
-                element,
-                rules::channel,
-            ));
+            let path = format!("channel.{index}");
+            let rules = |channel: &ChannelConfig| {
+                rules::channel(channel).into_iter().chain(rules::together(channel, &channels)).collect()
+            };
+            let read = self.table(&path, &title, &CHANNEL, element, rules);
+            channels.extend(read);
         }
         channels
     }

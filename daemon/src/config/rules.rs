@@ -3,7 +3,7 @@
 //! Each rule gives the field that it is about, and what to do. Names, sizes and labels are checked by the client
 //! library, which makes the segments. So a channel that passes here can be made.
 
-use super::{ChannelConfig, DaemonConfig, LimitsConfig, WakerConfig, fields};
+use super::{ChannelConfig, DaemonConfig, JournalConfig, LimitsConfig, WakerConfig, fields};
 use shmcast::ChannelError;
 use shmcast::hosting::HostedSpec;
 use std::ops::RangeInclusive;
@@ -76,6 +76,7 @@ pub(super) fn channel(channel: &ChannelConfig) -> Broken {
         broken.push(("schema", what));
     }
     broken.extend(unmakeable(channel));
+    broken.extend(channel.journal.iter().flat_map(JournalConfig::broken));
     if channel.max_message == Some(0) {
         broken.push((
             "max_message",
@@ -83,6 +84,17 @@ pub(super) fn channel(channel: &ChannelConfig) -> Broken {
         ));
     }
     broken
+}
+
+/// What a channel may not have in common with those before it in the file.
+pub(super) fn together(channel: &ChannelConfig, before: &[ChannelConfig]) -> Broken {
+    let directory = |channel: &ChannelConfig| channel.journal.as_ref().map(|journal| journal.dir.clone());
+    let same =
+        before.iter().find(|other| directory(other).is_some() && directory(other) == directory(channel));
+    let what = |other: &ChannelConfig| {
+        format!("journal.dir is that of channel {:?}: give each journal a directory of its own", other.name)
+    };
+    same.map(|other| ("journal.dir", what(other))).into_iter().collect()
 }
 
 /// The reason why the client library would refuse such a segment, if it would. The ring is checked first without the

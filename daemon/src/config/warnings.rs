@@ -69,6 +69,7 @@ impl Config {
             }
             warn_of_access(channel, host, &mut warn);
             warn_of_ring(channel, host, &mut warn);
+            warn_of_journal(channel, &mut warn);
         }
         for (index, field, what, instead) in self.regretted_bridges(host) {
             list.bridge(index, field, what, instead);
@@ -233,6 +234,18 @@ fn warn_of_access(channel: &ChannelConfig, host: &Host, warn: &mut impl FnMut(&'
                 warn(field, format!("{principal} is there twice"), "it once");
             }
         }
+    }
+}
+
+fn warn_of_journal(channel: &ChannelConfig, warn: &mut impl FnMut(&'static str, String, &str)) {
+    let Some(journal) = &channel.journal else { return };
+    if journal.keep_bytes.is_none() && journal.keep_age.is_none() {
+        let what = "grows until the disk is full; from then on the channel is not recorded".to_owned();
+        warn("journal", what, "keep_bytes, keep_age, or both");
+    }
+    if let Some(dir) = SHARED_DIRS.iter().find(|dir| journal.dir.starts_with(dir)) {
+        let what = format!("is in {dir}, where every user may make files, and old ones are removed");
+        warn("journal.dir", what, "a directory in /var/lib/shmcast");
     }
 }
 

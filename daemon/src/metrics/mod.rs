@@ -15,6 +15,7 @@ mod buckets;
 mod exposition;
 mod hiccups;
 mod http;
+mod journals;
 mod snapshot;
 mod text;
 

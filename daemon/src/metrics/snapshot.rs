@@ -5,7 +5,7 @@ use super::buckets::Latencies;
 use crate::server::bridges::BridgeFigures;
 use crate::server::registry::Measured;
 use crate::server::state::ServerState;
-use shmcast::control::RefusalCode;
+use shmcast::control::{JournalStatus, RefusalCode};
 use shmcast::{ChannelStatus, Process, ReaderStats};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,6 +25,8 @@ pub struct Snapshot {
     pub channels: Vec<ChannelFigures>,
     /// All bridges.
     pub bridges: Vec<BridgeFigures>,
+    /// All journals, by the names of their channels.
+    pub journals: Vec<(String, JournalStatus)>,
     /// How often each refusal was given.
     pub refusals: HashMap<RefusalCode, u64>,
     /// The time at which the daemon started.
@@ -70,6 +72,7 @@ impl Snapshot {
         Self {
             channels: measured.into_iter().map(ChannelFigures::of).collect(),
             bridges: shared.bridges.figures(),
+            journals: shared.journals.statuses(),
             refusals: shared.events.refusals(),
             started: SystemTime::now()
                 .checked_sub(shared.started.elapsed())

@@ -6,6 +6,7 @@
 
 use super::bridges;
 use super::exposition::Text;
+use super::journals;
 use super::snapshot::{ChannelFigures, ReaderFigures, Snapshot};
 use shmcast::control::RefusalCode;
 use std::time::SystemTime;
@@ -29,6 +30,7 @@ pub fn render(snapshot: &Snapshot) -> String {
     channels(&mut text, &snapshot.channels);
     readers(&mut text, &snapshot.channels);
     bridges::render(&mut text, &snapshot.bridges);
+    journals::render(&mut text, &snapshot.journals);
     daemon(&mut text, snapshot);
     text.0
 }
@@ -207,6 +209,7 @@ pub(super) mod tests {
         Snapshot {
             channels,
             bridges: Vec::new(),
+            journals: Vec::new(),
             refusals,
             started: SystemTime::UNIX_EPOCH,
             hiccups: Arc::default(),

@@ -11,6 +11,8 @@
 //! | `shmcast-waker` | wakes parked readers (`waker`); starts with the first of them | their bells, short pauses |
 //! | `bridges` | starts, watches and ends the bridges (`bridges`) | orders, 50 ms |
 //! | one or two a bridge | messages and repairs between hosts (`crate::bridge`) | rings, sockets |
+//! | `journal`, one a channel with a journal | starts, watches and ends its recorder; removes old files (`journals`) | 100 ms |
+//! | `journal-drain`, `-write`, `-sync`, `-help` of each recorder | from the ring to the disk (`shmcast_journal`) | the ring, 200 us; the disk |
 //!
 //! Each step of the event loop is short. Nothing on it waits for a disk, a name service or another thread.
 
@@ -27,7 +29,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{MissedTickBehavior, timeout};
 
 pub mod access;
@@ -35,6 +37,7 @@ pub mod bridges;
 pub mod charters;
 mod connection;
 pub mod events;
+pub mod journals;
 pub mod limits;
 pub mod lines;
 mod listen;
@@ -48,6 +51,7 @@ use access::Access;
 use bridges::{Bridges, Supervisor};
 use charters::Charters;
 use events::Events;
+use journals::{Journals, Recorders};
 use limits::Limits;
 use registry::{Changes, Registry};
 use state::ServerState;
@@ -58,6 +62,8 @@ use waker::Waker;
 /// in. It lasts two seconds in which this daemon runs. It is a list of short pauses, so that time in which this process
 /// or its host was stopped does not count.
 const GRACE: [Duration; 20] = [Duration::from_millis(100); 20];
+/// Readers that are lent a file at the same time.
+const LENDERS: usize = 8;
 /// The time by which the service manager extends its start timeout, each time that we ask while memory is made.
 const GOES_ON: Duration = Duration::from_secs(60);
 
@@ -155,15 +161,18 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
     admit_newcomers(shared.clone(), if crashed { &GRACE } else { &[] });
     warn(&config);
     let shown = path.display().to_string();
-    let supervisor = Supervisor::start(shared.bridges.clone(), shared.events.clone(), own.unwrap_or(path))
+    let own = own.unwrap_or(path);
+    let mut recorders = Recorders::new(shared.journals.clone(), shared.events.clone(), own.clone());
+    let supervisor = Supervisor::start(shared.bridges.clone(), shared.events.clone(), own)
         .context("start the bridges' thread")?;
     supervisor.carry(config.bridges.clone());
+    recorders.carry(&config.channels);
     manager::tell(&[NotifyState::Ready])?;
     tracing::info!(socket = %shown, channels = config.channels.len(), kept, crashed, "ready");
     loop {
         tokio::select! {
             _ = hang_up.recv() => tokio::select! {
-                () = reload(options, &shared, &supervisor, &mut config) => {}
+                () = reload(options, &shared, (&supervisor, &mut recorders), &mut config) => {}
                 // A signal to stop does not wait until the memory of added channels is made.
                 () = ends.received() => break,
             },
@@ -171,7 +180,7 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
         }
     }
     accepting.abort();
-    stop(&shared, supervisor, &marker).await
+    stop(&shared, supervisor, recorders, &marker).await
 }
 
 /// Lets programs that were not attached before in, after these pauses.
@@ -191,13 +200,22 @@ fn mark(marker: &Path) {
     }
 }
 
-/// Ends the bridges. Removes the marker, unless programs may want to come back to the next daemon.
-async fn stop(shared: &ServerState, supervisor: Supervisor, marker: &Path) -> Result<()> {
+/// Ends the bridges and the recorders. Removes the marker, unless programs may want to come back to the next daemon.
+async fn stop(
+    shared: &ServerState,
+    supervisor: Supervisor,
+    recorders: Recorders,
+    marker: &Path,
+) -> Result<()> {
     if let Err(e) = manager::tell(&[NotifyState::Stopping]) {
         tracing::warn!("the service manager does not know that this daemon stops: {e}");
     }
-    // The bridges are clients of this event loop, so the loop must run while they end.
-    tokio::task::spawn_blocking(move || supervisor.stop()).await.context("stop the bridges")?;
+    // They are clients of this event loop, so the loop must run while they end. A bridge publishes until it ends, so it ends first.
+    let ending = tokio::task::spawn_blocking(move || {
+        supervisor.stop();
+        recorders.stop();
+    });
+    ending.await.context("stop the bridges and the recorders")?;
     connection::settle().await;
     if !shared.registry().is_needed() {
         let _ = fs::remove_file(marker);
@@ -233,6 +251,8 @@ fn share(config: &Config, events: Events, uid: u32) -> Arc<ServerState> {
         access: Access::new(uid),
         events,
         bridges: Bridges::default(),
+        journals: Journals::default(),
+        lenders: Arc::new(Semaphore::new(LENDERS)),
         instance: since_1970.as_nanos() as u64,
         started: Instant::now(),
     })
@@ -267,7 +287,12 @@ async fn accept(listener: UnixDatagram, shared: Arc<ServerState>) {
     }
 }
 
-async fn reload(options: &Options, shared: &ServerState, supervisor: &Supervisor, config: &mut Config) {
+async fn reload(
+    options: &Options,
+    shared: &ServerState,
+    (supervisor, recorders): (&Supervisor, &mut Recorders),
+    config: &mut Config,
+) {
     let wanted = match load(options) {
         Ok(wanted) => wanted,
         Err(e) => {
@@ -291,6 +316,7 @@ async fn reload(options: &Options, shared: &ServerState, supervisor: &Supervisor
             shared.events.tell("reloaded", None, None, None, &detail);
             warn(&wanted);
             supervisor.carry(wanted.bridges.clone());
+            recorders.carry(&wanted.channels);
             *config = wanted;
         }
         Err(e) => {

@@ -1,15 +1,16 @@
-//! State that the daemon's tasks share: channels, limits, events and bridges.
+//! State that the daemon's tasks share: channels, limits, events, bridges and journals.
 
 use super::access::Access;
 use super::bridges::Bridges;
 use super::events::Events;
+use super::journals::Journals;
 use super::limits::Limits;
 use super::registry::{MemoryRequest, Refused, Registry};
 use shmcast::control::RefusalCode;
 use std::fmt::Display;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 /// State that all connections share.
 #[derive(Debug)]
@@ -26,6 +27,10 @@ pub struct ServerState {
     pub events: Events,
     /// The bridges to other hosts.
     pub bridges: Bridges,
+    /// The journals of channels.
+    pub journals: Journals,
+    /// Turns at opening a journal's file. A disk that does not answer must not take all threads for work that may block.
+    pub(super) lenders: Arc<Semaphore>,
     /// A number that grows with each start of the daemon.
     pub instance: u64,
     /// The time at which this daemon started.

@@ -6,7 +6,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use shmcast::{Event, Publisher, Start, Subscriber};
 use shmcast_bridge::egress::{Egress, EgressOptions};
 use shmcast_bridge::ingress::{Ingress, IngressOptions};
-use shmcast_bridge::proto::control::{CONTROL_MAX_BYTES, Control};
+use shmcast_bridge::proto::control::{CONTROL_MAX_BYTES, ControlDatagram};
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::Request;
 use shmcast_bridge::spec::{BridgeSpec, LineSpec, ReceiveSpec, RepairSpec, SendSpec};
@@ -72,15 +72,18 @@ fn a_lease_is_renewed_given_back_and_runs_out() {
 
     // This client takes a lease and then sends nothing any more.
     let (silent, mut out) = (client(), [0; CONTROL_MAX_BYTES]);
-    let size = Control::Hello { nonce: 1 }.encode(&mut out);
+    let size = ControlDatagram::Hello { nonce: 1 }.encode(&mut out);
     silent.send_to(&out[..size], server).unwrap();
-    let cookie = match answer(&silent).map(|bytes| Control::parse(&bytes)) {
-        Some(Ok(Control::Cookie { nonce: 1, cookie })) => cookie,
+    let cookie = match answer(&silent).map(|bytes| ControlDatagram::parse(&bytes)) {
+        Some(Ok(ControlDatagram::Cookie { nonce: 1, cookie })) => cookie,
         other => panic!("{other:?}"),
     };
-    let size = Control::Subscribe { nonce: 2, cookie, live: true, lease_ms: 300 }.encode(&mut out);
+    let size = ControlDatagram::Subscribe { nonce: 2, cookie, live: true, lease_ms: 300 }.encode(&mut out);
     silent.send_to(&out[..size], server).unwrap();
-    assert!(matches!(answer(&silent).map(|bytes| Control::parse(&bytes)), Some(Ok(Control::Granted { .. }))));
+    assert!(matches!(
+        answer(&silent).map(|bytes| ControlDatagram::parse(&bytes)),
+        Some(Ok(ControlDatagram::Granted { .. }))
+    ));
     wait_for("the lease's end", || (leases().expired == 1).then_some(()));
 }
 
@@ -127,7 +130,7 @@ fn strangers_draw_no_byte_and_who_is_unproved_three_times_what_it_sent() {
     };
 
     let request = |session, first, count| Request { session, first, count }.encode().to_vec();
-    let control = |control: Control| {
+    let control = |control: ControlDatagram| {
         let mut out = [0; CONTROL_MAX_BYTES];
         let size = control.encode(&mut out);
         out[..size].to_vec()
@@ -140,10 +143,10 @@ fn strangers_draw_no_byte_and_who_is_unproved_three_times_what_it_sent() {
         ("another session", request(Session::named("other").unwrap(), next - 1, 1)),
         ("zeros", vec![0; 20]),
         ("ones", vec![0xff; 20]),
-        ("a cookie", control(Control::Hello { nonce: 1 })),
+        ("a cookie", control(ControlDatagram::Hello { nonce: 1 })),
         (
             "a lease without one",
-            control(Control::Subscribe { nonce: 2, cookie: [7; 24], live: true, lease_ms: 0 }),
+            control(ControlDatagram::Subscribe { nonce: 2, cookie: [7; 24], live: true, lease_ms: 0 }),
         ),
     ];
     let counted = || {

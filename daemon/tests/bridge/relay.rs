@@ -2,7 +2,7 @@
 //! and loses some of each, chosen from a seed.
 
 use shmcast::sys::datagrams;
-use shmcast_bridge::socket::{Refusals, Tuning, open_line, open_sender, open_unicast, wait_for_any};
+use shmcast_bridge::socket::{RefusedSettings, Tuning, open_line, open_sender, open_unicast, wait_for_any};
 use shmcast_bridge::spec::LineSpec;
 use std::net::SocketAddrV4;
 use std::os::fd::AsFd;
@@ -19,7 +19,7 @@ pub fn run(words: &[&str]) {
         source: None,
     };
     let tuning = Tuning { buffer_bytes: 16 << 20, busy_poll_us: 0 };
-    let mut refusals = Refusals::default();
+    let mut refusals = RefusedSettings::default();
     let lines_in = open_line(&line(from), tuning, &mut refusals).unwrap();
     let to = line(to);
     let lines_out = open_sender(&to, 1, true).unwrap();

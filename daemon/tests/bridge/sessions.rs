@@ -5,7 +5,7 @@ use shmcast::journal::Journal;
 use shmcast::{Event, History, Publisher, RecvError, Start, Subscriber};
 use shmcast_bridge::egress::{Egress, EgressOptions};
 use shmcast_bridge::ingress::{Ingress, IngressOptions};
-use shmcast_bridge::proto::control::Control;
+use shmcast_bridge::proto::control::ControlDatagram;
 use shmcast_bridge::proto::session::{EPOCH_LIMIT, Session};
 use shmcast_bridge::proto::wire::heartbeat;
 use shmcast_bridge::spec::{BridgeSpec, LineSpec, ReceiveSpec, RepairSpec, SendRole, SendSpec, StartAt};
@@ -391,7 +391,9 @@ fn an_egress_claims_the_session_that_its_channel_gets_later() {
     let mut bytes = [0; 256];
     wait_for("a claim of the session", || {
         let size = peer.recv(&mut bytes).unwrap();
-        let Ok(Control::Claim(claim)) = Control::parse(&bytes[..size]) else { panic!("no claim") };
+        let Ok(ControlDatagram::Claim(claim)) = ControlDatagram::parse(&bytes[..size]) else {
+            panic!("no claim")
+        };
         (claim.session == session && claim.is_mirror).then_some(())
     });
 }

@@ -7,13 +7,15 @@ use serde_json::Value;
 use shmcast::hosting::HostedSegment;
 use shmcast_bridge::spec::{BridgeSpec, ReceiveSpec, RepairSpec, SendRole, SendSpec};
 use shmcast_daemon::config::{
-    ChannelConfig, ClockChoice, Config, ConfigError, DEFAULT_CONFIG, DaemonConfig, Host, LimitsConfig, Mode,
-    Principal, Problem, WakerConfig,
+    ChannelConfig, ClockChoice, Config, ConfigError, DEFAULT_CONFIG, DaemonConfig, Host, JournalConfig,
+    LimitsConfig, Mode, Principal, Problem, WakerConfig,
 };
+use shmcast_journal::core::SyncPolicy;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 mod any_text;
 mod bridges;
@@ -209,6 +211,35 @@ fn channels_have_distinct_good_names_and_labels_that_fit() {
 }
 
 #[test]
+fn a_journal_that_could_not_be_kept_is_refused() {
+    let journal = |fields: &str| format!("{TICKS}journal = {{ {fields} }}\n");
+    let why = |shown: &str| format!("channel \"ticks\": {shown}");
+    refuses(
+        &journal("dir = \"ticks\""),
+        &format!("4:19: {}", why("journal.dir \"ticks\" is not absolute: begin it with /")),
+    );
+    for (fields, shown) in [
+        ("file = \"1KiB\"", "journal.file = 1024: must be from 1MiB to 64GiB"),
+        ("buffer = 5", "journal.buffer = 5: must be 1MiB or more"),
+        (
+            "keep_bytes = \"1GiB\"",
+            "journal.keep_bytes = 1073741824: must be at least twice file, which is 1GiB",
+        ),
+        ("sync = \"10\"", "give each, none, or an interval of 1ms or more, as in 10ms"),
+        ("keep_age = \"30\"", "\"30\" needs a unit: write it like 500ms, 10s, 5m, 8h or 30d"),
+        ("keepbytes = 1", "unknown field `keepbytes`: did you mean `keep_bytes`?"),
+    ] {
+        let found = problems(&journal(&format!("dir = \"/x\", {fields}")));
+        assert!(found.len() == 1 && found[0].what.contains(shown), "{fields}: {found:?}");
+    }
+    let missing = problems(&journal("file = \"1GiB\""));
+    assert!(missing[0].what.contains("missing field `dir`"), "{missing:?}");
+    let twice = journal("dir = \"/x\"") + &journal("dir = \"/x\"").replace("ticks", "rates");
+    let found = problems(&twice);
+    assert!(found.len() == 1 && found[0].what.contains("is that of channel \"ticks\""), "{found:?}");
+}
+
+#[test]
 fn one_mistake_does_not_hide_those_of_other_sections() {
     let text = "[limits]\nx = 1\n[waker]\ny = 1\n[[channel]]\nname = \"a\"\n[[channel]]\nname = \"b\"\ncapacity = 1\n";
     let lines: Vec<usize> = problems(text).iter().map(|problem| problem.position.line).collect();
@@ -319,9 +350,27 @@ fn optional_fields_of_the_default_file_hold_what_it_says_of_them() {
         schema_id: 7,
         schema: "quote/1".into(),
         labels: [("feed".into(), "level 1".into()), ("venue".into(), "XETR".into())].into(),
+        journal: Some(JournalConfig {
+            dir: "/var/lib/shmcast/ticks".into(),
+            sync: SyncPolicy::Interval(Duration::from_millis(10)),
+            buffer: 64 << 20,
+            file: 1 << 30,
+            roll_after: None,
+            keep_bytes: Some(500 << 30),
+            keep_age: Some(Duration::from_hours(30 * 24)),
+        }),
         ..ChannelConfig::new("ticks", 64 << 20)
     };
     assert_eq!(config.channels[0], channel, "mode, mlock and hugepages stand there with their defaults");
+    let least = parse(&format!("{TICKS}journal = {{ dir = \"/x\" }}\n"));
+    let least = least.channels[0].journal.clone().unwrap();
+    let explained = channel.journal.map(|journal| JournalConfig {
+        dir: "/x".into(),
+        keep_bytes: None,
+        keep_age: None,
+        ..journal
+    });
+    assert_eq!(Some(least), explained);
     let [send, receive] = &config.bridges[..] else { panic!("{:?}", config.bridges) };
     let repair = RepairSpec {
         allow: vec!["10.0.0.0/24".parse().unwrap(), "10.1.0.7".parse().unwrap()],

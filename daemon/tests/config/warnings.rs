@@ -45,6 +45,15 @@ fn open_doors_are_warned_of() {
 }
 
 #[test]
+fn journals_that_end_badly_are_warned_of() {
+    let journal = |fields: &str| format!("{GOOD}journal = {{ {fields} }}\n");
+    warns(&journal("dir = \"/var/lib/shmcast/t\""), &host(), (6, "journal", "grows until the disk is full"));
+    let text = journal("dir = \"/var/tmp/t\", keep_age = \"30d\"");
+    warns(&text, &host(), (6, "journal.dir", "old ones are removed"));
+    assert_eq!(parse(&text.replace("/var/tmp", "/srv")).warnings_on(&host()), []);
+}
+
+#[test]
 fn closed_doors_are_warned_of() {
     warns(&GOOD.replace("\"*\"", ""), &host(), (5, "subscribers", "nobody but publishers"));
     let mode = format!("[daemon]\nsocket_mode = \"0600\"\n{GOOD}");

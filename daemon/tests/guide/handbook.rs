@@ -60,7 +60,7 @@ fn a_text_that_no_program_prints() {
         "## A reader fails",
         "## The daemon",
         "## A bridge",
-        "## A recorder",
+        "## A journal",
     ];
     let mut seen = 0;
     for heading in headings {

@@ -106,7 +106,14 @@ impl Settings {
                 Some(names) => (false, words(names)),
                 None => (true, words(value)),
             }),
-            "User" | "Group" | "UMask" | "RuntimeDirectory" | "RuntimeDirectoryMode" | "CoredumpFilter" => {}
+            "User"
+            | "Group"
+            | "UMask"
+            | "RuntimeDirectory"
+            | "RuntimeDirectoryMode"
+            | "StateDirectory"
+            | "StateDirectoryMode"
+            | "CoredumpFilter" => {}
             _ if SWITCHES.contains(&name) => ensure!(
                 ["yes", "no"].contains(&value),
                 "the unit says {name}={value}: under-unit knows yes and no (daemon/unit/src/settings.rs)"

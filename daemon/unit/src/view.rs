@@ -27,10 +27,17 @@ const NOTHING: Option<&str> = None;
 pub(crate) fn apply(settings: &Settings, runtime: &Path, user: &User) -> Result<()> {
     // Mounts made in this namespace must not appear outside of it.
     mount(NOTHING, "/", NOTHING, MsFlags::MS_REC | MsFlags::MS_SLAVE, NOTHING).context("keep mounts here")?;
-    give(runtime, settings, user)?;
     let shown_at = runtime_directory(settings);
-    fs::create_dir_all(&shown_at).with_context(|| format!("create {}", shown_at.display()))?;
-    bind(runtime, &shown_at)?;
+    give(runtime, settings.value("RuntimeDirectoryMode"), user)?;
+    show(runtime, &shown_at)?;
+    let state = settings.value("StateDirectory").map(|name| Path::new("/var/lib").join(name));
+    if let Some(state) = &state {
+        // It stands beside the runtime directory, and stays as long as that does.
+        let kept = runtime.with_file_name("state");
+        fs::create_dir_all(&kept).with_context(|| format!("create {}", kept.display()))?;
+        give(&kept, settings.value("StateDirectoryMode"), user)?;
+        show(&kept, state)?;
+    }
 
     if settings.is_set("PrivateTmp") {
         for dir in ["/tmp", "/var/tmp"] {
@@ -61,6 +68,7 @@ pub(crate) fn apply(settings: &Settings, runtime: &Path, user: &User) -> Result<
     // ProtectSystem=strict, the only known value. It is last, because it goes through the mounts that exist by now.
     let mut writable: Vec<PathBuf> = API_TREES.map(PathBuf::from).into();
     writable.push(shown_at);
+    writable.extend(state);
     if settings.is_set("PrivateTmp") {
         writable.extend(["/tmp", "/var/tmp"].map(PathBuf::from));
     }
@@ -68,12 +76,18 @@ pub(crate) fn apply(settings: &Settings, runtime: &Path, user: &User) -> Result<
     mask_modes(settings)
 }
 
-/// Gives the runtime directory to the user.
-fn give(runtime: &Path, settings: &Settings, user: &User) -> Result<()> {
-    let what = || format!("give {} to the unit's user", runtime.display());
-    chown(runtime, Some(user.uid), Some(user.gid)).with_context(what)?;
-    let mode = octal(settings.value("RuntimeDirectoryMode").unwrap_or("0755"))?;
-    fs::set_permissions(runtime, fs::Permissions::from_mode(mode.bits())).with_context(what)
+/// Gives a directory to the user.
+fn give(directory: &Path, mode: Option<&str>, user: &User) -> Result<()> {
+    let what = || format!("give {} to the unit's user", directory.display());
+    chown(directory, Some(user.uid), Some(user.gid)).with_context(what)?;
+    let mode = octal(mode.unwrap_or("0755"))?;
+    fs::set_permissions(directory, fs::Permissions::from_mode(mode.bits())).with_context(what)
+}
+
+/// Shows a directory at another place, which is made if it is not there.
+fn show(directory: &Path, at: &Path) -> Result<()> {
+    fs::create_dir_all(at).with_context(|| format!("create {}", at.display()))?;
+    bind(directory, at)
 }
 
 fn bind(source: &Path, target: &Path) -> Result<()> {

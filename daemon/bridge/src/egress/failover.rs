@@ -13,11 +13,11 @@ use super::live::{CatchUp, Live};
 use super::outlet::Line;
 use crate::BridgeError;
 use crate::proto::claim::{Election, ElectionConfig, Role, Step};
-use crate::proto::control::{CONTROL_MAX_BYTES, Control};
+use crate::proto::control::{CONTROL_MAX_BYTES, ControlDatagram};
 use crate::proto::session::Session;
 use crate::proto::wire::Downstream;
 use crate::proto::{MICROSECOND_NS, MILLISECOND_NS};
-use crate::socket::{self, Refusals, Tuning};
+use crate::socket::{self, RefusedSettings, Tuning};
 use crate::spec::{BridgeSpec, SendRole, SendSpec, WaitMode};
 
 /// Bytes of the receive buffers. They hold what comes while the loop is stopped.
@@ -58,7 +58,7 @@ impl Failover {
         lines: &[Line],
         (session, subscriber): (Session, &Subscriber),
         now_ns: u64,
-        refusals: &mut Refusals,
+        refusals: &mut RefusedSettings,
     ) -> Result<Option<Failover>, BridgeError> {
         let (SendRole::Auto, Some(bind)) = (send.role, send.claim_bind) else { return Ok(None) };
         let tuning = Tuning { buffer_bytes: BUFFER_BYTES, busy_poll_us: 0 };
@@ -118,7 +118,7 @@ impl Failover {
             self;
         while inbox.receive(&*socket).is_ok_and(|received| received > 0) {
             for datagram in inbox.datagrams().filter(|datagram| peers.contains(&datagram.from)) {
-                if let Ok(Control::Claim(claim)) = Control::parse(datagram.bytes) {
+                if let Ok(ControlDatagram::Claim(claim)) = ControlDatagram::parse(datagram.bytes) {
                     let hears = if datagram.from.ip() == bind.ip() { *hears_here } else { *hears_others };
                     election.handle_claim(now_ns, (*datagram.from.ip()).into(), &claim, hears);
                 }
@@ -144,7 +144,7 @@ impl Failover {
     fn send_claim(&mut self, now_ns: u64, next: u64) {
         let Some(claim) = self.election.poll_claim(now_ns, next) else { return };
         let mut out = [0; CONTROL_MAX_BYTES];
-        let size = Control::Claim(claim).encode(&mut out);
+        let size = ControlDatagram::Claim(claim).encode(&mut out);
         for peer in &self.peers {
             // A peer that is gone is no error of ours. The next claim is due soon.
             let _ = datagrams::send(&self.socket, *peer, [&out[..size]]);

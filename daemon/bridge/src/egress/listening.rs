@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::tag_bytes;
 use crate::proto::wire::Downstream;
-use crate::socket::{self, Refusals, Tuning};
+use crate::socket::{self, RefusedSettings, Tuning};
 use crate::spec::{BridgeSpec, SendSpec};
 
 /// Bytes of the receive buffer. Packets that find no room are lost; each session sends others like them.
@@ -18,12 +18,12 @@ pub(super) fn heard_term(
     spec: &BridgeSpec,
     send: &SendSpec,
     most: u64,
-    refusals: &mut Refusals,
+    refusals: &mut RefusedSettings,
 ) -> Option<u64> {
     let tuning = Tuning { buffer_bytes: BUFFER_BYTES, busy_poll_us: 0 };
     let mut sockets = Vec::new();
     for line in spec.lines.iter().filter(|line| line.group.ip().is_multicast() && send.listen_ms > 0) {
-        match socket::open_line(line, tuning, &mut Refusals::default()) {
+        match socket::open_line(line, tuning, &mut RefusedSettings::default()) {
             Ok(socket) => sockets.push((socket, Inbox::new(spec.payload_bytes))),
             Err(e) => refusals.0.push(format!("listen for other sessions: {e}")),
         }

@@ -29,7 +29,7 @@ use super::proto::term::Terms;
 use super::proto::wire::{HEADER_BYTES, LENGTH_BYTES};
 use super::repair::Repair;
 use super::sending::{Sending, term_at};
-use super::socket::{self, Refusals, Tuning};
+use super::socket::{self, RefusedSettings, Tuning};
 use super::spec::{BridgeSpec, Direction, RepairSpec, SendSpec, StartAt, WaitMode};
 use super::state::{Progress, StateFile};
 use super::status::{Life, RepairCounters, SendCounters};
@@ -97,14 +97,14 @@ impl Egress {
         // The feed and its repairs come from the ring alone. A journal is read at the speed of a disk, and
         // receivers would wait for it.
         let channel = channel.history(History::Never);
-        let mut refusals = Refusals::default();
+        let mut refusals = RefusedSettings::default();
         let lines = open_lines(spec, send)?;
         let (state, said) = open_state(send)?;
         let (subscriber, parks, resumed) =
             attach_where_it_was(spec, (send.from, options.is_channel_new), &channel, said)?;
         check_sizes(spec, &subscriber)?;
         // Report a port that is in use before the bridge listens.
-        drop(open_repair(send, &mut Refusals::default())?);
+        drop(open_repair(send, &mut RefusedSettings::default())?);
         let heard = |most| listening::heard_term(spec, send, most, &mut refusals);
         let session = session_to_send(spec, &subscriber, &options.origins, (said, resumed), heard)?;
         // Open this socket last. Requests that came while the bridge listened would be answered after their
@@ -295,7 +295,7 @@ fn open_lines(spec: &BridgeSpec, send: &SendSpec) -> Result<Vec<Line>, BridgeErr
 /// Opens the socket that requests come to, if the spec names a repair server.
 fn open_repair<'a>(
     send: &'a SendSpec,
-    refusals: &mut Refusals,
+    refusals: &mut RefusedSettings,
 ) -> Result<Option<(&'a RepairSpec, UdpSocket)>, BridgeError> {
     let Some(repair) = &send.repair else { return Ok(None) };
     let tuning = Tuning { buffer_bytes: REPAIR_BUFFER_BYTES, busy_poll_us: 0 };

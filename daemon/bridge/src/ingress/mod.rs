@@ -35,7 +35,7 @@ use super::proto::receiver::{DEFAULT_SILENCE_NS, Follow, Join, Receiver, Receive
 use super::proto::session::Session;
 use super::proto::source::SourceLock;
 use super::proto::{MAX_SERVERS, MICROSECOND_NS, MILLISECOND_NS};
-use super::socket::{self, Refusals, Tuning};
+use super::socket::{self, RefusedSettings, Tuning};
 use super::spec::{BridgeSpec, Direction, GapMode, ReceiveSpec, WaitMode};
 use super::status::{Board, Life, ReceiveCounters, SharedHistogram};
 use super::thread::{Clock, spawn, wall_ns};
@@ -65,7 +65,7 @@ struct Shared {
 }
 
 impl Shared {
-    fn new(refusals: Refusals) -> Self {
+    fn new(refusals: RefusedSettings) -> Self {
         Self {
             stop: AtomicBool::new(false),
             life: Life::new(refusals.0),
@@ -111,7 +111,7 @@ impl Ingress {
             return Err(BridgeError::Spec { bridge: spec.title().to_owned(), problems });
         };
         let follow = follow(spec)?;
-        let mut refusals = Refusals::default();
+        let mut refusals = RefusedSettings::default();
         let id = receiver_id(spec, &channel)?;
         let clock = Clock::start();
         let ports = open_ports(spec, receive, id, &clock, &mut refusals)?;
@@ -258,7 +258,7 @@ fn open_ports(
     receive: &ReceiveSpec,
     id: u64,
     clock: &Clock,
-    refusals: &mut Refusals,
+    refusals: &mut RefusedSettings,
 ) -> Result<Vec<Port>, BridgeError> {
     let tuning = Tuning { buffer_bytes: receive.buffer_bytes, busy_poll_us: spec.busy_poll_us };
     let anywhere = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);

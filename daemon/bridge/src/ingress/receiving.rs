@@ -15,7 +15,7 @@ use super::stale::Stale;
 use crate::BridgeError;
 use crate::pcap::Tap;
 use crate::proto::awake::Awake;
-use crate::proto::control::{CONTROL_MAX_BYTES, Control, is_control};
+use crate::proto::control::{CONTROL_MAX_BYTES, ControlDatagram, is_control};
 use crate::proto::counters::Histogram;
 use crate::proto::lease_client::{LeaseClient, LeaseState};
 use crate::proto::receiver::{Origin, Receiver};
@@ -398,16 +398,18 @@ fn handle_control(
     receiver: &mut Receiver,
     inlet: &mut Inlet,
 ) {
-    match (Control::parse(datagram), lease) {
-        (Ok(Control::Gone { session, first, oldest }), _) => {
+    match (ControlDatagram::parse(datagram), lease) {
+        (Ok(ControlDatagram::Gone { session, first, oldest }), _) => {
             receiver
                 .handle_gone(now_ns, server, (session, first, oldest), &mut |delivery| inlet.take(delivery));
         }
-        (Ok(Control::Held { session, first, next, .. }), _) => {
+        (Ok(ControlDatagram::Held { session, first, next, .. }), _) => {
             receiver
                 .handle_held(now_ns, server, (session, first, next), &mut |delivery| inlet.take(delivery));
         }
-        (Ok(Control::Later { session, first }), _) => receiver.handle_later(now_ns, server, (session, first)),
+        (Ok(ControlDatagram::Later { session, first }), _) => {
+            receiver.handle_later(now_ns, server, (session, first))
+        }
         (Ok(control), Some(lease)) => {
             receiver.note_alive(now_ns, server);
             lease.handle_control(now_ns, &control);

@@ -1,7 +1,7 @@
 //! Tells servers that an older session of the channel is still being sent.
 
 use crate::proto::SECOND_NS;
-use crate::proto::control::{CONTROL_MAX_BYTES, Control};
+use crate::proto::control::{CONTROL_MAX_BYTES, ControlDatagram};
 use crate::proto::receiver::Receiver;
 
 /// The shortest time between two words to the servers.
@@ -30,7 +30,7 @@ impl Stale {
         (self.told, self.told_ns) = (stale, now_ns);
         let session = receiver.session()?;
         let mut out = [0; CONTROL_MAX_BYTES];
-        let size = Control::Stale { session, next: receiver.next() }.encode(&mut out);
+        let size = ControlDatagram::Stale { session, next: receiver.next() }.encode(&mut out);
         Some((out, size))
     }
 }

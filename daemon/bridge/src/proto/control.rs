@@ -33,7 +33,7 @@ pub type Cookie = [u8; COOKIE_BYTES];
 
 /// One control datagram. The nonce of an answer is that of its question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Control {
+pub enum ControlDatagram {
     /// A client asks for a cookie. Padded to the size of the answer.
     Hello {
         /// Chosen by the client.
@@ -156,23 +156,23 @@ pub fn is_control(datagram: &[u8]) -> bool {
     datagram.starts_with(&MAGIC)
 }
 
-impl Control {
+impl ControlDatagram {
     fn kind(&self) -> u8 {
         match self {
-            Control::Hello { .. } => 1,
-            Control::Cookie { .. } => 2,
-            Control::Subscribe { .. } => 3,
-            Control::Granted { .. } => 4,
-            Control::Unsubscribe { .. } => 5,
-            Control::Released { .. } => 6,
-            Control::Full { .. } => 7,
-            Control::Gone { .. } => 8,
-            Control::Later { .. } => 9,
-            Control::Held { .. } => 10,
-            Control::Join { .. } => 11,
-            Control::Joined { .. } => 12,
-            Control::Claim(_) => 13,
-            Control::Stale { .. } => 14,
+            ControlDatagram::Hello { .. } => 1,
+            ControlDatagram::Cookie { .. } => 2,
+            ControlDatagram::Subscribe { .. } => 3,
+            ControlDatagram::Granted { .. } => 4,
+            ControlDatagram::Unsubscribe { .. } => 5,
+            ControlDatagram::Released { .. } => 6,
+            ControlDatagram::Full { .. } => 7,
+            ControlDatagram::Gone { .. } => 8,
+            ControlDatagram::Later { .. } => 9,
+            ControlDatagram::Held { .. } => 10,
+            ControlDatagram::Join { .. } => 11,
+            ControlDatagram::Joined { .. } => 12,
+            ControlDatagram::Claim(_) => 13,
+            ControlDatagram::Stale { .. } => 14,
         }
     }
 
@@ -183,56 +183,58 @@ impl Control {
         out[5..8].copy_from_slice(&[CONTROL_VERSION, self.kind(), 0xFF]);
         let mut body = Writer { out, at: BODY };
         match *self {
-            Control::Hello { nonce } => {
+            ControlDatagram::Hello { nonce } => {
                 body.put(&nonce.to_be_bytes());
                 body.put(&[0; COOKIE_BYTES]);
             }
-            Control::Cookie { nonce, cookie } | Control::Unsubscribe { nonce, cookie } => {
+            ControlDatagram::Cookie { nonce, cookie } | ControlDatagram::Unsubscribe { nonce, cookie } => {
                 body.put(&nonce.to_be_bytes());
                 body.put(&cookie);
             }
-            Control::Subscribe { nonce, cookie, live, lease_ms } => {
+            ControlDatagram::Subscribe { nonce, cookie, live, lease_ms } => {
                 body.put(&nonce.to_be_bytes());
                 body.put(&cookie);
                 body.put(&lease_ms.to_be_bytes());
                 body.put(&[u8::from(live)]);
             }
-            Control::Granted { nonce, cookie, lease_ms } => {
+            ControlDatagram::Granted { nonce, cookie, lease_ms } => {
                 body.put(&nonce.to_be_bytes());
                 body.put(&cookie);
                 body.put(&lease_ms.to_be_bytes());
             }
-            Control::Released { nonce } | Control::Full { nonce } => body.put(&nonce.to_be_bytes()),
-            Control::Gone { session, first, oldest } => {
+            ControlDatagram::Released { nonce } | ControlDatagram::Full { nonce } => {
+                body.put(&nonce.to_be_bytes())
+            }
+            ControlDatagram::Gone { session, first, oldest } => {
                 body.put(session.as_bytes());
                 body.put(&first.to_be_bytes());
                 body.put(&oldest.to_be_bytes());
             }
-            Control::Later { session, first } => {
+            ControlDatagram::Later { session, first } => {
                 body.put(session.as_bytes());
                 body.put(&first.to_be_bytes());
             }
-            Control::Held { session, first, oldest, next } => {
+            ControlDatagram::Held { session, first, oldest, next } => {
                 body.put(session.as_bytes());
                 body.put(&first.to_be_bytes());
                 body.put(&oldest.to_be_bytes());
                 body.put(&next.to_be_bytes());
             }
-            Control::Join { nonce, cookie, lease_ms, live, receiver } => {
+            ControlDatagram::Join { nonce, cookie, lease_ms, live, receiver } => {
                 body.put(&nonce.to_be_bytes());
                 body.put(&cookie);
                 body.put(&lease_ms.to_be_bytes());
                 body.put(&[u8::from(live)]);
                 body.put(&receiver.to_be_bytes()[2..]);
             }
-            Control::Joined { nonce, cookie, lease_ms, group, place } => {
+            ControlDatagram::Joined { nonce, cookie, lease_ms, group, place } => {
                 body.put(&nonce.to_be_bytes());
                 body.put(&cookie);
                 body.put(&lease_ms.to_be_bytes());
                 body.put(&group.to_be_bytes());
                 body.put(&place.to_be_bytes());
             }
-            Control::Claim(claim) => {
+            ControlDatagram::Claim(claim) => {
                 body.put(claim.session.as_bytes());
                 body.put(&claim.claim.to_be_bytes());
                 body.put(&claim.next.to_be_bytes());
@@ -241,7 +243,7 @@ impl Control {
                 body.put(&claim.stream.to_be_bytes());
                 body.put(&claim.sender.to_be_bytes());
             }
-            Control::Stale { session, next } => {
+            ControlDatagram::Stale { session, next } => {
                 body.put(session.as_bytes());
                 body.put(&next.to_be_bytes());
             }
@@ -253,7 +255,7 @@ impl Control {
     ///
     /// # Errors
     /// [`Malformed::ControlVersion`] for another version, [`Malformed::Control`] for anything else that is not exact.
-    pub fn parse(datagram: &[u8]) -> Result<Control, Malformed> {
+    pub fn parse(datagram: &[u8]) -> Result<ControlDatagram, Malformed> {
         let (header, body) = datagram.split_first_chunk::<HEADER_BYTES>().ok_or(Malformed::TooShort)?;
         if !header.starts_with(&MAGIC) {
             return Err(Malformed::Control);
@@ -325,32 +327,32 @@ impl Reader<'_> {
         Some(Claim { session, claim, next, rank, role, is_mirror, stream, sender })
     }
 
-    fn control(&mut self, kind: u8) -> Option<Control> {
+    fn control(&mut self, kind: u8) -> Option<ControlDatagram> {
         Some(match kind {
             1 => {
                 let nonce = self.u64()?;
                 if self.take::<COOKIE_BYTES>()? != [0; COOKIE_BYTES] {
                     return None;
                 }
-                Control::Hello { nonce }
+                ControlDatagram::Hello { nonce }
             }
-            2 => Control::Cookie { nonce: self.u64()?, cookie: self.take()? },
+            2 => ControlDatagram::Cookie { nonce: self.u64()?, cookie: self.take()? },
             3 => {
                 let (nonce, cookie, lease_ms) = (self.u64()?, self.take()?, self.u32()?);
                 let live = self.flag()?;
-                Control::Subscribe { nonce, cookie, live, lease_ms }
+                ControlDatagram::Subscribe { nonce, cookie, live, lease_ms }
             }
-            4 => Control::Granted { nonce: self.u64()?, cookie: self.take()?, lease_ms: self.u32()? },
-            5 => Control::Unsubscribe { nonce: self.u64()?, cookie: self.take()? },
-            6 => Control::Released { nonce: self.u64()? },
-            7 => Control::Full { nonce: self.u64()? },
-            8 => Control::Gone {
+            4 => ControlDatagram::Granted { nonce: self.u64()?, cookie: self.take()?, lease_ms: self.u32()? },
+            5 => ControlDatagram::Unsubscribe { nonce: self.u64()?, cookie: self.take()? },
+            6 => ControlDatagram::Released { nonce: self.u64()? },
+            7 => ControlDatagram::Full { nonce: self.u64()? },
+            8 => ControlDatagram::Gone {
                 session: Session::from_bytes(self.take()?),
                 first: self.u64()?,
                 oldest: self.u64()?,
             },
-            9 => Control::Later { session: Session::from_bytes(self.take()?), first: self.u64()? },
-            10 => Control::Held {
+            9 => ControlDatagram::Later { session: Session::from_bytes(self.take()?), first: self.u64()? },
+            10 => ControlDatagram::Held {
                 session: Session::from_bytes(self.take()?),
                 first: self.u64()?,
                 oldest: self.u64()?,
@@ -360,17 +362,17 @@ impl Reader<'_> {
                 let (nonce, cookie, lease_ms) = (self.u64()?, self.take()?, self.u32()?);
                 let (live, [a, b, c, d, e, f]) = (self.flag()?, self.take()?);
                 let receiver = u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
-                Control::Join { nonce, cookie, lease_ms, live, receiver }
+                ControlDatagram::Join { nonce, cookie, lease_ms, live, receiver }
             }
-            12 => Control::Joined {
+            12 => ControlDatagram::Joined {
                 nonce: self.u64()?,
                 cookie: self.take()?,
                 lease_ms: self.u32()?,
                 group: u16::from_be_bytes(self.take()?),
                 place: u16::from_be_bytes(self.take()?),
             },
-            13 => Control::Claim(self.claim()?),
-            14 => Control::Stale { session: Session::from_bytes(self.take()?), next: self.u64()? },
+            13 => ControlDatagram::Claim(self.claim()?),
+            14 => ControlDatagram::Stale { session: Session::from_bytes(self.take()?), next: self.u64()? },
             _ => return None,
         })
     }
@@ -381,23 +383,28 @@ mod tests {
     use super::super::wire::{Downstream, Request};
     use super::*;
 
-    fn all_kinds() -> [Control; 14] {
+    fn all_kinds() -> [ControlDatagram; 14] {
         let (nonce, cookie) = (0x0102_0304_0506_0708, [0xC0; COOKIE_BYTES]);
         [
-            Control::Hello { nonce },
-            Control::Cookie { nonce, cookie },
-            Control::Subscribe { nonce, cookie, live: true, lease_ms: 60_000 },
-            Control::Granted { nonce, cookie, lease_ms: 60_000 },
-            Control::Unsubscribe { nonce, cookie },
-            Control::Released { nonce },
-            Control::Full { nonce },
-            Control::Gone { session: Session::from_bytes(*b"EQTY00000Z"), first: 1, oldest: 9 },
-            Control::Later { session: Session::from_bytes(*b"EQTY00000Z"), first: 1 },
-            Control::Held { session: Session::from_bytes(*b"EQTY00000Z"), first: 9, oldest: 1, next: 8 },
-            Control::Join { nonce, cookie, lease_ms: 60_000, live: true, receiver: 0xA1B2_C3D4_E5F6 },
-            Control::Joined { nonce, cookie, lease_ms: 60_000, group: 300, place: 299 },
-            Control::Stale { session: Session::from_bytes(*b"EQTY00000Z"), next: 77 },
-            Control::Claim(Claim {
+            ControlDatagram::Hello { nonce },
+            ControlDatagram::Cookie { nonce, cookie },
+            ControlDatagram::Subscribe { nonce, cookie, live: true, lease_ms: 60_000 },
+            ControlDatagram::Granted { nonce, cookie, lease_ms: 60_000 },
+            ControlDatagram::Unsubscribe { nonce, cookie },
+            ControlDatagram::Released { nonce },
+            ControlDatagram::Full { nonce },
+            ControlDatagram::Gone { session: Session::from_bytes(*b"EQTY00000Z"), first: 1, oldest: 9 },
+            ControlDatagram::Later { session: Session::from_bytes(*b"EQTY00000Z"), first: 1 },
+            ControlDatagram::Held {
+                session: Session::from_bytes(*b"EQTY00000Z"),
+                first: 9,
+                oldest: 1,
+                next: 8,
+            },
+            ControlDatagram::Join { nonce, cookie, lease_ms: 60_000, live: true, receiver: 0xA1B2_C3D4_E5F6 },
+            ControlDatagram::Joined { nonce, cookie, lease_ms: 60_000, group: 300, place: 299 },
+            ControlDatagram::Stale { session: Session::from_bytes(*b"EQTY00000Z"), next: 77 },
+            ControlDatagram::Claim(Claim {
                 session: Session::from_bytes(*b"EQTY00000Z"),
                 claim: 3,
                 next: 77,
@@ -415,11 +422,11 @@ mod tests {
         for control in all_kinds() {
             let mut out = [0; CONTROL_MAX_BYTES];
             let size = control.encode(&mut out);
-            assert_eq!(Control::parse(&out[..size]), Ok(control));
+            assert_eq!(ControlDatagram::parse(&out[..size]), Ok(control));
             for cut in 0..size {
-                assert!(Control::parse(&out[..cut]).is_err(), "{control:?} cut to {cut}");
+                assert!(ControlDatagram::parse(&out[..cut]).is_err(), "{control:?} cut to {cut}");
             }
-            assert!(Control::parse(&[&out[..size], &[0]].concat()).is_err());
+            assert!(ControlDatagram::parse(&[&out[..size], &[0]].concat()).is_err());
         }
     }
 
@@ -439,11 +446,11 @@ mod tests {
     #[test]
     fn hello_bytes_are_fixed() {
         let mut out = [0; CONTROL_MAX_BYTES];
-        let size = Control::Hello { nonce: 0x0A0B }.encode(&mut out);
+        let size = ControlDatagram::Hello { nonce: 0x0A0B }.encode(&mut out);
         let expected =
             [&b"\xffSHMC\x01\x01\xff"[..], &[0; 12], &[0, 0, 0, 0, 0, 0, 0x0A, 0x0B], &[0; 24]].concat();
         assert_eq!(&out[..size], &expected[..]);
         out[5] = 2;
-        assert_eq!(Control::parse(&out[..size]), Err(Malformed::ControlVersion));
+        assert_eq!(ControlDatagram::parse(&out[..size]), Err(Malformed::ControlVersion));
     }
 }

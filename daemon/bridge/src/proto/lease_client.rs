@@ -5,7 +5,7 @@
 //! anew when the server has forgotten it. The caller owns the socket, which must be the one that requests and
 //! unicast packets use.
 
-use super::control::{CONTROL_MAX_BYTES, COOKIE_BYTES, Control, Cookie};
+use super::control::{CONTROL_MAX_BYTES, COOKIE_BYTES, ControlDatagram, Cookie};
 use super::{MILLISECOND_NS, SECOND_NS};
 
 /// The first wait for an answer; doubled at each repeat up to [`RETRY_MAX_NS`].
@@ -112,12 +112,12 @@ impl LeaseClient {
     }
 
     /// Takes a control datagram. Answers to questions that we did not ask are ignored.
-    pub fn handle_control(&mut self, now_ns: u64, control: &Control) {
-        let (Control::Cookie { nonce, .. }
-        | Control::Granted { nonce, .. }
-        | Control::Joined { nonce, .. }
-        | Control::Released { nonce }
-        | Control::Full { nonce }) = *control
+    pub fn handle_control(&mut self, now_ns: u64, control: &ControlDatagram) {
+        let (ControlDatagram::Cookie { nonce, .. }
+        | ControlDatagram::Granted { nonce, .. }
+        | ControlDatagram::Joined { nonce, .. }
+        | ControlDatagram::Released { nonce }
+        | ControlDatagram::Full { nonce }) = *control
         else {
             return;
         };
@@ -130,7 +130,7 @@ impl LeaseClient {
         }
         self.ask_anew();
         match *control {
-            Control::Cookie { cookie, .. } => {
+            ControlDatagram::Cookie { cookie, .. } => {
                 self.cookie = cookie;
                 match self.state {
                     LeaseState::Greeting | LeaseState::Held { .. } => {
@@ -141,8 +141,9 @@ impl LeaseClient {
                     LeaseState::Gone => {}
                 }
             }
-            Control::Granted { cookie, lease_ms, .. } | Control::Joined { cookie, lease_ms, .. } => {
-                self.is_old = matches!(control, Control::Granted { .. });
+            ControlDatagram::Granted { cookie, lease_ms, .. }
+            | ControlDatagram::Joined { cookie, lease_ms, .. } => {
+                self.is_old = matches!(control, ControlDatagram::Granted { .. });
                 if matches!(self.state, LeaseState::Subscribing | LeaseState::Held { .. }) {
                     let lease_ns = u64::from(lease_ms) * MILLISECOND_NS;
                     self.cookie = cookie;
@@ -151,10 +152,10 @@ impl LeaseClient {
                     self.send_at_ns = now_ns.saturating_add((lease_ns / 3).max(RETRY_FIRST_NS));
                 }
             }
-            Control::Released { .. } if self.state == LeaseState::Leaving => {
+            ControlDatagram::Released { .. } if self.state == LeaseState::Leaving => {
                 self.enter(now_ns, LeaseState::Gone);
             }
-            Control::Full { .. } => {
+            ControlDatagram::Full { .. } => {
                 self.full += 1;
                 self.send_at_ns = now_ns.saturating_add(RETRY_MAX_NS);
             }
@@ -202,15 +203,15 @@ impl LeaseClient {
         let (cookie, live, lease_ms) = (self.cookie, self.live, self.lease_ms);
         let nonce = self.nonce;
         let question = match self.state {
-            LeaseState::Greeting => Control::Hello { nonce },
+            LeaseState::Greeting => ControlDatagram::Hello { nonce },
             LeaseState::Subscribing | LeaseState::Held { .. } => match self.receiver {
                 // An older server drops a kind that it does not know.
                 Some(receiver) if !self.is_old && self.tries % 4 < JOIN_TRIES => {
-                    Control::Join { nonce, cookie, lease_ms, live, receiver }
+                    ControlDatagram::Join { nonce, cookie, lease_ms, live, receiver }
                 }
-                _ => Control::Subscribe { nonce, cookie, live, lease_ms },
+                _ => ControlDatagram::Subscribe { nonce, cookie, live, lease_ms },
             },
-            LeaseState::Leaving => Control::Unsubscribe { nonce, cookie },
+            LeaseState::Leaving => ControlDatagram::Unsubscribe { nonce, cookie },
             LeaseState::Gone => return None,
         };
         (self.tries, self.sent) = (self.tries.saturating_add(1), self.sent.saturating_add(1));

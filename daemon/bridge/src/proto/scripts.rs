@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 
-use super::control::{CONTROL_MAX_BYTES, Control};
+use super::control::{CONTROL_MAX_BYTES, ControlDatagram};
 use super::gap::{GapConfig, GapPolicy};
 use super::lease::{LeaseConfig, LeaseServer};
 use super::lease_client::LeaseClient;
@@ -197,7 +197,7 @@ proptest! {
         if let Ok(request) = Request::parse(&bytes) {
             prop_assert_eq!(&request.encode()[..], &bytes[..]);
         }
-        if let Ok(control) = Control::parse(&bytes) {
+        if let Ok(control) = ControlDatagram::parse(&bytes) {
             let mut out = [0; CONTROL_MAX_BYTES];
             let size = control.encode(&mut out);
             prop_assert_eq!(&out[..size], &bytes[..]);
@@ -222,7 +222,7 @@ proptest! {
             let leased = leases.handle_datagram(now_ns, from, &bytes, &mut [0; CONTROL_MAX_BYTES]).unwrap_or(0);
             let limit = if !allow.allows(from.ip()) { 0 } else if proved { 1_400 } else { 3 * bytes.len() };
             prop_assert!(drawn <= limit && leased <= limit.min(3 * bytes.len()));
-            if let Ok(control) = Control::parse(&bytes) {
+            if let Ok(control) = ControlDatagram::parse(&bytes) {
                 client.handle_control(now_ns, &control);
             }
             client.poll_transmit(now_ns, &mut [0; CONTROL_MAX_BYTES]);

@@ -110,6 +110,11 @@ impl Packer {
         self.due
     }
 
+    /// The publisher's epoch, as the records so far say.
+    pub const fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
     /// Tells the time, in both clocks. The caller does so before it packs events.
     pub fn at(&mut self, now: Now, ticks: u64) {
         (self.now, self.ticks) = (now, ticks);

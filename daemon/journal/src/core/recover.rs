@@ -124,7 +124,9 @@ pub fn recover(volume: &mut impl Volume) -> Result<Recovered, RecoverError> {
     let mut recovered = Recovered { next_number: 1, due: 1, ..Recovered::default() };
     let mut files = Vec::new();
     for file in gather(volume)? {
-        recovered.next_number = recovered.next_number.max(file.header.file + 1);
+        // Where a power cut mixed names up, the name may have another number. Neither is given again.
+        let named = parse_file_name(&file.name).unwrap_or(0);
+        recovered.next_number = recovered.next_number.max(file.header.file.max(named) + 1);
         let scan = match file.sealed {
             Some(_) => None,
             None => {
@@ -305,7 +307,7 @@ fn mend(volume: &mut impl Volume, name: &str, mut scan: Scan) -> io::Result<(u64
         // It is for people only, and need not survive.
         let _ = volume.write(&format!("{name}.torn"), 0, &torn);
     }
-    let durable = scan.composer.due() - 1;
+    let durable = scan.footer_durable.unwrap_or(scan.composer.due() - 1);
     let bytes = scan.composer.seal(durable);
     volume.write(name, end, &bytes)?;
     volume.sync(name)?;

@@ -21,6 +21,8 @@ pub struct Scan {
     pub durable: u64,
     /// Bytes in use behind the last whole frame.
     pub behind: u64,
+    /// What the footer that stands there says was durable. The next file chains to it as it is.
+    pub footer_durable: Option<u64>,
     /// What the records say.
     pub heard: Heard,
 }
@@ -74,8 +76,17 @@ impl Scan {
         let mut heard = Heard::default();
         let mut frames = 0;
         let mut durable = 0;
+        let mut footer_durable = None;
         loop {
             let found = scanner.at(composer.offset())?;
+            if let Found::Header(head) | Found::Whole(head, _) = &found
+                && head.kind == FrameKind::Footer
+                && follows(head, &composer)
+            {
+                durable = durable.max(head.durable);
+                footer_durable = Some(head.durable);
+                break;
+            }
             let (head, said) = match found {
                 Found::Whole(head, said) if follows(&head, &composer) => (head, said),
                 other => {
@@ -98,7 +109,7 @@ impl Scan {
         }
         composer.judge_holes(durable);
         let behind = scanner.last_used.saturating_sub(composer.offset());
-        Ok(Self { composer, frames, durable, behind, heard })
+        Ok(Self { composer, frames, durable, behind, footer_durable, heard })
     }
 }
 

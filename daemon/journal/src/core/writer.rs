@@ -2,7 +2,9 @@
 
 use super::mutant::{Mutant, is};
 use super::{Frame, Lane, Now, Op, Piece, Pool, Settings, Step, SyncPolicy};
-use shmcast::journal::format::{Cause, Composer, FileHeader, FrameBuilder, JournalControl, Loss, file_name};
+use shmcast::journal::format::{
+    Cause, Composer, FileHeader, FrameBuilder, JournalControl, Loss, RingIdentity, file_name,
+};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -130,6 +132,11 @@ impl Writer {
     pub fn push(&mut self, frame: Frame) {
         self.buffered += frame.bytes.len();
         self.waiting.push_back(Arc::new(frame));
+    }
+
+    /// The channel goes on in another ring, which the headers of later files name.
+    pub const fn set_ring(&mut self, ring: RingIdentity) {
+        self.header.ring = ring;
     }
 
     /// No frame will come. The file is sealed once everything is written.

@@ -107,6 +107,12 @@ fn oldest(subscriber: &mut Subscriber) -> Result<u64, RecordError> {
     }
 }
 
+/// The ring that a subscriber reads.
+pub(super) fn ring_of(subscriber: &Subscriber) -> RingIdentity {
+    let clock = subscriber.clock();
+    RingIdentity { uuid: subscriber.header().uuid, generation: 0, clock: clock.kind(), clock_hz: clock.hz() }
+}
+
 fn header(
     subscriber: &Subscriber,
     recovered: &Recovered,
@@ -114,7 +120,6 @@ fn header(
     epoch: u64,
 ) -> io::Result<FileHeader> {
     let ring = subscriber.header();
-    let clock = subscriber.clock();
     let mut journal = [0; 16];
     match &recovered.last {
         Some(last) => journal = last.journal,
@@ -134,7 +139,7 @@ fn header(
         epoch,
         wall_ns: 0, // as with the salt
         boot_id,
-        ring: RingIdentity { uuid: ring.uuid, generation: 0, clock: clock.kind(), clock_hz: clock.hz() },
+        ring: ring_of(subscriber),
         previous_salt: recovered.previous.0,
         previous_chain: recovered.previous.1,
         largest_frame: u32::try_from(largest).unwrap_or(u32::MAX),

@@ -1,6 +1,7 @@
 //! The thread that reads the ring and packs frames.
 
 use super::Shared;
+use super::begin::ring_of;
 use crate::core::Packer;
 use crate::error::RecordError;
 use shmcast::hosting::session_words;
@@ -27,6 +28,8 @@ pub(super) struct Drain {
     pub(super) shared: Arc<Shared>,
     pub(super) packer: Packer,
     pub(super) subscriber: Subscriber,
+    /// The ring that the journal named last.
+    pub(super) ring: [u64; 2],
 }
 
 impl Drain {
@@ -39,6 +42,9 @@ impl Drain {
                 last = Some(self.subscriber.next_sequence() + self.subscriber.lag() + LAG_ERROR);
             }
             let result = self.take();
+            if result.is_ok() {
+                self.note_ring();
+            }
             self.hand_over(last.is_some() || result.is_err());
             match (result?, last) {
                 (Some(0), Some(_)) => return Ok(0),
@@ -59,7 +65,7 @@ impl Drain {
         }
         let now = self.shared.now();
         let ticks = self.subscriber.clock().now();
-        let Self { shared, packer, subscriber } = self;
+        let Self { shared, packer, subscriber, .. } = self;
         packer.at(now, ticks);
         let (mut messages, mut restarted, mut overrun) = (0, false, 0);
         let taken = subscriber.recv_batch(BATCH, |event| {
@@ -83,6 +89,19 @@ impl Drain {
         shared.messages.fetch_add(messages, Ordering::Relaxed);
         shared.overrun.fetch_add(overrun, Ordering::Relaxed);
         if restarted { Err(RecordError::Restarted) } else { Ok(Some(taken)) }
+    }
+
+    /// Names the ring that the channel has gone on in, so that its readers find this journal.
+    fn note_ring(&mut self) {
+        let Self { shared, packer, subscriber, ring } = self;
+        let found = ring_of(subscriber);
+        if found.uuid == *ring {
+            return;
+        }
+        *ring = found.uuid;
+        let (epoch, first) = (packer.epoch(), packer.due());
+        packer.control(JournalControl::Source { ring: found.uuid, generation: 0, epoch, first });
+        shared.writer().set_ring(found);
     }
 
     /// Gives frames to the writer: full ones, and the open one if the disk is idle or time has passed.

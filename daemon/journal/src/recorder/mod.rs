@@ -26,7 +26,7 @@ const CLOCKS_APART: Duration = Duration::from_micros(100);
 const PATIENCE: Duration = Duration::from_secs(12);
 
 /// How far a recorder is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
     /// First sequence of this recording.
     pub first: u64,
@@ -198,7 +198,9 @@ impl Recorder {
         let lanes = lanes.collect::<Result<_, _>>()?;
         let (packer, subscriber) = (begun.packer, begun.subscriber);
         let own = shared.clone();
-        let drain = spawn("journal-drain", path, move || Drain { shared: own, packer, subscriber }.run())?;
+        let ring = subscriber.header().uuid;
+        let drain = Drain { shared: own, packer, subscriber, ring };
+        let drain = spawn("journal-drain", path, move || drain.run())?;
         Ok(Self { shared, drain, lanes })
     }
 

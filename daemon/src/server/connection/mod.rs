@@ -16,6 +16,7 @@ use super::state::ServerState;
 use shmcast::MAX_NAME;
 use shmcast::control::{Event, RefusalCode, Request, Response, VERSION, decode, encode};
 use shmcast::hosting::fault;
+use shmcast::journal::Wanted;
 use shmcast::sys::handoff::{self, MAX_PACKET, Packet, Peer};
 use std::fs::File;
 use std::io;
@@ -289,7 +290,13 @@ impl Connection<'_> {
                 let why = "a sequence or a time, not both";
                 Err(self.cut_off(Refused::new(RefusalCode::BadRequest, why)).await)
             }
-            Request::History { channel, .. } => self.lend_history(&channel).await,
+            Request::History { channel, sequence, time_ns } => {
+                let wanted = match time_ns {
+                    Some(time_ns) => Wanted::Time(time_ns),
+                    None => Wanted::Sequence(sequence.unwrap_or(1)),
+                };
+                self.lend_history(&channel, wanted).await
+            }
         }
     }
 

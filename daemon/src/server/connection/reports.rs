@@ -2,10 +2,19 @@
 
 use super::{Connection, End};
 use crate::server::bridges::BridgeFigures;
+use crate::server::journals::Loan;
 use crate::server::registry::Refused;
-use shmcast::control::{Event, RefusalCode, Response};
+use shmcast::control::{Event, History, RefusalCode, Response};
+use shmcast::journal::Wanted;
+use shmcast::journal::format::FILE_HEADER_BYTES;
+use std::fmt::Display;
+use std::os::fd::AsFd;
+use std::time::Duration;
 use tokio::sync::broadcast::{Receiver, error::RecvError};
+use tokio::time::timeout;
 
+/// How long a reader waits for its turn at a journal's file.
+const DISK_PATIENCE: Duration = Duration::from_millis(300);
 /// Readers reported in one packet.
 const READERS_A_PACKET: usize = 64;
 
@@ -44,16 +53,45 @@ impl Connection<'_> {
         self.send(&Response::Done {}, &[]).await
     }
 
-    /// Answers a program that may read the channel and asks for its journal: this daemon keeps none.
-    pub(super) async fn lend_history(&mut self, channel: &str) -> Result<(), End> {
-        let readable = self.shared.registry().check_reader(&self.who, channel);
-        let none = || {
-            Refused::new(
-                RefusalCode::NoJournal,
-                format!("the daemon keeps no journal of channel {channel:?}"),
-            )
+    /// Lends a file of a channel's journal to a program that may read the channel. The disk is read on another thread.
+    pub(super) async fn lend_history(&mut self, channel: &str, wanted: Wanted) -> Result<(), End> {
+        let loan = match self.find_history(channel, wanted).await {
+            Ok(loan) => loan,
+            Err(refused) => return self.refuse(refused, Some(channel)).await,
         };
-        self.refuse(readable.err().unwrap_or_else(none), Some(channel)).await
+        let history = History {
+            file: loan.lent.number,
+            first: loan.lent.first,
+            // The first frame: the reader looks for its place itself.
+            offset: FILE_HEADER_BYTES as u64,
+            recording: loan.is_recording,
+        };
+        self.send(&Response::History(history), &[loan.lent.file.as_fd()]).await
+    }
+
+    async fn find_history(&mut self, channel: &str, wanted: Wanted) -> Result<Loan, Refused> {
+        self.shared.registry().check_reader(&self.who, channel)?;
+        let (journals, name) = (self.shared.journals.clone(), channel.to_owned());
+        self.served = None;
+        let turn = timeout(DISK_PATIENCE, self.shared.lenders.clone().acquire_owned()).await;
+        let found = match turn {
+            Ok(turn) => Some(
+                tokio::task::spawn_blocking(move || {
+                    let _turn = turn;
+                    journals.lend(&name, wanted)
+                })
+                .await,
+            ),
+            Err(_) => None,
+        };
+        self.wait_for_turn().await;
+        let slow =
+            || Refused::new(RefusalCode::Failed, "read the journal: its disk does not answer: ask again");
+        let found = found.ok_or_else(slow)?;
+        let failed = |e: &dyn Display| Refused::new(RefusalCode::Failed, format!("read the journal: {e}"));
+        let found = found.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
+        let none = || format!("the daemon keeps no journal of channel {channel:?}, or it has no file yet");
+        found.ok_or_else(|| Refused::new(RefusalCode::NoJournal, none()))
     }
 
     /// Sends a channel, or all that the program may read, with their readers.
@@ -64,6 +102,7 @@ impl Connection<'_> {
             Err(refused) => return self.refuse(refused, only).await,
         };
         for mut channel in channels {
+            channel.journal = self.shared.journals.status(&channel.channel);
             let readers = std::mem::take(&mut channel.readers);
             self.send(&Response::Channel(Box::new(channel)), &[]).await?;
             for some in readers.chunks(READERS_A_PACKET) {

@@ -104,7 +104,8 @@ impl Channel {
 
     pub(super) fn generation(&self) -> Generation {
         let none = Generation { generation: 0, first: 1, restarted: 0, strict: false, journal: false };
-        self.charter.generation().unwrap_or(none)
+        let generation = self.charter.generation().unwrap_or(none);
+        Generation { journal: self.config.journal.is_some(), ..generation }
     }
 
     /// Whether `who` may read. A user who may publish may also read.

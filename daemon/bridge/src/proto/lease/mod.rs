@@ -25,7 +25,7 @@ use std::net::SocketAddr;
 
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-use super::control::{CONTROL_MAX_BYTES, COOKIE_BYTES, Control, Cookie};
+use super::control::{CONTROL_MAX_BYTES, COOKIE_BYTES, ControlDatagram, Cookie};
 use super::counters::LeaseCounters;
 use super::limit::{AllowList, Rate, SourceBuckets, address_bytes};
 use super::{MILLISECOND_NS, SECOND_NS};
@@ -130,7 +130,7 @@ impl LeaseServer {
         datagram: &[u8],
         out: &mut [u8; CONTROL_MAX_BYTES],
     ) -> Option<usize> {
-        self.handle_control(now_ns, from, Control::parse(datagram).ok(), out)
+        self.handle_control(now_ns, from, ControlDatagram::parse(datagram).ok(), out)
     }
 
     /// As [`LeaseServer::handle_datagram`], for a datagram that was parsed already; `None` if it is malformed.
@@ -138,7 +138,7 @@ impl LeaseServer {
         &mut self,
         now_ns: u64,
         from: SocketAddr,
-        control: Option<Control>,
+        control: Option<ControlDatagram>,
         out: &mut [u8; CONTROL_MAX_BYTES],
     ) -> Option<usize> {
         self.counters.received += 1;
@@ -153,24 +153,24 @@ impl LeaseServer {
         }
         self.sources.charge(now_ns, source, 1);
         let reply = match control {
-            Some(Control::Hello { nonce }) => self.offer_cookie(now_ns, from, nonce),
+            Some(ControlDatagram::Hello { nonce }) => self.offer_cookie(now_ns, from, nonce),
             Some(
-                Control::Subscribe { nonce, cookie, .. }
-                | Control::Join { nonce, cookie, .. }
-                | Control::Unsubscribe { nonce, cookie },
+                ControlDatagram::Subscribe { nonce, cookie, .. }
+                | ControlDatagram::Join { nonce, cookie, .. }
+                | ControlDatagram::Unsubscribe { nonce, cookie },
             ) if !self.is_good(now_ns, from, &cookie) => {
                 self.counters.cookies_refused += 1;
                 self.offer_cookie(now_ns, from, nonce)
             }
-            Some(Control::Subscribe { nonce, live, lease_ms, .. }) => {
+            Some(ControlDatagram::Subscribe { nonce, live, lease_ms, .. }) => {
                 self.subscribe(now_ns, from, nonce, Wish { live, lease_ms, receiver: None })
             }
-            Some(Control::Join { nonce, live, lease_ms, receiver, .. }) => {
+            Some(ControlDatagram::Join { nonce, live, lease_ms, receiver, .. }) => {
                 self.subscribe(now_ns, from, nonce, Wish { live, lease_ms, receiver: Some(receiver) })
             }
-            Some(Control::Unsubscribe { nonce, .. }) => {
+            Some(ControlDatagram::Unsubscribe { nonce, .. }) => {
                 self.unsubscribe(from);
-                Control::Released { nonce }
+                ControlDatagram::Released { nonce }
             }
             _ => {
                 self.counters.malformed += 1;
@@ -180,12 +180,12 @@ impl LeaseServer {
         Some(reply.encode(out))
     }
 
-    fn offer_cookie(&mut self, now_ns: u64, from: SocketAddr, nonce: u64) -> Control {
+    fn offer_cookie(&mut self, now_ns: u64, from: SocketAddr, nonce: u64) -> ControlDatagram {
         self.counters.cookies += 1;
-        Control::Cookie { nonce, cookie: self.make_cookie(now_ns, from) }
+        ControlDatagram::Cookie { nonce, cookie: self.make_cookie(now_ns, from) }
     }
 
-    fn subscribe(&mut self, now_ns: u64, from: SocketAddr, nonce: u64, wish: Wish) -> Control {
+    fn subscribe(&mut self, now_ns: u64, from: SocketAddr, nonce: u64, wish: Wish) -> ControlDatagram {
         self.expire(now_ns);
         let lease_ns = match wish.lease_ms {
             0 => self.config.lease_ns,
@@ -201,19 +201,19 @@ impl LeaseServer {
             self.counters.granted += 1;
         } else {
             self.counters.full += 1;
-            return Control::Full { nonce };
+            return ControlDatagram::Full { nonce };
         }
         self.leases.insert(from, lease);
         self.ends_ns = self.ends_ns.min(ends_ns);
         let lease_ms = u32::try_from(lease_ns / MILLISECOND_NS).unwrap_or(u32::MAX);
         let cookie = self.make_cookie(now_ns, from);
         if wish.receiver.is_none() {
-            return Control::Granted { nonce, cookie, lease_ms };
+            return ControlDatagram::Granted { nonce, cookie, lease_ms };
         }
         let count = |number: usize| u16::try_from(number).unwrap_or(u16::MAX);
         let before = self.leases.keys().filter(|&&address| address < from).count();
         let (group, place) = (count(self.leases.len()), count(before));
-        Control::Joined { nonce, cookie, lease_ms, group, place }
+        ControlDatagram::Joined { nonce, cookie, lease_ms, group, place }
     }
 
     /// Takes away the old lease of a receiver that comes back from another port or address. This happens at

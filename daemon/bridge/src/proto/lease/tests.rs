@@ -17,33 +17,38 @@ fn address(last: u8, port: u16) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, last], port))
 }
 
-fn ask(server: &mut LeaseServer, now_ns: u64, from: SocketAddr, control: Control) -> Option<Control> {
+fn ask(
+    server: &mut LeaseServer,
+    now_ns: u64,
+    from: SocketAddr,
+    control: ControlDatagram,
+) -> Option<ControlDatagram> {
     let (mut question, mut out) = ([0; CONTROL_MAX_BYTES], [0; CONTROL_MAX_BYTES]);
     let asked = control.encode(&mut question);
     let size = server.handle_datagram(now_ns, from, &question[..asked], &mut out)?;
     assert!(size <= 3 * asked, "{size} bytes for {asked}");
-    Some(Control::parse(&out[..size]).unwrap())
+    Some(ControlDatagram::parse(&out[..size]).unwrap())
 }
 
 fn cookie_for(server: &mut LeaseServer, now_ns: u64, from: SocketAddr) -> Cookie {
-    match ask(server, now_ns, from, Control::Hello { nonce: 1 }) {
-        Some(Control::Cookie { cookie, nonce: 1 }) => cookie,
+    match ask(server, now_ns, from, ControlDatagram::Hello { nonce: 1 }) {
+        Some(ControlDatagram::Cookie { cookie, nonce: 1 }) => cookie,
         other => panic!("{other:?}"),
     }
 }
 
-fn subscribe(cookie: Cookie) -> Control {
-    Control::Subscribe { nonce: 2, cookie, live: true, lease_ms: 0 }
+fn subscribe(cookie: Cookie) -> ControlDatagram {
+    ControlDatagram::Subscribe { nonce: 2, cookie, live: true, lease_ms: 0 }
 }
 
 #[test]
 fn stranger_draws_no_byte_and_leaves_no_trace() {
     let mut own = server(4);
     let stranger = SocketAddr::from(([11, 0, 0, 1], 9));
-    assert_eq!(ask(&mut own, 0, stranger, Control::Hello { nonce: 1 }), None);
+    assert_eq!(ask(&mut own, 0, stranger, ControlDatagram::Hello { nonce: 1 }), None);
     assert!(own.sources.is_empty());
     let mut closed = LeaseServer::new(LeaseConfig::default(), [7; 16], 3);
-    assert_eq!(ask(&mut closed, 0, address(1, 9), Control::Hello { nonce: 1 }), None);
+    assert_eq!(ask(&mut closed, 0, address(1, 9), ControlDatagram::Hello { nonce: 1 }), None);
 }
 
 #[test]
@@ -54,7 +59,7 @@ fn cookie_is_good_for_its_address_time_and_epoch_only() {
     let cookie = cookie_for(&mut own, SECOND_NS, address(1, 9));
     let mut refused = |now_ns, from, cookie| {
         let reply = ask(&mut own, now_ns, from, subscribe(cookie));
-        matches!(reply, Some(Control::Cookie { .. })) && own.is_empty()
+        matches!(reply, Some(ControlDatagram::Cookie { .. })) && own.is_empty()
     };
     assert!(refused(SECOND_NS, address(2, 9), cookie), "another host");
     assert!(refused(SECOND_NS, address(1, 8), cookie), "another port");
@@ -66,14 +71,14 @@ fn cookie_is_good_for_its_address_time_and_epoch_only() {
     }
     let mut restarted = LeaseServer::new(own.config.clone(), [7; 16], 4);
     let reply = ask(&mut restarted, SECOND_NS, address(1, 9), subscribe(cookie));
-    assert!(matches!(reply, Some(Control::Cookie { .. })) && restarted.is_empty(), "another epoch");
+    assert!(matches!(reply, Some(ControlDatagram::Cookie { .. })) && restarted.is_empty(), "another epoch");
     let reply = ask(&mut own, SECOND_NS, address(1, 9), subscribe(cookie));
-    assert!(matches!(reply, Some(Control::Granted { lease_ms: 60_000, .. })));
+    assert!(matches!(reply, Some(ControlDatagram::Granted { lease_ms: 60_000, .. })));
     let mut later = server(4);
     let reply = ask(&mut later, 121 * SECOND_NS, address(1, 9), subscribe(cookie));
-    assert!(matches!(reply, Some(Control::Granted { .. })), "two minutes old");
+    assert!(matches!(reply, Some(ControlDatagram::Granted { .. })), "two minutes old");
     let reply = ask(&mut later, 122 * SECOND_NS, address(1, 9), subscribe(cookie));
-    assert!(matches!(reply, Some(Control::Cookie { .. })), "older");
+    assert!(matches!(reply, Some(ControlDatagram::Cookie { .. })), "older");
 }
 
 #[test]
@@ -97,21 +102,21 @@ fn tables_have_a_bound_and_floods_a_rate() {
         ask(&mut own, 0, address(1, port), subscribe(cookie));
     }
     assert_eq!((own.len(), own.counters().full), (2, 1));
-    let answered =
-        (0..10_000).filter(|_| ask(&mut own, 0, address(9, 9), Control::Hello { nonce: 1 }).is_some());
+    let answered = (0..10_000)
+        .filter(|_| ask(&mut own, 0, address(9, 9), ControlDatagram::Hello { nonce: 1 }).is_some());
     assert_eq!(answered.count(), 100);
     assert_eq!(own.handle_datagram(0, address(8, 1), &[0xFF; 40], &mut [0; CONTROL_MAX_BYTES]), None);
     assert_eq!(own.counters().malformed, 1);
 }
 
-fn join(cookie: Cookie, receiver: u64) -> Control {
-    Control::Join { nonce: 2, cookie, lease_ms: 0, live: true, receiver }
+fn join(cookie: Cookie, receiver: u64) -> ControlDatagram {
+    ControlDatagram::Join { nonce: 2, cookie, lease_ms: 0, live: true, receiver }
 }
 
 fn joins(own: &mut LeaseServer, now_ns: u64, from: SocketAddr, receiver: u64) -> bool {
     own.sources = SourceBuckets::new(Rate { per_second: 50, burst: 1_000 }, 1 << 17);
     let cookie = cookie_for(own, now_ns, from);
-    matches!(ask(own, now_ns, from, join(cookie, receiver)), Some(Control::Joined { .. }))
+    matches!(ask(own, now_ns, from, join(cookie, receiver)), Some(ControlDatagram::Joined { .. }))
 }
 
 #[test]
@@ -150,8 +155,11 @@ fn who_only_asks_for_repairs_does_not_take_the_place_of_a_live_feed() {
     assert!(!joins(&mut own, 0, address(3, 1), 1));
     for host in 3..=200 {
         let cookie = cookie_for(&mut own, 0, address(host, 1));
-        let join = Control::Join { nonce: 2, cookie, lease_ms: 0, live: false, receiver: 1 };
-        assert!(matches!(ask(&mut own, 0, address(host, 1), join), Some(Control::Joined { .. })), "{host}");
+        let join = ControlDatagram::Join { nonce: 2, cookie, lease_ms: 0, live: false, receiver: 1 };
+        assert!(
+            matches!(ask(&mut own, 0, address(host, 1), join), Some(ControlDatagram::Joined { .. })),
+            "{host}"
+        );
     }
     assert_eq!((own.len(), own.live_addresses(0).count()), (200, 2));
     assert!(!joins(&mut own, 0, address(3, 1), 1), "not even one that has a lease already");
@@ -168,17 +176,17 @@ fn a_client_falls_back_to_what_an_older_server_knows() {
         now_ns = client.next_deadline().unwrap();
         assert!(now_ns < SECOND_NS);
         let size = client.poll_transmit(now_ns, &mut question).unwrap();
-        if matches!(Control::parse(&question[..size]), Ok(Control::Join { .. })) {
+        if matches!(ControlDatagram::parse(&question[..size]), Ok(ControlDatagram::Join { .. })) {
             joins += 1;
         } else if let Some(size) = own.handle_datagram(now_ns, address(1, 9), &question[..size], &mut answer)
         {
-            client.handle_control(now_ns, &Control::parse(&answer[..size]).unwrap());
+            client.handle_control(now_ns, &ControlDatagram::parse(&answer[..size]).unwrap());
         }
     }
     assert_eq!(joins, 2);
     let size = client.poll_transmit(client.next_deadline().unwrap(), &mut question).unwrap();
     assert!(
-        matches!(Control::parse(&question[..size]), Ok(Control::Subscribe { .. })),
+        matches!(ControlDatagram::parse(&question[..size]), Ok(ControlDatagram::Subscribe { .. })),
         "it is known to be older"
     );
     let mut newer = LeaseClient::new(0, true, 0, 5).with_receiver(77);
@@ -204,7 +212,7 @@ fn client_keeps_its_lease_over_a_bad_network() {
                 let (_, to_server, bytes) = flying.remove(at);
                 let reply = to_server.then(|| own.handle_datagram(now_ns, from, &bytes, &mut out)).flatten();
                 assert!(sent.is_none() || reply.is_none() || to_server);
-                match Control::parse(&bytes) {
+                match ControlDatagram::parse(&bytes) {
                     Ok(control) if !to_server => client.handle_control(now_ns, &control),
                     _ => {}
                 }
@@ -248,7 +256,7 @@ fn talk(client: &mut LeaseClient, server: &mut LeaseServer, now_ns: u64) -> usiz
     while let Some(size) = client.poll_transmit(now_ns, &mut question) {
         asked += 1;
         if let Some(size) = server.handle_datagram(now_ns, address(1, 9), &question[..size], &mut answer) {
-            client.handle_control(now_ns, &Control::parse(&answer[..size]).unwrap());
+            client.handle_control(now_ns, &ControlDatagram::parse(&answer[..size]).unwrap());
         }
     }
     asked
@@ -339,7 +347,7 @@ impl FarAway {
 
     fn hear(&mut self, datagram: &[u8]) {
         if is_control(datagram) {
-            let control = Control::parse(datagram).unwrap();
+            let control = ControlDatagram::parse(datagram).unwrap();
             self.receiver.note_alive(self.now_ns, 0);
             self.client.handle_control(self.now_ns, &control);
             self.client.rtt_ns().into_iter().for_each(|rtt_ns| self.receiver.note_rtt(0, rtt_ns));

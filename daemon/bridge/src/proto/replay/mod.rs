@@ -14,7 +14,7 @@ mod tests;
 use std::net::SocketAddr;
 
 use super::DEFAULT_PAYLOAD_BYTES;
-use super::control::{CONTROL_MAX_BYTES, Control};
+use super::control::{CONTROL_MAX_BYTES, ControlDatagram};
 use super::counters::{Refusal, ReplayCounters};
 use super::limit::{AllowList, Rate, SourceBuckets, TokenBucket};
 use super::session::Session;
@@ -255,7 +255,7 @@ impl Replay {
 
     fn reply_gone(&mut self, request: &Request, oldest: u64, out: &mut [u8]) -> Reply {
         self.counters.refuse(Refusal::Gone);
-        let gone = Control::Gone { session: request.session, first: request.first, oldest };
+        let gone = ControlDatagram::Gone { session: request.session, first: request.first, oldest };
         self.announce(gone, out).map_or(Reply::Nothing(Refusal::Gone), |bytes| Reply::Gone { bytes })
     }
 
@@ -265,16 +265,16 @@ impl Replay {
         if fault!("silent_for_not_yet") {
             return nothing;
         }
-        let held = Control::Held { session, first, oldest: oldest.min(next), next };
+        let held = ControlDatagram::Held { session, first, oldest: oldest.min(next), next };
         self.announce(held, out).map_or(nothing, |bytes| Reply::Held { bytes })
     }
 
     fn reply_later(&self, request: &Request, out: &mut [u8]) -> Option<Reply> {
-        let later = Control::Later { session: request.session, first: request.first };
+        let later = ControlDatagram::Later { session: request.session, first: request.first };
         self.announce(later, out).map(|bytes| Reply::Later { bytes })
     }
 
-    fn announce(&self, control: Control, out: &mut [u8]) -> Option<usize> {
+    fn announce(&self, control: ControlDatagram, out: &mut [u8]) -> Option<usize> {
         let mut encoded = [0; CONTROL_MAX_BYTES];
         let bytes = control.encode(&mut encoded);
         let out = out.get_mut(..bytes).filter(|_| self.config.announce)?;

@@ -64,8 +64,8 @@ fn what_is_not_published_yet_is_said_so_within_three_times_the_question() {
     for (first, proved) in [(100, true), (100, false), (u64::MAX - 9, true)] {
         let (reply, out) = ask(&mut own, "10.0.0.1:9", proved, &request(first, 9));
         let Reply::Held { bytes } = reply else { panic!("{reply:?}") };
-        let held = Control::Held { session: session(), first, oldest: 10, next: 100 };
-        assert_eq!((Control::parse(&out[..bytes]), bytes <= 60), (Ok(held), true));
+        let held = ControlDatagram::Held { session: session(), first, oldest: 10, next: 100 };
+        assert_eq!((ControlDatagram::parse(&out[..bytes]), bytes <= 60), (Ok(held), true));
     }
     assert_eq!(own.counters().refused(Refusal::NotYet), 3);
 }
@@ -108,7 +108,10 @@ fn who_must_wait_is_told_so_once_proved() {
     assert!(matches!(ask(&mut own, "10.0.0.1:9", true, &request(20, 13)).0, Reply::Messages { .. }));
     let (reply, out) = ask(&mut own, "10.0.0.1:9", true, &request(20, 13));
     let Reply::Later { bytes } = reply else { panic!("{reply:?}") };
-    assert_eq!(Control::parse(&out[..bytes]), Ok(Control::Later { session: session(), first: 20 }));
+    assert_eq!(
+        ControlDatagram::parse(&out[..bytes]),
+        Ok(ControlDatagram::Later { session: session(), first: 20 })
+    );
     assert!(bytes <= UNPROVED_FACTOR * 20);
     let unproved = ask(&mut own, "10.0.0.1:9", false, &request(20, 13)).0;
     assert_eq!(unproved, Reply::Nothing(Refusal::SourceRate));

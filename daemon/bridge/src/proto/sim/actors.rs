@@ -4,7 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use super::super::MILLISECOND_NS;
-use super::super::control::{Control, is_control};
+use super::super::control::{ControlDatagram, is_control};
 use super::super::receiver::{Delivery, Join, Origin, Receiver};
 use super::super::sender::PushError;
 use super::super::wire::{Body, Downstream, Request};
@@ -168,18 +168,20 @@ impl World {
             _ => 0,
         };
         match input {
-            Some((Origin::Server(server), bytes)) if is_control(&bytes) => match Control::parse(&bytes) {
-                Ok(Control::Gone { session, first, oldest }) => {
-                    peer.receiver.handle_gone(now_ns, server, (session, first, oldest), &mut sink);
+            Some((Origin::Server(server), bytes)) if is_control(&bytes) => {
+                match ControlDatagram::parse(&bytes) {
+                    Ok(ControlDatagram::Gone { session, first, oldest }) => {
+                        peer.receiver.handle_gone(now_ns, server, (session, first, oldest), &mut sink);
+                    }
+                    Ok(ControlDatagram::Later { session, first }) => {
+                        peer.receiver.handle_later(now_ns, server, (session, first));
+                    }
+                    Ok(ControlDatagram::Held { session, first, next, .. }) => {
+                        peer.receiver.handle_held(now_ns, server, (session, first, next), &mut sink);
+                    }
+                    _ => {}
                 }
-                Ok(Control::Later { session, first }) => {
-                    peer.receiver.handle_later(now_ns, server, (session, first));
-                }
-                Ok(Control::Held { session, first, next, .. }) => {
-                    peer.receiver.handle_held(now_ns, server, (session, first, next), &mut sink);
-                }
-                _ => {}
-            },
+            }
             Some((origin, bytes)) => peer.receiver.handle_datagram(now_ns, origin, &bytes, &mut sink),
             None => {}
         }

@@ -1,7 +1,7 @@
 //! The forger hears everything on the wire. From time to time he sends one packet of his own, of each kind in
 //! turn.
 
-use super::super::control::{CONTROL_MAX_BYTES, Control};
+use super::super::control::{CONTROL_MAX_BYTES, ControlDatagram};
 use super::super::receiver::Origin;
 use super::super::session::Session;
 use super::super::wire::{PacketWriter, Request, end_of_session, heartbeat};
@@ -53,9 +53,9 @@ impl World {
                 None => return,
                 Some((server, Request { session, first, .. }, _)) => {
                     let control = match kind {
-                        7 => Control::Gone { session, first, oldest: first + self.rng.u64(1..2_000) },
-                        8 => Control::Later { session, first },
-                        _ => Control::Held { session, first, oldest: 1, next: first },
+                        7 => ControlDatagram::Gone { session, first, oldest: first + self.rng.u64(1..2_000) },
+                        8 => ControlDatagram::Later { session, first },
+                        _ => ControlDatagram::Held { session, first, oldest: 1, next: first },
                     };
                     let mut out = [0; CONTROL_MAX_BYTES];
                     let size = control.encode(&mut out);

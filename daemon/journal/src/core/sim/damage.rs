@@ -120,6 +120,14 @@ fn a_footer_tells_damage_from_what_never_was_durable() {
     assert_eq!(oracle::read(&mut disk).unwrap(), [oracle::Item::Lost(loss)]);
 }
 
+/// The number in a file's name is another than in its header. The next file must not get this name.
+#[test]
+fn a_name_that_is_another_files_is_not_given_again() {
+    let (mut disk, _) = file(&[vec![1; 400]], 0);
+    disk.rename(NAME, "0000000007-00000000000000000001.smj").unwrap();
+    assert_eq!(recover(&mut disk).unwrap().next_number, 8);
+}
+
 /// A file of a later minor version has fields in its header that this one does not know. Its frames chain to the page as it stands.
 #[test]
 fn a_file_of_a_later_minor_version_keeps_its_frames() {

@@ -1,0 +1,117 @@
+//! `journal` of a channel: where it is recorded, and how.
+
+use super::fields;
+use super::rules::Broken;
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _};
+use shmcast_journal::Keep;
+use shmcast_journal::core::{Settings, SyncPolicy};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Sizes of a file.
+const FILE_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=shmcast::journal::format::MAX_FILE;
+/// Least memory for frames that wait for the disk.
+const LEAST_BUFFER: u64 = 1 << 20;
+
+/// The journal of a channel.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JournalConfig {
+    /// Absolute path of its directory, which is made if it is not there. No other channel has the same.
+    pub dir: PathBuf,
+    /// When what was written is made safe from a power cut. The default is 10 ms.
+    #[serde(default = "sync_default", deserialize_with = "sync")]
+    pub sync: SyncPolicy,
+    /// Memory for what waits for the disk in bytes, at least 1 MiB. The default is 64 MiB.
+    #[serde(default = "buffer_default", deserialize_with = "fields::size")]
+    pub buffer: u64,
+    /// Size at which a file is sealed in bytes: 1 MiB to 64 GiB. The default is 1 GiB.
+    #[serde(default = "file_default", deserialize_with = "fields::size")]
+    pub file: u64,
+    /// Age at which a file is sealed.
+    #[serde(default, deserialize_with = "duration")]
+    pub roll_after: Option<Duration>,
+    /// Most bytes of all files together, at least twice `file`. The oldest files are removed.
+    #[serde(default, deserialize_with = "fields::optional_size")]
+    pub keep_bytes: Option<u64>,
+    /// Age at which files are removed.
+    #[serde(default, deserialize_with = "duration")]
+    pub keep_age: Option<Duration>,
+}
+
+fn sync_default() -> SyncPolicy {
+    Settings::default().sync
+}
+
+fn buffer_default() -> u64 {
+    Settings::default().buffer as u64
+}
+
+fn file_default() -> u64 {
+    Settings::default().file_bytes
+}
+
+fn sync<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SyncPolicy, D::Error> {
+    parse_sync(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+}
+
+fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    fields::parse_duration(&String::deserialize(deserializer)?).map(Some).map_err(D::Error::custom)
+}
+
+/// Reads `none`, `each`, or an interval of at least 1 ms.
+pub(crate) fn parse_sync(text: &str) -> Result<SyncPolicy, String> {
+    match text {
+        "none" => Ok(SyncPolicy::None),
+        "each" => Ok(SyncPolicy::Each),
+        interval => match fields::parse_duration(interval) {
+            Ok(every) if every >= Duration::from_millis(1) => Ok(SyncPolicy::Interval(every)),
+            _ => Err("give each, none, or an interval of 1ms or more, as in 10ms".to_owned()),
+        },
+    }
+}
+
+impl JournalConfig {
+    /// How the recorder writes.
+    pub fn settings(&self) -> Settings {
+        Settings {
+            sync: self.sync,
+            file_bytes: self.file,
+            roll_after: self.roll_after,
+            buffer: usize::try_from(self.buffer).unwrap_or(usize::MAX),
+            ..Settings::default()
+        }
+    }
+
+    /// What is kept of it.
+    pub const fn keep(&self) -> Keep {
+        Keep { bytes: self.keep_bytes, age: self.keep_age }
+    }
+
+    pub(super) fn broken(&self) -> Broken {
+        let mut broken = Vec::new();
+        if !self.dir.is_absolute() {
+            broken.push((
+                "journal.dir",
+                format!("journal.dir {:?} is not absolute: begin it with /", self.dir),
+            ));
+        }
+        if !FILE_BYTES.contains(&self.file) {
+            broken
+                .push(("journal.file", format!("journal.file = {}: must be from 1MiB to 64GiB", self.file)));
+        }
+        if self.buffer < LEAST_BUFFER {
+            broken
+                .push(("journal.buffer", format!("journal.buffer = {}: must be 1MiB or more", self.buffer)));
+        }
+        if let Some(bytes) = self.keep_bytes.filter(|bytes| *bytes < self.file.saturating_mul(2)) {
+            let what = format!(
+                "journal.keep_bytes = {bytes}: must be at least twice file, which is {}, since the file that is written always stays",
+                fields::size_text(self.file)
+            );
+            broken.push(("journal.keep_bytes", what));
+        }
+        broken
+    }
+}

@@ -1,0 +1,410 @@
+//! The daemon's recorders, and the files that they lend to readers.
+//!
+//! Each channel with a journal has a thread of its own. It opens the channel as any program does, so the event loop must be free to
+//! answer it, starts a recorder, which has threads of its own, and looks at it ten times a second. A recorder that ends is started
+//! again.
+
+use super::events::Events;
+use crate::config::{ChannelConfig, JournalConfig};
+use anyhow::{Context, Result};
+use shmcast::control::JournalStatus;
+use shmcast::journal::{Journal, JournalError, Lent, Wanted};
+use shmcast::{Client, History, Start, Subscriber};
+use shmcast_journal::{Keep, Progress, RecordError, Recorder, set_aside};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{JoinHandle, sleep};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Interval at which a recorder is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+/// Interval at which the files are counted, and the oldest removed.
+const TRIM_EVERY: Duration = Duration::from_secs(5);
+/// Pause before a recorder that has ended is started again; doubled each time.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// If a recorder ran for this long before it ended, the pauses begin again with the shortest.
+const HEALTHY: Duration = Duration::from_secs(60);
+/// Shortest time between two events that tell of messages that came too fast.
+const LOST_EVERY: Duration = Duration::from_secs(10);
+/// How long the end of the daemon waits for its recorders. The ring has what they have not written.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// The journals by the names of their channels. A clone is the same journals.
+#[derive(Debug, Clone, Default)]
+pub struct Journals(Arc<Mutex<BTreeMap<String, Arc<Recording>>>>);
+
+/// A file for a reader.
+#[derive(Debug)]
+pub struct Loan {
+    /// The file.
+    pub lent: Lent,
+    /// Whether a recorder appends to the journal.
+    pub is_recording: bool,
+}
+
+impl Journals {
+    fn recordings(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Recording>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, channel: &str) -> Option<Arc<Recording>> {
+        self.recordings().get(channel).cloned()
+    }
+
+    /// Opens the file that has what a reader wants. `None` if the channel has no journal, or nothing is recorded yet. Reads from the disk.
+    ///
+    /// # Errors
+    /// [`JournalError`] if the directory or the file cannot be read.
+    pub fn lend(&self, channel: &str, wanted: Wanted) -> Result<Option<Loan>, JournalError> {
+        self.find(channel).map_or(Ok(None), |recording| recording.lend(wanted))
+    }
+
+    /// A channel's journal as tools show it.
+    pub fn status(&self, channel: &str) -> Option<JournalStatus> {
+        self.find(channel).map(|recording| recording.status())
+    }
+
+    /// All journals as tools show them, in order of their channels' names.
+    pub fn statuses(&self) -> Vec<(String, JournalStatus)> {
+        self.recordings().iter().map(|(channel, recording)| (channel.clone(), recording.status())).collect()
+    }
+}
+
+/// The owner of the recorders' threads.
+#[derive(Debug)]
+pub struct Recorders {
+    journals: Journals,
+    events: Events,
+    socket: PathBuf,
+    threads: BTreeMap<String, JoinHandle<()>>,
+    /// Threads of journals that are no longer configured.
+    leaving: Vec<JoinHandle<()>>,
+}
+
+impl Recorders {
+    /// No recorders. They will tell `events`, and reach this daemon at `socket`.
+    pub fn new(journals: Journals, events: Events, socket: PathBuf) -> Self {
+        Self { journals, events, socket, threads: BTreeMap::new(), leaving: Vec::new() }
+    }
+
+    /// Keeps the journals of these channels from now on, and no others. One that is the same as before goes on undisturbed. Does not
+    /// wait.
+    pub fn carry(&mut self, channels: &[ChannelConfig]) {
+        let wanted = channels.iter().filter_map(|channel| Some((&channel.name, channel.journal.as_ref()?)));
+        let wanted: BTreeMap<&String, &JournalConfig> = wanted.collect();
+        let mut recordings = self.journals.recordings();
+        let mut before = BTreeMap::new();
+        recordings.retain(|channel, recording| {
+            let stays = wanted.get(channel).is_some_and(|config| **config == recording.config);
+            if !stays {
+                recording.stop.store(true, Ordering::Relaxed);
+                before.extend(self.threads.remove_entry(channel));
+                self.events.tell("journal-removed", Some(channel), None, None, &recording.shown());
+            }
+            stays
+        });
+        for (channel, config) in wanted {
+            if recordings.contains_key(channel) {
+                continue;
+            }
+            let recording = Arc::new(Recording::new(channel, config));
+            let work = Work {
+                recording: recording.clone(),
+                events: self.events.clone(),
+                socket: self.socket.clone(),
+                before: before.remove(channel),
+            };
+            recordings.insert(channel.clone(), recording.clone());
+            let started = std::thread::Builder::new().name("journal".to_owned()).spawn(move || work.run());
+            match started {
+                Ok(thread) => drop(self.threads.insert(channel.clone(), thread)),
+                Err(e) => recording.fail(&self.events, &format!("start its thread: {e}")),
+            }
+        }
+        self.leaving.extend(before.into_values());
+        self.leaving.retain(|thread| !thread.is_finished());
+    }
+
+    /// Stops all recorders, and waits until they have sealed their files, but not for a disk that does not answer.
+    pub fn stop(self) {
+        for recording in self.journals.recordings().values() {
+            recording.stop.store(true, Ordering::Relaxed);
+        }
+        let until = Instant::now() + LAST_WORDS;
+        for thread in self.threads.into_values().chain(self.leaving) {
+            while !thread.is_finished() && Instant::now() < until {
+                sleep(Duration::from_millis(5));
+            }
+            if !thread.is_finished() {
+                tracing::error!("a journal is left unsealed: its disk does not answer");
+            } else if thread.join().is_err() {
+                tracing::error!("the thread of a journal panicked: please report this");
+            }
+        }
+    }
+}
+
+/// One journal: what is asked for, and how far it is.
+#[derive(Debug)]
+struct Recording {
+    channel: String,
+    config: JournalConfig,
+    stop: AtomicBool,
+    state: Mutex<State>,
+    /// The list of the files, for those who ask for one.
+    files: Mutex<Option<Journal>>,
+}
+
+/// How far it is.
+#[derive(Debug, Default)]
+struct State {
+    /// The recorder's figures, or its last ones.
+    progress: Option<Progress>,
+    is_running: bool,
+    /// The reason why there is no recorder.
+    why: Option<String>,
+    size_bytes: u64,
+    oldest: u64,
+}
+
+impl Recording {
+    fn new(channel: &str, config: &JournalConfig) -> Self {
+        Self {
+            channel: channel.to_owned(),
+            config: config.clone(),
+            stop: AtomicBool::new(false),
+            state: Mutex::default(),
+            files: Mutex::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_to_stop(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn shown(&self) -> String {
+        self.config.dir.display().to_string()
+    }
+
+    /// Does something with the list of the files. `None` if there are none yet.
+    fn with_files<T>(
+        &self,
+        run: impl FnOnce(&mut Journal) -> Result<T, JournalError>,
+    ) -> Result<Option<T>, JournalError> {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        if files.is_none() {
+            match Journal::open(&self.config.dir) {
+                Ok(journal) => *files = Some(journal),
+                Err(JournalError::Empty { .. }) => return Ok(None),
+                Err(JournalError::Os { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+                    return Ok(None);
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        files.as_mut().map(run).transpose()
+    }
+
+    fn lend(&self, wanted: Wanted) -> Result<Option<Loan>, JournalError> {
+        let is_recording = self.state().is_running;
+        let lent = self.with_files(|journal| journal.lend(wanted))?.flatten();
+        Ok(lent.map(|lent| Loan { lent, is_recording }))
+    }
+
+    fn status(&self) -> JournalStatus {
+        let state = self.state();
+        let none = Progress::default();
+        let progress = state.progress.as_ref().unwrap_or(&none);
+        let name = match (state.is_running, &state.why) {
+            (true, _) if progress.is_failed => "refused",
+            (true, _) => "recording",
+            (false, Some(_)) => "failed",
+            (false, None) => "starting",
+        };
+        JournalStatus {
+            directory: self.shown(),
+            state: name.to_owned(),
+            why: state.why.clone(),
+            first: progress.first,
+            drained: progress.drained,
+            written: progress.written,
+            durable: progress.durable,
+            messages: progress.messages,
+            overrun: progress.overrun,
+            missing: progress.missing,
+            written_bytes: progress.bytes,
+            waiting_bytes: progress.buffered,
+            file: progress.file,
+            size_bytes: state.size_bytes,
+            oldest: state.oldest,
+        }
+    }
+
+    /// Notes that there is no recorder, and tells of it, unless that was the last that was told.
+    fn fail(&self, events: &Events, why: &str) {
+        let mut state = self.state();
+        state.is_running = false;
+        if state.why.as_deref() != Some(why) {
+            state.why = Some(why.to_owned());
+            events.tell("journal-failed", Some(&self.channel), None, None, why);
+        }
+    }
+}
+
+/// The thread of one journal.
+struct Work {
+    recording: Arc<Recording>,
+    events: Events,
+    socket: PathBuf,
+    /// The thread that kept the same channel's journal before, in another way.
+    before: Option<JoinHandle<()>>,
+}
+
+impl Work {
+    fn run(mut self) {
+        if let Some(before) = self.before.take() {
+            // It has said itself what went wrong.
+            let _ = before.join();
+        }
+        let mut pause = FIRST_PAUSE;
+        while !self.recording.is_to_stop() {
+            let begun = Instant::now();
+            match self.record() {
+                Ok(()) => continue,
+                Err(e) => self.recording.fail(&self.events, &format!("{e:#}")),
+            }
+            if begun.elapsed() >= HEALTHY {
+                pause = FIRST_PAUSE;
+            }
+            self.rest(pause);
+            pause = (2 * pause).min(LONGEST_PAUSE);
+        }
+    }
+
+    fn rest(&self, pause: Duration) {
+        let until = Instant::now() + pause;
+        while Instant::now() < until && !self.recording.is_to_stop() {
+            sleep(LOOK);
+        }
+    }
+
+    fn tell(&self, event: &'static str, detail: &str) {
+        self.events.tell(event, Some(&self.recording.channel), None, None, detail);
+    }
+
+    /// Records until it is to stop, or until the channel begins anew.
+    fn record(&self) -> Result<()> {
+        let client = Client::at(&self.socket)?;
+        let builder = Subscriber::builder(&self.recording.channel).client(&client);
+        let subscriber = builder.start(Start::Oldest).history(History::Never).open()?;
+        let config = &self.recording.config;
+        let recorder = match Recorder::start(&config.dir, subscriber, config.settings()) {
+            Err(RecordError::Anew { .. }) => return self.begin_anew(),
+            started => started?,
+        };
+        let begun = recorder.progress();
+        {
+            let mut state = self.recording.state();
+            (state.is_running, state.why, state.progress) = (true, None, Some(begun));
+        }
+        let from = begun.first;
+        self.tell("journal-started", &format!("{} from sequence {from}", self.recording.shown()));
+        if begun.missing > 0 {
+            let what = format!("{} sequences before the ring's oldest are missing", begun.missing);
+            self.tell("journal-lost", &what);
+        }
+        self.watch(&recorder, begun);
+        let ended = recorder.stop();
+        self.recording.state().is_running = false;
+        match ended {
+            Ok(last) => {
+                self.recording.state().progress = Some(last);
+                Ok(())
+            }
+            Err(RecordError::Restarted) => self.begin_anew(),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Looks at a recorder until it ends or is to stop.
+    fn watch(&self, recorder: &Recorder, begun: Progress) {
+        let mut watch = Watch { last: begun, told_lost: None, trimmed: None };
+        while recorder.is_running() && !self.recording.is_to_stop() {
+            for (what, error) in recorder.errors() {
+                self.tell("journal-error", &format!("{what}: {error}: it goes on in another file"));
+            }
+            let now = recorder.progress();
+            if now.is_failed != watch.last.is_failed {
+                match now.is_failed {
+                    true => self.tell("journal-refused", "the disk takes nothing: tried again each 5 s"),
+                    false => self.tell("journal-recovered", "the disk takes what is recorded again"),
+                }
+            }
+            // What is not told at once is told with the next.
+            let is_soon = watch.told_lost.is_some_and(|at: Instant| at.elapsed() < LOST_EVERY);
+            let lost = now.overrun - watch.last.overrun;
+            if lost > 0 && !is_soon {
+                self.tell("journal-lost", &format!("{lost} messages came too fast for the disk"));
+                watch.told_lost = Some(Instant::now());
+            }
+            let overrun = if is_soon { watch.last.overrun } else { now.overrun };
+            watch.last = Progress { overrun, ..now };
+            self.recording.state().progress = Some(now);
+            if watch.trimmed.is_none_or(|at: Instant| at.elapsed() >= TRIM_EVERY) {
+                watch.trimmed = Some(Instant::now());
+                if let Err(e) = self.trim() {
+                    self.tell("journal-error", &format!("remove old files: {e:#}"));
+                }
+            }
+            sleep(LOOK);
+        }
+    }
+
+    /// Removes the oldest files as the configuration says, and counts the rest.
+    fn trim(&self) -> Result<()> {
+        let keep: Keep = self.recording.config.keep();
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let counted = self.recording.with_files(|journal| {
+            journal.refresh()?;
+            let gone = keep.trim(journal, wall.as_nanos() as u64);
+            journal.refresh()?;
+            let bytes = journal.files().iter().map(|file| file.bytes).sum();
+            Ok((gone, bytes, journal.first_sequence().unwrap_or(0)))
+        })?;
+        let Some((gone, bytes, oldest)) = counted else { return Ok(()) };
+        {
+            let mut state = self.recording.state();
+            (state.size_bytes, state.oldest) = (bytes, oldest);
+        }
+        let gone = gone.with_context(|| self.recording.shown())?;
+        if !gone.is_empty() {
+            let what = format!("{} old files; the oldest sequence is {oldest} now", gone.len());
+            self.tell("journal-trimmed", &what);
+        }
+        Ok(())
+    }
+
+    /// The channel counts from 1 again: what was recorded stays under another name, and a journal begins beside it.
+    fn begin_anew(&self) -> Result<()> {
+        let dir = &self.recording.config.dir;
+        let aside = set_aside(dir).with_context(|| format!("give {} another name", dir.display()))?;
+        *self.recording.files.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let what = format!("the channel began anew: what was recorded before is in {}", aside.display());
+        self.tell("journal-set-aside", &what);
+        Ok(())
+    }
+}
+
+/// What was last told of a recorder.
+struct Watch {
+    last: Progress,
+    told_lost: Option<Instant>,
+    trimmed: Option<Instant>,
+}
