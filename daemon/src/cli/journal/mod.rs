@@ -2,6 +2,7 @@
 
 mod dump;
 mod ls;
+pub(super) mod span;
 mod stat;
 mod verify;
 
