@@ -19,6 +19,9 @@ use super::session::Session;
 use super::wire::{self, HEADER_BYTES, LENGTH_BYTES, MAX_DATAGRAM_BYTES, PacketWriter};
 use super::{DEFAULT_PAYLOAD_BYTES, MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 
+/// An end is sent at least so often, however short it lingers: one packet may be lost, and one alone is not believed.
+const LEAST_ENDS: u64 = 3;
+
 /// The times of the first heartbeats after the last data. Later heartbeats come every [`HEARTBEAT_EVERY_NS`].
 pub const HEARTBEAT_AFTER_NS: [u64; 6] = [
     250 * MICROSECOND_NS,
@@ -198,9 +201,11 @@ impl Sender {
         }
     }
 
-    /// Whether the session is over and its end was repeated for long enough.
+    /// Whether the session is over and its end was repeated for long enough. A caller that comes late repeats it all the same: a
+    /// receiver does not believe an end that it hears once.
     pub fn is_finished(&self, now_ns: u64) -> bool {
-        self.ended_ns.is_some_and(|ended_ns| now_ns.saturating_sub(ended_ns) >= self.config.linger_ns)
+        let has_lingered = |ended_ns| now_ns.saturating_sub(ended_ns) >= self.config.linger_ns;
+        self.counters.ends >= LEAST_ENDS && self.ended_ns.is_some_and(has_lingered)
     }
 
     /// The heartbeat or end-of-session packet that is due, if one is.

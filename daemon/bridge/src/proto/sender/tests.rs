@@ -95,6 +95,15 @@ fn late_caller_sends_one_heartbeat_not_a_burst() {
 }
 
 #[test]
+fn late_caller_repeats_the_end_all_the_same() {
+    let mut sender = sender(1_400, 4);
+    sender.end(0);
+    let late = |at: u64| 60 * at * SECOND_NS;
+    let ends = (0..5).filter(|at| sender.poll_idle(late(*at)).is_some()).count();
+    assert_eq!((ends, sender.is_finished(late(2))), (3, true));
+}
+
+#[test]
 fn end_is_repeated_until_it_has_lingered() {
     let mut sender = sender(1_400, 4);
     sender.end(SECOND_NS);
