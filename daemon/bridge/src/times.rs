@@ -7,6 +7,7 @@ use shmcast::Clock;
 use shmcast::sys::clock;
 
 use super::proto::native::pulse::{Pulse, UNSYNCHRONISED};
+use super::socket::RefusedSettings;
 use super::thread::wall_ns;
 
 /// Two readings of the channel's clock that are closer than this enclose the reading of the other clock well enough.
@@ -64,9 +65,18 @@ impl Moment {
     }
 }
 
-/// The error of this host's clock, as pulses say it.
+/// The error of this host's clock, as pulses say it. What the system does not say is unknown.
 pub(super) fn own_error_ns() -> u32 {
-    clock::error_ns().map_or(UNSYNCHRONISED, |error_ns| u32::try_from(error_ns).unwrap_or(UNSYNCHRONISED))
+    let error_ns = clock::error_ns().ok().flatten();
+    error_ns.and_then(|error_ns| u32::try_from(error_ns).ok()).unwrap_or(UNSYNCHRONISED)
+}
+
+/// Notes at the start if the system does not say how wrong its clock is. Later looks say nothing.
+pub(super) fn note_unknown_error(refusals: &mut RefusedSettings) {
+    if let Err(e) = clock::error_ns() {
+        let what = "it is unknown, so messages get the time of their arrival unless the receiver has clock_limit_us = 0";
+        refusals.0.push(format!("error of the clock: {e}: {what}"));
+    }
 }
 
 /// Decides whether messages keep the times of their publication, and converts them.

@@ -35,6 +35,7 @@ use super::spec::{BridgeSpec, Direction, RepairSpec, SendSpec, StartAt, WaitMode
 use super::state::{Progress, StateFile};
 use super::status::{Life, RepairCounters, SendCounters};
 use super::thread::{Clock, spawn};
+use super::times;
 use failover::Failover;
 use live::Live;
 use native::NativeState;
@@ -102,6 +103,9 @@ impl Egress {
         let channel = channel.history(History::Never);
         let mut refusals = RefusedSettings::default();
         let keys = Arc::new(Keys::open(spec)?);
+        if spec.is_any_native() {
+            times::note_unknown_error(&mut refusals);
+        }
         let (profile, lines, others) = native::split_lines(spec, open_lines(spec, send)?);
         let (state, said) = open_state(send)?;
         let (subscriber, parks, resumed) =

@@ -40,7 +40,7 @@ use super::socket::{self, RefusedSettings, Tuning};
 use super::spec::{BridgeSpec, Direction, GapMode, Profile, ReceiveSpec, TimeMode, WaitMode};
 use super::status::{Board, Life, ReceiveCounters, SharedHistogram};
 use super::thread::{Clock, spawn, wall_ns};
-use super::times::OriginTimes;
+use super::times::{self, OriginTimes};
 use backlog::Backlog;
 use inlet::Inlet;
 use maker::Maker;
@@ -117,6 +117,9 @@ impl Ingress {
         let follow = follow(spec)?;
         let mut refusals = RefusedSettings::default();
         let keys = Arc::new(Keys::open(spec)?);
+        if spec.is_any_native() && receive.time == TimeMode::Origin {
+            times::note_unknown_error(&mut refusals);
+        }
         let native = match spec.receive_profile() {
             Profile::Native => Some(NativeReceiving::new(spec, keys.clone())?),
             Profile::Plain => None,

@@ -13,6 +13,7 @@ use super::ask::{Entry, MAX_ENTRIES};
 use super::container::Container;
 use super::records::KEY;
 use super::{Reader, Writer};
+use std::collections::VecDeque;
 
 /// Bytes of the body before the message's own.
 pub const FRAGMENT_HEAD_BYTES: usize = 20;
@@ -20,8 +21,15 @@ pub const FRAGMENT_HEAD_BYTES: usize = 20;
 pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
 /// The most fragments of one answer, and so of one request.
 pub const MAX_PARTS: usize = 64;
-/// The most messages that are being assembled at a time.
-const MAX_OPEN: usize = 64;
+/// The most messages that are being assembled, or are whole and early, at a time. Behind a hole, all that come until it
+/// is mended wait here.
+const MAX_OPEN: usize = 4_096;
+/// The smallest buffer, as a power of two. Each class of buffers is twice as large as the one before it.
+const LEAST_CLASS: u32 = 12;
+/// How many classes there are.
+const CLASSES: usize = (MAX_MESSAGE_BYTES.ilog2() - LEAST_CLASS + 1) as usize;
+/// How many pieces a new buffer has room for. Few messages come in more.
+const USUAL_PIECES: usize = 16;
 /// The most separate pieces of one message that are kept. Fragments that would make another are refused.
 const MAX_PIECES: usize = 1_024;
 
@@ -148,12 +156,23 @@ impl Assembly {
     }
 }
 
+// The class of the buffer of a message, and the size of all buffers of that class.
+fn class_of(total: usize) -> (usize, usize) {
+    let size = total.next_power_of_two().clamp(1 << LEAST_CLASS, MAX_MESSAGE_BYTES);
+    ((size.ilog2() - LEAST_CLASS) as usize, size)
+}
+
 /// The messages that are being assembled, or are whole and early.
 #[derive(Debug)]
 pub struct Assembler {
     limit_bytes: usize,
-    open: Vec<Assembly>,
-    pool: Vec<Assembly>,
+    /// Sorted by sequence.
+    open: VecDeque<Assembly>,
+    /// The bytes of all messages in `open`.
+    held_bytes: usize,
+    /// Buffers for messages to come, by class, and their bytes.
+    pools: [Vec<Assembly>; CLASSES],
+    pooled_bytes: usize,
 }
 
 impl Assembler {
@@ -161,8 +180,10 @@ impl Assembler {
     pub fn new(limit_bytes: usize) -> Assembler {
         Assembler {
             limit_bytes,
-            open: Vec::with_capacity(MAX_OPEN + 1),
-            pool: Vec::with_capacity(MAX_OPEN + 1),
+            open: VecDeque::with_capacity(MAX_OPEN + 1),
+            held_bytes: 0,
+            pools: [const { Vec::new() }; CLASSES],
+            pooled_bytes: 0,
         }
     }
 
@@ -173,7 +194,7 @@ impl Assembler {
 
     /// The bytes of the messages that are being assembled, or are whole and early.
     pub fn held_bytes(&self) -> usize {
-        self.open.iter().map(|assembly| assembly.bytes.len()).sum()
+        self.held_bytes
     }
 
     /// How many messages these are.
@@ -213,7 +234,7 @@ impl Assembler {
 
     fn begin(&mut self, sequence: u64, fragment: &Fragment<'_>, is_due: bool) -> Option<usize> {
         let total = fragment.total as usize;
-        if !is_due && (self.open.len() >= MAX_OPEN || self.held_bytes() + total > self.limit_bytes) {
+        if !is_due && (self.open.len() >= MAX_OPEN || self.held_bytes + total > self.limit_bytes) {
             return None;
         }
         let mut assembly = self.buffer(total);
@@ -223,26 +244,27 @@ impl Assembler {
         // An answer to a request for the whole message has as many fragments as an answer can have.
         assembly.asked_from = 0;
         assembly.asked_bytes = fragment.data.len().saturating_mul(MAX_PARTS).min(total) as u32;
-        self.open.push(assembly);
-        Some(self.open.len() - 1)
+        Some(self.insert(assembly))
     }
 
-    // A buffer of an earlier message if one fits. Buffers that are too small are given up near the limit.
+    // A buffer of an earlier message of about that size, or a new one. Near the limit, others are given up for it.
     fn buffer(&mut self, total: usize) -> Assembly {
-        if let Some(at) = self.pool.iter().position(|pooled| pooled.bytes.capacity() >= total) {
-            return self.pool.swap_remove(at);
+        let (class, size) = class_of(total);
+        if let Some(pooled) = self.pools[class].pop() {
+            self.pooled_bytes -= pooled.bytes.capacity();
+            return pooled;
         }
-        let pooled = |pool: &Vec<Assembly>| pool.iter().map(|pooled| pooled.bytes.capacity()).sum::<usize>();
-        while !self.pool.is_empty() && self.held_bytes() + pooled(&self.pool) + total > self.limit_bytes {
-            self.pool.pop();
+        for pool in &mut self.pools {
+            while self.held_bytes + self.pooled_bytes + size > self.limit_bytes {
+                let Some(pooled) = pool.pop() else { break };
+                self.pooled_bytes -= pooled.bytes.capacity();
+            }
         }
-        let bytes = Vec::with_capacity(total);
-        let pieces = Vec::with_capacity(MAX_PIECES);
         Assembly {
             sequence: 0,
             meta: Meta::default(),
-            bytes,
-            pieces,
+            bytes: Vec::with_capacity(size),
+            pieces: Vec::with_capacity(USUAL_PIECES),
             part_bytes: 0,
             asked_from: 0,
             asked_bytes: 0,
@@ -250,7 +272,21 @@ impl Assembler {
     }
 
     fn position(&self, sequence: u64) -> Option<usize> {
-        self.open.iter().position(|assembly| assembly.sequence == sequence)
+        self.open.binary_search_by_key(&sequence, |assembly| assembly.sequence).ok()
+    }
+
+    // Puts a message into its place, which most often is the last.
+    fn insert(&mut self, assembly: Assembly) -> usize {
+        let at = self.open.partition_point(|open| open.sequence < assembly.sequence);
+        self.held_bytes += assembly.bytes.len();
+        self.open.insert(at, assembly);
+        at
+    }
+
+    fn remove(&mut self, at: usize) -> Option<Assembly> {
+        let assembly = self.open.remove(at)?;
+        self.held_bytes -= assembly.bytes.len();
+        Some(assembly)
     }
 
     /// Whether a part at `offset` of the message `sequence` is the first of a server's answer.
@@ -261,31 +297,38 @@ impl Assembler {
     /// Takes a whole message out. Give it back with [`Assembler::keep`] or [`Assembler::recycle`].
     pub fn take_whole(&mut self, sequence: u64) -> Option<Assembly> {
         let at = self.position(sequence).filter(|&at| self.open[at].is_whole())?;
-        Some(self.open.swap_remove(at))
+        self.remove(at)
     }
 
     /// Keeps a whole message until it is due.
     pub fn keep(&mut self, assembly: Assembly) {
-        self.open.push(assembly);
+        self.insert(assembly);
     }
 
     /// Puts a message's buffer back.
     pub fn recycle(&mut self, mut assembly: Assembly) {
         assembly.pieces.clear();
-        if self.pool.len() < MAX_OPEN {
-            self.pool.push(assembly);
+        let (class, size) = class_of(assembly.bytes.capacity());
+        let is_first = self.pools[class].is_empty();
+        if is_first || self.held_bytes + self.pooled_bytes + size <= self.limit_bytes {
+            self.pooled_bytes += assembly.bytes.capacity();
+            self.pools[class].push(assembly);
         }
     }
 
     fn close(&mut self, at: usize) {
-        let assembly = self.open.swap_remove(at);
-        self.recycle(assembly);
+        if let Some(assembly) = self.remove(at) {
+            self.recycle(assembly);
+        }
     }
 
     /// Forgets all messages outside of `from..to`.
     pub fn retain(&mut self, from: u64, to: u64) {
-        while let Some(at) = self.open.iter().position(|open| !(from..to).contains(&open.sequence)) {
-            self.close(at);
+        while self.open.front().is_some_and(|open| open.sequence < from) {
+            self.close(0);
+        }
+        while self.open.back().is_some_and(|open| open.sequence >= to) {
+            self.close(self.open.len() - 1);
         }
     }
 

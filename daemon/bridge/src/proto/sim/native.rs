@@ -324,3 +324,34 @@ fn the_largest_message_is_mended_by_its_parts() {
         println!("{wire:?}: {} fragments, {} refused", totals.fragments, totals.fragments_refused);
     }
 }
+
+/// A forger makes recovery no slower, and whole messages in fragments that come behind a hole wait until it is mended,
+/// however fast the feed is. If only a few could wait, the rest would have to come from the server.
+#[test]
+fn a_forger_and_losses_together_slow_no_recovery() {
+    let one_way_ns = 50 * MICROSECOND_NS;
+    for (max_message, pace_ns) in [(200, 20), (3_000, 100), (3_000, 20)] {
+        for forger in [false, true] {
+            let totals = run_all(seeds(2), |_| {
+                let scenario = plain_scenario(0.05, one_way_ns, 1, 5_000);
+                let scenario = native(scenario, Wire::Sealed, max_message);
+                Scenario { forger, pace_ns: pace_ns * MICROSECOND_NS, ..scenario }
+            });
+            let rtts = |share| totals.recovery.quantile_ns(share) as f64 / (2 * one_way_ns) as f64;
+            println!(
+                "messages to {max_message} B, 20 each {pace_ns} us, {} forgeries: recovery p50 {:.2} p99 {:.2} round trips, \
+                 longest run {} ms, {} fragments, {} refused",
+                totals.forged,
+                rtts(0.5),
+                rtts(0.99),
+                totals.longest_ns / MILLISECOND_NS,
+                totals.fragments,
+                totals.fragments_refused
+            );
+            assert_eq!((totals.gap_messages, totals.delivered), (0, totals.runs * 5_000));
+            assert_eq!(totals.fragments_refused, 0);
+            assert!(rtts(0.5) <= 3.0 && rtts(0.99) <= 10.0);
+            assert!(totals.longest_ns < 500 * MILLISECOND_NS, "it falls behind the feed");
+        }
+    }
+}
