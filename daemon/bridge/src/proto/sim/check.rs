@@ -6,6 +6,9 @@ use super::super::replay::Held;
 use super::super::session::Session;
 use super::super::wire::Meta;
 
+/// How much the times that two threads tell of one message differ at most.
+pub const CLOCK_JITTER_NS: u64 = 50;
+
 /// The number of messages published in each session. Their bytes follow from the session and the sequence.
 #[derive(Debug)]
 pub struct History {
@@ -119,7 +122,17 @@ impl Checker {
                 assert!(sequence <= history.published[index], "was never published");
                 let mut expected = vec![0; history.max_message];
                 let is_marked = if self.is_native { history.meta(index, sequence) } else { Meta::default() };
-                assert_eq!(meta, is_marked, "sequence {sequence} has other marks than were published");
+                let told = |meta: Meta| (meta.tag, meta.key, meta.time_ns > 0);
+                assert_eq!(
+                    told(meta),
+                    told(is_marked),
+                    "sequence {sequence} has other marks than were published"
+                );
+                let late_ns = meta.time_ns.checked_sub(is_marked.time_ns);
+                assert!(
+                    late_ns.is_some_and(|late_ns| late_ns <= CLOCK_JITTER_NS),
+                    "sequence {sequence}: {meta:?}, {is_marked:?}"
+                );
                 let size = history.write_message(index, sequence, &mut expected).unwrap();
                 assert_eq!(
                     data,

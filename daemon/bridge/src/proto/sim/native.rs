@@ -15,7 +15,7 @@ use super::super::replay::{Exchange, Piece};
 use super::super::session::Session;
 use super::super::wire::Meta;
 use super::super::{MICROSECOND_NS, MILLISECOND_NS};
-use super::check::mix;
+use super::check::{CLOCK_JITTER_NS, mix};
 use super::net::Arrival;
 use super::scenario::{PAYLOAD_BYTES, Scenario};
 use super::world::{Event, World};
@@ -148,7 +148,10 @@ impl World {
             let rest = &large[(offset as usize).min(total)..total];
             let size = rest.len().min(room.len());
             room[..size].copy_from_slice(&rest[..size]);
-            Some(Piece { size, total, meta: history.meta(current, sequence) })
+            // Each thread reads the clocks for itself, again and again.
+            let mut meta = history.meta(current, sequence);
+            meta.time_ns += if meta.time_ns > 0 { now_ns % (CLOCK_JITTER_NS + 1) } else { 0 };
+            Some(Piece { size, total, meta })
         };
         let mut replies = Vec::new();
         let mut emit = |buffer: &mut [u8], kind, about: (Session, u64, u16), body| {
