@@ -326,6 +326,7 @@ fn every_verb_has_help_with_an_example() {
         "pub",
         "sub",
         "record",
+        "replay",
         "ls",
         "stat",
         "top",
@@ -340,6 +341,11 @@ fn every_verb_has_help_with_an_example() {
         "bridge send",
         "bridge recv",
         "bridge status",
+        "journal ls",
+        "journal stat",
+        "journal verify",
+        "journal dump",
+        "journal cut",
     ];
     for verb in verbs {
         let output = host.run(&format!("{verb} --help"));

@@ -105,9 +105,9 @@ fn a_dump_has_messages_losses_and_control_records_in_order() {
     assert_eq!((text(&some.stdout).as_str(), some.status.code()), ("hello\n", Some(0)));
     let until = host.run(&format!("journal dump {dir} --from 1 --to 2 --framing lines"));
     assert_eq!(text(&until.stdout), "\nhello\n");
-    let since = host.run(&format!("journal dump {dir} --since 2000-01-01T00:00Z --count 2 --framing lines"));
+    let since = host.run(&format!("journal dump {dir} --from 2000-01-01T00:00Z --count 2 --framing lines"));
     assert_eq!(text(&since.stdout), "\nhello\n");
-    let wrong = host.run(&format!("journal dump {dir} --since yesterday"));
+    let wrong = host.run(&format!("journal dump {dir} --from yesterday"));
     assert_eq!(wrong.status.code(), Some(2));
     assert!(text(&wrong.stderr).contains("HH:MM"), "{}", text(&wrong.stderr));
 }

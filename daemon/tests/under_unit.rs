@@ -26,8 +26,9 @@ const FOR_EVER: Duration = Duration::from_secs(600);
 fn config() -> String {
     let limits = "[limits]\nrequests_per_second = 1000000\nrequest_burst = 1000000\n";
     format!(
-        "{limits}{}{}",
+        "{limits}{}{}{}",
         channel("a", FOR_ALL),
+        channel("again", FOR_ALL),
         channel("strict", &format!("mode = \"strict\"\n{FOR_ALL}"))
     )
 }
@@ -183,12 +184,13 @@ fn a_channel_is_recorded_and_its_readers_are_lent_the_files() {
 
 /// The arguments that each verb is tested with; `DIR` stands for a directory of the test's. `None` for verbs that send no request to
 /// the daemon.
-const VERBS: [(&str, Option<&str>); 19] = [
+const VERBS: [(&str, Option<&str>); 20] = [
     ("demo", None),
     ("pub", Some("pub a")),
     ("sub", Some("sub a --from oldest --count 3")),
     ("record", Some("record a --to DIR/a.journal --until-end --json")),
     ("journal", Some("journal dump DIR/a.journal --framing lines")),
+    ("replay", Some("replay DIR/a.journal --into again --speed max --from 2 --to 3 --json")),
     ("ls", Some("ls")),
     ("stat", Some("stat a --json")),
     ("top", Some("top --json")),
@@ -238,6 +240,7 @@ fn every_verb_of_the_command_works_with_it() {
         match verb {
             "sub" | "journal" => assert_eq!(out, "1\n2\n3\n"),
             "record" => assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["messages"], 3),
+            "replay" => assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["published"], 2),
             "stat" => assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["channel"], "a"),
             _ => {}
         }

@@ -8,16 +8,19 @@
 //! | [`core`] | decides what is written when, what an error means, and what a crash has left | open files, ask the time, start threads |
 //! | [`directory`] | does on a real file system what the logic wants | decide anything |
 //! | [`Keep`] | removes the oldest files | look at bytes |
+//! | [`Cut`] | writes a part of a journal, by the same logic on one thread | read one |
 //! | [`Recorder`] | the threads: one reads the ring, three write | decide what an error means |
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod core;
+mod cutting;
 pub mod directory;
 mod error;
 mod keeping;
 mod recorder;
 
+pub use cutting::Cut;
 pub use error::RecordError;
 pub use keeping::{Keep, set_aside};
 pub use recorder::{Progress, Recorder};

@@ -27,8 +27,11 @@ mod hiccups;
 mod journal;
 mod ls;
 mod man;
+mod pace;
 mod publish;
 mod record;
+mod replay;
+mod ring;
 mod rm;
 mod say;
 mod stat;
@@ -69,6 +72,8 @@ enum Verb {
     Sub(subscribe::Args),
     /// Record a channel into files that survive a power cut
     Record(record::Args),
+    /// Publish a journal again, into another channel
+    Replay(replay::Args),
     /// List channels
     Ls(ls::Args),
     /// Show one channel and its readers
@@ -208,6 +213,7 @@ pub fn main() -> ExitCode {
         Verb::Pub(args) => publish::run(&args),
         Verb::Sub(args) => subscribe::run(&args),
         Verb::Record(args) => record::run(&args),
+        Verb::Replay(args) => replay::run(&args),
         Verb::Ls(args) => ls::run(&args),
         Verb::Stat(args) => stat::run(&args),
         Verb::Top(args) => top::run(&args),

@@ -70,6 +70,27 @@ pub(super) fn parse_time(text: &str) -> Result<SystemTime, String> {
     since.and_then(|since| UNIX_EPOCH.checked_add(since)).ok_or_else(bad)
 }
 
+/// A place in a journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    Sequence(u64),
+    Time(SystemTime),
+}
+
+/// Reads a place in a journal: a sequence from 1 on, or a time as [`parse_time`] does.
+pub(super) fn parse_place(text: &str) -> Result<Place, String> {
+    match text.parse() {
+        Ok(sequence) if sequence > 0 => return Ok(Place::Sequence(sequence)),
+        _ => parse_time(text).map(Place::Time),
+    }
+    .map_err(|_| {
+        format!(
+            "{text:?} is no place: write a sequence from 1 on, or a time in UTC: HH:MM[:SS[.FRACTION]] of today, \
+             YYYY-MM-DDTHH:MM[:SS[.FRACTION]]Z or @SECONDS"
+        )
+    })
+}
+
 /// Seconds with up to nine digits of a fraction.
 fn parse_seconds(text: &str) -> Option<Duration> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
@@ -173,6 +194,16 @@ mod tests {
             "@99999999999999",
         ] {
             assert!(parse_time(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_place_is_a_sequence_or_a_time() {
+        assert_eq!(parse_place("4711"), Ok(Place::Sequence(4711)));
+        assert_eq!(parse_place("@4711"), Ok(Place::Time(UNIX_EPOCH + Duration::from_secs(4711))));
+        for wrong in ["", "0", "-1", "yesterday", "99999999999999999999", "24:00"] {
+            let said = parse_place(wrong).expect_err(wrong);
+            assert!(said.contains("sequence") && said.contains("HH:MM"), "{said}");
         }
     }
 

@@ -29,6 +29,7 @@ use super::BridgeError;
 use super::native::Keys;
 use super::origins::Origins;
 use super::pcap::Tap;
+use super::proto::awake::Awake;
 use super::proto::counters::Histogram;
 use super::proto::gap::{GapConfig, GapPolicy};
 use super::proto::limit::AllowList;
@@ -164,6 +165,8 @@ impl Ingress {
             since_ns: wall_ns(),
             tap: options.tap,
             clock,
+            awake: Awake::default(),
+            left_out_ns: 0,
             shared: shared.clone(),
             turns: 0,
             shown_ns: 0,

@@ -15,6 +15,7 @@ use super::native::{self, NativeReceiving};
 use super::stale::Stale;
 use crate::BridgeError;
 use crate::pcap::Tap;
+use crate::proto::awake::Awake;
 use crate::proto::control::{CONTROL_MAX_BYTES, ControlDatagram, is_control};
 use crate::proto::counters::Histogram;
 use crate::proto::lease_client::{LeaseClient, LeaseState};
@@ -131,6 +132,9 @@ pub(super) struct Receiving {
     pub(super) since_ns: u64,
     pub(super) tap: Option<Tap>,
     pub(super) clock: Clock,
+    pub(super) awake: Awake,
+    /// The standstills that the leases have been doubted for, in nanoseconds.
+    pub(super) left_out_ns: u64,
     pub(super) shared: Arc<Shared>,
     pub(super) turns: u32,
     pub(super) shown_ns: u64,
@@ -153,7 +157,7 @@ impl Receiving {
             self.inlet.catch_up(false);
         }
         // The due work comes before receiving, so that it does not delay a message on its way to the reader.
-        let now_ns = self.clock.now_ns();
+        let now_ns = self.awake.at(self.clock.now_ns());
         self.act(now_ns);
         if now_ns.saturating_sub(self.shown_ns) >= SHOW_EVERY_NS {
             (self.shown_ns, self.shows) = (now_ns, self.shows + 1);
@@ -217,10 +221,22 @@ impl Receiving {
 
     fn handle_batch(&mut self, at: usize) {
         let Self {
-            ports, servers, lines, locks, receiver, inlet, to_ring, since_ns, tap, clock, native, ..
+            ports,
+            servers,
+            lines,
+            locks,
+            receiver,
+            inlet,
+            to_ring,
+            since_ns,
+            tap,
+            clock,
+            awake,
+            native,
+            ..
         } = self;
         let Port { inbox, role, last_drops, leases, local, .. } = &mut ports[at];
-        let now_ns = clock.now_ns();
+        let now_ns = awake.at(clock.now_ns());
         for datagram in inbox.datagrams() {
             if let Some(tap) = tap {
                 let time_ns = datagram.time_ns.unwrap_or_else(wall_ns);
@@ -353,8 +369,12 @@ impl Receiving {
     }
 
     /// Doubts the leases of servers that left a request unanswered. Such a server may have restarted and
-    /// forgotten us.
+    /// forgotten us. After a standstill of ours every lease may have run out.
     fn doubt_leases(&mut self, now_ns: u64) {
+        if self.awake.left_out_ns() - self.left_out_ns >= SECOND_NS {
+            self.left_out_ns = self.awake.left_out_ns();
+            self.ports.iter_mut().flat_map(|port| &mut port.leases).for_each(|lease| lease.doubt(now_ns));
+        }
         let Some(port) = self.ports.iter_mut().find(|port| port.role == Role::Servers) else { return };
         let servers = self.receiver.counters().servers.iter().zip(&mut self.timeouts);
         for (lease, (server, known)) in port.leases.iter_mut().zip(servers) {
@@ -407,7 +427,7 @@ impl Receiving {
     /// Gives the leases back, and waits up to [`LEAVE_NS`] for the answers. Without an answer they run out by
     /// themselves.
     fn leave(&mut self) {
-        let mut now_ns = self.clock.now_ns();
+        let mut now_ns = self.awake.at(self.clock.now_ns());
         let until_ns = now_ns + LEAVE_NS;
         let is_gone = |lease: &LeaseClient| lease.state() == LeaseState::Gone;
         self.ports.iter_mut().flat_map(|port| &mut port.leases).for_each(|lease| lease.stop(now_ns));
@@ -416,7 +436,7 @@ impl Receiving {
             let sockets = self.ports.iter().filter(|port| !port.leases.is_empty());
             socket::wait_for_any(sockets.map(|port| port.socket.as_fd()), Duration::from_millis(5));
             self.receive_all(true);
-            now_ns = self.clock.now_ns();
+            now_ns = self.awake.at(self.clock.now_ns());
         }
     }
 

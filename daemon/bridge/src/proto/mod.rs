@@ -10,9 +10,10 @@
 //!   LeaseServer <──control──> LeaseClient                 who may have unicast data at all
 //! ```
 //!
-//! Time is `u64` nanoseconds of any monotonic clock. The bytes of a peer are claims: parsed whole, checked, then used;
+//! Time is `u64` nanoseconds of any monotonic clock; a receiver's is that of [`awake`]. The bytes of a peer are claims: parsed whole, checked, then used;
 //! nothing here panics on it, every table has a bound, and every loop ends.
 
+pub mod awake;
 pub mod claim;
 pub mod control;
 pub mod counters;

@@ -8,6 +8,8 @@
 //! ```
 //! So a host that sends a copy of the feed is ready to take over, and a host that sends anything else is not
 //! heard. The packets of such a copy are kept meanwhile, so that nothing is lost when the lock passes on. If the operator lists the sources, only those are heard, and all of them at the same time.
+//!
+//! Silence is counted by [`Awake`](super::awake::Awake), without the time in which the receiver stood still.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;

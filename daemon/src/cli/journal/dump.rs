@@ -1,14 +1,13 @@
 //! `shmcast journal dump`: what a journal holds, record by record.
 
-use super::open;
+use super::span::{Part, Span};
 use crate::cli::MISSED;
 use crate::cli::framing::{OutputFraming, write_message};
 use crate::cli::say::{Out, note};
 use crate::cli::stop::Stop;
-use crate::cli::units::{parse_time, words};
 use anyhow::Result;
 use serde_json::json;
-use shmcast::journal::{Entry, JournalControl, Reader};
+use shmcast::journal::{Entry, JournalControl};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,7 +15,7 @@ use std::process::ExitCode;
 const EXAMPLE: &str = "\
 Examples:
   shmcast journal dump /var/lib/shmcast/ticks --from 4711 --count 10
-  shmcast journal dump /var/lib/shmcast/ticks --since 09:30 --framing lines
+  shmcast journal dump /var/lib/shmcast/ticks --from 09:30 --framing lines
 
 Exit codes: 0 nothing missing, 3 sequences are missing, 1 error.";
 
@@ -25,15 +24,8 @@ Exit codes: 0 nothing missing, 3 sequences are missing, 1 error.";
 pub(super) struct Args {
     /// Directory of the journal
     dir: PathBuf,
-    /// Begin with this sequence [default: the oldest]
-    #[arg(long, value_name = "SEQUENCE", conflicts_with = "since")]
-    from: Option<u64>,
-    /// Begin at this time: HH:MM[:SS[.FRACTION]] of today (UTC), a date and time such as 2026-01-31T09:30:00Z, or @SECONDS since 1970
-    #[arg(long, value_name = "TIME", value_parser = words(&[], parse_time))]
-    since: Option<std::time::SystemTime>,
-    /// End with this sequence
-    #[arg(long, value_name = "SEQUENCE")]
-    to: Option<u64>,
+    #[command(flatten)]
+    span: Span,
     /// End after this many messages
     #[arg(long, value_name = "N")]
     count: Option<u64>,
@@ -47,27 +39,13 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
-    let journal = open(&args.dir)?;
-    let oldest = journal.first_sequence().unwrap_or(1);
-    let wanted = args.from.unwrap_or(oldest);
-    let mut reader = match args.since {
-        Some(time) => {
-            let since = time.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-            journal.read_since(since.as_nanos() as u64)?
-        }
-        None => journal.read_from(wanted)?,
-    };
-    let mut missed = 0;
-    if args.since.is_none() && reader.due() > wanted {
-        missed += reader.due() - wanted;
-        note!("{} to {} are older than all that is kept", wanted, reader.due() - 1);
-    }
+    let mut part = args.span.open(&args.dir)?;
+    let mut missed = part.too_old;
     let mut out = Out::stdout()?;
     let mut left = args.count.unwrap_or(u64::MAX);
     let framing = if args.json { OutputFraming::Json } else { args.framing };
-    let end = args.to.map_or(u64::MAX, |to| to.saturating_add(1));
-    while left > 0 && reader.due() < end && !stop.is_set() {
-        match write_next(&mut reader, framing, &mut out)? {
+    while left > 0 && !stop.is_set() {
+        match write_next(&mut part, framing, &mut out)? {
             Wrote::Message => left -= 1,
             Wrote::Loss(lost) => missed += lost,
             Wrote::Other => {}
@@ -86,9 +64,9 @@ enum Wrote {
     Nothing,
 }
 
-fn write_next(reader: &mut Reader, framing: OutputFraming, out: &mut Out) -> Result<Wrote> {
+fn write_next(part: &mut Part, framing: OutputFraming, out: &mut Out) -> Result<Wrote> {
     let in_band = framing == OutputFraming::Json;
-    let line = match reader.next()? {
+    let line = match part.next()?.map(|(entry, _)| entry) {
         None => return Ok(Wrote::Nothing),
         Some(Entry::Message(message)) => {
             write_message(framing, out, &message, None)?;

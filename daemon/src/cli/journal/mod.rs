@@ -1,7 +1,9 @@
 //! `shmcast journal`: looks into what a recorder kept of a channel.
 
+mod cut;
 mod dump;
 mod ls;
+pub(super) mod span;
 mod stat;
 mod verify;
 
@@ -32,6 +34,8 @@ enum Verb {
     Verify(verify::Args),
     /// Print a journal's messages, losses and control records
     Dump(dump::Args),
+    /// Copy a part of a journal into a journal of its own
+    Cut(cut::Args),
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
@@ -40,6 +44,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         Verb::Stat(args) => stat::run(args),
         Verb::Verify(args) => verify::run(args),
         Verb::Dump(args) => dump::run(args),
+        Verb::Cut(args) => cut::run(args),
     }
 }
 

@@ -4,8 +4,8 @@
 //! order by the same receiver that a bridge uses, so copies, disorder and losses of the captured lines have
 //! the same result as they would have had then.
 
-use super::pace::{Pace, Speed};
 use crate::cli::figures::grouped;
+use crate::cli::pace::{Pace, Speed};
 use crate::cli::say::note;
 use crate::cli::stop::Stop;
 use crate::cli::units::words;

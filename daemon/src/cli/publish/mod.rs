@@ -1,13 +1,14 @@
 //! `shmcast pub`: publishes real input on a channel.
 
 mod capture;
-mod pace;
 
 use super::figures::{grouped, size};
 use super::framing::{InputFraming, read_message};
+use super::pace::{Pace, Rate};
+use super::ring::{RingArgs, wait_for_readers};
 use super::say::{note, print_json};
 use super::stop::Stop;
-use super::units::{parse_cpu, parse_mode, parse_name, parse_size, words};
+use super::units::{parse_cpu, parse_name, words};
 use super::{Host, HostArg, MISSED};
 use anyhow::{Context, Result, bail};
 use capture::{CaptureArgs, Played};
@@ -15,7 +16,6 @@ use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use pace::{Pace, Rate};
 use serde_json::json;
 use shmcast::hosting::fault;
 use shmcast::{Preparation, Publisher, PublisherBuilder};
@@ -29,7 +29,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 const EXAMPLE: &str = "\
 Examples:
@@ -47,16 +47,8 @@ pub(super) struct Args {
     channel: String,
     #[command(flatten)]
     host: HostArg,
-    /// Size of the ring for a new channel: a power of two from 64KiB to 16GiB [default: 64MiB]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    capacity: Option<u64>,
-    /// Largest message [default: an eighth of the capacity, at most 16MiB]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    max_message: Option<u64>,
-    /// Mode of a new channel: 700, yours alone; 750, your group reads; 755, all users read [default: 700]. One that is
-    /// there must have it
-    #[arg(long, value_name = "MODE", value_parser = words(&["700", "750", "755"], parse_mode), hide_possible_values = true)]
-    mode: Option<u32>,
+    #[command(flatten)]
+    ring: RingArgs,
     /// File to publish, or - for stdin
     #[arg(long, value_name = "FILE", default_value = "-")]
     input: PathBuf,
@@ -105,19 +97,7 @@ enum Prepare {
 impl Args {
     /// The options for opening the channel.
     fn publisher(&self, host: &Host, channel: &str) -> Result<PublisherBuilder> {
-        let mut builder = host.publisher(channel);
-        if let Some(capacity) = self.capacity {
-            builder = builder.capacity(capacity);
-        }
-        if let Some(max_message) = self.max_message {
-            builder = builder.max_message(max_message);
-        }
-        if let Some(mode) = self.mode {
-            if let Host::Daemon(_) = host {
-                bail!("{host} says who may read its channels: leave --mode out, or give --dir to use files");
-            }
-            builder = builder.mode(mode);
-        }
+        let builder = self.ring.publisher(host, channel)?;
         Ok(match self.prepare {
             Prepare::Quick => builder,
             Prepare::Full => builder.prepare(Preparation::FULL),
@@ -331,7 +311,7 @@ impl Read for Interruptible<'_> {
 }
 
 /// A progress line if stderr is a terminal, and nothing otherwise.
-fn progress() -> ProgressBar {
+pub(super) fn progress() -> ProgressBar {
     let rate = |state: &ProgressState, out: &mut dyn fmt::Write| {
         // An error is ignored: the line is for people, and the terminal may be gone.
         let _ = write!(out, "{}/s", grouped(state.per_sec() as u64));
@@ -340,30 +320,4 @@ fn progress() -> ProgressBar {
         .expect("the template is ours")
         .with_key("rate", rate);
     ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()).with_style(style)
-}
-
-fn wait_for_readers(wanted: usize, host: &Host, channel: &str, stop: &Stop) -> Result<()> {
-    if wanted == 0 {
-        return Ok(());
-    }
-    let bar = ProgressBar::new(wanted as u64).with_style(
-        ProgressStyle::with_template("waiting for readers {bar:40} {pos}/{len}")
-            .expect("the template is ours"),
-    );
-    loop {
-        let attached = host.channel(channel)?.readers.len();
-        bar.set_position(attached as u64);
-        if attached >= wanted {
-            bar.finish_and_clear();
-            return Ok(());
-        }
-        if stop.is_set() {
-            bar.finish_and_clear();
-            let said = format!(
-                "{channel}: INTERRUPTED with {attached} of {wanted} readers attached, published nothing"
-            );
-            return Err(stop.interrupted(said).into());
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }

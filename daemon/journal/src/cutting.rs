@@ -1,0 +1,155 @@
+//! A part of a journal as a journal of its own.
+
+use crate::core::{Begin, Now, Packer, Packing, Pool, Settings, State, SyncPolicy, Writer};
+use crate::directory::Directory;
+use crate::error::RecordError;
+use shmcast::Message;
+use shmcast::journal::JournalControl;
+use shmcast::journal::format::{FileHeader, Loss};
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+/// Closed frames from which on they are written.
+const CLOSED: usize = 4;
+
+/// Writes a part of a journal into a directory of its own, by the recorder's logic on one thread. Identity, sequences and times stay.
+#[derive(Debug)]
+pub struct Cut {
+    directory: Directory,
+    packer: Packer,
+    writer: Writer,
+    /// The latest wall clock of the records so far.
+    latest_ns: u64,
+    base_ns: u64,
+}
+
+impl Cut {
+    /// Begins in `path`, which is made if it is not there, and has no journal. `header` is that of the file that the part begins in,
+    /// with the part's first sequence and the epoch there. `clock` is a wall clock and the ticks at that time, as the journal has them
+    /// for the first record.
+    ///
+    /// # Errors
+    /// [`RecordError::Busy`] and [`RecordError::Os`].
+    pub fn begin(
+        path: &Path,
+        header: &FileHeader,
+        file_bytes: u64,
+        clock: (u64, u64),
+    ) -> Result<Self, RecordError> {
+        let os = |source| RecordError::Os { path: path.to_owned(), source };
+        let directory = Directory::lock(path).map_err(|source| match source.kind() {
+            io::ErrorKind::WouldBlock => RecordError::Busy { path: path.to_owned() },
+            _ => os(source),
+        })?;
+        let mut salt = [0; 8];
+        getrandom::fill(&mut salt).map_err(|error| os(io::Error::other(error)))?;
+        let (latest_ns, ticks) = clock;
+        let settings = Settings { sync: SyncPolicy::None, file_bytes, ..Settings::default() };
+        let header =
+            FileHeader { file: 1, previous_salt: 0, previous_chain: 0, reserve: 0, ..header.clone() };
+        let pool = Pool::default();
+        let begin = Begin {
+            due: header.sequence,
+            epoch: header.epoch,
+            ring: header.ring.uuid,
+            loss: None,
+            mended: &[],
+        };
+        let now = Now { mono: Duration::ZERO, wall_ns: latest_ns };
+        // Clocks are copied from the journal. Of its own, the first frame alone has one.
+        let packing = Packing { clock_every: Duration::MAX, ..Packing::default() };
+        let packer = Packer::begin(packing, pool.clone(), &begin, now, ticks);
+        let writer = Writer::new(settings, header, pool, u64::from_le_bytes(salt));
+        Ok(Self { directory, packer, writer, latest_ns, base_ns: latest_ns })
+    }
+
+    /// Takes the next message. Its sequence is the one that is due. `wall_ns` is the wall clock of its time.
+    ///
+    /// # Errors
+    /// [`RecordError::Os`], also for a message out of order.
+    pub fn message(&mut self, message: &Message<'_>, wall_ns: Option<u64>) -> Result<(), RecordError> {
+        if let Some(wall_ns) = wall_ns.filter(|&wall_ns| wall_ns > self.latest_ns) {
+            self.at(wall_ns, message.time);
+        }
+        let &Message { payload, sequence, tag, key, time } = message;
+        if !self.packer.message(sequence, payload, tag, key, time) {
+            let due = self.packer.due();
+            return Err(self.os(io::Error::other(format!("message {sequence} came where {due} was due"))));
+        }
+        self.write_some()
+    }
+
+    /// Takes the next control record of the ring, or one of the journal's that tells of rings and clocks.
+    ///
+    /// # Errors
+    /// [`RecordError::Os`].
+    pub fn control(&mut self, control: JournalControl) -> Result<(), RecordError> {
+        if let JournalControl::Clock { wall_ns, ticks, .. } = control
+            && wall_ns > self.latest_ns
+        {
+            self.at(wall_ns, ticks);
+        }
+        self.packer.control(control);
+        self.write_some()
+    }
+
+    /// Names sequences from the one due on as missing.
+    ///
+    /// # Errors
+    /// [`RecordError::Os`].
+    pub fn loss(&mut self, loss: Loss) -> Result<(), RecordError> {
+        self.packer.loss(loss.to, loss.cause);
+        self.write_some()
+    }
+
+    /// Writes the rest and seals the last file. The result is the number of bytes.
+    ///
+    /// # Errors
+    /// [`RecordError::Os`].
+    pub fn finish(mut self) -> Result<u64, RecordError> {
+        self.packer.close();
+        self.write()?;
+        self.writer.close();
+        self.write()?;
+        if self.writer.state() != State::Closed {
+            return Err(self.os(io::Error::other("the journal was not sealed")));
+        }
+        self.directory.remove_spare().map_err(|source| self.os(source))?;
+        Ok(self.writer.bytes_written())
+    }
+
+    /// The index time of later frames: no message before them is later.
+    fn at(&mut self, wall_ns: u64, ticks: u64) {
+        self.latest_ns = wall_ns;
+        self.packer.at(self.now(), ticks);
+    }
+
+    fn now(&self) -> Now {
+        Now { mono: Duration::from_nanos(self.latest_ns - self.base_ns), wall_ns: self.latest_ns }
+    }
+
+    fn write_some(&mut self) -> Result<(), RecordError> {
+        if self.packer.closed() < CLOSED { Ok(()) } else { self.write() }
+    }
+
+    fn write(&mut self) -> Result<(), RecordError> {
+        while let Some(frame) = self.packer.take() {
+            self.writer.push(frame);
+        }
+        let now = self.now();
+        while let Some(op) = self.writer.poll(now) {
+            let result = op.steps.iter().try_for_each(|step| self.directory.perform(step));
+            let error = result.as_ref().err().map(|error| io::Error::new(error.kind(), error.to_string()));
+            self.writer.done(op.id, result, now);
+            if let Some(error) = error {
+                return Err(self.os(error));
+            }
+        }
+        Ok(())
+    }
+
+    fn os(&self, source: io::Error) -> RecordError {
+        RecordError::Os { path: self.directory.path().to_owned(), source }
+    }
+}

@@ -1,0 +1,126 @@
+//! `--from` and `--to`: a part of a journal, as the verbs that read one take it.
+
+use crate::cli::figures::grouped;
+use crate::cli::say::note;
+use crate::cli::units::{Place, parse_place, words};
+use anyhow::{Context, Result, bail};
+use shmcast::Message;
+use shmcast::journal::format::ControlRecord;
+use shmcast::journal::{Entry, Journal, JournalControl, Loss, Reader};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct Span {
+    /// Begin with this sequence, or with the first message of this time: HH:MM[:SS[.FRACTION]] of today (UTC), a date and
+    /// time such as 2026-01-31T09:30:00Z, or @SECONDS since 1970 [default: the oldest]
+    #[arg(long, value_name = "SEQ|TIME", value_parser = words(&[], parse_place))]
+    from: Option<Place>,
+    /// End with this sequence, or before the first message of this time [default: the last]
+    #[arg(long, value_name = "SEQ|TIME", value_parser = words(&[], parse_place))]
+    to: Option<Place>,
+}
+
+/// A reader of a part of a journal.
+pub(in crate::cli) struct Part {
+    reader: Reader,
+    /// The sequence behind the last one.
+    end: u64,
+    /// Sequences that were asked for, and are older than all that is kept.
+    pub(in crate::cli) too_old: u64,
+    payload: Vec<u8>,
+}
+
+impl Span {
+    /// Opens the part. There is something in it.
+    pub(in crate::cli) fn open(&self, dir: &Path) -> Result<Part> {
+        let mut part = self.begin(dir)?;
+        if part.next()?.is_none() {
+            let dir = dir.display();
+            bail!(
+                "{dir}: nothing is between --from and --to: `shmcast journal stat {dir}` says what is there"
+            );
+        }
+        let part = self.begin(dir)?;
+        if part.too_old > 0 {
+            let (oldest, missing) = (part.due(), grouped(part.too_old));
+            note!("{} to {} ({missing}) are older than all that is kept", oldest - part.too_old, oldest - 1);
+        }
+        Ok(part)
+    }
+
+    fn begin(&self, dir: &Path) -> Result<Part> {
+        let open = || Journal::open(dir).context("journal");
+        let journal = open()?;
+        let (reader, too_old) = match self.from {
+            Some(Place::Time(time)) => (journal.read_since(nanos(time))?, 0),
+            Some(Place::Sequence(wanted)) => {
+                let reader = journal.read_from(wanted)?;
+                let too_old = reader.due() - wanted;
+                (reader, too_old)
+            }
+            None => {
+                let oldest = journal.first_sequence().unwrap_or(1);
+                (journal.read_from(oldest)?, 0)
+            }
+        };
+        let end = match self.to {
+            Some(Place::Time(time)) => open()?.read_since(nanos(time))?.due(),
+            Some(Place::Sequence(last)) => last.saturating_add(1),
+            None => u64::MAX,
+        };
+        Ok(Part { end, too_old, ..Part::new(reader) })
+    }
+}
+
+fn nanos(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    u64::try_from(since).unwrap_or(u64::MAX)
+}
+
+impl Part {
+    /// All that the reader has.
+    pub(in crate::cli) fn new(reader: Reader) -> Self {
+        Self { reader, end: u64::MAX, too_old: 0, payload: Vec::new() }
+    }
+
+    /// The sequence behind the last one that was asked for.
+    pub(in crate::cli) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// The sequence of the next entry.
+    pub(in crate::cli) fn due(&self) -> u64 {
+        self.reader.due()
+    }
+
+    /// The next entry, and for a message that carries a time its wall clock, in nanoseconds since 1970. `None` behind the last one,
+    /// and at the end of what a recorder has written by now.
+    pub(in crate::cli) fn next(&mut self) -> Result<Option<(Entry<'_>, Option<u64>)>> {
+        if self.reader.due() >= self.end {
+            return Ok(None);
+        }
+        let last = self.end - 1;
+        let entry = match self.reader.next()? {
+            None => return Ok(None),
+            Some(Entry::Message(Message { payload, sequence, tag, key, time })) => {
+                self.payload.clear();
+                self.payload.extend_from_slice(payload);
+                let message = Message { payload: &self.payload, sequence, tag, key, time };
+                return Ok(Some((Entry::Message(message), self.reader.wall_ns(time))));
+            }
+            Some(Entry::Lost(loss)) => Entry::Lost(Loss { to: loss.to.min(last), ..loss }),
+            Some(Entry::Control { sequence, time, control }) => {
+                let control = match control {
+                    JournalControl::Ring(ControlRecord::Gap { from, to }) => {
+                        JournalControl::Ring(ControlRecord::Gap { from, to: to.min(last) })
+                    }
+                    control => control,
+                };
+                Entry::Control { sequence, time, control }
+            }
+            Some(_) => bail!("the journal has an entry that this version does not know: use a newer shmcast"),
+        };
+        Ok(Some((entry, None)))
+    }
+}

@@ -1,0 +1,272 @@
+//! `shmcast replay`: publishes a journal again.
+//!
+//! Readers of the new channel get what readers of the recorded one got: the same messages by the same sequences, with tags, keys, gaps
+//! and sessions of bridges. What the journal lacks is a gap to them.
+
+use super::figures::{grouped, size};
+use super::journal::span::{Part, Span};
+use super::pace::{Pace, Speed};
+use super::publish::progress;
+use super::ring::{RingArgs, wait_for_readers};
+use super::say::{note, print_json};
+use super::stop::Stop;
+use super::units::{parse_cpu, parse_duration, words};
+use super::{Host, HostArg, MISSED};
+use anyhow::{Context, Result, bail};
+use indicatif::ProgressBar;
+use serde_json::{Value, json};
+use shmcast::hosting::session_identity;
+use shmcast::journal::format::ControlRecord;
+use shmcast::journal::{Entry, JournalControl};
+use shmcast::{Mark, Publisher};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+const EXAMPLE: &str = "\
+Examples:
+  shmcast replay /var/lib/shmcast/ticks --into ticks-again --wait-readers 1
+  shmcast replay ticks.journal --into ticks-again --from 09:30 --to 10:00 --speed 100 --max-pause 1s
+
+The channel must be new, or go on where the replay begins: readers get the sequences that were
+recorded. What is missing in the journal is a gap to them. Messages are published when they are due,
+or with --speed max one behind the other: readers that are slower are lapped, as by pub.
+
+Exit codes: 0 all was published, 3 sequences are missing in the journal, 1 error, 2 wrong usage;
+130 (Ctrl-C) or 143 (SIGTERM) if it came before the end: the last line says how to go on.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct Args {
+    /// Directory of the journal
+    journal: PathBuf,
+    /// Name of the channel to publish on
+    #[arg(long, value_name = "CHANNEL")]
+    into: String,
+    #[command(flatten)]
+    host: HostArg,
+    #[command(flatten)]
+    span: Span,
+    /// How fast: 1 as it was recorded, 10 ten times as fast, 0.5 half as fast, or max
+    #[arg(long, value_name = "SPEED", default_value = "1", value_parser = words(&["max"], Speed::from_str),
+          hide_possible_values = true)]
+    speed: Speed,
+    /// Shorten each silence of the recording to this time, as in 1s, before --speed counts
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    max_pause: Option<Duration>,
+    #[command(flatten)]
+    ring: RingArgs,
+    /// Wait until this many readers are attached
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    wait_readers: usize,
+    /// Pin the publisher to this CPU
+    #[arg(long, value_name = "N", value_parser = parse_cpu)]
+    cpu: Option<usize>,
+    /// Print the summary as JSON on stdout
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let stop = Stop::listen()?;
+    // A wrong directory or part should leave nothing behind.
+    let mut part = args.span.open(&args.journal)?;
+    super::name_and_pin(None, args.cpu)?;
+    let first = part.due();
+    let (host, channel) = args.host.host_of(&args.into)?;
+    // Opening a channel tells its readers of a publisher, so it is looked at before.
+    if let Some(next) = host.channel(&channel).ok().and_then(|status| status.next_sequence) {
+        check_fits(&host, &channel, &args.journal, next, first)?;
+    }
+    let publisher = args.ring.publisher(&host, &channel)?.open()?;
+    check_fits(&host, &channel, &args.journal, publisher.next_sequence(), first)?;
+    wait_for_readers(args.wait_readers, &host, &channel, &stop)?;
+
+    let (started, bar) = (Instant::now(), progress());
+    let mut play = Play { publisher, published: 0, bytes: 0, gaps: 0, missing: 0 };
+    let played = play.all(args, &mut part, &stop, &bar);
+    let seconds = started.elapsed().as_secs_f64();
+    bar.finish_and_clear();
+    let is_complete = played?;
+    let next = play.publisher.next_sequence();
+    let summary =
+        Summary { channel: &channel, first, next, seconds, is_complete, too_old: part.too_old, play: &play };
+    if args.json {
+        print_json(&summary.json(&args.journal))?;
+    }
+    match is_complete {
+        true if args.json => {}
+        true => note!("{}", summary.text()),
+        false => {
+            return Err(stop.interrupted(format!("{}; go on with --from {next}", summary.text())).into());
+        }
+    }
+    Ok(if play.missing + part.too_old > 0 { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
+}
+
+struct Summary<'a> {
+    channel: &'a str,
+    first: u64,
+    next: u64,
+    seconds: f64,
+    is_complete: bool,
+    too_old: u64,
+    play: &'a Play,
+}
+
+impl Summary<'_> {
+    fn json(&self, journal: &Path) -> Value {
+        let Play { publisher, published, bytes, gaps, missing } = self.play;
+        json!({
+            "channel": self.channel, "journal": journal, "epoch": publisher.epoch(), "published": published,
+            "bytes": bytes, "gaps": gaps, "missing": missing, "too_old": self.too_old,
+            "first_sequence": self.first, "next_sequence": self.next, "seconds": self.seconds,
+            "interrupted": !self.is_complete,
+        })
+    }
+
+    fn text(&self) -> String {
+        let Play { published, bytes, gaps, missing, .. } = self.play;
+        let (channel, seconds) = (self.channel, self.seconds);
+        let sequences = match self.next - 1 {
+            last if last < self.first => format!("the next sequence is {}", self.first),
+            last => format!("sequences {} to {last}", self.first),
+        };
+        let mut text = format!(
+            "{channel}: {}replayed {} messages, {} of payload, in {seconds:.3} s ({}/s), {sequences}",
+            if self.is_complete { "" } else { "INTERRUPTED: " },
+            grouped(*published),
+            size(*bytes),
+            grouped((*published as f64 / seconds.max(1e-9)) as u64),
+        );
+        if *missing > 0 {
+            text += &format!("; {} are MISSING, {} gaps to readers", grouped(*missing), grouped(*gaps));
+        }
+        text
+    }
+}
+
+/// A channel whose next sequence is `next` can take a stream from `first` on if it is new, or goes on there.
+fn check_fits(host: &Host, channel: &str, journal: &Path, next: u64, first: u64) -> Result<()> {
+    if next == 1 || next == first {
+        return Ok(());
+    }
+    let again = match host {
+        Host::Directory(_) => format!("remove it with `shmcast rm {channel}`, or name a new channel"),
+        Host::Daemon(_) => "name a channel that nothing was published on".to_owned(),
+    };
+    bail!(
+        "{channel} is at sequence {next}, and the replay of {} begins at {first}: readers would take the one stream for the other: \
+         {again}; or go on where it is with --from {next}",
+        journal.display()
+    )
+}
+
+/// A replay so far.
+struct Play {
+    publisher: Publisher,
+    published: u64,
+    bytes: u64,
+    /// Gaps that readers were told of, and sequences in them.
+    gaps: u64,
+    missing: u64,
+}
+
+impl Play {
+    /// Publishes the part. The result is whether all of it was published before any signal.
+    fn all(&mut self, args: &Args, part: &mut Part, stop: &Stop, bar: &ProgressBar) -> Result<bool> {
+        // Readers of a new channel begin at the first sequence of the part.
+        self.publisher.gap(part.due() - 1)?;
+        let mut schedule = Schedule { pace: Pace::new(stop), speed: args.speed, due_ns: 0, last_ns: None };
+        while let Some((entry, wall_ns)) = part.next()? {
+            match entry {
+                Entry::Message(message) => {
+                    if let Some(wall_ns) = wall_ns {
+                        schedule.wait(wall_ns, args.max_pause);
+                    }
+                    if stop.is_set() {
+                        return Ok(false);
+                    }
+                    let mark = Mark { tag: message.tag, key: message.key };
+                    let sequence = self.publisher.publish_with(message.payload, mark).with_context(|| {
+                        format!("message {}: a channel for it is made with --max-message", message.sequence)
+                    })?;
+                    if sequence != message.sequence {
+                        bail!("message {} of the journal came out of order", message.sequence);
+                    }
+                    self.published += 1;
+                    self.bytes += message.payload.len() as u64;
+                    if args.speed != Speed::Max || self.published.is_multiple_of(4096) {
+                        bar.set_position(self.published);
+                    }
+                }
+                Entry::Lost(loss) => self.gap(loss.to)?,
+                Entry::Control { control: JournalControl::Ring(ControlRecord::Gap { to, .. }), .. } => {
+                    self.gap(to)?;
+                }
+                Entry::Control {
+                    control: JournalControl::Ring(ControlRecord::Session { high, low }),
+                    ..
+                } => self.publisher.session(session_identity([high, low]))?,
+                // Epochs and the end are the new publisher's own; the rest is about the recording.
+                _ => {}
+            }
+        }
+        Ok(true)
+    }
+
+    fn gap(&mut self, to: u64) -> Result<()> {
+        let from = self.publisher.next_sequence();
+        self.publisher.gap(to)?;
+        self.gaps += 1;
+        self.missing += to + 1 - from;
+        Ok(())
+    }
+}
+
+/// The times at which messages are due.
+struct Schedule<'a> {
+    pace: Pace<'a>,
+    speed: Speed,
+    /// The time since the first message at which the last one was due, at speed 1.
+    due_ns: u64,
+    last_ns: Option<u64>,
+}
+
+impl Schedule<'_> {
+    /// Waits until a message that was published at this time is due.
+    fn wait(&mut self, wall_ns: u64, max_pause: Option<Duration>) {
+        if self.speed == Speed::Max {
+            return;
+        }
+        // A wall clock that was set back is no pause.
+        let pause = wall_ns.saturating_sub(self.last_ns.unwrap_or(wall_ns));
+        let longest =
+            max_pause.map_or(u64::MAX, |longest| u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX));
+        self.due_ns = self.due_ns.saturating_add(pause.min(longest));
+        self.last_ns = Some(wall_ns);
+        self.pace.wait_recorded(self.speed, self.due_ns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_is_shortened_and_a_clock_that_was_set_back_is_none() {
+        // No wait lasts: a signal has come.
+        let stop = Stop::set_by(signal_hook::consts::SIGINT);
+        let due = |times: &[u64], max_pause| {
+            let pace = Pace::new(&stop);
+            let mut schedule = Schedule { pace, speed: Speed::Times(1.0), due_ns: 0, last_ns: None };
+            times.iter().for_each(|&time| schedule.wait(time, max_pause));
+            schedule.due_ns
+        };
+        let times = [5_000, 5_010, 4_000, 4_030, 1_004_030];
+        assert_eq!(due(&times, None), 10 + 30 + 1_000_000);
+        assert_eq!(due(&times, Some(Duration::from_nanos(25))), 10 + 25 + 25);
+        assert_eq!(due(&[u64::MAX, 0, u64::MAX, 0, u64::MAX], None), u64::MAX);
+    }
+}

@@ -1,0 +1,70 @@
+//! What the verbs that publish have in common: the ring of a new channel, and the wait for readers.
+
+use super::Host;
+use super::stop::Stop;
+use super::units::{parse_mode, parse_size, words};
+use anyhow::{Result, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use shmcast::PublisherBuilder;
+use std::time::Duration;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct RingArgs {
+    /// Size of the ring for a new channel: a power of two from 64KiB to 16GiB [default: 64MiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    capacity: Option<u64>,
+    /// Largest message [default: an eighth of the capacity, at most 16MiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    max_message: Option<u64>,
+    /// Mode of a new channel: 700, yours alone; 750, your group reads; 755, all users read [default: 700]. One that is
+    /// there must have it
+    #[arg(long, value_name = "MODE", value_parser = words(&["700", "750", "755"], parse_mode), hide_possible_values = true)]
+    mode: Option<u32>,
+}
+
+impl RingArgs {
+    /// Begins to open the channel for publishing, with these options.
+    pub(super) fn publisher(&self, host: &Host, channel: &str) -> Result<PublisherBuilder> {
+        let mut builder = host.publisher(channel);
+        if let Some(capacity) = self.capacity {
+            builder = builder.capacity(capacity);
+        }
+        if let Some(max_message) = self.max_message {
+            builder = builder.max_message(max_message);
+        }
+        if let Some(mode) = self.mode {
+            if let Host::Daemon(_) = host {
+                bail!("{host} says who may read its channels: leave --mode out, or give --dir to use files");
+            }
+            builder = builder.mode(mode);
+        }
+        Ok(builder)
+    }
+}
+
+/// Waits until so many readers are attached.
+pub(super) fn wait_for_readers(wanted: usize, host: &Host, channel: &str, stop: &Stop) -> Result<()> {
+    if wanted == 0 {
+        return Ok(());
+    }
+    let bar = ProgressBar::new(wanted as u64).with_style(
+        ProgressStyle::with_template("waiting for readers {bar:40} {pos}/{len}")
+            .expect("the template is ours"),
+    );
+    loop {
+        let attached = host.channel(channel)?.readers.len();
+        bar.set_position(attached as u64);
+        if attached >= wanted {
+            bar.finish_and_clear();
+            return Ok(());
+        }
+        if stop.is_set() {
+            bar.finish_and_clear();
+            let said = format!(
+                "{channel}: INTERRUPTED with {attached} of {wanted} readers attached, published nothing"
+            );
+            return Err(stop.interrupted(said).into());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,107 @@
+//! `shmcast journal cut`: a part of a journal is a journal, and has what the part had.
+
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+use cli_support::{Host, interrupt, lines, text};
+use serde_json::{Value, json};
+use std::path::Path;
+
+mod cli_support;
+
+fn golden() -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../shm-layout/tests/golden/journal").display().to_string()
+}
+
+/// The lines of a dump that tell of the channel: not of clocks, rings, reserves and mends.
+fn dump(host: &Host, dir: &str, span: &str) -> Vec<Value> {
+    let output = host.run(&format!("journal dump {dir} {span}"));
+    let lines = text(&output.stdout);
+    let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let about = ["clock", "source", "reserve", "mended", "clean"].map(|event| json!(event));
+    lines.filter(|line| !about.contains(&line["event"])).collect()
+}
+
+fn verified(host: &Host, dir: &str) -> (Option<i32>, Value) {
+    let output = host.run(&format!("journal verify {dir} --json"));
+    (output.status.code(), serde_json::from_slice(&output.stdout).unwrap())
+}
+
+#[test]
+fn a_part_has_the_same_messages_losses_and_identity() {
+    let host = Host::new();
+    let out = host.dir.path().join("out").display().to_string();
+    let of = |dir: &str| host.json(&format!("journal stat {dir} --json"));
+    for (span, code) in
+        [("", 3), ("--from 2 --to 3", 0), ("--from 5 --to 10", 3), ("--from 7 --to 7", 0), ("--from 13", 3)]
+    {
+        let output = host.run(&format!("journal cut {} {out} {span} --json", golden()));
+        assert_eq!(output.status.code(), Some(code), "{span}: {}", text(&output.stderr));
+        let sums: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let (verdict, report) = verified(&host, &out);
+        assert_eq!((verdict, &report["damages"]), (Some(code), &json!([])), "{span}: {report}");
+        assert_eq!(report["first_sequence"], sums["first_sequence"], "{span}");
+        assert_eq!(report["next_sequence"], sums["next_sequence"], "{span}");
+        assert_eq!(dump(&host, &out, ""), dump(&host, &golden(), span), "{span}");
+        assert_eq!((&of(&out)["uuid"], &of(&out)["channel"]), (&of(&golden())["uuid"], &json!("ticks")));
+        std::fs::remove_dir_all(&out).unwrap();
+    }
+}
+
+/// Many frames in several files, and times: a reader finds the same message by the same time in the part.
+#[test]
+fn a_large_part_in_small_files_is_the_same_by_sequence_and_by_time() {
+    let host = Host::new();
+    let bytes = lines(40_000);
+    let input = host.file("input", &bytes);
+    assert!(host.run(&format!("pub ticks --input {} --rate 40000/s", input.display())).status.success());
+    let [journal, out] = ["journal", "out"].map(|name| host.dir.path().join(name).display().to_string());
+    assert!(host.run(&format!("record ticks --to {journal} --until-end")).status.success());
+    let sums = host.json(&format!("journal cut {journal} {out} --from 1001 --to 39000 --file 1MiB --json"));
+    assert_eq!([&sums["messages"], &sums["missing"]], [&json!(38_000), &json!(0)]);
+    let (code, report) = verified(&host, &out);
+    assert_eq!((code, &report["messages"]), (Some(0), &json!(38_000)), "{report}");
+    assert!(report["files"].as_u64().unwrap() > 3, "{report}");
+    let lines =
+        |dir: &str, span: &str| host.run(&format!("journal dump {dir} --framing lines {span}")).stdout;
+    assert!(lines(&out, "") == lines(&journal, "--from 1001 --to 39000"));
+    let since = host.json("stat ticks --json")["created_ns"].as_u64().unwrap();
+    let mut found = 0;
+    for step in 1..20 {
+        let time = since + step * 60_000_000;
+        let from = format!("--from @{}.{:09} --count 1", time / 1_000_000_000, time % 1_000_000_000);
+        let [whole, part] = [&journal, &out].map(|dir| dump(&host, dir, &from));
+        let within =
+            |line: &Value| line["sequence"].as_u64().is_some_and(|it| (1_002..=39_000).contains(&it));
+        if whole.first().is_some_and(within) {
+            assert_eq!(whole, part, "{from}");
+            found += 1;
+        }
+    }
+    assert!(found > 5, "{found} times lay in the part");
+    // A replay of the part gives readers what the part has.
+    assert!(host.run(&format!("replay {out} --into again --speed max")).status.success());
+    assert!(host.run("sub again --from oldest").stdout == lines(&out, ""));
+}
+
+#[test]
+fn what_is_there_is_not_touched_and_what_is_not_whole_is_not_there() {
+    let host = Host::new();
+    let there = host.file("there", b"mine");
+    let output = host.run(&format!("journal cut {} {}", golden(), there.display()));
+    assert_eq!((output.status.code(), std::fs::read(&there).unwrap()), (Some(1), b"mine".to_vec()));
+    assert!(text(&output.stderr).contains("give another directory"), "{}", text(&output.stderr));
+    let out = host.dir.path().join("parts/out");
+    let output = host.run(&format!("journal cut {} {}", golden(), out.display()));
+    assert!(output.status.code() == Some(1) && text(&output.stderr).contains("make a directory in"));
+    let parts = host.dir.path().join("parts");
+    std::fs::create_dir(&parts).unwrap();
+    let output = host.run(&format!("journal cut {} {} --from 3 --to 2", golden(), out.display()));
+    assert!(output.status.code() == Some(1) && text(&output.stderr).contains("nothing is between"));
+    let child = host.shmcast(&format!("journal cut {} {}", golden(), out.display())).spawn().unwrap();
+    interrupt(&child);
+    let (code, said) = cli_support::end(child);
+    // The signal may come before the program takes it, or when all is done.
+    assert!([-1, 130, 3].contains(&code), "{code}: {said}");
+    let left: Vec<_> = std::fs::read_dir(&parts).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(if code == 3 { left == ["out"] } else { left.is_empty() }, "{code}: {left:?}");
+}

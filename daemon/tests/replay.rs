@@ -1,0 +1,163 @@
+//! `shmcast replay`: readers of the new channel get what readers of the recorded one got.
+
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+use cli_support::{Host, interrupt, lines, text};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+mod cli_support;
+
+fn golden() -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../shm-layout/tests/golden/journal").display().to_string()
+}
+
+/// Publishes on a channel, and records it into a journal whose directory is returned.
+fn recorded(host: &Host, arguments: &str) -> String {
+    assert!(host.run(&format!("pub ticks {arguments}")).status.success());
+    let journal = host.dir.path().join("journal").display().to_string();
+    let output = host.run(&format!("record ticks --to {journal} --until-end"));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    journal
+}
+
+/// What a reader of a whole channel gets, without ages.
+fn events(host: &Host, channel: &str) -> Vec<Value> {
+    let output = host.run(&format!("sub {channel} --from oldest --no-history --framing json"));
+    let lines = text(&output.stdout);
+    let mut events: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for event in &mut events {
+        event.as_object_mut().unwrap().remove("latency_ns");
+    }
+    events
+}
+
+#[test]
+fn sequences_tags_keys_gaps_sessions_and_losses_are_those_of_the_journal() {
+    let host = Host::new();
+    let output = host.run(&format!("replay {} --into again --speed max --json", golden()));
+    assert_eq!(output.status.code(), Some(3), "it has losses: {}", text(&output.stderr));
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let last = (1u64 << 32) + 2;
+    assert_eq!(
+        [&summary["published"], &summary["gaps"], &summary["missing"], &summary["first_sequence"]],
+        [&json!(7), &json!(3), &json!(last - 7), &json!(1)]
+    );
+    let message = |sequence: u64, tag: u16, key: bool, payload: &str| json!({"sequence": sequence, "tag": tag, "key": key, "payload": payload});
+    let gap = |from: u64, to: u64| json!({"event": "gap", "from": from, "to": to});
+    let expected = [
+        message(1, 0, false, ""),
+        message(2, 48_879, false, "hello"),
+        message(3, 1, true, &"\u{7}".repeat(48)),
+        gap(4, 6),
+        json!({"event": "session", "session": "SESSION-42"}),
+        message(7, 2, false, &"\u{8}".repeat(49)),
+        gap(8, 12),
+        message(13, 3, false, "after"),
+        gap(14, 1 << 32),
+        message(last - 1, 0, false, "one"),
+        message(last, 0, true, "two"),
+        json!({"event": "end"}),
+    ];
+    assert_eq!(events(&host, "again"), expected);
+}
+
+#[test]
+fn a_part_begins_and_ends_where_it_is_told_to() {
+    let host = Host::new();
+    let sequences = |channel: &str| -> Vec<Value> {
+        events(&host, channel)
+            .into_iter()
+            .filter_map(|mut event| match event["event"].as_str() {
+                None => Some(event["sequence"].take()),
+                Some("gap") => Some(json!([event["from"], event["to"]])),
+                Some(_) => None,
+            })
+            .collect()
+    };
+    let replay = |channel: &str, span: &str| {
+        host.run(&format!("replay {} --into {channel} --speed max {span}", golden())).status.code()
+    };
+    // A loss that reaches into the part counts as far as it does.
+    assert_eq!(replay("middle", "--from 5 --to 10"), Some(3));
+    assert_eq!(sequences("middle"), [json!([1, 4]), json!([5, 6]), json!(7), json!([8, 10])]);
+    assert_eq!(replay("start", "--to 3"), Some(0));
+    assert_eq!(sequences("start"), [1, 2, 3]);
+    assert_eq!(replay("from-time", "--from 2000-01-01T00:00Z --to 2"), Some(0));
+    assert_eq!(sequences("from-time"), [1, 2]);
+    // What nothing is in leaves no channel behind.
+    for span in ["--from 3 --to 2", "--to 2000-01-01T00:00Z", "--from @4000000000"] {
+        let output = host.run(&format!("replay {} --into none {span}", golden()));
+        assert_eq!(output.status.code(), Some(1));
+        let said = text(&output.stderr);
+        assert!(said.contains("nothing is between") && said.contains("journal stat"), "{said}");
+        assert!(!host.run("stat none").status.success(), "{span}");
+    }
+}
+
+#[test]
+fn a_channel_with_other_sequences_is_refused_and_not_touched() {
+    let host = Host::new();
+    let input = host.file("input", b"a\nb\nc\n");
+    let journal = recorded(&host, &format!("--input {}", input.display()));
+    let before = host.json("stat ticks --json");
+    let output = host.run(&format!("replay {journal} --into ticks --speed max"));
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(said.contains("is at sequence 4") && said.contains("shmcast rm ticks"), "{said}");
+    assert_eq!(host.json("stat ticks --json"), before);
+    let output = host.run(&format!("replay {journal} --into small --capacity 64KiB --max-message 0"));
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+    let output = host.run("replay /nowhere --into t");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("/nowhere"), "{}", text(&output.stderr));
+}
+
+/// As fast as it goes, to the byte; a ring that is too small for a message says so, and by which option it is made.
+#[test]
+fn the_output_is_the_input() {
+    let host = Host::new();
+    let bytes = lines(50_000);
+    let input = host.file("input", &bytes);
+    let journal = recorded(&host, &format!("--input {}", input.display()));
+    let summary = host.json(&format!("replay {journal} --into again --speed max --json"));
+    assert_eq!(
+        [&summary["published"], &summary["missing"], &summary["next_sequence"], &summary["interrupted"]],
+        [&json!(50_000), &json!(0), &json!(50_001), &json!(false)]
+    );
+    assert!(host.run("sub again --from oldest").stdout == bytes);
+    let output = host.run(&format!("replay {journal} --into small --max-message 200 --speed max"));
+    let said = text(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("--max-message"), "{said}");
+}
+
+/// The pace is that of the recording, and a replay that was interrupted goes on in its channel.
+#[test]
+fn an_interrupted_replay_goes_on() {
+    let host = Host::new();
+    let bytes = lines(400);
+    let input = host.file("input", &bytes);
+    let journal = recorded(&host, &format!("--input {} --rate 200/s", input.display()));
+    let started = Instant::now();
+    let child = host.shmcast(&format!("replay {journal} --into again")).spawn().unwrap();
+    cli_support::wait_until("some messages", || {
+        let output = host.run("stat again --json");
+        serde_json::from_slice::<Value>(&output.stdout)
+            .is_ok_and(|stat| stat["next_sequence"].as_u64().is_some_and(|next| next > 50))
+    });
+    // Fifty messages took a quarter of a second when they were recorded.
+    assert!(started.elapsed() >= Duration::from_millis(240), "{:?}", started.elapsed());
+    interrupt(&child);
+    let (code, said) = cli_support::end(child);
+    assert_eq!(code, 130, "{said}");
+    assert!(said.contains("INTERRUPTED"), "{said}");
+    let next = said.trim_end().rsplit(' ').next().unwrap();
+    let rest = format!("replay {journal} --into again --from {next} --speed 100 --max-pause 1ms");
+    let output = host.run(&rest);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    // A reader ends where the interrupted replay closed the channel, and another one reads on from there.
+    let mut read = host.run("sub again --from oldest").stdout;
+    read.extend(host.run(&format!("sub again --from {next}")).stdout);
+    assert!(read == bytes);
+}
