@@ -99,3 +99,25 @@ pub(super) fn is_control(datagram: &[u8]) -> bool {
     use crate::proto::native::container::Kind;
     Container::parse(datagram).is_ok_and(|(container, _)| matches!(container.kind, Kind::Control(_)))
 }
+
+/// Takes a packet of the feed, native or plain, from a line or a server.
+pub(super) fn take(
+    native: Option<&mut NativeReceiving>,
+    now_ns: u64,
+    origin: Origin,
+    datagram: &[u8],
+    (receiver, inlet): (&mut Receiver, &mut Inlet),
+) {
+    match native {
+        Some(native) => native.take(now_ns, origin, datagram, receiver, inlet),
+        None => receiver.handle_datagram(now_ns, origin, datagram, &mut |delivery| inlet.take(delivery)),
+    }
+}
+
+/// The packet that carries a control datagram: on plain lines the datagram itself.
+pub(super) fn packet_of<'a>(native: Option<&'a mut NativeReceiving>, control: &'a [u8]) -> &'a [u8] {
+    match native {
+        Some(native) => native.wrap(control).unwrap_or(&[]),
+        None => control,
+    }
+}

@@ -287,22 +287,14 @@ impl Receiving {
                     continue;
                 }
                 for kept in lock.take_kept().iter().flat_map(Kept::iter) {
-                    match native {
-                        Some(native) => native.take(now_ns, origin, kept, receiver, inlet),
-                        None => receiver
-                            .handle_datagram(now_ns, origin, kept, &mut |delivery| inlet.take(delivery)),
-                    }
+                    native::take(native.as_mut(), now_ns, origin, kept, (&mut *receiver, &mut *inlet));
                 }
             }
             if datagram.is_truncated {
                 // The datagram was cut off. Its parser would only report that its end is missing.
                 continue;
             }
-            match native {
-                Some(native) => native.take(now_ns, origin, datagram.bytes, receiver, inlet),
-                None => receiver
-                    .handle_datagram(now_ns, origin, datagram.bytes, &mut |delivery| inlet.take(delivery)),
-            }
+            native::take(native.as_mut(), now_ns, origin, datagram.bytes, (&mut *receiver, &mut *inlet));
         }
         // This is the clock of the kernel's stamps. It is read once a batch, so a measured time is too long
         // by at most the batch's own time.
@@ -358,10 +350,7 @@ impl Receiving {
     fn tell(&mut self, server: usize, word: &[u8]) {
         let port = self.ports.iter().find(|port| port.role == Role::Servers);
         let (Some(port), Some(&to)) = (port, self.servers.get(server)) else { return };
-        let packet = match &mut self.native {
-            Some(native) => native.wrap(word).unwrap_or(&[]),
-            None => word,
-        };
+        let packet = native::packet_of(self.native.as_mut(), word);
         self.inlet.counters.sends_refused += datagrams::send(&port.socket, to, [packet]).refused;
         if let Some(tap) = &self.tap {
             tap.record(wall_ns(), port.local.into(), to.into(), packet);
@@ -390,10 +379,7 @@ impl Receiving {
             for (lease, to) in port.leases.iter_mut().zip(&self.servers) {
                 let mut out = [0; CONTROL_MAX_BYTES];
                 if let Some(size) = lease.poll_transmit(now_ns, &mut out) {
-                    let packet = match &mut self.native {
-                        Some(native) => native.wrap(&out[..size]).unwrap_or(&[]),
-                        None => &out[..size],
-                    };
+                    let packet = native::packet_of(self.native.as_mut(), &out[..size]);
                     let sent = datagrams::send(&port.socket, *to, [packet]);
                     self.inlet.counters.sends_refused += sent.refused;
                     if let Some(tap) = &self.tap {
