@@ -129,10 +129,11 @@ pub enum RecvError {
     #[error(transparent)]
     Locate(#[from] LocateError),
     /// The recorder of the channel's journal runs, but for two seconds it has neither written the next message nor named it as
-    /// lost; the ring does not have it any more. Nothing was consumed: receive again to go on waiting, or seek.
+    /// lost; the ring does not have it any more. Or the daemon that lends the journal has not answered for two seconds, and for less
+    /// than ten. Nothing was consumed: receive again to go on waiting, or seek.
     #[error(
-        "sequence {sequence} is no longer in the ring and not yet in the journal, whose recorder stands still: receive again to \
-         wait for it, or go on elsewhere"
+        "sequence {sequence} is no longer in the ring and not yet in the journal, whose recorder or daemon stands still: receive \
+         again to wait for it, or go on elsewhere"
     )]
     Stalled {
         /// The sequence that is waited for.

@@ -346,6 +346,7 @@ fn every_verb_has_help_with_an_example() {
         "journal verify",
         "journal dump",
         "journal cut",
+        "journal export",
     ];
     for verb in verbs {
         let output = host.run(&format!("{verb} --help"));

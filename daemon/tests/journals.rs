@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use shmcast::control::JournalStatus;
 use shmcast::journal::{Entry, Journal, Loss};
-use shmcast::{Client, Event, Publisher, Start, Subscriber};
+use shmcast::{Client, Event, Publisher, RecvError, Start, Subscriber};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -68,7 +68,13 @@ fn read_to(reader: &mut Subscriber, last: u64) -> Vec<String> {
     let mut told = Vec::new();
     let mut due = reader.next_sequence();
     while due <= last {
-        match reader.recv().unwrap() {
+        let event = match reader.recv() {
+            Ok(event) => event,
+            // No daemon answers yet, so the reader waits on.
+            Err(RecvError::Stalled { .. }) => continue,
+            Err(e) => panic!("{e}"),
+        };
+        match event {
             Event::Message(m) => {
                 assert_eq!((m.sequence, m.payload), (due, &payload(due)[..]), "{told:?}");
                 due += 1;
@@ -169,11 +175,22 @@ impl Feed {
 #[test]
 fn a_daemon_that_is_killed_goes_on_where_the_journal_ends() {
     let (_room, journal) = room();
-    // The ring holds more than is published while no daemon runs.
-    let mut daemon = Daemon::start(&recorded("ticks", "16MiB", &journal, ""));
+    // The ring holds more than is published while no daemon runs, and less than is published in all.
+    let mut daemon = Daemon::start(&recorded("ticks", "4MiB", &journal, ""));
     let feed = Feed::start(&daemon.client());
-    let mut reader =
-        Subscriber::builder("ticks").client(&daemon.client()).start(Start::Oldest).open().unwrap();
+    let open = || Subscriber::builder("ticks").client(&daemon.client()).start(Start::Oldest).open().unwrap();
+    let (mut reader, mut slow) = (open(), open());
+    // One is overtaken again and again, and reads the journal while daemons die.
+    let stop = feed.stop.clone();
+    let slow = std::thread::spawn(move || {
+        let mut told = Vec::new();
+        while !stop.load(Ordering::Relaxed) {
+            let due = slow.next_sequence();
+            told.extend(read_to(&mut slow, due + 100));
+            sleep(Duration::from_millis(40));
+        }
+        (slow, told)
+    });
     for turn in 0..number("SHMCAST_KILLS", 3u32) {
         let before = feed.published();
         wait_until("messages on disk", || {
@@ -186,19 +203,50 @@ fn a_daemon_that_is_killed_goes_on_where_the_journal_ends() {
             daemon.crash();
         }
     }
+    wait_until("more than the ring holds", || feed.published() > 80_000);
     let (_publisher, last) = feed.end();
     let client = daemon.client();
     wait_until("the last message on disk", || {
         client.channel("ticks").is_ok_and(|it| it.journal.is_some_and(|it| it.durable >= last))
     });
-    let told = read_to(&mut reader, last);
-    assert!(told.iter().all(|event| event == "live"), "{told:?}");
+    let (mut slow, mut told) = slow.join().unwrap();
+    told.extend(read_to(&mut slow, last));
+    told.extend(read_to(&mut reader, last));
+    assert!(told.contains(&"live".to_owned()) && told.iter().all(|event| event == "live"), "{told:?}");
     daemon.end(Signal::SIGTERM);
     let (messages, losses) = contents(&journal);
     assert_eq!(losses, []);
     assert!(messages.iter().copied().eq(1..=last), "{} messages of {last}", messages.len());
     let checked = daemon.shmcast(&format!("journal verify {}", journal.display())).output().unwrap();
     assert!(checked.status.success(), "{checked:?}");
+}
+
+/// A reader of the past needs its next file from a daemon that is dead. It is told that it waits, and misses nothing.
+#[test]
+fn a_reader_of_the_past_waits_for_the_next_daemon() {
+    let (_room, journal) = room();
+    let mut daemon = Daemon::start(&recorded("ticks", "1MiB", &journal, ""));
+    let client = daemon.client();
+    let mut publisher = publishing(&client, "ticks").open().unwrap();
+    publish_recorded(&client, &mut publisher, 60_000); // some 5 files
+    let open = || Subscriber::builder("ticks").client(&client).start(Start::Oldest).open().unwrap();
+    let (mut within, mut before) = (open(), open());
+    assert!(read_to(&mut within, 10).is_empty());
+    daemon.kill();
+    let waits_at = |reader: &mut Subscriber| loop {
+        match reader.recv() {
+            Ok(Event::Message(_)) => {}
+            Err(RecvError::Stalled { sequence }) => return sequence,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(waits_at(&mut before), 1, "it has not begun with the journal");
+    let first_file = waits_at(&mut within);
+    assert!((11..50_000).contains(&first_file), "{first_file}");
+    daemon.restart();
+    for reader in [&mut within, &mut before] {
+        assert_eq!(read_to(reader, 60_000), ["live"]);
+    }
 }
 
 #[test]

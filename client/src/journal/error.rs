@@ -56,6 +56,11 @@ impl JournalError {
         Self::Codec { path: path.into(), offset, codec }
     }
 
+    /// Whether no daemon answers now, so that the answer may come later.
+    pub(crate) const fn is_absence(&self) -> bool {
+        matches!(self, Self::Channel(ChannelError::NoDaemon { .. } | ChannelError::Silent { .. }))
+    }
+
     pub(super) fn os(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Os { what, path, source }

@@ -7,10 +7,13 @@ use shmcast_layout::control::{History, Request, Response};
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a daemon may take to answer a reader that was lapped.
 const PATIENCE: Duration = Duration::from_millis(500);
+
+/// How long a daemon that does not answer is taken for one that comes back.
+pub(crate) const PATIENCE_FOR_DAEMON: Duration = Duration::from_secs(10);
 
 /// Pause between two looks for the next file.
 const PAUSE_FOR_FILES: Duration = Duration::from_millis(20);
@@ -28,6 +31,8 @@ pub(crate) enum Files {
         channel: String,
         /// Whether a recorder appended when the daemon last answered.
         recording: bool,
+        /// When it last answered.
+        answered: Option<Instant>,
     },
 }
 
@@ -103,7 +108,7 @@ impl Journal {
 impl Files {
     /// The files that the daemon lends of a channel.
     pub(crate) fn of_daemon(client: &Client, channel: &str) -> Self {
-        Self::Daemon { client: client.clone(), channel: channel.to_owned(), recording: false }
+        Self::Daemon { client: client.clone(), channel: channel.to_owned(), recording: false, answered: None }
     }
 
     /// The newest file that begins at or before what is wanted, or the oldest if none does. `None` if there is no file.
@@ -126,11 +131,14 @@ impl Files {
             return pick_listed(journal, Wanted::Sequence(due), number);
         }
         let wanted = Wanted::Sequence(end.unwrap_or(due).max(due));
-        Ok(Some(self.ask(wanted)?).filter(|picked| picked.opened.header.file > number))
+        match self.ask(wanted) {
+            Err(e) if e.is_absence() && self.is_waited_for() => Ok(None),
+            asked => Ok(Some(asked?).filter(|picked| picked.opened.header.file > number)),
+        }
     }
 
     fn ask(&mut self, wanted: Wanted) -> Result<Picked, JournalError> {
-        let Self::Daemon { client, channel, recording } = self else {
+        let Self::Daemon { client, channel, recording, answered } = self else {
             unreachable!("only a daemon is asked");
         };
         let (sequence, time_ns) = match wanted {
@@ -143,12 +151,20 @@ impl Files {
         let Response::History(History { file: number, offset, recording: is_recording, .. }) = reply else {
             return Err(conversation.confused(&reply).into());
         };
-        *recording = is_recording;
+        (*recording, *answered) = (is_recording, Some(Instant::now()));
         let path = PathBuf::from(format!("journal:{channel}:{number}"));
         let opened = Opened::new(file)
             .map_err(JournalError::os("read", &path))?
             .map_err(|source| JournalError::Format { path: path.clone(), source })?;
         Ok(Picked { opened, path, hint: Some(offset), limit: None })
+    }
+
+    /// Whether a daemon that does not answer may be one that is started again: its next recorder goes on with the journal.
+    fn is_waited_for(&mut self) -> bool {
+        let Self::Daemon { recording, answered, .. } = self else { return false };
+        let is_gone = answered.is_none_or(|answered| answered.elapsed() >= PATIENCE_FOR_DAEMON);
+        *recording &= !is_gone;
+        *recording
     }
 
     /// Whether somebody may append to the journal now.

@@ -38,4 +38,4 @@ pub use shmcast_layout::journal as format;
 pub use shmcast_layout::journal::{Cause, JournalControl, Loss};
 pub use verify::{Damage, Verdict, Verified, Verify};
 
-pub(crate) use files::Files;
+pub(crate) use files::{Files, PATIENCE_FOR_DAEMON};

@@ -76,6 +76,9 @@ impl Subscriber {
         if is_wanted && self.enter_past(self.next_sequence(), false) {
             return Ok(None);
         }
+        if is_wanted && self.past.as_ref().is_some_and(|past| past.is_waited_for()) {
+            return Err(RecvError::Stalled { sequence: self.next_sequence() });
+        }
         self.skip_in_ring()
     }
 

@@ -17,125 +17,19 @@
 //! every other outcome here. So nothing of this is on the way of a live message.
 
 use super::{Doubt, Outcome, Subscriber};
-use crate::attach::connect::Client;
-use crate::journal::{Entry, Files, Journal, JournalControl, JournalError, Loss, Reader};
+use crate::journal::{Entry, JournalControl, Loss, Reader};
 use crate::message::{Event, Message, RecvError};
 use crate::wait::Wait;
 use shmcast_layout::layout::charter::Verdict;
 use shmcast_layout::layout::record::{ControlRecord, NO_TIME};
 use shmcast_layout::ring::locate::{LocateError, Place};
 use shmcast_layout::ring::reader::{Copied, Poll};
-use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Environment variable that names a directory with journals of channels that are files: that of channel `ticks` is `ticks` in
-/// it.
-pub(super) const JOURNALS_VARIABLE: &str = "SHMCAST_JOURNALS";
-
 /// How long the recorder may stand still before the caller is told.
-const STALL: Duration = Duration::from_secs(2);
-/// Pause before a journal that could not be had is looked for again.
-const AGAIN: Duration = Duration::from_secs(1);
-/// How long a recorder may take to name the ring in which its channel goes on, and the pause between two looks.
-const NAMED_WITHIN: Duration = Duration::from_millis(500);
-const LOOK_FOR_NAME: Duration = Duration::from_millis(20);
+pub(super) const STALL: Duration = Duration::from_secs(2);
 /// How a reader of the journal waits when nothing is there: the disk is not faster.
 const WAIT: Wait = Wait::Sleep(Duration::from_micros(200));
-
-/// Where a subscriber finds what the ring has no more; see [`SubscriberBuilder::history`](crate::SubscriberBuilder::history).
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum History {
-    /// The journal that the channel's daemon keeps. Of a channel that is a file: the directory of its name in
-    /// `$SHMCAST_JOURNALS`, if that is set, and if root, this user or the channel's owner owns it.
-    #[default]
-    Auto,
-    /// Nowhere: what was overwritten is lost.
-    Never,
-    /// The journal in this directory.
-    Dir(PathBuf),
-}
-
-/// Where the journal is, and the reader of it.
-#[derive(Debug)]
-pub(super) struct Past {
-    origin: Origin,
-    reader: Option<Reader>,
-    /// The caller's strategy, to be put back.
-    wait: Wait,
-    waits_since: Option<Instant>,
-    /// Whether the journal was read to its end after its recorder had gone.
-    is_final: bool,
-    /// A journal that could not be had is not looked for before this.
-    again_at: Option<Instant>,
-    /// The control record that was told last, and the sequence due at it.
-    told: Option<(u64, ControlRecord)>,
-}
-
-#[derive(Debug, Clone)]
-pub(super) enum Origin {
-    /// A directory, and the users of whom one must own it, unless this user named it.
-    Directory(PathBuf, Option<Vec<u32>>),
-    Daemon(Client, String),
-}
-
-impl Origin {
-    fn files(&self) -> Result<Option<Files>, JournalError> {
-        match self {
-            Self::Daemon(client, channel) => Ok(Some(Files::of_daemon(client, channel))),
-            Self::Directory(path, owners) => {
-                let journal = Journal::open(path)?;
-                let owner = journal.owner().ok();
-                let is_trusted =
-                    owners.as_ref().is_none_or(|users| owner.is_some_and(|uid| users.contains(&uid)));
-                Ok(is_trusted.then_some(Files::Directory(journal)))
-            }
-        }
-    }
-}
-
-impl Past {
-    pub(super) fn new(origin: Origin) -> Self {
-        Self {
-            origin,
-            reader: None,
-            wait: Wait::default(),
-            waits_since: None,
-            is_final: false,
-            again_at: None,
-            told: None,
-        }
-    }
-
-    /// Called when the channel begins anew: the journal so far is that of another stream.
-    pub(super) fn forget(&mut self) {
-        (self.reader, self.again_at, self.told) = (None, None, None);
-    }
-
-    /// The journal, if it is one of this ring. A recorder names a ring in which the channel has just gone on within some milliseconds, so
-    /// it is waited for.
-    fn files(&self, ring: [u64; 2], due: u64) -> Option<Files> {
-        let until = Instant::now() + NAMED_WITHIN;
-        loop {
-            let mut files = self.origin.files().ok()??;
-            let is_named = files.names_ring(ring, due).ok()?;
-            if is_named || !files.is_recording() || Instant::now() >= until {
-                return is_named.then_some(files);
-            }
-            std::thread::sleep(LOOK_FOR_NAME);
-        }
-    }
-
-    /// Opens the journal at `sequence`, if it is one of this ring.
-    fn open(&mut self, ring: [u64; 2], sequence: u64) -> Option<Reader> {
-        if self.again_at.is_some_and(|at| Instant::now() < at) {
-            return None;
-        }
-        let reader = self.files(ring, sequence).and_then(|files| Reader::open(files, sequence).ok());
-        self.again_at = if reader.is_some() { None } else { Some(Instant::now() + AGAIN) };
-        reader
-    }
-}
 
 impl Subscriber {
     /// Whether each message of the ring is to be looked at before it is handed out.
@@ -375,7 +269,7 @@ impl Subscriber {
     fn give_up_past(&mut self) -> Result<Option<Outcome>, RecvError> {
         self.leave_past();
         if let Some(past) = &mut self.past {
-            past.again_at = Some(Instant::now() + AGAIN);
+            past.rest();
         }
         let due = self.reader.place().sequence;
         match self.reader.locator().seek(due) {
@@ -409,7 +303,7 @@ impl Subscriber {
     pub(super) fn begin_with_oldest(&mut self) {
         let ring = self.header().uuid;
         let due = self.next_sequence();
-        let oldest = self.past.as_ref().and_then(|past| past.files(ring, 1)).and_then(|files| {
+        let oldest = self.past.as_mut().and_then(|past| past.files(ring, 1)).and_then(|files| {
             // Nothing is kept before sequence 1.
             Some(Reader::open(files, 1).ok()?.due())
         });
@@ -427,7 +321,7 @@ impl Subscriber {
             return self.seek(found);
         }
         let ring = self.header().uuid;
-        let files = self.past.as_ref().and_then(|past| past.files(ring, 1));
+        let files = self.past.as_mut().and_then(|past| past.files(ring, 1));
         let reader = files.and_then(|files| Reader::open_at_time(files, time_ns).ok());
         if let Some(due) = reader.map(|reader| reader.due()).filter(|due| *due < oldest) {
             self.begin_behind(due);

@@ -41,7 +41,7 @@ pub struct Journals(Arc<Mutex<BTreeMap<String, Arc<Recording>>>>);
 pub struct Loan {
     /// The file.
     pub lent: Lent,
-    /// Whether a recorder appends to the journal.
+    /// Whether a recorder appends to the journal, or is about to.
     pub is_recording: bool,
 }
 
@@ -213,7 +213,8 @@ impl Recording {
     }
 
     fn lend(&self, wanted: Wanted) -> Result<Option<Loan>, JournalError> {
-        let is_recording = self.state().is_running;
+        // A recorder that starts will go on with the journal, or name what is lost.
+        let is_recording = self.state().why.is_none();
         let lent = self.with_files(|journal| journal.lend(wanted))?.flatten();
         Ok(lent.map(|lent| Loan { lent, is_recording }))
     }

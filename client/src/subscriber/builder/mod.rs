@@ -2,7 +2,7 @@
 
 mod opening;
 
-use super::past::History;
+use super::origin::History;
 use super::{Resume, Start, Subscriber, Tags};
 use crate::attach::connect::Client;
 use crate::attach::park::LONGEST_NAP;

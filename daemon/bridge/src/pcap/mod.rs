@@ -14,4 +14,4 @@ mod write;
 
 pub use link::Skipped;
 pub use read::{Capture, CaptureCounters, CaptureError, Datagram};
-pub use write::{CaptureFile, CaptureFileError, Captured, Tap};
+pub use write::{CaptureFile, CaptureFileError, Captured, PacketFile, Tap};

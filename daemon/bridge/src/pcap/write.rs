@@ -201,7 +201,8 @@ fn write_all(shared: &Shared, file: File) -> io::Result<()> {
         while let Some(slot) = shared.filled.pop() {
             any = true;
             if result.is_ok() {
-                result = write_packet(&mut out, &slot, &mut frame);
+                let payload = &slot.data[..slot.bytes];
+                result = write_packet(&mut out, slot.time_ns, [slot.from, slot.to], payload, &mut frame);
             }
             let counter = if result.is_ok() { &shared.written } else { &shared.dropped };
             counter.fetch_add(1, Ordering::Relaxed);
@@ -232,16 +233,62 @@ fn file_header() -> [u8; 24] {
     header
 }
 
+/// A capture that is written by the caller's own thread, for those who have time.
+#[derive(Debug)]
+pub struct PacketFile<W: Write> {
+    out: W,
+    frame: Vec<u8>,
+}
+
+impl<W: Write> PacketFile<W> {
+    /// Begins a capture.
+    ///
+    /// # Errors
+    /// That of `out`.
+    pub fn begin(mut out: W) -> io::Result<Self> {
+        out.write_all(&file_header())?;
+        Ok(Self { out, frame: Vec::new() })
+    }
+
+    /// Writes one datagram that went from `from` to `to` at `time_ns`, in nanoseconds since 1970.
+    ///
+    /// # Errors
+    /// That of `out`, and of a datagram that is too large for UDP.
+    pub fn write(
+        &mut self,
+        time_ns: u64,
+        from: SocketAddr,
+        to: SocketAddr,
+        payload: &[u8],
+    ) -> io::Result<()> {
+        write_packet(&mut self.out, time_ns, [from, to], payload, &mut self.frame)
+    }
+
+    /// Writes what is buffered.
+    ///
+    /// # Errors
+    /// That of `out`.
+    pub fn finish(mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
 // seconds | nanoseconds | bytes here | bytes sent | frame
-fn write_packet(out: &mut impl Write, slot: &Slot, frame: &mut Vec<u8>) -> io::Result<()> {
+fn write_packet(
+    out: &mut impl Write,
+    time_ns: u64,
+    [from, to]: [SocketAddr; 2],
+    payload: &[u8],
+    frame: &mut Vec<u8>,
+) -> io::Result<()> {
     frame.clear();
-    let builder = match addresses(slot.from.ip(), slot.to.ip()) {
+    let builder = match addresses(from.ip(), to.ip()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => PacketBuilder::ipv4(from.octets(), to.octets(), HOPS),
         (from, to) => PacketBuilder::ipv6(in_v6(from).octets(), in_v6(to).octets(), HOPS),
     };
-    let packet = builder.udp(slot.from.port(), slot.to.port());
-    packet.write(frame, &slot.data[..slot.bytes]).map_err(io::Error::other)?;
-    let (seconds, nanoseconds) = (slot.time_ns / 1_000_000_000, slot.time_ns % 1_000_000_000);
+    let packet = builder.udp(from.port(), to.port());
+    packet.write(frame, payload).map_err(io::Error::other)?;
+    let (seconds, nanoseconds) = (time_ns / 1_000_000_000, time_ns % 1_000_000_000);
     let bytes = frame.len() as u32;
     for number in [seconds as u32, nanoseconds as u32, bytes, bytes] {
         out.write_all(&number.to_le_bytes())?;

@@ -2,6 +2,7 @@
 
 mod cut;
 mod dump;
+mod export;
 mod ls;
 pub(super) mod span;
 mod stat;
@@ -36,6 +37,8 @@ enum Verb {
     Dump(dump::Args),
     /// Copy a part of a journal into a journal of its own
     Cut(cut::Args),
+    /// Write a journal as a capture of a feed
+    Export(export::Args),
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
@@ -45,6 +48,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         Verb::Verify(args) => verify::run(args),
         Verb::Dump(args) => dump::run(args),
         Verb::Cut(args) => cut::run(args),
+        Verb::Export(args) => export::run(args),
     }
 }
 

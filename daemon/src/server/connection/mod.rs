@@ -36,6 +36,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a greeting waits for its answer while the daemon starts. Then the answer is `Starting`, and the client
 /// greets again.
 const STARTING: Duration = Duration::from_secs(2);
+/// How long a reader waits before it is looked whether somebody has brought the channel's memory back.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// How long after its connection a publisher's lock is looked at once more.
 const LAST_BREATH: Duration = Duration::from_millis(10);
 
@@ -263,12 +265,13 @@ impl Connection<'_> {
                 self.attach(&channel, resume, &descriptors, |registry, guest| registry.publish(guest, anew))
                     .await
             }
-            Request::Subscribe { channel, resume, park, hidden: is_hidden, watch: watches } => {
+            Request::Subscribe { channel, park, hidden: is_hidden, watch: watches, .. } => {
                 let mut bell = if park { descriptors.pop() } else { None };
                 let manner = Manner { is_hidden, watches };
                 let grant =
                     |registry: &mut Registry, guest: &Guest<'_>| registry.subscribe(guest, manner, &mut bell);
-                self.attach(&channel, resume, &descriptors, grant).await
+                // A reader waits only while the channel's memory has not been brought back.
+                self.attach(&channel, true, &descriptors, grant).await
             }
             Request::Mapped {} => {
                 self.shared.registry().mapped(self.id);
@@ -313,12 +316,12 @@ impl Connection<'_> {
         self.send(&Response::Welcome { version: VERSION, instance }, &[]).await
     }
 
-    /// Waits until the programs that were attached to a crashed daemon have had their time to come back.
-    async fn wait_for_those_who_come_back(&mut self) {
+    /// Waits until the programs that were attached to a crashed daemon have had their time to come back, or `at_most` this long.
+    async fn wait_for_those_who_come_back(&mut self, at_most: Duration) {
         self.served = None;
         let mut admits = self.shared.admits_newcomers.subscribe();
         // The sender is in `ServerState`, so it outlives this wait.
-        let _ = admits.wait_for(|admits| *admits).await;
+        let _ = timeout(at_most, admits.wait_for(|admits| *admits)).await;
         self.wait_for_turn().await;
     }
 
@@ -333,7 +336,7 @@ impl Connection<'_> {
     async fn take_over(&mut self, channel: &str) -> Result<(), Refused> {
         // A program that has not come back yet may hold the memory of the channel that is taken over.
         if !fault!("takeovers_come_first") {
-            self.wait_for_those_who_come_back().await;
+            self.wait_for_those_who_come_back(Duration::MAX).await;
         }
         loop {
             let needed = self.shared.registry().take_over(&self.who, channel)?;
@@ -359,7 +362,7 @@ impl Connection<'_> {
     async fn attach(
         &mut self,
         channel: &str,
-        is_back: bool,
+        is_let_in: bool,
         shown: &[File],
         mut grant: impl FnMut(&mut Registry, &Guest<'_>) -> Result<Grant, Refused>,
     ) -> Result<(), End> {
@@ -367,8 +370,8 @@ impl Connection<'_> {
             let why = "one attachment a connection: open another";
             return Err(self.cut_off(Refused::new(RefusalCode::BadRequest, why)).await);
         }
-        if !is_back {
-            self.wait_for_those_who_come_back().await;
+        if !is_let_in {
+            self.wait_for_those_who_come_back(Duration::MAX).await;
         }
         loop {
             let guest = Guest {
@@ -387,7 +390,7 @@ impl Connection<'_> {
                     return self.send(&reply, &descriptors).await;
                 }
                 Ok(Grant::NotYet) => {
-                    self.wait_for_those_who_come_back().await;
+                    self.wait_for_those_who_come_back(LOOK_AGAIN).await;
                     continue;
                 }
                 Ok(Grant::NeedsMemory(request)) => self.wait_for_memory(channel, *request).await,

@@ -1,0 +1,136 @@
+//! Where a subscriber finds what the ring has no more.
+
+use super::past::STALL;
+use crate::attach::connect::Client;
+use crate::journal::{Files, Journal, JournalError, PATIENCE_FOR_DAEMON, Reader};
+use crate::wait::Wait;
+use shmcast_layout::layout::record::ControlRecord;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Environment variable that names a directory with journals of channels that are files: that of channel `ticks` is `ticks` in
+/// it.
+pub(super) const JOURNALS_VARIABLE: &str = "SHMCAST_JOURNALS";
+
+/// Pause before a journal that could not be had is looked for again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How long a recorder may take to name the ring in which its channel goes on.
+const NAMED_WITHIN: Duration = Duration::from_millis(500);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// Where a subscriber finds what the ring has no more; see [`SubscriberBuilder::history`](crate::SubscriberBuilder::history).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum History {
+    /// The journal that the channel's daemon keeps. Of a channel that is a file: the directory of its name in
+    /// `$SHMCAST_JOURNALS`, if that is set, and if root, this user or the channel's owner owns it.
+    #[default]
+    Auto,
+    /// Nowhere: what was overwritten is lost.
+    Never,
+    /// The journal in this directory.
+    Dir(PathBuf),
+}
+
+/// Where the journal is, and the reader of it.
+#[derive(Debug)]
+pub(super) struct Past {
+    origin: Origin,
+    pub(super) reader: Option<Reader>,
+    /// The caller's strategy, to be put back.
+    pub(super) wait: Wait,
+    pub(super) waits_since: Option<Instant>,
+    /// Whether the journal was read to its end after its recorder had gone.
+    pub(super) is_final: bool,
+    /// A journal that could not be had is not looked for before this.
+    again_at: Option<Instant>,
+    /// The time since which no daemon answers.
+    absent_since: Option<Instant>,
+    /// The control record that was told last, and the sequence due at it.
+    pub(super) told: Option<(u64, ControlRecord)>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Origin {
+    /// A directory, and the users of whom one must own it, unless this user named it.
+    Directory(PathBuf, Option<Vec<u32>>),
+    Daemon(Client, String),
+}
+
+impl Origin {
+    fn files(&self) -> Result<Option<Files>, JournalError> {
+        match self {
+            Self::Daemon(client, channel) => Ok(Some(Files::of_daemon(client, channel))),
+            Self::Directory(path, owners) => {
+                let journal = Journal::open(path)?;
+                let owner = journal.owner().ok();
+                let is_trusted =
+                    owners.as_ref().is_none_or(|users| owner.is_some_and(|uid| users.contains(&uid)));
+                Ok(is_trusted.then_some(Files::Directory(journal)))
+            }
+        }
+    }
+}
+
+impl Past {
+    pub(super) fn new(origin: Origin) -> Self {
+        Self {
+            origin,
+            reader: None,
+            wait: Wait::default(),
+            waits_since: None,
+            is_final: false,
+            again_at: None,
+            absent_since: None,
+            told: None,
+        }
+    }
+
+    /// Called when the channel begins anew: the journal so far is that of another stream.
+    pub(super) fn forget(&mut self) {
+        (self.reader, self.again_at, self.told) = (None, None, None);
+    }
+
+    /// The journal is not looked for for a while.
+    pub(super) fn rest(&mut self) {
+        self.again_at = Some(Instant::now() + AGAIN);
+    }
+
+    /// Whether the daemon that lends the journal may be one that is started again.
+    pub(super) fn is_waited_for(&self) -> bool {
+        self.absent_since.is_some_and(|since| since.elapsed() < PATIENCE_FOR_DAEMON)
+    }
+
+    /// The journal, if it is one of this ring. A daemon that has just died is waited for, and so is a recorder, which names a ring in
+    /// which the channel has just gone on within some milliseconds.
+    pub(super) fn files(&mut self, ring: [u64; 2], due: u64) -> Option<Files> {
+        let begun = Instant::now();
+        loop {
+            let mut files = self.origin.files().ok()??;
+            let named = files.names_ring(ring, due);
+            let is_absent = named.as_ref().is_err_and(JournalError::is_absence);
+            self.absent_since = if is_absent { self.absent_since.or(Some(begun)) } else { None };
+            let patience = match named {
+                Ok(true) => return Some(files),
+                Ok(false) if files.is_recording() => NAMED_WITHIN,
+                _ if is_absent => STALL,
+                _ => return None,
+            };
+            if begun.elapsed() >= patience {
+                return None;
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    /// Opens the journal at `sequence`, if it is one of this ring.
+    pub(super) fn open(&mut self, ring: [u64; 2], sequence: u64) -> Option<Reader> {
+        if self.again_at.is_some_and(|at| Instant::now() < at) {
+            return None;
+        }
+        let files = self.files(ring, sequence);
+        let reader = files.and_then(|files| Reader::open(files, sequence).ok());
+        self.again_at =
+            if reader.is_some() || self.is_waited_for() { None } else { Some(Instant::now() + AGAIN) };
+        reader
+    }
+}

@@ -1,0 +1,223 @@
+//! `shmcast journal export`: a journal as packets of a feed, which `shmcast pub --pcap --unwrap` and network tools read.
+
+use super::open;
+use super::span::Span;
+use crate::cli::MISSED;
+use crate::cli::figures::{grouped, size};
+use crate::cli::say::{note, print_json};
+use crate::cli::stop::Stop;
+use crate::cli::units::parse_address;
+use anyhow::{Context, Result, bail};
+use indicatif::ProgressBar;
+use serde_json::json;
+use shmcast::Message;
+use shmcast::journal::format::ControlRecord;
+use shmcast::journal::{Entry, JournalControl};
+use shmcast_bridge::pcap::PacketFile;
+use shmcast_bridge::proto::session::Session;
+use shmcast_bridge::proto::wire::{
+    HEADER_BYTES, LENGTH_BYTES, MAX_DATAGRAM_BYTES, PacketWriter, end_of_session, heartbeat,
+};
+use std::io::{BufWriter, Write};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const EXAMPLE: &str = "\
+Examples:
+  shmcast journal export /var/lib/shmcast/ticks --pcap ticks.pcap --from 09:30 --to 10:00
+  shmcast pub again --pcap ticks.pcap --unwrap
+
+Packets of MoldUDP64 with the times of the messages, as a bridge would have sent them. Tags and key
+flags are not in them. Sequences that are missing are left out, and --unwrap makes them a gap. More
+than 100,000 at once are announced by heartbeats, of which it counts the first ones as left out.
+
+Exit codes: 0 nothing missing, 3 sequences are missing, 1 error; 130 (Ctrl-C) or 143 (SIGTERM)
+if it came before the end: there is no FILE then.";
+
+/// Bytes of a packet to which messages are added.
+const PACKET_BYTES: usize = 1_400;
+/// Longest time between the messages of one packet.
+const TOGETHER_NS: u64 = 100_000;
+/// Largest message that a packet can carry.
+const MAX_MESSAGE: usize = MAX_DATAGRAM_BYTES - HEADER_BYTES - LENGTH_BYTES;
+/// A receiver takes a packet for a mistake whose sequences are so far ahead, until as many packets agree.
+const JUMP: u64 = 100_000;
+const HEARTBEATS: usize = 8;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct Args {
+    /// Directory of the journal
+    dir: PathBuf,
+    /// Capture to write, with nanoseconds; must not be there
+    #[arg(long, value_name = "FILE")]
+    pcap: PathBuf,
+    #[command(flatten)]
+    span: Span,
+    /// Address and port that the packets go to
+    #[arg(long, value_name = "IPv4:PORT", default_value = "239.192.0.1:26400", value_parser = parse_address)]
+    address: SocketAddrV4,
+    /// Print the sums as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let stop = Stop::listen()?;
+    let place = || format!("--pcap {}", args.pcap.display());
+    if args.pcap.symlink_metadata().is_ok() {
+        bail!("{} is there already: remove it, or give another name", place());
+    }
+    let parent = args.pcap.parent().filter(|parent| !parent.as_os_str().is_empty());
+    // It gets its name when it is whole. Dropped before, it is removed.
+    let parent = parent.unwrap_or(Path::new("."));
+    let mut unfinished =
+        tempfile::Builder::new().prefix(".shmcast-export-").tempfile_in(parent).with_context(place)?;
+    let sums = write(args, unfinished.as_file_mut(), &stop)?;
+    unfinished.as_file().sync_all().with_context(place)?;
+    unfinished.persist_noclobber(&args.pcap).with_context(place)?;
+    if args.json {
+        print_json(&json!({
+            "pcap": args.pcap, "messages": sums.messages, "bytes": sums.bytes, "packets": sums.packets,
+            "missing": sums.missing, "session": sums.session,
+        }))?;
+    } else {
+        let (messages, packets, missing) =
+            (grouped(sums.messages), grouped(sums.packets), grouped(sums.missing));
+        let missing = if sums.missing > 0 { format!("; {missing} are missing") } else { String::new() };
+        let (place, bytes) = (args.pcap.display(), size(sums.bytes));
+        note!("{place}: {messages} messages, {bytes} of payload, in {packets} packets{missing}");
+    }
+    Ok(if sums.missing > 0 { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
+}
+
+#[derive(Debug, Default)]
+struct Sums {
+    messages: u64,
+    bytes: u64,
+    packets: u64,
+    missing: u64,
+    session: String,
+}
+
+fn write(args: &Args, out: &mut std::fs::File, stop: &Stop) -> Result<Sums> {
+    let mut part = args.span.open(&args.dir)?;
+    let session = {
+        let journal = open(&args.dir)?;
+        let header = &journal.files().first().context("no file: see `shmcast journal verify`")?.header;
+        let tag: String = header.channel.chars().filter(char::is_ascii_graphic).take(4).collect();
+        Session::of_channel(if tag.is_empty() { "SHMC" } else { &tag }, header.epoch)?
+    };
+    let mut feed = Feed {
+        out: PacketFile::begin(BufWriter::with_capacity(1 << 20, out))?,
+        to: args.address.into(),
+        session,
+        packet: PacketWriter::new(part.due()),
+        begun_ns: 0,
+        time_ns: 0,
+        buffer: vec![0; PACKET_BYTES],
+        sums: Sums { missing: part.too_old, session: session.to_string(), ..Sums::default() },
+    };
+    let bar = ProgressBar::new_spinner().with_message("exporting");
+    while let Some((entry, wall_ns)) = part.next()? {
+        if stop.is_set() {
+            bar.finish_and_clear();
+            let said = format!("{}: INTERRUPTED, and not written", args.pcap.display());
+            return Err(stop.interrupted(said).into());
+        }
+        match entry {
+            Entry::Message(message) => feed.message(&message, wall_ns)?,
+            Entry::Lost(loss) => feed.sums.missing += loss.to + 1 - loss.from,
+            Entry::Control { control: JournalControl::Ring(ControlRecord::Gap { from, to }), .. } => {
+                feed.sums.missing += to + 1 - from;
+            }
+            _ => {}
+        }
+        if feed.sums.messages.is_multiple_of(4096) {
+            bar.tick();
+        }
+    }
+    bar.finish_and_clear();
+    feed.end(part.due().min(part.end()))
+}
+
+/// The feed that is written.
+struct Feed<W: Write> {
+    out: PacketFile<W>,
+    to: SocketAddr,
+    session: Session,
+    packet: PacketWriter,
+    /// The time of the packet, and of the last message.
+    begun_ns: u64,
+    time_ns: u64,
+    buffer: Vec<u8>,
+    sums: Sums,
+}
+
+impl<W: Write> Feed<W> {
+    fn message(&mut self, message: &Message<'_>, wall_ns: Option<u64>) -> Result<()> {
+        let &Message { payload, sequence, .. } = message;
+        if payload.len() > MAX_MESSAGE {
+            bail!(
+                "message {sequence} has {} B, and a packet takes {MAX_MESSAGE}: export what is before and behind it, with --to and --from",
+                payload.len()
+            );
+        }
+        self.time_ns = wall_ns.unwrap_or(self.time_ns);
+        let is_late = self.time_ns.saturating_sub(self.begun_ns) > TOGETHER_NS;
+        if is_late || self.packet.next() != sequence || !self.packet.push(&mut self.buffer, payload) {
+            self.flush()?;
+            self.begun_ns = self.time_ns;
+            self.go_to(sequence)?;
+            let needed = HEADER_BYTES + LENGTH_BYTES + payload.len();
+            self.buffer.resize(needed.max(PACKET_BYTES), 0);
+            self.packet.push(&mut self.buffer, payload);
+        }
+        self.sums.messages += 1;
+        self.sums.bytes += payload.len() as u64;
+        Ok(())
+    }
+
+    /// Begins a packet with `sequence`. After a long jump, heartbeats say before it that the jump is meant.
+    fn go_to(&mut self, sequence: u64) -> Result<()> {
+        if self.sums.packets > 0 && sequence - self.packet.next() > JUMP {
+            for _ in 0..HEARTBEATS {
+                self.send(&heartbeat(self.session, sequence))?;
+            }
+        }
+        self.packet = PacketWriter::new(sequence);
+        Ok(())
+    }
+
+    /// Writes the packet, if there is a message in it.
+    fn flush(&mut self) -> Result<()> {
+        if let Some(bytes) = self.packet.finish(&mut self.buffer, self.session) {
+            let datagram = std::mem::take(&mut self.buffer);
+            self.send(&datagram[..bytes])?;
+            self.buffer = datagram;
+            self.packet = PacketWriter::new(self.packet.next());
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, datagram: &[u8]) -> Result<()> {
+        let from = SocketAddr::from((Ipv4Addr::LOCALHOST, self.to.port()));
+        self.out.write(self.begun_ns, from, self.to, datagram)?;
+        self.sums.packets += 1;
+        Ok(())
+    }
+
+    /// Ends the feed, whose next sequence would be `next`.
+    fn end(mut self, next: u64) -> Result<Sums> {
+        self.flush()?;
+        if self.sums.messages == 0 {
+            bail!("there is no message between --from and --to, only gaps");
+        }
+        self.begun_ns = self.time_ns;
+        self.go_to(next)?;
+        self.send(&end_of_session(self.session, next))?;
+        self.out.finish()?;
+        Ok(self.sums)
+    }
+}

@@ -1,0 +1,97 @@
+//! `shmcast journal export`: what is exported comes back as it was.
+
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+use cli_support::{Host, lines, text};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::Command;
+
+mod cli_support;
+
+fn golden() -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../shm-layout/tests/golden/journal").display().to_string()
+}
+
+fn recorded(host: &Host, bytes: &[u8], more: &str) -> String {
+    let input = host.file("input", bytes);
+    assert!(host.run(&format!("pub ticks --input {} {more}", input.display())).status.success());
+    let journal = host.dir.path().join("journal").display().to_string();
+    assert!(host.run(&format!("record ticks --to {journal} --until-end")).status.success());
+    journal
+}
+
+#[test]
+fn what_is_exported_comes_back() {
+    let host = Host::new();
+    let bytes = lines(30_000);
+    let journal = recorded(&host, &bytes, "--rate 100000/s");
+    let pcap = host.dir.path().join("ticks.pcap").display().to_string();
+    let sums = host.json(&format!("journal export {journal} --pcap {pcap} --json"));
+    assert_eq!([&sums["messages"], &sums["missing"]], [&json!(30_000), &json!(0)]);
+    assert!(host.run(&format!("pub again --pcap {pcap} --unwrap --speed max")).status.success());
+    assert!(host.run("sub again --from oldest").stdout == bytes);
+    let output = host.run(&format!("journal export {journal} --pcap {pcap}"));
+    assert!(output.status.code() == Some(1) && text(&output.stderr).contains("give another name"));
+}
+
+/// Losses, gaps, and a leap of four billion sequences.
+#[test]
+fn gaps_come_back_as_gaps() {
+    let host = Host::new();
+    let pcap = host.dir.path().join("golden.pcap").display().to_string();
+    let output = host.run(&format!("journal export {} --pcap {pcap} --json", golden()));
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+    // Of the heartbeats before the leap it takes the first two for mistakes, and says so. No message is among them.
+    let output = host.run(&format!("pub again --pcap {pcap} --unwrap --speed max --json"));
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+    let published: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let unwrapped = &published["capture"]["unwrapped"];
+    assert_eq!([&unwrapped["messages"], &unwrapped["implausible"]], [&json!(7), &json!(2)], "{published}");
+    let output = host.run("sub again --from oldest --framing json");
+    let events: Vec<Value> =
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let messages: Vec<&Value> =
+        events.iter().filter(|event| event["event"].is_null()).map(|event| &event["sequence"]).collect();
+    let last = (1u64 << 32) + 2;
+    assert_eq!(
+        messages,
+        [&json!(1), &json!(2), &json!(3), &json!(7), &json!(13), &json!(last - 1), &json!(last)]
+    );
+    for (from, to) in [(4, 6), (8, 12), (14, 1u64 << 32)] {
+        assert!(
+            events.contains(&json!({"event": "gap", "from": from, "to": to})),
+            "{from} to {to}: {events:?}"
+        );
+    }
+}
+
+#[test]
+fn a_message_that_no_packet_can_carry_is_named_and_leaves_no_file() {
+    let host = Host::new();
+    let journal = recorded(&host, &[b"small\n".to_vec(), vec![b'x'; 65_486], b"\n".to_vec()].concat(), "");
+    let pcap = host.dir.path().join("big.pcap");
+    let output = host.run(&format!("journal export {journal} --pcap {}", pcap.display()));
+    let said = text(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("message 2 has 65486 B"), "{said}");
+    assert!(!pcap.exists());
+    assert!(host.run(&format!("journal export {journal} --pcap {} --to 1", pcap.display())).status.success());
+}
+
+#[test]
+fn tshark_reads_it() {
+    let host = Host::new();
+    let journal = recorded(&host, &lines(1_000), "");
+    let pcap = host.dir.path().join("ticks.pcap").display().to_string();
+    assert!(host.run(&format!("journal export {journal} --pcap {pcap}")).status.success());
+    let arguments = ["-r", &pcap, "-d", "udp.port==26400,moldudp64", "-T", "fields", "-e", "moldudp64.count"];
+    let Ok(output) = Command::new("tshark").args(arguments).output() else {
+        println!("SKIPPED tshark_reads_it: tshark is not installed");
+        return;
+    };
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let counts = text(&output.stdout);
+    let messages: u64 =
+        counts.lines().filter_map(|line| line.parse::<u64>().ok()).filter(|count| *count != 65_535).sum();
+    assert_eq!(messages, 1_000, "{counts}");
+}
