@@ -329,7 +329,8 @@ fn the_largest_message_is_mended_by_its_parts() {
 }
 
 /// A forger makes recovery no slower, and whole messages in fragments that come behind a hole wait until it is mended,
-/// however fast the feed is. If only a few could wait, the rest would have to come from the server.
+/// however fast the feed is, whatever times live and repair threads tell of one message. If only a few could wait, or
+/// differing times began a message anew, the rest would have to come from the server, again and again.
 #[test]
 fn a_forger_and_losses_together_slow_no_recovery() {
     let one_way_ns = 50 * MICROSECOND_NS;
