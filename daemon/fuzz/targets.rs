@@ -8,6 +8,11 @@ use shmcast::journal::format::{FileHeader, Footer, FrameHeader, Index, Records, 
 use shmcast_bridge::pcap::{Capture, Skipped};
 use shmcast_bridge::proto::control::{CONTROL_MAX_BYTES, ControlDatagram, is_control};
 use shmcast_bridge::proto::gap::{GapConfig, GapPolicy};
+use shmcast_bridge::proto::native::ask::{self, Ask};
+use shmcast_bridge::proto::native::container::Container;
+use shmcast_bridge::proto::native::fragments::{Assembler, Taken};
+use shmcast_bridge::proto::native::keys::Keyring;
+use shmcast_bridge::proto::native::seal::Opener;
 use shmcast_bridge::proto::receiver::{Delivery, Follow, Join, Origin, Receiver, ReceiverConfig};
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::{Body, Downstream, PacketWriter, Request, end_of_session, heartbeat};
@@ -24,6 +29,7 @@ pub fn wire(data: &[u8]) {
         Body::Heartbeat => return assert_eq!(heartbeat(packet.session, packet.sequence), data),
         Body::End => return assert_eq!(end_of_session(packet.session, packet.sequence), data),
         Body::Messages(messages) => messages,
+        Body::Fragment(fragment) => panic!("a plain packet with {fragment:?}"),
     };
     let mut buffer = vec![0; data.len()];
     let mut writer = PacketWriter::new(packet.sequence);
@@ -39,6 +45,47 @@ pub fn wire(data: &[u8]) {
     let (head, tail) = (messages.range(0..middle), messages.range(middle..u64::MAX));
     assert_eq!(head.blocks().len() + tail.blocks().len(), messages.blocks().len());
     assert_eq!(tail.iter().count() as u64, tail.count());
+}
+
+/// An accepted native packet has the messages that it says, its head written again is the same, and neither keys nor
+/// seals panic on anything.
+pub fn native(data: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(data)
+        && let Ok(keys) = Keyring::parse(text)
+    {
+        assert!(keys.sealing(0).is_some() && keys.sealing(u64::MAX).is_some());
+    }
+    let mut opener = Opener::new(false, 4);
+    opener.set_keys(Keyring::parse("7 000102030405060708090a0b0c0d0e0f").ok(), true);
+    let mut out = vec![0; data.len()];
+    if let Ok(size) = opener.open(1, data, &mut out) {
+        assert_eq!(&out[..size], data, "only packets without a seal open without the key");
+    }
+    let Ok((container, body)) = Container::parse(data) else { return };
+    let mut again = data.to_vec();
+    assert_eq!(container.write(&mut again, body.len()), Some(data.len()));
+    assert_eq!(again, data);
+    if let Some(asked) = Ask::parse(body) {
+        let size = ask::write(asked.entries(), &mut out);
+        assert_eq!(&out[..size], body);
+    }
+    let Ok((packet, pulse)) = shmcast_bridge::proto::native::parse(data) else { return };
+    match packet.body {
+        Body::Messages(messages) => {
+            assert_eq!(messages.messages().count() as u64, messages.count());
+            let middle = messages.first() + messages.count() / 2;
+            let parts = [messages.range(0..middle), messages.range(middle..u64::MAX)];
+            let halves = parts.iter().flat_map(|part| part.messages().collect::<Vec<_>>());
+            assert!(halves.eq(messages.messages()));
+        }
+        Body::Fragment(fragment) => {
+            let mut assembler = Assembler::new(1 << 20);
+            let taken = assembler.take(packet.sequence, &fragment, false);
+            let is_large = fragment.total > 1 << 20;
+            assert_eq!(taken == Taken::Refused, is_large);
+        }
+        Body::Heartbeat | Body::End => assert_eq!(pulse.expect("a pulse").write()[..], *body),
+    }
 }
 
 /// An accepted control datagram is one that we could have sent, and is not a MoldUDP64 packet.
@@ -201,7 +248,7 @@ pub fn receiver(data: &[u8]) {
     while !script.rest.is_empty() {
         let mut sink = |delivery: Delivery<'_>| match delivery {
             Delivery::NewSession { next: first, .. } => next = Some(first),
-            Delivery::Message { sequence, data } => {
+            Delivery::Message { sequence, data, .. } => {
                 assert!(data.len() <= usize::from(u16::MAX) && next.is_none_or(|next| next == sequence));
                 next = Some(sequence.saturating_add(1));
                 delivered += 1;

@@ -12,8 +12,11 @@ use shmcast::journal::format::{
 };
 use shmcast_bridge::pcap::CaptureFile;
 use shmcast_bridge::proto::control::{CONTROL_MAX_BYTES, ControlDatagram};
+use shmcast_bridge::proto::native::pulse::Pulse;
+use shmcast_bridge::proto::native::seal::Sealer;
+use shmcast_bridge::proto::sender::{MAX_PULSE_BYTES, Sender, SenderConfig};
 use shmcast_bridge::proto::session::Session;
-use shmcast_bridge::proto::wire::{PacketWriter, Request, end_of_session, heartbeat};
+use shmcast_bridge::proto::wire::{Meta, PacketWriter, Request, end_of_session, heartbeat};
 use shmcast_daemon::config::DEFAULT_CONFIG;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
@@ -114,6 +117,24 @@ fn no_bytes_break_the_packets() {
         request.encode().to_vec(),
     ];
     fuzz("wire", 50_000, &sound, targets::wire);
+}
+
+#[test]
+fn no_bytes_break_the_native_packets() {
+    let config = SenderConfig { payload_bytes: 400, batch: 64, linger_ns: 1 };
+    let mut sender = Sender::native(config, session(), 5, 0, Sealer::new(9, false));
+    for (sequence, size) in (5..).zip([10, 0, 200, 1_000, 3]) {
+        let meta = Meta { tag: sequence as u16, key: sequence == 6, time_ns: sequence * 1_000 };
+        sender.push_with(sequence, &vec![7; size], meta).unwrap();
+    }
+    sender.close();
+    let mut sound: Vec<Vec<u8>> = sender.datagrams().map(<[u8]>::to_vec).collect();
+    sender.clear(0);
+    let mut pulse = [0; MAX_PULSE_BYTES];
+    let size = sender.poll_pulse(u64::MAX / 2, Pulse::default(), &mut pulse).unwrap();
+    sound.push(pulse[..size].to_vec());
+    sound.push(b"3 000102030405060708090a0b0c0d0e0f from 2026-11-24T07:00:00Z\n".to_vec());
+    fuzz("native", 50_000, &sound, targets::native);
 }
 
 #[test]

@@ -99,6 +99,7 @@ fn meant(packet: &[u8]) -> Dissected {
         Body::Heartbeat => (0, Vec::new()),
         Body::End => (0xFFFF, Vec::new()),
         Body::Messages(messages) => (messages.count(), messages.iter().collect()),
+        Body::Fragment(fragment) => panic!("a plain packet with {fragment:?}"),
     };
     Dissected {
         session: String::from_utf8(packet.session.as_bytes().to_vec()).unwrap(),

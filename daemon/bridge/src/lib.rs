@@ -17,6 +17,7 @@
 
 pub mod egress;
 pub mod ingress;
+mod native;
 pub mod origins;
 pub mod pcap;
 pub mod proto;
@@ -27,7 +28,9 @@ pub mod spec;
 mod state;
 pub mod status;
 mod thread;
+mod times;
 
+pub use native::read_keys;
 use proto::session::SessionError;
 use proto::wire::MAX_DATAGRAM_BYTES;
 use shmcast::ChannelError;
@@ -80,6 +83,14 @@ pub enum BridgeError {
         cpu: usize,
         /// The system's error.
         source: io::Error,
+    },
+    /// The keys file could not be used.
+    #[error("keys file {}: {why}", path.display())]
+    Keys {
+        /// The file.
+        path: std::path::PathBuf,
+        /// The problem, and what to do about it.
+        why: String,
     },
     /// The state file could not be opened. It says how far an earlier bridge had come.
     #[error("state file {}: {source}: give another, or one in a directory that is there and may be written to", path.display())]

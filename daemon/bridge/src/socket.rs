@@ -298,7 +298,7 @@ mod tests {
 
     fn line(group: &str, interface: Option<&str>) -> LineSpec {
         let group = group.parse().unwrap();
-        LineSpec { group, interface: interface.map(str::to_owned), source: None }
+        LineSpec { group, interface: interface.map(str::to_owned), source: None, profile: None }
     }
 
     #[test]

@@ -6,7 +6,6 @@
 use super::host::Host;
 use super::rules::Broken;
 use super::{ChannelConfig, Config, fields};
-use shmcast_bridge::proto::wire::{HEADER_BYTES, LENGTH_BYTES};
 use shmcast_bridge::spec::{BridgeSpec, Direction, ETHERNET_PAYLOAD_BYTES, ReceiveSpec, SendSpec, WaitMode};
 use std::net::SocketAddrV4;
 
@@ -126,8 +125,7 @@ fn repair_address(bridge: &BridgeSpec) -> Option<SocketAddrV4> {
 
 /// The largest message that fits a packet of the bridge.
 fn most_bytes(bridge: &BridgeSpec) -> u64 {
-    let room = bridge.payload_bytes.saturating_sub(HEADER_BYTES + LENGTH_BYTES);
-    room.min(usize::from(u16::MAX)) as u64
+    bridge.max_message_bytes() as u64
 }
 
 fn too_long(bridge: &BridgeSpec, channel: &ChannelConfig) -> Option<(&'static str, String)> {

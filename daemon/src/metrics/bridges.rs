@@ -80,12 +80,20 @@ fn repairs(text: &mut Text, bridges: &[BridgeFigures]) {
         Some(Counted::Send(_, repair)) => repair.as_deref().copied(),
         _ => None,
     };
-    let families: [(&str, &str, &str, Repairs); 7] = [
+    let families: [(&str, &str, &str, Repairs); 11] = [
         ("repair_requests_total", "counter", "Requests for retransmission received.", |c| c.requests),
         ("repair_messages_total", "counter", "Messages sent again.", |c| c.messages),
         ("repair_bytes_total", "counter", "Bytes of retransmissions sent.", |c| c.bytes),
         ("repair_kernel_drops_total", "counter", "Requests that the kernel dropped.", |c| c.kernel_drops),
         ("leases", "gauge", "Unicast leases held by receivers.", |c| c.leases.held),
+        ("repair_plain_refused_total", "counter", "Plain requests to a server of native lines alone.", |c| {
+            c.plain_refused
+        }),
+        ("repair_forged_total", "counter", "Native requests whose seal does not open.", |c| c.forged),
+        ("repair_replayed_total", "counter", "Native requests that were taken already.", |c| c.replayed),
+        ("repair_unopened_total", "counter", "Native requests without a seal, or of an unknown key.", |c| {
+            c.unopened
+        }),
         ("repair_replies_refused_total", "counter", "Replies that the kernel refused to send.", |c| {
             c.replies_refused
         }),
@@ -125,7 +133,7 @@ fn repairs(text: &mut Text, bridges: &[BridgeFigures]) {
 }
 
 /// The figures of receiving: the name, the kind, the help and the figure.
-const RECEIVED: [(&str, &str, &str, Receives); 18] = [
+const RECEIVED: [(&str, &str, &str, Receives); 26] = [
     ("received_packets_total", "counter", "Sound packets of the session received.", |c| c.packets),
     ("received_messages_total", "counter", "Messages in them.", |c| c.messages_received),
     ("delivered_messages_total", "counter", "Messages published into the channel.", |c| c.messages_published),
@@ -163,6 +171,38 @@ const RECEIVED: [(&str, &str, &str, Receives); 18] = [
         "Claims of messages that do not exist, forgotten when contradicted: more than a few are a forger's.",
         |c| c.claims_contradicted,
     ),
+    ("forged_packets_total", "counter", "Native packets whose seal does not open: forged or damaged.", |c| {
+        c.forged
+    }),
+    (
+        "replayed_packets_total",
+        "counter",
+        "Sealed packets taken already, among them the copies of other lines.",
+        |c| c.replayed,
+    ),
+    ("unopened_packets_total", "counter", "Native packets without a seal, or of an unknown key.", |c| {
+        c.unopened
+    }),
+    ("fragments_total", "counter", "Fragments of messages larger than a packet.", |c| c.fragments),
+    (
+        "refused_fragments_total",
+        "counter",
+        "Fragments of early messages dropped for want of room; asked for again.",
+        |c| c.fragments_refused,
+    ),
+    (
+        "reassembly_bytes",
+        "gauge",
+        "Bytes of messages larger than a packet that are not delivered yet.",
+        |c| c.reassembly_bytes,
+    ),
+    ("origin_times", "gauge", "1 while messages keep the times of their publication.", |c| c.origin_times),
+    (
+        "old_packets_total",
+        "counter",
+        "Native packets not looked into: copies, or older than what is missing.",
+        |c| c.copies,
+    ),
     ("leases_full_total", "counter", "Times that a server had no place for a lease.", |c| c.leases_full),
 ];
 
@@ -176,13 +216,15 @@ fn receivers(text: &mut Text, bridges: &[BridgeFigures]) {
     by(text, bridges, ("recovered_messages_total", "source"), help, &sources, |bridge| {
         received(bridge).copied()
     });
-    let reasons: [(&str, Receives); 6] = [
+    let reasons: [(&str, Receives); 8] = [
         ("too-short", |c| c.malformed.too_short),
         ("sequence-zero", |c| c.malformed.sequence_zero),
         ("sequence-overflow", |c| c.malformed.sequence_overflow),
         ("truncated", |c| c.malformed.truncated),
         ("trailing-bytes", |c| c.malformed.trailing_bytes),
         ("control", |c| c.malformed.control),
+        ("native", |c| c.malformed.native),
+        ("native-version", |c| c.malformed.native_version),
     ];
     let help = "Datagrams dropped unread because they are damaged, by reason.";
     by(text, bridges, ("malformed_datagrams_total", "reason"), help, &reasons, |bridge| {

@@ -9,7 +9,7 @@ use super::roles::{CAPACITY, LONGEST};
 use serde_json::Value;
 use std::time::Instant;
 
-const GROUP: &str = "239.77.0.1:30001";
+pub const GROUP: &str = "239.77.0.1:30001";
 /// The group to which the relay forwards, and the address at which it takes requests.
 const RELAYED: (&str, &str) = ("239.77.0.9:30009", "10.77.0.2:30002");
 pub const SERVER: &str = "10.77.0.1:30002";
@@ -29,7 +29,7 @@ pub fn sends() -> String {
     )
 }
 
-fn receives(group: &str, server: &str) -> String {
+pub fn receives(group: &str, server: &str) -> String {
     format!(
         "{}[[bridge]]\nchannel = \"t\"\nline = [{{ group = \"{group}\", interface = \"vb0\" }}]\n\
          [bridge.receive]\nservers = [\"{server}\"]\nfrom = 1\n",
@@ -62,13 +62,25 @@ fn everything_arrives_at_loss_of(test: &str, per_mille: u32) {
 
 /// Ten readers on B receive all that is published on A, through a relay that loses packets.
 pub fn everything_arrives(test: &str, hosts: &Hosts, per_mille: u32) {
+    everything_arrives_on(test, hosts, per_mille, "");
+}
+
+/// A configuration whose bridge has more fields.
+pub fn with_fields(config: &str, fields: &str) -> String {
+    let bridge = "[[bridge]]\nchannel = \"t\"\n";
+    assert!(config.contains(bridge), "{config}");
+    config.replace(bridge, &format!("{bridge}{fields}"))
+}
+
+/// As [`everything_arrives`], with more fields for both bridges.
+pub fn everything_arrives_on(test: &str, hosts: &Hosts, per_mille: u32, fields: &str) {
     let (last, seed) = (messages(), number("SHMCAST_BRIDGE_SEED", 7));
     eprintln!("{test}: {last} messages, seed {seed}");
-    let _a = daemon(hosts, Host::A, &sends());
+    let _a = daemon(hosts, Host::A, &with_fields(&sends(), fields));
     let words = format!("{seed} {per_mille} {GROUP} {} vb0 {} {SERVER}", RELAYED.0, RELAYED.1);
     let relay = hosts.role(Host::B, "relay", &words);
     relay.wait_for_log("ready");
-    let _b = daemon(hosts, Host::B, &receives(RELAYED.0, RELAYED.1));
+    let _b = daemon(hosts, Host::B, &with_fields(&receives(RELAYED.0, RELAYED.1), fields));
     let readers = readers(hosts, 10, last);
     hosts.role(Host::A, "publish", &format!("{last} {}", rate())).end_well();
     assert_all_have_all(readers, last);

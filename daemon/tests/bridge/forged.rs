@@ -44,7 +44,7 @@ fn none_costs_a_message(has_server: bool) {
     let free = UdpSocket::bind("127.0.0.1:0").unwrap();
     let SocketAddr::V4(group) = free.local_addr().unwrap() else { panic!("an IPv4 socket") };
     drop(free);
-    let line = vec![LineSpec { group, interface: None, source: None }];
+    let line = vec![LineSpec::to(group)];
     let mut repair = RepairSpec::new(SocketAddrV4::new([127, 0, 0, 1].into(), 0));
     repair.allow = vec!["127.0.0.1".parse().unwrap()];
     let send = SendSpec { repair: Some(repair), ..SendSpec::default() };

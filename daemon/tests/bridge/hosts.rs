@@ -146,7 +146,7 @@ impl Hosts {
         self.channels(host).with_extension("run")
     }
 
-    fn socket(&self, host: Host) -> PathBuf {
+    pub fn socket(&self, host: Host) -> PathBuf {
         self.runtime(host).join("control.sock")
     }
 

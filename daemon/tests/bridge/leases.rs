@@ -117,7 +117,7 @@ fn strangers_draw_no_byte_and_who_is_unproved_three_times_what_it_sent() {
     let mut publisher = builder.open().unwrap();
     let listener = client();
     let std::net::SocketAddr::V4(group) = listener.local_addr().unwrap() else { panic!("an IPv4 socket") };
-    let line = LineSpec { group, interface: None, source: None };
+    let line = LineSpec::to(group);
     let egress = sending_to(vec![line], dir.path(), |_| {});
     // More messages than the ring holds, so that the first are gone.
     publish(&mut publisher, 10_000);

@@ -12,6 +12,7 @@ mod hosts;
 mod invoked;
 mod leases;
 mod loss;
+mod native;
 mod relay;
 mod roles;
 mod sessions;

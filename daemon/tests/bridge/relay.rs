@@ -17,6 +17,7 @@ pub fn run(words: &[&str]) {
         group: group.parse().unwrap(),
         interface: Some((*interface).to_owned()),
         source: None,
+        profile: None,
     };
     let tuning = Tuning { buffer_bytes: 16 << 20, busy_poll_us: 0 };
     let mut refusals = RefusedSettings::default();

@@ -32,6 +32,8 @@ pub fn play() {
             publish(words[0].parse().unwrap(), words[1].parse().unwrap(), words.get(2).map(Path::new))
         }
         "read" => read(words[0].parse().unwrap()),
+        "publish-native" => super::native::publish(),
+        "read-native" => super::native::read(),
         "relay" => super::relay::run(&words),
         "flood" => super::flood::run(&words),
         other => panic!("no role {other:?}"),
@@ -46,7 +48,7 @@ pub fn make_channel(dir: &Path) -> Publisher {
 }
 
 /// A client of the host's daemon, if it has one.
-fn client() -> Option<Client> {
+pub fn client() -> Option<Client> {
     let socket = std::env::var_os("SHMCAST_SOCKET")?;
     Some(Client::at(socket).unwrap())
 }

@@ -21,7 +21,7 @@ fn publisher(dir: &Path) -> Publisher {
 fn line() -> LineSpec {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let std::net::SocketAddr::V4(group) = socket.local_addr().unwrap() else { panic!("an IPv4 socket") };
-    LineSpec { group, interface: None, source: None }
+    LineSpec::to(group)
 }
 
 fn sending(dir: &Path, line: &LineSpec) -> Egress {
@@ -271,7 +271,7 @@ fn a_new_session_is_later_than_any_that_is_heard() {
     let _turn = turn();
     let dir = tempfile::tempdir().unwrap();
     let group = SocketAddrV4::new([239, 255, 77, 9].into(), line().group.port());
-    let line = LineSpec { group, interface: Some("127.0.0.1".to_owned()), source: None };
+    let line = LineSpec { interface: Some("127.0.0.1".to_owned()), ..LineSpec::to(group) };
     let other = socket2::Socket::from(UdpSocket::bind("127.0.0.1:0").unwrap());
     let loopback = std::net::Ipv4Addr::LOCALHOST;
     other.set_multicast_if_v4(&loopback).and_then(|()| other.set_multicast_loop_v4(true)).unwrap();

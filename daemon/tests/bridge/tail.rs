@@ -23,6 +23,7 @@ fn lose_all_messages(from: &UdpSocket, to: SocketAddrV4, stop: &AtomicBool) -> V
     while !stop.load(Ordering::Relaxed) {
         let Ok(size) = from.recv(&mut bytes) else { continue };
         match Downstream::parse(&bytes[..size]).unwrap().body {
+            Body::Fragment(fragment) => panic!("a plain packet with {fragment:?}"),
             Body::Messages(messages) => lost = Some((messages.end(), Instant::now())),
             Body::Heartbeat | Body::End => {
                 let next = Downstream::parse(&bytes[..size]).unwrap().sequence;
@@ -42,7 +43,7 @@ fn a_lost_tail_is_noticed_by_heartbeats_and_mended() {
         Publisher::builder("t").dir(a.path()).capacity(1 << 20).max_message(1_000).open().unwrap();
     let relay = UdpSocket::bind("127.0.0.1:0").unwrap();
     let SocketAddr::V4(sent_to) = relay.local_addr().unwrap() else { panic!("an IPv4 socket") };
-    let line = |group| vec![LineSpec { group, interface: None, source: None }];
+    let line = |group| vec![LineSpec::to(group)];
     let mut repair = RepairSpec::new("127.0.0.1:0".parse().unwrap());
     repair.allow = vec!["127.0.0.1".parse().unwrap()];
     let send = SendSpec { repair: Some(repair), ..SendSpec::default() };

@@ -1,8 +1,9 @@
-//! System calls that the other packages need and no library wraps: many datagrams in one call, descriptors beside a packet, and
-//! the address of a network interface.
+//! System calls that the other packages need and no library wraps: many datagrams in one call, descriptors beside a packet, the
+//! address of a network interface, and how wrong the clock may be.
 //!
 //! Knows nothing of rings and segments. It stands in this package because the others contain no `unsafe` code.
 
+pub mod clock;
 pub mod datagrams;
 pub mod handoff;
 pub mod interfaces;

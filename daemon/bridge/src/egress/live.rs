@@ -144,6 +144,8 @@ impl Live {
         if now_ns.saturating_sub(self.shown_ns) >= SHOW_EVERY_NS {
             self.shown_ns = now_ns;
             self.outlet.show();
+            self.outlet.look_up(self.subscriber.as_ref().map(Subscriber::clock));
+            self.outlet.send_pulse(now_ns);
         }
     }
 
@@ -235,6 +237,7 @@ impl Live {
         let next = subscriber.next_sequence();
         self.outlet.shared.note_begin(Some(subscriber.header().uuid), session, next);
         self.outlet.begin(session, next);
+        self.outlet.note_ring(&subscriber);
         if let Some(failover) = &mut self.failover {
             failover.note_ring(session, &subscriber);
         }

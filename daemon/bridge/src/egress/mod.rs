@@ -17,16 +17,17 @@ use zerocopy::FromZeros;
 mod failover;
 mod listening;
 mod live;
+mod native;
 mod outlet;
 
 use super::BridgeError;
+use super::native::Keys;
 use super::origins::Origins;
 use super::pcap::Tap;
 use super::proto::counters::SenderCounters;
-use super::proto::sender::{Sender, SenderConfig};
+use super::proto::sender::SenderConfig;
 use super::proto::session::Session;
 use super::proto::term::Terms;
-use super::proto::wire::{HEADER_BYTES, LENGTH_BYTES};
 use super::repair::Repair;
 use super::sending::{Sending, term_at};
 use super::socket::{self, RefusedSettings, Tuning};
@@ -34,9 +35,11 @@ use super::spec::{BridgeSpec, Direction, RepairSpec, SendSpec, StartAt, WaitMode
 use super::state::{Progress, StateFile};
 use super::status::{Life, RepairCounters, SendCounters};
 use super::thread::{Clock, spawn};
+use super::times;
 use failover::Failover;
 use live::Live;
-use outlet::{Line, Outlet};
+use native::NativeState;
+use outlet::{Line, Outlet, Second};
 
 /// Bytes of the receive buffer of the socket that requests come to.
 const REPAIR_BUFFER_BYTES: usize = 1 << 20;
@@ -62,6 +65,7 @@ pub struct Egress {
     shared: Arc<Sending>,
     threads: Vec<JoinHandle<()>>,
     repair_address: Option<SocketAddrV4>,
+    keys: Arc<Keys>,
 }
 
 impl Egress {
@@ -98,7 +102,11 @@ impl Egress {
         // receivers would wait for it.
         let channel = channel.history(History::Never);
         let mut refusals = RefusedSettings::default();
-        let lines = open_lines(spec, send)?;
+        let keys = Arc::new(Keys::open(spec)?);
+        if spec.is_any_native() {
+            times::note_unknown_error(&mut refusals);
+        }
+        let (profile, lines, others) = native::split_lines(spec, open_lines(spec, send)?);
         let (state, said) = open_state(send)?;
         let (subscriber, parks, resumed) =
             attach_where_it_was(spec, (send.from, options.is_channel_new), &channel, said)?;
@@ -119,7 +127,8 @@ impl Egress {
         let shared = Arc::new(Sending::new(refusals, leases, progress.next, state));
         shared.set_session(session);
         shared.note_begin(None, session, subscriber.next_sequence());
-        let mut egress = Egress { shared: shared.clone(), threads: Vec::new(), repair_address: None };
+        let (threads, shared_keys) = (Vec::new(), keys.clone());
+        let mut egress = Egress { shared: shared.clone(), threads, repair_address: None, keys: shared_keys };
         let leases = match repair {
             Some((repair, socket)) => {
                 let with = (clock, options.tap.as_ref());
@@ -133,8 +142,18 @@ impl Egress {
         }
         let config = sender_config(spec, send);
         let role = failover.as_ref().map_or(0, Failover::role);
+        let begin = (session, subscriber.next_sequence(), clock.now_ns());
+        let second = match others.is_empty() {
+            true => None,
+            false => {
+                let sender = native::sender_of(native::other(profile), config, begin)?;
+                Some(Second { sender, lines: others })
+            }
+        };
         let mut outlet = Outlet {
-            sender: Sender::new(config, session, subscriber.next_sequence(), clock.now_ns()),
+            sender: native::sender_of(profile, config, begin)?,
+            second,
+            native: spec.is_any_native().then(|| NativeState::new(keys)),
             config,
             earlier: SenderCounters::default(),
             counters: SendCounters { sessions: 1, role, ..SendCounters::new_zeroed() },
@@ -147,6 +166,7 @@ impl Egress {
             tap: options.tap,
             shared,
         };
+        outlet.note_ring(&subscriber);
         outlet.show();
         let live = Live {
             ends_with_channel: options.ends_with_channel,
@@ -167,10 +187,19 @@ impl Egress {
     ) -> Result<Line, BridgeError> {
         let live = socket::open_beside(&socket)?;
         let address = v4(socket.local_addr().ok());
-        let server = Repair::new(repair, spec.payload_bytes, socket, channel, with, self.shared.clone())?;
+        let shared = (self.shared.clone(), self.keys.clone());
+        let server = Repair::new(spec, repair, socket, channel, with, shared)?;
         self.repair_address = address;
         self.threads.push(spawn("bridge-repair", None, move || server.run())?);
         Ok(Line::to(repair.bind, address, live, false))
+    }
+
+    /// Reads the keys file of the spec again. The threads use the new keys within 20 ms.
+    ///
+    /// # Errors
+    /// [`BridgeError::Keys`]; the keys stay as they were.
+    pub fn reload_keys(&self, spec: &BridgeSpec) -> Result<(), BridgeError> {
+        spec.keys.as_deref().map_or(Ok(()), |path| self.keys.reload(path))
     }
 
     /// Tells the egress to stop soon. It announces nothing on the wire: the session goes on when another
@@ -386,7 +415,7 @@ fn tag_bytes(spec: &BridgeSpec) -> [u8; 4] {
 
 fn check_sizes(spec: &BridgeSpec, subscriber: &Subscriber) -> Result<(), BridgeError> {
     let max_message = subscriber.header().geometry.max_message;
-    let most = (spec.payload_bytes - HEADER_BYTES - LENGTH_BYTES).min(usize::from(u16::MAX));
+    let most = spec.max_message_bytes();
     if max_message <= most as u64 {
         return Ok(());
     }

@@ -1,15 +1,17 @@
 //! Turns the ring's events into datagrams on every line and lease, and counts both.
 
-use shmcast::Event;
 use shmcast::sys::datagrams;
+use shmcast::{Event, Message, Subscriber};
 use std::net::{SocketAddrV4, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::native::NativeState;
 use crate::pcap::Tap;
 use crate::proto::counters::SenderCounters;
-use crate::proto::sender::{PushError, Sender, SenderConfig};
+use crate::proto::sender::{MAX_PULSE_BYTES, PushError, Sender, SenderConfig};
 use crate::proto::session::Session;
+use crate::proto::wire::Meta;
 use crate::sending::{LiveTable, Sending};
 use crate::status::{Phase, SendCounters};
 use crate::thread::{Clock, wall_ns};
@@ -57,9 +59,18 @@ impl Line {
     }
 }
 
+/// The lines of the other profile, if an egress sends both, with a sender of their own.
+pub(super) struct Second {
+    pub(super) sender: Sender,
+    pub(super) lines: Vec<Line>,
+}
+
 /// The sender and the sockets that the ring's events go to.
 pub(super) struct Outlet {
     pub(super) sender: Sender,
+    pub(super) second: Option<Second>,
+    /// What native lines need; `None` if all are plain.
+    pub(super) native: Option<NativeState>,
     pub(super) config: SenderConfig,
     /// The counters of earlier sessions, added up.
     pub(super) earlier: SenderCounters,
@@ -81,7 +92,7 @@ pub(super) struct Outlet {
 impl Outlet {
     pub(super) fn take(&mut self, event: Event<'_>) {
         match event {
-            Event::Message(message) => self.push(message.sequence, message.payload),
+            Event::Message(message) => self.push(&message),
             Event::Lapped(lapped) => {
                 self.counters.lapped += 1;
                 self.counters.messages_missed += lapped.missed;
@@ -107,19 +118,27 @@ impl Outlet {
     }
 
     #[inline]
-    fn push(&mut self, sequence: u64, payload: &[u8]) {
+    fn push(&mut self, message: &Message<'_>) {
+        let (sequence, payload) = (message.sequence, message.payload);
         self.skips_end = false;
         if self.is_over {
             self.begin(self.sender.session(), sequence);
         }
+        let meta = self.native.as_ref().map_or(Meta::default(), |native| native.meta_of(message));
         loop {
-            match self.sender.push(sequence, payload) {
-                Ok(()) | Err(PushError::WentBack { .. }) => return,
+            match self.sender.push_with(sequence, payload, meta) {
+                Ok(()) | Err(PushError::WentBack { .. }) => break,
                 Err(PushError::BatchFull) => self.send_batch(),
                 Err(PushError::TooLong { .. }) => {
                     self.counters.messages_too_long += 1;
                     return;
                 }
+            }
+        }
+        while let Some(second) = &mut self.second {
+            match second.sender.push_with(sequence, payload, meta) {
+                Err(PushError::BatchFull) => self.send_second_batch(),
+                Ok(()) | Err(PushError::WentBack { .. } | PushError::TooLong { .. }) => break,
             }
         }
     }
@@ -128,6 +147,25 @@ impl Outlet {
     pub(super) fn flush(&mut self) {
         self.sender.close();
         self.send_batch();
+        if let Some(second) = &mut self.second {
+            second.sender.close();
+            self.send_second_batch();
+        }
+    }
+
+    /// Sends the batch of the lines of the other profile.
+    fn send_second_batch(&mut self) {
+        let Some(second) = &mut self.second else { return };
+        if second.sender.datagrams().next().is_none() {
+            return;
+        }
+        self.shared.next.fetch_max(second.sender.next(), Ordering::Release);
+        send_to_all(
+            (&mut second.lines, None, &self.shared.live, self.tap.as_ref()),
+            &mut self.counters,
+            || second.sender.datagrams(),
+        );
+        second.sender.clear(self.clock.now_ns());
     }
 
     fn send_batch(&mut self) {
@@ -147,18 +185,61 @@ impl Outlet {
 
     /// Sends the heartbeat or end-of-session packet that is due.
     pub(super) fn send_idle(&mut self, now_ns: u64) {
-        let Some(packet) = self.sender.poll_idle(now_ns) else { return };
-        send_to_all(
-            (&mut self.lines, self.leases.as_mut(), &self.shared.live, self.tap.as_ref()),
-            &mut self.counters,
-            || std::iter::once(&packet[..]),
-        );
+        let mut out = [0; MAX_PULSE_BYTES];
+        if let Some(size) = poll_idle(&mut self.sender, self.native.as_ref(), now_ns, &mut out) {
+            send_to_all(
+                (&mut self.lines, self.leases.as_mut(), &self.shared.live, self.tap.as_ref()),
+                &mut self.counters,
+                || std::iter::once(&out[..size]),
+            );
+        }
+        if let Some(second) = &mut self.second
+            && let Some(size) = poll_idle(&mut second.sender, self.native.as_ref(), now_ns, &mut out)
+        {
+            send_to_all(
+                (&mut second.lines, None, &self.shared.live, self.tap.as_ref()),
+                &mut self.counters,
+                || std::iter::once(&out[..size]),
+            );
+        }
+    }
+
+    /// Sends the pulse that native lines have though messages flow.
+    pub(super) fn send_pulse(&mut self, now_ns: u64) {
+        if self.native.is_some() {
+            self.send_idle(now_ns);
+        }
+    }
+
+    /// Notes the ring that is sent from now on.
+    pub(super) fn note_ring(&mut self, subscriber: &Subscriber) {
+        if let Some(native) = &mut self.native {
+            native.set_ring(subscriber.header().uuid);
+        }
+        self.look_up(Some(subscriber.clock()));
+    }
+
+    /// Looks at the clocks and at the keys again, for native lines. Call now and then.
+    pub(super) fn look_up(&mut self, clock: Option<shmcast::Clock>) {
+        let Some(native) = &mut self.native else { return };
+        native.look(clock);
+        if let Some(key) = native.new_key() {
+            let sealers = self
+                .sender
+                .sealer()
+                .into_iter()
+                .chain(self.second.iter_mut().filter_map(|s| s.sender.sealer()));
+            sealers.for_each(|sealer| sealer.set_key(key.as_ref()));
+        }
     }
 
     pub(super) fn end(&mut self, now_ns: u64) {
         if !self.is_over {
             self.is_over = true;
             self.sender.end(now_ns);
+            if let Some(second) = &mut self.second {
+                second.sender.end(now_ns);
+            }
             self.shared.life.enter(Phase::Ending);
         }
     }
@@ -186,7 +267,7 @@ impl Outlet {
 
     fn renew(&mut self, session: Session, next: u64) {
         self.add_up();
-        self.sender = Sender::new(self.config, session, next, self.clock.now_ns());
+        self.sender.begin_again(self.config, session, next, self.clock.now_ns());
         self.is_over = false;
     }
 
@@ -204,6 +285,23 @@ impl Outlet {
         self.counters.next_sequence = self.sender.next();
         self.counters.state_errors = self.shared.state_errors.load(Ordering::Relaxed);
         self.shared.counters.show(&self.counters);
+    }
+}
+
+/// The heartbeat, end or pulse that is due, if one is: its size in `out`.
+fn poll_idle(
+    sender: &mut Sender,
+    native: Option<&NativeState>,
+    now_ns: u64,
+    out: &mut [u8; MAX_PULSE_BYTES],
+) -> Option<usize> {
+    match native.filter(|_| sender.is_native()) {
+        Some(native) => sender.poll_pulse(now_ns, native.pulse(), out),
+        None => {
+            let packet = sender.poll_idle(now_ns)?;
+            out[..packet.len()].copy_from_slice(&packet);
+            Some(packet.len())
+        }
     }
 }
 

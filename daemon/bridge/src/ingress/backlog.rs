@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use crate::proto::receiver::Delivery;
 use crate::proto::session::Session;
+use crate::proto::wire::Meta;
 
 /// Bytes of one piece of the memory.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -33,18 +34,19 @@ impl Backlog {
     /// Appends a copy of the delivery. A message is dropped if there is no room for it.
     pub(super) fn push(&mut self, delivery: &Delivery<'_>) {
         match *delivery {
-            Delivery::Message { sequence, data } if self.bytes + data.len() < MAX_BYTES => {
-                self.put(MESSAGE, [sequence, 0], data);
+            Delivery::Message { sequence, data, meta } if self.bytes + data.len() < MAX_BYTES => {
+                let marks = u64::from(meta.tag) | u64::from(meta.key) << 16;
+                self.put(MESSAGE, [sequence, marks, meta.time_ns], data);
             }
             Delivery::Message { .. } => {}
-            Delivery::Gap { from, to } => self.put(GAP, [from, to], &[]),
+            Delivery::Gap { from, to } => self.put(GAP, [from, to, 0], &[]),
             // The session before it is not needed any more.
-            Delivery::NewSession { session, next, .. } => self.put(SESSION, [next, 0], session.as_bytes()),
-            Delivery::End { session, next } => self.put(END, [next, 0], session.as_bytes()),
+            Delivery::NewSession { session, next, .. } => self.put(SESSION, [next, 0, 0], session.as_bytes()),
+            Delivery::End { session, next } => self.put(END, [next, 0, 0], session.as_bytes()),
         }
     }
 
-    fn put(&mut self, kind: u8, numbers: [u64; 2], data: &[u8]) {
+    fn put(&mut self, kind: u8, numbers: [u64; 3], data: &[u8]) {
         let size = HEAD_BYTES + data.len();
         let has_room = |chunk: &Vec<u8>| chunk.len() + size <= chunk.capacity();
         if !self.chunks.back().is_some_and(has_room) {
@@ -64,12 +66,16 @@ impl Backlog {
         let (kind, rest) = rest.split_first()?;
         let (a, rest) = rest.split_first_chunk()?;
         let (b, rest) = rest.split_first_chunk()?;
+        let (c, rest) = rest.split_first_chunk()?;
         let (size, rest) = rest.split_first_chunk()?;
         let data = rest.get(..u32::from_ne_bytes(*size) as usize)?;
-        let (a, b) = (u64::from_ne_bytes(*a), u64::from_ne_bytes(*b));
+        let [a, b, c] = [a, b, c].map(|number| u64::from_ne_bytes(*number));
         let session = || data.try_into().ok().map(Session::from_bytes);
         Some(match *kind {
-            MESSAGE => Delivery::Message { sequence: a, data },
+            MESSAGE => {
+                let meta = Meta { tag: b as u16, key: b >> 16 & 1 == 1, time_ns: c };
+                Delivery::Message { sequence: a, data, meta }
+            }
             GAP => Delivery::Gap { from: a, to: b },
             SESSION => Delivery::NewSession { session: session()?, next: a, previous: None },
             _ => Delivery::End { session: session()?, next: a },
@@ -95,8 +101,8 @@ impl Backlog {
     }
 }
 
-/// Bytes of a delivery's kind, its two numbers and the length of the data that follows.
-const HEAD_BYTES: usize = 1 + 8 + 8 + 4;
+/// Bytes of a delivery's kind, its three numbers and the length of the data that follows.
+const HEAD_BYTES: usize = 1 + 8 + 8 + 8 + 4;
 
 #[cfg(test)]
 mod tests {
@@ -106,8 +112,11 @@ mod tests {
     fn what_waits_comes_out_as_it_went_in() {
         let session = Session::of_channel("TEST", 3).unwrap();
         let data = vec![7; 60_000];
-        let message =
-            |sequence: u64| Delivery::Message { sequence, data: &data[..sequence as usize * 97 % 60_000] };
+        let message = |sequence: u64| {
+            let meta =
+                Meta { tag: sequence as u16, key: sequence.is_multiple_of(3), time_ns: sequence << 40 };
+            Delivery::Message { sequence, data: &data[..sequence as usize * 97 % 60_000], meta }
+        };
         let all = || {
             let start = Delivery::NewSession { session, next: 1, previous: None };
             let end = [Delivery::Gap { from: 500, to: 900 }, Delivery::End { session, next: 900 }];
@@ -128,7 +137,7 @@ mod tests {
     fn messages_beyond_the_bound_are_dropped_and_all_else_is_kept() {
         let (mut backlog, data) = (Backlog::default(), vec![0; 1 << 16]);
         for sequence in 1..2_000 {
-            backlog.push(&Delivery::Message { sequence, data: &data });
+            backlog.push(&Delivery::Message { sequence, data: &data, meta: Meta::default() });
         }
         backlog.push(&Delivery::Gap { from: 2_000, to: 2_001 });
         assert!(backlog.bytes < MAX_BYTES + 100);

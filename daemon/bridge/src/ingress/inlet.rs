@@ -1,7 +1,7 @@
 //! Publishes deliveries into the local channel: messages, gaps, sessions and ends.
 
 use shmcast::hosting::fault;
-use shmcast::{PublishError, Publisher, PublisherBuilder};
+use shmcast::{Mark, PublishError, Publisher, PublisherBuilder};
 use std::sync::Arc;
 
 use super::Shared;
@@ -10,7 +10,9 @@ use super::maker::Maker;
 use crate::origins::Origins;
 use crate::proto::receiver::Delivery;
 use crate::proto::session::Session;
+use crate::proto::wire::Meta;
 use crate::status::{Phase, ReceiveCounters};
+use crate::times::OriginTimes;
 
 /// The local channel, into which deliveries are published.
 pub(super) struct Inlet {
@@ -23,6 +25,8 @@ pub(super) struct Inlet {
     /// The error after which nothing can be published any more.
     pub(super) error: Option<String>,
     pub(super) maker: Maker,
+    /// Whose times messages get.
+    pub(super) times: OriginTimes,
     /// Deliveries that came while the channel was being opened.
     pub(super) backlog: Backlog,
 }
@@ -76,11 +80,11 @@ impl Inlet {
     #[inline]
     fn handle(&mut self, delivery: &Delivery<'_>) -> bool {
         match *delivery {
-            Delivery::Message { sequence, data } => {
+            Delivery::Message { sequence, data, meta } => {
                 if self.is_closed() {
                     return false;
                 }
-                self.publish(sequence, data);
+                self.publish(sequence, data, meta);
             }
             Delivery::Gap { from: _, to } => {
                 if self.is_closed() {
@@ -111,14 +115,19 @@ impl Inlet {
     }
 
     #[inline]
-    fn publish(&mut self, sequence: u64, data: &[u8]) {
+    fn publish(&mut self, sequence: u64, data: &[u8], meta: Meta) {
         self.skip_to(sequence);
         let Some(publisher) = &mut self.publisher else { return };
         if publisher.next_sequence() > sequence {
             self.counters.messages_behind += 1;
             return;
         }
-        match publisher.publish(data) {
+        let mark = Mark { tag: meta.tag, key: meta.key };
+        let published = match self.times.ticks_of(meta.time_ns) {
+            Some(time) => publisher.publish_at(data, mark, time),
+            None => publisher.publish_with(data, mark),
+        };
+        match published {
             Ok(_) => self.counters.messages_published += 1,
             // The local channel cannot take this message. Readers are told of it as of any other loss.
             Err(PublishError::TooLarge(_)) => {

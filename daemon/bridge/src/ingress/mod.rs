@@ -21,10 +21,12 @@ use zerocopy::FromZeros;
 mod backlog;
 mod inlet;
 mod maker;
+mod native;
 mod receiving;
 mod stale;
 
 use super::BridgeError;
+use super::native::Keys;
 use super::origins::Origins;
 use super::pcap::Tap;
 use super::proto::awake::Awake;
@@ -36,12 +38,14 @@ use super::proto::session::Session;
 use super::proto::source::SourceLock;
 use super::proto::{MAX_SERVERS, MICROSECOND_NS, MILLISECOND_NS};
 use super::socket::{self, RefusedSettings, Tuning};
-use super::spec::{BridgeSpec, Direction, GapMode, ReceiveSpec, WaitMode};
+use super::spec::{BridgeSpec, Direction, GapMode, Profile, ReceiveSpec, TimeMode, WaitMode};
 use super::status::{Board, Life, ReceiveCounters, SharedHistogram};
 use super::thread::{Clock, spawn, wall_ns};
+use super::times::{self, OriginTimes};
 use backlog::Backlog;
 use inlet::Inlet;
 use maker::Maker;
+use native::NativeReceiving;
 use receiving::{Port, Receiving, Role};
 use stale::Stale;
 
@@ -81,6 +85,7 @@ impl Shared {
 pub struct Ingress {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    keys: Arc<Keys>,
 }
 
 impl Ingress {
@@ -112,6 +117,14 @@ impl Ingress {
         };
         let follow = follow(spec)?;
         let mut refusals = RefusedSettings::default();
+        let keys = Arc::new(Keys::open(spec)?);
+        if spec.is_any_native() && receive.time == TimeMode::Origin {
+            times::note_unknown_error(&mut refusals);
+        }
+        let native = match spec.receive_profile() {
+            Profile::Native => Some(NativeReceiving::new(spec, keys.clone())?),
+            Profile::Plain => None,
+        };
         let id = receiver_id(spec, &channel)?;
         let clock = Clock::start();
         let ports = open_ports(spec, receive, id, &clock, &mut refusals)?;
@@ -137,9 +150,14 @@ impl Ingress {
                 origins: options.origins,
                 error: None,
                 maker: Maker::start(spec.title())?,
+                times: OriginTimes::new(match receive.time {
+                    TimeMode::Origin => Some(u64::from(receive.clock_limit_us) * MICROSECOND_NS),
+                    TimeMode::Arrival => None,
+                }),
                 backlog: Backlog::default(),
             },
             locks: spec.lines.iter().map(|_| SourceLock::new(sources.clone())).collect(),
+            native,
             wait: spec.wait,
             timeouts: [0; MAX_SERVERS],
             stale: Stale::default(),
@@ -154,7 +172,15 @@ impl Ingress {
             shown_ns: 0,
             shows: 0,
         };
-        Ok((Ingress { shared, thread: None }, receiving))
+        Ok((Ingress { shared, thread: None, keys }, receiving))
+    }
+
+    /// Reads the keys file of the spec again. The thread uses the new keys within 10 ms.
+    ///
+    /// # Errors
+    /// [`BridgeError::Keys`]; the keys stay as they were.
+    pub fn reload_keys(&self, spec: &BridgeSpec) -> Result<(), BridgeError> {
+        spec.keys.as_deref().map_or(Ok(()), |path| self.keys.reload(path))
     }
 
     /// Tells the ingress to give its leases back and to stop soon. The local channel is then closed, and its
@@ -324,6 +350,8 @@ fn receiver_config(
     let unicast_lines = if receive.unicast { receive.servers.len() } else { 0 };
     ReceiverConfig {
         join,
+        is_native: spec.receive_profile() == Profile::Native,
+        reassembly_bytes: receive.reassembly_bytes,
         lines: spec.lines.len() + unicast_lines,
         gaps: GapConfig {
             hold_ns: receive.hold_us * MICROSECOND_NS,

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use super::Shared;
 use super::inlet::Inlet;
+use super::native::{self, NativeReceiving};
 use super::stale::Stale;
 use crate::BridgeError;
 use crate::pcap::Tap;
@@ -18,6 +19,7 @@ use crate::proto::awake::Awake;
 use crate::proto::control::{CONTROL_MAX_BYTES, ControlDatagram, is_control};
 use crate::proto::counters::Histogram;
 use crate::proto::lease_client::{LeaseClient, LeaseState};
+use crate::proto::native::container::Container;
 use crate::proto::receiver::{Origin, Receiver};
 use crate::proto::source::{Kept, SourceLock};
 use crate::proto::wire::Head;
@@ -119,6 +121,8 @@ pub(super) struct Receiving {
     pub(super) inlet: Inlet,
     /// One lock for each line, except the lines of unicast leases.
     pub(super) locks: Vec<SourceLock>,
+    /// What native lines need; `None` if they are plain.
+    pub(super) native: Option<NativeReceiving>,
     pub(super) wait: WaitMode,
     /// The timeouts of each server that the loop has already acted on.
     pub(super) timeouts: [u64; MAX_SERVERS],
@@ -158,6 +162,7 @@ impl Receiving {
         if now_ns.saturating_sub(self.shown_ns) >= SHOW_EVERY_NS {
             (self.shown_ns, self.shows) = (now_ns, self.shows + 1);
             self.show(self.shows.is_multiple_of(SHOWS_PER_HISTOGRAM));
+            self.look_up();
         }
         self.turns = self.turns.wrapping_add(1);
         let hears_servers = self.wait == WaitMode::Block
@@ -171,6 +176,15 @@ impl Receiving {
             Found::Nothing | Found::All => self.rest(now_ns),
         }
         true
+    }
+
+    /// Looks at the keys and the clocks again, for native lines.
+    fn look_up(&mut self) {
+        if let Some(native) = &mut self.native {
+            native.look();
+            let clock = self.inlet.publisher.as_ref().map(Publisher::clock);
+            self.inlet.times.refresh(clock, self.receiver.pulse());
+        }
     }
 
     #[cold]
@@ -207,7 +221,19 @@ impl Receiving {
 
     fn handle_batch(&mut self, at: usize) {
         let Self {
-            ports, servers, lines, locks, receiver, inlet, to_ring, since_ns, tap, clock, awake, ..
+            ports,
+            servers,
+            lines,
+            locks,
+            receiver,
+            inlet,
+            to_ring,
+            since_ns,
+            tap,
+            clock,
+            awake,
+            native,
+            ..
         } = self;
         let Port { inbox, role, last_drops, leases, local, .. } = &mut ports[at];
         let now_ns = awake.at(clock.now_ns());
@@ -227,7 +253,14 @@ impl Receiving {
                     if let Some(lease) = &mut lease {
                         lease.note_traffic(now_ns);
                     }
-                    if is_control(datagram.bytes) {
+                    if let Some(native) = native.as_mut().filter(|_| native::is_control(datagram.bytes)) {
+                        let mut control = [0; CONTROL_MAX_BYTES];
+                        if let Some(size) = native.control(now_ns, &datagram, &mut control) {
+                            handle_control(now_ns, server, &control[..size], lease, receiver, inlet);
+                        }
+                        continue;
+                    }
+                    if is_control(datagram.bytes) && native.is_none() {
                         handle_control(now_ns, server, datagram.bytes, lease, receiver, inlet);
                         continue;
                     }
@@ -240,21 +273,28 @@ impl Receiving {
             if let Origin::Line(line) = origin {
                 note_line(&mut inlet.counters, line, &datagram, last_drops);
             }
-            if let Some(lock) = role.line().and_then(|line| locks.get_mut(line)) {
-                let (from, head) = ((*datagram.from.ip()).into(), Head::of(datagram.bytes));
-                if !lock.admits(now_ns, from, (head.as_ref(), datagram.bytes), receiver.horizon()) {
+            let lock = role.line().and_then(|line| locks.get_mut(line));
+            if let Some(lock) =
+                lock.filter(|lock| !native.as_ref().is_some_and(|n| n.is_sealed && lock.is_open_to_all()))
+            {
+                let head = match native {
+                    Some(_) => Container::parse(datagram.bytes).ok().map(|(container, _)| container.head()),
+                    None => Head::of(datagram.bytes),
+                };
+                let (from, bytes) = ((*datagram.from.ip()).into(), datagram.bytes);
+                if !lock.admits(now_ns, from, (head.as_ref(), bytes), receiver.horizon()) {
                     inlet.counters.datagrams_locked_out += 1;
                     continue;
                 }
                 for kept in lock.take_kept().iter().flat_map(Kept::iter) {
-                    receiver.handle_datagram(now_ns, origin, kept, &mut |delivery| inlet.take(delivery));
+                    native::take(native.as_mut(), now_ns, origin, kept, (&mut *receiver, &mut *inlet));
                 }
             }
             if datagram.is_truncated {
                 // The datagram was cut off. Its parser would only report that its end is missing.
                 continue;
             }
-            receiver.handle_datagram(now_ns, origin, datagram.bytes, &mut |delivery| inlet.take(delivery));
+            native::take(native.as_mut(), now_ns, origin, datagram.bytes, (&mut *receiver, &mut *inlet));
         }
         // This is the clock of the kernel's stamps. It is read once a batch, so a measured time is too long
         // by at most the batch's own time.
@@ -273,24 +313,47 @@ impl Receiving {
             let inlet = &mut self.inlet;
             self.receiver.handle_timeout(now_ns, &mut |delivery| inlet.take(delivery));
         }
-        while let Some((server, request)) = self.receiver.poll_request(now_ns) {
-            self.ask(server, &request);
-        }
+        self.ask_all(now_ns);
         if let Some((word, size)) = self.stale.poll(now_ns, &self.receiver) {
-            (0..self.servers.len()).for_each(|server| self.ask(server, &word[..size]));
+            (0..self.servers.len()).for_each(|server| self.tell(server, &word[..size]));
         }
         self.doubt_leases(now_ns);
         self.keep_leases(now_ns);
     }
 
-    /// Sends a server a request or a word.
-    fn ask(&mut self, server: usize, datagram: &[u8]) {
+    /// Sends the requests that are due.
+    fn ask_all(&mut self, now_ns: u64) {
+        let Self { ports, servers, receiver, native, inlet, tap, .. } = self;
+        let port = ports.iter().find(|port| port.role == Role::Servers);
+        let mut send = |server: usize, request: &[u8]| {
+            let (Some(port), Some(&to)) = (port, servers.get(server)) else { return };
+            inlet.counters.sends_refused += datagrams::send(&port.socket, to, [request]).refused;
+            if let Some(tap) = tap {
+                tap.record(wall_ns(), port.local.into(), to.into(), request);
+            }
+        };
+        match native {
+            Some(native) => {
+                while let Some((server, request)) = native.poll_ask(now_ns, receiver) {
+                    send(server, request);
+                }
+            }
+            None => {
+                while let Some((server, request)) = receiver.poll_request(now_ns) {
+                    send(server, &request);
+                }
+            }
+        }
+    }
+
+    /// Sends a server a word.
+    fn tell(&mut self, server: usize, word: &[u8]) {
         let port = self.ports.iter().find(|port| port.role == Role::Servers);
         let (Some(port), Some(&to)) = (port, self.servers.get(server)) else { return };
-        let sent = datagrams::send(&port.socket, to, [datagram]);
-        self.inlet.counters.sends_refused += sent.refused;
+        let packet = native::packet_of(self.native.as_mut(), word);
+        self.inlet.counters.sends_refused += datagrams::send(&port.socket, to, [packet]).refused;
         if let Some(tap) = &self.tap {
-            tap.record(wall_ns(), port.local.into(), to.into(), datagram);
+            tap.record(wall_ns(), port.local.into(), to.into(), packet);
         }
     }
 
@@ -316,10 +379,11 @@ impl Receiving {
             for (lease, to) in port.leases.iter_mut().zip(&self.servers) {
                 let mut out = [0; CONTROL_MAX_BYTES];
                 if let Some(size) = lease.poll_transmit(now_ns, &mut out) {
-                    let sent = datagrams::send(&port.socket, *to, [&out[..size]]);
+                    let packet = native::packet_of(self.native.as_mut(), &out[..size]);
+                    let sent = datagrams::send(&port.socket, *to, [packet]);
                     self.inlet.counters.sends_refused += sent.refused;
                     if let Some(tap) = &self.tap {
-                        tap.record(wall_ns(), port.local.into(), (*to).into(), &out[..size]);
+                        tap.record(wall_ns(), port.local.into(), (*to).into(), packet);
                     }
                 }
             }
@@ -368,6 +432,15 @@ impl Receiving {
         let counters = &mut self.inlet.counters;
         counters.set(&self.receiver, self.servers.len());
         counters.leases_held = held as u64;
+        if let Some(native) = &self.native {
+            let unopened = native.unopened();
+            counters.forged = unopened.forged;
+            counters.replayed = unopened.replayed;
+            counters.unopened = unopened.unknown;
+            counters.origin_times = u64::from(self.inlet.times.are_kept());
+            counters.clock_error_ns = self.inlet.times.own_error_ns.into();
+            counters.sender_clock_error_ns = self.inlet.times.sender_error_ns.into();
+        }
         counters.leases_full =
             self.ports.iter().flat_map(|port| &port.leases).map(LeaseClient::times_full).sum();
         counters.next_sequence =

@@ -251,6 +251,21 @@ impl ControlDatagram {
         body.at
     }
 
+    /// The number of a control datagram's kind, and its body, as they stand in a native packet.
+    pub fn body_of(datagram: &[u8]) -> Option<(u8, &[u8])> {
+        Some((*datagram.get(6).filter(|_| is_control(datagram))?, datagram.get(BODY..)?))
+    }
+
+    /// The control datagram of a kind and a body that stood in a native packet: its size in `out`.
+    pub fn from_body(kind: u8, body: &[u8], out: &mut [u8; CONTROL_MAX_BYTES]) -> Option<usize> {
+        let size = BODY + body.len();
+        out.fill(0);
+        out.get_mut(BODY..size)?.copy_from_slice(body);
+        out[..5].copy_from_slice(&MAGIC);
+        out[5..8].copy_from_slice(&[CONTROL_VERSION, kind, 0xFF]);
+        Some(size)
+    }
+
     /// Checks a whole control datagram.
     ///
     /// # Errors

@@ -194,6 +194,14 @@ pub struct ReceiverCounters {
     pub claims_contradicted: u64,
     /// Packets of servers that nobody asked for, or nobody needs any more.
     pub repairs_unasked: u64,
+    /// Fragments of messages larger than a packet.
+    pub fragments: u64,
+    /// Fragments that were there already.
+    pub fragments_duplicate: u64,
+    /// Fragments of early messages dropped because there was no room; they are asked for again.
+    pub fragments_refused: u64,
+    /// Native packets that were not looked into: copies, or older than all that is missing.
+    pub copies: u64,
     /// Datagrams dropped unread.
     pub malformed: MalformedCounters,
     /// Each line.

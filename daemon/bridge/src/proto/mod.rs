@@ -21,6 +21,7 @@ pub mod gap;
 pub mod lease;
 pub mod lease_client;
 pub mod limit;
+pub mod native;
 pub mod receiver;
 pub mod replay;
 pub mod sender;

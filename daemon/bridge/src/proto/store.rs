@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use super::wire::Messages;
+use super::wire::{Form, Messages};
 
 /// Consecutive messages that are kept.
 #[derive(Debug)]
@@ -16,12 +16,18 @@ pub struct Run {
     first: u64,
     end: u64,
     blocks: Vec<u8>,
+    form: Form,
 }
 
 impl Run {
     /// The messages in it.
     pub fn messages(&self) -> Messages<'_> {
-        Messages::checked_before(self.first, self.end, &self.blocks)
+        Messages::checked_before(self.first, self.end, &self.blocks, self.form)
+    }
+
+    /// Whether the bytes of its message are kept elsewhere.
+    pub(super) fn is_apart(&self) -> bool {
+        self.form == Form::Apart
     }
 }
 
@@ -80,7 +86,8 @@ impl Store {
         self.held_bytes += blocks.capacity();
         let at = self.runs.partition_point(|run| run.first < messages.first());
         self.held_messages += messages.count();
-        self.runs.insert(at, Run { first: messages.first(), end: messages.end(), blocks });
+        let (first, end, form) = (messages.first(), messages.end(), messages.form());
+        self.runs.insert(at, Run { first, end, blocks, form });
         true
     }
 
@@ -172,7 +179,7 @@ mod tests {
 
     fn insert(store: &mut Store, first: u64, end: u64) -> bool {
         let blocks: Vec<u8> = (first..end).flat_map(|n| [0, 1, n as u8]).collect();
-        store.insert(Messages::checked_before(first, end, &blocks), false)
+        store.insert(Messages::checked_before(first, end, &blocks, Form::Blocks), false)
     }
 
     #[test]

@@ -5,12 +5,20 @@
 
 use serde::de::{self, Deserialize, Deserializer};
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::PathBuf;
 
-use super::proto::control::CONTROL_MAX_BYTES;
-use super::proto::limit::Network;
-use super::proto::session::Session;
-use super::proto::wire::MAX_DATAGRAM_BYTES;
-use super::proto::{DEFAULT_PAYLOAD_BYTES, MAX_LINES, MAX_SERVERS};
+use crate::proto::control::CONTROL_MAX_BYTES;
+use crate::proto::limit::Network;
+use crate::proto::receiver::REASSEMBLY_BYTES;
+use crate::proto::session::Session;
+use crate::proto::wire::MAX_DATAGRAM_BYTES;
+use crate::proto::{DEFAULT_PAYLOAD_BYTES, MAX_LINES, MAX_SERVERS};
+
+mod native;
+#[cfg(test)]
+mod tests;
+
+pub use native::{Auth, Profile, TimeMode};
 
 mod send;
 pub use send::{RepairSpec, SendRole, SendSpec, StartAt};
@@ -39,6 +47,16 @@ pub struct BridgeSpec {
     /// that it hears first.
     #[serde(default)]
     pub session: Option<String>,
+    /// The profile of the lines that name none, and of unicast leases; `plain` by default.
+    #[serde(default)]
+    pub profile: Profile,
+    /// The file with the keys that native packets are sealed with, which nobody but its owner may read; none if
+    /// `None`, and packets are not sealed.
+    #[serde(default)]
+    pub keys: Option<PathBuf>,
+    /// With keys: whether native packets without a seal are taken; `required` by default, which is not.
+    #[serde(default)]
+    pub auth: Auth,
     /// Largest datagram that is sent, or that repairs come in, in bytes: 64 to 65507; 1400 by default.
     #[serde(default = "default_payload_bytes")]
     pub payload_bytes: usize,
@@ -78,6 +96,16 @@ pub struct LineSpec {
     /// if `None`.
     #[serde(default)]
     pub source: Option<Ipv4Addr>,
+    /// The profile of its packets; the bridge's if `None`.
+    #[serde(default)]
+    pub profile: Option<Profile>,
+}
+
+impl LineSpec {
+    /// A line to or from `group`, with the kernel's choice of interface.
+    pub fn to(group: SocketAddrV4) -> LineSpec {
+        LineSpec { group, interface: None, source: None, profile: None }
+    }
 }
 
 /// How a bridge's thread waits while there is nothing to do.
@@ -121,6 +149,14 @@ pub struct ReceiveSpec {
     /// The sources whose packets are taken from the lines, such as `10.0.0.1` or `10.1.0.0/16`. If empty, a
     /// line keeps to the first source that sends on it until that source falls silent.
     pub sources: Vec<Network>,
+    /// The time that messages of native lines get; `origin` by default.
+    pub time: TimeMode,
+    /// With `origin`: the most that either host's clock may be wrong, in microseconds; 1000 by default. 0 believes
+    /// any clock.
+    pub clock_limit_us: u32,
+    /// The most memory for messages larger than a packet that come before the one that is due, in bytes; 32 MiB by
+    /// default.
+    pub reassembly_bytes: usize,
     /// Bytes of each socket's receive buffer; up to 1 GiB; 4 MiB by default. The kernel's own limit is `net.core.rmem_max`.
     pub buffer_bytes: usize,
 }
@@ -136,6 +172,9 @@ impl Default for ReceiveSpec {
             hold_us: 50,
             from: None,
             sources: Vec::new(),
+            time: TimeMode::default(),
+            clock_limit_us: 1_000,
+            reassembly_bytes: REASSEMBLY_BYTES,
             buffer_bytes: 4 << 20,
         }
     }
@@ -170,6 +209,9 @@ impl BridgeSpec {
             channel: channel.into(),
             lines: Vec::new(),
             session: None,
+            profile: Profile::Plain,
+            keys: None,
+            auth: Auth::Required,
             payload_bytes: DEFAULT_PAYLOAD_BYTES,
             wait: WaitMode::default(),
             cpu: None,
@@ -228,6 +270,7 @@ impl BridgeSpec {
             }
         }
         self.problems_of_lines(&mut report);
+        self.problems_of_native(&mut report);
         match self.direction() {
             Some(Direction::Send(send)) => self.problems_of_sending(send, &mut report),
             Some(Direction::Receive(receive)) => self.problems_of_receiving(receive, &mut report),
@@ -281,90 +324,5 @@ impl BridgeSpec {
 impl<'de> Deserialize<'de> for Network {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Network, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(text: &str) -> BridgeSpec {
-        toml::from_str(text).expect(text)
-    }
-
-    #[test]
-    fn a_table_with_everything_in_it() {
-        let spec = parse(
-            r#"
-            name = "ticks to B"
-            channel = "ticks"
-            payload_bytes = 8972
-            wait = "spin"
-            cpu = 3
-            line = [{ group = "239.1.2.3:30001", interface = "eth0" }, { group = "239.1.2.4:30001" }]
-            [send]
-            ttl = 4
-            from = "oldest"
-            [send.repair]
-            bind = "10.0.0.1:30002"
-            allow = ["10.0.0.0/24", "10.1.0.7"]
-            "#,
-        );
-        assert_eq!(spec.problems(), []);
-        let Some(Direction::Send(send)) = spec.direction() else { panic!("{spec:?}") };
-        assert_eq!((send.ttl, send.from, send.linger_ms), (4, StartAt::Oldest, 10_000));
-        let repair = send.repair.as_ref().expect("a repair table");
-        assert!(repair.allow[1].contains([10, 1, 0, 7].into()) && repair.lease_s == 60);
-        assert_eq!(spec.lines[0].interface.as_deref(), Some("eth0"));
-        assert_eq!(spec.tag(), "TICK");
-    }
-
-    #[test]
-    fn a_misspelt_field_is_an_error_at_every_depth() {
-        for text in [
-            "channel = 'c'\nchanel = 1",
-            "channel = 'c'\nline = [{ group = '239.0.0.1:1', interfase = 'x' }]",
-            "channel = 'c'\n[send]\nttll = 1",
-            "channel = 'c'\n[send.repair]\nbind = '1.1.1.1:1'\nalow = []",
-            "channel = 'c'\n[receive]\nserver = []",
-        ] {
-            assert!(toml::from_str::<BridgeSpec>(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn what_makes_no_sense_is_named_by_its_field() {
-        let fields = |text: &str| -> Vec<&str> { parse(text).problems().iter().map(|(f, _)| *f).collect() };
-        assert_eq!(fields("channel = 'c'"), ["send"]);
-        assert_eq!(fields("channel = 'c'\n[send]\n[receive]\n"), ["send"]);
-        assert_eq!(fields("channel = 'c'\npayload_bytes = 10\n[send]"), ["payload_bytes", "line"]);
-        assert_eq!(fields("channel = 'c'\n[receive]\nunicast = true"), ["unicast"]);
-        assert_eq!(fields("channel = 'c'\n[send.repair]\nbind = '0.0.0.0:9'"), ["allow"]);
-        let line = "line = [{ group = '239.0.0.1:0', source = '10.0.0.1' }]";
-        assert_eq!(fields(&format!("channel = 'c'\n{line}\n[receive]")), ["line"]);
-        assert_eq!(fields(&format!("channel = 'c'\n{line}\n[send]")), ["line", "line"]);
-        assert_eq!(fields("channel = 'c'\nsession = 'EQTY1'\n[send]"), ["session", "line"]);
-        let twice = "line = [{ group = '239.0.0.1:1' }, { group = '239.0.0.1:1' }]";
-        assert_eq!(fields(&format!("channel = 'c'\n{twice}\n[receive]")), ["line"]);
-        let nobody = "line = [{ group = '0.0.0.0:1' }]";
-        assert_eq!(fields(&format!("channel = 'c'\n{nobody}\n[send]")), ["line"]);
-        assert_eq!(fields(&format!("channel = 'c'\n{nobody}\n[receive]")), [""; 0]);
-        let auto =
-            |text: &str| format!("channel = 'c'\nline = [{{ group = '239.0.0.1:1' }}]\n[send]\n{text}");
-        assert_eq!(fields(&auto("role = 'auto'")), ["role"]);
-        assert_eq!(fields(&auto("peers = ['10.0.0.2:3']")), ["role"]);
-        let whole = "role = 'auto'\nclaim_bind = '10.0.0.1:3'\npeers = ['10.0.0.2:3']\n";
-        assert_eq!(fields(&auto(whole)), [""; 0]);
-        assert_eq!(fields(&auto(&format!("{whole}rank = 16\ntakeover_ms = 2"))), ["rank", "takeover_ms"]);
-        assert_eq!(fields(&auto("listen_ms = 10001")), ["listen_ms"]);
-        let buffer = |bytes: u64| format!("channel = 'c'\n{nobody}\n[receive]\nbuffer_bytes = {bytes}");
-        assert_eq!(fields(&buffer(1 << 40)), ["buffer_bytes"]);
-        assert_eq!(fields(&buffer(1 << 29)), [""; 0]);
-    }
-
-    #[test]
-    fn a_channel_without_letters_still_has_a_tag() {
-        assert_eq!(BridgeSpec::new("-._").tag(), "SHM");
-        assert_eq!(BridgeSpec::new("fx.eur-usd").tag(), "FXEU");
     }
 }

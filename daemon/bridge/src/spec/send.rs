@@ -101,7 +101,7 @@ pub enum SendRole {
     /// It sends as long as it runs.
     #[default]
     Only,
-    /// It sends if no peer does, and takes over when the peer that sends falls silent.
+    /// It sends if no peer does, and takes over when the peer that sends falls silent. All lines must be plain.
     Auto,
 }
 

@@ -234,6 +234,14 @@ pub struct RepairCounters {
     pub bytes: u64,
     /// Replies that the kernel refused.
     pub replies_refused: u64,
+    /// Plain requests and control datagrams to a server whose lines are all native.
+    pub plain_refused: u64,
+    /// Native packets whose seal did not open: they are forged or damaged.
+    pub forged: u64,
+    /// Native packets that were taken already, or are too old to know.
+    pub replayed: u64,
+    /// Native packets without a seal or with an unknown key, where sealed ones are required.
+    pub unopened: u64,
     /// Times that a receiver said that it follows a later session of this channel.
     pub told_stale: u64,
     /// Requests that got no messages.

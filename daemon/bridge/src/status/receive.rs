@@ -83,6 +83,28 @@ pub struct ReceiveCounters {
     pub leases_held: u64,
     /// Times that a server had no place for a lease.
     pub leases_full: u64,
+    /// Fragments of messages larger than a packet.
+    pub fragments: u64,
+    /// Fragments that were there already.
+    pub fragments_duplicate: u64,
+    /// Fragments of early messages dropped because there was no room; they are asked for again.
+    pub fragments_refused: u64,
+    /// Bytes of messages larger than a packet that are kept at the moment.
+    pub reassembly_bytes: u64,
+    /// Native packets that were not looked into: copies, or older than all that is missing.
+    pub copies: u64,
+    /// Native packets whose seal did not open: they are forged or damaged.
+    pub forged: u64,
+    /// Sealed packets that were taken already, or are too old to know; among them the copies of other lines.
+    pub replayed: u64,
+    /// Native packets without a seal or with an unknown key, where sealed ones are required.
+    pub unopened: u64,
+    /// 1 while messages keep the times of their publication, 0 while they get those of their arrival.
+    pub origin_times: u64,
+    /// The most that this host's clock is wrong, in nanoseconds; 4294967295 if nobody synchronises it.
+    pub clock_error_ns: u64,
+    /// The most that the sender's clock is wrong, as it says.
+    pub sender_clock_error_ns: u64,
     /// Datagrams dropped unread.
     pub malformed: MalformedStatus,
     /// Each line; unicast leases come after the multicast lines.
@@ -153,6 +175,10 @@ pub struct MalformedStatus {
     pub trailing_bytes: u64,
     /// Damaged control datagrams, and requests sent to a receiver.
     pub control: u64,
+    /// Packets that are not sound native ones, on a native line.
+    pub native: u64,
+    /// Native packets of a version that this build does not speak.
+    pub native_version: u64,
 }
 
 impl ReceiveCounters {
@@ -184,6 +210,11 @@ impl ReceiveCounters {
         self.packets_early = counters.packets_early;
         self.claims_contradicted = counters.claims_contradicted;
         self.repairs_unasked = counters.repairs_unasked;
+        self.fragments = counters.fragments;
+        self.fragments_duplicate = counters.fragments_duplicate;
+        self.fragments_refused = counters.fragments_refused;
+        self.reassembly_bytes = receiver.assembler().held_bytes() as u64;
+        self.copies = counters.copies;
         let malformed = |reason| counters.malformed.of(reason);
         self.malformed = MalformedStatus {
             too_short: malformed(Malformed::TooShort),
@@ -192,6 +223,8 @@ impl ReceiveCounters {
             truncated: malformed(Malformed::Truncated),
             trailing_bytes: malformed(Malformed::TrailingBytes),
             control: self.malformed.control,
+            native: malformed(Malformed::Native),
+            native_version: malformed(Malformed::NativeVersion),
         };
         for (own, line) in self.lines.iter_mut().zip(&counters.lines) {
             own.packets = line.packets;

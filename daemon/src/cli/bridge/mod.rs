@@ -1,6 +1,7 @@
 //! `shmcast bridge`: carries a channel to other hosts, or from one, without a daemon. It also shows the state
 //! of a daemon's bridges.
 
+mod key;
 mod recv;
 mod send;
 mod status;
@@ -18,7 +19,7 @@ use serde::de::IntoDeserializer;
 use shmcast_bridge::pcap::CaptureFile;
 use shmcast_bridge::proto::control::CONTROL_MAX_BYTES;
 use shmcast_bridge::proto::wire::MAX_DATAGRAM_BYTES;
-use shmcast_bridge::spec::{LineSpec, WaitMode};
+use shmcast_bridge::spec::{Auth, LineSpec, Profile, WaitMode};
 use shmcast_bridge::status::Life;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
@@ -50,6 +51,8 @@ enum Verb {
     Status(status::Args),
     /// Make a bridge of the daemon that stands by send in place of its peer
     Takeover(takeover::Args),
+    /// Make and show the keys of native lines
+    Key(key::Args),
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
@@ -58,6 +61,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         Verb::Recv(args) => recv::run(args),
         Verb::Status(args) => status::run(args),
         Verb::Takeover(args) => takeover::run(args),
+        Verb::Key(args) => key::run(args),
     }
 }
 
@@ -70,6 +74,18 @@ struct Common {
     /// Session: up to 4 characters for a shmcast sender, up to 10 for one particular session
     #[arg(long, value_name = "NAME")]
     session: Option<String>,
+    /// What the packets of all lines and leases are like: plain is MoldUDP64, for receivers of any make; native keeps tag,
+    /// key flag and time, and takes messages up to 16MiB
+    #[arg(long, default_value = "plain", value_parser = words(&["plain", "native"], parse_word::<Profile>),
+          hide_possible_values = true)]
+    profile: Profile,
+    /// Seal native packets with the keys in this file; see `shmcast bridge key`
+    #[arg(long, value_name = "FILE")]
+    keys: Option<PathBuf>,
+    /// With --keys: offered takes packets without a seal too, required does not
+    #[arg(long, default_value = "required", value_parser = words(&["required", "offered"], parse_word::<Auth>),
+          hide_possible_values = true, requires = "keys")]
+    auth: Auth,
     /// Largest datagram in bytes
     #[arg(long, value_name = "BYTES", default_value_t = shmcast_bridge::proto::DEFAULT_PAYLOAD_BYTES as u16,
           value_parser = clap::value_parser!(u16).range(CONTROL_MAX_BYTES as i64..=MAX_DATAGRAM_BYTES as i64))]
@@ -118,7 +134,9 @@ impl Common {
         let interfaces = for_each_line("--interface", groups.len(), &self.interface)?;
         let sources = for_each_line("--source", groups.len(), sources)?;
         let lines = groups.iter().zip(interfaces).zip(sources);
-        Ok(lines.map(|((&group, interface), source)| LineSpec { group, interface, source }).collect())
+        Ok(lines
+            .map(|((&group, interface), source)| LineSpec { group, interface, source, profile: None })
+            .collect())
     }
 }
 

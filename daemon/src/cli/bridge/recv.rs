@@ -11,7 +11,7 @@ use serde_json::json;
 use shmcast::{DEFAULT_CAPACITY, Preparation, PublisherBuilder};
 use shmcast_bridge::ingress::{Ingress, IngressOptions};
 use shmcast_bridge::proto::wire::{HEADER_BYTES, LENGTH_BYTES};
-use shmcast_bridge::spec::{BridgeSpec, ETHERNET_PAYLOAD_BYTES, GapMode, ReceiveSpec};
+use shmcast_bridge::spec::{BridgeSpec, ETHERNET_PAYLOAD_BYTES, GapMode, Profile, ReceiveSpec, TimeMode};
 use shmcast_bridge::status::{Latency, Phase, ReceiveCounters};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::process::ExitCode;
@@ -59,6 +59,17 @@ pub(super) struct Args {
     /// Begin with this sequence, asking for what went by already [default: with what is heard first]
     #[arg(long, value_name = "SEQUENCE", value_parser = clap::value_parser!(u64).range(1..))]
     first: Option<u64>,
+    /// Native lines: give messages the time of their publication (origin) if both hosts' clocks are good enough, or that of
+    /// their arrival
+    #[arg(long, default_value = "origin", value_parser = words(&["origin", "arrival"], parse_word::<TimeMode>),
+          hide_possible_values = true)]
+    time: TimeMode,
+    /// With --time origin: the most that either clock may be wrong, in microseconds; 0 believes any clock
+    #[arg(long, value_name = "US", default_value_t = 1_000)]
+    clock_limit_us: u32,
+    /// Native lines: the most memory for messages larger than a packet that come before the one that is due
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "32MiB")]
+    reassembly: u64,
     /// Size of the ring for a new channel: a power of two from 64KiB to 16GiB [default: 64MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     capacity: Option<u64>,
@@ -81,6 +92,9 @@ impl Args {
         Ok(BridgeSpec {
             lines: common.lines(&self.from, &self.source)?,
             session: common.session.clone(),
+            profile: common.profile,
+            keys: common.keys.clone(),
+            auth: common.auth,
             payload_bytes: common.payload_bytes(),
             wait: common.wait,
             cpu: common.cpu,
@@ -92,6 +106,9 @@ impl Args {
                 gap: self.gap,
                 give_up_ms: u64::try_from(self.give_up.as_millis()).unwrap_or(u64::MAX),
                 from: self.first,
+                time: self.time,
+                clock_limit_us: self.clock_limit_us,
+                reassembly_bytes: usize::try_from(self.reassembly).unwrap_or(usize::MAX),
                 buffer_bytes: usize::try_from(self.buffer).unwrap_or(usize::MAX),
                 ..ReceiveSpec::default()
             }),
@@ -112,6 +129,8 @@ impl Args {
         let datagram = self.common.payload_bytes().max(ETHERNET_PAYLOAD_BYTES);
         let fits = (datagram - HEADER_BYTES - LENGTH_BYTES) as u64;
         match self.max_message {
+            // Native packets bring messages of any size that a channel takes.
+            None if self.common.profile == Profile::Native => publisher,
             Some(max_message) => publisher.max_message(max_message),
             None if is_new => publisher.max_message(fits.min(self.capacity.unwrap_or(DEFAULT_CAPACITY) / 8)),
             None => publisher,

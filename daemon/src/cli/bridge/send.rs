@@ -61,7 +61,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "300ms")]
     listen: Duration,
     /// Share the stream with the other senders of these --claim-bind addresses: one sends, and another takes over when it
-    /// falls silent
+    /// falls silent; for plain lines
     #[arg(long, value_name = "IP:PORT", value_parser = parse_address, requires = "claim_bind")]
     peer: Vec<SocketAddrV4>,
     /// Address that the claims leave from, and that those of each --peer come to; take the IP address of the --interface
@@ -112,6 +112,9 @@ impl Args {
         Ok(BridgeSpec {
             lines: common.lines(&self.to, &[])?,
             session: common.session.clone(),
+            profile: common.profile,
+            keys: common.keys.clone(),
+            auth: common.auth,
             payload_bytes: common.payload_bytes(),
             wait: common.wait,
             cpu: common.cpu,

@@ -236,7 +236,7 @@ impl Unwrapper {
                 }
                 *shift = publisher.next_sequence().wrapping_sub(next);
             }
-            Delivery::Message { sequence, data } => match publisher.publish(data) {
+            Delivery::Message { sequence, data, .. } => match publisher.publish(data) {
                 Ok(_) => *bytes += data.len() as u64,
                 Err(e) => _ = failed.get_or_insert((sequence, e)),
             },

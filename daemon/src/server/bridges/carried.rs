@@ -4,6 +4,7 @@
 
 use serde_json::json;
 use shmcast::control::BridgeStatus;
+use shmcast_bridge::BridgeError;
 use shmcast_bridge::egress::Egress;
 use shmcast_bridge::ingress::Ingress;
 use shmcast_bridge::proto::counters::Histogram;
@@ -29,7 +30,7 @@ const SEND_NEWS: [News<RepairCounters>; 1] = [(
     |c| c.told_stale,
     "times a receiver said that it follows a later session of this channel",
 )];
-const NEWS: [News<ReceiveCounters>; 3] = [
+const NEWS: [News<ReceiveCounters>; 5] = [
     (
         "bridge-other-feed",
         10,
@@ -41,6 +42,18 @@ const NEWS: [News<ReceiveCounters>; 3] = [
         5,
         |c| c.claims_contradicted,
         "claims of messages that do not exist were forgotten",
+    ),
+    (
+        "bridge-forged",
+        1,
+        |c| c.forged,
+        "packets had a seal that does not open: somebody forges them, or a keys file is wrong",
+    ),
+    (
+        "bridge-unsealed",
+        1,
+        |c| c.unopened,
+        "packets came without a seal, or with a key that is not in the keys file",
     ),
     ("bridge-lease-refused", 1, |c| c.leases_full, "times a server had no place for this bridge"),
 ];
@@ -165,6 +178,14 @@ impl Carrier {
         match self {
             Self::Send(egress) => egress.is_finished(),
             Self::Receive(ingress) => ingress.is_finished(),
+        }
+    }
+
+    /// Reads the bridge's keys again.
+    pub(super) fn reload_keys(&self, spec: &BridgeSpec) -> Result<(), BridgeError> {
+        match self {
+            Self::Send(egress) => egress.reload_keys(spec),
+            Self::Receive(ingress) => ingress.reload_keys(spec),
         }
     }
 

@@ -133,7 +133,8 @@ impl Work {
         let names: Vec<String> = carried.keys().cloned().collect();
         for name in names {
             let now = wanted.iter().find(|spec| spec.title() == name);
-            if now.is_some_and(|spec| carried.get(&name).is_some_and(|old| old.spec == *spec)) {
+            if let Some(old) = carried.get(&name).filter(|old| now == Some(&old.spec)) {
+                self.reload_keys(&name, old);
                 continue;
             }
             let carrier = carried.remove(&name).and_then(|old| old.carrier);
@@ -156,6 +157,15 @@ impl Work {
         for spec in fresh {
             self.events.tell("bridge-added", Some(&spec.channel), None, None, &format!("{:?}", spec.title()));
             carried.insert(spec.title().to_owned(), Carried::new(spec));
+        }
+    }
+
+    /// Reads the keys of a bridge that goes on. If the file is not sound, the keys stay as they are.
+    fn reload_keys(&self, name: &str, bridge: &Carried) {
+        let Some(carrier) = bridge.carrier.as_ref().filter(|_| bridge.spec.keys.is_some()) else { return };
+        if let Err(e) = carrier.reload_keys(&bridge.spec) {
+            let channel = Some(bridge.spec.channel.as_str());
+            self.events.tell("bridge-keys-kept", channel, None, None, &format!("{name:?}: {e}"));
         }
     }
 

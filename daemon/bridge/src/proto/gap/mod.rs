@@ -374,6 +374,23 @@ impl Gaps {
         }
     }
 
+    /// Notes that a server sent a part of the message at `first`. If it was the last part of the answer, the rest
+    /// is asked for at once; otherwise the answer goes on.
+    pub fn handle_part(&mut self, now_ns: u64, server: usize, first: u64, is_last: bool) {
+        if is_last {
+            return self.handle_rest(server, first);
+        }
+        let Some(wait_ns) = self.servers.get(server).map(|state| state.timeout_ns(0, &self.config)) else {
+            return;
+        };
+        let is_asked = |hole: &&mut Hole| hole.is_requested(server, first);
+        if let Some(hole) = self.holes.iter_mut().find(is_asked)
+            && let State::Requested { due_ns, .. } = &mut hole.state
+        {
+            *due_ns = (*due_ns).max(now_ns.saturating_add(wait_ns));
+        }
+    }
+
     /// Notes that a server sent messages that were there already. Most likely its first answer was late, not
     /// lost, so waits become longer.
     pub fn handle_needless(&mut self, server: usize) {

@@ -139,6 +139,7 @@ impl Receiver {
     fn retract(&mut self, sequence: u64) {
         self.gaps.retract(sequence);
         self.counters.messages_refused += self.store.truncate(sequence);
+        self.assembler.retain(self.next, sequence);
         (self.horizon, self.ahead) = (sequence, self.ahead.min(sequence));
         self.lines.iter_mut().for_each(|line| *line = (*line).min(sequence));
         self.claim = None;

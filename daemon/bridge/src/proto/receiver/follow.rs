@@ -166,8 +166,8 @@ impl Receiver {
                     self.counters.packets_early += 1;
                     return false;
                 };
-                let first = kept.first().and_then(|(_, bytes)| Downstream::parse(bytes).ok());
-                self.begin(now_ns, session, first.map_or(packet.sequence, |first| first.sequence), sink);
+                let first = kept.first().and_then(|(_, bytes)| self.parse(bytes).ok());
+                self.begin(now_ns, session, first.map_or(packet.sequence, |(first, _)| first.sequence), sink);
                 for (origin, bytes) in kept {
                     self.handle_datagram(now_ns, origin, &bytes, sink);
                 }
@@ -227,7 +227,8 @@ impl Receiver {
         self.horizon = self.next;
         self.raise_horizon(now_ns, heard);
         (self.end, self.end_announced, self.jump, self.claim) = (None, false, None, None);
-        (self.ahead, self.heard_ns) = (0, Some(now_ns));
+        (self.ahead, self.heard_ns, self.pulse) = (0, Some(now_ns), None);
+        self.assembler.retain(0, 0);
         self.lines = [self.next; MAX_LINES];
         self.counters.sessions += 1;
         sink(Delivery::NewSession { session, next: self.next, previous });

@@ -15,106 +15,32 @@
 //! ```
 
 mod belief;
+mod config;
 mod follow;
+mod parts;
 #[cfg(test)]
 mod tests;
 
+pub use config::{Delivery, Origin, REASSEMBLY_BYTES, ReceiverConfig};
 pub use follow::{DEFAULT_SILENCE_NS, Follow, Join};
 
 use super::MAX_LINES;
 use super::counters::ReceiverCounters;
-use super::gap::{GapConfig, Gaps};
+use super::gap::{Ask, Gaps};
+use super::native;
+use super::native::ask::{Entry, MAX_ENTRIES};
+use super::native::container::{HEAD_BYTES, SEAL_BYTES};
+use super::native::fragments::Assembler;
+use super::native::pulse::Pulse;
+use super::native::records::BASE_BYTES;
 use super::session::Session;
 use super::store::Store;
-use super::wire::{Body, Downstream, Messages, REQUEST_BYTES, Request};
+use super::wire::{Body, Downstream, HEADER_BYTES, Malformed, Messages, REQUEST_BYTES, Request};
 use belief::{Claim, End, Jump, Pace};
 use follow::Rivals;
 use shmcast::MAX_SEQUENCE;
 use shmcast::hosting::fault;
 use std::ops::Range;
-
-/// The configuration of a receiver.
-#[derive(Debug, Clone, Copy)]
-pub struct ReceiverConfig {
-    /// The sessions to follow.
-    pub follow: Follow,
-    /// Where to start.
-    pub join: Join,
-    /// How many lines carry the feed, 1 to [`MAX_LINES`].
-    pub lines: usize,
-    /// The most early packets kept.
-    pub max_early_packets: usize,
-    /// The most bytes kept for early packets.
-    pub max_early_bytes: usize,
-    /// A packet that is further ahead than this many messages is believed only when other packets confirm it.
-    /// If the feed brings more messages in 250 ms, that number counts instead.
-    pub max_jump: u64,
-    /// Whether every packet is believed at once. This is for captures, into which nobody forges anything
-    /// while they are read.
-    pub trusts: bool,
-    /// How holes are closed.
-    pub gaps: GapConfig,
-}
-
-impl ReceiverConfig {
-    /// The defaults for following one channel.
-    pub fn following(follow: Follow) -> ReceiverConfig {
-        ReceiverConfig {
-            follow,
-            join: Join::FirstSeen,
-            lines: 1,
-            max_early_packets: 4_096,
-            max_early_bytes: 8 << 20,
-            max_jump: 1 << 16,
-            trusts: false,
-            gaps: GapConfig::default(),
-        }
-    }
-}
-
-/// Where a datagram came from. Indices are those of the configuration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Origin {
-    /// A line of the feed.
-    Line(usize),
-    /// A retransmission server, on the socket that requests are sent from.
-    Server(usize),
-}
-
-/// The deliveries of a receiver, in order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Delivery<'a> {
-    /// A session is followed from here on.
-    NewSession {
-        /// Its name.
-        session: Session,
-        /// The first sequence that will be delivered, or given as a gap.
-        next: u64,
-        /// The session followed before, and the sequence after the last that was delivered of it.
-        previous: Option<(Session, u64)>,
-    },
-    /// One message.
-    Message {
-        /// The publisher's sequence.
-        sequence: u64,
-        /// Its bytes, lent for the time of the call.
-        data: &'a [u8],
-    },
-    /// These messages will never come.
-    Gap {
-        /// The first missing sequence.
-        from: u64,
-        /// The sequence after the last missing one.
-        to: u64,
-    },
-    /// The session is over and was delivered whole.
-    End {
-        /// Its name.
-        session: Session,
-        /// The sequence after its last message.
-        next: u64,
-    },
-}
 
 /// The state of one receiver. Its memory is bounded by its configuration.
 #[derive(Debug)]
@@ -137,7 +63,10 @@ pub struct Receiver {
     /// When a line last brought anything of the session; `None` before the first packet of all.
     heard_ns: Option<u64>,
     store: Store,
+    assembler: Assembler,
     gaps: Gaps,
+    /// The last pulse of the session.
+    pulse: Option<Pulse>,
     counters: ReceiverCounters,
 }
 
@@ -145,6 +74,11 @@ impl Receiver {
     /// A receiver that has heard nothing. Allocates its tables; buffers for early packets come when first needed.
     pub fn new(mut config: ReceiverConfig) -> Receiver {
         config.lines = config.lines.clamp(1, MAX_LINES);
+        if config.is_native {
+            // Requests are cut to what one answer holds beside its longer head.
+            let heads = HEAD_BYTES + BASE_BYTES + SEAL_BYTES - HEADER_BYTES;
+            config.gaps.payload_bytes = config.gaps.payload_bytes.saturating_sub(heads);
+        }
         let (session, next) = match config.join {
             Join::Resume { session, next } => (Some(session), next.max(1)),
             _ => (None, 1),
@@ -163,7 +97,9 @@ impl Receiver {
             rivals: Rivals::default(),
             heard_ns: None,
             store: Store::new(config.max_early_packets, config.max_early_bytes),
+            assembler: Assembler::new(config.reassembly_bytes),
             gaps: Gaps::new(config.gaps),
+            pulse: None,
             counters: ReceiverCounters::default(),
             config,
         }
@@ -178,8 +114,8 @@ impl Receiver {
         datagram: &[u8],
         sink: &mut impl FnMut(Delivery<'_>),
     ) {
-        let packet = match Downstream::parse(datagram) {
-            Ok(packet) => packet,
+        let (packet, pulse) = match self.parse(datagram) {
+            Ok(parsed) => parsed,
             Err(reason) => return self.counters.malformed.count(reason),
         };
         let end = packet.end();
@@ -215,7 +151,14 @@ impl Receiver {
                 self.counters.heartbeats += 1;
                 self.note_end(now_ns, origin, packet.sequence);
             }
+            Body::Fragment(fragment) => {
+                has_messages = true;
+                if !self.handle_fragment(now_ns, origin, packet.sequence, &fragment, sink) {
+                    return;
+                }
+            }
         }
+        self.pulse = pulse.or(self.pulse);
         self.raise_horizon(now_ns, end);
         self.weigh(now_ns, origin, end, has_messages);
         self.note_pace(now_ns);
@@ -224,6 +167,13 @@ impl Receiver {
         }
         if self.end.is_some() {
             self.announce_end(sink);
+        }
+    }
+
+    fn parse<'d>(&self, datagram: &'d [u8]) -> Result<(Downstream<'d>, Option<Pulse>), Malformed> {
+        match self.config.is_native {
+            true => native::parse(datagram),
+            false => Ok((Downstream::parse(datagram)?, None)),
         }
     }
 
@@ -280,12 +230,34 @@ impl Receiver {
         self.advance(sink);
     }
 
-    /// The next request to send, as the server's index and the datagram. Drain it after every `handle_*`.
+    /// The next request to send on a plain line, as the server's index and the datagram. Drain it after every
+    /// `handle_*`.
     pub fn poll_request(&mut self, now_ns: u64) -> Option<(usize, [u8; REQUEST_BYTES])> {
         let session = self.session?;
-        let room = self.store.room(self.config.gaps.payload_bytes);
-        let ask = self.gaps.poll_request(now_ns, room, &mut self.counters)?;
+        let ask = self.poll(now_ns)?;
         Some((ask.server, Request { session, first: ask.first, count: ask.count }.encode()))
+    }
+
+    /// The next request to send on a native line, as the server's index, and its entries in `out`. Drain it after
+    /// every `handle_*`.
+    pub fn poll_ask(
+        &mut self,
+        now_ns: u64,
+        out: &mut [Entry; MAX_ENTRIES],
+    ) -> Option<(usize, Session, usize)> {
+        let session = self.session?;
+        let ask = self.poll(now_ns)?;
+        // Of a message whose parts have come, only the missing ones are asked for.
+        let parts = self.assembler.ask(ask.first, out);
+        if parts == 0 {
+            out[0] = Entry { first: ask.first, count: ask.count, offset: 0, bytes: 0 };
+        }
+        Some((ask.server, session, parts.max(1)))
+    }
+
+    fn poll(&mut self, now_ns: u64) -> Option<Ask> {
+        let room = self.store.room(self.config.gaps.payload_bytes);
+        self.gaps.poll_request(now_ns, room, &mut self.counters)
     }
 
     /// When to call [`Receiver::handle_timeout`]; `None` while time changes nothing.
@@ -319,8 +291,10 @@ impl Receiver {
     ) {
         let (first, end) = (messages.first(), messages.end());
         self.counters.messages_received += messages.count();
-        let sizes = messages.iter().map(|(_, data)| data.len());
-        self.gaps.note_sizes(messages.count(), messages.blocks().len(), sizes);
+        if !messages.is_large() {
+            let sizes = messages.iter().map(|(_, data)| data.len());
+            self.gaps.note_sizes(messages.count(), messages.blocks().len(), sizes);
+        }
         let of_use = if first > self.next {
             self.keep(now_ns, origin, messages)
         } else if end > self.next {
@@ -349,8 +323,9 @@ impl Receiver {
         let known = self.next.min(messages.end()) - messages.first();
         self.counters.messages_duplicate += known;
         self.counters.messages_delivered += messages.count() - known;
-        for (sequence, data) in messages.iter().skip(known as usize) {
-            sink(Delivery::Message { sequence, data });
+        for message in messages.messages().skip(known as usize) {
+            let (sequence, data, meta) = (message.sequence, message.data, message.meta);
+            sink(Delivery::Message { sequence, data, meta });
         }
         self.next = self.next.max(messages.end());
     }
@@ -435,7 +410,10 @@ impl Receiver {
     fn advance(&mut self, sink: &mut impl FnMut(Delivery<'_>)) {
         loop {
             if let Some(run) = self.store.take_ready(self.next) {
-                self.deliver(run.messages(), sink);
+                match run.is_apart() {
+                    true => self.deliver_apart(run.messages(), sink),
+                    false => self.deliver(run.messages(), sink),
+                }
                 self.store.recycle(run);
             } else if let Some(end) = self.gaps.take_expired(self.next) {
                 let given_up = end - self.next;
@@ -446,6 +424,7 @@ impl Receiver {
                 break;
             }
         }
+        self.assembler.retain(self.next, u64::MAX);
         self.announce_end(sink);
     }
 
@@ -479,6 +458,16 @@ impl Receiver {
     /// The sequence after the last message that is known to have been published.
     pub fn horizon(&self) -> u64 {
         self.horizon
+    }
+
+    /// The last pulse of the session; `None` on a plain line.
+    pub fn pulse(&self) -> Option<&Pulse> {
+        self.pulse.as_ref()
+    }
+
+    /// The messages larger than a packet that are not delivered yet, for metrics.
+    pub fn assembler(&self) -> &Assembler {
+        &self.assembler
     }
 
     /// The holes and the early packets, for metrics.

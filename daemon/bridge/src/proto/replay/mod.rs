@@ -8,6 +8,7 @@
 //! grow with the feed. A source that must wait is told so once its address is proved, because it would take
 //! silence for loss. The caller reads the ring into the reply.
 
+mod native;
 #[cfg(test)]
 mod tests;
 
@@ -20,6 +21,8 @@ use super::limit::{AllowList, Rate, SourceBuckets, TokenBucket};
 use super::session::Session;
 use super::wire::{HEADER_BYTES, LENGTH_BYTES, MAX_DATAGRAM_BYTES, PacketWriter, Request};
 use shmcast::hosting::fault;
+
+pub use native::{Emit, Exchange, Piece, Read};
 
 /// The most bytes that a source without proof gets, as a multiple of the bytes that it sent.
 pub const UNPROVED_FACTOR: usize = 3;

@@ -5,19 +5,27 @@
 //! the batch. A packet is closed when it is full or when nothing is waiting, never later. Packets lie one
 //! after the other in slots of one slab, ready for a single `sendmmsg`. After data, heartbeats follow quickly
 //! and then become rarer, so that a lost last packet is noticed at once. This module knows no repairs
-//! (`replay`), destinations or ring.
+//! (`replay`), destinations or ring. The sender of a native line has marks for each message, pulses in place
+//! of heartbeats, and sends what is larger than a packet in fragments.
 //!
 //! ```text
 //! loop { push.. ; close; if batch is not empty { send each datagram(); clear(now) } else { send poll_idle(now) } }
 //! ```
 
+mod open;
 #[cfg(test)]
 mod tests;
 
 use super::counters::SenderCounters;
+use super::native::container::{HEAD_BYTES, Kind, SEAL_BYTES};
+use super::native::fragments::{FRAGMENT_HEAD_BYTES, Fragment, MAX_MESSAGE_BYTES};
+use super::native::pulse::{PULSE_BYTES, Pulse};
+use super::native::records::{BASE_BYTES, MAX_RECORD_HEAD_BYTES};
+use super::native::seal::Sealer;
 use super::session::Session;
-use super::wire::{self, HEADER_BYTES, LENGTH_BYTES, MAX_DATAGRAM_BYTES, PacketWriter};
+use super::wire::{self, HEADER_BYTES, LENGTH_BYTES, MAX_DATAGRAM_BYTES, Meta};
 use super::{DEFAULT_PAYLOAD_BYTES, MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
+use open::Open;
 
 /// An end is sent at least so often, however short it lingers: one packet may be lost, and one alone is not believed.
 const LEAST_ENDS: u64 = 3;
@@ -33,6 +41,14 @@ pub const HEARTBEAT_AFTER_NS: [u64; 6] = [
 ];
 /// The time between heartbeats on an idle line.
 pub const HEARTBEAT_EVERY_NS: u64 = SECOND_NS;
+
+/// The size of the largest pulse.
+pub const MAX_PULSE_BYTES: usize = HEAD_BYTES + PULSE_BYTES + SEAL_BYTES;
+/// The smallest payload of a native line, in bytes.
+pub const LEAST_NATIVE_BYTES: usize = 320;
+
+/// The time between pulses of a native line while messages flow.
+const PULSE_EVERY_NS: u64 = 100 * MILLISECOND_NS;
 
 /// The configuration of a sender.
 #[derive(Debug, Clone, Copy)]
@@ -87,11 +103,17 @@ pub struct Sender {
     slab: Vec<u8>,
     /// The sizes of the closed packets, which lie in the first slots; the open one has the slot after them.
     closed: Vec<usize>,
-    open: PacketWriter,
+    open: Open,
+    /// Numbers and seals the packets of a native line; `None` on a plain one.
+    native: Option<Sealer>,
+    /// The bytes of the next message that are in fragments of the batch, or of one before it.
+    part: usize,
     /// The time that heartbeats count from: the last data, the start, or the end of the session.
     quiet_since_ns: u64,
     beats: usize,
     beat_at_ns: u64,
+    /// When a native line is to have a pulse though messages flow.
+    pulse_at_ns: u64,
     ended_ns: Option<u64>,
     counters: SenderCounters,
 }
@@ -104,31 +126,79 @@ impl Sender {
         config.batch = config.batch.max(1);
         let next = next.max(1);
         Sender {
+            native: None,
+            part: 0,
             config,
             session,
             next,
             slab: vec![0; config.payload_bytes * config.batch],
             closed: Vec::with_capacity(config.batch),
-            open: PacketWriter::new(next),
+            open: Open::plain(next),
             quiet_since_ns: now_ns,
             beats: 0,
             beat_at_ns: now_ns,
+            pulse_at_ns: now_ns,
             ended_ns: None,
             counters: SenderCounters::default(),
         }
     }
 
-    /// The largest message that a packet carries, in bytes.
+    /// The sender of a native line. `payload_bytes` is at least 320, and `sealer` numbers and seals its packets.
+    pub fn native(
+        mut config: SenderConfig,
+        session: Session,
+        next: u64,
+        now_ns: u64,
+        sealer: Sealer,
+    ) -> Sender {
+        config.payload_bytes = config.payload_bytes.max(LEAST_NATIVE_BYTES);
+        let sender = Sender::new(config, session, next, now_ns);
+        Sender { open: Open::native(sender.next), native: Some(sealer), ..sender }
+    }
+
+    /// Begins a session, or goes on with one that had ended. Counters begin again; a native line's packet numbers
+    /// go on.
+    pub fn begin_again(&mut self, config: SenderConfig, session: Session, next: u64, now_ns: u64) {
+        *self = match self.native.take() {
+            Some(sealer) => Sender::native(config, session, next, now_ns, sealer),
+            None => Sender::new(config, session, next, now_ns),
+        };
+    }
+
+    /// Whether it is the sender of a native line.
+    pub fn is_native(&self) -> bool {
+        self.native.is_some()
+    }
+
+    /// The sealer of a native line.
+    pub fn sealer(&mut self) -> Option<&mut Sealer> {
+        self.native.as_mut()
+    }
+
+    /// The largest message that is taken, in bytes.
     pub fn max_message_bytes(&self) -> usize {
+        if self.native.is_some() {
+            return MAX_MESSAGE_BYTES;
+        }
         (self.config.payload_bytes - HEADER_BYTES - LENGTH_BYTES).min(usize::from(u16::MAX))
     }
 
-    /// Takes the next message into the batch: one copy. Sequences that are skipped were lost to this reader of the
-    /// ring; they start a new packet, and receivers ask for them.
+    /// Takes the next message, which has no marks, into the batch. See [`Sender::push_with`].
     ///
     /// # Errors
-    /// [`PushError`]; the message was not taken and nothing has changed.
+    /// [`PushError`]; the message was not taken.
     pub fn push(&mut self, sequence: u64, data: &[u8]) -> Result<(), PushError> {
+        self.push_with(sequence, data, Meta::default())
+    }
+
+    /// Takes the next message into the batch: one copy. Sequences that are skipped were lost to this reader of the
+    /// ring; they start a new packet, and receivers ask for them. A plain line leaves the marks out.
+    ///
+    /// # Errors
+    /// [`PushError`]; the message was not taken. If the batch is full, a part of a large message may be in it: push
+    /// the same message again.
+    #[inline]
+    pub fn push_with(&mut self, sequence: u64, data: &[u8], meta: Meta) -> Result<(), PushError> {
         let max = self.max_message_bytes();
         if data.len() > max {
             return Err(PushError::TooLong { size: data.len(), max });
@@ -138,11 +208,13 @@ impl Sender {
         }
         if sequence != self.open.next() {
             self.close();
-            self.open = PacketWriter::new(sequence);
+            self.open = self.open.begin(sequence);
         }
-        if !self.push_open(data) {
+        if self.native.is_some() && data.len() > self.max_record_bytes() {
+            self.push_fragments(sequence, data, meta)?;
+        } else if !self.push_open(data, meta) {
             self.close();
-            if !self.push_open(data) {
+            if !self.push_open(data, meta) {
                 return Err(PushError::BatchFull);
             }
         }
@@ -152,22 +224,59 @@ impl Sender {
         Ok(())
     }
 
-    fn push_open(&mut self, data: &[u8]) -> bool {
+    /// The largest message that a native packet carries whole.
+    fn max_record_bytes(&self) -> usize {
+        let heads = HEAD_BYTES + BASE_BYTES + MAX_RECORD_HEAD_BYTES + SEAL_BYTES;
+        (self.config.payload_bytes - heads).min(usize::from(u16::MAX))
+    }
+
+    fn push_open(&mut self, data: &[u8], meta: Meta) -> bool {
         let size = self.config.payload_bytes;
+        // There is always room for a seal, because a key may come while the packet is open.
+        let room = size - if self.native.is_some() { SEAL_BYTES } else { 0 };
         let slot = self.slab.chunks_exact_mut(size).nth(self.closed.len());
-        slot.is_some_and(|slot| self.open.push(slot, data))
+        slot.is_some_and(|slot| self.open.push(&mut slot[..room], data, meta))
+    }
+
+    // Puts the fragments of a message into the slots of the batch, from where the last batch ended.
+    fn push_fragments(&mut self, sequence: u64, data: &[u8], meta: Meta) -> Result<(), PushError> {
+        self.close();
+        let size = self.config.payload_bytes;
+        let most = size - HEAD_BYTES - FRAGMENT_HEAD_BYTES - SEAL_BYTES;
+        while self.part < data.len() {
+            let Some(slot) = self.slab.chunks_exact_mut(size).nth(self.closed.len()) else {
+                return Err(PushError::BatchFull);
+            };
+            let Some(sealer) = &mut self.native else { break };
+            let part = &data[self.part..data.len().min(self.part + most)];
+            let fragment = Fragment { meta, total: data.len() as u32, offset: self.part as u32, data: part };
+            let about = (self.session, sequence, 1);
+            let bytes = fragment
+                .write(&mut slot[HEAD_BYTES..])
+                .and_then(|body| sealer.finish(slot, (Kind::Fragment, false), about, body));
+            let Some(bytes) = bytes else { break };
+            self.part += part.len();
+            self.note_closed(bytes);
+        }
+        self.part = 0;
+        self.open = self.open.begin(sequence.saturating_add(1));
+        Ok(())
+    }
+
+    fn note_closed(&mut self, bytes: usize) {
+        self.closed.push(bytes);
+        self.counters.packets += 1;
+        self.counters.bytes += bytes as u64;
     }
 
     /// Closes the packet being filled, because nothing more is waiting.
     pub fn close(&mut self) {
         let size = self.config.payload_bytes;
         if let Some(slot) = self.slab.chunks_exact_mut(size).nth(self.closed.len())
-            && let Some(bytes) = self.open.finish(slot, self.session)
+            && let Some(bytes) = self.open.finish(slot, self.session, self.native.as_mut())
         {
-            self.closed.push(bytes);
-            self.counters.packets += 1;
-            self.counters.bytes += bytes as u64;
-            self.open = PacketWriter::new(self.open.next());
+            self.note_closed(bytes);
+            self.open = self.open.begin(self.open.next());
         }
     }
 
@@ -208,12 +317,41 @@ impl Sender {
         self.counters.ends >= LEAST_ENDS && self.ended_ns.is_some_and(has_lingered)
     }
 
-    /// The heartbeat or end-of-session packet that is due, if one is.
+    /// The heartbeat or end-of-session packet of a plain line that is due, if one is.
     pub fn poll_idle(&mut self, now_ns: u64) -> Option<[u8; HEADER_BYTES]> {
-        // A heartbeat must not name sequences that are still waiting in the batch.
-        let is_waiting = self.open.count() > 0 || !self.closed.is_empty();
-        if is_waiting || now_ns < self.beat_at_ns || self.is_finished(now_ns) {
+        self.is_beat_due(now_ns).then(|| match self.ended_ns {
+            Some(_) => wire::end_of_session(self.session, self.next),
+            None => wire::heartbeat(self.session, self.next),
+        })
+    }
+
+    /// The pulse of a native line that is due, if one is: its size in `out`. `state` is the sender's state but for
+    /// what this sender knows itself.
+    pub fn poll_pulse(
+        &mut self,
+        now_ns: u64,
+        state: Pulse,
+        out: &mut [u8; MAX_PULSE_BYTES],
+    ) -> Option<usize> {
+        // While messages flow there are no heartbeats, but receivers want to know the state of the sender's clock.
+        let is_waiting = self.open.count() > 0 || !self.closed.is_empty() || self.part > 0;
+        let is_overdue = now_ns >= self.pulse_at_ns && !is_waiting && !self.is_finished(now_ns);
+        if self.native.is_none() || !(self.is_beat_due(now_ns) || is_overdue) {
             return None;
+        }
+        self.pulse_at_ns = now_ns.saturating_add(PULSE_EVERY_NS);
+        let (next, about) = (self.next, (self.session, self.next, 0));
+        let pulse = Pulse { next, has_ended: self.ended_ns.is_some(), ..state };
+        out[HEAD_BYTES..HEAD_BYTES + PULSE_BYTES].copy_from_slice(&pulse.write());
+        self.native.as_mut()?.finish(out, (Kind::Pulse, false), about, PULSE_BYTES)
+    }
+
+    // Whether a heartbeat or end-of-session packet is due. If so, it is counted, and the next one is due later.
+    fn is_beat_due(&mut self, now_ns: u64) -> bool {
+        // A heartbeat must not name sequences that are still waiting in the batch.
+        let is_waiting = self.open.count() > 0 || !self.closed.is_empty() || self.part > 0;
+        if is_waiting || now_ns < self.beat_at_ns || self.is_finished(now_ns) {
+            return false;
         }
         // A late caller sends one packet, not all those that it missed.
         let elapsed_ns = now_ns.saturating_sub(self.quiet_since_ns);
@@ -224,12 +362,11 @@ impl Sender {
             Some(after_ns) => self.quiet_since_ns.saturating_add(*after_ns),
             None => now_ns.saturating_add(HEARTBEAT_EVERY_NS),
         };
-        if self.ended_ns.is_some() {
-            self.counters.ends += 1;
-            return Some(wire::end_of_session(self.session, self.next));
+        match self.ended_ns {
+            Some(_) => self.counters.ends += 1,
+            None => self.counters.heartbeats += 1,
         }
-        self.counters.heartbeats += 1;
-        Some(wire::heartbeat(self.session, self.next))
+        true
     }
 
     /// When [`Sender::poll_idle`] has something to send if no data comes; `None` when all is over.

@@ -5,10 +5,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use super::super::MILLISECOND_NS;
 use super::super::control::{ControlDatagram, is_control};
+use super::super::native::pulse::Pulse;
 use super::super::receiver::{Delivery, Join, Origin, Receiver};
-use super::super::sender::PushError;
+use super::super::sender::{MAX_PULSE_BYTES, PushError};
 use super::super::wire::{Body, Downstream, Request};
 use super::check::check_receiver;
+use super::native;
 use super::net::Arrival;
 use super::scenario::PAYLOAD_BYTES;
 use super::world::{Event, World, new_sender, sum_receiver};
@@ -26,15 +28,16 @@ impl World {
             peer.served[current].resize(size, 0);
         }
         if let Some(sender) = &mut self.sender {
-            let mut buffer = [0; PAYLOAD_BYTES];
+            let mut buffer = vec![0; self.history.max_message];
             let mut waiting: Vec<Vec<u8>> = Vec::new();
             for sequence in self.history.published[current] - burst + 1..=self.history.published[current] {
                 let size = self.history.write_message(current, sequence, &mut buffer).unwrap();
-                let mut result = sender.push(sequence, &buffer[..size]);
-                if result == Err(PushError::BatchFull) {
+                let meta = self.history.meta(current, sequence);
+                let mut result = sender.push_with(sequence, &buffer[..size], meta);
+                while result == Err(PushError::BatchFull) {
                     waiting.extend(sender.datagrams().map(<[u8]>::to_vec));
                     sender.clear(self.now_ns);
-                    result = sender.push(sequence, &buffer[..size]);
+                    result = sender.push_with(sequence, &buffer[..size], meta);
                 }
                 assert_eq!(result, Ok(()));
                 // A sending thread may send its closed packets at any time, without closing the packet that
@@ -89,7 +92,9 @@ impl World {
             }
         }
         let session = self.history.session(self.history.current());
-        let mut sender = new_sender(session, self.history.next(), self.now_ns);
+        self.senders += 1;
+        let wire = (self.scenario.wire, self.senders);
+        let mut sender = new_sender(session, self.history.next(), self.now_ns, wire);
         if self.scenario.ends && self.published == self.scenario.messages {
             sender.end(self.now_ns);
         }
@@ -105,6 +110,8 @@ impl World {
             config.join = Join::Resume { session, next: peer.receiver.next() };
         }
         peer.receiver = Receiver::new(config);
+        self.peers[at].codec = self.new_codec(true);
+        let peer = &mut self.peers[at];
         peer.served.iter_mut().for_each(|served| served.fill(0));
         peer.checker.ended = false;
         peer.up = true;
@@ -117,7 +124,14 @@ impl World {
         let Some(sender) = &mut self.sender else {
             return;
         };
-        let beat = sender.poll_idle(self.now_ns);
+        let beat = match sender.is_native() {
+            true => {
+                let mut out = [0; MAX_PULSE_BYTES];
+                let size = sender.poll_pulse(self.now_ns, Pulse::default(), &mut out);
+                size.map(|size| out[..size].to_vec())
+            }
+            false => sender.poll_idle(self.now_ns).map(|beat| beat.to_vec()),
+        };
         let wakes = sender.next_deadline(self.now_ns);
         if let Some(beat) = beat {
             self.multicast(&beat);
@@ -142,7 +156,9 @@ impl World {
     }
 
     pub(super) fn note_arrival(&mut self, peer: usize, origin: Origin, arrival: &Arrival) {
-        if let (Origin::Line(_), true) = (origin, arrival.sound)
+        if let (Origin::Line(_), true, true) = (origin, arrival.sound, self.is_native()) {
+            self.note_native_arrival(peer, arrival);
+        } else if let (Origin::Line(_), true) = (origin, arrival.sound)
             && let Ok(Downstream { session, body: Body::Messages(messages), .. }) =
                 Downstream::parse(&arrival.bytes)
         {
@@ -154,7 +170,7 @@ impl World {
     // Does the work of a receiving thread: takes the datagram or the time, sends the requests, sleeps until
     // the deadline.
     pub(super) fn run_peer(&mut self, at: usize, input: Option<(Origin, Vec<u8>)>) {
-        let now_ns = self.now_ns;
+        let (now_ns, is_native) = (self.now_ns, self.is_native());
         let peer = &mut self.peers[at];
         if !peer.up {
             return;
@@ -168,6 +184,9 @@ impl World {
             _ => 0,
         };
         match input {
+            Some((origin, bytes)) if is_native => {
+                native::take(now_ns, origin, &bytes, (&mut peer.codec, &mut peer.receiver), &mut sink);
+            }
             Some((Origin::Server(server), bytes)) if is_control(&bytes) => {
                 match ControlDatagram::parse(&bytes) {
                     Ok(ControlDatagram::Gone { session, first, oldest }) => {
@@ -192,7 +211,12 @@ impl World {
         let refused = counters.messages_refused - refused;
         self.totals.unusable_repair_bytes +=
             repair_bytes * refused / (counters.messages_received - received).max(1);
-        let asks: Vec<_> = std::iter::from_fn(|| peer.receiver.poll_request(now_ns)).take(10_000).collect();
+        let (receiver, codec) = (&mut peer.receiver, &mut peer.codec);
+        let poll = || match is_native {
+            true => native::poll_ask(now_ns, codec, receiver),
+            false => receiver.poll_request(now_ns).map(|(server, request)| (server, request.to_vec())),
+        };
+        let asks: Vec<_> = std::iter::from_fn(poll).take(10_000).collect();
         let most = 2 * self.scenario.config.gaps.max_requests + self.scenario.servers.len();
         assert!(asks.len() <= most, "asks without end");
         check_receiver(&peer.receiver, &self.scenario.config, checker);
@@ -214,6 +238,9 @@ impl World {
     }
 
     pub(super) fn serve(&mut self, server: usize, at: usize, life: u32, request: &[u8], copy: bool) {
+        if self.is_native() {
+            return self.serve_native(server, at, request);
+        }
         let (held, current) = (self.history.held(server), self.history.current());
         let session = self.history.session(current);
         let from = SocketAddr::from((Ipv4Addr::new(10, 0, 0, at as u8 + 1), 40_000));

@@ -4,7 +4,10 @@
 use super::super::receiver::{Delivery, Receiver, ReceiverConfig};
 use super::super::replay::Held;
 use super::super::session::Session;
-use super::scenario::PAYLOAD_BYTES;
+use super::super::wire::Meta;
+
+/// How much the times that two threads tell of one message differ at most.
+pub const CLOCK_JITTER_NS: u64 = 50;
 
 /// The number of messages published in each session. Their bytes follow from the session and the sequence.
 #[derive(Debug)]
@@ -53,6 +56,18 @@ impl History {
         }
     }
 
+    pub fn meta(&self, index: usize, sequence: u64) -> Meta {
+        let mixed = mix(sequence, index as u64);
+        let tag = if mixed.is_multiple_of(3) { 0 } else { mixed as u16 };
+        // Several messages of one time, then one a little later.
+        let time_ns = (1 << 60) + ((sequence / 3) << (mixed >> 60));
+        Meta {
+            tag,
+            key: mixed.is_multiple_of(5),
+            time_ns: if mixed.is_multiple_of(17) { 0 } else { time_ns },
+        }
+    }
+
     pub fn write_message(&self, index: usize, sequence: u64, into: &mut [u8]) -> Option<usize> {
         let size = self.message_size(index, sequence);
         let into = into.get_mut(..size)?;
@@ -75,6 +90,7 @@ pub struct Checker {
     pub next: u64,
     pub ended: bool,
     pub may_give_up: bool,
+    pub is_native: bool,
     pub delivered: u64,
     pub gap_messages: u64,
     pub joined_at: Vec<(usize, u64)>,
@@ -100,11 +116,23 @@ impl Checker {
                 self.joined_at.push((index, next));
                 (self.session, self.next, self.ended) = (Some(index), next, false);
             }
-            Delivery::Message { sequence, data } => {
+            Delivery::Message { sequence, data, meta } => {
                 let index = self.session.expect("a session is announced before its messages");
                 assert_eq!(sequence, self.next, "out of order or twice");
                 assert!(sequence <= history.published[index], "was never published");
-                let mut expected = [0; PAYLOAD_BYTES];
+                let mut expected = vec![0; history.max_message];
+                let is_marked = if self.is_native { history.meta(index, sequence) } else { Meta::default() };
+                let told = |meta: Meta| (meta.tag, meta.key, meta.time_ns > 0);
+                assert_eq!(
+                    told(meta),
+                    told(is_marked),
+                    "sequence {sequence} has other marks than were published"
+                );
+                let late_ns = meta.time_ns.checked_sub(is_marked.time_ns);
+                assert!(
+                    late_ns.is_some_and(|late_ns| late_ns <= CLOCK_JITTER_NS),
+                    "sequence {sequence}: {meta:?}, {is_marked:?}"
+                );
                 let size = history.write_message(index, sequence, &mut expected).unwrap();
                 assert_eq!(
                     data,

@@ -18,6 +18,9 @@ const KINDS: u64 = 10;
 
 impl World {
     pub(super) fn forge(&mut self, forged: u64) {
+        if self.is_native() {
+            return self.forge_native(forged);
+        }
         let is_late = self.published >= self.scenario.messages * 9 / 10;
         let is_answer = forged % KINDS > 6;
         let is_due = |&(_, _, at_ns): &(usize, Request, u64)| self.now_ns - at_ns < FRESH_NS;
@@ -63,6 +66,24 @@ impl World {
                 }
             },
         };
+        for peer in 0..self.peers.len() {
+            let at_ns = self.now_ns + MICROSECOND_NS;
+            let arrival = Arrival { at_ns, bytes: bytes.clone(), sound: false };
+            let life = self.peers[peer].life;
+            self.at(at_ns, Event::ToPeer { peer, life, origin, arrival });
+        }
+    }
+}
+
+impl World {
+    // One packet after the other: who has no key may send as many as he likes.
+    fn forge_native(&mut self, forged: u64) {
+        self.totals.forged += 1;
+        if self.published < self.scenario.messages {
+            let at_ns = self.now_ns + self.rng.u64(1..PAUSE_NS / 1_000);
+            self.at(at_ns, Event::Forge { forged: forged + 1 });
+        }
+        let (origin, bytes) = self.native_forgery(forged);
         for peer in 0..self.peers.len() {
             let at_ns = self.now_ns + MICROSECOND_NS;
             let arrival = Arrival { at_ns, bytes: bytes.clone(), sound: false };

@@ -8,6 +8,7 @@
 mod actors;
 pub(super) mod check;
 mod forger;
+mod native;
 mod net;
 mod scenario;
 mod world;
@@ -18,6 +19,7 @@ use super::receiver::{Join, Origin, Receiver, ReceiverConfig};
 use super::sender::{Sender, SenderConfig};
 use super::session::Session;
 use super::{MICROSECOND_NS, MILLISECOND_NS};
+use native::Wire;
 use net::Profile;
 use scenario::{FOLLOW, PAYLOAD_BYTES, Scenario, Totals};
 use world::World;
@@ -150,6 +152,7 @@ fn drawn_scenario(seed: u64) -> Scenario {
         knows_rtt: rng.bool(),
         server_rate: (rng.u8(..) < 60).then(|| rng.u64(100_000..5_000_000)),
         forger: false,
+        wire: Wire::Plain,
     }
 }
 
@@ -173,6 +176,7 @@ fn plain_scenario(loss: f64, one_way_ns: u64, lines: usize, messages: u64) -> Sc
         knows_rtt: true,
         server_rate: None,
         forger: false,
+        wire: Wire::Plain,
     }
 }
 

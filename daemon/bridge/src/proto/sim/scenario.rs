@@ -2,6 +2,7 @@
 
 use super::super::counters::Histogram;
 use super::super::receiver::{Follow, ReceiverConfig};
+use super::native::Wire;
 use super::net::Profile;
 
 /// The payload of every datagram of the simulation, in bytes.
@@ -30,6 +31,8 @@ pub struct Scenario {
     /// After how many messages a receiver restarts.
     pub peer_restarts: Vec<(u64, usize)>,
     pub ends: bool,
+    /// What the packets are like.
+    pub wire: Wire,
     /// Whether somebody sends packets of his own.
     pub forger: bool,
     /// Whether receivers know the round trip beforehand, as after a lease exchange.
@@ -51,6 +54,8 @@ pub struct Totals {
     pub unusable_repair_bytes: u64,
     pub malformed: u64,
     pub forged: u64,
+    pub fragments: u64,
+    pub fragments_refused: u64,
     pub recovery: Histogram,
     pub longest_ns: u64,
 }
@@ -69,6 +74,8 @@ impl Totals {
         self.unusable_repair_bytes += other.unusable_repair_bytes;
         self.malformed += other.malformed;
         self.forged += other.forged;
+        self.fragments += other.fragments;
+        self.fragments_refused += other.fragments_refused;
         self.recovery.merge(&other.recovery);
         self.longest_ns = self.longest_ns.max(other.longest_ns);
     }

@@ -13,6 +13,7 @@ use super::super::session::Session;
 use super::super::wire::Request;
 use super::super::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 use super::check::{Checker, History};
+use super::native::{self, Codec, Wire};
 use super::net::{Arrival, Link, Profile};
 use super::scenario::{PAYLOAD_BYTES, Scenario, Totals};
 
@@ -45,6 +46,8 @@ pub(super) struct Peer {
     pub(super) requests: Vec<Link>,
     pub(super) replies: Vec<Link>,
     pub(super) earlier: Totals,
+    /// The end of native lines.
+    pub(super) codec: Codec,
 }
 
 pub struct World {
@@ -60,6 +63,10 @@ pub struct World {
     pub(super) published: u64,
     pub(super) servers: Vec<Replay>,
     pub(super) peers: Vec<Peer>,
+    /// How many senders of native packets there have been.
+    pub(super) senders: u64,
+    /// The ends of native lines at the servers.
+    pub(super) server_codecs: Vec<Codec>,
     /// The last request of any receiver, with its server and its time.
     pub(super) last_request: Option<(usize, Request, u64)>,
     pub(super) totals: Totals,
@@ -75,12 +82,17 @@ impl World {
         let link = |profile: &Profile| Link::new(profile.clone());
         let finite =
             matches!(scenario.config.gaps.policy, GapPolicy::Skip { give_up_ns } if give_up_ns != u64::MAX);
-        let peers = (0..scenario.peers).map(|_| Peer {
+        let peers = (0..scenario.peers).map(|peer| Peer {
+            codec: Codec::new(1_000 + peer as u64, true, scenario.wire),
             receiver: Receiver::new(scenario.config),
             up: true,
             life: 0,
             wakes_ns: u64::MAX,
-            checker: Checker { may_give_up: finite, ..Checker::default() },
+            checker: Checker {
+                may_give_up: finite,
+                is_native: scenario.wire != Wire::Plain,
+                ..Checker::default()
+            },
             came: vec![Vec::new()],
             served: vec![Vec::new()],
             lines: scenario.lines.iter().map(link).collect(),
@@ -103,7 +115,11 @@ impl World {
             events: BinaryHeap::new(),
             slots: std::collections::HashMap::new(),
             scheduled: 0,
-            sender: Some(new_sender(history.session(0), 1, 0)),
+            sender: Some(new_sender(history.session(0), 1, 0, (scenario.wire, 1))),
+            senders: 1,
+            server_codecs: (0..scenario.servers.len())
+                .map(|server| Codec::new(2_000 + server as u64, false, scenario.wire))
+                .collect(),
             sender_wakes_ns: u64::MAX,
             published: 0,
             servers: (0..scenario.servers.len()).map(|_| replay()).collect(),
@@ -236,14 +252,21 @@ pub(super) fn sum_receiver(totals: &mut Totals, receiver: &Receiver) {
     let counters = receiver.counters();
     totals.recovery.merge(&counters.recovery);
     totals.malformed += counters.malformed.total();
+    totals.fragments += counters.fragments;
+    totals.fragments_refused += counters.fragments_refused;
 }
 
-pub(super) fn new_sender(session: Session, next: u64, now_ns: u64) -> Sender {
+pub(super) fn new_sender(session: Session, next: u64, now_ns: u64, (wire, id): (Wire, u64)) -> Sender {
     let config = SenderConfig {
         payload_bytes: PAYLOAD_BYTES,
         batch: 4,
         // A receiver that restarts behind a bad line may need long to hear of the end.
         linger_ns: 300 * SECOND_NS,
     };
-    Sender::new(config, session, next, now_ns)
+    match wire {
+        Wire::Plain => Sender::new(config, session, next, now_ns),
+        Wire::Native | Wire::Sealed => {
+            Sender::native(config, session, next, now_ns, native::sealer(id, false, wire))
+        }
+    }
 }

@@ -11,6 +11,8 @@
 #[cfg(test)]
 mod tests;
 
+use super::native::fragments::Fragment;
+use super::native::records::split_message;
 use super::session::Session;
 use std::ops::Range;
 
@@ -59,11 +61,17 @@ pub enum Malformed {
     /// A control datagram of a version that this build does not speak.
     #[error("a control datagram of another version")]
     ControlVersion,
+    /// A packet of a native line whose inside is not what it says.
+    #[error("not a sound native packet")]
+    Native,
+    /// A native packet of a version that this build does not speak.
+    #[error("a native packet of another version")]
+    NativeVersion,
 }
 
 impl Malformed {
     /// How many reasons there are.
-    pub const COUNT: usize = 9;
+    pub const COUNT: usize = 11;
     /// Every reason, in counter order.
     pub const ALL: [Malformed; Malformed::COUNT] = [
         Malformed::TooShort,
@@ -75,6 +83,8 @@ impl Malformed {
         Malformed::RequestCount,
         Malformed::Control,
         Malformed::ControlVersion,
+        Malformed::Native,
+        Malformed::NativeVersion,
     ];
 }
 
@@ -125,6 +135,8 @@ pub enum Body<'a> {
     Heartbeat,
     /// The session is over; no sequence from this one on will follow.
     End,
+    /// A part of the message with the packet's sequence. Plain packets have none.
+    Fragment(Fragment<'a>),
 }
 
 impl<'a> Downstream<'a> {
@@ -151,17 +163,54 @@ impl<'a> Downstream<'a> {
     pub fn end(&self) -> u64 {
         match self.body {
             Body::Messages(messages) => messages.end(),
-            Body::Heartbeat | Body::End => self.sequence,
+            // A fragment says nothing of what comes after its message, nor that its message is there.
+            Body::Heartbeat | Body::End | Body::Fragment(_) => self.sequence,
         }
     }
 }
 
-/// Consecutive messages of a checked packet, each `length u16 | data`.
+/// The marks that a message carries beside its bytes. Plain packets carry none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Meta {
+    /// The tag that the publisher gave the message.
+    pub tag: u16,
+    /// Whether a reader that lost its place may start again from the message.
+    pub key: bool,
+    /// When the message was published, in nanoseconds since 1970; 0 if that is unknown.
+    pub time_ns: u64,
+}
+
+/// How the bytes of consecutive messages lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Each is `length u16 | data`, as in a plain packet.
+    Blocks,
+    /// Each is a record of a native packet. The time of the first counts from `base_ns`.
+    Records { base_ns: u64 },
+    /// One message and nothing else.
+    Whole(Meta),
+    /// One message, whose bytes are kept elsewhere.
+    Apart,
+}
+
+/// Consecutive messages of a checked packet.
 #[derive(Debug, Clone, Copy)]
 pub struct Messages<'a> {
     first: u64,
     end: u64,
     blocks: &'a [u8],
+    form: Form,
+}
+
+/// One message of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Message<'a> {
+    /// Its number in the session.
+    pub sequence: u64,
+    /// Its bytes.
+    pub data: &'a [u8],
+    /// Its marks.
+    pub meta: Meta,
 }
 
 impl<'a> Messages<'a> {
@@ -174,12 +223,12 @@ impl<'a> Messages<'a> {
         if !rest.is_empty() {
             return Err(Malformed::TrailingBytes);
         }
-        Ok(Messages { first, end, blocks })
+        Ok(Messages { first, end, blocks, form: Form::Blocks })
     }
 
-    /// Messages whose blocks were checked before, such as those kept in a store.
-    pub(super) fn checked_before(first: u64, end: u64, blocks: &'a [u8]) -> Messages<'a> {
-        Messages { first, end, blocks }
+    /// Messages whose bytes were checked before, such as those kept in a store.
+    pub(super) fn checked_before(first: u64, end: u64, blocks: &'a [u8], form: Form) -> Messages<'a> {
+        Messages { first, end, blocks, form }
     }
 
     /// The first message's sequence.
@@ -202,42 +251,80 @@ impl<'a> Messages<'a> {
         self.blocks
     }
 
-    /// The part of these messages whose sequences lie in `wanted`; walks over what is left out.
-    pub fn range(&self, wanted: Range<u64>) -> Messages<'a> {
-        let first = wanted.start.clamp(self.first, self.end);
-        let end = wanted.end.clamp(first, self.end);
-        let start = blocks_bytes(self.blocks, first - self.first);
-        let rest = &self.blocks[start..];
-        let size = if end == self.end { rest.len() } else { blocks_bytes(rest, end - first) };
-        Messages { first, end, blocks: &rest[..size] }
+    pub(super) fn form(&self) -> Form {
+        self.form
     }
 
-    /// Each message with its sequence, in order.
+    /// Whether it is one message that is larger than a packet.
+    pub(super) fn is_large(&self) -> bool {
+        matches!(self.form, Form::Whole(_) | Form::Apart)
+    }
+
+    /// The part of these messages whose sequences lie in `wanted`; walks over what is left out.
+    pub fn range(&self, wanted: Range<u64>) -> Messages<'a> {
+        let from = wanted.start.clamp(self.first, self.end);
+        let to = wanted.end.clamp(from, self.end);
+        let mut start = self.messages();
+        start.by_ref().take((from - self.first) as usize).for_each(drop);
+        let mut end = start.clone();
+        if to != self.end {
+            end.by_ref().take((to - from) as usize).for_each(drop);
+        }
+        let size = if to == self.end { start.rest.len() } else { start.rest.len() - end.rest.len() };
+        Messages { first: from, end: to, blocks: &start.rest[..size], form: start.form }
+    }
+
+    /// Each message with its sequence and its marks, in order.
+    pub fn messages(&self) -> MessageIter<'a> {
+        MessageIter { next: self.first, end: self.end, rest: self.blocks, form: self.form }
+    }
+
+    /// Each message's bytes with its sequence, in order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &'a [u8])> + use<'a> {
-        let mut rest = self.blocks;
-        (self.first..self.end).map_while(move |sequence| {
-            let (data, after) = split_block(rest)?;
-            rest = after;
-            Some((sequence, data))
-        })
+        self.messages().map(|message| (message.sequence, message.data))
+    }
+}
+
+/// An iterator over messages. See [`Messages::messages`].
+#[derive(Debug, Clone)]
+pub struct MessageIter<'a> {
+    next: u64,
+    end: u64,
+    rest: &'a [u8],
+    form: Form,
+}
+
+impl<'a> Iterator for MessageIter<'a> {
+    type Item = Message<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Message<'a>> {
+        if self.next >= self.end {
+            return None;
+        }
+        let (data, meta) = match &mut self.form {
+            Form::Blocks => {
+                let (data, rest) = split_block(self.rest)?;
+                self.rest = rest;
+                (data, Meta::default())
+            }
+            Form::Records { base_ns } => {
+                let (data, meta, rest) = split_message(self.rest, *base_ns)?;
+                (self.rest, *base_ns) = (rest, meta.time_ns);
+                (data, meta)
+            }
+            Form::Whole(meta) => (std::mem::take(&mut self.rest), *meta),
+            Form::Apart => (&[][..], Meta::default()),
+        };
+        let sequence = self.next;
+        self.next += 1;
+        Some(Message { sequence, data, meta })
     }
 }
 
 fn split_block(blocks: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = blocks.split_first_chunk::<LENGTH_BYTES>()?;
     rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))
-}
-
-/// The bytes that the first `count` blocks take.
-fn blocks_bytes(blocks: &[u8], count: u64) -> usize {
-    let mut rest = blocks;
-    for _ in 0..count {
-        match split_block(rest) {
-            Some((_, after)) => rest = after,
-            None => break,
-        }
-    }
-    blocks.len() - rest.len()
 }
 
 fn split_header(header: &[u8; HEADER_BYTES]) -> (Session, u64, u16) {

@@ -1,5 +1,6 @@
 //! Tests of the effects of one forged packet alone, which are small, and of several packets together.
 
+use super::super::super::gap::GapConfig;
 use super::super::super::gap::GapPolicy;
 use super::*;
 

@@ -67,7 +67,7 @@ fn text(delivery: Delivery<'_>) -> String {
         Delivery::NewSession { session, next, .. } => {
             format!("+{}@{next}", session.epoch().unwrap_or(0))
         }
-        Delivery::Message { sequence, data } => {
+        Delivery::Message { sequence, data, .. } => {
             assert_eq!(data, sequence.to_be_bytes());
             sequence.to_string()
         }

@@ -6,7 +6,7 @@
 
 use shmcast::hosting::fault;
 use shmcast::sys::datagrams::{self, Datagram, Inbox};
-use shmcast::{Event, LocateError, Preparation, RecvError, Start, Subscriber, SubscriberBuilder, Wait};
+use shmcast::{Preparation, Start, SubscriberBuilder, Wait};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsFd;
@@ -15,19 +15,25 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use zerocopy::FromZeros;
 
+mod native;
+mod ring;
+
 use super::BridgeError;
+use super::native::{Keys, MOST_TO_SERVER};
 use super::pcap::Tap;
 use super::proto::SECOND_NS;
 use super::proto::control::{CONTROL_MAX_BYTES, ControlDatagram, is_control};
 use super::proto::lease::{LeaseConfig, LeaseServer};
 use super::proto::limit::{AllowList, Rate};
 use super::proto::replay::{GLOBAL_RATE_BYTES, Held, Replay, ReplayConfig, SOURCE_RATE_BYTES};
-use super::proto::wire::Request;
+use super::proto::wire::{REQUEST_BYTES, Request};
 use super::sending::Sending;
 use super::socket::wait_for_any;
-use super::spec::RepairSpec;
+use super::spec::{BridgeSpec, RepairSpec};
 use super::status::RepairCounters;
 use super::thread::{Clock, wall_ns};
+use native::NativeRepair;
+use ring::Ring;
 
 /// The longest sleep, and so the longest time until the thread notices a stop or the end of a lease.
 const LOOK_UP: Duration = Duration::from_millis(20);
@@ -50,6 +56,10 @@ pub(super) struct Repair {
     counters: RepairCounters,
     last_drops: u32,
     reply: Vec<u8>,
+    /// What answers to native receivers need; `None` if all lines are plain.
+    native: Option<NativeRepair>,
+    /// Whether plain requests are answered.
+    answers_plain: bool,
     feed: FeedRate,
     clock: Clock,
     /// The capture that every packet is copied to, and the local address of the packets.
@@ -65,23 +75,37 @@ struct FeedRate {
     per_second: u64,
 }
 
-/// The ring as retransmissions read it.
-struct Ring {
-    /// `None` while the channel is gone.
-    subscriber: Option<Subscriber>,
-    /// The number of the egress's attachment that the subscriber belongs to.
-    attached: u64,
+/// The way out of the thread: its socket, and the capture.
+struct Out<'a> {
+    socket: &'a UdpSocket,
+    tap: Option<&'a Tap>,
+    here: SocketAddrV4,
+}
+
+impl Out<'_> {
+    fn record(&self, from: SocketAddrV4, to: SocketAddrV4, bytes: &[u8]) {
+        if let Some(tap) = self.tap {
+            tap.record(wall_ns(), from.into(), to.into(), bytes);
+        }
+    }
+
+    /// Sends a datagram. Returns how many the kernel refused.
+    fn send(&self, to: SocketAddrV4, bytes: &[u8]) -> u64 {
+        self.record(self.here, to, bytes);
+        datagrams::send(self.socket, to, [bytes]).refused
+    }
 }
 
 impl Repair {
     pub(super) fn new(
+        bridge: &BridgeSpec,
         spec: &RepairSpec,
-        payload_bytes: usize,
         socket: UdpSocket,
         channel: SubscriberBuilder,
         (clock, tap): (Clock, Option<&Tap>),
-        shared: Arc<Sending>,
+        (shared, keys): (Arc<Sending>, Arc<Keys>),
     ) -> Result<Self, BridgeError> {
+        let payload_bytes = bridge.payload_bytes;
         let rate = |per_second: u64| Rate { per_second, burst: per_second / BURST_SHARE };
         let allow = AllowList::new(spec.allow.clone());
         let replay = ReplayConfig {
@@ -113,10 +137,17 @@ impl Repair {
         // as one that lags.
         let channel = channel.start(Start::Latest).wait(Wait::Yield).page(false).prepare(Preparation::NONE);
         let attached = shared.attached.load(Ordering::Acquire);
-        let ring = Ring { subscriber: Some(channel.clone().open()?), attached };
+        let ring = Ring::new(channel.clone().open()?, attached);
+        let native = match bridge.is_any_native() {
+            true => Some(NativeRepair::new(bridge, spec.max_proved, keys)?),
+            false => None,
+        };
+        let slot_bytes = if native.is_some() { MOST_TO_SERVER } else { SLOT_BYTES };
         Ok(Self {
             socket,
-            inbox: Inbox::new(SLOT_BYTES),
+            native,
+            answers_plain: bridge.is_any_plain(),
+            inbox: Inbox::new(slot_bytes),
             replay: Replay::new(replay),
             leases: LeaseServer::new(leases, key, epoch),
             channel,
@@ -164,7 +195,10 @@ impl Repair {
     fn follow(&mut self) {
         let attached = self.shared.attached.load(Ordering::Acquire);
         if attached != self.ring.attached {
-            self.ring = Ring { subscriber: self.channel.clone().open().ok(), attached };
+            self.ring.attach(self.channel.clone().open().ok(), attached);
+        }
+        if let Some(native) = &mut self.native {
+            native.look(self.ring.clock());
         }
     }
 
@@ -179,47 +213,57 @@ impl Repair {
 
     fn answer_all(&mut self) {
         let Self {
-            inbox, socket, replay, leases, ring, counters, last_drops, reply, clock, tap, shared, ..
+            inbox,
+            socket,
+            replay,
+            leases,
+            ring,
+            counters,
+            last_drops,
+            reply,
+            clock,
+            tap,
+            shared,
+            native,
+            ..
         } = self;
-        let tap = &*tap;
-        let record = |from: SocketAddrV4, to: SocketAddrV4, bytes: &[u8]| {
-            if let Some((tap, _)) = tap {
-                tap.record(wall_ns(), from.into(), to.into(), bytes);
-            }
-        };
+        let answers_plain = self.answers_plain;
         let here = tap.as_ref().map_or(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0), |(_, here)| *here);
+        let out = Out { socket: &*socket, tap: tap.as_ref().map(|(tap, _)| tap), here };
         let now_ns = clock.now_ns();
         for datagram in inbox.datagrams() {
             counters.datagrams += 1;
-            record(datagram.from, here, datagram.bytes);
+            out.record(datagram.from, here, datagram.bytes);
             if let Some(drops) = datagram.dropped {
                 counters.kernel_drops += u64::from(drops.wrapping_sub(*last_drops));
                 *last_drops = drops;
             }
-            let sent = if is_control(datagram.bytes) {
-                let control = ControlDatagram::parse(datagram.bytes);
-                if let Ok(ControlDatagram::Stale { session, .. }) = control {
-                    // Only a receiver with a lease is known to receive at its address.
-                    let is_believed =
-                        leases.is_proved(now_ns, datagram.from.into()) && shared.note_told(session);
-                    counters.told_stale += u64::from(is_believed);
-                    continue;
+            let is_plain = is_control(datagram.bytes) || datagram.bytes.len() == REQUEST_BYTES;
+            counters.replies_refused += match native {
+                Some(native) if !is_plain => native.answer(
+                    now_ns,
+                    &datagram,
+                    (&mut *replay, &mut *leases, &mut *ring, shared),
+                    counters,
+                    &out,
+                ),
+                Some(_) if !answers_plain => {
+                    counters.plain_refused += 1;
+                    0
                 }
-                let mut out = [0; CONTROL_MAX_BYTES];
-                let size = leases.handle_control(now_ns, datagram.from.into(), control.ok(), &mut out);
-                size.map(|size| {
-                    record(here, datagram.from, &out[..size]);
-                    datagrams::send(&*socket, datagram.from, [&out[..size]])
-                })
-            } else {
-                let from = datagram.from.into();
-                let proved = (from, leases.is_proved(now_ns, from));
-                answer(now_ns, proved, &datagram, (replay, ring, shared), reply).map(|size| {
-                    record(here, datagram.from, &reply[..size]);
-                    datagrams::send(&*socket, datagram.from, [&reply[..size]])
-                })
+                _ if is_control(datagram.bytes) => {
+                    let mut answer = [0; CONTROL_MAX_BYTES];
+                    let with = (&mut *leases, &**shared, &mut *counters);
+                    let size = answer_control(now_ns, datagram.from, datagram.bytes, with, &mut answer);
+                    size.map_or(0, |size| out.send(datagram.from, &answer[..size]))
+                }
+                _ => {
+                    let from = datagram.from.into();
+                    let proved = (from, leases.is_proved(now_ns, from));
+                    let size = answer(now_ns, proved, &datagram, (&mut *replay, &mut *ring, shared), reply);
+                    size.map_or(0, |size| out.send(datagram.from, &reply[..size]))
+                }
             };
-            counters.replies_refused += sent.map_or(0, |sent| sent.refused);
         }
         // Show the leases after each batch, even in a flood of requests: a receiver that was granted a lease
         // waits for its packets.
@@ -237,8 +281,32 @@ impl Repair {
 
     fn show(&mut self) {
         self.counters.set(self.replay.counters(), self.leases.counters(), self.leases.len());
+        if let Some(native) = &self.native {
+            let unopened = native.unopened();
+            self.counters.forged = unopened.forged;
+            self.counters.replayed = unopened.replayed;
+            self.counters.unopened = unopened.unknown;
+        }
         self.shared.repair.show(&self.counters);
     }
+}
+
+/// Takes a control datagram of a receiver. Returns the size of the answer in `out`, if it gets one.
+fn answer_control(
+    now_ns: u64,
+    from: SocketAddrV4,
+    datagram: &[u8],
+    (leases, shared, counters): (&mut LeaseServer, &Sending, &mut RepairCounters),
+    out: &mut [u8; CONTROL_MAX_BYTES],
+) -> Option<usize> {
+    let control = ControlDatagram::parse(datagram).ok();
+    if let Some(ControlDatagram::Stale { session, .. }) = control {
+        // Only a receiver with a lease is known to receive at its address.
+        let is_believed = leases.is_proved(now_ns, from.into()) && shared.note_told(session);
+        counters.told_stale += u64::from(is_believed);
+        return None;
+    }
+    leases.handle_control(now_ns, from.into(), control, out)
 }
 
 /// Answers a request. Returns the size of the reply.
@@ -263,46 +331,5 @@ impl FeedRate {
         let faded = self.per_second - self.per_second / 16;
         self.per_second = u64::try_from(per_second).unwrap_or(u64::MAX).max(faded);
         (self.bytes, self.since_ns) = (bytes, now_ns);
-    }
-}
-
-impl Ring {
-    /// The sequence of the first message from `sequence` on that the ring holds: `sequence` itself, or the
-    /// first after a loss. O(1) for a message that the ring holds.
-    fn oldest_from(&mut self, sequence: u64, next: u64) -> u64 {
-        let Some(subscriber) = &mut self.subscriber else { return next };
-        match subscriber.seek(sequence) {
-            // The buffer has no room, so a message stays in the ring. Only a gap or an empty message is
-            // taken.
-            Ok(()) => match subscriber.try_recv_into(&mut []) {
-                Ok(Some(Event::Gap { to, .. })) => to + 1,
-                Ok(_) | Err(_) => sequence,
-            },
-            Err(LocateError::TooOld { oldest, .. }) => oldest.max(sequence + 1).min(next),
-            Err(_) => sequence,
-        }
-    }
-
-    fn read(&mut self, sequence: u64, room: &mut [u8]) -> Option<usize> {
-        let subscriber = self.subscriber.as_mut()?;
-        if subscriber.next_sequence() != sequence {
-            subscriber.seek(sequence).ok()?;
-        }
-        loop {
-            match subscriber.try_recv_into(room) {
-                Ok(Some(Event::Message(message))) => {
-                    return (message.sequence == sequence).then_some(message.payload.len());
-                }
-                Ok(Some(Event::NewEpoch { .. } | Event::NewSession { .. } | Event::End)) => {}
-                Ok(Some(Event::Gap { .. } | Event::Lapped(_)) | None) => return None,
-                Err(RecvError::TooSmall { .. }) => return None,
-                // The channel is gone or was made anew. The sending thread finds that out, and then this
-                // thread attaches again.
-                Ok(Some(_)) | Err(_) => {
-                    self.subscriber = None;
-                    return None;
-                }
-            }
-        }
     }
 }

@@ -1,0 +1,104 @@
+//! What the sending thread adds on native lines: marks and times of messages, pulses, and the key that seals.
+
+use shmcast::{Clock, Message};
+use std::sync::Arc;
+
+use super::outlet::Line;
+use crate::BridgeError;
+use crate::native::{Keys, KeysSeen, random_sender};
+use crate::proto::native::keys::GroupKey;
+use crate::proto::native::pulse::Pulse;
+use crate::proto::native::seal::Sealer;
+use crate::proto::sender::{Sender, SenderConfig};
+use crate::proto::session::Session;
+use crate::proto::wire::Meta;
+use crate::spec::{BridgeSpec, Profile};
+use crate::thread::wall_ns;
+use crate::times::{Moment, own_error_ns};
+
+/// The lines of an egress in the two feeds that it sends: the first one, which leases get too, and that of the other
+/// profile, if there is any.
+pub(super) fn split_lines(spec: &BridgeSpec, lines: Vec<Line>) -> (Profile, Vec<Line>, Vec<Line>) {
+    let serves = spec.send.as_ref().is_some_and(|send| send.repair.is_some());
+    let first = match spec.lines.first().filter(|_| !serves) {
+        Some(line) => spec.profile_of(line),
+        None => spec.profile,
+    };
+    let profiles = spec.lines.iter().map(|line| spec.profile_of(line));
+    let (mut ours, mut others) = (Vec::new(), Vec::new());
+    for (line, profile) in lines.into_iter().zip(profiles) {
+        if profile == first { &mut ours } else { &mut others }.push(line);
+    }
+    (first, ours, others)
+}
+
+/// The sender of a feed.
+pub(super) fn sender_of(
+    profile: Profile,
+    config: SenderConfig,
+    (session, next, now_ns): (Session, u64, u64),
+) -> Result<Sender, BridgeError> {
+    Ok(match profile {
+        Profile::Plain => Sender::new(config, session, next, now_ns),
+        Profile::Native => {
+            let sealer = Sealer::new(random_sender()?, false);
+            Sender::native(config, session, next, now_ns, sealer)
+        }
+    })
+}
+
+/// The profile that is not this one.
+pub(super) fn other(profile: Profile) -> Profile {
+    match profile {
+        Profile::Plain => Profile::Native,
+        Profile::Native => Profile::Plain,
+    }
+}
+
+/// The state of an egress with native lines.
+pub(super) struct NativeState {
+    keys: Arc<Keys>,
+    seen: KeysSeen,
+    moment: Option<Moment>,
+    clock_error_ns: u32,
+    /// The identity of the ring.
+    stream: [u8; 16],
+}
+
+impl NativeState {
+    pub(super) fn new(keys: Arc<Keys>) -> NativeState {
+        NativeState { keys, seen: KeysSeen::default(), moment: None, clock_error_ns: 0, stream: [0; 16] }
+    }
+
+    /// Notes the ring that is sent.
+    pub(super) fn set_ring(&mut self, uuid: [u64; 2]) {
+        let (first, second) = self.stream.split_at_mut(8);
+        first.copy_from_slice(&uuid[0].to_be_bytes());
+        second.copy_from_slice(&uuid[1].to_be_bytes());
+    }
+
+    /// Reads the clocks again.
+    pub(super) fn look(&mut self, clock: Option<Clock>) {
+        self.moment = clock.map(Moment::now);
+        self.clock_error_ns = own_error_ns();
+    }
+
+    /// The key that seals from now on, if it has changed.
+    pub(super) fn new_key(&mut self) -> Option<Option<GroupKey>> {
+        let ring = self.seen.changed(&self.keys)?;
+        Some(ring.and_then(|ring| ring.sealing(wall_ns()).copied()))
+    }
+
+    /// The marks of a message as they go on the wire.
+    #[inline]
+    pub(super) fn meta_of(&self, message: &Message<'_>) -> Meta {
+        let time_ns = self.moment.as_ref().map_or(0, |moment| moment.wall_of(message.time));
+        Meta { tag: message.tag, key: message.key, time_ns }
+    }
+
+    /// The state that pulses tell, but for what the sender knows.
+    pub(super) fn pulse(&self) -> Pulse {
+        let (clock_error_ns, stream) = (self.clock_error_ns, self.stream);
+        Pulse { wall_ns: wall_ns(), clock_error_ns, stream, ..Pulse::default() }
+    }
+}

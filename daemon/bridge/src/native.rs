@@ -1,0 +1,190 @@
+//! The threads' share of native lines: reading the keys file, and making and opening packets in buffers of their own.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use super::BridgeError;
+use super::proto::control::{CONTROL_MAX_BYTES, ControlDatagram};
+use super::proto::native::ask::{self, Entry};
+use super::proto::native::container::{Container, HEAD_BYTES, Kind, SEAL_BYTES};
+use super::proto::native::keys::Keyring;
+use super::proto::native::seal::{Opener, OpenerCounters, Sealer, Unopened};
+use super::proto::session::Session;
+use super::proto::wire::MAX_DATAGRAM_BYTES;
+use super::spec::BridgeSpec;
+use super::thread::wall_ns;
+
+/// The longest keys file.
+const MAX_KEYS_BYTES: u64 = 64 << 10;
+/// The session of control packets that are about none.
+const NO_SESSION: Session = Session::from_bytes([b' '; 10]);
+
+/// The keys of a bridge, which its threads share. They change on a reload.
+#[derive(Debug)]
+pub(super) struct Keys {
+    ring: Mutex<Option<Keyring>>,
+    /// Grows with each change.
+    version: AtomicU64,
+}
+
+impl Keys {
+    /// Reads the keys file of the spec, if it names one.
+    pub(super) fn open(spec: &BridgeSpec) -> Result<Keys, BridgeError> {
+        let ring = spec.keys.as_deref().map(read_keys).transpose()?;
+        Ok(Keys { ring: Mutex::new(ring), version: AtomicU64::new(1) })
+    }
+
+    /// Reads the file again. Threads take the new keys soon after.
+    pub(super) fn reload(&self, path: &Path) -> Result<(), BridgeError> {
+        let ring = read_keys(path)?;
+        *self.ring.lock().unwrap_or_else(PoisonError::into_inner) = Some(ring);
+        self.version.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+}
+
+/// Reads a keys file that nobody but its owner can read.
+///
+/// # Errors
+/// [`BridgeError::Keys`].
+pub fn read_keys(path: &Path) -> Result<Keyring, BridgeError> {
+    let error = |why: String| BridgeError::Keys { path: path.to_owned(), why };
+    let io_error = |e: io::Error| error(e.to_string());
+    let file = File::open(path).map_err(io_error)?;
+    let mode = file.metadata().map_err(io_error)?.permissions().mode();
+    if mode & 0o077 != 0 {
+        return Err(error(format!("mode {:o} lets others read it: chmod 600 it", mode & 0o777)));
+    }
+    let mut text = String::new();
+    file.take(MAX_KEYS_BYTES).read_to_string(&mut text).map_err(io_error)?;
+    Keyring::parse(&text).map_err(|e| error(e.to_string()))
+}
+
+/// A random number that no other sender has.
+pub(super) fn random_sender() -> Result<u64, BridgeError> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(|e| BridgeError::Start(io::Error::other(e)))?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+/// Follows the keys that the threads share.
+#[derive(Debug, Default)]
+pub(super) struct KeysSeen {
+    version: u64,
+    /// When another key begins to seal, in nanoseconds since 1970.
+    due_ns: u64,
+}
+
+impl KeysSeen {
+    /// The keys, if they have changed since the last look, or if another one's time has come.
+    pub(super) fn changed(&mut self, keys: &Keys) -> Option<Option<Keyring>> {
+        let (version, now_ns) = (keys.version.load(Ordering::Acquire), wall_ns());
+        if version == self.version && now_ns < self.due_ns {
+            return None;
+        }
+        let ring = keys.ring.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let times = ring.iter().flat_map(|ring| ring.keys()).map(|key| key.from_ns);
+        self.due_ns = times.filter(|from_ns| *from_ns > now_ns).min().unwrap_or(u64::MAX);
+        self.version = version;
+        Some(ring)
+    }
+}
+
+/// Both directions of one thread: what it sends is numbered and sealed, what it receives is opened.
+#[derive(Debug)]
+pub(super) struct Codec {
+    sealer: Sealer,
+    opener: Opener,
+    seen: KeysSeen,
+    takes_open: bool,
+    out: Box<[u8]>,
+    scratch: Box<[u8]>,
+}
+
+impl Codec {
+    /// The codec of a receiver, or of a server of repairs, with up to `most` peers at a time.
+    pub(super) fn new(
+        spec: &BridgeSpec,
+        is_receiver: bool,
+        most: usize,
+        keys: &Keys,
+    ) -> Result<Codec, BridgeError> {
+        let mut codec = Codec {
+            sealer: Sealer::new(random_sender()?, is_receiver),
+            opener: Opener::new(!is_receiver, most),
+            seen: KeysSeen::default(),
+            takes_open: spec.takes_open(),
+            out: vec![0; MAX_DATAGRAM_BYTES].into(),
+            scratch: vec![0; MAX_DATAGRAM_BYTES].into(),
+        };
+        codec.look(keys);
+        Ok(codec)
+    }
+
+    /// Takes the keys if they have changed. Call now and then.
+    pub(super) fn look(&mut self, keys: &Keys) {
+        if let Some(ring) = self.seen.changed(keys) {
+            self.sealer.set_key(ring.as_ref().and_then(|ring| ring.sealing(wall_ns())));
+            self.opener.set_keys(ring, self.takes_open);
+        }
+    }
+
+    /// Opens a packet. Gives it as one that was never sealed.
+    pub(super) fn open(&mut self, now_ns: u64, datagram: &[u8]) -> Result<&[u8], Unopened> {
+        let size = self.opener.open(now_ns, datagram, &mut self.scratch)?;
+        Ok(&self.scratch[..size])
+    }
+
+    /// A packet with a control datagram inside.
+    pub(super) fn control(&mut self, control: &[u8]) -> Option<&[u8]> {
+        let (kind, body) = ControlDatagram::body_of(control)?;
+        self.out.get_mut(HEAD_BYTES..HEAD_BYTES + body.len())?.copy_from_slice(body);
+        let about = (NO_SESSION, 1, 0);
+        let size = self.sealer.finish(&mut self.out, (Kind::Control(kind), false), about, body.len())?;
+        Some(&self.out[..size])
+    }
+
+    /// A packet with a request.
+    pub(super) fn ask(&mut self, session: Session, entries: &[Entry]) -> Option<&[u8]> {
+        let first = entries.first()?.first;
+        let body = ask::write(entries.iter().copied(), &mut self.out[HEAD_BYTES..]);
+        let size = self.sealer.finish(&mut self.out, (Kind::Ask, false), (session, first, 0), body)?;
+        Some(&self.out[..size])
+    }
+
+    /// Completes a packet of an answer.
+    pub(super) fn answer(
+        sealer: &mut Sealer,
+        buffer: &mut [u8],
+        kind: Kind,
+        about: (Session, u64, u16),
+        body: usize,
+    ) -> Option<usize> {
+        let is_repair = matches!(kind, Kind::Data | Kind::Fragment);
+        sealer.finish(buffer, (kind, is_repair), about, body)
+    }
+
+    /// The parts that an answer is made with: the opened packet, the sealer, and a buffer.
+    pub(super) fn parts(&mut self, size: usize) -> (&[u8], &mut Sealer, &mut [u8]) {
+        (&self.scratch[..size], &mut self.sealer, &mut self.out)
+    }
+
+    /// What was not opened so far.
+    pub(super) fn counters(&self) -> &OpenerCounters {
+        self.opener.counters()
+    }
+}
+
+/// The control datagram in an opened packet: its size in `out`; `None` if there is none.
+pub(super) fn control_in(opened: &[u8], out: &mut [u8; CONTROL_MAX_BYTES]) -> Option<usize> {
+    let (container, body) = Container::parse(opened).ok()?;
+    let Kind::Control(kind) = container.kind else { return None };
+    ControlDatagram::from_body(kind, body, out)
+}
+
+/// The most bytes of a datagram to a server.
+pub(super) const MOST_TO_SERVER: usize = HEAD_BYTES + ask::MAX_ASK_BYTES + SEAL_BYTES;

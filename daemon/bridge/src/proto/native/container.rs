@@ -1,0 +1,211 @@
+//! The fixed part of every native packet.
+
+use super::super::session::Session;
+use super::super::wire::{HEADER_BYTES, Head, LENGTH_BYTES, Malformed};
+use super::{Reader, Writer};
+
+/// The bytes of a native packet before its body.
+pub const HEAD_BYTES: usize = 44;
+/// The bytes that a seal adds to a packet.
+pub const SEAL_BYTES: usize = 16;
+/// The version that this build speaks.
+pub const VERSION: u8 = 1;
+
+const SEALED: u8 = 1;
+const REPAIR: u8 = 2;
+const FROM_RECEIVER: u8 = 8;
+const KNOWN_FLAGS: u8 = SEALED | REPAIR | FROM_RECEIVER;
+/// The kind of the control datagram with the number 0.
+const CONTROL: u8 = 32;
+
+/// The content of a native packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Messages.
+    Data,
+    /// A part of one message.
+    Fragment,
+    /// The state of the sender, in place of heartbeats and ends.
+    Pulse,
+    /// A request of a receiver.
+    Ask,
+    /// The control datagram with this number.
+    Control(u8),
+}
+
+impl Kind {
+    fn byte(self) -> u8 {
+        match self {
+            Kind::Data => 1,
+            Kind::Fragment => 2,
+            Kind::Pulse => 4,
+            Kind::Ask => 5,
+            Kind::Control(number) => CONTROL + number,
+        }
+    }
+
+    fn of(byte: u8) -> Option<Kind> {
+        Some(match byte {
+            1 => Kind::Data,
+            2 => Kind::Fragment,
+            4 => Kind::Pulse,
+            5 => Kind::Ask,
+            CONTROL..=63 => Kind::Control(byte - CONTROL),
+            _ => return None,
+        })
+    }
+}
+
+/// The fields of a native packet before its body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Container {
+    /// The session.
+    pub session: Session,
+    /// The sequence of the first message, or the next expected one; at least 1.
+    pub sequence: u64,
+    /// The kind of the body.
+    pub kind: Kind,
+    /// Whether the body is sealed.
+    pub is_sealed: bool,
+    /// Whether the packet answers a request.
+    pub is_repair: bool,
+    /// Whether a receiver sent it, rather than the feed's end.
+    pub is_from_receiver: bool,
+    /// The key that it is sealed with; 0 if it is not.
+    pub key: u8,
+    /// How many messages are in it; 1 for a fragment.
+    pub messages: u16,
+    /// The sender.
+    pub sender: u64,
+    /// The number of the packet among those of its sender.
+    pub number: u64,
+}
+
+impl Container {
+    /// Checks all but the body. Returns the body beside it.
+    ///
+    /// # Errors
+    /// [`Malformed`], when it is not sound.
+    pub fn parse(datagram: &[u8]) -> Result<(Container, &[u8]), Malformed> {
+        let mut head = Reader(datagram.get(..HEAD_BYTES).ok_or(Malformed::TooShort)?);
+        let body = &datagram[HEAD_BYTES..];
+        let read = (|| {
+            let session = Session::from_bytes(head.take()?);
+            let (sequence, count, length) = (head.u64()?, head.u16()?, head.u16()?);
+            let (version, kind, flags, key) = (head.u8()?, head.u8()?, head.u8()?, head.u8()?);
+            let (messages, sender, number) = (head.u16()?, head.u64()?, head.u64()?);
+            let fields = Container {
+                session,
+                sequence,
+                kind: Kind::of(kind).unwrap_or(Kind::Control(0)),
+                is_sealed: flags & SEALED != 0,
+                is_repair: flags & REPAIR != 0,
+                is_from_receiver: flags & FROM_RECEIVER != 0,
+                key,
+                messages,
+                sender,
+                number,
+            };
+            Some((fields, count, usize::from(length), version, (kind, flags)))
+        })();
+        let (fields, count, length, version, (kind, flags)) = read.ok_or(Malformed::TooShort)?;
+        let size = HEADER_BYTES + LENGTH_BYTES + length;
+        let is_known = Kind::of(kind).is_some() && flags & !KNOWN_FLAGS == 0;
+        let is_sound = count == 1 && fields.number != 0 && fields.is_sealed == (fields.key != 0);
+        if fields.sequence == 0 {
+            return Err(Malformed::SequenceZero);
+        }
+        if fields.sequence.checked_add(u64::from(fields.messages)).is_none() {
+            return Err(Malformed::SequenceOverflow);
+        }
+        match size.cmp(&datagram.len()) {
+            std::cmp::Ordering::Greater => Err(Malformed::Truncated),
+            std::cmp::Ordering::Less => Err(Malformed::TrailingBytes),
+            std::cmp::Ordering::Equal if version != VERSION => Err(Malformed::NativeVersion),
+            std::cmp::Ordering::Equal if !is_known || !is_sound => Err(Malformed::Native),
+            std::cmp::Ordering::Equal => Ok((fields, body)),
+        }
+    }
+
+    /// Writes the fields before a body of `body_bytes` that stands in the buffer already. Returns the size of the
+    /// packet; `None` if the buffer is too short for it, or the body too long for a packet.
+    pub fn write(&self, buffer: &mut [u8], body_bytes: usize) -> Option<usize> {
+        let size = HEAD_BYTES + body_bytes;
+        let length = u16::try_from(size - HEADER_BYTES - LENGTH_BYTES).ok()?;
+        if buffer.len() < size {
+            return None;
+        }
+        let flag = |is_set, bit| if is_set { bit } else { 0 };
+        let flags = flag(self.is_sealed, SEALED)
+            | flag(self.is_repair, REPAIR)
+            | flag(self.is_from_receiver, FROM_RECEIVER);
+        let mut head = Writer { out: buffer, at: 0 };
+        head.put(self.session.as_bytes());
+        head.put(&self.sequence.to_be_bytes());
+        head.put(&1u16.to_be_bytes());
+        head.put(&length.to_be_bytes());
+        head.put(&[VERSION, self.kind.byte(), flags, self.key]);
+        head.put(&self.messages.to_be_bytes());
+        head.put(&self.sender.to_be_bytes());
+        head.put(&self.number.to_be_bytes());
+        Some(size)
+    }
+
+    /// The sequences that it speaks of.
+    pub fn head(&self) -> Head {
+        Head { sequence: self.sequence, messages: self.messages }
+    }
+}
+
+/// Numbers the packets of one sender.
+#[derive(Debug)]
+pub struct Numbers {
+    sender: u64,
+    live: u64,
+    other: u64,
+    is_receiver: bool,
+}
+
+/// The bit that tells the numbers of live data and fragments from all others.
+pub const OTHER: u64 = 1 << 63;
+
+impl Numbers {
+    /// Begins a sender. `sender` must be random, so that no two are alike.
+    pub fn new(sender: u64, is_receiver: bool) -> Numbers {
+        Numbers { sender, live: 0, other: OTHER, is_receiver }
+    }
+
+    /// The fields of the next packet.
+    pub fn next(
+        &mut self,
+        kind: Kind,
+        is_repair: bool,
+        (session, sequence, messages): (Session, u64, u16),
+    ) -> Container {
+        let is_live = matches!(kind, Kind::Data | Kind::Fragment) && !is_repair;
+        let number = if is_live { &mut self.live } else { &mut self.other };
+        *number += 1;
+        Container {
+            session,
+            sequence,
+            kind,
+            is_sealed: false,
+            is_repair,
+            is_from_receiver: self.is_receiver,
+            key: 0,
+            messages,
+            sender: self.sender,
+            number: *number,
+        }
+    }
+
+    /// How many packets it has numbered in the longer of its two rows.
+    pub fn sent(&self) -> u64 {
+        self.live.max(self.other & !OTHER)
+    }
+
+    /// The sender.
+    pub fn sender(&self) -> u64 {
+        self.sender
+    }
+}

@@ -1,0 +1,101 @@
+//! The native profile of a line, for receivers of our own: messages keep tag, key flag and publish time, may be
+//! larger than a packet, and may be sealed.
+//!
+//! Every native packet is a sound MoldUDP64 packet of one message, so that captures and Wireshark take it:
+//! ```text
+//! at  size
+//!  0  10+8+2   session; sequence of the first message (of a fragment: of its message; else the next expected); count, always 1
+//! 20  2        length of the rest
+//! 22  1+1      version 1; kind: 1 data, 2 fragment, 4 pulse, 5 ask, 32 + n: control kind n
+//! 24  1+1+2    flags: 1 sealed, 2 repair, 8 from a receiver; key ID, 0 = none; number of messages
+//! 28  8        sender: random at each start
+//! 36  8        number of the packet among those of its sender, from 1; all but live data and fragments have bit 63 set
+//! 44           body; if sealed: ciphertext, then 16 bytes of tag
+//! ```
+//! All numbers are big-endian. `container` has these fields, `records`, `fragments`, `pulse` and `ask` the
+//! bodies. The state machines of the plain profile carry the native one as well: they differ in how they read
+//! and write packets, not in what they decide.
+
+pub mod ask;
+pub mod container;
+pub mod fragments;
+pub mod keys;
+pub mod pulse;
+pub mod records;
+pub mod seal;
+pub mod window;
+
+use super::session::Session;
+use super::wire::{Body, Downstream, Malformed};
+use container::{Container, Kind};
+use pulse::Pulse;
+
+/// Takes bytes off the front of a body.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (bytes, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*bytes)
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.take().map(|[byte]| byte)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.take().map(u16::from_be_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_be_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_be_bytes)
+    }
+}
+
+/// Puts bytes into a buffer, one after the other, as long as they fit.
+struct Writer<'a> {
+    out: &'a mut [u8],
+    at: usize,
+}
+
+impl Writer<'_> {
+    fn put(&mut self, bytes: &[u8]) -> bool {
+        let Some(room) = self.out.get_mut(self.at..self.at + bytes.len()) else { return false };
+        room.copy_from_slice(bytes);
+        self.at += bytes.len();
+        true
+    }
+}
+
+/// The session, read without a look at anything else; `None` if there are not even that many bytes.
+pub fn session_of(datagram: &[u8]) -> Option<Session> {
+    datagram.first_chunk().map(|name| Session::from_bytes(*name))
+}
+
+/// Checks a whole packet of a feed that is not sealed: data, a fragment or a pulse. A pulse is given in full
+/// beside the heartbeat or end that it stands for.
+///
+/// # Errors
+/// [`Malformed`], when anything in it disagrees with anything else; then nothing of it may be used.
+pub fn parse(datagram: &[u8]) -> Result<(Downstream<'_>, Option<Pulse>), Malformed> {
+    let (container, body) = Container::parse(datagram)?;
+    let Container { session, sequence, .. } = container;
+    if container.is_sealed {
+        return Err(Malformed::Native);
+    }
+    let (body, pulse) = match container.kind {
+        Kind::Data => (Body::Messages(records::parse(&container, body)?), None),
+        Kind::Fragment => (Body::Fragment(fragments::parse(&container, body)?), None),
+        Kind::Pulse => {
+            let pulse = Pulse::parse(body).filter(|pulse| pulse.next == sequence).ok_or(Malformed::Native)?;
+            (if pulse.has_ended { Body::End } else { Body::Heartbeat }, Some(pulse))
+        }
+        Kind::Ask | Kind::Control(_) => return Err(Malformed::Native),
+    };
+    Ok((Downstream { session, sequence, body }, pulse))
+}

@@ -1,0 +1,266 @@
+//! Sealing and opening native packets: AES-128-GCM with a key for each sender.
+//!
+//! A sender's key is HKDF-SHA-256 of the group's key, with a fixed salt and the sender's number and direction as
+//! info. A packet's nonce is its number, which no other packet of that sender has, and the bytes before the body
+//! are authenticated with it. A sender's number is random at each start, so no nonce comes twice. The cheap checks
+//! come first: a packet that was taken already, such as the copy on another line, costs no cryptography.
+
+#[cfg(test)]
+mod tests;
+
+use ring::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use ring::hkdf::{HKDF_SHA256, Salt};
+use siphasher::sip::SipHasher24;
+use std::fmt;
+use std::hash::Hasher;
+
+use crate::proto::limit::{Rate, TokenBucket};
+use crate::proto::native::container::{Container, HEAD_BYTES, Kind, Numbers, OTHER, SEAL_BYTES};
+use crate::proto::native::keys::{GroupKey, Keyring};
+use crate::proto::native::window::Window;
+use crate::proto::session::Session;
+use crate::proto::wire::Malformed;
+
+const SALT: &[u8] = b"shmcast-native-1";
+/// After so many packets a sender takes another number, and so another key.
+const RENEW_AFTER: u64 = 1 << 36;
+/// How often an unknown sender's packet is tried, a second. It bounds what a flood costs, and is so high that a real new
+/// sender is known within milliseconds of it.
+const TRIES: Rate = Rate { per_second: 20_000, burst: 2_000 };
+
+fn key_of(group: &GroupKey, sender: u64, is_receiver: bool) -> LessSafeKey {
+    let mut info = [0; 9];
+    info[..8].copy_from_slice(&sender.to_be_bytes());
+    info[8] = u8::from(is_receiver);
+    let secret = Salt::new(HKDF_SHA256, SALT).extract(&group.secret);
+    let info = [&info[..]];
+    let derived = secret.expand(&info, &AES_128_GCM).expect("the length of a key is no more than HKDF gives");
+    LessSafeKey::new(UnboundKey::from(derived))
+}
+
+fn nonce_of(number: u64) -> Nonce {
+    let mut nonce = [0; 12];
+    nonce[4..].copy_from_slice(&number.to_be_bytes());
+    Nonce::assume_unique_for_key(nonce)
+}
+
+/// Numbers the packets of one sender, and seals them if it has a key.
+pub struct Sealer {
+    numbers: Numbers,
+    group: Option<(GroupKey, LessSafeKey)>,
+    is_receiver: bool,
+    renew_after: u64,
+}
+
+impl fmt::Debug for Sealer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sealer").field("numbers", &self.numbers).finish_non_exhaustive()
+    }
+}
+
+impl Sealer {
+    /// A sender without a key. `sender` must be random.
+    pub fn new(sender: u64, is_receiver: bool) -> Sealer {
+        Sealer {
+            numbers: Numbers::new(sender, is_receiver),
+            group: None,
+            is_receiver,
+            renew_after: RENEW_AFTER,
+        }
+    }
+
+    /// Seals from now on with this key; with none, packets are sent open.
+    pub fn set_key(&mut self, group: Option<&GroupKey>) {
+        if self.group.as_ref().map(|(known, _)| known) != group {
+            let key = |group: &GroupKey| (*group, key_of(group, self.numbers.sender(), self.is_receiver));
+            self.group = group.map(key);
+        }
+    }
+
+    /// Makes a packet of the body of `body_bytes` that stands in the buffer after the place of the head. Returns the
+    /// packet's size; `None` if there is no room for it.
+    pub fn finish(
+        &mut self,
+        buffer: &mut [u8],
+        (kind, is_repair): (Kind, bool),
+        about: (Session, u64, u16),
+        body_bytes: usize,
+    ) -> Option<usize> {
+        if self.numbers.sent() >= self.renew_after {
+            self.renew();
+        }
+        let mut container = self.numbers.next(kind, is_repair, about);
+        let Some((group, key)) = &self.group else { return container.write(buffer, body_bytes) };
+        (container.is_sealed, container.key) = (true, group.id);
+        let size = container.write(buffer, body_bytes + SEAL_BYTES)?;
+        let (head, body) = buffer.split_at_mut(HEAD_BYTES);
+        let (text, room) = body[..body_bytes + SEAL_BYTES].split_at_mut(body_bytes);
+        let seal =
+            key.seal_in_place_separate_tag(nonce_of(container.number), Aad::from(&*head), text).ok()?;
+        room.copy_from_slice(seal.as_ref());
+        Some(size)
+    }
+
+    // Goes on as another sender.
+    fn renew(&mut self) {
+        let mut hasher = SipHasher24::new_with_key(&[0; 16]);
+        hasher.write_u64(self.numbers.sender());
+        self.numbers = Numbers::new(hasher.finish(), self.is_receiver);
+        let group = self.group.take();
+        self.set_key(group.as_ref().map(|(group, _)| group));
+    }
+}
+
+/// The reason that a packet was not opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unopened {
+    /// It is damaged.
+    Malformed(Malformed),
+    /// A packet of this number was taken already, or is too old to know.
+    Replayed,
+    /// Its seal does not open: it is forged or damaged.
+    Forged,
+    /// It is not sealed, it is sealed with a key that is not known here, or there were too many unknown senders.
+    Unknown,
+}
+
+/// A sender whose seal has opened.
+struct Known {
+    sender: u64,
+    group: GroupKey,
+    key: LessSafeKey,
+    live: Window,
+    other: Window,
+    heard_ns: u64,
+}
+
+/// The number of packets that were not opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OpenerCounters {
+    /// Packets that were taken already, or are too old to know; among them the copies of other lines.
+    pub replayed: u64,
+    /// Packets whose seal does not open.
+    pub forged: u64,
+    /// Packets without a seal, of unknown keys, or of too many unknown senders.
+    pub unknown: u64,
+}
+
+/// Opens sealed packets.
+pub struct Opener {
+    keys: Option<Keyring>,
+    /// Whether packets without a seal are taken too.
+    takes_open: bool,
+    /// The direction that packets come from.
+    from_receivers: bool,
+    known: Vec<Known>,
+    most: usize,
+    tries: TokenBucket,
+    counters: OpenerCounters,
+}
+
+impl fmt::Debug for Opener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Opener").field("counters", &self.counters).finish_non_exhaustive()
+    }
+}
+
+impl Opener {
+    /// Opens what up to `most` senders have sealed: receivers if `from_receivers`, otherwise ends of a feed.
+    pub fn new(from_receivers: bool, most: usize) -> Opener {
+        let known = Vec::with_capacity(most);
+        let (tries, counters) = (TokenBucket::default(), OpenerCounters::default());
+        Opener { keys: None, takes_open: true, from_receivers, known, most, tries, counters }
+    }
+
+    /// Opens with these keys from now on. Without keys, no sealed packet is taken. `takes_open` says whether packets
+    /// without a seal are.
+    pub fn set_keys(&mut self, keys: Option<Keyring>, takes_open: bool) {
+        self.known
+            .retain(|known| keys.as_ref().and_then(|keys| keys.of(known.group.id)) == Some(&known.group));
+        (self.keys, self.takes_open) = (keys, takes_open);
+    }
+
+    /// The counters so far.
+    pub fn counters(&self) -> &OpenerCounters {
+        &self.counters
+    }
+
+    /// Opens a packet into `out`, as one that was never sealed. Returns its size there.
+    ///
+    /// # Errors
+    /// [`Unopened`]; it was counted, but for damaged ones.
+    pub fn open(&mut self, now_ns: u64, datagram: &[u8], out: &mut [u8]) -> Result<usize, Unopened> {
+        let opened = self.try_open(now_ns, datagram, out);
+        match opened {
+            Err(Unopened::Replayed) => self.counters.replayed += 1,
+            Err(Unopened::Forged) => self.counters.forged += 1,
+            Err(Unopened::Unknown) => self.counters.unknown += 1,
+            Ok(_) | Err(Unopened::Malformed(_)) => {}
+        }
+        opened
+    }
+
+    fn try_open(&mut self, now_ns: u64, datagram: &[u8], out: &mut [u8]) -> Result<usize, Unopened> {
+        let (container, body) = Container::parse(datagram).map_err(Unopened::Malformed)?;
+        let out = out.get_mut(..datagram.len()).ok_or(Unopened::Malformed(Malformed::Truncated))?;
+        if container.is_from_receiver != self.from_receivers {
+            return Err(Unopened::Unknown);
+        }
+        if !container.is_sealed {
+            out.copy_from_slice(datagram);
+            return if self.takes_open { Ok(datagram.len()) } else { Err(Unopened::Unknown) };
+        }
+        let text_bytes =
+            body.len().checked_sub(SEAL_BYTES).ok_or(Unopened::Malformed(Malformed::Truncated))?;
+        let group = self.keys.as_ref().and_then(|keys| keys.of(container.key)).ok_or(Unopened::Unknown)?;
+        let (sender, key) = (container.sender, container.key);
+        let at = self.known.iter().position(|known| known.sender == sender && known.group.id == key);
+        let fresh;
+        let key = match at {
+            Some(at) if !self.known[at].window(container.number).is_fresh(container.number & !OTHER) => {
+                return Err(Unopened::Replayed);
+            }
+            Some(at) => &self.known[at].key,
+            None if !self.tries.is_open(now_ns, TRIES) => return Err(Unopened::Unknown),
+            None => {
+                self.tries.charge(now_ns, TRIES, 1);
+                fresh = key_of(group, sender, self.from_receivers);
+                &fresh
+            }
+        };
+        let (head, out_body) = out.split_at_mut(HEAD_BYTES);
+        out_body.copy_from_slice(body);
+        let aad = Aad::from(&datagram[..HEAD_BYTES]);
+        key.open_in_place(nonce_of(container.number), aad, out_body).map_err(|_| Unopened::Forged)?;
+        head.copy_from_slice(&datagram[..HEAD_BYTES]);
+        let group = *group;
+        let at = at.unwrap_or_else(|| self.add(sender, group));
+        let known = &mut self.known[at];
+        known.heard_ns = now_ns;
+        known.window(container.number).take(container.number & !OTHER);
+        let open = Container { is_sealed: false, key: 0, ..container };
+        open.write(out, text_bytes).ok_or(Unopened::Malformed(Malformed::Truncated))
+    }
+
+    // Adds a sender whose seal has opened, in the place of the one that was silent for longest if all are taken.
+    fn add(&mut self, sender: u64, group: GroupKey) -> usize {
+        let key = key_of(&group, sender, self.from_receivers);
+        if self.known.len() < self.most {
+            let (live, other) = (Window::default(), Window::default());
+            self.known.push(Known { sender, group, key, live, other, heard_ns: 0 });
+            return self.known.len() - 1;
+        }
+        let at = (0..self.known.len()).min_by_key(|&at| self.known[at].heard_ns).unwrap_or(0);
+        let known = &mut self.known[at];
+        (known.sender, known.group, known.key) = (sender, group, key);
+        known.live.clear();
+        known.other.clear();
+        at
+    }
+}
+
+impl Known {
+    fn window(&mut self, number: u64) -> &mut Window {
+        if number & OTHER == 0 { &mut self.live } else { &mut self.other }
+    }
+}

@@ -1,0 +1,100 @@
+//! The configuration of a receiver, where its datagrams come from, and what it hands out.
+
+use super::super::gap::GapConfig;
+use super::super::session::Session;
+use super::super::wire::Meta;
+use super::{Follow, Join};
+
+/// The configuration of a receiver.
+#[derive(Debug, Clone, Copy)]
+pub struct ReceiverConfig {
+    /// Which sessions to follow.
+    pub follow: Follow,
+    /// Where to start.
+    pub join: Join,
+    /// How many lines carry the feed, 1 to [`MAX_LINES`](crate::proto::MAX_LINES).
+    pub lines: usize,
+    /// The most early packets kept.
+    pub max_early_packets: usize,
+    /// The most bytes kept for early packets.
+    pub max_early_bytes: usize,
+    /// A packet that is further ahead than this many messages is believed only when other packets confirm it.
+    /// If the feed brings more messages in 250 ms, that number counts instead.
+    pub max_jump: u64,
+    /// Whether every packet is believed at once. This is for captures, into which nobody forges anything
+    /// while they are read.
+    pub trusts: bool,
+    /// How holes are closed.
+    pub gaps: GapConfig,
+    /// Whether the lines are native ones.
+    pub is_native: bool,
+    /// The most bytes of messages larger than a packet that are kept before the one that is due.
+    pub reassembly_bytes: usize,
+}
+
+/// The bytes of early messages that are kept in fragments, unless configured.
+pub const REASSEMBLY_BYTES: usize = 32 << 20;
+
+impl ReceiverConfig {
+    /// The defaults for following one channel.
+    pub fn following(follow: Follow) -> ReceiverConfig {
+        ReceiverConfig {
+            follow,
+            join: Join::FirstSeen,
+            lines: 1,
+            max_early_packets: 4_096,
+            max_early_bytes: 8 << 20,
+            max_jump: 1 << 16,
+            trusts: false,
+            gaps: GapConfig::default(),
+            is_native: false,
+            reassembly_bytes: REASSEMBLY_BYTES,
+        }
+    }
+}
+
+/// Where a datagram came from. Indices are those of the configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// A line of the feed.
+    Line(usize),
+    /// A retransmission server, on the socket that requests are sent from.
+    Server(usize),
+}
+
+/// The deliveries of a receiver, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delivery<'a> {
+    /// A session is followed from here on.
+    NewSession {
+        /// Its name.
+        session: Session,
+        /// The first sequence that will be delivered, or given as a gap.
+        next: u64,
+        /// The session followed before, and the sequence after the last that was delivered of it.
+        previous: Option<(Session, u64)>,
+    },
+    /// One message.
+    Message {
+        /// The publisher's sequence.
+        sequence: u64,
+        /// Its bytes, lent for the time of the call.
+        data: &'a [u8],
+        /// Its marks; on a plain line it has none.
+        meta: Meta,
+    },
+    /// These messages will never come.
+    Gap {
+        /// The first missing sequence.
+        from: u64,
+        /// The sequence after the last missing one.
+        to: u64,
+    },
+    /// The session is over and was delivered whole.
+    End {
+        /// Its name.
+        session: Session,
+        /// The sequence after its last message.
+        next: u64,
+    },
+}

@@ -1,0 +1,113 @@
+//! Messages that come in fragments. Until all of a message's fragments are there, its sequence is missing like
+//! that of any other message: a hole if something after it has come, or not heard of yet.
+
+use super::super::native::fragments::{Fragment, Taken};
+use super::super::wire::{Head, Malformed, Messages};
+use super::{Delivery, Origin, Receiver};
+
+impl Receiver {
+    // Takes a fragment. Returns false if nobody asked for it and it says nothing else.
+    pub(super) fn handle_fragment(
+        &mut self,
+        now_ns: u64,
+        origin: Origin,
+        sequence: u64,
+        fragment: &Fragment<'_>,
+        sink: &mut impl FnMut(Delivery<'_>),
+    ) -> bool {
+        self.counters.fragments += 1;
+        if let Origin::Server(server) = origin
+            && !self.note_part_of_reply(now_ns, server, sequence, fragment)
+        {
+            return false;
+        }
+        let is_there = sequence < self.next || self.store.next_missing(sequence, sequence + 1).is_none();
+        if is_there {
+            self.counters.fragments_duplicate += 1;
+            return true;
+        }
+        self.raise_horizon(now_ns, sequence);
+        match self.assembler.take(sequence, fragment, sequence == self.next) {
+            Taken::Refused => self.counters.fragments_refused += 1,
+            Taken::Known => self.counters.fragments_duplicate += 1,
+            Taken::Part { is_last } => {
+                if let Origin::Server(server) = origin {
+                    self.gaps.handle_part(now_ns, server, sequence, is_last);
+                }
+            }
+            Taken::Whole => self.complete(now_ns, origin, sequence, sink),
+        }
+        true
+    }
+
+    fn note_part_of_reply(
+        &mut self,
+        now_ns: u64,
+        server: usize,
+        sequence: u64,
+        fragment: &Fragment<'_>,
+    ) -> bool {
+        if let Some(counters) = self.counters.servers.get_mut(server) {
+            counters.packets += 1;
+            counters.repair_bytes += fragment.data.len() as u64;
+        }
+        if self.assembler.begins_answer(sequence, fragment.offset) {
+            self.gaps.handle_reply(now_ns, server, sequence, &mut self.counters);
+        } else {
+            self.gaps.note_alive(now_ns, server);
+        }
+        let is_asked_for = self.gaps.is_missing(sequence);
+        if !is_asked_for {
+            self.counters.repairs_unasked += 1;
+        }
+        is_asked_for
+    }
+
+    fn complete(&mut self, now_ns: u64, origin: Origin, sequence: u64, sink: &mut impl FnMut(Delivery<'_>)) {
+        let Some(whole) = self.assembler.take_whole(sequence) else { return };
+        if sequence == self.next {
+            self.handle_messages(now_ns, origin, whole.message(), sink);
+            self.assembler.recycle(whole);
+            return;
+        }
+        // Its place is in the store, its bytes stay where they are.
+        self.handle_messages(now_ns, origin, whole.apart(), sink);
+        match self.store.next_missing(sequence, sequence + 1) {
+            None => self.assembler.keep(whole),
+            Some(_) => self.assembler.recycle(whole),
+        }
+    }
+
+    // Delivers a message whose bytes the assembler has.
+    pub(super) fn deliver_apart(&mut self, place: Messages<'_>, sink: &mut impl FnMut(Delivery<'_>)) {
+        let Some(whole) = self.assembler.take_whole(place.first()) else {
+            debug_assert!(false, "the message of a place in the store is not there");
+            return;
+        };
+        self.deliver(whole.message(), sink);
+        self.assembler.recycle(whole);
+    }
+
+    /// Notes a packet that was not looked into because a copy of it was taken before, or because it is older than
+    /// all that is missing. `head` says what it brought.
+    pub fn note_copy(&mut self, origin: Origin, head: &Head) {
+        let messages = u64::from(head.messages);
+        self.counters.copies += 1;
+        if let Origin::Line(line) = origin {
+            self.pass(line, head.end().min(self.horizon));
+            if let Some(counters) = self.counters.lines.get_mut(line) {
+                counters.messages_duplicate += messages;
+            }
+        }
+    }
+
+    /// Counts a datagram that was dropped before it came here.
+    pub fn count_malformed(&mut self, reason: Malformed) {
+        self.counters.malformed.count(reason);
+    }
+
+    /// Whether a packet brings nothing that is missing. It need not be looked into.
+    pub fn is_old(&self, session: super::Session, head: &Head) -> bool {
+        head.messages > 0 && self.session == Some(session) && head.end() <= self.next
+    }
+}

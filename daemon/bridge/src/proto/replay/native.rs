@@ -1,0 +1,230 @@
+//! Answers to the requests of native lines: messages with their marks, and parts of messages larger than a packet.
+
+use std::net::SocketAddr;
+
+use super::super::control::{CONTROL_MAX_BYTES, ControlDatagram};
+use super::super::counters::Refusal;
+use super::super::native::ask::{Ask, Entry};
+use super::super::native::container::{HEAD_BYTES, Kind, SEAL_BYTES};
+use super::super::native::fragments::{FRAGMENT_HEAD_BYTES, Fragment, MAX_PARTS};
+use super::super::native::records::{BASE_BYTES, MAX_RECORD_HEAD_BYTES, RecordWriter};
+use super::super::session::Session;
+use super::super::wire::{HEADER_BYTES, Meta, Request};
+use super::{Held, Replay, UNPROVED_FACTOR};
+
+/// What was read of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    /// How many bytes were copied.
+    pub size: usize,
+    /// The message's size.
+    pub total: usize,
+    /// The message's marks.
+    pub meta: Meta,
+}
+
+/// The way that packets of an answer leave: the buffer with the body after the place of the head, the kind, what the
+/// packet is about, and the size of the body.
+pub type Emit<'a> = dyn FnMut(&mut [u8], Kind, (Session, u64, u16), usize) + 'a;
+
+/// Copies the message with a sequence, from an offset on, as far as the slice reaches; `None` if the message is not there
+/// any more.
+pub type Read<'a> = dyn FnMut(u64, u32, &mut [u8]) -> Option<Piece> + 'a;
+
+/// The ring that an answer is read from, and the way that it leaves.
+pub struct Exchange<'a> {
+    /// The session that the ring is.
+    pub session: Session,
+    /// Reads the ring.
+    pub read: &'a mut Read<'a>,
+    /// Sends a packet.
+    pub emit: &'a mut Emit<'a>,
+}
+
+impl Replay {
+    /// Answers a request for entries of `asked`, which came from `from` in a datagram of `asked_bytes`. The rules are
+    /// those of [`Replay::handle_request`], but for one: an answer with parts of a large message is up to 64 packets.
+    /// Packets are made in `out`, which bounds their size. `held` gives what the ring holds from a sequence on.
+    pub fn handle_ask(
+        &mut self,
+        now_ns: u64,
+        (from, proved): (SocketAddr, bool),
+        (asked, asked_bytes): ((Session, Ask<'_>), usize),
+        held: &mut dyn FnMut(u64) -> Held,
+        exchange: &mut Exchange<'_>,
+        out: &mut [u8],
+    ) {
+        self.counters.requests += 1;
+        if !self.config.allow.allows(from.ip()) {
+            self.counters.refuse(Refusal::NotAllowed);
+            return;
+        }
+        if asked.0 != exchange.session {
+            self.counters.refuse(Refusal::ForeignSession);
+            return;
+        }
+        let may_have_all = proved || self.config.trust_allowed;
+        let most = match may_have_all {
+            true => self.config.payload_bytes,
+            false => self.config.payload_bytes.min(UNPROVED_FACTOR * asked_bytes),
+        };
+        // The end of the buffer is kept for the seal.
+        let most = most.min(out.len()).max(HEAD_BYTES + SEAL_BYTES);
+        let Some(out) = out.get_mut(..most) else { return };
+        for entry in asked.1.entries() {
+            let request = Request { session: asked.0, first: entry.first, count: entry.count };
+            let held = held(entry.first);
+            if let Err(refusal) = self.afford(now_ns, from) {
+                self.counters.refuse(refusal);
+                if proved && (held.oldest..held.next).contains(&entry.first) {
+                    self.say(
+                        ControlDatagram::Later { session: request.session, first: entry.first },
+                        exchange,
+                        out,
+                    );
+                }
+                return;
+            }
+            let bytes = if request.first >= held.next {
+                self.counters.refuse(Refusal::NotYet);
+                let (session, first, Held { oldest, next }) = (request.session, request.first, held);
+                self.say(
+                    ControlDatagram::Held { session, first, oldest: oldest.min(next), next },
+                    exchange,
+                    out,
+                )
+            } else if request.first < held.oldest {
+                self.say_gone(&request, held.oldest, exchange, out)
+            } else if entry.bytes > 0 {
+                self.send_parts(&entry, may_have_all, exchange, out)
+            } else {
+                self.send_messages(&request, held, may_have_all, exchange, out)
+            };
+            self.sources.charge(now_ns, from.ip().to_canonical(), bytes as u64);
+            self.global.charge(now_ns, self.global_rate, bytes as u64);
+        }
+    }
+
+    // Sends one packet of messages, or the first parts of the first message if that is too large for a packet.
+    // Returns the bytes sent.
+    fn send_messages(
+        &mut self,
+        request: &Request,
+        held: Held,
+        may_have_all: bool,
+        exchange: &mut Exchange<'_>,
+        out: &mut [u8],
+    ) -> usize {
+        let end = held.next.min(request.first.saturating_add(u64::from(request.count)));
+        let mut packet = RecordWriter::new(request.first);
+        let full = out.len() - SEAL_BYTES;
+        while packet.next() < end {
+            let Some(room) = packet.room(&mut out[..full]) else { break };
+            let Some(piece) = (exchange.read)(packet.next(), 0, room) else { break };
+            if piece.size < piece.total && packet.count() == 0 && self.is_large(piece.total) {
+                let entry = Entry { first: request.first, count: 1, offset: 0, bytes: piece.total as u32 };
+                return self.send_parts(&entry, may_have_all, exchange, out);
+            }
+            if piece.size < piece.total || !packet.commit(&mut out[..full], piece.size, piece.meta) {
+                break;
+            }
+        }
+        let count = packet.count();
+        if let Some(body) = packet.finish(out) {
+            self.counters.messages += u64::from(count);
+            return self.send(Kind::Data, (request.session, request.first, count), body, exchange, out);
+        }
+        if !may_have_all {
+            self.counters.refuse(Refusal::Unproved);
+            return 0;
+        }
+        // The ring overwrote it meanwhile.
+        self.say_gone(request, request.first.saturating_add(1), exchange, out)
+    }
+
+    // Whether a message is too large for any packet.
+    fn is_large(&self, total: usize) -> bool {
+        let heads = HEAD_BYTES + BASE_BYTES + MAX_RECORD_HEAD_BYTES + SEAL_BYTES;
+        total + heads > self.config.payload_bytes || total > usize::from(u16::MAX)
+    }
+
+    fn send_parts(
+        &mut self,
+        entry: &Entry,
+        may_have_all: bool,
+        exchange: &mut Exchange<'_>,
+        out: &mut [u8],
+    ) -> usize {
+        if !may_have_all {
+            self.counters.refuse(Refusal::Unproved);
+            return 0;
+        }
+        let about = (exchange.session, entry.first, 1);
+        let (mut offset, end, mut sent) = (entry.offset, entry.offset.saturating_add(entry.bytes), 0);
+        for _ in 0..MAX_PARTS {
+            let full = out.len() - SEAL_BYTES;
+            let Some(room) = out.get_mut(HEAD_BYTES + FRAGMENT_HEAD_BYTES..full) else { break };
+            let most = room.len().min((end - offset) as usize);
+            let piece = match (exchange.read)(entry.first, offset, &mut room[..most]) {
+                Some(piece) if piece.size > 0 => piece,
+                Some(_) => break,
+                None if sent == 0 => {
+                    let request = Request { session: exchange.session, first: entry.first, count: 1 };
+                    return self.say_gone(&request, entry.first.saturating_add(1), exchange, out);
+                }
+                None => break,
+            };
+            let head = Fragment { meta: piece.meta, total: piece.total as u32, offset, data: &[] };
+            let Some(head_bytes) = head.write(&mut out[HEAD_BYTES..]) else { break };
+            sent += self.send(Kind::Fragment, about, head_bytes + piece.size, exchange, out);
+            offset += piece.size as u32;
+            if offset >= end {
+                break;
+            }
+        }
+        if entry.offset == 0 {
+            self.counters.messages += 1;
+        }
+        sent
+    }
+
+    fn send(
+        &mut self,
+        kind: Kind,
+        about: (Session, u64, u16),
+        body: usize,
+        exchange: &mut Exchange<'_>,
+        out: &mut [u8],
+    ) -> usize {
+        let bytes = HEAD_BYTES + body;
+        self.counters.replies += 1;
+        self.counters.repair_bytes += bytes as u64;
+        (exchange.emit)(out, kind, about, body);
+        bytes
+    }
+
+    fn say_gone(
+        &mut self,
+        request: &Request,
+        oldest: u64,
+        exchange: &mut Exchange<'_>,
+        out: &mut [u8],
+    ) -> usize {
+        self.counters.refuse(Refusal::Gone);
+        self.say(
+            ControlDatagram::Gone { session: request.session, first: request.first, oldest },
+            exchange,
+            out,
+        )
+    }
+
+    fn say(&self, control: ControlDatagram, exchange: &mut Exchange<'_>, out: &mut [u8]) -> usize {
+        let mut encoded = [0; CONTROL_MAX_BYTES];
+        let size = control.encode(&mut encoded);
+        let Some((kind, body)) = ControlDatagram::body_of(&encoded[..size]) else { return 0 };
+        let Some(room) = out.get_mut(HEAD_BYTES..HEAD_BYTES + size - HEADER_BYTES) else { return 0 };
+        room.copy_from_slice(body);
+        (exchange.emit)(out, Kind::Control(kind), (exchange.session, 1, 0), size - HEADER_BYTES);
+        HEAD_BYTES + size - HEADER_BYTES
+    }
+}

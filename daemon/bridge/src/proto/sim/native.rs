@@ -1,0 +1,361 @@
+//! The ends of native lines in the simulation: they seal and open packets as the threads do.
+
+use super::super::control::{CONTROL_MAX_BYTES, ControlDatagram};
+use super::super::counters::Histogram;
+use super::super::gap::GapPolicy;
+use super::super::native::ask::{self, Ask, Entry, MAX_ENTRIES};
+use super::super::native::container::{Container, HEAD_BYTES, Kind, Numbers};
+use super::super::native::fragments::Fragment;
+use super::super::native::keys::Keyring;
+use super::super::native::pulse::{PULSE_BYTES, Pulse};
+use super::super::native::records::RecordWriter;
+use super::super::native::seal::{Opener, Sealer, Unopened};
+use super::super::receiver::{Delivery, Origin, Receiver, ReceiverConfig};
+use super::super::replay::{Exchange, Piece};
+use super::super::session::Session;
+use super::super::wire::Meta;
+use super::super::{MICROSECOND_NS, MILLISECOND_NS};
+use super::check::{CLOCK_JITTER_NS, mix};
+use super::net::Arrival;
+use super::scenario::{PAYLOAD_BYTES, Scenario};
+use super::world::{Event, World};
+use super::{drawn_scenario, plain_scenario, run_all, seeds};
+use std::net::{Ipv4Addr, SocketAddr};
+
+/// What the packets of a run are like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wire {
+    Plain,
+    Native,
+    Sealed,
+}
+
+pub fn keyring() -> Keyring {
+    Keyring::parse("3 00112233445566778899aabbccddeeff").unwrap()
+}
+
+/// Seals what an end sends, and opens what it receives.
+#[derive(Debug)]
+pub struct Codec {
+    pub sealer: Sealer,
+    opener: Opener,
+}
+
+impl Codec {
+    pub fn new(sender: u64, is_receiver: bool, wire: Wire) -> Codec {
+        let (mut sealer, mut opener) = (sealer(sender, is_receiver, wire), Opener::new(!is_receiver, 4));
+        sealer.set_key(keyring().sealing(0).filter(|_| wire == Wire::Sealed));
+        opener.set_keys((wire == Wire::Sealed).then(keyring), wire == Wire::Native);
+        Codec { sealer, opener }
+    }
+
+    fn open(&mut self, now_ns: u64, datagram: &[u8]) -> Result<Vec<u8>, Unopened> {
+        let mut out = vec![0; datagram.len()];
+        let size = self.opener.open(now_ns, datagram, &mut out)?;
+        out.truncate(size);
+        Ok(out)
+    }
+
+    fn ask(&mut self, session: Session, entries: &[Entry]) -> Vec<u8> {
+        let mut out = vec![0; PAYLOAD_BYTES];
+        let body = ask::write(entries.iter().copied(), &mut out[HEAD_BYTES..]);
+        let about = (session, entries[0].first, 0);
+        let size = self.sealer.finish(&mut out, (Kind::Ask, false), about, body).unwrap();
+        out.truncate(size);
+        out
+    }
+}
+
+pub fn sealer(sender: u64, is_receiver: bool, wire: Wire) -> Sealer {
+    let mut sealer = Sealer::new(mix(sender, 0x5EA1), is_receiver);
+    sealer.set_key(keyring().sealing(0).filter(|_| wire == Wire::Sealed));
+    sealer
+}
+
+impl World {
+    pub(super) fn is_native(&self) -> bool {
+        self.scenario.wire != Wire::Plain
+    }
+
+    pub(super) fn new_codec(&mut self, is_receiver: bool) -> Codec {
+        self.senders += 1;
+        Codec::new(self.senders, is_receiver, self.scenario.wire)
+    }
+}
+
+/// Gives a native packet to a receiver, as the receiving thread does.
+pub fn take(
+    now_ns: u64,
+    origin: Origin,
+    bytes: &[u8],
+    (codec, receiver): (&mut Codec, &mut Receiver),
+    sink: &mut impl FnMut(Delivery<'_>),
+) {
+    let head = Container::parse(bytes).ok().map(|(container, _)| (container.session, container.head()));
+    if let Some((session, head)) = head
+        && matches!(origin, Origin::Line(_))
+        && receiver.is_old(session, &head)
+    {
+        return receiver.note_copy(origin, &head);
+    }
+    let opened = match (codec.open(now_ns, bytes), head) {
+        (Ok(opened), _) => opened,
+        (Err(Unopened::Malformed(reason)), _) => return receiver.count_malformed(reason),
+        (Err(Unopened::Replayed), Some((_, head))) => return receiver.note_copy(origin, &head),
+        (Err(_), _) => return,
+    };
+    let (container, body) = Container::parse(&opened).unwrap();
+    let (Origin::Server(server), Kind::Control(kind)) = (origin, container.kind) else {
+        return receiver.handle_datagram(now_ns, origin, &opened, sink);
+    };
+    let mut control = [0; CONTROL_MAX_BYTES];
+    let Some(size) = ControlDatagram::from_body(kind, body, &mut control) else { return };
+    match ControlDatagram::parse(&control[..size]) {
+        Ok(ControlDatagram::Gone { session, first, oldest }) => {
+            receiver.handle_gone(now_ns, server, (session, first, oldest), sink);
+        }
+        Ok(ControlDatagram::Later { session, first }) => {
+            receiver.handle_later(now_ns, server, (session, first))
+        }
+        Ok(ControlDatagram::Held { session, first, next, .. }) => {
+            receiver.handle_held(now_ns, server, (session, first, next), sink);
+        }
+        _ => {}
+    }
+}
+
+/// The next request of a receiver, sealed, and its server.
+pub fn poll_ask(now_ns: u64, codec: &mut Codec, receiver: &mut Receiver) -> Option<(usize, Vec<u8>)> {
+    let mut entries = [Entry { first: 0, count: 0, offset: 0, bytes: 0 }; MAX_ENTRIES];
+    let (server, session, count) = receiver.poll_ask(now_ns, &mut entries)?;
+    Some((server, codec.ask(session, &entries[..count])))
+}
+
+impl World {
+    /// Does the work of a repair thread for one native request.
+    pub(super) fn serve_native(&mut self, server: usize, at: usize, request: &[u8]) {
+        let current = self.history.current();
+        let (now_ns, session, held) = (self.now_ns, self.history.session(current), self.history.held(server));
+        let from = SocketAddr::from((Ipv4Addr::new(10, 0, 0, at as u8 + 1), 40_000));
+        let codec = &mut self.server_codecs[server];
+        let Ok(opened) = codec.open(now_ns, request) else { return };
+        let (container, body) = Container::parse(&opened).unwrap();
+        let (Kind::Ask, Some(ask)) = (container.kind, Ask::parse(body)) else { return };
+        let history = &self.history;
+        let mut large = vec![0; history.max_message];
+        let mut read = |sequence, offset: u32, room: &mut [u8]| {
+            let total = history.write_message(current, sequence, &mut large)?;
+            let rest = &large[(offset as usize).min(total)..total];
+            let size = rest.len().min(room.len());
+            room[..size].copy_from_slice(&rest[..size]);
+            // Each thread reads the clocks for itself, again and again.
+            let mut meta = history.meta(current, sequence);
+            meta.time_ns += if meta.time_ns > 0 { now_ns % (CLOCK_JITTER_NS + 1) } else { 0 };
+            Some(Piece { size, total, meta })
+        };
+        let mut replies = Vec::new();
+        let mut emit = |buffer: &mut [u8], kind, about: (Session, u64, u16), body| {
+            let is_repair = matches!(kind, Kind::Data | Kind::Fragment);
+            let size = codec.sealer.finish(buffer, (kind, is_repair), about, body).unwrap();
+            assert!(size <= PAYLOAD_BYTES, "a reply larger than the payload");
+            replies.push(buffer[..size].to_vec());
+        };
+        let mut exchange = Exchange { session, read: &mut read, emit: &mut emit };
+        let mut out = [0; PAYLOAD_BYTES];
+        let asked = ((container.session, ask), request.len());
+        self.servers[server].handle_ask(now_ns, (from, true), asked, &mut |_| held, &mut exchange, &mut out);
+        let life = self.peers[at].life;
+        for reply in replies {
+            for arrival in self.peers[at].replies[server].send(&mut self.rng, now_ns, &reply) {
+                self.at(
+                    arrival.at_ns,
+                    Event::ToPeer { peer: at, life, origin: Origin::Server(server), arrival },
+                );
+            }
+        }
+    }
+
+    pub(super) fn note_native_arrival(&mut self, peer: usize, arrival: &Arrival) {
+        let Ok((container, _)) = Container::parse(&arrival.bytes) else { return };
+        if container.kind == Kind::Data {
+            let came = &mut self.peers[peer].came[self.history.index(container.session)];
+            let head = container.head();
+            (head.sequence..head.end()).for_each(|sequence| came[sequence as usize] = true);
+        }
+    }
+}
+
+impl World {
+    /// A packet of somebody without the key, and where it comes from.
+    pub(super) fn native_forgery(&mut self, forged: u64) -> (Origin, Vec<u8>) {
+        const KINDS: u64 = 9;
+        let (next, line) = (self.history.next(), Origin::Line(0));
+        let session = self.history.session(self.history.current());
+        let due = self.peers[0].receiver.next();
+        let first = self.last_request.map_or(due, |(_, request, _)| request.first);
+        let mut numbers = Numbers::new(self.rng.u64(..), false);
+        let mut packet = vec![0; 400];
+        let body = &mut packet[HEAD_BYTES..];
+        let pulse = |next, has_ended| Pulse { next, has_ended, ..Pulse::default() }.write();
+        let (origin, kind, sequence, messages, bytes) = match forged % KINDS {
+            0 | 1 => {
+                let sequence = if forged.is_multiple_of(KINDS) { due } else { next + 3_000 };
+                let mut data = RecordWriter::new(sequence);
+                assert!(data.push(&mut packet, b"never published", Meta::default()));
+                (line, Kind::Data, sequence, 1, data.finish(&mut packet).unwrap())
+            }
+            2 => {
+                let part = Fragment { meta: Meta::default(), total: 1 << 24, offset: 0, data: b"forged" };
+                (line, Kind::Fragment, due, 1, part.write(body).unwrap())
+            }
+            3..=5 => {
+                let ahead = if forged % KINDS == 5 { 0 } else { self.rng.u64(1..1 << 30) };
+                body[..PULSE_BYTES].copy_from_slice(&pulse(next + ahead, forged % KINDS != 3));
+                (line, Kind::Pulse, next + ahead, 0, PULSE_BYTES)
+            }
+            kind => {
+                let control = match kind {
+                    6 => ControlDatagram::Gone { session, first, oldest: first + 500 },
+                    7 => ControlDatagram::Later { session, first },
+                    _ => ControlDatagram::Held { session, first, oldest: 1, next: first },
+                };
+                let mut out = [0; CONTROL_MAX_BYTES];
+                let size = control.encode(&mut out);
+                let (kind, inside) = ControlDatagram::body_of(&out[..size]).unwrap();
+                body[..inside.len()].copy_from_slice(inside);
+                (Origin::Server(0), Kind::Control(kind), 1, 0, inside.len())
+            }
+        };
+        let is_sealed = (forged / KINDS).is_multiple_of(2);
+        let fields = numbers.next(kind, false, (session, sequence, messages));
+        let fields = Container { is_sealed, key: if is_sealed { 3 } else { 0 }, ..fields };
+        let size = fields.write(&mut packet, bytes + if is_sealed { 16 } else { 0 }).unwrap();
+        packet.truncate(size);
+        (origin, packet)
+    }
+}
+
+fn native(scenario: Scenario, wire: Wire, max_message: usize) -> Scenario {
+    let config = ReceiverConfig { is_native: true, ..scenario.config };
+    Scenario { wire, max_message, config, ..scenario }
+}
+
+/// All that plain lines go through, with messages that carry marks and are up to many packets long.
+#[test]
+fn native_lines_carry_marks_and_large_messages_through_any_network() {
+    let default = if cfg!(debug_assertions) { 100 } else { 1_000 };
+    for wire in [Wire::Native, Wire::Sealed] {
+        let totals = run_all(seeds(default), |seed| {
+            let scenario = drawn_scenario(seed);
+            let max_message = [64, 1_378, 5_000, 60_000][seed as usize % 4];
+            let reassembly_bytes = [1 << 10, 1 << 17, 32 << 20][seed as usize % 3];
+            let mut scenario = native(scenario, wire, max_message);
+            scenario.config.reassembly_bytes = reassembly_bytes;
+            // A server that sends little needs long for messages that are long.
+            scenario.server_rate = scenario.server_rate.map(|rate| rate.max(2_000_000));
+            scenario.messages = scenario.messages.min(4_000_000 / max_message as u64).max(20);
+            for ring in &mut scenario.ring_capacities {
+                *ring = (*ring).max(16);
+            }
+            scenario
+        });
+        println!(
+            "{wire:?}: {} runs, {} messages, {} as gaps, {} malformed, {} fragments, {} refused, longest run {} ms",
+            totals.runs,
+            totals.delivered,
+            totals.gap_messages,
+            totals.malformed,
+            totals.fragments,
+            totals.fragments_refused,
+            totals.longest_ns / MILLISECOND_NS
+        );
+        assert!(totals.delivered > 0 && totals.malformed > 0 && totals.fragments > 0);
+    }
+}
+
+/// Nothing is lost where a server has everything, at every loss, and recovery takes few round trips.
+#[test]
+fn native_recovery_is_as_fast_as_plain() {
+    let one_way_ns = 50 * MICROSECOND_NS;
+    for (loss, lines) in [(0.01, 1), (0.05, 2), (0.2, 1)] {
+        let recovery = [Wire::Plain, Wire::Native, Wire::Sealed].map(|wire| {
+            let totals = run_all(0..5, |_| {
+                let scenario = plain_scenario(loss, one_way_ns, lines, 20_000);
+                if wire == Wire::Plain { scenario } else { native(scenario, wire, 200) }
+            });
+            assert_eq!((totals.gap_messages, totals.delivered), (0, 5 * 20_000));
+            totals.recovery
+        });
+        let rtts = |recovery: &Histogram, share| recovery.quantile_ns(share) as f64 / (2 * one_way_ns) as f64;
+        let shown = recovery.each_ref().map(|r| format!("p50 {:.2} p99 {:.2}", rtts(r, 0.5), rtts(r, 0.99)));
+        println!(
+            "loss {loss} on {lines} line(s): plain {}, native {}, sealed {}",
+            shown[0], shown[1], shown[2]
+        );
+        if loss <= 0.01 {
+            assert!(recovery.iter().all(|r| rtts(r, 0.5) <= 3.0 && rtts(r, 0.99) <= 10.0));
+        }
+    }
+}
+
+/// Somebody without the key sends thousands of packets of each kind, on lines and in a server's name.
+#[test]
+fn a_forger_without_the_key_costs_a_sealed_line_nothing() {
+    let totals = run_all(seeds(3), |_| {
+        let mut scenario = native(plain_scenario(0.0, 50 * MICROSECOND_NS, 1, 20_000), Wire::Sealed, 3_000);
+        scenario.config.gaps.policy = GapPolicy::Skip { give_up_ns: 30 * MILLISECOND_NS };
+        Scenario { forger: true, ..scenario }
+    });
+    println!("{} forgeries: {} messages", totals.forged, totals.delivered);
+    assert!(totals.forged >= 1_000 * totals.runs, "{} forgeries", totals.forged);
+    assert_eq!((totals.gap_messages, totals.delivered), (0, totals.runs * 20_000));
+    assert_eq!(totals.sessions, totals.runs);
+}
+
+/// A message of 16 MiB comes whole though one packet of a hundred is lost each way.
+#[test]
+fn the_largest_message_is_mended_by_its_parts() {
+    for wire in [Wire::Native, Wire::Sealed] {
+        let totals = run_all(0..2, |_| {
+            let mut scenario = native(plain_scenario(0.01, 50 * MICROSECOND_NS, 1, 4), wire, 16 << 20);
+            scenario.config.gaps.policy = GapPolicy::Skip { give_up_ns: 2_000 * MILLISECOND_NS };
+            scenario.burst = 1;
+            scenario.pace_ns = 20 * MILLISECOND_NS;
+            scenario
+        });
+        assert_eq!((totals.gap_messages, totals.delivered), (0, 8));
+        println!("{wire:?}: {} fragments, {} refused", totals.fragments, totals.fragments_refused);
+    }
+}
+
+/// A forger makes recovery no slower, and whole messages in fragments that come behind a hole wait until it is mended,
+/// however fast the feed is, whatever times live and repair threads tell of one message. If only a few could wait, or
+/// differing times began a message anew, the rest would have to come from the server, again and again.
+#[test]
+fn a_forger_and_losses_together_slow_no_recovery() {
+    let one_way_ns = 50 * MICROSECOND_NS;
+    for (max_message, pace_ns) in [(200, 20), (3_000, 100), (3_000, 20)] {
+        for forger in [false, true] {
+            let totals = run_all(seeds(2), |_| {
+                let scenario = plain_scenario(0.05, one_way_ns, 1, 5_000);
+                let scenario = native(scenario, Wire::Sealed, max_message);
+                Scenario { forger, pace_ns: pace_ns * MICROSECOND_NS, ..scenario }
+            });
+            let rtts = |share| totals.recovery.quantile_ns(share) as f64 / (2 * one_way_ns) as f64;
+            println!(
+                "messages to {max_message} B, 20 each {pace_ns} us, {} forgeries: recovery p50 {:.2} p99 {:.2} round trips, \
+                 longest run {} ms, {} fragments, {} refused",
+                totals.forged,
+                rtts(0.5),
+                rtts(0.99),
+                totals.longest_ns / MILLISECOND_NS,
+                totals.fragments,
+                totals.fragments_refused
+            );
+            assert_eq!((totals.gap_messages, totals.delivered), (0, totals.runs * 5_000));
+            assert_eq!(totals.fragments_refused, 0);
+            assert!(rtts(0.5) <= 3.0 && rtts(0.99) <= 10.0);
+            assert!(totals.longest_ns < 500 * MILLISECOND_NS, "it falls behind the feed");
+        }
+    }
+}

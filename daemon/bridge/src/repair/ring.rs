@@ -1,0 +1,127 @@
+//! The ring as retransmissions read it: by sequence.
+
+use shmcast::{Clock, Event, LocateError, RecvError, Subscriber};
+
+use crate::proto::replay::Piece;
+use crate::proto::wire::Meta;
+use crate::times::Moment;
+
+/// The ring as retransmissions read it.
+pub(super) struct Ring {
+    /// `None` while the channel is gone.
+    subscriber: Option<Subscriber>,
+    /// The number of the egress's attachment that the subscriber belongs to.
+    pub(super) attached: u64,
+    /// The message that was last too large for an answer: its sequence, size and marks, and its bytes in `large`.
+    kept: Option<(u64, usize, Meta)>,
+    large: Vec<u8>,
+}
+
+impl Ring {
+    pub(super) fn new(subscriber: Subscriber, attached: u64) -> Ring {
+        Ring { subscriber: Some(subscriber), attached, large: Vec::new(), kept: None }
+    }
+
+    /// Reads another channel from now on.
+    pub(super) fn attach(&mut self, subscriber: Option<Subscriber>, attached: u64) {
+        (self.subscriber, self.attached, self.kept) = (subscriber, attached, None);
+    }
+
+    /// The channel's clock.
+    pub(super) fn clock(&self) -> Option<Clock> {
+        self.subscriber.as_ref().map(Subscriber::clock)
+    }
+
+    /// Copies the message `sequence` from `offset` on, as far as the slice reaches. A message that is larger than the
+    /// slice is kept, because its next part will be asked for. `moment` converts its time.
+    pub(super) fn read_part(
+        &mut self,
+        sequence: u64,
+        offset: u32,
+        room: &mut [u8],
+        moment: Option<&Moment>,
+    ) -> Option<Piece> {
+        if let Some((kept, size, meta)) = self.kept
+            && kept == sequence
+            && (offset > 0 || size > room.len())
+        {
+            return Some(piece(&self.large[..size], offset, room, meta));
+        }
+        if offset == 0 {
+            match self.take(sequence, room, moment) {
+                Ok(taken) => return taken.map(|(size, meta)| Piece { size, total: size, meta }),
+                Err(size) => self.large.resize(size.max(self.large.len()), 0),
+            }
+        }
+        self.kept = None;
+        let mut large = std::mem::take(&mut self.large);
+        let mut taken = self.take(sequence, &mut large, moment);
+        if let Err(size) = taken {
+            large.resize(size, 0);
+            taken = self.take(sequence, &mut large, moment);
+        }
+        self.large = large;
+        let (size, meta) = taken.ok().flatten()?;
+        self.kept = Some((sequence, size, meta));
+        Some(piece(&self.large[..size], offset, room, meta))
+    }
+
+    // Takes a message into the slice: its size and marks, or as an error its size if the slice is too small.
+    fn take(
+        &mut self,
+        sequence: u64,
+        room: &mut [u8],
+        moment: Option<&Moment>,
+    ) -> Result<Option<(usize, Meta)>, usize> {
+        let Some(subscriber) = self.subscriber.as_mut() else { return Ok(None) };
+        if subscriber.next_sequence() != sequence && subscriber.seek(sequence).is_err() {
+            return Ok(None);
+        }
+        loop {
+            match subscriber.try_recv_into(room) {
+                Ok(Some(Event::Message(message))) => {
+                    let time_ns = moment.map_or(0, |moment| moment.wall_of(message.time));
+                    let meta = Meta { tag: message.tag, key: message.key, time_ns };
+                    return Ok((message.sequence == sequence).then_some((message.payload.len(), meta)));
+                }
+                Ok(Some(Event::NewEpoch { .. } | Event::NewSession { .. } | Event::End)) => {}
+                Ok(Some(Event::Gap { .. } | Event::Lapped(_)) | None) => return Ok(None),
+                Err(RecvError::TooSmall { needed, .. }) => return Err(needed),
+                // The channel is gone or was made anew. The sending thread finds that out, and then this
+                // thread attaches again.
+                Ok(Some(_)) | Err(_) => {
+                    self.subscriber = None;
+                    return Ok(None);
+                }
+            }
+        }
+    }
+    /// The sequence of the first message from `sequence` on that the ring holds: `sequence` itself, or the
+    /// first after a loss. O(1) for a message that the ring holds.
+    pub(super) fn oldest_from(&mut self, sequence: u64, next: u64) -> u64 {
+        let Some(subscriber) = &mut self.subscriber else { return next };
+        match subscriber.seek(sequence) {
+            // The buffer has no room, so a message stays in the ring. Only a gap or an empty message is
+            // taken.
+            Ok(()) => match subscriber.try_recv_into(&mut []) {
+                Ok(Some(Event::Gap { to, .. })) => to + 1,
+                Ok(_) | Err(_) => sequence,
+            },
+            Err(LocateError::TooOld { oldest, .. }) => oldest.max(sequence + 1).min(next),
+            Err(_) => sequence,
+        }
+    }
+
+    /// Copies the message `sequence` to the start of the slice, and gives its size.
+    pub(super) fn read(&mut self, sequence: u64, room: &mut [u8]) -> Option<usize> {
+        self.take(sequence, room, None).ok().flatten().map(|(size, _)| size)
+    }
+}
+
+// A part of a message that was read whole.
+fn piece(message: &[u8], offset: u32, room: &mut [u8], meta: Meta) -> Piece {
+    let rest = message.get(offset as usize..).unwrap_or(&[]);
+    let size = rest.len().min(room.len());
+    room[..size].copy_from_slice(&rest[..size]);
+    Piece { size, total: message.len(), meta }
+}

@@ -1,0 +1,107 @@
+//! What a bridge is told about native lines: their profile, their keys, and whose times messages get.
+
+use super::{BridgeSpec, LineSpec, SendRole};
+use crate::proto::native::fragments::MAX_MESSAGE_BYTES;
+use crate::proto::sender::LEAST_NATIVE_BYTES;
+use crate::proto::wire::{HEADER_BYTES, LENGTH_BYTES};
+
+/// What the packets of a line are like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Profile {
+    /// MoldUDP64, for receivers of any make.
+    #[default]
+    Plain,
+    /// For receivers of shmcast: messages keep tag, key flag and publish time, may be up to 16 MiB long, and may be
+    /// sealed. To others these are MoldUDP64 packets of one message.
+    Native,
+}
+
+/// What is taken on native lines where there are keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Auth {
+    /// Sealed packets alone.
+    #[default]
+    Required,
+    /// Packets without a seal too, while a group changes over to keys.
+    Offered,
+}
+
+/// The time that messages get here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TimeMode {
+    /// That of their publication, if both hosts' clocks are good enough; otherwise that of their arrival.
+    #[default]
+    Origin,
+    /// That of their arrival.
+    Arrival,
+}
+
+impl BridgeSpec {
+    /// The profile of a line.
+    pub fn profile_of(&self, line: &LineSpec) -> Profile {
+        line.profile.unwrap_or(self.profile)
+    }
+
+    /// The profile of a receiver: that of all its lines, and without lines that of the bridge.
+    pub fn receive_profile(&self) -> Profile {
+        self.lines.first().map_or(self.profile, |line| self.profile_of(line))
+    }
+
+    /// Whether native packets without a seal are taken.
+    pub(crate) fn takes_open(&self) -> bool {
+        self.keys.is_none() || self.auth == Auth::Offered
+    }
+
+    /// Whether any packet of the bridge is native.
+    pub fn is_any_native(&self) -> bool {
+        self.profile == Profile::Native
+            || self.lines.iter().any(|line| self.profile_of(line) == Profile::Native)
+    }
+
+    /// Whether any line, or the server for leases and repairs, is plain.
+    pub fn is_any_plain(&self) -> bool {
+        let serves = self.send.as_ref().is_some_and(|send| send.repair.is_some());
+        let is_plain = |line| self.profile_of(line) == Profile::Plain;
+        self.lines.iter().any(is_plain) || self.profile == Profile::Plain && serves
+    }
+
+    /// The largest message that the bridge carries, in bytes.
+    pub fn max_message_bytes(&self) -> usize {
+        let is_plain = if self.receive.is_some() {
+            self.receive_profile() == Profile::Plain
+        } else {
+            self.is_any_plain()
+        };
+        match is_plain || !self.is_any_native() {
+            true => self.payload_bytes.saturating_sub(HEADER_BYTES + LENGTH_BYTES).min(usize::from(u16::MAX)),
+            false => MAX_MESSAGE_BYTES,
+        }
+    }
+
+    pub(super) fn problems_of_native(&self, report: &mut impl FnMut(&'static str, String)) {
+        let of_receiver = self.receive_profile();
+        if self.receive.is_some() && self.lines.iter().any(|line| self.profile_of(line) != of_receiver) {
+            let what = "all lines of a receiver have one profile: write it once, for the bridge";
+            report("line", what.to_owned());
+        }
+        if self.keys.is_some() && !self.is_any_native() {
+            report("keys", "plain packets cannot be sealed: give the lines profile = \"native\"".to_owned());
+        }
+        let takes_turns = self.send.as_ref().is_some_and(|send| send.role == SendRole::Auto);
+        if self.is_any_native() && takes_turns {
+            let what = "auto: senders take turns on plain lines alone: make all lines and the bridge profile = \"plain\", \
+                        or leave out role, claim_bind and peers";
+            report("role", what.to_owned());
+        }
+        if self.is_any_native() && self.payload_bytes < LEAST_NATIVE_BYTES {
+            let bytes = self.payload_bytes;
+            report(
+                "payload_bytes",
+                format!("{bytes} is too little for native packets: write at least {LEAST_NATIVE_BYTES}"),
+            );
+        }
+    }
+}

@@ -1,0 +1,101 @@
+use super::*;
+
+fn parse(text: &str) -> BridgeSpec {
+    toml::from_str(text).expect(text)
+}
+
+#[test]
+fn a_table_with_everything_in_it() {
+    let spec = parse(
+        r#"
+        name = "ticks to B"
+        channel = "ticks"
+        payload_bytes = 8972
+        wait = "spin"
+        cpu = 3
+        line = [{ group = "239.1.2.3:30001", interface = "eth0" }, { group = "239.1.2.4:30001" }]
+        [send]
+        ttl = 4
+        from = "oldest"
+        [send.repair]
+        bind = "10.0.0.1:30002"
+        allow = ["10.0.0.0/24", "10.1.0.7"]
+        "#,
+    );
+    assert_eq!(spec.problems(), []);
+    let Some(Direction::Send(send)) = spec.direction() else { panic!("{spec:?}") };
+    assert_eq!((send.ttl, send.from, send.linger_ms), (4, StartAt::Oldest, 10_000));
+    let repair = send.repair.as_ref().expect("a repair table");
+    assert!(repair.allow[1].contains([10, 1, 0, 7].into()) && repair.lease_s == 60);
+    assert_eq!(spec.lines[0].interface.as_deref(), Some("eth0"));
+    assert_eq!(spec.tag(), "TICK");
+}
+
+#[test]
+fn a_misspelt_field_is_an_error_at_every_depth() {
+    for text in [
+        "channel = 'c'\nchanel = 1",
+        "channel = 'c'\nline = [{ group = '239.0.0.1:1', interfase = 'x' }]",
+        "channel = 'c'\n[send]\nttll = 1",
+        "channel = 'c'\n[send.repair]\nbind = '1.1.1.1:1'\nalow = []",
+        "channel = 'c'\n[receive]\nserver = []",
+    ] {
+        assert!(toml::from_str::<BridgeSpec>(text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_named_by_its_field() {
+    let fields = |text: &str| -> Vec<&str> { parse(text).problems().iter().map(|(f, _)| *f).collect() };
+    assert_eq!(fields("channel = 'c'"), ["send"]);
+    assert_eq!(fields("channel = 'c'\n[send]\n[receive]\n"), ["send"]);
+    assert_eq!(fields("channel = 'c'\npayload_bytes = 10\n[send]"), ["payload_bytes", "line"]);
+    assert_eq!(fields("channel = 'c'\n[receive]\nunicast = true"), ["unicast"]);
+    assert_eq!(fields("channel = 'c'\n[send.repair]\nbind = '0.0.0.0:9'"), ["allow"]);
+    let line = "line = [{ group = '239.0.0.1:0', source = '10.0.0.1' }]";
+    assert_eq!(fields(&format!("channel = 'c'\n{line}\n[receive]")), ["line"]);
+    assert_eq!(fields(&format!("channel = 'c'\n{line}\n[send]")), ["line", "line"]);
+    assert_eq!(fields("channel = 'c'\nsession = 'EQTY1'\n[send]"), ["session", "line"]);
+    let twice = "line = [{ group = '239.0.0.1:1' }, { group = '239.0.0.1:1' }]";
+    assert_eq!(fields(&format!("channel = 'c'\n{twice}\n[receive]")), ["line"]);
+    let nobody = "line = [{ group = '0.0.0.0:1' }]";
+    assert_eq!(fields(&format!("channel = 'c'\n{nobody}\n[send]")), ["line"]);
+    assert_eq!(fields(&format!("channel = 'c'\n{nobody}\n[receive]")), [""; 0]);
+    let auto = |text: &str| format!("channel = 'c'\nline = [{{ group = '239.0.0.1:1' }}]\n[send]\n{text}");
+    assert_eq!(fields(&auto("role = 'auto'")), ["role"]);
+    assert_eq!(fields(&auto("peers = ['10.0.0.2:3']")), ["role"]);
+    let whole = "role = 'auto'\nclaim_bind = '10.0.0.1:3'\npeers = ['10.0.0.2:3']\n";
+    assert_eq!(fields(&auto(whole)), [""; 0]);
+    assert_eq!(fields(&auto(&format!("{whole}rank = 16\ntakeover_ms = 2"))), ["rank", "takeover_ms"]);
+    assert_eq!(fields(&auto("listen_ms = 10001")), ["listen_ms"]);
+    let buffer = |bytes: u64| format!("channel = 'c'\n{nobody}\n[receive]\nbuffer_bytes = {bytes}");
+    assert_eq!(fields(&buffer(1 << 40)), ["buffer_bytes"]);
+    assert_eq!(fields(&buffer(1 << 29)), [""; 0]);
+}
+
+#[test]
+fn senders_of_native_lines_do_not_take_turns() {
+    let of = |bridge: &str, line: &str, role: &str| {
+        let spec = parse(&format!(
+            "channel = 'c'\n{bridge}\nline = [{{ group = '239.0.0.1:1' }}, {{ group = '239.0.0.1:2'{line} }}]\n\
+             [send]\n{role}"
+        ));
+        spec.problems()
+    };
+    let auto = "role = 'auto'\nclaim_bind = '10.0.0.1:3'\npeers = ['10.0.0.2:3']";
+    for (bridge, line) in [("profile = 'native'", ""), ("", ", profile = 'native'")] {
+        let problems = of(bridge, line, auto);
+        let [("role", what)] = &problems[..] else { panic!("{problems:?}") };
+        assert!(what.contains("profile = \"plain\"") && what.contains("leave out role"), "{what}");
+        assert_eq!(of(bridge, line, "role = 'only'"), []);
+        // Peers without the role are refused as on plain lines.
+        assert_eq!(of(bridge, line, "peers = ['10.0.0.2:3']").len(), 1);
+    }
+    assert_eq!(of("profile = 'plain'", ", profile = 'plain'", auto), []);
+}
+
+#[test]
+fn a_channel_without_letters_still_has_a_tag() {
+    assert_eq!(BridgeSpec::new("-._").tag(), "SHM");
+    assert_eq!(BridgeSpec::new("fx.eur-usd").tag(), "FXEU");
+}

@@ -1,0 +1,156 @@
+//! Publish times between hosts: the ticks of a channel's clock here, nanoseconds since 1970 on the wire.
+//!
+//! Both clocks are read together now and then. A time in between is counted from that moment by the channel's
+//! clock, which costs no reading of a clock.
+
+use shmcast::Clock;
+use shmcast::sys::clock;
+
+use super::proto::native::pulse::{Pulse, UNSYNCHRONISED};
+use super::socket::RefusedSettings;
+use super::thread::wall_ns;
+
+/// Two readings of the channel's clock that are closer than this enclose the reading of the other clock well enough.
+const CLOSE_NS: u64 = 1_000;
+/// How often both clocks are read at most, until the readings are close.
+const READINGS: usize = 8;
+
+/// One moment on both clocks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Moment {
+    clock: Clock,
+    ticks: u64,
+    wall_ns: u64,
+}
+
+impl Moment {
+    pub(super) fn now(clock: Clock) -> Moment {
+        let read = |_| {
+            let (before, wall_ns, after) = (clock.now(), wall_ns(), clock.now());
+            let took_ns = clock.ns_between(before, after);
+            (took_ns, Moment { clock, ticks: before + (after - before) / 2, wall_ns })
+        };
+        let mut best = read(0);
+        for again in (1..READINGS).map(read) {
+            if again.0 < best.0 {
+                best = again;
+            }
+            if best.0 < CLOSE_NS {
+                break;
+            }
+        }
+        best.1
+    }
+
+    /// Nanoseconds since 1970 of a message's time; 0 if it has none.
+    #[inline]
+    pub(super) fn wall_of(&self, time: u64) -> u64 {
+        // The sign of the difference of two numbers of 48 bits.
+        let ahead = (time.wrapping_sub(self.ticks) << 16).cast_signed() >> 16;
+        match time {
+            0 => 0,
+            _ if ahead >= 0 => self.wall_ns.saturating_add(self.clock.ns(ahead.unsigned_abs())),
+            _ => self.wall_ns.saturating_sub(self.clock.ns(ahead.unsigned_abs())),
+        }
+    }
+
+    /// The ticks of a moment in nanoseconds since 1970.
+    #[inline]
+    pub(super) fn ticks_of(&self, wall_ns: u64) -> u64 {
+        let ticks = |ns: u64| (u128::from(ns) * u128::from(self.clock.hz()) / 1_000_000_000) as u64;
+        match wall_ns.checked_sub(self.wall_ns) {
+            Some(later_ns) => self.ticks.wrapping_add(ticks(later_ns)),
+            None => self.ticks.wrapping_sub(ticks(self.wall_ns - wall_ns)),
+        }
+    }
+}
+
+/// The error of this host's clock, as pulses say it. What the system does not say is unknown.
+pub(super) fn own_error_ns() -> u32 {
+    let error_ns = clock::error_ns().ok().flatten();
+    error_ns.and_then(|error_ns| u32::try_from(error_ns).ok()).unwrap_or(UNSYNCHRONISED)
+}
+
+/// Notes at the start if the system does not say how wrong its clock is. Later looks say nothing.
+pub(super) fn note_unknown_error(refusals: &mut RefusedSettings) {
+    if let Err(e) = clock::error_ns() {
+        let what = "it is unknown, so messages get the time of their arrival unless the receiver has clock_limit_us = 0";
+        refusals.0.push(format!("error of the clock: {e}: {what}"));
+    }
+}
+
+/// Decides whether messages keep the times of their publication, and converts them.
+#[derive(Debug)]
+pub(super) struct OriginTimes {
+    /// The most that either clock may be wrong; `None` if times of arrival are wanted.
+    limit_ns: Option<u64>,
+    moment: Option<Moment>,
+    pub(super) own_error_ns: u32,
+    pub(super) sender_error_ns: u32,
+}
+
+impl OriginTimes {
+    /// Without a limit, messages get the time of their arrival. A limit of 0 believes every clock.
+    pub(super) fn new(limit_ns: Option<u64>) -> OriginTimes {
+        let unknown = UNSYNCHRONISED;
+        OriginTimes { limit_ns, moment: None, own_error_ns: unknown, sender_error_ns: unknown }
+    }
+
+    /// Looks at the clocks of both ends again. Call now and then.
+    pub(super) fn refresh(&mut self, clock: Option<Clock>, pulse: Option<&Pulse>) {
+        let Some(limit_ns) = self.limit_ns else { return };
+        self.own_error_ns = own_error_ns();
+        self.sender_error_ns = pulse.map_or(UNSYNCHRONISED, |pulse| pulse.clock_error_ns);
+        let is_good =
+            |error_ns: u32| limit_ns == 0 || error_ns != UNSYNCHRONISED && u64::from(error_ns) < limit_ns;
+        let both = is_good(self.own_error_ns) && is_good(self.sender_error_ns);
+        self.moment = clock.filter(|_| both).map(Moment::now);
+    }
+
+    /// The ticks of a message's time; `None` if it gets the time of its arrival.
+    #[inline]
+    pub(super) fn ticks_of(&self, time_ns: u64) -> Option<u64> {
+        let moment = self.moment.filter(|_| time_ns != 0)?;
+        Some(moment.ticks_of(time_ns))
+    }
+
+    /// Whether messages keep the times of their publication.
+    pub(super) fn are_kept(&self) -> bool {
+        self.moment.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_goes_to_the_wire_and_comes_back() {
+        let clock = Clock::of_this_host();
+        let moment = Moment::now(clock);
+        for ns in [0, 1_000, 5_000_000, 3_600_000_000_000] {
+            for wall_ns in [moment.wall_ns - ns, moment.wall_ns + ns] {
+                let ticks = moment.ticks_of(wall_ns);
+                let back = moment.wall_of(ticks & ((1 << 48) - 1));
+                assert!(back.abs_diff(wall_ns) <= 1 + ns / 1_000_000_000, "{wall_ns} came back as {back}");
+            }
+        }
+        assert_eq!(moment.wall_of(0), 0, "a message without a time");
+    }
+
+    #[test]
+    fn times_are_kept_only_while_both_clocks_are_good() {
+        let (clock, pulse) =
+            (Some(Clock::of_this_host()), |clock_error_ns| Pulse { clock_error_ns, ..Pulse::default() });
+        let kept = |limit_ns, pulse: Option<Pulse>| {
+            let mut times = OriginTimes::new(limit_ns);
+            times.refresh(clock, pulse.as_ref());
+            times.are_kept()
+        };
+        assert!(kept(Some(0), Some(pulse(UNSYNCHRONISED))) && kept(Some(0), None));
+        assert!(!kept(Some(4_000_000_000), None) && !kept(None, Some(pulse(0))));
+        assert!(!kept(Some(1_000), Some(pulse(1_000))) && !kept(Some(1_000), Some(pulse(UNSYNCHRONISED))));
+        let is_own_good = own_error_ns() < 4_000_000_000;
+        assert_eq!(kept(Some(4_000_000_000), Some(pulse(999))), is_own_good);
+    }
+}

@@ -1,0 +1,32 @@
+//! How far the host's clock may be from the true time, as the kernel was told by the program that keeps it.
+
+use nix::libc;
+use std::io;
+
+/// The most that the clock is wrong, in nanoseconds; `None` if nobody synchronises it.
+///
+/// The figure grows while no program corrects the clock, and is an upper limit: the true error is much smaller in most
+/// cases. One system call.
+///
+/// # Errors
+/// The system does not let this process ask. A service manager's filter of system calls often refuses `adjtimex` with
+/// `EPERM`, because the same call can set the clock.
+///
+/// ```
+/// match shmcast_layout::sys::clock::error_ns() {
+///     Ok(Some(error_ns)) => println!("the clock is right to {error_ns} ns"),
+///     Ok(None) => println!("nobody keeps the clock"),
+///     Err(e) => println!("how good the clock is, is unknown: {e}"),
+/// }
+/// ```
+pub fn error_ns() -> io::Result<Option<u64>> {
+    // SAFETY: all fields of the struct are integers, and integers may be zero.
+    let mut state: libc::timex = unsafe { std::mem::zeroed() };
+    // SAFETY: the struct is valid and ours alone. With `modes` at zero the call only writes into it.
+    let result = unsafe { libc::adjtimex(&mut state) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let is_kept = state.status & libc::STA_UNSYNC == 0;
+    Ok(is_kept.then(|| u64::try_from(state.maxerror).unwrap_or(0).saturating_mul(1_000)))
+}
