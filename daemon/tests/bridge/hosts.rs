@@ -4,7 +4,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use std::fs::{self, File};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -168,7 +168,18 @@ impl Hosts {
         command.arg("--config").arg(path);
         let daemon = self.start(command, format!("the daemon of host {host:?}"));
         wait_for("the daemon's answer", || shmcast::Client::at(self.socket(host)).ok());
+        // Keys must belong to the daemon's user, who is another one under the unit.
+        let keys = self.keys();
+        if keys.exists() {
+            let user = fs::metadata(self.socket(host)).unwrap().uid();
+            chown(keys, Some(user), None).unwrap();
+        }
         daemon
+    }
+
+    /// The place for the keys of native lines.
+    pub fn keys(&self) -> PathBuf {
+        self.dir.path().join("keys")
     }
 
     /// `shmcast WORDS` on a host.

@@ -1,14 +1,14 @@
 //! Native lines between two daemons: what they carry beside payloads, with keys, also under the shipped unit.
 
-use super::daemons::{GROUP, SERVER, bridge, everything_arrives_on, receives, sends, with_fields};
-use super::hosts::{Host, Hosts, Running, wait_for};
+use super::daemons::{GROUP, SERVER, bridge, daemon, everything_arrives_on, receives, sends, with_fields};
+use super::hosts::{Host, Hosts, wait_for};
 use super::loss::count;
 use super::roles::client;
 use super::unit;
 use serde_json::json;
 use shmcast::{Event, Mark, Publisher, Start, Subscriber, Wait};
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 const MESSAGES: u64 = 2_000;
@@ -19,19 +19,10 @@ const AGE_NS: u64 = 3_600_000_000_000;
 
 /// The fields of a native bridge whose packets are sealed.
 fn sealed(hosts: &Hosts) -> String {
-    let path = hosts.dir.path().join("keys");
+    let path = hosts.keys();
     fs::write(&path, "7 000102030405060708090a0b0c0d0e0f\n").unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
     format!("profile = \"native\"\nkeys = \"{}\"\n", path.display())
-}
-
-/// Starts a host's daemon, gives the keys to its user, as they must be, and waits until the bridge carries a session.
-fn started(hosts: &Hosts, host: Host, config: &str) -> Running {
-    let daemon = hosts.daemon(host, config);
-    let user = fs::metadata(hosts.socket(host)).unwrap().uid();
-    chown(hosts.dir.path().join("keys"), Some(user), None).unwrap();
-    wait_for("the bridge's session", || bridge(hosts, host)["session"].is_string().then_some(()));
-    daemon
 }
 
 /// The bytes and marks of a message. Some are larger than a packet.
@@ -88,9 +79,9 @@ fn marks_cross(test: &str, hosts: &Hosts, limit_us: u64) -> (u64, [String; 2]) {
         assert!(config.contains(&max), "{config}");
         with_fields(&config.replace(&max, &format!("max_message = {LARGE}")), &fields)
     };
-    let _a = started(hosts, Host::A, &large(&sends()));
+    let _a = daemon(hosts, Host::A, &large(&sends()));
     let limit = format!("from = 1\nclock_limit_us = {limit_us}\n");
-    let _b = started(hosts, Host::B, &large(&receives(GROUP, SERVER)).replace("from = 1\n", &limit));
+    let _b = daemon(hosts, Host::B, &large(&receives(GROUP, SERVER)).replace("from = 1\n", &limit));
     let reader = hosts.role(Host::B, "read-native", "");
     reader.wait_for_log("reading");
     hosts.role(Host::A, "publish-native", "").end_well();
