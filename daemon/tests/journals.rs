@@ -93,7 +93,7 @@ fn read_to(reader: &mut Subscriber, last: u64) -> Vec<String> {
     told
 }
 
-/// What a journal has: its messages in order, and what is missing.
+/// The contents of a journal: its messages in order, and its losses.
 fn contents(dir: &Path) -> (Vec<u64>, Vec<Loss>) {
     let mut reader = Journal::open(dir).unwrap().read_from(1).unwrap();
     let (mut messages, mut losses) = (Vec::new(), Vec::new());

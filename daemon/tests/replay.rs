@@ -22,7 +22,7 @@ fn recorded(host: &Host, arguments: &str) -> String {
     journal
 }
 
-/// What a reader of a whole channel gets, without ages.
+/// The events that a reader of a whole channel gets, without ages.
 fn events(host: &Host, channel: &str) -> Vec<Value> {
     let output = host.run(&format!("sub {channel} --from oldest --no-history --framing json"));
     let lines = text(&output.stdout);
@@ -86,7 +86,7 @@ fn a_part_begins_and_ends_where_it_is_told_to() {
     assert_eq!(sequences("start"), [1, 2, 3]);
     assert_eq!(replay("from-time", "--from 2000-01-01T00:00Z --to 2"), Some(0));
     assert_eq!(sequences("from-time"), [1, 2]);
-    // What nothing is in leaves no channel behind.
+    // A span without messages leaves no channel behind.
     for span in ["--from 3 --to 2", "--to 2000-01-01T00:00Z", "--from @4000000000"] {
         let output = host.run(&format!("replay {} --into none {span}", golden()));
         assert_eq!(output.status.code(), Some(1));

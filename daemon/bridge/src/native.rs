@@ -173,7 +173,7 @@ impl Codec {
         (&self.scratch[..size], &mut self.sealer, &mut self.out)
     }
 
-    /// What was not opened so far.
+    /// Counts of the packets that could not be opened.
     pub(super) fn counters(&self) -> &OpenerCounters {
         self.opener.counters()
     }

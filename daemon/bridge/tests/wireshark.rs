@@ -64,7 +64,7 @@ fn packets(is_sealed: bool) -> Vec<Vec<u8>> {
     all
 }
 
-/// What tshark says of each packet, a line of fields each. `None` if it is not installed.
+/// The fields that tshark prints, a line for each packet. `None` if it is not installed.
 fn tshark(
     test: &str,
     packets: &[Vec<u8>],

@@ -1,4 +1,4 @@
-//! What the verbs that publish have in common: the ring of a new channel, and the wait for readers.
+//! Options of all verbs that publish: the ring of a new channel, and the wait for readers.
 
 use super::Host;
 use super::stop::Stop;

@@ -84,7 +84,7 @@ impl JournalConfig {
         }
     }
 
-    /// What is kept of it.
+    /// How much of it is kept.
     pub const fn keep(&self) -> Keep {
         Keep { bytes: self.keep_bytes, age: self.keep_age }
     }

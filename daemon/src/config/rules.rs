@@ -86,7 +86,7 @@ pub(super) fn channel(channel: &ChannelConfig) -> Broken {
     broken
 }
 
-/// What a channel may not have in common with those before it in the file.
+/// Checks that a channel has a journal directory of its own, by the channels before it in the file.
 pub(super) fn together(channel: &ChannelConfig, before: &[ChannelConfig]) -> Broken {
     let directory = |channel: &ChannelConfig| channel.journal.as_ref().map(|journal| journal.dir.clone());
     let same =

@@ -348,7 +348,7 @@ impl Work {
                     false => self.tell("journal-recovered", "the disk takes what is recorded again"),
                 }
             }
-            // What is not told at once is told with the next.
+            // A loss that is not told at once is told with the next one.
             let is_soon = watch.told_lost.is_some_and(|at: Instant| at.elapsed() < LOST_EVERY);
             let lost = now.overrun - watch.last.overrun;
             if lost > 0 && !is_soon {
@@ -403,7 +403,7 @@ impl Work {
     }
 }
 
-/// What was last told of a recorder.
+/// The state of a recorder that was last told.
 struct Watch {
     last: Progress,
     told_lost: Option<Instant>,

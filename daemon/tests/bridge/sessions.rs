@@ -328,7 +328,7 @@ fn a_bridge_with_a_state_file_begins_elsewhere_if_it_is_told_to() {
     assert!(sessions.iter().all(|session| *session == sessions[0] && session.is_some()), "{sessions:?}");
 }
 
-/// What the ring has no more is in a journal, and no concern of a bridge: receivers would wait for a disk.
+/// A bridge does not send messages that only the journal still has: receivers would wait for a disk.
 #[test]
 fn a_bridge_sends_the_ring_and_not_the_journal() {
     let _turn = turn();

@@ -1,4 +1,4 @@
-//! What the sending thread adds on native lines: marks and times of messages, pulses, and the key that seals.
+//! The part of the sending thread for native lines: marks and times of messages, pulses, and the key that seals.
 
 use shmcast::{Clock, Message};
 use std::sync::Arc;

@@ -69,7 +69,7 @@ pub(super) struct Second {
 pub(super) struct Outlet {
     pub(super) sender: Sender,
     pub(super) second: Option<Second>,
-    /// What native lines need; `None` if all are plain.
+    /// The state of native lines; `None` if all lines are plain.
     pub(super) native: Option<NativeState>,
     pub(super) config: SenderConfig,
     /// The counters of earlier sessions, added up.

@@ -1,4 +1,4 @@
-//! What the receiving thread adds on native lines: it opens what comes, and makes requests and control datagrams.
+//! The part of the receiving thread for native lines. It opens packets, and makes requests and control datagrams.
 
 use shmcast::sys::datagrams::Datagram;
 use std::sync::Arc;

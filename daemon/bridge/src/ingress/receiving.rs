@@ -121,7 +121,7 @@ pub(super) struct Receiving {
     pub(super) inlet: Inlet,
     /// One lock for each line, except the lines of unicast leases.
     pub(super) locks: Vec<SourceLock>,
-    /// What native lines need; `None` if they are plain.
+    /// The state of native lines; `None` if the lines are plain.
     pub(super) native: Option<NativeReceiving>,
     pub(super) wait: WaitMode,
     /// The timeouts of each server that the loop has already acted on.

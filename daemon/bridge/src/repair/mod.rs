@@ -56,7 +56,7 @@ pub(super) struct Repair {
     counters: RepairCounters,
     last_drops: u32,
     reply: Vec<u8>,
-    /// What answers to native receivers need; `None` if all lines are plain.
+    /// The state of answers to native receivers; `None` if all lines are plain.
     native: Option<NativeRepair>,
     /// Whether plain requests are answered.
     answers_plain: bool,

@@ -1,11 +1,11 @@
-//! What a bridge is told about native lines: their profile, their keys, and whose times messages get.
+//! The settings of native lines: their profile, their keys, and whose times messages get.
 
 use super::{BridgeSpec, LineSpec, SendRole};
 use crate::proto::native::fragments::MAX_MESSAGE_BYTES;
 use crate::proto::sender::LEAST_NATIVE_BYTES;
 use crate::proto::wire::{HEADER_BYTES, LENGTH_BYTES};
 
-/// What the packets of a line are like.
+/// The form of the packets of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Profile {
@@ -17,7 +17,7 @@ pub enum Profile {
     Native,
 }
 
-/// What is taken on native lines where there are keys.
+/// The packets that a receiver takes on native lines where there are keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Auth {

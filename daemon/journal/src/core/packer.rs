@@ -54,9 +54,9 @@ pub struct Begin<'a> {
     pub epoch: u64,
     /// The ring's uuid.
     pub ring: [u64; 2],
-    /// What is missing from the sequence due on.
+    /// The sequences that are missing from the one due on.
     pub loss: Option<Loss>,
-    /// What recovery has mended.
+    /// The files that recovery has mended.
     pub mended: &'a [Mended],
 }
 

@@ -21,13 +21,13 @@ pub struct Scan {
     pub durable: u64,
     /// Bytes in use behind the last whole frame.
     pub behind: u64,
-    /// What the footer that stands there says was durable. The next file chains to it as it is.
+    /// The durable sequence that the footer at that place names, if there is one. The next file chains to this footer as it stands.
     pub footer_durable: Option<u64>,
-    /// What the records say.
+    /// The contents of the records that recovery needs.
     pub heard: Heard,
 }
 
-/// What records say that recovery cares for.
+/// The contents of records that recovery needs.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Heard {
     /// The greatest reserve; 0 for none.
@@ -142,7 +142,7 @@ impl<'a, V: Volume> Scanner<'a, V> {
         Ok(head.check_body(&body).is_ok().then_some(body))
     }
 
-    /// What stands at `offset`.
+    /// Looks for a frame at `offset`.
     pub(super) fn at(&mut self, offset: u64) -> io::Result<Found> {
         let Some(head) = self.header(offset)? else { return Ok(Found::Nothing) };
         let body = self.body(offset, &head)?;

@@ -74,7 +74,7 @@ struct Common {
     /// Session: up to 4 characters for a shmcast sender, up to 10 for one particular session
     #[arg(long, value_name = "NAME")]
     session: Option<String>,
-    /// What the packets of all lines and leases are like: plain is MoldUDP64, for receivers of any make; native keeps tag,
+    /// Form of the packets of all lines and leases: plain is MoldUDP64, for receivers of any make; native keeps tag,
     /// key flag and time, and takes messages up to 16MiB
     #[arg(long, default_value = "plain", value_parser = words(&["plain", "native"], parse_word::<Profile>),
           hide_possible_values = true)]

@@ -288,7 +288,7 @@ struct FarAway {
     replay: Replay,
     published: u64,
     timeouts: u64,
-    /// What is on its way: when it comes, whether to the server, and the bytes.
+    /// Datagrams on their way: the time at which each arrives, whether it goes to the server, and its bytes.
     flying: VecDeque<(u64, bool, Vec<u8>)>,
 }
 

@@ -1,4 +1,4 @@
-//! What a native receiver asks a server for.
+//! The requests of a native receiver to a server.
 //!
 //! ```text
 //! body: 1 to 64 x ( first u64 | count u16 | offset u32 | bytes u32 )      bytes 0: whole messages

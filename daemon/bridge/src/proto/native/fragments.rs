@@ -78,7 +78,7 @@ impl Fragment<'_> {
     }
 }
 
-/// What became of a fragment.
+/// The outcome of taking a fragment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
     /// There is no room for it.

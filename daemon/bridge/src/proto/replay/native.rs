@@ -12,7 +12,7 @@ use super::super::session::Session;
 use super::super::wire::{HEADER_BYTES, Meta, Request};
 use super::{Held, Replay, UNPROVED_FACTOR};
 
-/// What was read of a message.
+/// A part of a message, as it was read from the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
     /// How many bytes were copied.

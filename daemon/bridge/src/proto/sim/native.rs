@@ -22,7 +22,7 @@ use super::world::{Event, World};
 use super::{drawn_scenario, plain_scenario, run_all, seeds};
 use std::net::{Ipv4Addr, SocketAddr};
 
-/// What the packets of a run are like.
+/// The form of the packets of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wire {
     Plain,

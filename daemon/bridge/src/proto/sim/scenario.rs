@@ -31,7 +31,7 @@ pub struct Scenario {
     /// After how many messages a receiver restarts.
     pub peer_restarts: Vec<(u64, usize)>,
     pub ends: bool,
-    /// What the packets are like.
+    /// The form of the packets.
     pub wire: Wire,
     /// Whether somebody sends packets of his own.
     pub forger: bool,
