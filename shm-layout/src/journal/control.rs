@@ -138,6 +138,10 @@ impl JournalControl {
 
     /// The kind of [`Source`](Self::Source) as stored.
     pub const SOURCE: u64 = 64;
+    /// The kind of [`Reserve`](Self::Reserve) as stored.
+    pub const RESERVE: u64 = 67;
+    /// The kind of [`Clean`](Self::Clean) as stored.
+    pub const CLEAN: u64 = 68;
 
     /// The kind as stored.
     pub const fn kind(self) -> u64 {
@@ -146,8 +150,8 @@ impl JournalControl {
             Self::Source { .. } => Self::SOURCE,
             Self::Loss(_) => 65,
             Self::Clock { .. } => 66,
-            Self::Reserve { .. } => 67,
-            Self::Clean { .. } => 68,
+            Self::Reserve { .. } => Self::RESERVE,
+            Self::Clean { .. } => Self::CLEAN,
             Self::Mended { .. } => 69,
             Self::Unknown { kind } => kind,
         }
@@ -185,7 +189,7 @@ impl JournalControl {
             1..64 => 3,
             Self::SOURCE => 6,
             65 | 66 | 69 => 4,
-            67 | 68 => 2,
+            Self::RESERVE | Self::CLEAN => 2,
             _ => 1,
         };
         if count < needed {
@@ -205,8 +209,8 @@ impl JournalControl {
             }
             65 => Self::Loss(Loss { from: word(1), to: word(2), cause: Cause::from_number(word(3)) }),
             66 => Self::Clock { wall_ns: word(1), ticks: word(2), step_ns: word(3) as i64 },
-            67 => Self::Reserve { sequence: word(1) },
-            68 => Self::Clean { next: word(1) },
+            Self::RESERVE => Self::Reserve { sequence: word(1) },
+            Self::CLEAN => Self::Clean { next: word(1) },
             69 => Self::Mended { file: word(1), frames: word(2), bytes: word(3) },
             kind => Self::Unknown { kind },
         })

@@ -37,7 +37,7 @@ pub struct Now {
 /// When what was written is made safe from a power cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncPolicy {
-    /// Files are synced when they are sealed, and for reserve records. What the kernel has not written by then goes with the power.
+    /// Files are synced when they are sealed, and for reserve records. Bytes that the kernel has not written by then go with the power.
     None,
     /// Files are synced this often, beside the writing.
     Interval(Duration),

@@ -2,7 +2,7 @@
 
 use super::{Frame, Mended, Now};
 use shmcast::MAX_SEQUENCE;
-use shmcast::journal::format::{Cause, FRAME_TARGET, FrameBuilder, JournalControl, Loss};
+use shmcast::journal::format::{Cause, ControlRecord, FRAME_TARGET, FrameBuilder, JournalControl, Loss};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -99,8 +99,7 @@ impl Packer {
         if let Some(loss) = begin.loss {
             packer.control(JournalControl::Loss(loss));
         }
-        let (ring, epoch, first) = (begin.ring, begin.epoch, packer.due);
-        packer.control(JournalControl::Source { ring, generation: 0, epoch, first });
+        packer.source(begin.ring);
         packer.renew_reserve();
         packer
     }
@@ -108,11 +107,6 @@ impl Packer {
     /// The sequence due at the next record.
     pub const fn due(&self) -> u64 {
         self.due
-    }
-
-    /// The publisher's epoch, as the records so far say.
-    pub const fn epoch(&self) -> u64 {
-        self.epoch
     }
 
     /// Tells the time, in both clocks. The caller does so before it packs events.
@@ -134,16 +128,19 @@ impl Packer {
         true
     }
 
+    /// Names the ring from which the next records come.
+    pub fn source(&mut self, ring: [u64; 2]) {
+        let (epoch, first) = (self.epoch, self.due);
+        self.control(JournalControl::Source { ring, generation: 0, epoch, first });
+    }
+
     /// Packs a control record.
     pub fn control(&mut self, control: JournalControl) {
         let ticks = self.ticks;
         match control {
-            JournalControl::Ring(control) => {
-                if let [1, epoch, _] = control.words() {
-                    self.epoch = epoch;
-                }
+            JournalControl::Ring(ControlRecord::Epoch { epoch }) | JournalControl::Source { epoch, .. } => {
+                self.epoch = epoch;
             }
-            JournalControl::Source { epoch, .. } => self.epoch = epoch,
             _ => {}
         }
         let frame = self.frame(JournalControl::MAX_BYTES);

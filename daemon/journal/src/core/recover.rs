@@ -3,8 +3,8 @@
 use super::mutant::{Mutant, is};
 use super::scan::{Found, Heard, Scan, Scanner};
 use shmcast::journal::format::{
-    Cause, FILE_HEADER_BYTES, FileHeader, FormatError, FrameKind, Loss, TRAILER_BYTES, Trailer, file_name,
-    parse_file_name,
+    Cause, ControlRecord, FILE_HEADER_BYTES, FileHeader, FormatError, FrameKind, JournalControl, Loss,
+    TRAILER_BYTES, Trailer, file_name, parse_file_name,
 };
 use std::io;
 use thiserror::Error;
@@ -283,7 +283,9 @@ fn last_words(volume: &mut impl Volume, file: &Known, trailer: &Trailer) -> io::
     let Some(footer) = footer else {
         return Ok(Scan::run(volume, &file.name, &file.header, size)?.heard);
     };
-    let cared_for = footer.controls.iter().filter(|entry| matches!(entry.kind, 1 | 64 | 67 | 68));
+    let epoch = JournalControl::Ring(ControlRecord::Epoch { epoch: 0 }).kind();
+    let kinds = [epoch, JournalControl::SOURCE, JournalControl::RESERVE, JournalControl::CLEAN];
+    let cared_for = footer.controls.iter().filter(|entry| kinds.contains(&entry.kind));
     let mut places: Vec<u64> = cared_for.map(|entry| entry.offset).collect();
     places.dedup();
     let mut heard = Heard::default();

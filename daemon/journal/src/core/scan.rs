@@ -3,8 +3,8 @@
 use super::Volume;
 use super::mutant::{Mutant, is};
 use shmcast::journal::format::{
-    Cause, Codec, Composer, FILE_HEADER_BYTES, FRAME_ALIGN, FRAME_HEADER_BYTES, FileHeader, Footer,
-    FrameDraft, FrameHeader, FrameKind, JournalControl, Loss, RecordBody, Records,
+    Cause, Codec, Composer, ControlRecord, FILE_HEADER_BYTES, FRAME_ALIGN, FRAME_HEADER_BYTES, FileHeader,
+    Footer, FrameDraft, FrameHeader, FrameKind, JournalControl, Loss, RecordBody, Records,
 };
 use std::io;
 
@@ -284,11 +284,7 @@ impl Heard {
             JournalControl::Source { ring, epoch, .. } => {
                 (self.ring, self.epoch) = (Some(ring), self.epoch.max(epoch));
             }
-            JournalControl::Ring(control) => {
-                if let [1, epoch, _] = control.words() {
-                    self.epoch = self.epoch.max(epoch);
-                }
-            }
+            JournalControl::Ring(ControlRecord::Epoch { epoch }) => self.epoch = self.epoch.max(epoch),
             _ => {}
         }
     }
