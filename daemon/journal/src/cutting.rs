@@ -1,7 +1,7 @@
 //! A part of a journal as a journal of its own.
 
 use crate::core::{Begin, Now, Packer, Packing, Pool, Settings, State, SyncPolicy, Writer};
-use crate::directory::Directory;
+use crate::directory::{Directory, salt};
 use crate::error::RecordError;
 use shmcast::Message;
 use shmcast::journal::JournalControl;
@@ -37,13 +37,8 @@ impl Cut {
         file_bytes: u64,
         clock: (u64, u64),
     ) -> Result<Self, RecordError> {
-        let os = |source| RecordError::Os { path: path.to_owned(), source };
-        let directory = Directory::lock(path).map_err(|source| match source.kind() {
-            io::ErrorKind::WouldBlock => RecordError::Busy { path: path.to_owned() },
-            _ => os(source),
-        })?;
-        let mut salt = [0; 8];
-        getrandom::fill(&mut salt).map_err(|error| os(io::Error::other(error)))?;
+        let directory = Directory::of_recorder(path)?;
+        let salt = salt().map_err(|source| RecordError::Os { path: path.to_owned(), source })?;
         let (latest_ns, ticks) = clock;
         let settings = Settings { sync: SyncPolicy::None, file_bytes, ..Settings::default() };
         let header =
@@ -60,7 +55,7 @@ impl Cut {
         // Clocks are copied from the journal. Of its own, the first frame alone has one.
         let packing = Packing { clock_every: Duration::MAX, ..Packing::default() };
         let packer = Packer::begin(packing, pool.clone(), &begin, now, ticks);
-        let writer = Writer::new(settings, header, pool, u64::from_le_bytes(salt));
+        let writer = Writer::new(settings, header, pool, salt);
         Ok(Self { directory, packer, writer, latest_ns, base_ns: latest_ns })
     }
 
@@ -140,9 +135,8 @@ impl Cut {
         let now = self.now();
         while let Some(op) = self.writer.poll(now) {
             let result = op.steps.iter().try_for_each(|step| self.directory.perform(step));
-            let error = result.as_ref().err().map(|error| io::Error::new(error.kind(), error.to_string()));
             self.writer.done(op.id, result, now);
-            if let Some(error) = error {
+            if let Some((_, error)) = self.writer.take_error() {
                 return Err(self.os(error));
             }
         }

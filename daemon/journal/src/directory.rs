@@ -1,6 +1,7 @@
 //! The directory of a journal on a real file system.
 
 use crate::core::{Step, Volume};
+use crate::error::RecordError;
 use rustix::fs::{Advice, CWD, FallocateFlags, Mode, OFlags};
 use rustix::io::ReadWriteFlags;
 use std::collections::BTreeMap;
@@ -33,20 +34,28 @@ impl Directory {
     pub fn lock(path: &Path) -> io::Result<Self> {
         match rustix::fs::mkdir(path, Mode::from_raw_mode(0o700)) {
             Ok(()) => {
-                // The name of a new directory is safe once its parent was synced.
-                let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-                let parent = open(parent.unwrap_or(Path::new(".")), OFlags::RDONLY | OFlags::DIRECTORY)?;
-                parent.sync_all()?;
+                sync_parent(path)?;
             }
             Err(rustix::io::Errno::EXIST) => {}
             Err(error) => return Err(error.into()),
         }
-        let handle = open(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let handle = open_directory(path)?;
         let lock = at(&handle, "lock", OFlags::RDWR | OFlags::CREATE)?;
         if !shmcast::journal::take_lock(&lock)? {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         Ok(Self { path: path.to_owned(), handle, _lock: lock, open: Mutex::default() })
+    }
+
+    /// As [`lock`](Self::lock), with the reasons why there is no recorder.
+    ///
+    /// # Errors
+    /// [`RecordError::Busy`] and [`RecordError::Os`].
+    pub(crate) fn of_recorder(path: &Path) -> Result<Self, RecordError> {
+        Self::lock(path).map_err(|source| match source.kind() {
+            io::ErrorKind::WouldBlock => RecordError::Busy { path: path.to_owned() },
+            _ => RecordError::Os { path: path.to_owned(), source },
+        })
     }
 
     /// Its path.
@@ -59,10 +68,7 @@ impl Directory {
     /// # Errors
     /// The system's error.
     pub fn remove_spare(&self) -> io::Result<()> {
-        match rustix::fs::unlinkat(&self.handle, SPARE, rustix::fs::AtFlags::empty()) {
-            Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        remove(&self.handle, SPARE)
     }
 
     fn files(&self) -> MutexGuard<'_, BTreeMap<u64, (String, Arc<File>)>> {
@@ -120,8 +126,30 @@ impl Directory {
     }
 }
 
-fn open(path: &Path, flags: OFlags) -> io::Result<File> {
-    Ok(rustix::fs::openat(CWD, path, flags | OFlags::CLOEXEC, Mode::empty())?.into())
+/// A random number to begin the salts of files with.
+pub(crate) fn salt() -> io::Result<u64> {
+    let mut salt = [0; 8];
+    getrandom::fill(&mut salt).map_err(io::Error::other)?;
+    Ok(u64::from_le_bytes(salt))
+}
+
+pub(crate) fn open_directory(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(CWD, path, flags, Mode::empty())?.into())
+}
+
+/// Makes the name at `path` safe, which is new there.
+pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    open_directory(parent.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// Removes a file, if it is there.
+pub(crate) fn remove(directory: &File, name: &str) -> io::Result<()> {
+    match rustix::fs::unlinkat(directory, name, rustix::fs::AtFlags::empty()) {
+        Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn at(directory: &File, name: &str, flags: OFlags) -> io::Result<File> {

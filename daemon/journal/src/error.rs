@@ -65,7 +65,7 @@ pub enum RecordError {
     /// The place in the ring from which to go on was not found.
     #[error(transparent)]
     Locate(#[from] LocateError),
-    /// The disk did not take what is left. What was not written stays unrecorded, unless another recorder finds it in the ring.
+    /// The disk did not take what is left. Messages that were not written stay unrecorded, unless another recorder finds them in the ring.
     #[error("{}: the disk takes nothing: {lost} messages of the ring are not recorded", path.display())]
     Unwritten {
         /// The directory.

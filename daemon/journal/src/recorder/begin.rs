@@ -2,7 +2,7 @@
 
 use super::now;
 use crate::core::{Begin, Packer, Packing, Pool, Recovered, Settings, Writer, recover};
-use crate::directory::{ByName, Directory};
+use crate::directory::{ByName, Directory, salt};
 use crate::error::RecordError;
 use shmcast::journal::format::{Cause, FRAME_TARGET, FileHeader, Loss, RingIdentity, aligned};
 use shmcast::{LocateError, Subscriber};
@@ -18,13 +18,6 @@ pub(super) struct Begun {
     pub(super) writer: Writer,
     pub(super) first: u64,
     pub(super) missing: u64,
-}
-
-pub(super) fn lock(path: &Path) -> Result<Directory, RecordError> {
-    Directory::lock(path).map_err(|source| match source.kind() {
-        io::ErrorKind::WouldBlock => RecordError::Busy { path: path.to_owned() },
-        _ => RecordError::Os { path: path.to_owned(), source },
-    })
 }
 
 pub(super) fn begin(
@@ -51,9 +44,7 @@ pub(super) fn begin(
     let begin = Begin { due, epoch, ring, loss, mended: &recovered.mended };
     let mut packer = Packer::begin(Packing::default(), pool.clone(), &begin, now, ticks);
     packer.close();
-    let mut salt = [0; 8];
-    getrandom::fill(&mut salt).map_err(|error| os(io::Error::other(error)))?;
-    let mut writer = Writer::new(settings, header, pool, u64::from_le_bytes(salt));
+    let mut writer = Writer::new(settings, header, pool, salt().map_err(os)?);
     while let Some(frame) = packer.take() {
         writer.push(frame);
     }
@@ -71,7 +62,7 @@ fn place(
         return Ok(None);
     }
     let due = recovered.due;
-    // A ring that the journal names was read: it went on while nobody recorded. Of another one nobody knows what came before it.
+    // A ring that the journal names was read: it went on while nobody recorded. Nobody knows what came before another one.
     let is_known = recovered.ring == Some(subscriber.header().uuid);
     let anew = |channel| RecordError::Anew { path: path.to_owned(), journal: due, channel };
     if !is_known && subscriber.first_sequence() == 1 && due > 1 {

@@ -94,14 +94,12 @@ impl Drain {
     /// Names the ring that the channel has gone on in, so that its readers find this journal.
     fn note_ring(&mut self) {
         let Self { shared, packer, subscriber, ring } = self;
-        let found = ring_of(subscriber);
-        if found.uuid == *ring {
-            return;
+        let found = subscriber.header().uuid;
+        if found != *ring {
+            *ring = found;
+            packer.source(found);
+            shared.writer().set_ring(ring_of(subscriber));
         }
-        *ring = found.uuid;
-        let (epoch, first) = (packer.epoch(), packer.due());
-        packer.control(JournalControl::Source { ring: found.uuid, generation: 0, epoch, first });
-        shared.writer().set_ring(found);
     }
 
     /// Gives frames to the writer: full ones, and the open one if the disk is idle or time has passed.

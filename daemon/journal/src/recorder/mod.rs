@@ -167,7 +167,7 @@ impl Recorder {
     /// # Errors
     /// [`RecordError`]; nothing is recorded then.
     pub fn start(path: &Path, subscriber: Subscriber, settings: Settings) -> Result<Self, RecordError> {
-        let directory = begin::lock(path)?;
+        let directory = Directory::of_recorder(path)?;
         let start = Instant::now();
         let begun = begin::begin(directory, subscriber, settings, start)?;
         let mut ops = Vec::new();
