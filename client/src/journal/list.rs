@@ -27,6 +27,19 @@ pub struct FileInfo {
     pub bytes: u64,
 }
 
+impl FileInfo {
+    /// Whether its recorder gave it up after an error of the disk. Messages that it had not made safe are in the next file as well.
+    ///
+    /// ```no_run
+    /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
+    /// let given_up = journal.files().iter().filter(|file| file.is_given_up()).count();
+    /// # Ok::<(), shmcast::journal::JournalError>(())
+    /// ```
+    pub fn is_given_up(&self) -> bool {
+        self.name.ends_with(".suspect")
+    }
+}
+
 /// An entry of the directory that is named like a file of the journal, and is none or not this journal's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {

@@ -346,7 +346,7 @@ impl<'a> Verify<'a> {
             if in_file.footer.is_some() {
                 let end = file.bytes.saturating_sub(64);
                 self.found.damage(file, end, 64, "a footer, and no trailer that belongs to it");
-            } else if !file.name.ends_with(".suspect") && limit.is_some_and(|limit| self.due < Some(limit)) {
+            } else if !file.is_given_up() && limit.is_some_and(|limit| self.due < Some(limit)) {
                 self.found.damage(file, 0, 0, "it is not sealed, and it ends before the next file begins");
             }
             // The tail of the last file is what is being written, or what a power cut has torn: recovery decides.

@@ -5,10 +5,11 @@
 mod common;
 
 use common::read;
+use shmcast::journal::Journal;
 use shmcast::journal::format::{Cause, JournalControl};
 use shmcast::{History, Publisher, Start, Subscriber};
 use shmcast_journal::core::{Settings, SyncPolicy};
-use shmcast_journal::{Progress, RecordError, Recorder};
+use shmcast_journal::{Keep, Progress, RecordError, Recorder};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -263,4 +264,31 @@ fn a_footer_that_stands_is_kept_as_it_is() {
     for (path, bytes) in files.iter().zip(&before) {
         assert!(std::fs::read(path).unwrap() == *bytes, "{} was changed", path.display());
     }
+}
+
+/// A file that was given up has no trailer until the next recovery. The files behind it must still go when there are too many.
+#[test]
+fn a_file_that_was_given_up_does_not_end_retention() {
+    let host = Host::new();
+    let mut publisher = host.publisher("t", 1 << 20);
+    let recorder = host.record("t", SyncPolicy::Interval(Duration::from_millis(10)));
+    let mut sequence = 0;
+    while until(&recorder, |progress| progress.drained == sequence).file < 4 {
+        sequence += 1;
+        publisher.publish(&payload(sequence)).unwrap();
+    }
+    recorder.stop().unwrap();
+    let mut journal = Journal::open(host.dir()).unwrap();
+    let names: Vec<String> = journal.files().iter().map(|file| file.name.clone()).collect();
+    let given_up = format!("{}.suspect", names[0]);
+    let path = host.dir().join(&names[0]);
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(900_000).unwrap();
+    std::fs::rename(&path, host.dir().join(&given_up)).unwrap();
+    journal.refresh().unwrap();
+    assert!(journal.files()[0].is_given_up() && journal.files()[0].trailer.is_none());
+    let keep = Keep { bytes: Some(1), age: None };
+    let gone = keep.trim(&journal, 0).unwrap();
+    assert_eq!(gone, [&[given_up], &names[1..names.len() - 1]].concat());
+    journal.refresh().unwrap();
+    assert_eq!(journal.files().len(), 1, "the last file stays");
 }
