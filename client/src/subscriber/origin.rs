@@ -16,7 +16,9 @@ pub(super) const JOURNALS_VARIABLE: &str = "SHMCAST_JOURNALS";
 const AGAIN: Duration = Duration::from_secs(1);
 /// How long a recorder may take to name the ring in which its channel goes on.
 const NAMED_WITHIN: Duration = Duration::from_millis(500);
+/// Pause before the next look for that name.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
 /// Where a subscriber finds what the ring has no more; see [`SubscriberBuilder::history`](crate::SubscriberBuilder::history).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -104,8 +106,8 @@ impl Past {
     /// which the channel has just gone on within some milliseconds.
     pub(super) fn files(&mut self, ring: [u64; 2], due: u64) -> Option<Files> {
         let begun = Instant::now();
+        let mut files = self.origin.files().ok()??;
         loop {
-            let mut files = self.origin.files().ok()??;
             let named = files.names_ring(ring, due);
             let is_absent = named.as_ref().is_err_and(JournalError::is_absence);
             self.absent_since = if is_absent { self.absent_since.or(Some(begun)) } else { None };
@@ -119,6 +121,9 @@ impl Past {
                 return None;
             }
             std::thread::sleep(LOOK_AGAIN);
+            if let Files::Directory(journal) = &mut files {
+                journal.refresh().ok()?;
+            }
         }
     }
 
@@ -129,8 +134,10 @@ impl Past {
         }
         let files = self.files(ring, sequence);
         let reader = files.and_then(|files| Reader::open(files, sequence).ok());
-        self.again_at =
-            if reader.is_some() || self.is_waited_for() { None } else { Some(Instant::now() + AGAIN) };
+        self.again_at = None;
+        if reader.is_none() && !self.is_waited_for() {
+            self.rest();
+        }
         reader
     }
 }

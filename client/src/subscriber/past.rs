@@ -181,10 +181,7 @@ impl Subscriber {
         let due = self.reader.place().sequence;
         if let Ok(true) = self.seek_ahead(due) {
             let place = self.reader.place();
-            return Ok(match place.sequence == due {
-                true => Some(self.go_live()),
-                false => self.go_on_in_a_gap(due, place),
-            });
+            return Ok(self.go_on_in_ring(due, place));
         }
         // A void message may have the sequence of a valid one, which is in a later segment.
         let is_valid = match self.verdict_on_read() {
@@ -251,6 +248,15 @@ impl Subscriber {
         Ok(Some(None))
     }
 
+    /// Goes on at a place of the ring that was found for the sequence due: at the message itself, or behind a gap that has it.
+    fn go_on_in_ring(&mut self, due: u64, place: Place) -> Option<Outcome> {
+        if place.sequence != due {
+            return self.go_on_in_a_gap(due, place);
+        }
+        self.reader.jump(place);
+        Some(self.go_live())
+    }
+
     /// The sequence due lies within a gap of the ring: goes on behind it, and tells what is missing of it.
     fn go_on_in_a_gap(&mut self, due: u64, place: Place) -> Option<Outcome> {
         self.reader.jump(place);
@@ -273,12 +279,7 @@ impl Subscriber {
         }
         let due = self.reader.place().sequence;
         match self.reader.locator().seek(due) {
-            Ok(place) if place.sequence == due => {
-                self.reader.jump(place);
-                Ok(Some(self.go_live()))
-            }
-            // It lies in a gap of the ring, which begins before it.
-            Ok(place) => match self.go_on_in_a_gap(due, place) {
+            Ok(place) => match self.go_on_in_ring(due, place) {
                 None => self.skip_in_ring(),
                 told => Ok(told),
             },
