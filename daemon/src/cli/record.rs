@@ -5,7 +5,7 @@ use super::say::{note, print_json};
 use super::stop::Stop;
 use super::units::{parse_duration, parse_size, words};
 use super::{HostArg, MISSED};
-use crate::config::parse_sync;
+use crate::config::{FILE_BYTES, LEAST_BUFFER, parse_sync};
 use anyhow::{Result, bail};
 use indicatif::ProgressBar;
 use serde_json::json;
@@ -33,10 +33,6 @@ Exit codes: 0 nothing missed, 3 messages are missing in the journal, 1 error, 2 
 
 /// How often the state is looked at.
 const LOOK: Duration = Duration::from_millis(100);
-/// Least size of a file.
-const LEAST_FILE: u64 = 1 << 20;
-/// Least memory for frames that wait for the disk.
-const LEAST_BUFFER: u64 = 1 << 20;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
@@ -70,7 +66,7 @@ pub(super) struct Args {
 
 impl Args {
     fn settings(&self) -> Result<Settings> {
-        if !(LEAST_FILE..=shmcast::journal::format::MAX_FILE).contains(&self.file) {
+        if !FILE_BYTES.contains(&self.file) {
             bail!("--file {}: give 1MiB to 64GiB", self.file);
         }
         if self.buffer < LEAST_BUFFER {

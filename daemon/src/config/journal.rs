@@ -9,10 +9,10 @@ use shmcast_journal::core::{Settings, SyncPolicy};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Sizes of a file.
-const FILE_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=shmcast::journal::format::MAX_FILE;
+/// Sizes that a file of a journal may have.
+pub(crate) const FILE_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=shmcast::journal::format::MAX_FILE;
 /// Least memory for frames that wait for the disk.
-const LEAST_BUFFER: u64 = 1 << 20;
+pub(crate) const LEAST_BUFFER: u64 = 1 << 20;
 
 /// The journal of a channel.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]

@@ -88,13 +88,13 @@ pub(super) fn channel(channel: &ChannelConfig) -> Broken {
 
 /// Checks that a channel has a journal directory of its own, by the channels before it in the file.
 pub(super) fn together(channel: &ChannelConfig, before: &[ChannelConfig]) -> Broken {
-    let directory = |channel: &ChannelConfig| channel.journal.as_ref().map(|journal| journal.dir.clone());
-    let same =
-        before.iter().find(|other| directory(other).is_some() && directory(other) == directory(channel));
+    let Some(own) = &channel.journal else { return Broken::new() };
+    let has_same =
+        |other: &&ChannelConfig| other.journal.as_ref().is_some_and(|journal| journal.dir == own.dir);
     let what = |other: &ChannelConfig| {
         format!("journal.dir is that of channel {:?}: give each journal a directory of its own", other.name)
     };
-    same.map(|other| ("journal.dir", what(other))).into_iter().collect()
+    before.iter().find(has_same).map(|other| ("journal.dir", what(other))).into_iter().collect()
 }
 
 /// The reason why the client library would refuse such a segment, if it would. The ring is checked first without the
