@@ -68,9 +68,8 @@ pub struct Lent {
 
 impl Journal {
     /// Opens the file that has what is wanted, to be lent to a reader in another process. If nothing that old is kept, it is the
-    /// oldest file; if it is not recorded yet, the newest. `None` if there is no file.
-    ///
-    /// Cost: lists the directory, and reads the headers of the files that are not sealed.
+    /// oldest file; if it is not recorded yet, the newest. `None` if there is no file. [Refresh](Self::refresh) the list before, to see
+    /// files that came since.
     ///
     /// # Errors
     /// [`JournalError`] if the directory or the file cannot be read.
@@ -84,7 +83,6 @@ impl Journal {
     /// # Ok::<(), shmcast::journal::JournalError>(())
     /// ```
     pub fn lend(&mut self, wanted: Wanted) -> Result<Option<Lent>, JournalError> {
-        self.refresh()?;
         let picked = self.pick(wanted)?;
         Ok(picked.map(|Picked { opened: Opened { file, header, .. }, .. }| Lent {
             file,

@@ -5,28 +5,25 @@
 //! again.
 
 use super::events::Events;
+use super::pauses::Pauses;
 use crate::config::{ChannelConfig, JournalConfig};
 use anyhow::{Context, Result};
 use shmcast::control::JournalStatus;
 use shmcast::journal::{Journal, JournalError, Lent, Wanted};
 use shmcast::{Client, History, Start, Subscriber};
-use shmcast_journal::{Keep, Progress, RecordError, Recorder, set_aside};
+use shmcast_journal::{Progress, RecordError, Recorder, set_aside};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::sync::Semaphore;
 
 /// Interval at which a recorder is looked at.
 const LOOK: Duration = Duration::from_millis(100);
 /// Interval at which the files are counted, and the oldest removed.
 const TRIM_EVERY: Duration = Duration::from_secs(5);
-/// Pause before a recorder that has ended is started again; doubled each time.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// If a recorder ran for this long before it ended, the pauses begin again with the shortest.
-const HEALTHY: Duration = Duration::from_secs(60);
 /// Shortest time between two events that tell of messages that came too fast.
 const LOST_EVERY: Duration = Duration::from_secs(10);
 /// How long the end of the daemon waits for its recorders. The ring has what they have not written.
@@ -54,7 +51,13 @@ impl Journals {
         self.recordings().get(channel).cloned()
     }
 
-    /// Opens the file that has what a reader wants. `None` if the channel has no journal, or nothing is recorded yet. Reads from the disk.
+    /// The turn at a channel's journal, to be had before [`lend`](Self::lend). `None` if the channel has no journal.
+    pub fn turn(&self, channel: &str) -> Option<Arc<Semaphore>> {
+        self.find(channel).map(|recording| recording.turn.clone())
+    }
+
+    /// Opens the file that has what a reader wants. `None` if the channel has no journal, or nothing is recorded yet. The call reads from the
+    /// disk.
     ///
     /// # Errors
     /// [`JournalError`] if the directory or the file cannot be read.
@@ -90,7 +93,7 @@ impl Recorders {
         Self { journals, events, socket, threads: BTreeMap::new(), leaving: Vec::new() }
     }
 
-    /// Keeps the journals of these channels from now on, and no others. One that is the same as before goes on undisturbed. Does not
+    /// Keeps the journals of these channels from now on, and no others. One that is the same as before goes on undisturbed. It does not
     /// wait.
     pub fn carry(&mut self, channels: &[ChannelConfig]) {
         let wanted = channels.iter().filter_map(|channel| Some((&channel.name, channel.journal.as_ref()?)));
@@ -154,8 +157,10 @@ struct Recording {
     config: JournalConfig,
     stop: AtomicBool,
     state: Mutex<State>,
-    /// The list of the files, for those who ask for one.
+    /// The list of the files, for readers that ask for one.
     files: Mutex<Option<Journal>>,
+    /// The turn at the list. One reader at a time takes a thread for it, so that a disk that does not answer takes one thread.
+    turn: Arc<Semaphore>,
 }
 
 /// How far it is.
@@ -178,6 +183,7 @@ impl Recording {
             stop: AtomicBool::new(false),
             state: Mutex::default(),
             files: Mutex::default(),
+            turn: Arc::new(Semaphore::new(1)),
         }
     }
 
@@ -193,23 +199,33 @@ impl Recording {
         self.config.dir.display().to_string()
     }
 
-    /// Does something with the list of the files. `None` if there are none yet.
+    /// Does something with the list of the files, as it is now. `None` if there are none yet.
     fn with_files<T>(
         &self,
         run: impl FnOnce(&mut Journal) -> Result<T, JournalError>,
     ) -> Result<Option<T>, JournalError> {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        if files.is_none() {
-            match Journal::open(&self.config.dir) {
+        let mut files = self.files();
+        match &mut *files {
+            Some(journal) => journal.refresh()?,
+            None => match Journal::open(&self.config.dir) {
                 Ok(journal) => *files = Some(journal),
                 Err(JournalError::Empty { .. }) => return Ok(None),
                 Err(JournalError::Os { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
                     return Ok(None);
                 }
                 Err(e) => return Err(e),
-            }
+            },
         }
         files.as_mut().map(run).transpose()
+    }
+
+    fn files(&self) -> MutexGuard<'_, Option<Journal>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets the list, because another directory may be at the journal's path.
+    fn forget_files(&self) {
+        *self.files() = None;
     }
 
     fn lend(&self, wanted: Wanted) -> Result<Option<Loan>, JournalError> {
@@ -274,18 +290,14 @@ impl Work {
             // It has said itself what went wrong.
             let _ = before.join();
         }
-        let mut pause = FIRST_PAUSE;
+        let mut pauses = Pauses::default();
         while !self.recording.is_to_stop() {
             let begun = Instant::now();
             match self.record() {
                 Ok(()) => continue,
                 Err(e) => self.recording.fail(&self.events, &format!("{e:#}")),
             }
-            if begun.elapsed() >= HEALTHY {
-                pause = FIRST_PAUSE;
-            }
-            self.rest(pause);
-            pause = (2 * pause).min(LONGEST_PAUSE);
+            self.rest(pauses.after(begun.elapsed()));
         }
     }
 
@@ -310,6 +322,7 @@ impl Work {
             Err(RecordError::Anew { .. }) => return self.begin_anew(),
             started => started?,
         };
+        self.recording.forget_files();
         let begun = recorder.progress();
         {
             let mut state = self.recording.state();
@@ -336,30 +349,30 @@ impl Work {
 
     /// Looks at a recorder until it ends or is to stop.
     fn watch(&self, recorder: &Recorder, begun: Progress) {
-        let mut watch = Watch { last: begun, told_lost: None, trimmed: None };
+        let (mut is_refused, mut told_overrun) = (begun.is_failed, begun.overrun);
+        let (mut told_lost, mut trimmed): (Option<Instant>, Option<Instant>) = (None, None);
         while recorder.is_running() && !self.recording.is_to_stop() {
             for (what, error) in recorder.errors() {
                 self.tell("journal-error", &format!("{what}: {error}: it goes on in another file"));
             }
             let now = recorder.progress();
-            if now.is_failed != watch.last.is_failed {
-                match now.is_failed {
+            self.recording.state().progress = Some(now);
+            if now.is_failed != is_refused {
+                is_refused = now.is_failed;
+                match is_refused {
                     true => self.tell("journal-refused", "the disk takes nothing: tried again each 5 s"),
                     false => self.tell("journal-recovered", "the disk takes what is recorded again"),
                 }
             }
             // A loss that is not told at once is told with the next one.
-            let is_soon = watch.told_lost.is_some_and(|at: Instant| at.elapsed() < LOST_EVERY);
-            let lost = now.overrun - watch.last.overrun;
-            if lost > 0 && !is_soon {
+            let is_soon = told_lost.is_some_and(|at| at.elapsed() < LOST_EVERY);
+            if now.overrun > told_overrun && !is_soon {
+                let lost = now.overrun - told_overrun;
                 self.tell("journal-lost", &format!("{lost} messages came too fast for the disk"));
-                watch.told_lost = Some(Instant::now());
+                (told_overrun, told_lost) = (now.overrun, Some(Instant::now()));
             }
-            let overrun = if is_soon { watch.last.overrun } else { now.overrun };
-            watch.last = Progress { overrun, ..now };
-            self.recording.state().progress = Some(now);
-            if watch.trimmed.is_none_or(|at: Instant| at.elapsed() >= TRIM_EVERY) {
-                watch.trimmed = Some(Instant::now());
+            if trimmed.is_none_or(|at| at.elapsed() >= TRIM_EVERY) {
+                trimmed = Some(Instant::now());
                 if let Err(e) = self.trim() {
                     self.tell("journal-error", &format!("remove old files: {e:#}"));
                 }
@@ -370,12 +383,13 @@ impl Work {
 
     /// Removes the oldest files as the configuration says, and counts the rest.
     fn trim(&self) -> Result<()> {
-        let keep: Keep = self.recording.config.keep();
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let counted = self.recording.with_files(|journal| {
-            journal.refresh()?;
-            let gone = keep.trim(journal, wall.as_nanos() as u64);
-            journal.refresh()?;
+            let gone = self.recording.config.keep().trim(journal, wall.as_nanos() as u64);
+            // Even where it failed, some may be gone.
+            if !matches!(&gone, Ok(names) if names.is_empty()) {
+                journal.refresh()?;
+            }
             let bytes = journal.files().iter().map(|file| file.bytes).sum();
             Ok((gone, bytes, journal.first_sequence().unwrap_or(0)))
         })?;
@@ -396,16 +410,9 @@ impl Work {
     fn begin_anew(&self) -> Result<()> {
         let dir = &self.recording.config.dir;
         let aside = set_aside(dir).with_context(|| format!("give {} another name", dir.display()))?;
-        *self.recording.files.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.recording.forget_files();
         let what = format!("the channel began anew: what was recorded before is in {}", aside.display());
         self.tell("journal-set-aside", &what);
         Ok(())
     }
-}
-
-/// The state of a recorder that was last told.
-struct Watch {
-    last: Progress,
-    told_lost: Option<Instant>,
-    trimmed: Option<Instant>,
 }

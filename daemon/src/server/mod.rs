@@ -29,7 +29,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, timeout};
 
 pub mod access;
@@ -42,6 +42,7 @@ pub mod limits;
 pub mod lines;
 mod listen;
 mod manager;
+mod pauses;
 pub mod registry;
 pub mod state;
 pub mod store;
@@ -62,8 +63,6 @@ use waker::Waker;
 /// in. It lasts two seconds in which this daemon runs. It is a list of short pauses, so that time in which this process
 /// or its host was stopped does not count.
 const GRACE: [Duration; 20] = [Duration::from_millis(100); 20];
-/// Readers that are lent a file at the same time.
-const LENDERS: usize = 8;
 /// The time by which the service manager extends its start timeout, each time that we ask while memory is made.
 const GOES_ON: Duration = Duration::from_secs(60);
 
@@ -252,7 +251,6 @@ fn share(config: &Config, events: Events, uid: u32) -> Arc<ServerState> {
         events,
         bridges: Bridges::default(),
         journals: Journals::default(),
-        lenders: Arc::new(Semaphore::new(LENDERS)),
         instance: since_1970.as_nanos() as u64,
         started: Instant::now(),
     })

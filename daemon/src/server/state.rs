@@ -8,9 +8,9 @@ use super::limits::Limits;
 use super::registry::{MemoryRequest, Refused, Registry};
 use shmcast::control::RefusalCode;
 use std::fmt::Display;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 /// State that all connections share.
 #[derive(Debug)]
@@ -29,8 +29,6 @@ pub struct ServerState {
     pub bridges: Bridges,
     /// The journals of channels.
     pub journals: Journals,
-    /// Turns at opening a journal's file. A disk that does not answer must not take all threads for work that may block.
-    pub(super) lenders: Arc<Semaphore>,
     /// A number that grows with each start of the daemon.
     pub instance: u64,
     /// The time at which this daemon started.

@@ -2,6 +2,7 @@
 //!
 //! Nothing here starts a bridge; the supervisor does.
 
+use crate::server::pauses::Pauses;
 use serde_json::json;
 use shmcast::control::BridgeStatus;
 use shmcast_bridge::BridgeError;
@@ -12,12 +13,6 @@ use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::spec::BridgeSpec;
 use shmcast_bridge::status::{Latency, Life, Phase, ReceiveCounters, RepairCounters, SendCounters};
 use std::time::{Duration, Instant};
-
-/// Pause before a failed bridge is started again; doubled each time.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// If a bridge ran for this long before it failed, the pauses begin again with the shortest.
-const HEALTHY: Duration = Duration::from_secs(60);
 
 /// Shortest time between two reports of the same kind of news of a bridge.
 const NEWS_EVERY: Duration = Duration::from_secs(60);
@@ -70,7 +65,7 @@ pub(super) struct Carried {
     pub(super) session: Option<Session>,
     pub(super) started: Instant,
     pub(super) try_at: Instant,
-    pub(super) pause: Duration,
+    pauses: Pauses,
     told: Told,
 }
 
@@ -216,7 +211,7 @@ impl Carried {
             session: None,
             started: now,
             try_at: now,
-            pause: FIRST_PAUSE,
+            pauses: Pauses::default(),
             told: Default::default(),
         }
     }
@@ -236,12 +231,8 @@ impl Carried {
     }
 
     pub(super) fn fail(&mut self, why: String) {
-        if self.started.elapsed() >= HEALTHY {
-            self.pause = FIRST_PAUSE;
-        }
         (self.state, self.why) = (State::Failed, Some(why));
-        self.try_at = Instant::now() + self.pause;
-        self.pause = (2 * self.pause).min(LONGEST_PAUSE);
+        self.try_at = Instant::now() + self.pauses.after(self.started.elapsed());
     }
 
     pub(super) fn figures(&self) -> BridgeFigures {

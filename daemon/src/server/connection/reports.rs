@@ -11,6 +11,7 @@ use std::fmt::Display;
 use std::os::fd::AsFd;
 use std::time::Duration;
 use tokio::sync::broadcast::{Receiver, error::RecvError};
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 /// How long a reader waits for its turn at a journal's file.
@@ -71,17 +72,21 @@ impl Connection<'_> {
 
     async fn find_history(&mut self, channel: &str, wanted: Wanted) -> Result<Loan, Refused> {
         self.shared.registry().check_reader(&self.who, channel)?;
+        let none = || {
+            let why = format!("the daemon keeps no journal of channel {channel:?}, or it has no file yet");
+            Refused::new(RefusalCode::NoJournal, why)
+        };
         let (journals, name) = (self.shared.journals.clone(), channel.to_owned());
+        let turn = journals.turn(channel).ok_or_else(none)?;
         self.served = None;
-        let turn = timeout(DISK_PATIENCE, self.shared.lenders.clone().acquire_owned()).await;
-        let found = match turn {
-            Ok(turn) => Some(
-                tokio::task::spawn_blocking(move || {
+        let found = match timeout(DISK_PATIENCE, turn.acquire_owned()).await {
+            Ok(turn) => {
+                let lend = move || {
                     let _turn = turn;
                     journals.lend(&name, wanted)
-                })
-                .await,
-            ),
+                };
+                Some(spawn_blocking(lend).await)
+            }
             Err(_) => None,
         };
         self.wait_for_turn().await;
@@ -90,8 +95,7 @@ impl Connection<'_> {
         let found = found.ok_or_else(slow)?;
         let failed = |e: &dyn Display| Refused::new(RefusalCode::Failed, format!("read the journal: {e}"));
         let found = found.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
-        let none = || format!("the daemon keeps no journal of channel {channel:?}, or it has no file yet");
-        found.ok_or_else(|| Refused::new(RefusalCode::NoJournal, none()))
+        found.ok_or_else(none)
     }
 
     /// Sends a channel, or all that the program may read, with their readers.
