@@ -163,7 +163,7 @@ impl Feed {
         self.published.load(Ordering::Relaxed)
     }
 
-    /// Ends it, without closing the channel. Returns the last sequence.
+    /// Ends it, without closing the channel. The result has the last sequence.
     fn end(self) -> (Publisher, u64) {
         self.stop.store(true, Ordering::Relaxed);
         let publisher = self.thread.join().unwrap();
