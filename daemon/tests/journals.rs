@@ -12,6 +12,7 @@ use shmcast::journal::{Entry, Journal, Loss};
 use shmcast::{Client, Event, Publisher, RecvError, Start, Subscriber};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -394,6 +395,42 @@ fn files_are_lent_to_readers_of_the_channel_alone() {
     let Some(mut other) = daemon_support::role_as(NAME, 1, "reader") else { return };
     let status = other.env(SOCKET, daemon.socket()).status().unwrap();
     assert!(status.success(), "as another user: {status}");
+}
+
+/// A directory that has another channel's journal is lent to nobody. Once it is moved away, the new one is.
+#[test]
+fn the_journal_of_another_channel_is_not_lent() {
+    let (room, journal) = room();
+    let mut daemon = Daemon::start(&recorded("secret", "1MiB", &journal, ""));
+    let mut publisher = publishing(&daemon.client(), "secret").open().unwrap();
+    publish(&mut publisher, 100);
+    let durable = |channel: &str| {
+        let client = daemon.client();
+        client.channel(channel).ok().and_then(|it| it.journal).map_or(0, |journal| journal.durable)
+    };
+    wait_until("the other journal", || durable("secret") == 100);
+    drop(publisher);
+    daemon.end(Signal::SIGTERM);
+    daemon.configure(&recorded("ticks", "1MiB", &journal, ""));
+    daemon.restart();
+    let client = daemon.client();
+    let failed = wait_for("the refusal", || status(&client).filter(|journal| journal.state == "failed"));
+    assert!(
+        failed.why.as_ref().is_some_and(|why| why.contains("journal of channel \"secret\"")),
+        "{failed:?}"
+    );
+    let raw = Raw::greeted(&daemon.socket());
+    let ask = || raw.ask_for_files(&json!({"request": "history", "channel": "ticks"}), &[]);
+    let (reply, files) = ask();
+    assert_eq!((&reply["code"], files.len()), (&json!("no-journal"), 0), "{reply}");
+    fs::rename(&journal, room.path().join("secret")).unwrap();
+    let mut publisher = publishing(&client, "ticks").open().unwrap();
+    publish(&mut publisher, 50);
+    wait_until_durable(&client, 50);
+    let (reply, files) = ask();
+    assert_eq!((&reply["reply"], &reply["first"]), (&json!("history"), &json!(1)), "{reply}");
+    let own = files[0].metadata().unwrap();
+    assert_eq!(own.ino(), fs::metadata(first_file(&journal)).unwrap().ino());
 }
 
 fn first_file(journal: &Path) -> PathBuf {

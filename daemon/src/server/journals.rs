@@ -231,7 +231,12 @@ impl Recording {
     fn lend(&self, wanted: Wanted) -> Result<Option<Loan>, JournalError> {
         // A recorder that starts will go on with the journal, or name what is lost.
         let is_recording = self.state().why.is_none();
-        let lent = self.with_files(|journal| journal.lend(wanted))?.flatten();
+        let lent = self.with_files(|journal| {
+            // The directory may hold the journal of another channel, which these readers may not be allowed to read.
+            let is_own = journal.files().iter().all(|file| file.header.channel == self.channel);
+            if is_own { journal.lend(wanted) } else { Ok(None) }
+        });
+        let lent = lent?.flatten();
         Ok(lent.map(|lent| Loan { lent, is_recording }))
     }
 
