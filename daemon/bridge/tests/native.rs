@@ -286,8 +286,8 @@ fn a_key_change_loses_nothing_and_an_open_or_damaged_keys_file_is_refused() {
     assert!(error.contains("mode 640 lets others read it: chmod 600"), "{error}");
 }
 
-/// Two hosts send the same messages to one line, and the first one stops. What the second one sent before was kept with
-/// its seal on, and is opened when the line passes on to it. There is no server that could send anything again.
+/// Two hosts send the same messages to one line, and the first one stops. The second one's earlier packets were kept with
+/// their seals on, and are opened when the line passes on to it. There is no server that could send anything again.
 #[test]
 fn what_a_copy_sent_before_the_line_passed_on_is_opened_and_not_lost() {
     let dir = tempfile::tempdir().unwrap();

@@ -17,7 +17,7 @@ Examples:
   shmcast bridge key new /etc/shmcast/ticks.keys --from 2026-11-24T07:00:00Z    # one more, which seals from then on
   shmcast bridge key show /etc/shmcast/ticks.keys
 
-Copy the file to all hosts of the group, then reload their daemons. Whoever has it can send.";
+Copy the file to all hosts of the group, then reload their daemons. A user who has it can send.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]

@@ -240,7 +240,7 @@ fn native(scenario: Scenario, wire: Wire, max_message: usize) -> Scenario {
     Scenario { wire, max_message, config, ..scenario }
 }
 
-/// All that plain lines go through, with messages that carry marks and are up to many packets long.
+/// Native lines go through all that plain lines do, with messages that carry marks and are up to many packets long.
 #[test]
 fn native_lines_carry_marks_and_large_messages_through_any_network() {
     let default = if cfg!(debug_assertions) { 100 } else { 1_000 };
