@@ -311,7 +311,7 @@ fn poll_idle(
     out: &mut [u8; MAX_PULSE_BYTES],
 ) -> Option<usize> {
     match native.filter(|_| sender.is_native()) {
-        Some(native) => sender.poll_pulse(now_ns, native.pulse(), out),
+        Some(native) => sender.poll_pulse(now_ns, || native.pulse(), out),
         None => {
             let packet = sender.poll_idle(now_ns)?;
             out[..packet.len()].copy_from_slice(&packet);

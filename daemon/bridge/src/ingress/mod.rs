@@ -6,7 +6,8 @@
 //! socket. Requests leave through a socket of their own, so that no other program takes our answers. A
 //! unicast feed has one more, so that live packets and repairs cannot be mistaken for each other. After the
 //! start, the loop makes no system calls but those of the sockets and of its waits, except when a session
-//! begins or ends. A second thread opens the channel when it begins anew.
+//! begins or ends, and except one each 10 ms on native lines, which asks for the error of the clock. A second
+//! thread opens the channel when it begins anew.
 
 use shmcast::PublisherBuilder;
 use shmcast::hosting::boot_id;

@@ -325,12 +325,12 @@ impl Sender {
         })
     }
 
-    /// The pulse of a native line that is due, if one is: its size in `out`. `state` is the sender's state but for
-    /// what this sender knows itself.
+    /// The pulse of a native line that is due, if one is: its size in `out`. `state` gives the sender's state but for
+    /// what this sender knows itself. It is called only if a pulse is due.
     pub fn poll_pulse(
         &mut self,
         now_ns: u64,
-        state: Pulse,
+        state: impl FnOnce() -> Pulse,
         out: &mut [u8; MAX_PULSE_BYTES],
     ) -> Option<usize> {
         // While messages flow there are no heartbeats, but receivers want to know the state of the sender's clock.
@@ -341,7 +341,7 @@ impl Sender {
         }
         self.pulse_at_ns = now_ns.saturating_add(PULSE_EVERY_NS);
         let (next, about) = (self.next, (self.session, self.next, 0));
-        let pulse = Pulse { next, has_ended: self.ended_ns.is_some(), ..state };
+        let pulse = Pulse { next, has_ended: self.ended_ns.is_some(), ..state() };
         out[HEAD_BYTES..HEAD_BYTES + PULSE_BYTES].copy_from_slice(&pulse.write());
         self.native.as_mut()?.finish(out, (Kind::Pulse, false), about, PULSE_BYTES)
     }
