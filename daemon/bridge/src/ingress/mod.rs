@@ -129,7 +129,6 @@ impl Ingress {
         let id = receiver_id(spec, &channel)?;
         let clock = Clock::start();
         let ports = open_ports(spec, receive, id, &clock, &mut refusals)?;
-        let sources = AllowList::new(receive.sources.clone());
         let publisher = channel.clone().open()?;
         let (next, resumed) =
             (publisher.next_sequence(), publisher.remote_session().map(Session::from_bytes));
@@ -157,7 +156,7 @@ impl Ingress {
                 }),
                 backlog: Backlog::default(),
             },
-            locks: spec.lines.iter().map(|_| SourceLock::new(sources.clone())).collect(),
+            locks: locks_of(spec, receive, native.is_some()),
             native,
             wait: spec.wait,
             timeouts: [0; MAX_SERVERS],
@@ -306,6 +305,16 @@ fn open_ports(
         ports.push(port);
     }
     Ok(ports)
+}
+
+/// A lock for each line of the spec. The source of a line needs none if every packet must be sealed and the operator lists
+/// no sources: a seal is better.
+fn locks_of(spec: &BridgeSpec, receive: &ReceiveSpec, is_native: bool) -> Vec<SourceLock> {
+    if is_native && !spec.takes_open() && receive.sources.is_empty() {
+        return Vec::new();
+    }
+    let sources = AllowList::new(receive.sources.clone());
+    spec.lines.iter().map(|_| SourceLock::new(sources.clone())).collect()
 }
 
 /// 48 bits that identify this receiver and stay the same after a restart. They are a hash of the host, the

@@ -119,7 +119,7 @@ pub(super) struct Receiving {
     pub(super) lines: usize,
     pub(super) receiver: Receiver,
     pub(super) inlet: Inlet,
-    /// One lock for each line, except the lines of unicast leases.
+    /// One lock for each line, except the lines of unicast leases; none if seals make locks needless.
     pub(super) locks: Vec<SourceLock>,
     /// The state of native lines; `None` if the lines are plain.
     pub(super) native: Option<NativeReceiving>,
@@ -273,10 +273,7 @@ impl Receiving {
             if let Origin::Line(line) = origin {
                 note_line(&mut inlet.counters, line, &datagram, last_drops);
             }
-            let lock = role.line().and_then(|line| locks.get_mut(line));
-            if let Some(lock) =
-                lock.filter(|lock| !native.as_ref().is_some_and(|n| n.is_sealed && lock.is_open_to_all()))
-            {
+            if let Some(lock) = role.line().and_then(|line| locks.get_mut(line)) {
                 let head = match native {
                     Some(_) => Container::parse(datagram.bytes).ok().map(|(container, _)| container.head()),
                     None => Head::of(datagram.bytes),
