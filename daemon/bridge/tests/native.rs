@@ -5,7 +5,7 @@
 use shmcast::{Event, Mark, Publisher, Start, Subscriber};
 use shmcast_bridge::egress::{Egress, EgressOptions};
 use shmcast_bridge::ingress::{Ingress, IngressOptions};
-use shmcast_bridge::proto::native::container::{Container, HEAD_BYTES, Kind, Numbers};
+use shmcast_bridge::proto::native::container::{Container, HEAD_BYTES, Kind, Numbers, SEAL_BYTES};
 use shmcast_bridge::proto::native::fragments::Fragment;
 use shmcast_bridge::proto::native::keys::Keyring;
 use shmcast_bridge::proto::native::pulse::Pulse;
@@ -205,11 +205,12 @@ fn forgeries(session: Session, next: u64, round: u64) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     let mut make = |kind, sequence, messages, body: &[u8]| {
         for is_sealed in [false, true] {
-            let mut packet = vec![0; HEAD_BYTES + body.len() + 16];
+            let mut packet = vec![0; HEAD_BYTES + body.len() + SEAL_BYTES];
             packet[HEAD_BYTES..HEAD_BYTES + body.len()].copy_from_slice(body);
             let fields = numbers.next(kind, false, (session, sequence, messages));
             let fields = Container { is_sealed, key: if is_sealed { 7 } else { 0 }, ..fields };
-            let size = fields.write(&mut packet, body.len() + if is_sealed { 16 } else { 0 }).unwrap();
+            let seal_bytes = if is_sealed { SEAL_BYTES } else { 0 };
+            let size = fields.write(&mut packet, body.len() + seal_bytes).unwrap();
             packet.truncate(size);
             all.push(packet);
         }

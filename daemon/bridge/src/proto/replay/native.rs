@@ -7,7 +7,7 @@ use super::super::counters::Refusal;
 use super::super::native::ask::{Ask, Entry};
 use super::super::native::container::{HEAD_BYTES, Kind, SEAL_BYTES};
 use super::super::native::fragments::{FRAGMENT_HEAD_BYTES, Fragment, MAX_PARTS};
-use super::super::native::records::{BASE_BYTES, MAX_RECORD_HEAD_BYTES, RecordWriter};
+use super::super::native::records::{self, RecordWriter};
 use super::super::session::Session;
 use super::super::wire::{HEADER_BYTES, Meta, Request};
 use super::{Held, Replay, UNPROVED_FACTOR};
@@ -144,8 +144,7 @@ impl Replay {
 
     // Whether a message is too large for any packet.
     fn is_large(&self, total: usize) -> bool {
-        let heads = HEAD_BYTES + BASE_BYTES + MAX_RECORD_HEAD_BYTES + SEAL_BYTES;
-        total + heads > self.config.payload_bytes || total > usize::from(u16::MAX)
+        total > records::max_message_bytes(self.config.payload_bytes)
     }
 
     fn send_parts(
