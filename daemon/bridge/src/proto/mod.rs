@@ -15,6 +15,7 @@
 //! ends.
 
 pub mod awake;
+mod bytes;
 pub mod claim;
 pub mod control;
 pub mod counters;
