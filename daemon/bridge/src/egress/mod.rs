@@ -199,7 +199,7 @@ impl Egress {
     /// # Errors
     /// [`BridgeError::Keys`]; the keys stay as they were.
     pub fn reload_keys(&self, spec: &BridgeSpec) -> Result<(), BridgeError> {
-        spec.keys.as_deref().map_or(Ok(()), |path| self.keys.reload(path))
+        self.keys.reload(spec)
     }
 
     /// Tells the egress to stop soon. It announces nothing on the wire: the session goes on when another

@@ -180,7 +180,7 @@ impl Ingress {
     /// # Errors
     /// [`BridgeError::Keys`]; the keys stay as they were.
     pub fn reload_keys(&self, spec: &BridgeSpec) -> Result<(), BridgeError> {
-        spec.keys.as_deref().map_or(Ok(()), |path| self.keys.reload(path))
+        self.keys.reload(spec)
     }
 
     /// Tells the ingress to give its leases back and to stop soon. The local channel is then closed, and its
