@@ -131,7 +131,7 @@ fn no_bytes_break_the_native_packets() {
     let mut sound: Vec<Vec<u8>> = sender.datagrams().map(<[u8]>::to_vec).collect();
     sender.clear(0);
     let mut pulse = [0; MAX_PULSE_BYTES];
-    let size = sender.poll_pulse(u64::MAX / 2, Pulse::default(), &mut pulse).unwrap();
+    let size = sender.poll_pulse(u64::MAX / 2, Pulse::default, &mut pulse).unwrap();
     sound.push(pulse[..size].to_vec());
     sound.push(b"3 000102030405060708090a0b0c0d0e0f from 2026-11-24T07:00:00Z\n".to_vec());
     fuzz("native", 50_000, &sound, targets::native);

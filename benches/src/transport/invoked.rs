@@ -21,13 +21,8 @@ use std::net::SocketAddrV4;
 fn bridge_spec(spec: &Spec, interface: &str) -> Result<BridgeSpec> {
     let group: SocketAddrV4 = GROUP.parse().context("the rig's group")?;
     let line = match spec.contestant.transport_name() {
-        BRIDGE_INVOKED_UNICAST => LineSpec {
-            group: SocketAddrV4::new(FAR.0, group.port()),
-            interface: None,
-            source: None,
-            profile: None,
-        },
-        _ => LineSpec { group, interface: Some(interface.to_owned()), source: None, profile: None },
+        BRIDGE_INVOKED_UNICAST => LineSpec::to(SocketAddrV4::new(FAR.0, group.port())),
+        _ => LineSpec { interface: Some(interface.to_owned()), ..LineSpec::to(group) },
     };
     Ok(BridgeSpec { lines: vec![line], ..BridgeSpec::new(CHANNEL) })
 }

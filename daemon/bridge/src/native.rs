@@ -38,8 +38,9 @@ impl Keys {
         Ok(Keys { ring: Mutex::new(ring), version: AtomicU64::new(1) })
     }
 
-    /// Reads the file again. Threads take the new keys soon after.
-    pub(super) fn reload(&self, path: &Path) -> Result<(), BridgeError> {
+    /// Reads the keys file of the spec again, if it names one. Threads take the new keys soon after.
+    pub(super) fn reload(&self, spec: &BridgeSpec) -> Result<(), BridgeError> {
+        let Some(path) = spec.keys.as_deref() else { return Ok(()) };
         let ring = read_keys(path)?;
         *self.ring.lock().unwrap_or_else(PoisonError::into_inner) = Some(ring);
         self.version.fetch_add(1, Ordering::Release);

@@ -117,7 +117,7 @@ mod tests {
         let tag = Session::of_channel("TICK", 0).unwrap().tag();
         let begin = |ring| {
             let choose = |known: Result<Session, u64>| {
-                // Long enough for the other threads to look.
+                // The other threads have time to look meanwhile.
                 std::thread::sleep(std::time::Duration::from_millis(1));
                 known.or_else(|least| Session::of_channel("TICK", least))
             };

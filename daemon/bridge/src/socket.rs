@@ -297,8 +297,8 @@ mod tests {
     use super::*;
 
     fn line(group: &str, interface: Option<&str>) -> LineSpec {
-        let group = group.parse().unwrap();
-        LineSpec { group, interface: interface.map(str::to_owned), source: None, profile: None }
+        let interface = interface.map(str::to_owned);
+        LineSpec { interface, ..LineSpec::to(group.parse().unwrap()) }
     }
 
     #[test]

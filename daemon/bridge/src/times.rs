@@ -65,7 +65,7 @@ impl Moment {
     }
 }
 
-/// The error of this host's clock, as pulses say it. What the system does not say is unknown.
+/// The error of this host's clock, as pulses say it. An error that the system does not say is unknown.
 pub(super) fn own_error_ns() -> u32 {
     let error_ns = clock::error_ns().ok().flatten();
     error_ns.and_then(|error_ns| u32::try_from(error_ns).ok()).unwrap_or(UNSYNCHRONISED)

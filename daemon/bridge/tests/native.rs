@@ -5,7 +5,7 @@
 use shmcast::{Event, Mark, Publisher, Start, Subscriber};
 use shmcast_bridge::egress::{Egress, EgressOptions};
 use shmcast_bridge::ingress::{Ingress, IngressOptions};
-use shmcast_bridge::proto::native::container::{Container, HEAD_BYTES, Kind, Numbers};
+use shmcast_bridge::proto::native::container::{Container, HEAD_BYTES, Kind, Numbers, SEAL_BYTES};
 use shmcast_bridge::proto::native::fragments::Fragment;
 use shmcast_bridge::proto::native::keys::Keyring;
 use shmcast_bridge::proto::native::pulse::Pulse;
@@ -14,6 +14,7 @@ use shmcast_bridge::proto::native::seal::Sealer;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::Meta;
 use shmcast_bridge::spec::{Auth, BridgeSpec, LineSpec, Profile, ReceiveSpec, RepairSpec, SendSpec, StartAt};
+use shmcast_bridge::status::Phase;
 use std::net::{SocketAddrV4, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -144,17 +145,72 @@ fn tag_key_and_time_cross_two_hops_and_so_do_the_largest_messages() {
     assert!(worst_ns < 5_000_000, "a time is off by {worst_ns} ns");
 }
 
+/// One egress has lines of both profiles. Its publisher closes and comes back, and then its channel is made anew. There is
+/// no server that could send anything again.
+#[test]
+fn lines_of_both_profiles_follow_a_publisher_that_comes_back_and_a_channel_made_anew() {
+    for profiles in [[Profile::Plain, Profile::Native], [Profile::Native, Profile::Plain]] {
+        let dirs = [(); 3].map(|()| tempfile::tempdir().unwrap());
+        let [a, to @ ..] = dirs.each_ref().map(|dir| dir.path());
+        let lines = profiles.map(|profile| LineSpec { profile: Some(profile), ..LineSpec::to(free_port()) });
+        let open = |dir| Publisher::builder("t").dir(dir).capacity(1 << 20).max_message(1_000);
+        let mut publisher = open(a).open().unwrap();
+        let send = SendSpec { from: StartAt::Oldest, linger_ms: 60_000, listen_ms: 0, ..SendSpec::default() };
+        let sends = BridgeSpec { send: Some(send), lines: lines.to_vec(), ..BridgeSpec::new("t") };
+        let receivers = [0, 1].map(|at| {
+            let receive = ReceiveSpec { from: Some(1), ..ReceiveSpec::default() };
+            let lines = vec![lines[at].clone()];
+            let spec = BridgeSpec { receive: Some(receive), lines, ..BridgeSpec::new("t") };
+            Ingress::start(&spec, open(to[at]), IngressOptions::default()).unwrap()
+        });
+        let egress =
+            Egress::start(&sends, Subscriber::builder("t").dir(a), EgressOptions::default()).unwrap();
+        let each_has = |what: &str, is_so: &dyn Fn(&Ingress) -> bool| {
+            for (receiver, profile) in receivers.iter().zip(profiles) {
+                let what = format!("{what} on the {profile:?} line of {profiles:?}");
+                wait_for(&what, || is_so(receiver).then_some(()));
+            }
+        };
+        publisher.publish_batch(["1", "2", "3"]).unwrap();
+        each_has("the first messages", &|receiver| receiver.counters().messages_published == 3);
+        publisher.close();
+        each_has("the end", &|receiver| receiver.life().phase() == Phase::Ending);
+
+        let mut publisher = open(a).open().unwrap();
+        publisher.publish_batch(["4", "5"]).unwrap();
+        each_has("those after the end", &|receiver| receiver.counters().messages_published == 5);
+        let beats = receivers.each_ref().map(|receiver| receiver.counters().heartbeats);
+        for (receiver, beats) in receivers.iter().zip(beats) {
+            wait_for("four heartbeats", || (receiver.counters().heartbeats > beats + 3).then_some(()));
+            assert_eq!(receiver.life().phase(), Phase::Running, "the session goes on: {profiles:?}");
+        }
+
+        drop(publisher);
+        let mut publisher = open(a).anew().open().unwrap();
+        publisher.publish_batch(["one", "two"]).unwrap();
+        each_has("those of the channel made anew", &|receiver| receiver.counters().messages_published == 7);
+        for receiver in &receivers {
+            let counters = receiver.counters();
+            assert_eq!((counters.sessions, counters.messages_missing), (2, 0), "{profiles:?}");
+            assert_eq!(receiver.life().session(), egress.life().session());
+        }
+        let sent = egress.counters();
+        assert_eq!((sent.messages_missed, sent.messages_too_long, sent.sessions), (0, 0, 2));
+    }
+}
+
 /// Packets of every kind that somebody without the key can make: his own, and the real ones changed.
 fn forgeries(session: Session, next: u64, round: u64) -> Vec<Vec<u8>> {
     let mut numbers = Numbers::new(round.wrapping_mul(0x9E37_79B9_7F4A_7C15), false);
     let mut all = Vec::new();
     let mut make = |kind, sequence, messages, body: &[u8]| {
         for is_sealed in [false, true] {
-            let mut packet = vec![0; HEAD_BYTES + body.len() + 16];
+            let mut packet = vec![0; HEAD_BYTES + body.len() + SEAL_BYTES];
             packet[HEAD_BYTES..HEAD_BYTES + body.len()].copy_from_slice(body);
             let fields = numbers.next(kind, false, (session, sequence, messages));
             let fields = Container { is_sealed, key: if is_sealed { 7 } else { 0 }, ..fields };
-            let size = fields.write(&mut packet, body.len() + if is_sealed { 16 } else { 0 }).unwrap();
+            let seal_bytes = if is_sealed { SEAL_BYTES } else { 0 };
+            let size = fields.write(&mut packet, body.len() + seal_bytes).unwrap();
             packet.truncate(size);
             all.push(packet);
         }
@@ -286,8 +342,8 @@ fn a_key_change_loses_nothing_and_an_open_or_damaged_keys_file_is_refused() {
     assert!(error.contains("mode 640 lets others read it: chmod 600"), "{error}");
 }
 
-/// Two hosts send the same messages to one line, and the first one stops. What the second one sent before was kept with
-/// its seal on, and is opened when the line passes on to it. There is no server that could send anything again.
+/// Two hosts send the same messages to one line, and the first one stops. The second one's earlier packets were kept with
+/// their seals on, and are opened when the line passes on to it. There is no server that could send anything again.
 #[test]
 fn what_a_copy_sent_before_the_line_passed_on_is_opened_and_not_lost() {
     let dir = tempfile::tempdir().unwrap();

@@ -42,8 +42,8 @@ fn packets(is_sealed: bool) -> Vec<Vec<u8>> {
     sender.clear(0);
     for _ in 0..2 {
         let mut out = [0; MAX_PULSE_BYTES];
-        let size =
-            sender.poll_pulse(1 << 40, Pulse { clock_error_ns: 77, ..Pulse::default() }, &mut out).unwrap();
+        let state = || Pulse { clock_error_ns: 77, ..Pulse::default() };
+        let size = sender.poll_pulse(1 << 40, state, &mut out).unwrap();
         all.push(out[..size].to_vec());
         sender.end(1 << 40);
     }

@@ -3,13 +3,13 @@
 use super::ls::who;
 use super::say::{note, print, print_json};
 use super::stop::Stop;
-use super::units::parse_duration;
+use super::units::{now_ns, parse_duration};
 use super::{Host, HostArg};
 use anyhow::{Result, bail};
 use shmcast::control::Event;
 use shmcast::{ChannelError, Client, Events};
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 const EXAMPLE: &str = "\
 Examples:
@@ -90,10 +90,6 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         return Err(stop.interrupted("INTERRUPTED: no event came").into());
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn now_ns() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
 }
 
 /// Waits for the next daemon. Returns its events since its start, or `None` when we are told to stop.

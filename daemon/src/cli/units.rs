@@ -49,6 +49,11 @@ pub(super) fn parse_name(text: &str) -> Result<CString, String> {
         .ok_or_else(|| format!("{text:?} is no name for a process: write 1 to 15 bytes, as in feed-a"))
 }
 
+/// Nanoseconds since 1970.
+pub(super) fn now_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
+}
+
 const DAY: u64 = 24 * 3600;
 
 /// Reads a time in UTC: `09:30`, `09:30:00.250` of today, `2026-01-31T09:30:00Z`, or `@1764000000.5`.

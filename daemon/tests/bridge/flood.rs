@@ -11,12 +11,8 @@ use shmcast_bridge::spec::LineSpec;
 pub fn run(words: &[&str]) {
     let [count, group, interface, session] = words else { panic!("{words:?}") };
     let count: u64 = count.parse().unwrap();
-    let line = LineSpec {
-        group: group.parse().unwrap(),
-        interface: Some((*interface).to_owned()),
-        source: None,
-        profile: None,
-    };
+    let interface = Some((*interface).to_owned());
+    let line = LineSpec { interface, ..LineSpec::to(group.parse().unwrap()) };
     let socket = open_sender(&line, 1, true).unwrap();
     let mut own = [b' '; 10];
     own[..session.len()].copy_from_slice(session.replace('_', " ").as_bytes());

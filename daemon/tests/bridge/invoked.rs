@@ -17,7 +17,7 @@ fn one_thread_publishes_sends_receives_and_reads() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let line = {
         let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        LineSpec { group: free.to_string().parse().unwrap(), interface: None, source: None, profile: None }
+        LineSpec::to(free.to_string().parse().unwrap())
     };
     let mut publisher = make_channel(a.path());
     let mut repair = RepairSpec::new("127.0.0.1:0".parse().unwrap());

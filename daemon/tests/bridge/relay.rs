@@ -13,11 +13,9 @@ pub fn run(words: &[&str]) {
     let [seed, per_mille, from, to, interface, listen, server] = words else { panic!("{words:?}") };
     let mut rng = fastrand::Rng::with_seed(seed.parse().unwrap());
     let per_mille: u32 = per_mille.parse().unwrap();
-    let line = |group: &str| LineSpec {
-        group: group.parse().unwrap(),
-        interface: Some((*interface).to_owned()),
-        source: None,
-        profile: None,
+    let line = |group: &str| {
+        let interface = Some((*interface).to_owned());
+        LineSpec { interface, ..LineSpec::to(group.parse().unwrap()) }
     };
     let tuning = Tuning { buffer_bytes: 16 << 20, busy_poll_us: 0 };
     let mut refusals = RefusedSettings::default();

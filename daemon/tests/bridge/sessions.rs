@@ -380,7 +380,7 @@ fn an_egress_claims_the_session_that_its_channel_gets_later() {
     let channel = Subscriber::builder("t").dir(dirs[1].path());
     let mirror = Egress::start(&spec, channel, EgressOptions::default()).unwrap();
     let before = mirror.life().session();
-    // Until the session of the clock is another one.
+    // Wait until the clock gives another session.
     std::thread::sleep(Duration::from_millis(600));
     let mut publisher = publisher(dirs[0].path());
     let first = sending(dirs[0].path(), &line);

@@ -4,7 +4,7 @@
 //! One thread reads the ring and sends to every line and lease. `repair` retransmits on another thread, so
 //! that live traffic goes first. The publisher never waits for either: a bridge that is overtaken counts the
 //! messages that it missed, and receivers get an exact gap. After the start, the loop makes no system calls
-//! but those that send, sleep or yield.
+//! but those that send, sleep or yield, and on native lines one a pulse, which asks for the error of the clock.
 
 use shmcast::sys::datagrams;
 use shmcast::{ChannelError, History, Start, State, Subscriber, SubscriberBuilder, Wait};
@@ -199,7 +199,7 @@ impl Egress {
     /// # Errors
     /// [`BridgeError::Keys`]; the keys stay as they were.
     pub fn reload_keys(&self, spec: &BridgeSpec) -> Result<(), BridgeError> {
-        spec.keys.as_deref().map_or(Ok(()), |path| self.keys.reload(path))
+        self.keys.reload(spec)
     }
 
     /// Tells the egress to stop soon. It announces nothing on the wire: the session goes on when another

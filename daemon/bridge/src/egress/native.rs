@@ -60,14 +60,13 @@ pub(super) struct NativeState {
     keys: Arc<Keys>,
     seen: KeysSeen,
     moment: Option<Moment>,
-    clock_error_ns: u32,
     /// The identity of the ring.
     stream: [u8; 16],
 }
 
 impl NativeState {
     pub(super) fn new(keys: Arc<Keys>) -> NativeState {
-        NativeState { keys, seen: KeysSeen::default(), moment: None, clock_error_ns: 0, stream: [0; 16] }
+        NativeState { keys, seen: KeysSeen::default(), moment: None, stream: [0; 16] }
     }
 
     /// Notes the ring that is sent.
@@ -80,7 +79,6 @@ impl NativeState {
     /// Reads the clocks again.
     pub(super) fn look(&mut self, clock: Option<Clock>) {
         self.moment = clock.map(Moment::now);
-        self.clock_error_ns = own_error_ns();
     }
 
     /// The key that seals from now on, if it has changed.
@@ -96,9 +94,9 @@ impl NativeState {
         Meta { tag: message.tag, key: message.key, time_ns }
     }
 
-    /// The state that pulses tell, but for what the sender knows.
+    /// The state that pulses tell, but for what the sender knows. Reads the clock, and asks the kernel for its error.
     pub(super) fn pulse(&self) -> Pulse {
-        let (clock_error_ns, stream) = (self.clock_error_ns, self.stream);
-        Pulse { wall_ns: wall_ns(), clock_error_ns, stream, ..Pulse::default() }
+        let (wall_ns, clock_error_ns) = (wall_ns(), own_error_ns());
+        Pulse { wall_ns, clock_error_ns, stream: self.stream, ..Pulse::default() }
     }
 }

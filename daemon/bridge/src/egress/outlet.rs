@@ -125,21 +125,32 @@ impl Outlet {
             self.begin(self.sender.session(), sequence);
         }
         let meta = self.native.as_ref().map_or(Meta::default(), |native| native.meta_of(message));
-        loop {
+        let mut pushed = loop {
             match self.sender.push_with(sequence, payload, meta) {
-                Ok(()) | Err(PushError::WentBack { .. }) => break,
                 Err(PushError::BatchFull) => self.send_batch(),
-                Err(PushError::TooLong { .. }) => {
-                    self.counters.messages_too_long += 1;
-                    return;
-                }
+                pushed => break pushed,
             }
-        }
-        while let Some(second) = &mut self.second {
+        };
+        while let (Ok(()), Some(second)) = (pushed, &mut self.second) {
             match second.sender.push_with(sequence, payload, meta) {
                 Err(PushError::BatchFull) => self.send_second_batch(),
-                Ok(()) | Err(PushError::WentBack { .. } | PushError::TooLong { .. }) => break,
+                Ok(()) => break,
+                refused => pushed = refused,
             }
+        }
+        if let Err(refused) = pushed {
+            self.note_unsent(refused);
+        }
+    }
+
+    /// Counts a message that a sender did not take.
+    #[cold]
+    fn note_unsent(&mut self, refused: PushError) {
+        match refused {
+            PushError::TooLong { .. } => self.counters.messages_too_long += 1,
+            // The senders begin where the ring is read from, and the ring is read forward. So this is a fault of the ring
+            // or of ours, and must be seen.
+            PushError::WentBack { .. } | PushError::BatchFull => self.counters.messages_missed += 1,
         }
     }
 
@@ -267,7 +278,11 @@ impl Outlet {
 
     fn renew(&mut self, session: Session, next: u64) {
         self.add_up();
-        self.sender.begin_again(self.config, session, next, self.clock.now_ns());
+        let now_ns = self.clock.now_ns();
+        self.sender.begin_again(self.config, session, next, now_ns);
+        if let Some(second) = &mut self.second {
+            second.sender.begin_again(self.config, session, next, now_ns);
+        }
         self.is_over = false;
     }
 
@@ -296,7 +311,7 @@ fn poll_idle(
     out: &mut [u8; MAX_PULSE_BYTES],
 ) -> Option<usize> {
     match native.filter(|_| sender.is_native()) {
-        Some(native) => sender.poll_pulse(now_ns, native.pulse(), out),
+        Some(native) => sender.poll_pulse(now_ns, || native.pulse(), out),
         None => {
             let packet = sender.poll_idle(now_ns)?;
             out[..packet.len()].copy_from_slice(&packet);

@@ -6,7 +6,8 @@
 //! socket. Requests leave through a socket of their own, so that no other program takes our answers. A
 //! unicast feed has one more, so that live packets and repairs cannot be mistaken for each other. After the
 //! start, the loop makes no system calls but those of the sockets and of its waits, except when a session
-//! begins or ends. A second thread opens the channel when it begins anew.
+//! begins or ends, and except one each 10 ms on native lines, which asks for the error of the clock. A second
+//! thread opens the channel when it begins anew.
 
 use shmcast::PublisherBuilder;
 use shmcast::hosting::boot_id;
@@ -128,7 +129,6 @@ impl Ingress {
         let id = receiver_id(spec, &channel)?;
         let clock = Clock::start();
         let ports = open_ports(spec, receive, id, &clock, &mut refusals)?;
-        let sources = AllowList::new(receive.sources.clone());
         let publisher = channel.clone().open()?;
         let (next, resumed) =
             (publisher.next_sequence(), publisher.remote_session().map(Session::from_bytes));
@@ -156,7 +156,7 @@ impl Ingress {
                 }),
                 backlog: Backlog::default(),
             },
-            locks: spec.lines.iter().map(|_| SourceLock::new(sources.clone())).collect(),
+            locks: locks_of(spec, receive, native.is_some()),
             native,
             wait: spec.wait,
             timeouts: [0; MAX_SERVERS],
@@ -180,7 +180,7 @@ impl Ingress {
     /// # Errors
     /// [`BridgeError::Keys`]; the keys stay as they were.
     pub fn reload_keys(&self, spec: &BridgeSpec) -> Result<(), BridgeError> {
-        spec.keys.as_deref().map_or(Ok(()), |path| self.keys.reload(path))
+        self.keys.reload(spec)
     }
 
     /// Tells the ingress to give its leases back and to stop soon. The local channel is then closed, and its
@@ -305,6 +305,16 @@ fn open_ports(
         ports.push(port);
     }
     Ok(ports)
+}
+
+/// A lock for each line of the spec. The source of a line needs none if every packet must be sealed and the operator lists
+/// no sources: a seal is better.
+fn locks_of(spec: &BridgeSpec, receive: &ReceiveSpec, is_native: bool) -> Vec<SourceLock> {
+    if is_native && !spec.takes_open() && receive.sources.is_empty() {
+        return Vec::new();
+    }
+    let sources = AllowList::new(receive.sources.clone());
+    spec.lines.iter().map(|_| SourceLock::new(sources.clone())).collect()
 }
 
 /// 48 bits that identify this receiver and stay the same after a restart. They are a hash of the host, the

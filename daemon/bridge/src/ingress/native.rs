@@ -21,14 +21,12 @@ const MOST_SENDERS: usize = 64;
 pub(super) struct NativeReceiving {
     codec: Codec,
     keys: Arc<Keys>,
-    /// Whether every packet must be sealed. The source of a line then needs no lock: its seal is better.
-    pub(super) is_sealed: bool,
 }
 
 impl NativeReceiving {
     pub(super) fn new(spec: &BridgeSpec, keys: Arc<Keys>) -> Result<NativeReceiving, BridgeError> {
         let codec = Codec::new(spec, true, MOST_SENDERS, &keys)?;
-        Ok(NativeReceiving { codec, keys, is_sealed: spec.keys.is_some() && !spec.takes_open() })
+        Ok(NativeReceiving { codec, keys })
     }
 
     /// Takes new keys, if there are any.

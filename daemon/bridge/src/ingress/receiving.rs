@@ -94,6 +94,15 @@ impl Port {
         Self { socket, role, inbox, local, last_drops: 0, leases: Vec::new() }
     }
 
+    /// Sends a datagram, and copies it to the capture. Returns how many the kernel refused.
+    fn send(&self, to: SocketAddrV4, bytes: &[u8], tap: Option<&Tap>) -> u64 {
+        let sent = datagrams::send(&self.socket, to, [bytes]);
+        if let Some(tap) = tap {
+            tap.record(wall_ns(), self.local.into(), to.into(), bytes);
+        }
+        sent.refused
+    }
+
     pub(super) fn ask_for_leases(
         &mut self,
         receive: &ReceiveSpec,
@@ -119,7 +128,7 @@ pub(super) struct Receiving {
     pub(super) lines: usize,
     pub(super) receiver: Receiver,
     pub(super) inlet: Inlet,
-    /// One lock for each line, except the lines of unicast leases.
+    /// One lock for each line, except the lines of unicast leases; none if seals make locks needless.
     pub(super) locks: Vec<SourceLock>,
     /// The state of native lines; `None` if the lines are plain.
     pub(super) native: Option<NativeReceiving>,
@@ -273,10 +282,7 @@ impl Receiving {
             if let Origin::Line(line) = origin {
                 note_line(&mut inlet.counters, line, &datagram, last_drops);
             }
-            let lock = role.line().and_then(|line| locks.get_mut(line));
-            if let Some(lock) =
-                lock.filter(|lock| !native.as_ref().is_some_and(|n| n.is_sealed && lock.is_open_to_all()))
-            {
+            if let Some(lock) = role.line().and_then(|line| locks.get_mut(line)) {
                 let head = match native {
                     Some(_) => Container::parse(datagram.bytes).ok().map(|(container, _)| container.head()),
                     None => Head::of(datagram.bytes),
@@ -327,10 +333,7 @@ impl Receiving {
         let port = ports.iter().find(|port| port.role == Role::Servers);
         let mut send = |server: usize, request: &[u8]| {
             let (Some(port), Some(&to)) = (port, servers.get(server)) else { return };
-            inlet.counters.sends_refused += datagrams::send(&port.socket, to, [request]).refused;
-            if let Some(tap) = tap {
-                tap.record(wall_ns(), port.local.into(), to.into(), request);
-            }
+            inlet.counters.sends_refused += port.send(to, request, tap.as_ref());
         };
         match native {
             Some(native) => {
@@ -351,10 +354,7 @@ impl Receiving {
         let port = self.ports.iter().find(|port| port.role == Role::Servers);
         let (Some(port), Some(&to)) = (port, self.servers.get(server)) else { return };
         let packet = native::packet_of(self.native.as_mut(), word);
-        self.inlet.counters.sends_refused += datagrams::send(&port.socket, to, [packet]).refused;
-        if let Some(tap) = &self.tap {
-            tap.record(wall_ns(), port.local.into(), to.into(), packet);
-        }
+        self.inlet.counters.sends_refused += port.send(to, packet, self.tap.as_ref());
     }
 
     /// Doubts the leases of servers that left a request unanswered. Such a server may have restarted and
@@ -376,15 +376,12 @@ impl Receiving {
 
     fn keep_leases(&mut self, now_ns: u64) {
         for port in &mut self.ports {
-            for (lease, to) in port.leases.iter_mut().zip(&self.servers) {
+            for (at, to) in self.servers.iter().enumerate() {
                 let mut out = [0; CONTROL_MAX_BYTES];
-                if let Some(size) = lease.poll_transmit(now_ns, &mut out) {
+                let lease = port.leases.get_mut(at);
+                if let Some(size) = lease.and_then(|lease| lease.poll_transmit(now_ns, &mut out)) {
                     let packet = native::packet_of(self.native.as_mut(), &out[..size]);
-                    let sent = datagrams::send(&port.socket, *to, [packet]);
-                    self.inlet.counters.sends_refused += sent.refused;
-                    if let Some(tap) = &self.tap {
-                        tap.record(wall_ns(), port.local.into(), (*to).into(), packet);
-                    }
+                    self.inlet.counters.sends_refused += port.send(*to, packet, self.tap.as_ref());
                 }
             }
         }

@@ -11,6 +11,7 @@
 //! 20 bytes; these are longer. Every kind has one fixed length. A reply that is sent before a cookie came
 //! back is never longer than its question.
 
+use super::bytes::{Reader, Writer};
 use super::claim::{Claim, Role};
 use super::session::Session;
 use super::wire::{HEADER_BYTES, Malformed};
@@ -181,6 +182,7 @@ impl ControlDatagram {
         out.fill(0);
         out[..5].copy_from_slice(&MAGIC);
         out[5..8].copy_from_slice(&[CONTROL_VERSION, self.kind(), 0xFF]);
+        // The longest body is Claim's: 10 + 8 + 8 + 2 + 8 + 8 bytes after a header of 20. It fits CONTROL_MAX_BYTES.
         let mut body = Writer { out, at: BODY };
         match *self {
             ControlDatagram::Hello { nonce } => {
@@ -203,7 +205,7 @@ impl ControlDatagram {
                 body.put(&lease_ms.to_be_bytes());
             }
             ControlDatagram::Released { nonce } | ControlDatagram::Full { nonce } => {
-                body.put(&nonce.to_be_bytes())
+                body.put(&nonce.to_be_bytes());
             }
             ControlDatagram::Gone { session, first, oldest } => {
                 body.put(session.as_bytes());
@@ -281,51 +283,19 @@ impl ControlDatagram {
         if header[7] != 0xFF || header[8..].iter().any(|&b| b != 0) {
             return Err(Malformed::Control);
         }
-        let mut body = Reader { rest: body };
+        let mut body = Reader(body);
         let control = body.control(header[6]).ok_or(Malformed::Control)?;
-        if body.rest.is_empty() { Ok(control) } else { Err(Malformed::Control) }
+        if body.0.is_empty() { Ok(control) } else { Err(Malformed::Control) }
     }
-}
-
-struct Writer<'a> {
-    out: &'a mut [u8; CONTROL_MAX_BYTES],
-    at: usize,
-}
-
-impl Writer<'_> {
-    // The longest body is Claim's: 10 + 8 + 8 + 2 + 8 + 8 bytes after a header of 20, which CONTROL_MAX_BYTES
-    // covers.
-    fn put(&mut self, bytes: &[u8]) {
-        self.out[self.at..self.at + bytes.len()].copy_from_slice(bytes);
-        self.at += bytes.len();
-    }
-}
-
-struct Reader<'a> {
-    rest: &'a [u8],
 }
 
 impl Reader<'_> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (bytes, rest) = self.rest.split_first_chunk::<N>()?;
-        self.rest = rest;
-        Some(*bytes)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.take().map(u64::from_be_bytes)
-    }
-
     fn flag(&mut self) -> Option<bool> {
         match self.take()? {
             [0] => Some(false),
             [1] => Some(true),
             _ => None,
         }
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.take().map(u32::from_be_bytes)
     }
 
     fn claim(&mut self) -> Option<Claim> {
@@ -383,8 +353,8 @@ impl Reader<'_> {
                 nonce: self.u64()?,
                 cookie: self.take()?,
                 lease_ms: self.u32()?,
-                group: u16::from_be_bytes(self.take()?),
-                place: u16::from_be_bytes(self.take()?),
+                group: self.u16()?,
+                place: self.u16()?,
             },
             13 => ControlDatagram::Claim(self.claim()?),
             14 => ControlDatagram::Stale { session: Session::from_bytes(self.take()?), next: self.u64()? },

@@ -10,10 +10,12 @@
 //!   LeaseServer <──control──> LeaseClient                 who may have unicast data at all
 //! ```
 //!
-//! Time is `u64` nanoseconds of any monotonic clock; a receiver's is that of [`awake`]. The bytes of a peer are claims: parsed whole, checked, then used;
-//! nothing here panics on it, every table has a bound, and every loop ends.
+//! Time is `u64` nanoseconds of any monotonic clock; a receiver's is that of [`awake`]. The bytes of a peer are claims:
+//! they are parsed whole, checked, and then used. Nothing here panics on them, every table has a bound, and every loop
+//! ends.
 
 pub mod awake;
+mod bytes;
 pub mod claim;
 pub mod control;
 pub mod counters;

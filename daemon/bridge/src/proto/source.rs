@@ -88,11 +88,6 @@ impl SourceLock {
         SourceLock { listed, source: None, packets: 0, heard_ns: 0, rival: None, passed: None }
     }
 
-    /// Whether the operator lists no sources.
-    pub fn is_open_to_all(&self) -> bool {
-        self.listed.is_empty()
-    }
-
     /// Whether to take a packet. `head` is its beginning, if that is sound, and `due` the sequence up to which
     /// the receiver has heard of messages. If the packet is taken, those of [`take_kept`](Self::take_kept) come
     /// before it.

@@ -194,11 +194,12 @@ impl Repair {
     /// Attaches again if the sending thread has attached to a new channel.
     fn follow(&mut self) {
         let attached = self.shared.attached.load(Ordering::Acquire);
-        if attached != self.ring.attached {
+        let is_another = attached != self.ring.attached;
+        if is_another {
             self.ring.attach(self.channel.clone().open().ok(), attached);
         }
         if let Some(native) = &mut self.native {
-            native.look(self.ring.clock());
+            native.look(self.clock.now_ns(), self.ring.clock(), is_another);
         }
     }
 

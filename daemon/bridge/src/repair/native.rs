@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::ring::Ring;
-use super::{Out, answer_control};
+use super::{LOOK_UP, Out, answer_control};
 use crate::BridgeError;
 use crate::native::{Codec, Keys, control_in};
 use crate::proto::control::CONTROL_MAX_BYTES;
@@ -27,18 +27,23 @@ pub(super) struct NativeRepair {
     keys: Arc<Keys>,
     payload_bytes: usize,
     moment: Option<Moment>,
+    /// When the clocks were read last.
+    looked_ns: Option<u64>,
 }
 
 impl NativeRepair {
     pub(super) fn new(spec: &BridgeSpec, most: usize, keys: Arc<Keys>) -> Result<NativeRepair, BridgeError> {
         let codec = Codec::new(spec, false, most, &keys)?;
-        Ok(NativeRepair { codec, keys, payload_bytes: spec.payload_bytes, moment: None })
+        Ok(NativeRepair { codec, keys, payload_bytes: spec.payload_bytes, moment: None, looked_ns: None })
     }
 
-    /// Looks at the keys and the clocks again.
-    pub(super) fn look(&mut self, clock: Option<Clock>) {
+    /// Looks at the keys again. Reads the clocks again if the ring is another one, or if [`LOOK_UP`] has passed.
+    pub(super) fn look(&mut self, now_ns: u64, clock: Option<Clock>, is_another_ring: bool) {
         self.codec.look(&self.keys);
-        self.moment = clock.map(Moment::now);
+        let is_new = |looked_ns| u128::from(now_ns.saturating_sub(looked_ns)) < LOOK_UP.as_nanos();
+        if is_another_ring || !self.looked_ns.is_some_and(is_new) {
+            (self.moment, self.looked_ns) = (clock.map(Moment::now), Some(now_ns));
+        }
     }
 
     /// The packets that were not opened.

@@ -96,6 +96,7 @@ impl Ring {
             }
         }
     }
+
     /// The sequence of the first message from `sequence` on that the ring holds: `sequence` itself, or the
     /// first after a loss. O(1) for a message that the ring holds.
     pub(super) fn oldest_from(&mut self, sequence: u64, next: u64) -> u64 {

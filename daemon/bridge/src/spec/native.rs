@@ -3,7 +3,7 @@
 use super::{BridgeSpec, LineSpec, SendRole};
 use crate::proto::native::fragments::MAX_MESSAGE_BYTES;
 use crate::proto::sender::LEAST_NATIVE_BYTES;
-use crate::proto::wire::{HEADER_BYTES, LENGTH_BYTES};
+use crate::proto::wire;
 
 /// The form of the packets of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
@@ -76,7 +76,7 @@ impl BridgeSpec {
             self.is_any_plain()
         };
         match is_plain || !self.is_any_native() {
-            true => self.payload_bytes.saturating_sub(HEADER_BYTES + LENGTH_BYTES).min(usize::from(u16::MAX)),
+            true => wire::max_message_bytes(self.payload_bytes),
             false => MAX_MESSAGE_BYTES,
         }
     }

@@ -168,7 +168,7 @@ pub struct SendCounters {
     pub datagrams_refused: u64,
     /// Times that the publisher overtook the bridge.
     pub lapped: u64,
-    /// Messages overwritten before the bridge had read them: a gap for every receiver.
+    /// Messages overwritten before the bridge had read them, or out of order in the ring: a gap for every receiver.
     pub messages_missed: u64,
     /// Messages that are gaps in the channel itself.
     pub gap_messages: u64,

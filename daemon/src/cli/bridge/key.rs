@@ -1,12 +1,14 @@
 //! `shmcast bridge key`: makes and shows the keys that native lines are sealed with.
 
+use crate::cli::framing::hex;
 use crate::cli::say::{note, print, print_json};
+use crate::cli::units::now_ns;
 use anyhow::{Context, Result, bail};
 use serde_json::json;
 use shmcast_bridge::read_keys;
 use std::fmt::Write as _;
-use std::fs::OpenOptions;
-use std::io::{self, Read, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -17,7 +19,7 @@ Examples:
   shmcast bridge key new /etc/shmcast/ticks.keys --from 2026-11-24T07:00:00Z    # one more, which seals from then on
   shmcast bridge key show /etc/shmcast/ticks.keys
 
-Copy the file to all hosts of the group, then reload their daemons. Whoever has it can send.";
+Copy the file to all hosts of the group, then reload their daemons. A user who has it can send.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
@@ -68,14 +70,11 @@ fn add(file: &Path, from: Option<&str>, json: bool) -> Result<ExitCode> {
         bail!("{}: ID 255 is taken: remove old keys first", file.display())
     };
     let mut key = [0; 16];
-    std::fs::File::open("/dev/urandom")
-        .and_then(|mut random| random.read_exact(&mut key))
-        .context("read /dev/urandom")?;
+    getrandom::fill(&mut key).context("ask the kernel for a random key")?;
     if !text.is_empty() && !text.ends_with('\n') {
         text.push('\n');
     }
-    write!(text, "{id} ")?;
-    key.iter().try_for_each(|byte| write!(text, "{byte:02x}"))?;
+    write!(text, "{id} {}", hex(&key))?;
     if let Some(from) = from {
         write!(text, " from {from}")?;
     }
@@ -93,36 +92,38 @@ fn add(file: &Path, from: Option<&str>, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-// Puts a file in the place of another at once, if its text is that of keys.
+/// Puts a file in the place of another at once, if its text is that of keys.
 fn replace(file: &Path, text: &[u8]) -> Result<()> {
     let mut name = file.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     let fresh = file.with_file_name(name);
-    let written = (|| {
-        let mut out = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
+    let mut out = match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh) {
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => {
+            bail!("{}: another key is being added; remove this file if none is", fresh.display())
+        }
+        opened => opened?,
+    };
+    let replaced = (|| -> Result<()> {
         out.write_all(text)?;
-        out.sync_all()
-    })();
-    let checked = written.map_err(anyhow::Error::from).and_then(|()| {
+        out.sync_all()?;
         read_keys(&fresh)?;
-        std::fs::rename(&fresh, file)?;
-        Ok(())
-    });
-    if checked.is_err() && !written_by_others(&checked) {
+        Ok(std::fs::rename(&fresh, file)?)
+    })();
+    if replaced.is_err() {
+        // If that fails too, the first error is the one to report.
         let _ = std::fs::remove_file(&fresh);
     }
-    checked
-}
-
-// Whether another program is writing the file at this moment.
-fn written_by_others(result: &Result<()>) -> bool {
-    let kind = result.as_ref().err().and_then(|e| e.downcast_ref::<io::Error>()).map(io::Error::kind);
-    kind == Some(io::ErrorKind::AlreadyExists)
+    replaced?;
+    let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let synced = File::open(directory).and_then(|directory| directory.sync_all());
+    synced.with_context(|| {
+        format!("the key is there, but a power cut may undo it: sync {}", directory.display())
+    })
 }
 
 fn show(file: &Path, json: bool) -> Result<ExitCode> {
     let keys = read_keys(file)?;
-    let now_ns = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_nanos() as u64;
+    let now_ns = now_ns();
     let sealing = keys.sealing(now_ns).map(|key| key.id);
     if json {
         let keys: Vec<_> = keys
@@ -144,4 +145,29 @@ fn show(file: &Path, json: bool) -> Result<ExitCode> {
         print(format!("{}: {state}", key.id))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_keys_file_is_replaced_whole_or_not_at_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let [file, fresh] = ["keys", "keys.new"].map(|name| dir.path().join(name));
+        let [one, two] = ["1 000102030405060708090a0b0c0d0e0f\n", "2 ffeeddccbbaa99887766554433221100\n"];
+        replace(&file, one.as_bytes()).unwrap();
+        replace(&file, two.as_bytes()).unwrap();
+        assert_eq!(read_keys(&file).unwrap().keys()[0].id, 2);
+
+        let error = replace(&file, b"3 ffee\n").unwrap_err().to_string();
+        assert!(error.contains("32 hexadecimal digits"), "{error}");
+        assert!(!fresh.exists(), "our file of no use is removed");
+
+        std::fs::write(&fresh, "of another program").unwrap();
+        let error = replace(&file, one.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains("keys.new: another key is being added; remove this file"), "{error}");
+        assert_eq!(std::fs::read_to_string(&fresh).unwrap(), "of another program");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), two);
+    }
 }

@@ -135,7 +135,7 @@ impl Common {
         let sources = for_each_line("--source", groups.len(), sources)?;
         let lines = groups.iter().zip(interfaces).zip(sources);
         Ok(lines
-            .map(|((&group, interface), source)| LineSpec { group, interface, source, profile: None })
+            .map(|((&group, interface), source)| LineSpec { interface, source, ..LineSpec::to(group) })
             .collect())
     }
 }

@@ -25,57 +25,10 @@ pub mod records;
 pub mod seal;
 pub mod window;
 
-use super::session::Session;
+use super::bytes::{Reader, Writer};
 use super::wire::{Body, Downstream, Malformed};
 use container::{Container, Kind};
 use pulse::Pulse;
-
-/// Takes bytes off the front of a body.
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (bytes, rest) = self.0.split_first_chunk::<N>()?;
-        self.0 = rest;
-        Some(*bytes)
-    }
-
-    fn u8(&mut self) -> Option<u8> {
-        self.take().map(|[byte]| byte)
-    }
-
-    fn u16(&mut self) -> Option<u16> {
-        self.take().map(u16::from_be_bytes)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.take().map(u32::from_be_bytes)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.take().map(u64::from_be_bytes)
-    }
-}
-
-/// Puts bytes into a buffer, one after the other, as long as they fit.
-struct Writer<'a> {
-    out: &'a mut [u8],
-    at: usize,
-}
-
-impl Writer<'_> {
-    fn put(&mut self, bytes: &[u8]) -> bool {
-        let Some(room) = self.out.get_mut(self.at..self.at + bytes.len()) else { return false };
-        room.copy_from_slice(bytes);
-        self.at += bytes.len();
-        true
-    }
-}
-
-/// The session, read without a look at anything else; `None` if there are not even that many bytes.
-pub fn session_of(datagram: &[u8]) -> Option<Session> {
-    datagram.first_chunk().map(|name| Session::from_bytes(*name))
-}
 
 /// Checks a whole packet of a feed that is not sealed: data, a fragment or a pulse. A pulse is given in full
 /// beside the heartbeat or end that it stands for.

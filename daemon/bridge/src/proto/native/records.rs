@@ -9,12 +9,18 @@
 
 use super::super::wire::{Form, LENGTH_BYTES, Malformed, Messages, Meta};
 use super::Reader;
-use super::container::{Container, HEAD_BYTES};
+use super::container::{Container, HEAD_BYTES, SEAL_BYTES};
 
 /// Bytes of the body before the first record.
 pub const BASE_BYTES: usize = 8;
 /// The most bytes of a record before its message.
 pub const MAX_RECORD_HEAD_BYTES: usize = LENGTH_BYTES + 1 + 2 + 4;
+
+/// The largest message that a packet of `payload_bytes` carries whole, in bytes, whatever its marks are.
+pub fn max_message_bytes(payload_bytes: usize) -> usize {
+    let heads = HEAD_BYTES + BASE_BYTES + MAX_RECORD_HEAD_BYTES + SEAL_BYTES;
+    payload_bytes.saturating_sub(heads).min(usize::from(u16::MAX))
+}
 
 pub(super) const KEY: u8 = 1;
 const TAG: u8 = 2;

@@ -169,21 +169,18 @@ impl Replay {
         read: impl FnMut(u64, &mut [u8]) -> Option<usize>,
     ) -> Reply {
         self.counters.requests += 1;
-        let request = match self.admit(from, datagram, session) {
+        let request = Request::parse(datagram).map_err(|_| Refusal::Malformed);
+        let admitted = self.check(from, request.map(|request| request.session), session);
+        let request = match admitted.and(request) {
             Ok(request) => request,
             Err(refusal) => return Reply::Nothing(self.counters.refuse(refusal)),
         };
         if let Err(refusal) = self.afford(now_ns, from) {
             let nothing = Reply::Nothing(self.counters.refuse(refusal));
-            // Messages that are gone already are not promised.
-            let is_promised = proved && (held.oldest..held.next).contains(&request.first);
-            return if is_promised { self.reply_later(&request, out).unwrap_or(nothing) } else { nothing };
+            let later = self.later(&request, held, proved);
+            return write(later, out).map_or(nothing, |bytes| Reply::Later { bytes });
         }
-        let limit = match proved || self.config.trust_allowed {
-            true => self.config.payload_bytes,
-            false => self.config.payload_bytes.min(UNPROVED_FACTOR * datagram.len()),
-        };
-        let limit = limit.min(out.len());
+        let limit = self.limit(proved, datagram.len()).min(out.len());
         let out = &mut out[..limit];
         let reply = if request.first >= held.next {
             self.reply_held(&request, held, out)
@@ -193,21 +190,38 @@ impl Replay {
             self.reply_messages(&request, held, out, read)
         };
         if let Some(bytes) = reply.bytes() {
-            self.sources.charge(now_ns, from.ip().to_canonical(), bytes as u64);
-            self.global.charge(now_ns, self.global_rate, bytes as u64);
+            self.charge(now_ns, from, bytes);
         }
         reply
     }
 
-    fn admit(&self, from: SocketAddr, datagram: &[u8], session: Session) -> Result<Request, Refusal> {
+    // Whether a source may ask about a session, where the ring is `ours`. `asked` is the session of a sound request.
+    fn check(&self, from: SocketAddr, asked: Result<Session, Refusal>, ours: Session) -> Result<(), Refusal> {
         if !self.config.allow.allows(from.ip()) {
             return Err(Refusal::NotAllowed);
         }
-        let request = Request::parse(datagram).map_err(|_| Refusal::Malformed)?;
-        if request.session != session {
+        if asked? != ours {
             return Err(Refusal::ForeignSession);
         }
-        Ok(request)
+        Ok(())
+    }
+
+    // Whether a source gets as much as fits. Another one gets at most three times as many bytes as it sent.
+    fn may_have_all(&self, proved: bool) -> bool {
+        proved || self.config.trust_allowed
+    }
+
+    // The largest datagram of an answer to a request of `asked_bytes`.
+    fn limit(&self, proved: bool, asked_bytes: usize) -> usize {
+        match self.may_have_all(proved) {
+            true => self.config.payload_bytes,
+            false => self.config.payload_bytes.min(UNPROVED_FACTOR * asked_bytes),
+        }
+    }
+
+    fn charge(&mut self, now_ns: u64, from: SocketAddr, bytes: usize) {
+        self.sources.charge(now_ns, from.ip().to_canonical(), bytes as u64);
+        self.global.charge(now_ns, self.global_rate, bytes as u64);
     }
 
     fn afford(&mut self, now_ns: u64, from: SocketAddr) -> Result<(), Refusal> {
@@ -257,36 +271,47 @@ impl Replay {
     }
 
     fn reply_gone(&mut self, request: &Request, oldest: u64, out: &mut [u8]) -> Reply {
-        self.counters.refuse(Refusal::Gone);
-        let gone = ControlDatagram::Gone { session: request.session, first: request.first, oldest };
-        self.announce(gone, out).map_or(Reply::Nothing(Refusal::Gone), |bytes| Reply::Gone { bytes })
+        let gone = self.gone(request, oldest);
+        write(gone, out).map_or(Reply::Nothing(Refusal::Gone), |bytes| Reply::Gone { bytes })
     }
 
     fn reply_held(&mut self, request: &Request, held: Held, out: &mut [u8]) -> Reply {
-        let nothing = Reply::Nothing(self.counters.refuse(Refusal::NotYet));
+        let held = self.held(request, held);
+        write(held, out).map_or(Reply::Nothing(Refusal::NotYet), |bytes| Reply::Held { bytes })
+    }
+
+    // Counts a request for messages that are gone. Gives the datagram that says so.
+    fn gone(&mut self, request: &Request, oldest: u64) -> Option<ControlDatagram> {
+        self.counters.refuse(Refusal::Gone);
+        let gone = ControlDatagram::Gone { session: request.session, first: request.first, oldest };
+        self.config.announce.then_some(gone)
+    }
+
+    // Counts a request for messages that are not published yet. Gives the datagram that says so.
+    fn held(&mut self, request: &Request, held: Held) -> Option<ControlDatagram> {
+        self.counters.refuse(Refusal::NotYet);
         let (session, first, Held { oldest, next }) = (request.session, request.first, held);
-        if fault!("silent_for_not_yet") {
-            return nothing;
-        }
         let held = ControlDatagram::Held { session, first, oldest: oldest.min(next), next };
-        self.announce(held, out).map_or(nothing, |bytes| Reply::Held { bytes })
+        (self.config.announce && !fault!("silent_for_not_yet")).then_some(held)
     }
 
-    fn reply_later(&self, request: &Request, out: &mut [u8]) -> Option<Reply> {
+    // The datagram that says to a proved source that it must wait. Messages that are gone already are not promised.
+    fn later(&self, request: &Request, held: Held, proved: bool) -> Option<ControlDatagram> {
+        let is_promised = proved && (held.oldest..held.next).contains(&request.first);
         let later = ControlDatagram::Later { session: request.session, first: request.first };
-        self.announce(later, out).map(|bytes| Reply::Later { bytes })
-    }
-
-    fn announce(&self, control: ControlDatagram, out: &mut [u8]) -> Option<usize> {
-        let mut encoded = [0; CONTROL_MAX_BYTES];
-        let bytes = control.encode(&mut encoded);
-        let out = out.get_mut(..bytes).filter(|_| self.config.announce)?;
-        out.copy_from_slice(&encoded[..bytes]);
-        Some(bytes)
+        (self.config.announce && is_promised).then_some(later)
     }
 
     /// The counters so far.
     pub fn counters(&self) -> &ReplayCounters {
         &self.counters
     }
+}
+
+// Writes the datagram if there is one and it fits. Returns its size.
+fn write(control: Option<ControlDatagram>, out: &mut [u8]) -> Option<usize> {
+    let mut encoded = [0; CONTROL_MAX_BYTES];
+    let bytes = control?.encode(&mut encoded);
+    out.get_mut(..bytes)?.copy_from_slice(&encoded[..bytes]);
+    Some(bytes)
 }

@@ -7,10 +7,10 @@ use super::super::counters::Refusal;
 use super::super::native::ask::{Ask, Entry};
 use super::super::native::container::{HEAD_BYTES, Kind, SEAL_BYTES};
 use super::super::native::fragments::{FRAGMENT_HEAD_BYTES, Fragment, MAX_PARTS};
-use super::super::native::records::{BASE_BYTES, MAX_RECORD_HEAD_BYTES, RecordWriter};
+use super::super::native::records::{self, RecordWriter};
 use super::super::session::Session;
 use super::super::wire::{HEADER_BYTES, Meta, Request};
-use super::{Held, Replay, UNPROVED_FACTOR};
+use super::{Held, Replay};
 
 /// A part of a message, as it was read from the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,53 +55,32 @@ impl Replay {
         out: &mut [u8],
     ) {
         self.counters.requests += 1;
-        if !self.config.allow.allows(from.ip()) {
-            self.counters.refuse(Refusal::NotAllowed);
+        if let Err(refusal) = self.check(from, Ok(asked.0), exchange.session) {
+            self.counters.refuse(refusal);
             return;
         }
-        if asked.0 != exchange.session {
-            self.counters.refuse(Refusal::ForeignSession);
-            return;
-        }
-        let may_have_all = proved || self.config.trust_allowed;
-        let most = match may_have_all {
-            true => self.config.payload_bytes,
-            false => self.config.payload_bytes.min(UNPROVED_FACTOR * asked_bytes),
-        };
+        let may_have_all = self.may_have_all(proved);
         // The end of the buffer is kept for the seal.
-        let most = most.min(out.len()).max(HEAD_BYTES + SEAL_BYTES);
+        let most = self.limit(proved, asked_bytes).min(out.len()).max(HEAD_BYTES + SEAL_BYTES);
         let Some(out) = out.get_mut(..most) else { return };
         for entry in asked.1.entries() {
             let request = Request { session: asked.0, first: entry.first, count: entry.count };
             let held = held(entry.first);
             if let Err(refusal) = self.afford(now_ns, from) {
                 self.counters.refuse(refusal);
-                if proved && (held.oldest..held.next).contains(&entry.first) {
-                    self.say(
-                        ControlDatagram::Later { session: request.session, first: entry.first },
-                        exchange,
-                        out,
-                    );
-                }
+                say(self.later(&request, held, proved), exchange, out);
                 return;
             }
             let bytes = if request.first >= held.next {
-                self.counters.refuse(Refusal::NotYet);
-                let (session, first, Held { oldest, next }) = (request.session, request.first, held);
-                self.say(
-                    ControlDatagram::Held { session, first, oldest: oldest.min(next), next },
-                    exchange,
-                    out,
-                )
+                say(self.held(&request, held), exchange, out)
             } else if request.first < held.oldest {
-                self.say_gone(&request, held.oldest, exchange, out)
+                say(self.gone(&request, held.oldest), exchange, out)
             } else if entry.bytes > 0 {
                 self.send_parts(&entry, may_have_all, exchange, out)
             } else {
                 self.send_messages(&request, held, may_have_all, exchange, out)
             };
-            self.sources.charge(now_ns, from.ip().to_canonical(), bytes as u64);
-            self.global.charge(now_ns, self.global_rate, bytes as u64);
+            self.charge(now_ns, from, bytes);
         }
     }
 
@@ -139,13 +118,12 @@ impl Replay {
             return 0;
         }
         // The ring overwrote it meanwhile.
-        self.say_gone(request, request.first.saturating_add(1), exchange, out)
+        say(self.gone(request, request.first.saturating_add(1)), exchange, out)
     }
 
     // Whether a message is too large for any packet.
     fn is_large(&self, total: usize) -> bool {
-        let heads = HEAD_BYTES + BASE_BYTES + MAX_RECORD_HEAD_BYTES + SEAL_BYTES;
-        total + heads > self.config.payload_bytes || total > usize::from(u16::MAX)
+        total > records::max_message_bytes(self.config.payload_bytes)
     }
 
     fn send_parts(
@@ -170,7 +148,7 @@ impl Replay {
                 Some(_) => break,
                 None if sent == 0 => {
                     let request = Request { session: exchange.session, first: entry.first, count: 1 };
-                    return self.say_gone(&request, entry.first.saturating_add(1), exchange, out);
+                    return say(self.gone(&request, entry.first.saturating_add(1)), exchange, out);
                 }
                 None => break,
             };
@@ -202,29 +180,16 @@ impl Replay {
         (exchange.emit)(out, kind, about, body);
         bytes
     }
+}
 
-    fn say_gone(
-        &mut self,
-        request: &Request,
-        oldest: u64,
-        exchange: &mut Exchange<'_>,
-        out: &mut [u8],
-    ) -> usize {
-        self.counters.refuse(Refusal::Gone);
-        self.say(
-            ControlDatagram::Gone { session: request.session, first: request.first, oldest },
-            exchange,
-            out,
-        )
-    }
-
-    fn say(&self, control: ControlDatagram, exchange: &mut Exchange<'_>, out: &mut [u8]) -> usize {
-        let mut encoded = [0; CONTROL_MAX_BYTES];
-        let size = control.encode(&mut encoded);
-        let Some((kind, body)) = ControlDatagram::body_of(&encoded[..size]) else { return 0 };
-        let Some(room) = out.get_mut(HEAD_BYTES..HEAD_BYTES + size - HEADER_BYTES) else { return 0 };
-        room.copy_from_slice(body);
-        (exchange.emit)(out, Kind::Control(kind), (exchange.session, 1, 0), size - HEADER_BYTES);
-        HEAD_BYTES + size - HEADER_BYTES
-    }
+// Sends the control datagram, if there is one. Returns the bytes sent.
+fn say(control: Option<ControlDatagram>, exchange: &mut Exchange<'_>, out: &mut [u8]) -> usize {
+    let Some(control) = control else { return 0 };
+    let mut encoded = [0; CONTROL_MAX_BYTES];
+    let size = control.encode(&mut encoded);
+    let Some((kind, body)) = ControlDatagram::body_of(&encoded[..size]) else { return 0 };
+    let Some(room) = out.get_mut(HEAD_BYTES..HEAD_BYTES + size - HEADER_BYTES) else { return 0 };
+    room.copy_from_slice(body);
+    (exchange.emit)(out, Kind::Control(kind), (exchange.session, 1, 0), size - HEADER_BYTES);
+    HEAD_BYTES + size - HEADER_BYTES
 }

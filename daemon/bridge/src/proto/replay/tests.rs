@@ -1,4 +1,6 @@
-use super::super::wire::{Body, Downstream};
+use super::super::native::ask::{self, Ask, Entry, MAX_ASK_BYTES};
+use super::super::native::container::Kind;
+use super::super::wire::{Body, Downstream, Meta};
 use super::*;
 
 const HELD: Held = Held { oldest: 10, next: 100 };
@@ -131,5 +133,34 @@ fn rates_grow_with_the_feed_unless_they_were_given() {
         assert_eq!(own.counters().replies, expected, "of 1346 bytes, from a burst of ten times as much");
         own.note_live_rate(0);
         assert_eq!(own.global_rate, ReplayConfig::default().global_rate);
+    }
+}
+
+/// The kinds of the packets that answer a native request for each of these messages.
+fn ask_natively(replay: &mut Replay, firsts: &[u64]) -> Vec<Kind> {
+    let (mut body, mut out, mut kinds) = ([0; MAX_ASK_BYTES], [0; 2_000], Vec::new());
+    let entries = firsts.iter().map(|&first| Entry { first, count: 1, offset: 0, bytes: 0 });
+    let size = ask::write(entries, &mut body);
+    let asked = ((session(), Ask::parse(&body[..size]).unwrap()), 100);
+    let mut read = |sequence: u64, _: u32, room: &mut [u8]| {
+        room.get_mut(..100)?.fill(sequence as u8);
+        Some(Piece { size: 100, total: 100, meta: Meta::default() })
+    };
+    let mut emit = |_: &mut [u8], kind, _: (Session, u64, u16), _: usize| kinds.push(kind);
+    let mut exchange = Exchange { session: session(), read: &mut read, emit: &mut emit };
+    let from = ("10.0.0.1:9".parse().unwrap(), true);
+    replay.handle_ask(0, from, asked, &mut |_| HELD, &mut exchange, &mut out);
+    kinds
+}
+
+#[test]
+fn native_receivers_are_told_as_much_as_plain_ones() {
+    let (gone, later, held) = (Kind::Control(8), Kind::Control(9), Kind::Control(10));
+    let source_rate = Rate { per_second: 1_000, burst: 200 };
+    for (announce, expected) in [(true, vec![gone, held, Kind::Data, later]), (false, vec![Kind::Data; 2])] {
+        let mut own = replay(ReplayConfig { announce, source_rate, ..ReplayConfig::default() });
+        assert_eq!(ask_natively(&mut own, &[9, 100, 20, 21, 22]), expected, "announce = {announce}");
+        let refused = [Refusal::Gone, Refusal::NotYet, Refusal::SourceRate];
+        assert_eq!(refused.map(|refusal| own.counters().refused(refusal)), [1; 3]);
     }
 }

@@ -20,7 +20,7 @@ use super::counters::SenderCounters;
 use super::native::container::{HEAD_BYTES, Kind, SEAL_BYTES};
 use super::native::fragments::{FRAGMENT_HEAD_BYTES, Fragment, MAX_MESSAGE_BYTES};
 use super::native::pulse::{PULSE_BYTES, Pulse};
-use super::native::records::{BASE_BYTES, MAX_RECORD_HEAD_BYTES};
+use super::native::records;
 use super::native::seal::Sealer;
 use super::session::Session;
 use super::wire::{self, HEADER_BYTES, LENGTH_BYTES, MAX_DATAGRAM_BYTES, Meta};
@@ -180,7 +180,7 @@ impl Sender {
         if self.native.is_some() {
             return MAX_MESSAGE_BYTES;
         }
-        (self.config.payload_bytes - HEADER_BYTES - LENGTH_BYTES).min(usize::from(u16::MAX))
+        wire::max_message_bytes(self.config.payload_bytes)
     }
 
     /// Takes the next message, which has no marks, into the batch. See [`Sender::push_with`].
@@ -210,7 +210,7 @@ impl Sender {
             self.close();
             self.open = self.open.begin(sequence);
         }
-        if self.native.is_some() && data.len() > self.max_record_bytes() {
+        if self.native.is_some() && data.len() > records::max_message_bytes(self.config.payload_bytes) {
             self.push_fragments(sequence, data, meta)?;
         } else if !self.push_open(data, meta) {
             self.close();
@@ -222,12 +222,6 @@ impl Sender {
         self.counters.messages_missed += sequence - self.next;
         self.next = sequence.saturating_add(1);
         Ok(())
-    }
-
-    /// The largest message that a native packet carries whole.
-    fn max_record_bytes(&self) -> usize {
-        let heads = HEAD_BYTES + BASE_BYTES + MAX_RECORD_HEAD_BYTES + SEAL_BYTES;
-        (self.config.payload_bytes - heads).min(usize::from(u16::MAX))
     }
 
     fn push_open(&mut self, data: &[u8], meta: Meta) -> bool {
@@ -325,32 +319,34 @@ impl Sender {
         })
     }
 
-    /// The pulse of a native line that is due, if one is: its size in `out`. `state` is the sender's state but for
-    /// what this sender knows itself.
+    /// The pulse of a native line that is due, if one is: its size in `out`. `state` gives the sender's state but for
+    /// what this sender knows itself. It is called only if a pulse is due.
     pub fn poll_pulse(
         &mut self,
         now_ns: u64,
-        state: Pulse,
+        state: impl FnOnce() -> Pulse,
         out: &mut [u8; MAX_PULSE_BYTES],
     ) -> Option<usize> {
         // While messages flow there are no heartbeats, but receivers want to know the state of the sender's clock.
-        let is_waiting = self.open.count() > 0 || !self.closed.is_empty() || self.part > 0;
-        let is_overdue = now_ns >= self.pulse_at_ns && !is_waiting && !self.is_finished(now_ns);
+        let is_overdue = now_ns >= self.pulse_at_ns && !self.is_waiting() && !self.is_finished(now_ns);
         if self.native.is_none() || !(self.is_beat_due(now_ns) || is_overdue) {
             return None;
         }
         self.pulse_at_ns = now_ns.saturating_add(PULSE_EVERY_NS);
         let (next, about) = (self.next, (self.session, self.next, 0));
-        let pulse = Pulse { next, has_ended: self.ended_ns.is_some(), ..state };
+        let pulse = Pulse { next, has_ended: self.ended_ns.is_some(), ..state() };
         out[HEAD_BYTES..HEAD_BYTES + PULSE_BYTES].copy_from_slice(&pulse.write());
         self.native.as_mut()?.finish(out, (Kind::Pulse, false), about, PULSE_BYTES)
     }
 
+    // Whether messages, or parts of one, wait in the batch. A heartbeat must not name their sequences.
+    fn is_waiting(&self) -> bool {
+        self.open.count() > 0 || !self.closed.is_empty() || self.part > 0
+    }
+
     // Whether a heartbeat or end-of-session packet is due. If so, it is counted, and the next one is due later.
     fn is_beat_due(&mut self, now_ns: u64) -> bool {
-        // A heartbeat must not name sequences that are still waiting in the batch.
-        let is_waiting = self.open.count() > 0 || !self.closed.is_empty() || self.part > 0;
-        if is_waiting || now_ns < self.beat_at_ns || self.is_finished(now_ns) {
+        if self.is_waiting() || now_ns < self.beat_at_ns || self.is_finished(now_ns) {
             return false;
         }
         // A late caller sends one packet, not all those that it missed.

@@ -127,7 +127,7 @@ impl World {
         let beat = match sender.is_native() {
             true => {
                 let mut out = [0; MAX_PULSE_BYTES];
-                let size = sender.poll_pulse(self.now_ns, Pulse::default(), &mut out);
+                let size = sender.poll_pulse(self.now_ns, Pulse::default, &mut out);
                 size.map(|size| out[..size].to_vec())
             }
             false => sender.poll_idle(self.now_ns).map(|beat| beat.to_vec()),

@@ -59,7 +59,7 @@ impl History {
     pub fn meta(&self, index: usize, sequence: u64) -> Meta {
         let mixed = mix(sequence, index as u64);
         let tag = if mixed.is_multiple_of(3) { 0 } else { mixed as u16 };
-        // Several messages of one time, then one a little later.
+        // Several messages have one time, and the next is a little later.
         let time_ns = (1 << 60) + ((sequence / 3) << (mixed >> 60));
         Meta {
             tag,

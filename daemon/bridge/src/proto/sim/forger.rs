@@ -76,7 +76,7 @@ impl World {
 }
 
 impl World {
-    // One packet after the other: who has no key may send as many as he likes.
+    // The packets follow one another closely: a sender without a key may send as many as it likes.
     fn forge_native(&mut self, forged: u64) {
         self.totals.forged += 1;
         if self.published < self.scenario.messages {

@@ -4,7 +4,7 @@ use super::super::control::{CONTROL_MAX_BYTES, ControlDatagram};
 use super::super::counters::Histogram;
 use super::super::gap::GapPolicy;
 use super::super::native::ask::{self, Ask, Entry, MAX_ENTRIES};
-use super::super::native::container::{Container, HEAD_BYTES, Kind, Numbers};
+use super::super::native::container::{Container, HEAD_BYTES, Kind, Numbers, SEAL_BYTES};
 use super::super::native::fragments::Fragment;
 use super::super::native::keys::Keyring;
 use super::super::native::pulse::{PULSE_BYTES, Pulse};
@@ -229,7 +229,7 @@ impl World {
         let is_sealed = (forged / KINDS).is_multiple_of(2);
         let fields = numbers.next(kind, false, (session, sequence, messages));
         let fields = Container { is_sealed, key: if is_sealed { 3 } else { 0 }, ..fields };
-        let size = fields.write(&mut packet, bytes + if is_sealed { 16 } else { 0 }).unwrap();
+        let size = fields.write(&mut packet, bytes + if is_sealed { SEAL_BYTES } else { 0 }).unwrap();
         packet.truncate(size);
         (origin, packet)
     }
@@ -240,7 +240,7 @@ fn native(scenario: Scenario, wire: Wire, max_message: usize) -> Scenario {
     Scenario { wire, max_message, config, ..scenario }
 }
 
-/// All that plain lines go through, with messages that carry marks and are up to many packets long.
+/// Native lines go through all that plain lines do, with messages that carry marks and are up to many packets long.
 #[test]
 fn native_lines_carry_marks_and_large_messages_through_any_network() {
     let default = if cfg!(debug_assertions) { 100 } else { 1_000 };

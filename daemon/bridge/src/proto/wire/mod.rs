@@ -386,6 +386,11 @@ impl Request {
     }
 }
 
+/// The largest message that a packet of `payload_bytes` carries, in bytes.
+pub fn max_message_bytes(payload_bytes: usize) -> usize {
+    payload_bytes.saturating_sub(HEADER_BYTES + LENGTH_BYTES).min(usize::from(u16::MAX))
+}
+
 /// A packet that is being written into a buffer which the caller keeps and lends at each step.
 #[derive(Debug, Clone, Copy)]
 pub struct PacketWriter {
