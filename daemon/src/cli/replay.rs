@@ -1,7 +1,7 @@
 //! `shmcast replay`: publishes a journal again.
 //!
 //! Readers of the new channel get what readers of the recorded one got: the same messages by the same sequences, with tags, keys, gaps
-//! and sessions of bridges. What the journal lacks is a gap to them.
+//! and sessions of bridges. Messages that the journal lacks are a gap to them.
 
 use super::figures::{grouped, size};
 use super::journal::span::{Part, Span};
@@ -30,8 +30,8 @@ Examples:
   shmcast replay ticks.journal --into ticks-again --from 09:30 --to 10:00 --speed 100 --max-pause 1s
 
 The channel must be new, or go on where the replay begins: readers get the sequences that were
-recorded. What is missing in the journal is a gap to them. Messages are published when they are due,
-or with --speed max one behind the other: readers that are slower are lapped, as by pub.
+recorded. Messages that the journal lacks are a gap to them. Messages are published when they are
+due, or with --speed max one behind the other: readers that are slower are lapped, as by pub.
 
 Exit codes: 0 all was published, 3 sequences are missing in the journal, 1 error, 2 wrong usage;
 130 (Ctrl-C) or 143 (SIGTERM) if it came before the end: the last line says how to go on.";
