@@ -1,7 +1,7 @@
 //! `shmcast journal cut`: a part of a journal as a journal of its own.
 
-use super::open;
 use super::span::{Part, Span};
+use super::{above, not_written, open};
 use crate::cli::MISSED;
 use crate::cli::figures::{grouped, size};
 use crate::cli::say::{note, print_json};
@@ -52,8 +52,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if args.out.symlink_metadata().is_ok() {
         bail!("{out} is there already: remove it, or give another directory");
     }
-    let parent = args.out.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let parent = parent.unwrap_or(Path::new("."));
+    let parent = above(&args.out);
     // It gets its name when it is whole. Dropped before, it is removed.
     let unfinished = tempfile::Builder::new().prefix(".shmcast-cut-").tempdir_in(parent);
     let unfinished = unfinished.with_context(|| format!("make a directory in {}", parent.display()))?;
@@ -101,8 +100,7 @@ fn copy(args: &Args, to: &Path, stop: &Stop) -> Result<Sums> {
     while let Some((entry, wall_ns)) = part.next()? {
         if stop.is_set() {
             bar.finish_and_clear();
-            let said = format!("{}: INTERRUPTED, and not written", args.out.display());
-            return Err(stop.interrupted(said).into());
+            return Err(not_written(stop, &args.out));
         }
         match entry {
             Entry::Message(message) => {

@@ -1,12 +1,13 @@
 //! `--from` and `--to`: a part of a journal, as the verbs that read one take it.
 
+use super::open;
 use crate::cli::figures::grouped;
 use crate::cli::say::note;
 use crate::cli::units::{Place, parse_place, words};
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use shmcast::Message;
 use shmcast::journal::format::ControlRecord;
-use shmcast::journal::{Entry, Journal, JournalControl, Loss, Reader};
+use shmcast::journal::{Entry, JournalControl, Loss, Reader};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -50,8 +51,7 @@ impl Span {
     }
 
     fn begin(&self, dir: &Path) -> Result<Part> {
-        let open = || Journal::open(dir).context("journal");
-        let journal = open()?;
+        let journal = open(dir)?;
         let (reader, too_old) = match self.from {
             Some(Place::Time(time)) => (journal.read_since(nanos(time))?, 0),
             Some(Place::Sequence(wanted)) => {
@@ -65,7 +65,7 @@ impl Span {
             }
         };
         let end = match self.to {
-            Some(Place::Time(time)) => open()?.read_since(nanos(time))?.due(),
+            Some(Place::Time(time)) => open(dir)?.read_since(nanos(time))?.due(),
             Some(Place::Sequence(last)) => last.saturating_add(1),
             None => u64::MAX,
         };
