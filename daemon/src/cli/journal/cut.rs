@@ -124,7 +124,7 @@ fn copy(args: &Args, to: &Path, stop: &Stop) -> Result<Sums> {
             bar.tick();
         }
     }
-    sums.next = part.due().min(part.end());
+    sums.next = part.due();
     sums.bytes = cut.finish()?;
     bar.finish_and_clear();
     Ok(sums)

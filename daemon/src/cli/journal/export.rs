@@ -136,7 +136,7 @@ fn write(args: &Args, out: &mut std::fs::File, stop: &Stop) -> Result<Sums> {
         }
     }
     bar.finish_and_clear();
-    feed.end(part.due().min(part.end()))
+    feed.end(part.due())
 }
 
 /// The feed that is written.

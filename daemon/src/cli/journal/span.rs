@@ -84,14 +84,9 @@ impl Part {
         Self { reader, end: u64::MAX, too_old: 0, payload: Vec::new() }
     }
 
-    /// The sequence behind the last one that was asked for.
-    pub(in crate::cli) fn end(&self) -> u64 {
-        self.end
-    }
-
-    /// The sequence of the next entry.
+    /// The sequence of the next entry, and behind the last one the sequence where the part ends.
     pub(in crate::cli) fn due(&self) -> u64 {
-        self.reader.due()
+        self.reader.due().min(self.end)
     }
 
     /// The next entry, and for a message that carries a time its wall clock, in nanoseconds since 1970. `None` behind the last one,
