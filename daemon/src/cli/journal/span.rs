@@ -69,7 +69,7 @@ impl Span {
             Some(Place::Sequence(last)) => last.saturating_add(1),
             None => u64::MAX,
         };
-        Ok(Part { end, too_old, ..Part::new(reader) })
+        Ok(Part { reader, end, too_old, payload: Vec::new() })
     }
 }
 
@@ -79,11 +79,6 @@ fn nanos(time: SystemTime) -> u64 {
 }
 
 impl Part {
-    /// All that the reader has.
-    pub(in crate::cli) fn new(reader: Reader) -> Self {
-        Self { reader, end: u64::MAX, too_old: 0, payload: Vec::new() }
-    }
-
     /// The sequence of the next entry, and behind the last one the sequence where the part ends.
     pub(in crate::cli) fn due(&self) -> u64 {
         self.reader.due().min(self.end)
