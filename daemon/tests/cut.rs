@@ -2,15 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
-use cli_support::{Host, interrupt, lines, text};
+use cli_support::{Host, golden, interrupt, lines, recorded, text};
 use serde_json::{Value, json};
-use std::path::Path;
 
 mod cli_support;
-
-fn golden() -> String {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../shm-layout/tests/golden/journal").display().to_string()
-}
 
 /// The lines of a dump that tell of the channel: not of clocks, rings, reserves and mends.
 fn dump(host: &Host, dir: &str, span: &str) -> Vec<Value> {
@@ -53,9 +48,8 @@ fn a_large_part_in_small_files_is_the_same_by_sequence_and_by_time() {
     let host = Host::new();
     let bytes = lines(40_000);
     let input = host.file("input", &bytes);
-    assert!(host.run(&format!("pub ticks --input {} --rate 40000/s", input.display())).status.success());
-    let [journal, out] = ["journal", "out"].map(|name| host.dir.path().join(name).display().to_string());
-    assert!(host.run(&format!("record ticks --to {journal} --until-end")).status.success());
+    let journal = recorded(&host, &format!("--input {} --rate 40000/s", input.display()));
+    let out = host.dir.path().join("out").display().to_string();
     let sums = host.json(&format!("journal cut {journal} {out} --from 1001 --to 39000 --file 1MiB --json"));
     assert_eq!([&sums["messages"], &sums["missing"]], [&json!(38_000), &json!(0)]);
     let (code, report) = verified(&host, &out);

@@ -2,30 +2,18 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
-use cli_support::{Host, lines, text};
+use cli_support::{Host, golden, lines, recorded, text};
 use serde_json::{Value, json};
-use std::path::Path;
 use std::process::Command;
 
 mod cli_support;
-
-fn golden() -> String {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../shm-layout/tests/golden/journal").display().to_string()
-}
-
-fn recorded(host: &Host, bytes: &[u8], more: &str) -> String {
-    let input = host.file("input", bytes);
-    assert!(host.run(&format!("pub ticks --input {} {more}", input.display())).status.success());
-    let journal = host.dir.path().join("journal").display().to_string();
-    assert!(host.run(&format!("record ticks --to {journal} --until-end")).status.success());
-    journal
-}
 
 #[test]
 fn what_is_exported_comes_back() {
     let host = Host::new();
     let bytes = lines(30_000);
-    let journal = recorded(&host, &bytes, "--rate 100000/s");
+    let input = host.file("input", &bytes);
+    let journal = recorded(&host, &format!("--input {} --rate 100000/s", input.display()));
     let pcap = host.dir.path().join("ticks.pcap").display().to_string();
     let sums = host.json(&format!("journal export {journal} --pcap {pcap} --json"));
     assert_eq!([&sums["messages"], &sums["missing"]], [&json!(30_000), &json!(0)]);
@@ -69,7 +57,8 @@ fn gaps_come_back_as_gaps() {
 #[test]
 fn a_message_that_no_packet_can_carry_is_named_and_leaves_no_file() {
     let host = Host::new();
-    let journal = recorded(&host, &[b"small\n".to_vec(), vec![b'x'; 65_486], b"\n".to_vec()].concat(), "");
+    let input = host.file("input", &[b"small\n".to_vec(), vec![b'x'; 65_486], b"\n".to_vec()].concat());
+    let journal = recorded(&host, &format!("--input {}", input.display()));
     let pcap = host.dir.path().join("big.pcap");
     let output = host.run(&format!("journal export {journal} --pcap {}", pcap.display()));
     let said = text(&output.stderr);
@@ -81,7 +70,8 @@ fn a_message_that_no_packet_can_carry_is_named_and_leaves_no_file() {
 #[test]
 fn tshark_reads_it() {
     let host = Host::new();
-    let journal = recorded(&host, &lines(1_000), "");
+    let input = host.file("input", &lines(1_000));
+    let journal = recorded(&host, &format!("--input {}", input.display()));
     let pcap = host.dir.path().join("ticks.pcap").display().to_string();
     assert!(host.run(&format!("journal export {journal} --pcap {pcap}")).status.success());
     let arguments = ["-r", &pcap, "-d", "udp.port==26400,moldudp64", "-T", "fields", "-e", "moldudp64.count"];

@@ -2,19 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
-use cli_support::{Host, text};
+use cli_support::{Host, golden, text};
 use serde_json::{Value, json};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 #[path = "cli_support/mod.rs"]
 mod cli_support;
 
 const FIRST: &str = "0000000001-00000000000000000001.smj";
-
-fn golden() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../shm-layout/tests/golden/journal")
-}
 
 /// A copy of the golden journal, to be damaged.
 fn copy(host: &Host) -> PathBuf {
@@ -31,7 +27,7 @@ fn copy(host: &Host) -> PathBuf {
 fn files_and_the_whole_are_shown() {
     let host = Host::new();
     let dir = golden();
-    let files = host.json(&format!("journal ls {} --json", dir.display()));
+    let files = host.json(&format!("journal ls {dir} --json"));
     let files = files.as_array().unwrap();
     assert_eq!(files.len(), 2);
     assert_eq!(
@@ -39,14 +35,14 @@ fn files_and_the_whole_are_shown() {
         (&json!(FIRST), &json!(true), &json!(14))
     );
     assert_eq!(files[0]["channel"], "ticks");
-    let table = text(&host.run(&format!("journal ls {}", dir.display())).stdout);
+    let table = text(&host.run(&format!("journal ls {dir}")).stdout);
     assert!(table.contains(FIRST) && table.contains("sealed"), "{table}");
-    let stat = host.json(&format!("journal stat {} --json", dir.display()));
+    let stat = host.json(&format!("journal stat {dir} --json"));
     assert_eq!(
         (&stat["files"], &stat["first_sequence"], &stat["recording"]),
         (&json!(2), &json!(1), &json!(false))
     );
-    assert!(text(&host.run(&format!("journal stat {}", dir.display())).stdout).contains("does not run"));
+    assert!(text(&host.run(&format!("journal stat {dir}")).stdout).contains("does not run"));
 }
 
 #[test]
@@ -88,7 +84,7 @@ fn a_check_ends_with_what_it_found() {
 #[test]
 fn a_dump_has_messages_losses_and_control_records_in_order() {
     let host = Host::new();
-    let dir = golden().display().to_string();
+    let dir = golden();
     let output = host.run(&format!("journal dump {dir}"));
     assert_eq!(output.status.code(), Some(3), "it has losses");
     let lines: Vec<Value> =
@@ -118,11 +114,9 @@ fn a_reader_does_not_take_another_channels_journal() {
     let host = Host::new();
     let input = host.file("input", b"a\nb\nc\n");
     assert!(host.run(&format!("pub t --input {}", input.display())).status.success());
-    for arguments in [
-        format!("--history {}", golden().display()),
-        "--no-history".into(),
-        "--from 2000-01-01T00:00Z".into(),
-    ] {
+    for arguments in
+        [format!("--history {}", golden()), "--no-history".into(), "--from 2000-01-01T00:00Z".into()]
+    {
         let from = if arguments.contains("--from") { "" } else { "--from oldest" };
         let output = host.run(&format!("sub t {from} {arguments}"));
         assert_eq!(

@@ -2,25 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
-use cli_support::{Host, interrupt, lines, text};
+use cli_support::{Host, golden, interrupt, lines, recorded, text};
 use serde_json::{Value, json};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 mod cli_support;
-
-fn golden() -> String {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../shm-layout/tests/golden/journal").display().to_string()
-}
-
-/// Publishes on a channel, and records it into a journal whose directory is returned.
-fn recorded(host: &Host, arguments: &str) -> String {
-    assert!(host.run(&format!("pub ticks {arguments}")).status.success());
-    let journal = host.dir.path().join("journal").display().to_string();
-    let output = host.run(&format!("record ticks --to {journal} --until-end"));
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    journal
-}
 
 /// The events that a reader of a whole channel gets, without ages.
 fn events(host: &Host, channel: &str) -> Vec<Value> {

@@ -1,13 +1,13 @@
 //! `shmcast replay`: publishes a journal again.
 //!
 //! Readers of the new channel get what readers of the recorded one got: the same messages by the same sequences, with tags, keys, gaps
-//! and sessions of bridges. What the journal lacks is a gap to them.
+//! and sessions of bridges. Messages that the journal lacks are a gap to them.
 
-use super::figures::{grouped, size};
+use super::figures::grouped;
 use super::journal::span::{Part, Span};
 use super::pace::{Pace, Speed};
 use super::publish::progress;
-use super::ring::{RingArgs, wait_for_readers};
+use super::ring::{RingArgs, told, wait_for_readers};
 use super::say::{note, print_json};
 use super::stop::Stop;
 use super::units::{parse_cpu, parse_duration, words};
@@ -30,8 +30,8 @@ Examples:
   shmcast replay ticks.journal --into ticks-again --from 09:30 --to 10:00 --speed 100 --max-pause 1s
 
 The channel must be new, or go on where the replay begins: readers get the sequences that were
-recorded. What is missing in the journal is a gap to them. Messages are published when they are due,
-or with --speed max one behind the other: readers that are slower are lapped, as by pub.
+recorded. Messages that the journal lacks are a gap to them. Messages are published when they are
+due, or with --speed max one behind the other: readers that are slower are lapped, as by pub.
 
 Exit codes: 0 all was published, 3 sequences are missing in the journal, 1 error, 2 wrong usage;
 130 (Ctrl-C) or 143 (SIGTERM) if it came before the end: the last line says how to go on.";
@@ -95,12 +95,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if args.json {
         print_json(&summary.json(&args.journal))?;
     }
-    match is_complete {
-        true if args.json => {}
-        true => note!("{}", summary.text()),
-        false => {
-            return Err(stop.interrupted(format!("{}; go on with --from {next}", summary.text())).into());
-        }
+    if !is_complete {
+        return Err(stop.interrupted(format!("{}; go on with --from {next}", summary.text())).into());
+    }
+    if !args.json {
+        note!("{}", summary.text());
     }
     Ok(if play.missing + part.too_old > 0 { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
 }
@@ -127,21 +126,15 @@ impl Summary<'_> {
     }
 
     fn text(&self) -> String {
-        let Play { published, bytes, gaps, missing, .. } = self.play;
-        let (channel, seconds) = (self.channel, self.seconds);
+        let &Play { published, bytes, gaps, missing, .. } = self.play;
         let sequences = match self.next - 1 {
             last if last < self.first => format!("the next sequence is {}", self.first),
             last => format!("sequences {} to {last}", self.first),
         };
-        let mut text = format!(
-            "{channel}: {}replayed {} messages, {} of payload, in {seconds:.3} s ({}/s), {sequences}",
-            if self.is_complete { "" } else { "INTERRUPTED: " },
-            grouped(*published),
-            size(*bytes),
-            grouped((*published as f64 / seconds.max(1e-9)) as u64),
-        );
-        if *missing > 0 {
-            text += &format!("; {} are MISSING, {} gaps to readers", grouped(*missing), grouped(*gaps));
+        let mut text =
+            told("replayed", self.channel, self.is_complete, published, bytes, self.seconds, &sequences);
+        if missing > 0 {
+            text += &format!("; {} are MISSING, {} gaps to readers", grouped(missing), grouped(gaps));
         }
         text
     }

@@ -1,6 +1,7 @@
-//! Options of all verbs that publish: the ring of a new channel, and the wait for readers.
+//! The common parts of all verbs that publish: options for the ring of a new channel, the wait for readers, and the summary.
 
 use super::Host;
+use super::figures::{grouped, size};
 use super::stop::Stop;
 use super::units::{parse_mode, parse_size, words};
 use anyhow::{Result, bail};
@@ -67,4 +68,23 @@ pub(super) fn wait_for_readers(wanted: usize, host: &Host, channel: &str, stop: 
         }
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// The summary of a verb that published. The caller adds what it alone knows.
+pub(super) fn told(
+    verb: &str,
+    channel: &str,
+    is_complete: bool,
+    published: u64,
+    bytes: u64,
+    seconds: f64,
+    sequences: &str,
+) -> String {
+    format!(
+        "{channel}: {}{verb} {} messages, {} of payload, in {seconds:.3} s ({}/s), {sequences}",
+        if is_complete { "" } else { "INTERRUPTED: " },
+        grouped(published),
+        size(bytes),
+        grouped((published as f64 / seconds.max(1e-9)) as u64),
+    )
 }

@@ -84,11 +84,10 @@ pub(super) enum Place {
 
 /// Reads a place in a journal: a sequence from 1 on, or a time as [`parse_time`] does.
 pub(super) fn parse_place(text: &str) -> Result<Place, String> {
-    match text.parse() {
-        Ok(sequence) if sequence > 0 => return Ok(Place::Sequence(sequence)),
-        _ => parse_time(text).map(Place::Time),
+    if let Ok(sequence @ 1..) = text.parse() {
+        return Ok(Place::Sequence(sequence));
     }
-    .map_err(|_| {
+    parse_time(text).map(Place::Time).map_err(|_| {
         format!(
             "{text:?} is no place: write a sequence from 1 on, or a time in UTC: HH:MM[:SS[.FRACTION]] of today, \
              YYYY-MM-DDTHH:MM[:SS[.FRACTION]]Z or @SECONDS"

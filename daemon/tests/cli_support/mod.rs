@@ -50,6 +50,20 @@ impl Host {
     }
 }
 
+/// The directory of the golden journal.
+pub(crate) fn golden() -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../shm-layout/tests/golden/journal").display().to_string()
+}
+
+/// Publishes on a channel, and records it into a journal whose directory is returned.
+pub(crate) fn recorded(host: &Host, arguments: &str) -> String {
+    assert!(host.run(&format!("pub ticks {arguments}")).status.success());
+    let journal = host.dir.path().join("journal").display().to_string();
+    let output = host.run(&format!("record ticks --to {journal} --until-end"));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    journal
+}
+
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

@@ -378,7 +378,7 @@ fn optional_fields_of_the_default_file_hold_what_it_says_of_them() {
         source_rate_bytes: Some(25_000_000),
         ..RepairSpec::new("10.0.0.1:30002".parse().unwrap())
     };
-    let state = Some("/run/shmcast/ticks.state".into());
+    let state = Some("/var/lib/shmcast/ticks.state".into());
     let expected = SendSpec {
         repair: Some(repair),
         state,

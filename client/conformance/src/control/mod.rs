@@ -312,8 +312,8 @@ fn restarts(testee: &mut Testee, is_strict: bool) -> Result<Verdict> {
     expect(testee, "both generations", told)
 }
 
-/// A generation that is cut where it begins, with messages missing before it, and one in which sequences begin anew. What comes behind the
-/// restart belongs to the same batch.
+/// A generation that is cut where it begins, with messages missing before it, and one in which sequences begin anew. Messages behind the
+/// restart belong to the same batch.
 fn restarts_behind(testee: &mut Testee) -> Result<Verdict> {
     let channel = Channel::new(1, false)?;
     let script = opened!(channel, testee, false);

@@ -13,12 +13,13 @@ use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// A running actor.
+/// A running actor. It is killed when it is dropped, also while it stands still.
 #[derive(Debug)]
 pub(super) struct Actor {
     pub(super) name: String,
     child: Child,
-    orders: ChildStdin,
+    /// `None` once it was told to end.
+    orders: Option<ChildStdin>,
     answers: Receiver<Answer>,
     said: PathBuf,
     next_id: u64,
@@ -40,7 +41,7 @@ impl Actor {
         command.arg("actor").arg(logs.join(format!("{name}.actor")));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(File::create(&said)?);
         let mut child = command.spawn().with_context(|| format!("start {}", programs.chaos.display()))?;
-        let orders = child.stdin.take().context("a pipe")?;
+        let orders = Some(child.stdin.take().context("a pipe")?);
         let out = BufReader::new(child.stdout.take().context("a pipe")?);
         let (sender, answers) = channel();
         std::thread::spawn(move || {
@@ -88,7 +89,7 @@ impl Actor {
         let mut line =
             serde_json::to_vec(&Told { id, order: order.clone() }).expect("an order is plain data");
         line.push(b'\n');
-        if self.orders.write_all(&line).is_ok() {
+        if self.orders.as_mut().is_some_and(|orders| orders.write_all(&line).is_ok()) {
             self.open.push((id, order));
         }
         id
@@ -140,21 +141,19 @@ impl Actor {
 
     /// Lets it end by itself and waits for that. An actor ends when the runner closes its stdin.
     pub(super) fn end(mut self, patience: Duration) -> (Option<std::process::ExitStatus>, String) {
-        let said = self.said.clone();
-        drop(self.orders);
+        self.orders = None;
         let until = Instant::now() + patience;
         let status = loop {
             match self.child.try_wait().ok().flatten() {
                 Some(status) => break Some(status),
                 None if Instant::now() < until => std::thread::sleep(Duration::from_millis(2)),
                 None => {
-                    let _ = self.child.kill();
-                    let _ = self.child.wait();
+                    self.kill();
                     break None;
                 }
             }
         };
-        (status, fs::read_to_string(said).unwrap_or_default())
+        (status, self.said())
     }
 
     /// Its output on stderr.
@@ -166,6 +165,12 @@ impl Actor {
     pub(super) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        self.kill();
     }
 }
 
@@ -181,4 +186,35 @@ fn holds_after(order: &Order, answer: &Value) -> Option<bool> {
 
 fn is_endless_read(order: &Order) -> bool {
     matches!(order, Order::Read { ms: 0, .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::errno::Errno;
+    use std::process::Command;
+
+    #[test]
+    fn an_actor_that_stands_still_is_ended_when_it_is_dropped() {
+        let spawned = Command::new("cat").stdin(Stdio::piped()).spawn();
+        let mut child = spawned.expect("every system has `cat`");
+        let mut actor = Actor {
+            name: "still".into(),
+            orders: child.stdin.take(),
+            child,
+            answers: channel().1,
+            said: PathBuf::new(),
+            next_id: 0,
+            open: Vec::new(),
+            is_stopped: false,
+            is_doomed: false,
+            channel: None,
+            holds: false,
+        };
+        let pid = Pid::from_raw(actor.pid() as i32);
+        actor.signal(Signal::SIGSTOP);
+        assert_eq!(kill(pid, None), Ok(()));
+        drop(actor);
+        assert_eq!(kill(pid, None), Err(Errno::ESRCH));
+    }
 }

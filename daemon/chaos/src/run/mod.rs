@@ -52,9 +52,7 @@ pub fn play(story: &Story, programs: &Programs, under: &Path) -> Result<tempfile
     let name = format!("shmcast-chaos-{}-", story.seed);
     let dir = tempfile::Builder::new().prefix(&name).tempdir_in(under).context("make a directory")?;
     let mut world = World::new(story, programs, dir.path())?;
-    let played = world.play(story);
-    world.kill_actors();
-    played?;
+    world.play(story)?;
     Ok(dir)
 }
 
@@ -68,11 +66,12 @@ struct World<'a> {
     log: Log,
     /// The channels of a story without a daemon. A daemon has its own, current list.
     channels: Vec<Channel>,
+    // Fields are dropped in this order: actors end before their daemons.
+    publishers: Vec<Option<Actor>>,
+    readers: Vec<Option<Actor>>,
     /// No daemon, that of the story's host, or that and the far host's.
     daemons: Vec<Daemon>,
     wire: Option<Wire>,
-    publishers: Vec<Option<Actor>>,
-    readers: Vec<Option<Actor>>,
     plants: Plants,
     /// Number of actors so far.
     actors: usize,
@@ -101,10 +100,10 @@ impl<'a> World<'a> {
             logs,
             log,
             channels: setup.channels.clone(),
-            daemons,
-            wire,
             publishers: Vec::new(),
             readers: Vec::new(),
+            daemons,
+            wire,
             plants,
             actors: 0,
             openings: 0,
@@ -253,12 +252,6 @@ impl<'a> World<'a> {
             }
         }
         deeds.into_iter().try_for_each(|deed| self.note(deed))
-    }
-
-    fn kill_actors(&mut self) {
-        for actor in self.publishers.iter_mut().chain(&mut self.readers).flatten() {
-            actor.kill();
-        }
     }
 }
 

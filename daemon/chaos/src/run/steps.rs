@@ -138,7 +138,7 @@ impl World<'_> {
         self.signal_actor(&mut actor, Signal::SIGKILL)?;
         actor.kill();
         let (status, said) = (actor.ended(), actor.said());
-        self.note(ended(actor.name, status, true, said))
+        self.note(ended(std::mem::take(&mut actor.name), status, true, said))
     }
 
     pub(super) fn signal_actor(&mut self, actor: &mut Actor, signal: Signal) -> Result<()> {

@@ -1,15 +1,16 @@
 //! `shmcast journal cut`: a part of a journal as a journal of its own.
 
-use super::open;
-use super::span::{Part, Span};
+use super::span::Span;
+use super::{above, not_written, open};
 use crate::cli::MISSED;
 use crate::cli::figures::{grouped, size};
 use crate::cli::say::{note, print_json};
 use crate::cli::stop::Stop;
 use crate::cli::units::parse_size;
 use anyhow::{Context, Result, bail};
-use indicatif::ProgressBar;
+use indicatif::{ProgressBar, ProgressFinish};
 use serde_json::json;
+use shmcast::Message;
 use shmcast::journal::format::{ControlRecord, FileHeader};
 use shmcast::journal::{Entry, JournalControl};
 use shmcast_journal::Cut;
@@ -52,8 +53,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if args.out.symlink_metadata().is_ok() {
         bail!("{out} is there already: remove it, or give another directory");
     }
-    let parent = args.out.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let parent = parent.unwrap_or(Path::new("."));
+    let parent = above(&args.out);
     // It gets its name when it is whole. Dropped before, it is removed.
     let unfinished = tempfile::Builder::new().prefix(".shmcast-cut-").tempdir_in(parent);
     let unfinished = unfinished.with_context(|| format!("make a directory in {}", parent.display()))?;
@@ -95,14 +95,12 @@ struct Sums {
 fn copy(args: &Args, to: &Path, stop: &Stop) -> Result<Sums> {
     let mut part = args.span.open(&args.dir)?;
     let mut sums = Sums { first: part.due(), too_old: part.too_old, ..Sums::default() };
-    let (header, clock) = beginning(&args.dir, part.due())?;
+    let bar = ProgressBar::new_spinner().with_message("cutting").with_finish(ProgressFinish::AndClear);
+    let (header, clock) = beginning(args, part.due(), stop, &bar)?;
     let mut cut = Cut::begin(to, &header, args.file, clock)?;
-    let bar = ProgressBar::new_spinner().with_message("cutting");
     while let Some((entry, wall_ns)) = part.next()? {
         if stop.is_set() {
-            bar.finish_and_clear();
-            let said = format!("{}: INTERRUPTED, and not written", args.out.display());
-            return Err(stop.interrupted(said).into());
+            return Err(not_written(stop, &args.out));
         }
         match entry {
             Entry::Message(message) => {
@@ -126,21 +124,23 @@ fn copy(args: &Args, to: &Path, stop: &Stop) -> Result<Sums> {
             bar.tick();
         }
     }
-    sums.next = part.due().min(part.end());
+    sums.next = part.due();
     sums.bytes = cut.finish()?;
-    bar.finish_and_clear();
     Ok(sums)
 }
 
 /// The header of the file that has `first`, with what holds there; and a wall clock with its ticks that is right for what follows.
-fn beginning(dir: &Path, first: u64) -> Result<(FileHeader, (u64, u64))> {
-    let journal = open(dir)?;
+fn beginning(args: &Args, first: u64, stop: &Stop, bar: &ProgressBar) -> Result<(FileHeader, (u64, u64))> {
+    let journal = open(&args.dir)?;
     let files = journal.files();
     let file = files.iter().rev().find(|file| file.header.sequence <= first).or(files.first());
     let mut header = file.context("the journal has no file: see `shmcast journal verify`")?.header.clone();
     let mut clock = None;
-    let mut part = Part::new(journal.read_from(header.sequence)?);
-    while let Some((entry, wall_ns)) = part.next()? {
+    let mut reader = journal.read_from(header.sequence)?;
+    while let Some(entry) = reader.next()? {
+        if stop.is_set() {
+            return Err(not_written(stop, &args.out));
+        }
         match entry {
             Entry::Control { sequence, control, .. } if sequence <= first => match control {
                 JournalControl::Ring(ControlRecord::Epoch { epoch }) if sequence < first => {
@@ -152,17 +152,38 @@ fn beginning(dir: &Path, first: u64) -> Result<(FileHeader, (u64, u64))> {
                 JournalControl::Clock { wall_ns, ticks, .. } => clock = Some((wall_ns, ticks)),
                 _ => {}
             },
-            Entry::Message(message) if message.sequence >= first => {
-                if let Some(wall_ns) = wall_ns {
-                    clock = Some((wall_ns, message.time));
+            Entry::Message(Message { sequence, time, .. }) if sequence >= first => {
+                if let Some(wall_ns) = reader.wall_ns(time) {
+                    clock = Some((wall_ns, time));
                 }
                 break;
             }
+            Entry::Message(message) if message.sequence.is_multiple_of(4096) => bar.tick(),
             Entry::Lost(loss) if loss.to >= first => break,
             Entry::Control { sequence, .. } if sequence > first => break,
             _ => {}
         }
     }
+    let clock = clock.unwrap_or((header.wall_ns, 0));
     header.sequence = first;
-    Ok((header.clone(), clock.unwrap_or((header.wall_ns, 0))))
+    Ok((header, clock))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::FromArgMatches;
+
+    #[test]
+    fn a_signal_ends_the_search_for_the_beginning() {
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shm-layout/tests/golden/journal");
+        let command = <Args as clap::Args>::augment_args(clap::Command::new("cut"));
+        let matches = command.get_matches_from(["cut".as_ref(), golden.as_os_str(), "out".as_ref()]);
+        let args = Args::from_arg_matches(&matches).expect("all that is required is there");
+        let search = |signal| beginning(&args, 7, &Stop::set_by(signal), &ProgressBar::hidden());
+        let said = search(signal_hook::consts::SIGINT).expect_err("a signal came").to_string();
+        assert_eq!(said, "out: INTERRUPTED, and not written");
+        let (header, _) = search(0).expect("no signal came");
+        assert_eq!(header.sequence, 7);
+    }
 }

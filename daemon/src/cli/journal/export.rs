@@ -1,7 +1,7 @@
 //! `shmcast journal export`: a journal as packets of a feed, which `shmcast pub --pcap --unwrap` and network tools read.
 
-use super::open;
 use super::span::Span;
+use super::{above, not_written, open};
 use crate::cli::MISSED;
 use crate::cli::figures::{grouped, size};
 use crate::cli::say::{note, print_json};
@@ -20,7 +20,7 @@ use shmcast_bridge::proto::wire::{
 };
 use std::io::{BufWriter, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 const EXAMPLE: &str = "\
@@ -69,11 +69,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if args.pcap.symlink_metadata().is_ok() {
         bail!("{} is there already: remove it, or give another name", place());
     }
-    let parent = args.pcap.parent().filter(|parent| !parent.as_os_str().is_empty());
     // It gets its name when it is whole. Dropped before, it is removed.
-    let parent = parent.unwrap_or(Path::new("."));
-    let mut unfinished =
-        tempfile::Builder::new().prefix(".shmcast-export-").tempfile_in(parent).with_context(place)?;
+    let unfinished = tempfile::Builder::new().prefix(".shmcast-export-").tempfile_in(above(&args.pcap));
+    let mut unfinished = unfinished.with_context(place)?;
     let sums = write(args, unfinished.as_file_mut(), &stop)?;
     unfinished.as_file().sync_all().with_context(place)?;
     unfinished.persist_noclobber(&args.pcap).with_context(place)?;
@@ -123,8 +121,7 @@ fn write(args: &Args, out: &mut std::fs::File, stop: &Stop) -> Result<Sums> {
     while let Some((entry, wall_ns)) = part.next()? {
         if stop.is_set() {
             bar.finish_and_clear();
-            let said = format!("{}: INTERRUPTED, and not written", args.pcap.display());
-            return Err(stop.interrupted(said).into());
+            return Err(not_written(stop, &args.pcap));
         }
         match entry {
             Entry::Message(message) => feed.message(&message, wall_ns)?,
@@ -139,7 +136,7 @@ fn write(args: &Args, out: &mut std::fs::File, stop: &Stop) -> Result<Sums> {
         }
     }
     bar.finish_and_clear();
-    feed.end(part.due().min(part.end()))
+    feed.end(part.due())
 }
 
 /// The feed that is written.

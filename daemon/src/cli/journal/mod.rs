@@ -8,6 +8,7 @@ pub(super) mod span;
 mod stat;
 mod verify;
 
+use super::stop::Stop;
 use anyhow::{Context, Result};
 use shmcast::journal::Journal;
 use std::path::Path;
@@ -54,4 +55,14 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 
 fn open(dir: &Path) -> Result<Journal> {
     Journal::open(dir).context("journal")
+}
+
+/// The directory that has the file at `path`.
+fn above(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// The error of a verb that was stopped before `path` was whole.
+fn not_written(stop: &Stop, path: &Path) -> anyhow::Error {
+    stop.interrupted(format!("{}: INTERRUPTED, and not written", path.display())).into()
 }

@@ -1,12 +1,13 @@
 //! `--from` and `--to`: a part of a journal, as the verbs that read one take it.
 
+use super::open;
 use crate::cli::figures::grouped;
 use crate::cli::say::note;
 use crate::cli::units::{Place, parse_place, words};
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use shmcast::Message;
 use shmcast::journal::format::ControlRecord;
-use shmcast::journal::{Entry, Journal, JournalControl, Loss, Reader};
+use shmcast::journal::{Entry, JournalControl, Loss, Reader};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -50,8 +51,7 @@ impl Span {
     }
 
     fn begin(&self, dir: &Path) -> Result<Part> {
-        let open = || Journal::open(dir).context("journal");
-        let journal = open()?;
+        let journal = open(dir)?;
         let (reader, too_old) = match self.from {
             Some(Place::Time(time)) => (journal.read_since(nanos(time))?, 0),
             Some(Place::Sequence(wanted)) => {
@@ -65,11 +65,11 @@ impl Span {
             }
         };
         let end = match self.to {
-            Some(Place::Time(time)) => open()?.read_since(nanos(time))?.due(),
+            Some(Place::Time(time)) => open(dir)?.read_since(nanos(time))?.due(),
             Some(Place::Sequence(last)) => last.saturating_add(1),
             None => u64::MAX,
         };
-        Ok(Part { end, too_old, ..Part::new(reader) })
+        Ok(Part { reader, end, too_old, payload: Vec::new() })
     }
 }
 
@@ -79,19 +79,9 @@ fn nanos(time: SystemTime) -> u64 {
 }
 
 impl Part {
-    /// All that the reader has.
-    pub(in crate::cli) fn new(reader: Reader) -> Self {
-        Self { reader, end: u64::MAX, too_old: 0, payload: Vec::new() }
-    }
-
-    /// The sequence behind the last one that was asked for.
-    pub(in crate::cli) fn end(&self) -> u64 {
-        self.end
-    }
-
-    /// The sequence of the next entry.
+    /// The sequence of the next entry, and behind the last one the sequence where the part ends.
     pub(in crate::cli) fn due(&self) -> u64 {
-        self.reader.due()
+        self.reader.due().min(self.end)
     }
 
     /// The next entry, and for a message that carries a time its wall clock, in nanoseconds since 1970. `None` behind the last one,

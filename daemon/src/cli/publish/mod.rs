@@ -2,10 +2,10 @@
 
 mod capture;
 
-use super::figures::{grouped, size};
+use super::figures::grouped;
 use super::framing::{InputFraming, read_message};
 use super::pace::{Pace, Rate};
-use super::ring::{RingArgs, wait_for_readers};
+use super::ring::{RingArgs, told, wait_for_readers};
 use super::say::{note, print_json};
 use super::stop::Stop;
 use super::units::{parse_cpu, parse_name, words};
@@ -155,10 +155,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         played.print();
     }
     let said = done.describe(&args.channel, seconds, first_sequence..next_sequence, epoch);
-    match done.is_complete {
-        true if args.json => {}
-        true => note!("{said}"),
-        false => return Err(stop.interrupted(said).into()),
+    if !done.is_complete {
+        return Err(stop.interrupted(said).into());
+    }
+    if !args.json {
+        note!("{said}");
     }
     let left_out = done.played.as_ref().is_some_and(Played::left_out);
     Ok(if left_out { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
@@ -179,13 +180,9 @@ impl Done {
             0 => format!("the next sequence is {end}"),
             _ => format!("sequences {start} to {}", end - 1),
         };
-        format!(
-            "{channel}: {}published {} messages, {} of payload, in {seconds:.3} s ({}/s), {sequences}, epoch {epoch}",
-            if self.is_complete { "" } else { "INTERRUPTED: " },
-            grouped(self.published),
-            size(self.bytes),
-            grouped((self.published as f64 / seconds.max(1e-9)) as u64),
-        )
+        let &Self { published, bytes, is_complete, .. } = self;
+        let text = told("published", channel, is_complete, published, bytes, seconds, &sequences);
+        format!("{text}, epoch {epoch}")
     }
 }
 

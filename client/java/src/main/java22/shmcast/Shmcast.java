@@ -1,5 +1,6 @@
 package shmcast;
 
+import static java.lang.foreign.SymbolLookup.*;
 import static java.lang.foreign.ValueLayout.ADDRESS;
 import static java.lang.foreign.ValueLayout.JAVA_INT;
 import static java.lang.foreign.ValueLayout.JAVA_LONG;
@@ -23,7 +24,7 @@ final class Shmcast {
             FunctionDescriptor.of(JAVA_INT, ADDRESS, ADDRESS, JAVA_LONG, JAVA_SHORT, JAVA_INT, ADDRESS);
     private static final FunctionDescriptor OF_NUMBER = FunctionDescriptor.of(JAVA_LONG, ADDRESS);
 
-    private static final SymbolLookup LOOKUP = SymbolLookup.libraryLookup(LIBRARY, Arena.global());
+    private static final SymbolLookup LOOKUP = libraryLookup(LIBRARY, Arena.global());
     private static final MethodHandle OPEN = handle("shmcast_publisher_open", FunctionDescriptor.of(JAVA_INT, ADDRESS, ADDRESS, ADDRESS));
     private static final MethodHandle CLOSE = handle("shmcast_publisher_close", FunctionDescriptor.of(JAVA_INT, ADDRESS));
     private static final MethodHandle PUBLISH = handle("shmcast_publish_with", OF_PUBLISH);
