@@ -101,13 +101,14 @@ fn replace(file: &Path, text: &[u8]) -> Result<()> {
         Err(e) if e.kind() == ErrorKind::AlreadyExists => {
             bail!("{}: another key is being added; remove this file if none is", fresh.display())
         }
-        opened => opened?,
+        opened => opened.with_context(|| format!("make {}", fresh.display()))?,
     };
     let replaced = (|| -> Result<()> {
-        out.write_all(text)?;
-        out.sync_all()?;
+        out.write_all(text)
+            .and_then(|()| out.sync_all())
+            .with_context(|| format!("write {}", fresh.display()))?;
         read_keys(&fresh)?;
-        Ok(std::fs::rename(&fresh, file)?)
+        std::fs::rename(&fresh, file).with_context(|| format!("put it in the place of {}", file.display()))
     })();
     if replaced.is_err() {
         // If that fails too, the first error is the one to report.
