@@ -61,7 +61,7 @@ pub struct IngressOptions {
 
 /// State that the thread and its owner share.
 #[derive(Debug)]
-struct Shared {
+struct IngressState {
     stop: AtomicBool,
     life: Life,
     counters: Board<ReceiveCounters>,
@@ -69,7 +69,7 @@ struct Shared {
     to_ring: SharedHistogram,
 }
 
-impl Shared {
+impl IngressState {
     fn new(refusals: RefusedSettings) -> Self {
         Self {
             stop: AtomicBool::new(false),
@@ -84,7 +84,7 @@ impl Shared {
 /// A running ingress. Dropping it stops it.
 #[derive(Debug)]
 pub struct Ingress {
-    shared: Arc<Shared>,
+    shared: Arc<IngressState>,
     thread: Option<JoinHandle<()>>,
     keys: Arc<Keys>,
 }
@@ -133,7 +133,7 @@ impl Ingress {
         let (next, resumed) =
             (publisher.next_sequence(), publisher.remote_session().map(Session::from_bytes));
         let receiver = Receiver::new(receiver_config(spec, receive, follow, next, resumed));
-        let shared = Arc::new(Shared::new(refusals));
+        let shared = Arc::new(IngressState::new(refusals));
         if let Some(session) = receiver.session() {
             shared.life.note_session(session);
         }
