@@ -165,6 +165,17 @@ impl Files {
         *recording
     }
 
+    /// Whether no older file is kept than this one, in which a reader goes on that wants what comes before it.
+    pub(super) fn is_oldest(&self, number: u64) -> bool {
+        match self {
+            Self::Directory(journal) => {
+                journal.files().first().is_some_and(|file| file.header.file == number)
+            }
+            // It lends the file that has what is wanted, or else the oldest.
+            Self::Daemon { .. } => true,
+        }
+    }
+
     /// Whether somebody may append to the journal now.
     pub(crate) fn is_recording(&self) -> bool {
         match self {
@@ -226,7 +237,11 @@ fn pick_listed(journal: &Journal, wanted: Wanted, after: u64) -> Result<Option<P
             }
         }
     };
-    let at = (0..later.len()).rev().find(is_before).unwrap_or(0);
+    let mut at = (0..later.len()).rev().find(is_before).unwrap_or(0);
+    // A file without messages, before one that begins with the same sequence, has control records all the same.
+    while after > 0 && at > 0 && later[at - 1].header.sequence == later[at].header.sequence {
+        at -= 1;
+    }
     let Some(file) = later.get(at) else { return Ok(None) };
     let opened = journal.open_file(file)?;
     let limit = journal.limit_of(first + at);
