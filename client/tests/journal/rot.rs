@@ -72,6 +72,20 @@ fn control_records_at_the_end_of_a_sealed_file_are_read() {
     assert_eq!(controls, [(4, ControlRecord::End), (4, ControlRecord::Epoch { epoch: 2 })]);
 }
 
+/// A recorder is killed between the name of a file and its first bytes.
+#[test]
+fn a_last_file_that_has_nothing_yet_is_no_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let book = small(dir.path());
+    let unwritten = |number: u64| dir.path().join(format!("{number:010}-{:020}.smj", book.due()));
+    for bytes in [0, 100, 4096, 1 << 20] {
+        fs::write(unwritten(3), vec![0; bytes]).unwrap();
+        assert!(!is_found(dir.path()), "{bytes} B of zeros");
+    }
+    fs::rename(unwritten(3), unwritten(0)).unwrap();
+    assert!(is_found(dir.path()), "it is not the last one");
+}
+
 /// A recorder seals its file while that is checked.
 #[test]
 fn a_file_that_is_sealed_while_it_is_checked_is_whole() {
