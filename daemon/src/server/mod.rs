@@ -10,7 +10,7 @@
 //! | a few for work that may block | making the memory of channels, look-ups in the user database, warnings of a configuration, ending the bridges | the system, the network |
 //! | `shmcast-waker` | wakes parked readers (`waker`); starts with the first of them | their bells, short pauses |
 //! | `bridges` | starts, watches and ends the bridges (`bridges`) | orders, 50 ms |
-//! | one or two a bridge | messages and repairs between hosts (`crate::bridge`) | rings, sockets |
+//! | one or two a bridge | messages and repairs between hosts (`shmcast_bridge`) | rings, sockets |
 //! | `journal`, one a channel with a journal | starts, watches and ends its recorder; removes old files (`journals`) | 100 ms |
 //! | `journal-drain`, `-write`, `-sync`, `-help` of each recorder | from the ring to the disk (`shmcast_journal`) | the ring, 200 us; the disk |
 //!
@@ -43,6 +43,7 @@ pub mod limits;
 pub mod lines;
 mod listen;
 mod manager;
+pub mod metrics;
 mod pauses;
 pub mod registry;
 pub mod state;
@@ -152,7 +153,7 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
     };
     // The metrics server needs the channels. It runs only when this task next waits, and that is after `open`.
     if let Some(address) = config.daemon.http {
-        crate::metrics::spawn(address, shared.clone()).await?;
+        metrics::spawn(address, shared.clone()).await?;
     }
     // The marker comes after all steps that can fail: a daemon that fails here has served no program, so the next one
     // need not wait for any.
