@@ -10,7 +10,7 @@ use shmcast_layout::journal::{
 };
 use std::collections::HashMap;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -168,6 +168,7 @@ impl Journal {
         let mut known: HashMap<String, Arc<FileInfo>> =
             self.files.drain(..).map(|file| (file.name.clone(), file)).collect();
         self.problems.clear();
+        let mut unwritten = Vec::new();
         for name in names.into_iter().filter_map(|name| name.into_string().ok()) {
             if parse_file_name(&name).is_none() {
                 continue;
@@ -179,39 +180,30 @@ impl Journal {
             match self.look_at(&name) {
                 Ok(file) => self.files.push(Arc::new(file)),
                 Err(None) => {}
+                Err(Some(why)) if self.is_unwritten(&name) => unwritten.push(Problem { name, why }),
                 Err(Some(why)) => self.problems.push(Problem { name, why }),
             }
         }
+        // A file may have its name before its first bytes. Only the last one does.
+        let last = self.files.iter().filter_map(|file| parse_file_name(&file.name)).max();
+        self.problems.extend(unwritten.into_iter().filter(|file| parse_file_name(&file.name) <= last));
         self.sort();
         Ok(())
     }
 
-    /// A file, `None` if it has gone meanwhile or is not begun, or what is wrong with it.
+    /// A file, `None` if it has gone meanwhile, or what is wrong with it.
     fn look_at(&self, name: &str) -> Result<FileInfo, Option<String>> {
         let gone = |e: io::Error| match e.kind() {
             io::ErrorKind::NotFound => None,
             _ => Some(e.to_string()),
         };
-        let opened = match self.open_name(name).map_err(gone)? {
-            Ok(opened) => opened,
-            Err(_) if self.is_blank(name).map_err(gone)? => return Err(None),
-            Err(why) => return Err(Some(why.to_string())),
-        };
+        let opened = self.open_name(name).map_err(gone)?.map_err(|why| Some(why.to_string()))?;
         let Opened { header, trailer, bytes, .. } = opened;
         Ok(FileInfo { name: name.to_owned(), header, trailer, bytes })
     }
 
     fn open_name(&self, name: &str) -> io::Result<Result<Opened, FormatError>> {
         Opened::new(self.folder.file(name, OFlags::RDONLY)?)
-    }
-
-    /// Whether nothing was written to a file: it has its name before its header is there.
-    fn is_blank(&self, name: &str) -> io::Result<bool> {
-        let mut start = [0; FILE_HEADER_BYTES + FRAME_HEADER_BYTES];
-        let file = self.folder.file(name, OFlags::RDONLY)?;
-        let bytes = file.metadata()?.len().min(start.len() as u64) as usize;
-        file.read_exact_at(&mut start[..bytes], 0)?;
-        Ok(start.iter().all(|&byte| byte == 0))
     }
 
     /// What is known of a file whose header is not whole; `None` if it is no such file.
@@ -233,6 +225,16 @@ impl Journal {
         }
         let later = self.files.iter().filter(|file| file.header.file > number);
         Some(Headless { first, durable, limit: later.map(|file| file.header.sequence).min() })
+    }
+
+    /// Whether a file has zeros where its header and its first frame belong.
+    fn is_unwritten(&self, name: &str) -> bool {
+        let mut start = Vec::new();
+        let read = self.folder.file(name, OFlags::RDONLY).and_then(|file| {
+            let most = (FILE_HEADER_BYTES + FRAME_HEADER_BYTES) as u64;
+            file.take(most).read_to_end(&mut start)
+        });
+        read.is_ok() && start.iter().all(|byte| *byte == 0)
     }
 
     /// Puts the files in order, and sorts out those of other journals and doubles.

@@ -5,6 +5,7 @@ use super::files::{Files, Picked};
 use super::list::Opened;
 use super::{Cause, JournalControl, JournalError, Loss};
 use crate::message::Message;
+use shmcast_layout::fault;
 use shmcast_layout::journal::{Codec, FrameHeader, FrameKind, RecordBody, Records, RingIdentity};
 use shmcast_layout::layout::record::{ControlRecord, NO_TIME};
 use std::path::PathBuf;
@@ -36,7 +37,8 @@ pub enum Entry<'a> {
 ///
 /// Reads by `pread` and 1 MiB ahead; allocates that much, or the largest frame of the files if that is more (32 MiB at most).
 /// Everything is checked before it is returned: checksums, salts, numbers, chains and sequences. A part that fails is
-/// [`Entry::Lost`] with exactly its sequences.
+/// [`Entry::Lost`] with exactly its sequences. So are files that were removed, as the oldest ones, before this reader came to them: by
+/// [`Cause::Cut`].
 #[derive(Debug)]
 pub struct Reader {
     pub(super) files: Files,
@@ -60,6 +62,8 @@ pub struct Reader {
     /// Nothing is looked at before this time.
     rest_until: Option<Instant>,
     looked_for_files: Option<Instant>,
+    /// The sequence at which it went on when retention had removed what came before.
+    trimmed: Option<u64>,
 }
 
 /// A place in a frame.
@@ -90,6 +94,7 @@ impl Reader {
             clock: None,
             rest_until: None,
             looked_for_files: None,
+            trimmed: None,
         }
     }
 
@@ -151,6 +156,11 @@ impl Reader {
         self.frame.is_none_or(|frame| frame.left == 0)
     }
 
+    /// Whether retention removed the files before this sequence while it was read.
+    pub(crate) fn was_trimmed_to(&self, sequence: u64) -> bool {
+        self.trimmed == Some(sequence)
+    }
+
     /// Looks at the end of the journal with the next call, however recently it was looked at.
     pub(crate) fn look_now(&mut self) {
         (self.rest_until, self.looked_for_files) = (None, None);
@@ -165,6 +175,10 @@ impl Reader {
     /// Goes on in a file, at its start.
     pub(super) fn enter(&mut self, picked: Picked, due: u64) {
         let Picked { opened: Opened { file, header, chain, trailer, .. }, path, hint, limit } = picked;
+        // Control records may stand between the last message of a sealed file and the first of the next.
+        let ends_there = |limit: &u64| trailer.is_some_and(|trailer| trailer.next == *limit);
+        let limit =
+            limit.filter(|limit| !ends_there(limit) || fault!("the_last_records_of_a_file_are_ignored"));
         let mut cursor = Cursor::new(file, chain, &header, trailer);
         cursor.set_growing(trailer.is_none() && limit.is_none() && self.files.is_recording());
         self.cursor = Some(cursor);
@@ -222,7 +236,7 @@ impl Reader {
     }
 
     /// Takes the next record of the frame that is not before the sequence due. `None` at the frame's end.
-    fn record(&mut self, mut frame: InFrame) -> Option<(Taken, InFrame)> {
+    fn record(&mut self, mut frame: InFrame) -> Option<(RecordHead, InFrame)> {
         loop {
             let cursor = self.cursor.as_ref()?;
             let body = cursor.body(&frame.header);
@@ -243,9 +257,9 @@ impl Reader {
             let taken = match record.body {
                 RecordBody::Message { payload, tag, key } => {
                     let at = body.len() - before.left + 16;
-                    Taken::Message { at, length: payload.len(), tag, key, time: record.time }
+                    RecordHead::Message { at, length: payload.len(), tag, key, time: record.time }
                 }
-                RecordBody::Control(control) => Taken::Control { control, time: record.time },
+                RecordBody::Control(control) => RecordHead::Control { control, time: record.time },
             };
             self.note_clock(&taken, &frame.header);
             if !is_past {
@@ -255,17 +269,17 @@ impl Reader {
         }
     }
 
-    fn note_clock(&mut self, taken: &Taken, header: &FrameHeader) {
+    fn note_clock(&mut self, taken: &RecordHead, header: &FrameHeader) {
         match *taken {
-            Taken::Control { control: JournalControl::Clock { wall_ns, ticks, .. }, .. } => {
+            RecordHead::Control { control: JournalControl::Clock { wall_ns, ticks, .. }, .. } => {
                 self.clock = Some((wall_ns, ticks));
             }
-            Taken::Control { control: JournalControl::Source { ring, generation, .. }, .. } => {
+            RecordHead::Control { control: JournalControl::Source { ring, generation, .. }, .. } => {
                 if let Some(known) = &mut self.ring {
                     (known.uuid, known.generation) = (ring, generation);
                 }
             }
-            Taken::Message { time, .. } | Taken::Control { time, .. } => {
+            RecordHead::Message { time, .. } | RecordHead::Control { time, .. } => {
                 if self.clock.is_none() && time != NO_TIME {
                     self.clock = Some((header.time_ns, time));
                 }
@@ -274,11 +288,11 @@ impl Reader {
     }
 
     /// Moves behind a record and returns it.
-    fn lend(&mut self, taken: Taken, next: InFrame) -> Entry<'_> {
+    fn lend(&mut self, taken: RecordHead, next: InFrame) -> Entry<'_> {
         let sequence = self.due;
         self.frame = Some(next);
         match taken {
-            Taken::Control { control, time } => {
+            RecordHead::Control { control, time } => {
                 if let Some((_, behind)) = control.skipped() {
                     self.due = behind;
                 }
@@ -292,7 +306,7 @@ impl Reader {
                     control => Entry::Control { sequence, time, control },
                 }
             }
-            Taken::Message { at, length, tag, key, time } => {
+            RecordHead::Message { at, length, tag, key, time } => {
                 self.due = sequence + 1;
                 let body = self.cursor.as_ref().map_or(&[][..], |cursor| cursor.body(&next.header));
                 let payload = body.get(at..at + length).unwrap_or_default();
@@ -387,10 +401,13 @@ impl Reader {
             return Ok(None);
         };
         let first = picked.opened.header.sequence;
+        let is_oldest = self.files.is_oldest(picked.opened.header.file) && !fault!("retention_is_damage");
         self.enter(picked, self.due);
         if first > self.due {
             let from = std::mem::replace(&mut self.due, first);
-            return Ok(Some(Some(Loss { from, to: first - 1, cause: Cause::Damaged })));
+            self.trimmed = is_oldest.then_some(first);
+            let cause = if is_oldest { Cause::Cut } else { Cause::Damaged };
+            return Ok(Some(Some(Loss { from, to: first - 1, cause })));
         }
         Ok(Some(None))
     }
@@ -398,7 +415,7 @@ impl Reader {
 
 /// A record without its bytes.
 #[derive(Debug, Clone, Copy)]
-enum Taken {
+enum RecordHead {
     /// A message whose payload begins at `at` in the frame's body.
     Message {
         at: usize,

@@ -3,6 +3,7 @@
 use super::cursor::{Cursor, Fault, Step};
 use super::list::{FileInfo, Headless, Journal, Opened};
 use super::{Cause, JournalControl, JournalError, Loss};
+use shmcast_layout::fault;
 use shmcast_layout::journal::{
     Codec, Footer, FrameHeader, FrameKind, Index, IndexEntry, PAGE, RecordBody, Records, TRAILER_BYTES,
     Trailer,
@@ -424,12 +425,12 @@ impl<'a> Verify<'a> {
     ) {
         let Some(trailer) = trailer else {
             // A file that is being sealed gets its size when its trailer is safe, and not before.
-            if let Some((offset, _, header)) = &in_file.footer
-                && bytes
-                    == (offset + (header.frame_bytes() + TRAILER_BYTES) as u64).next_multiple_of(PAGE as u64)
-            {
-                let end = bytes - TRAILER_BYTES as u64;
-                self.found.damage(file, end, 64, "a footer, and no trailer that belongs to it");
+            if let Some((offset, _, header)) = &in_file.footer {
+                let end = offset + (header.frame_bytes() + TRAILER_BYTES) as u64;
+                if bytes == end.next_multiple_of(PAGE as u64) || fault!("a_seal_under_way_is_damage") {
+                    let what = "a footer, and no trailer that belongs to it";
+                    self.found.damage(file, bytes.saturating_sub(TRAILER_BYTES as u64), 64, what);
+                }
             }
             return;
         };
