@@ -22,7 +22,7 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
                     || *sent && *signal == Some(9)
                     // A recorder that has just been started does not listen to signals yet.
                     || who.starts_with(RECORDER) && (matches!(code, Some(1 | 3)) || *signal == Some(15));
-                if !is_ordinary || said.contains("panicked at") {
+                if !is_ordinary || said.contains("panicked") {
                     let what = format!("ended with code {code:?}, signal {signal:?}: {said}");
                     findings.add(5, "died", who, what);
                 }
