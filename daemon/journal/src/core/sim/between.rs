@@ -264,3 +264,44 @@ fn a_reserve_behind_the_place_where_the_next_file_begins_does_not_count() {
     let recovered = assert_holds(&files, &messages(1..=2), false);
     assert_eq!((recovered.due, recovered.reserve), (3, 50));
 }
+
+/// Each bit of each file flipped, of header and zeros one bit of each eighth byte. After recovery a bit costs the frame that it stands in, and
+/// one of a header its file; nothing else is missing, and nothing is false.
+#[test]
+fn a_flipped_bit_costs_its_frame_at_most_behind_recovery() {
+    let mut files = files(3, 1, 0);
+    let footer = files[2].footer;
+    unsealed(&mut files[2], footer);
+    let whole = disk(&files);
+    for (index, file) in files.iter().enumerate() {
+        let own = index as u64 * MESSAGES + 1..=(index as u64 + 1) * MESSAGES;
+        for at in 0..file.bytes.len() {
+            let is_plain = at < FILE_HEADER_BYTES || file.bytes[at & !63..][..64] == [0; 64];
+            if is_plain && !at.is_multiple_of(8) {
+                continue;
+            }
+            for bit in 0..if is_plain { 1 } else { 8 } {
+                let mut disk = whole.clone();
+                disk.write(&file.name, at as u64, &[file.bytes[at] ^ 1 << bit]).unwrap();
+                let recovered = recover(&mut disk).unwrap();
+                let what = format!("bit {bit} of byte {at} of file {}", index + 1);
+                let items = oracle::read(&mut disk).unwrap_or_else(|error| panic!("{what}: {error}"));
+                let mut kept = 0;
+                for item in &items {
+                    if let Item::Message(sequence, found) = item {
+                        assert_eq!(*found, payload(*sequence), "{what}");
+                        kept += 1;
+                    }
+                }
+                let costs = if at < FILE_HEADER_BYTES { MESSAGES } else { 1 };
+                assert!(kept >= 3 * MESSAGES - costs, "{what}: {items:?}");
+                let others = messages(1..=3 * MESSAGES);
+                let is_here =
+                    |item: &Item| matches!(item, Item::Message(sequence, _) if own.contains(sequence));
+                assert!(others.iter().all(|item| is_here(item) || items.contains(item)), "{what}: {items:?}");
+                let again = recover(&mut disk).unwrap();
+                assert_eq!(again, Recovered { mended: Vec::new(), ..recovered }, "{what}");
+            }
+        }
+    }
+}
