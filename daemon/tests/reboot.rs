@@ -140,7 +140,11 @@ fn no_sequence_is_given_twice_and_a_clean_stop_leaves_none_out() {
     publisher.close();
     daemon.end(Signal::SIGTERM);
     let (messages, losses) = contents(&journal);
-    assert!(messages.is_sorted_by(|a, b| a < b) && messages.last() == Some(&last), "{} messages", messages.len());
+    assert!(
+        messages.is_sorted_by(|a, b| a < b) && messages.last() == Some(&last),
+        "{} messages",
+        messages.len()
+    );
     assert_eq!(losses.len() as u64, jumps, "{losses:?}");
     assert!(losses.iter().all(|loss| loss.cause == Cause::Reserve), "{losses:?}");
     assert!(!room.path().join("ticks.1").exists(), "one journal has it all");
@@ -185,7 +189,8 @@ fn a_reader_gets_the_old_messages_one_gap_and_the_new_ones() {
                 told.push(format!("{from} to {to}: {}", cause.name()));
                 due = to + 1;
             }
-            Ok(Event::Live { .. } | Event::End | Event::NewEpoch { .. }) | Err(RecvError::Stalled { .. }) => {}
+            Ok(Event::Live { .. } | Event::End | Event::NewEpoch { .. }) | Err(RecvError::Stalled { .. }) => {
+            }
             other => panic!("{other:?} behind {told:?}"),
         }
     }

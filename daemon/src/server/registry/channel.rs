@@ -328,7 +328,8 @@ impl Channel {
 
     /// Whether the publisher has let go of the lock, and its connection has not ended.
     pub(super) fn is_left(&self) -> bool {
-        self.publisher.is_some() && self.current.as_ref().is_some_and(|it| it.has_publisher().is_ok_and(|has| !has))
+        self.publisher.is_some()
+            && self.current.as_ref().is_some_and(|it| it.has_publisher().is_ok_and(|has| !has))
     }
 
     pub(super) fn is_in_use(&self) -> bool {
