@@ -13,7 +13,7 @@ use crate::directory::Folder;
 use crate::error::is_absent;
 use crate::hosting::boot_id;
 use crate::lock::{self, Held};
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags};
 use shmcast_layout::journal::{
     Codec, Composer, ControlRecord, FILE_HEADER_BYTES, FRAME_TARGET, FileHeader, FormatError, FrameBuilder,
     FrameFlags, FrameHeader, FrameKind, RESERVE, RecordBody, Records, RingIdentity, file_name,
@@ -84,16 +84,14 @@ impl Ending {
             Err(JournalError::Os { source, .. }) if is_absent(&source) => return Err(empty()),
             opened => opened?,
         };
-        let list = |journal: &Journal| journal.folder().names().map_err(JournalError::os("list", path));
         // Nothing is made in a directory that has no journal.
-        let is_ours = |name: &str| name == SPARE || parse_file_name(name).is_some();
-        if !list(&journal)?.iter().any(|name| name.to_str().is_some_and(is_ours)) {
+        if !has_journal(journal.folder())? {
             return Err(empty());
         }
         let lock = lock_of(journal.folder())?;
         name_spare(journal.folder())?;
         journal.refresh()?;
-        let names = list(&journal)?;
+        let names = journal.folder().names().map_err(JournalError::os("list", path))?;
         let named = names.iter().filter_map(|name| parse_file_name(name.to_str()?)).max().unwrap_or(0);
         check_problems(&journal)?;
         let last = journal.files().last().ok_or_else(empty)?.clone();
@@ -182,10 +180,8 @@ impl Ending {
     pub fn begin(self, ring: &Header, first: u64) -> Result<(), JournalError> {
         assert!(first >= self.due, "a ring begins behind the journal");
         let clock = Clock::of_segment(ring);
-        let identity =
-            RingIdentity { uuid: ring.uuid, generation: 0, clock: clock.kind(), clock_hz: clock.hz() };
         let header = FileHeader {
-            ring: identity,
+            ring: identity(ring, &clock),
             channel_id: ring.channel_id,
             schema_id: ring.schema_id,
             schema: ring.schema.clone(),
@@ -213,51 +209,128 @@ impl Ending {
         self.write(header, due, None)
     }
 
-    /// Writes one sealed file with the next records. `ticks` is the time on the ring's clock.
     fn write(self, header: FileHeader, first: u64, ticks: Option<u64>) -> Result<(), JournalError> {
-        let path = self.journal.path();
-        let os = |what| JournalError::os(what, path);
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
-        let reserve = first.saturating_add(RESERVE).min(MAX_SEQUENCE - 1);
-        let mut salt = [0; 8];
-        getrandom::fill(&mut salt).map_err(io::Error::other).map_err(os("make a salt for"))?;
-        let [high, low] = boot_id().map_err(os("read the boot id for"))?;
         let header = FileHeader {
             file: self.next_number,
-            salt: u64::from_le_bytes(salt).max(1),
             sequence: self.due,
             epoch: self.epoch(),
-            wall_ns: wall,
-            boot_id: (u128::from(high) << 64 | u128::from(low)).to_be_bytes(),
             previous_salt: self.previous.0,
             previous_chain: self.previous.1,
-            largest_frame: FRAME_TARGET as u32,
-            reserve,
             ..header
         };
-        let mut frame = FrameBuilder::new(Vec::new(), self.due, wall);
-        let time = ticks.unwrap_or(0);
-        if let Some(ticks) = ticks {
-            frame.control(JournalControl::Clock { wall_ns: wall, ticks, step_ns: 0 }, time);
-        }
-        if first > self.due {
-            let loss = Loss { from: self.due, to: first - 1, cause: Cause::Reserve };
-            frame.control(JournalControl::Loss(loss), time);
-        }
-        let ring = header.ring.uuid;
-        let source = JournalControl::Source { ring, generation: 0, epoch: header.epoch, first };
-        frame.control(source, time);
-        frame.control(JournalControl::Reserve { sequence: reserve }, time);
-        let (draft, mut body) = frame.close();
-        let name = file_name(header.file, header.sequence);
-        let begun = Composer::begin(&header);
-        let (mut composer, page) =
-            begun.map_err(|source| JournalError::Format { path: path.join(&name), source })?;
-        let frame = composer.place(&draft, self.due - 1).encode();
-        body[..frame.len()].copy_from_slice(&frame);
-        let end = composer.seal(first - 1);
-        put(self.journal.folder(), &name, &[&page, &body, &end]).map_err(os("note the new ring in"))
+        add_file(self.journal.folder(), header, first, ticks)
     }
+}
+
+/// Begins a journal in the directory at `path`, which is made if it is not there, for a channel whose first ring has this header and
+/// was shown to nobody: from now on no sequence is given twice. When it returns, this is safe from a power cut.
+///
+/// # Errors
+/// [`JournalError::Os`], also where there is a journal, and [`JournalError::Busy`] while a recorder writes there.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("ticks.journal");
+/// # let publisher = shmcast::Publisher::builder("ticks").dir(dir.path()).capacity(1 << 20).open()?;
+/// # let ring = publisher.header();
+/// shmcast::journal::create(&path, ring)?;
+/// let ending = shmcast::journal::Ending::of(&path, "ticks")?;
+/// assert_eq!((ending.due(), ending.next_sequence()?), (1, (1 << 32) + 2));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn create(path: impl AsRef<Path>, ring: &Header) -> Result<(), JournalError> {
+    let path = path.as_ref();
+    let os = |what| JournalError::os(what, path);
+    match rustix::fs::mkdir(path, Mode::RWXU) {
+        Ok(()) => {
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let parent = Folder::named(parent.unwrap_or(Path::new(".")));
+            parent.and_then(|parent| parent.sync()).map_err(os("name"))?;
+        }
+        Err(rustix::io::Errno::EXIST) => {}
+        Err(e) => return Err(os("make the directory")(e.into())),
+    }
+    let folder = Folder::named(path).map_err(os("open the directory"))?;
+    let _lock = lock_of(&folder)?;
+    if has_journal(&folder)? {
+        return Err(os("begin a journal in")(io::ErrorKind::AlreadyExists.into()));
+    }
+    let mut journal = [0; 16];
+    getrandom::fill(&mut journal).map_err(io::Error::other).map_err(os("make an identity for"))?;
+    let clock = Clock::of_segment(ring);
+    let header = FileHeader {
+        journal,
+        file: 1,
+        salt: 1,
+        sequence: 1,
+        epoch: 0,
+        wall_ns: 0,
+        boot_id: [0; 16],
+        ring: identity(ring, &clock),
+        previous_salt: 0,
+        previous_chain: 0,
+        largest_frame: 0,
+        reserve: 0,
+        channel_id: ring.channel_id,
+        schema_id: ring.schema_id,
+        channel: ring.channel.clone(),
+        schema: ring.schema.clone(),
+        labels: ring.labels.clone(),
+    };
+    add_file(&folder, header, 1, Some(clock.now()))
+}
+
+fn identity(ring: &Header, clock: &Clock) -> RingIdentity {
+    RingIdentity { uuid: ring.uuid, generation: 0, clock: clock.kind(), clock_hz: clock.hz() }
+}
+
+/// Adds one sealed file, in which the channel goes on at sequence `first`. The caller has the lock. `ticks` is the time on the ring's
+/// clock.
+fn add_file(folder: &Folder, header: FileHeader, first: u64, ticks: Option<u64>) -> Result<(), JournalError> {
+    let path = folder.path();
+    let os = |what| JournalError::os(what, path);
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+    let reserve = first.saturating_add(RESERVE).min(MAX_SEQUENCE - 1);
+    let mut salt = [0; 8];
+    getrandom::fill(&mut salt).map_err(io::Error::other).map_err(os("make a salt for"))?;
+    let [high, low] = boot_id().map_err(os("read the boot id for"))?;
+    let header = FileHeader {
+        salt: u64::from_le_bytes(salt).max(1),
+        wall_ns: wall,
+        boot_id: (u128::from(high) << 64 | u128::from(low)).to_be_bytes(),
+        largest_frame: FRAME_TARGET as u32,
+        reserve,
+        ..header
+    };
+    let due = header.sequence;
+    let mut frame = FrameBuilder::new(Vec::new(), due, wall);
+    let time = ticks.unwrap_or(0);
+    if let Some(ticks) = ticks {
+        frame.control(JournalControl::Clock { wall_ns: wall, ticks, step_ns: 0 }, time);
+    }
+    if first > due {
+        let loss = Loss { from: due, to: first - 1, cause: Cause::Reserve };
+        frame.control(JournalControl::Loss(loss), time);
+    }
+    let ring = header.ring.uuid;
+    frame.control(JournalControl::Source { ring, generation: 0, epoch: header.epoch, first }, time);
+    frame.control(JournalControl::Reserve { sequence: reserve }, time);
+    let (draft, mut body) = frame.close();
+    let name = file_name(header.file, due);
+    let begun = Composer::begin(&header);
+    let (mut composer, page) =
+        begun.map_err(|source| JournalError::Format { path: path.join(&name), source })?;
+    let frame = composer.place(&draft, due - 1).encode();
+    body[..frame.len()].copy_from_slice(&frame);
+    let end = composer.seal(first - 1);
+    put(folder, &name, &[&page, &body, &end]).map_err(os("note the new ring in"))
+}
+
+/// Whether there is a file of a journal, or one that was begun.
+fn has_journal(folder: &Folder) -> Result<bool, JournalError> {
+    let names = folder.names().map_err(JournalError::os("list", folder.path()))?;
+    let is_file = |name: &str| name == SPARE || parse_file_name(name).is_some();
+    Ok(names.iter().any(|name| name.to_str().is_some_and(is_file)))
 }
 
 /// Takes the lock of a journal.

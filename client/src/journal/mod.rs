@@ -2,7 +2,8 @@
 //!
 //! A recorder writes a journal, in a daemon or as `shmcast record`. `JOURNAL.md` of the crate `shmcast-layout` has the bytes. This
 //! module reads: it opens regular files and follows no link in the directory, maps nothing, and takes each byte for a claim
-//! that is checked before it is used. [`Ending`] alone writes: one small file, when a channel goes on behind the journal in a new ring.
+//! that is checked before it is used. [`Ending`] and [`create`] alone write: one small file, when a channel
+//! goes on behind the journal in a new ring, and when it begins.
 //!
 //! A [`Subscriber`](crate::Subscriber) reads the journal of its channel by itself where it has one; see
 //! [`SubscriberBuilder::history`](crate::SubscriberBuilder::history). To read a journal without its channel:
@@ -31,7 +32,7 @@ mod reader;
 mod verify;
 mod window;
 
-pub use ending::Ending;
+pub use ending::{Ending, create};
 pub use error::JournalError;
 pub use files::{Lent, Wanted};
 pub use list::{FileInfo, Journal, Problem, take_lock};

@@ -6,7 +6,7 @@ mod common;
 
 use common::read;
 use shmcast::journal::format::{Cause, Composer, FileHeader, JournalControl, file_name};
-use shmcast::journal::{Ending, Journal, JournalError, Verdict, Verify};
+use shmcast::journal::{Ending, Journal, JournalError, Verdict, Verify, create};
 use shmcast::{History, Publisher, Start, Subscriber};
 use shmcast_journal::core::{Settings, SyncPolicy};
 use shmcast_journal::{Keep, Progress, RecordError, Recorder};
@@ -329,6 +329,27 @@ fn a_closed_channel_goes_on_at_the_next_sequence_and_any_other_behind_the_reserv
     assert!(ending(&host).is_clean(), "nobody published meanwhile");
     let journal = Journal::open(host.dir()).unwrap();
     assert_eq!(Verify::new(&journal).run(|_| ()).unwrap().verdict(), Verdict::Whole);
+}
+
+/// A journal that is begun with the ring is gone on with, and what it promised holds, even if nothing was recorded.
+#[test]
+fn a_journal_may_begin_before_its_recorder() {
+    let host = Host::new();
+    let mut publisher = host.publisher("t", 1 << 20);
+    create(host.dir(), publisher.header()).unwrap();
+    let begun = ending(&host);
+    assert_eq!((begun.due(), begun.is_clean(), begun.next_sequence().unwrap()), (1, false, 2 + (1 << 32)));
+    drop(begun);
+    publisher.publish(&payload(1)).unwrap();
+    let recorder = host.record("t", SyncPolicy::Each);
+    until(&recorder, |progress| progress.durable == 1);
+    assert!(matches!(create(host.dir(), publisher.header()), Err(JournalError::Busy { .. })));
+    recorder.close(2).unwrap();
+    assert_eq!(ending(&host).next_sequence().unwrap(), 2);
+    assert!(matches!(create(host.dir(), publisher.header()), Err(JournalError::Os { .. })), "there is one");
+    let journal = Journal::open(host.dir()).unwrap();
+    let verified = Verify::new(&journal).run(|_| ()).unwrap();
+    assert_eq!((verified.verdict(), verified.messages, verified.files), (Verdict::Whole, 1, 2));
 }
 
 /// A ring that is noted behind a journal is the one that the next recorder goes on in, with what is left out named once.

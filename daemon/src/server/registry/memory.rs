@@ -2,7 +2,7 @@
 
 use shmcast::ChannelError;
 use shmcast::hosting::{Entry, HostedSegment, HostedSpec, STREAM_STEP_NS, fault};
-use shmcast::journal::{Ending, Journal, JournalError};
+use shmcast::journal::{Ending, Journal, JournalError, create};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -71,7 +71,7 @@ impl After {
         let until = Instant::now() + PATIENCE;
         let ending = loop {
             match Ending::of(&self.dir, &hosted.header().channel) {
-                Err(JournalError::Empty { .. }) => return Ok(()),
+                Err(JournalError::Empty { .. }) => return create(&self.dir, hosted.header()),
                 Err(JournalError::Busy { .. }) if Instant::now() < until => sleep(Duration::from_millis(10)),
                 ending => break ending?,
             }
