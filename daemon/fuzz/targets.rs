@@ -10,7 +10,7 @@ use shmcast_bridge::proto::control::{CONTROL_MAX_BYTES, ControlDatagram, is_cont
 use shmcast_bridge::proto::gap::{GapConfig, GapPolicy};
 use shmcast_bridge::proto::native::ask::{self, Ask};
 use shmcast_bridge::proto::native::container::Container;
-use shmcast_bridge::proto::native::fragments::{Assembler, Taken};
+use shmcast_bridge::proto::native::fragments::{Assembler, FragmentOutcome};
 use shmcast_bridge::proto::native::keys::Keyring;
 use shmcast_bridge::proto::native::seal::Opener;
 use shmcast_bridge::proto::receiver::{Delivery, Follow, Join, Origin, Receiver, ReceiverConfig};
@@ -82,7 +82,7 @@ pub fn native(data: &[u8]) {
             let mut assembler = Assembler::new(1 << 20);
             let taken = assembler.take(packet.sequence, &fragment, false);
             let is_large = fragment.total > 1 << 20;
-            assert_eq!(taken == Taken::Refused, is_large);
+            assert_eq!(taken == FragmentOutcome::Refused, is_large);
         }
         Body::Heartbeat | Body::End => assert_eq!(pulse.expect("a pulse").write()[..], *body),
     }

@@ -167,7 +167,7 @@ fn readers_go_on_with_the_next_publisher_after_one_was_killed() {
 
 /// The publisher waits for nobody, and may end before the reader looks again.
 #[test]
-fn a_reader_that_waited_for_the_channel_misses_its_first_messages() {
+fn a_reader_that_waited_for_the_channel_gets_its_first_messages() {
     let host = Host::new();
     let output = host.dir.path().join("out");
     let reader = host.subscribe_to("t --wait-channel", &output);
@@ -185,7 +185,7 @@ fn a_reader_that_waited_for_the_channel_misses_its_first_messages() {
 
 /// A bridge that receives makes its channel again when its publisher begins a new session.
 #[test]
-fn a_reader_that_waits_for_publishers_ends_when_its_channel_is_made_again() {
+fn a_reader_that_waits_for_publishers_reads_on_when_its_channel_is_made_again() {
     let host = Host::new();
     let output = host.dir.path().join("out");
     let publisher =

@@ -220,31 +220,19 @@ fn parked(client: &Client, name: &str) -> Subscriber {
     builder.longest_nap(FOR_EVER).start(Start::Oldest).open().unwrap()
 }
 
-/// A small generator of pauses (xorshift). It makes a failure repeatable.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-}
-
 /// Publishes on one channel after the other with pauses between. Returns how many messages each got.
 fn publish_on(client: &Client, names: [&'static str; 4], count: u64) -> thread::JoinHandle<[u64; 4]> {
     let client = client.clone();
     thread::spawn(move || {
         let mut publishers = names.map(|name| publishing(&client, name).open().unwrap());
-        let mut dice = Dice(0x5eed);
+        let mut rng = fastrand::Rng::with_seed(0x5eed);
         for message in 0..count {
-            publishers[dice.roll() as usize % 4].publish(&message.to_le_bytes()).unwrap();
-            match dice.roll() % 16 {
+            publishers[rng.usize(..4)].publish(&message.to_le_bytes()).unwrap();
+            match rng.u64(..16) {
                 0..8 => {}
-                8..13 => thread::sleep(Duration::from_nanos(dice.roll() % 50_000)),
-                13..15 => thread::sleep(Duration::from_micros(dice.roll() % 500)),
-                _ => thread::sleep(Duration::from_micros(dice.roll() % 5_000)),
+                8..13 => thread::sleep(Duration::from_nanos(rng.u64(..50_000))),
+                13..15 => thread::sleep(Duration::from_micros(rng.u64(..500))),
+                _ => thread::sleep(Duration::from_micros(rng.u64(..5_000))),
             }
         }
         publishers.map(|publisher| publisher.next_sequence() - 1)
@@ -339,10 +327,10 @@ fn a_select_in_an_event_loop_loses_a_message_with_a_future_that_is_dropped() {
         select.add(parked(&client, name)).unwrap();
     }
     let publishing = publish_on(&client, NAMES, 2000);
-    let (mut received, mut ends, mut dropped, mut dice) = ([0; 4], 0, 0, Dice(3));
+    let (mut received, mut ends, mut dropped, mut rng) = ([0; 4], 0, 0, fastrand::Rng::with_seed(3));
     let receiving = async {
         while ends < 4 {
-            let patience = Duration::from_micros(dice.roll() % 1500);
+            let patience = Duration::from_micros(rng.u64(..1500));
             tokio::select! {
                 biased;
                 found = select.recv_async() => match found.unwrap() {

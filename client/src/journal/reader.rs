@@ -222,7 +222,7 @@ impl Reader {
     }
 
     /// Takes the next record of the frame that is not before the sequence due. `None` at the frame's end.
-    fn record(&mut self, mut frame: InFrame) -> Option<(Taken, InFrame)> {
+    fn record(&mut self, mut frame: InFrame) -> Option<(RecordHead, InFrame)> {
         loop {
             let cursor = self.cursor.as_ref()?;
             let body = cursor.body(&frame.header);
@@ -243,9 +243,9 @@ impl Reader {
             let taken = match record.body {
                 RecordBody::Message { payload, tag, key } => {
                     let at = body.len() - before.left + 16;
-                    Taken::Message { at, length: payload.len(), tag, key, time: record.time }
+                    RecordHead::Message { at, length: payload.len(), tag, key, time: record.time }
                 }
-                RecordBody::Control(control) => Taken::Control { control, time: record.time },
+                RecordBody::Control(control) => RecordHead::Control { control, time: record.time },
             };
             self.note_clock(&taken, &frame.header);
             if !is_past {
@@ -255,17 +255,17 @@ impl Reader {
         }
     }
 
-    fn note_clock(&mut self, taken: &Taken, header: &FrameHeader) {
+    fn note_clock(&mut self, taken: &RecordHead, header: &FrameHeader) {
         match *taken {
-            Taken::Control { control: JournalControl::Clock { wall_ns, ticks, .. }, .. } => {
+            RecordHead::Control { control: JournalControl::Clock { wall_ns, ticks, .. }, .. } => {
                 self.clock = Some((wall_ns, ticks));
             }
-            Taken::Control { control: JournalControl::Source { ring, generation, .. }, .. } => {
+            RecordHead::Control { control: JournalControl::Source { ring, generation, .. }, .. } => {
                 if let Some(known) = &mut self.ring {
                     (known.uuid, known.generation) = (ring, generation);
                 }
             }
-            Taken::Message { time, .. } | Taken::Control { time, .. } => {
+            RecordHead::Message { time, .. } | RecordHead::Control { time, .. } => {
                 if self.clock.is_none() && time != NO_TIME {
                     self.clock = Some((header.time_ns, time));
                 }
@@ -274,11 +274,11 @@ impl Reader {
     }
 
     /// Moves behind a record and returns it.
-    fn lend(&mut self, taken: Taken, next: InFrame) -> Entry<'_> {
+    fn lend(&mut self, taken: RecordHead, next: InFrame) -> Entry<'_> {
         let sequence = self.due;
         self.frame = Some(next);
         match taken {
-            Taken::Control { control, time } => {
+            RecordHead::Control { control, time } => {
                 if let Some((_, behind)) = control.skipped() {
                     self.due = behind;
                 }
@@ -292,7 +292,7 @@ impl Reader {
                     control => Entry::Control { sequence, time, control },
                 }
             }
-            Taken::Message { at, length, tag, key, time } => {
+            RecordHead::Message { at, length, tag, key, time } => {
                 self.due = sequence + 1;
                 let body = self.cursor.as_ref().map_or(&[][..], |cursor| cursor.body(&next.header));
                 let payload = body.get(at..at + length).unwrap_or_default();
@@ -398,7 +398,7 @@ impl Reader {
 
 /// A record without its bytes.
 #[derive(Debug, Clone, Copy)]
-enum Taken {
+enum RecordHead {
     /// A message whose payload begins at `at` in the frame's body.
     Message {
         at: usize,

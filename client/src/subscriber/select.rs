@@ -262,6 +262,9 @@ impl Select {
         self.expect_some();
         tokio::task::coop::consume_budget().await;
         let found = loop {
+            for subscriber in &mut self.subscribers {
+                subscriber.read_ahead_async().await;
+            }
             if let Some(found) = self.poll()? {
                 break found;
             }

@@ -4,7 +4,9 @@ use crate::book::Book;
 use proptest::prelude::*;
 use shmcast::journal::format::ControlRecord;
 use shmcast::journal::{Cause, JournalControl, Loss};
-use shmcast::{Event, History, Publisher, Records, RecvError, Start, Subscriber, Wait};
+use shmcast::{Event, History, Publisher, Records, RecvError, Select, Start, Subscriber, Wait};
+#[cfg(feature = "tokio")]
+use shmcast::{Message, OwnedEvent, OwnedMessage};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -171,6 +173,19 @@ impl Seen {
         }
     }
 
+    #[cfg(feature = "tokio")]
+    fn take_owned(&mut self, event: OwnedEvent) {
+        match event {
+            OwnedEvent::Message(OwnedMessage { payload, sequence, tag, key, time, .. }) => {
+                self.take(&Event::Message(Message { payload: &payload, sequence, tag, key, time }));
+            }
+            OwnedEvent::Live { sequence } => self.take(&Event::Live { sequence }),
+            OwnedEvent::Lost { from, to, cause } => self.take(&Event::Lost { from, to, cause }),
+            OwnedEvent::Lapped(lapped) => self.take(&Event::Lapped(lapped)),
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// Reads at most so many events that are there.
     fn read(&mut self, subscriber: &mut Subscriber, most: usize, manner: u8) {
         match manner % 4 {
@@ -235,6 +250,9 @@ impl Seen {
     }
 }
 
+/// The longest wait for an event that is there.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Messages that surely lap every reader.
 const LAP: u64 = 2 * CAPACITY / 64;
 
@@ -254,6 +272,70 @@ fn a_lapped_reader_goes_on_in_the_journal_and_is_live_again() {
         scene.record();
     }
     assert_eq!((seen.lost, seen.lapped), (0, 0));
+}
+
+/// Two channels in one select. Each reader is lapped in its turn, and then both, while the other channel goes on.
+/// `receive` waits for one event.
+fn select_from_two(mut receive: impl FnMut(&mut Select, &mut [Seen])) {
+    let mut scenes = [Scene::new(), Scene::new()];
+    let mut select = Select::new(Wait::Yield);
+    for scene in &scenes {
+        select.add(scene.subscriber(Start::Oldest)).unwrap();
+    }
+    let mut seen = [(); 2].map(|()| Seen { due: 1, ..Seen::default() });
+    for round in 0..12 {
+        for (at, scene) in scenes.iter_mut().enumerate() {
+            scene.publish(if round % 3 == at { 7 } else { LAP + round as u64 });
+            scene.record();
+        }
+        while scenes.iter().zip(&seen).any(|(scene, seen)| seen.due < scene.next()) {
+            receive(&mut select, &mut seen);
+        }
+        assert_eq!(select.try_recv().unwrap(), None);
+    }
+    for seen in seen {
+        assert_eq!((seen.lives, seen.lost, seen.lapped), (8, 0, 0));
+    }
+}
+
+#[test]
+fn a_select_reads_the_past_of_each_of_its_channels() {
+    select_from_two(|select, seen| {
+        let (index, event) = select.recv_deadline(Instant::now() + PATIENCE).unwrap().unwrap();
+        seen[index].take(&event);
+    });
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn tasks_read_the_past() {
+    use futures_util::StreamExt;
+    use tokio::time::timeout;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    select_from_two(|select, seen| {
+        let received = runtime.block_on(async { timeout(PATIENCE, select.recv_async()).await });
+        let (index, event) = received.unwrap().unwrap();
+        seen[index].take(&event);
+    });
+    let mut scene = Scene::new();
+    let mut subscriber = scene.subscriber(Start::Oldest);
+    let mut seen = Seen { due: 1, ..Seen::default() };
+    for round in 0..8 {
+        scene.publish(LAP + round);
+        scene.record();
+        runtime.block_on(async {
+            while seen.due < scene.next() {
+                if round % 2 == 0 {
+                    seen.take(&timeout(PATIENCE, subscriber.recv_async()).await.unwrap().unwrap());
+                } else {
+                    let event = timeout(PATIENCE, subscriber.stream().next()).await.unwrap();
+                    seen.take_owned(event.unwrap().unwrap());
+                }
+            }
+        });
+        assert_eq!(subscriber.try_recv().unwrap(), None);
+    }
+    assert_eq!((seen.lives, seen.lost, seen.lapped), (8, 0, 0));
 }
 
 #[test]

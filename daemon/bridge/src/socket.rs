@@ -11,7 +11,7 @@ use nix::sys::time::{TimeSpec, TimeVal, TimeValLike};
 use rustix::net::netdevice::name_to_index;
 use shmcast::hosting::fault;
 use shmcast::sys::{datagrams, interfaces};
-use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
+use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockRef, Socket, Type};
 use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
@@ -103,6 +103,27 @@ pub struct Tuning {
     pub buffer_bytes: usize,
     /// How long the kernel polls the card, in microseconds; 0 for not at all.
     pub busy_poll_us: u32,
+}
+
+/// The marks by which networks and hosts tell packets apart. Those that are `None` are the system's choice.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// The code point of the IP header, 0 to 63, by which switches and routers choose a queue.
+    pub dscp: Option<u8>,
+    /// The priority within this host, 0 to 6, by which its queueing discipline chooses a band.
+    pub priority: Option<u8>,
+}
+
+/// Marks all packets that leave by a socket.
+pub fn mark(socket: &UdpSocket, marks: Marks, name: impl fmt::Display, refusals: &mut RefusedSettings) {
+    let socket = SockRef::from(socket);
+    if let Some(dscp) = marks.dscp {
+        refusals.note(format!("{name}: dscp = {dscp}"), socket.set_tos_v4(u32::from(dscp) << 2));
+    }
+    // The kernel derives a priority from the code point, so this one comes after it.
+    if let Some(priority) = marks.priority {
+        refusals.note(format!("{name}: priority = {priority}"), socket.set_priority(u32::from(priority)));
+    }
 }
 
 /// Opens a socket that receives one line, bound to the line's own address. For a multicast group it joins the

@@ -67,8 +67,8 @@ pub(super) struct Args {
     /// How messages are written
     #[arg(long, value_enum, default_value = "lines")]
     framing: OutputFraming,
-    /// Wait for the channel, and for a publisher if its last one closed it; a channel that appears is read from its
-    /// first message on, and one that is made again is read again
+    /// Wait for the channel, and for a publisher if its last one closed it and --from is latest; a channel that appears
+    /// is read from its first message on, and one that is made again is read again
     #[arg(long)]
     wait_channel: bool,
     /// Report counts and latency percentiles on stderr at the end

@@ -23,6 +23,7 @@ pub(super) fn own(bridge: &BridgeSpec) -> Broken {
         "peers" => "send.peers",
         "rank" => "send.rank",
         "takeover_ms" => "send.takeover_ms",
+        "repair.dscp" => "send.repair.dscp",
         "buffer_bytes" => "receive.buffer_bytes",
         field => field,
     };

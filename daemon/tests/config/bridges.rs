@@ -273,8 +273,12 @@ fn check_tells_of_bridges() {
 
 #[test]
 fn a_bridge_is_what_its_table_says() {
-    let text = format!("{CHANNELS}{}", send("wait = \"yield\"\ncpu = 2\nbusy_poll_us = 50"));
+    let text = format!(
+        "{CHANNELS}{}",
+        send("wait = \"yield\"\ncpu = 2\nbusy_poll_us = 50\ndscp = 46\npriority = 6")
+    );
     let config = Config::parse(&text, "test.toml").unwrap();
     let [bridge] = &config.bridges[..] else { panic!("{:?}", config.bridges) };
     assert_eq!((bridge.wait, bridge.cpu, bridge.busy_poll_us), (WaitMode::Yield, Some(2), 50));
+    assert_eq!((bridge.dscp, bridge.priority), (Some(46), Some(6)));
 }

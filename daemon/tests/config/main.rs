@@ -376,6 +376,7 @@ fn optional_fields_of_the_default_file_hold_what_it_says_of_them() {
         allow: vec!["10.0.0.0/24".parse().unwrap(), "10.1.0.7".parse().unwrap()],
         rate_bytes: Some(100_000_000),
         source_rate_bytes: Some(25_000_000),
+        dscp: Some(10),
         ..RepairSpec::new("10.0.0.1:30002".parse().unwrap())
     };
     let state = Some("/var/lib/shmcast/ticks.state".into());
@@ -393,6 +394,7 @@ fn optional_fields_of_the_default_file_hold_what_it_says_of_them() {
         "fields stand there with their defaults, rates as what they are at least"
     );
     assert_eq!((send.lines.len(), send.cpu, receive.channel.as_str()), (2, Some(3), "rates"));
+    assert_eq!((send.dscp, send.priority), (Some(46), Some(6)));
     let plain = BridgeSpec::new("ticks");
     let numbers = |bridge: &BridgeSpec| (bridge.payload_bytes, bridge.wait, bridge.busy_poll_us);
     assert_eq!(numbers(send), numbers(&plain));

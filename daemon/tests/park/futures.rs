@@ -1,7 +1,7 @@
 //! Readers that wait in async code, with a daemon that wakes them and without one.
 
 use super::daemon_support::PATIENCE;
-use super::{Dice, daemon, parked, publisher, wait_for_readers};
+use super::{daemon, parked, publisher, wait_for_readers};
 use shmcast::{Event, Publisher, Start, Subscriber};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ fn a_future_dropped_half_way_takes_a_message_with_it() {
     let dropped = Arc::new(AtomicU64::new(0));
     let dropped_so_far = dropped.clone();
     let publishing = thread::spawn(move || {
-        let mut dice = Dice(99);
+        let mut rng = fastrand::Rng::with_seed(99);
         for message in 0..2000u64 {
             // Now and then it waits until one more future was dropped, however long that takes, so that some certainly
             // are.
@@ -30,15 +30,15 @@ fn a_future_dropped_half_way_takes_a_message_with_it() {
                 thread::sleep(Duration::from_micros(100));
             }
             publisher.publish(&message.to_le_bytes()).unwrap();
-            thread::sleep(Duration::from_micros(dice.roll() % 300));
+            thread::sleep(Duration::from_micros(rng.u64(..300)));
         }
         publisher
     });
-    let mut dice = Dice(3);
+    let mut rng = fastrand::Rng::with_seed(3);
     let mut next = 1;
     let receiving = async {
         while next <= 2000 {
-            let patience = Duration::from_micros(dice.roll() % 1500);
+            let patience = Duration::from_micros(rng.u64(..1500));
             tokio::select! {
                 biased;
                 event = subscriber.recv_async() => match event.unwrap() {

@@ -1,7 +1,7 @@
 //! Parked readers that write words to their pages that no library would. They must not affect the others.
 
 use super::daemon_support::{PATIENCE, wait_until};
-use super::{Dice, daemon, join, parked, publisher, receive, waking_time};
+use super::{daemon, join, parked, publisher, receive, waking_time};
 use shmcast::control::{Request, Response, VERSION, decode, encode};
 use shmcast::sys::handoff;
 use std::fs::File;
@@ -84,10 +84,10 @@ fn hostile_sleepers_keep_the_waker_from_the_honest_ones() {
         crowd.iter().for_each(|hostile| hostile.say(word));
         still_fine(trick);
     }
-    let mut dice = Dice(7);
+    let mut rng = fastrand::Rng::with_seed(7);
     let toggling = Instant::now();
     while toggling.elapsed() < Duration::from_millis(500) {
-        crowd.iter().for_each(|hostile| hostile.say(dice.roll()));
+        crowd.iter().for_each(|hostile| hostile.say(rng.u64(..)));
     }
     still_fine("toggling, which fills the bells");
     for hostile in &crowd {

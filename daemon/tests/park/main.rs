@@ -94,18 +94,6 @@ fn join<T: Send + 'static>(threads: Vec<JoinHandle<T>>) -> Vec<T> {
     threads.into_iter().map(join).collect()
 }
 
-/// A small random generator of pauses (xorshift), so that a failure can be reproduced.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-}
-
 /// The naps are practically endless, so a single lost wake-up shows as a reader that never returns.
 #[test]
 fn a_wake_up_lost_between_the_last_look_and_the_sleep() {
@@ -113,16 +101,16 @@ fn a_wake_up_lost_between_the_last_look_and_the_sleep() {
     let client = daemon.client();
     let mut publisher = publisher(&client);
     let readers: Vec<_> = (0..8).map(|_| count(parked(&client).open().unwrap())).collect();
-    let mut dice = Dice(0x5eed);
+    let mut rng = fastrand::Rng::with_seed(0x5eed);
     for message in 0..10_000u64 {
         publisher.publish(&message.to_le_bytes()).unwrap();
-        match dice.roll() % 16 {
+        match rng.u64(..16) {
             // The pauses go from none, over the time that it takes to fall asleep, to long enough for the waker to back
             // off.
             0..8 => {}
-            8..13 => spin(Duration::from_nanos(dice.roll() % 50_000)),
-            13..15 => thread::sleep(Duration::from_micros(dice.roll() % 500)),
-            _ => thread::sleep(Duration::from_micros(dice.roll() % 5_000)),
+            8..13 => spin(Duration::from_nanos(rng.u64(..50_000))),
+            13..15 => thread::sleep(Duration::from_micros(rng.u64(..500))),
+            _ => thread::sleep(Duration::from_micros(rng.u64(..5_000))),
         }
     }
     publisher.close();

@@ -63,6 +63,7 @@ impl Failover {
         let (SendRole::Auto, Some(bind)) = (send.role, send.claim_bind) else { return Ok(None) };
         let tuning = Tuning { buffer_bytes: BUFFER_BYTES, busy_poll_us: 0 };
         let socket = socket::open_unicast(bind, tuning, refusals)?;
+        socket::mark(&socket, spec.marks(), format_args!("claims from {bind}"), refusals);
         let mut heard = Vec::new();
         for line in spec.lines.iter().filter(|line| line.group.ip().is_multicast()) {
             heard.push((socket::open_line(line, tuning, refusals)?, Inbox::new(spec.payload_bytes)));

@@ -30,7 +30,7 @@ use super::proto::session::Session;
 use super::proto::term::Terms;
 use super::repair::Repair;
 use super::sending::{Sending, term_at};
-use super::socket::{self, RefusedSettings, Tuning};
+use super::socket::{self, Marks, RefusedSettings, Tuning};
 use super::spec::{BridgeSpec, Direction, RepairSpec, SendSpec, StartAt, WaitMode};
 use super::state::{Progress, StateFile};
 use super::status::{Life, RepairCounters, SendCounters};
@@ -106,18 +106,19 @@ impl Egress {
         if spec.is_any_native() {
             times::note_unknown_error(&mut refusals);
         }
-        let (profile, lines, others) = native::split_lines(spec, open_lines(spec, send)?);
+        let lines = open_lines(spec, send, &mut refusals)?;
+        let (profile, lines, others) = native::split_lines(spec, lines);
         let (state, said) = open_state(send)?;
         let (subscriber, parks, resumed) =
             attach_where_it_was(spec, (send.from, options.is_channel_new), &channel, said)?;
         check_sizes(spec, &subscriber)?;
         // Report a port that is in use before the bridge listens.
-        drop(open_repair(send, &mut RefusedSettings::default())?);
+        drop(open_server(spec, send, &mut RefusedSettings::default())?);
         let heard = |most| listening::heard_term(spec, send, most, &mut refusals);
         let session = session_to_send(spec, &subscriber, &options.origins, (said, resumed), heard)?;
         // Open this socket last. Requests that came while the bridge listened would be answered after their
         // receivers had given them up and sent them again.
-        let repair = open_repair(send, &mut refusals)?;
+        let server = open_server(spec, send, &mut refusals)?;
         let clock = Clock::start();
         let failover =
             Failover::open(spec, send, &lines, (session, &subscriber), clock.now_ns(), &mut refusals)?;
@@ -129,10 +130,10 @@ impl Egress {
         shared.note_begin(None, session, subscriber.next_sequence());
         let (threads, shared_keys) = (Vec::new(), keys.clone());
         let mut egress = Egress { shared: shared.clone(), threads, repair_address: None, keys: shared_keys };
-        let leases = match repair {
-            Some((repair, socket)) => {
+        let leases = match server {
+            Some(server) => {
                 let with = (clock, options.tap.as_ref());
-                Some(egress.serve(spec, repair, socket, channel.clone(), with)?)
+                Some(egress.serve(spec, server, channel.clone(), with)?)
             }
             None => None,
         };
@@ -176,19 +177,17 @@ impl Egress {
         Ok((egress, live))
     }
 
-    /// Starts the repair server on `socket`. The line that it returns carries the live packets to the leases.
+    /// Starts the repair server. The line that it returns carries the live packets to the leases.
     fn serve(
         &mut self,
         spec: &BridgeSpec,
-        repair: &RepairSpec,
-        socket: UdpSocket,
+        ServerSockets { repair, requests, live }: ServerSockets<'_>,
         channel: SubscriberBuilder,
         with: (Clock, Option<&Tap>),
     ) -> Result<Line, BridgeError> {
-        let live = socket::open_beside(&socket)?;
-        let address = v4(socket.local_addr().ok());
+        let address = v4(requests.local_addr().ok());
         let shared = (self.shared.clone(), self.keys.clone());
-        let server = Repair::new(spec, repair, socket, channel, with, shared)?;
+        let server = Repair::new(spec, repair, requests, channel, with, shared)?;
         self.repair_address = address;
         self.threads.push(spawn("bridge-repair", None, move || server.run())?);
         Ok(Line::to(repair.bind, address, live, false))
@@ -310,9 +309,14 @@ impl EgressInvoker {
 }
 
 /// Opens a socket for each line of the spec.
-fn open_lines(spec: &BridgeSpec, send: &SendSpec) -> Result<Vec<Line>, BridgeError> {
+fn open_lines(
+    spec: &BridgeSpec,
+    send: &SendSpec,
+    refusals: &mut RefusedSettings,
+) -> Result<Vec<Line>, BridgeError> {
     let open = |line| {
         let socket = socket::open_sender(line, send.ttl, send.loopback)?;
+        socket::mark(&socket, spec.marks(), format_args!("line {}", line.group), refusals);
         // Connect to groups only. On a connected socket, a host that refuses one datagram makes the next
         // send fail.
         let is_connected = line.group.ip().is_multicast() && socket.connect(line.group).is_ok();
@@ -321,14 +325,30 @@ fn open_lines(spec: &BridgeSpec, send: &SendSpec) -> Result<Vec<Line>, BridgeErr
     spec.lines.iter().map(open).collect()
 }
 
-/// Opens the socket that requests come to, if the spec names a repair server.
-fn open_repair<'a>(
+/// The sockets of a repair server.
+struct ServerSockets<'a> {
+    repair: &'a RepairSpec,
+    /// The socket that requests come to, and that repairs leave by.
+    requests: UdpSocket,
+    /// The socket that live packets leave by.
+    live: UdpSocket,
+}
+
+/// Opens the sockets of the repair server, if the spec names one.
+fn open_server<'a>(
+    spec: &BridgeSpec,
     send: &'a SendSpec,
     refusals: &mut RefusedSettings,
-) -> Result<Option<(&'a RepairSpec, UdpSocket)>, BridgeError> {
+) -> Result<Option<ServerSockets<'a>>, BridgeError> {
     let Some(repair) = &send.repair else { return Ok(None) };
     let tuning = Tuning { buffer_bytes: REPAIR_BUFFER_BYTES, busy_poll_us: 0 };
-    Ok(Some((repair, socket::open_unicast(repair.bind, tuning, refusals)?)))
+    let requests = socket::open_unicast(repair.bind, tuning, refusals)?;
+    let live = socket::open_beside(&requests)?;
+    let marks = spec.marks();
+    socket::mark(&live, marks, format_args!("leases from {}", repair.bind), refusals);
+    let marks = Marks { dscp: repair.dscp.or(marks.dscp), ..marks };
+    socket::mark(&requests, marks, format_args!("repairs from {}", repair.bind), refusals);
+    Ok(Some(ServerSockets { repair, requests, live }))
 }
 
 /// Opens the state file, if the spec names one, and reads what it says.

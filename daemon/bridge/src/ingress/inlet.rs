@@ -4,7 +4,7 @@ use shmcast::hosting::fault;
 use shmcast::{Mark, PublishError, Publisher, PublisherBuilder};
 use std::sync::Arc;
 
-use super::Shared;
+use super::IngressState;
 use super::backlog::Backlog;
 use super::maker::Maker;
 use crate::origins::Origins;
@@ -20,7 +20,7 @@ pub(super) struct Inlet {
     pub(super) publisher: Option<Publisher>,
     pub(super) channel: PublisherBuilder,
     pub(super) counters: ReceiveCounters,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<IngressState>,
     pub(super) origins: Origins,
     /// The error after which nothing can be published any more.
     pub(super) error: Option<String>,

@@ -61,7 +61,7 @@ pub struct IngressOptions {
 
 /// State that the thread and its owner share.
 #[derive(Debug)]
-struct Shared {
+struct IngressState {
     stop: AtomicBool,
     life: Life,
     counters: Board<ReceiveCounters>,
@@ -69,7 +69,7 @@ struct Shared {
     to_ring: SharedHistogram,
 }
 
-impl Shared {
+impl IngressState {
     fn new(refusals: RefusedSettings) -> Self {
         Self {
             stop: AtomicBool::new(false),
@@ -84,7 +84,7 @@ impl Shared {
 /// A running ingress. Dropping it stops it.
 #[derive(Debug)]
 pub struct Ingress {
-    shared: Arc<Shared>,
+    shared: Arc<IngressState>,
     thread: Option<JoinHandle<()>>,
     keys: Arc<Keys>,
 }
@@ -133,7 +133,7 @@ impl Ingress {
         let (next, resumed) =
             (publisher.next_sequence(), publisher.remote_session().map(Session::from_bytes));
         let receiver = Receiver::new(receiver_config(spec, receive, follow, next, resumed));
-        let shared = Arc::new(Shared::new(refusals));
+        let shared = Arc::new(IngressState::new(refusals));
         if let Some(session) = receiver.session() {
             shared.life.note_session(session);
         }
@@ -288,19 +288,24 @@ fn open_ports(
 ) -> Result<Vec<Port>, BridgeError> {
     let tuning = Tuning { buffer_bytes: receive.buffer_bytes, busy_poll_us: spec.busy_poll_us };
     let anywhere = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+    let open_sender = |refusals: &mut RefusedSettings, what| {
+        let socket = socket::open_unicast(anywhere, tuning, refusals)?;
+        socket::mark(&socket, spec.marks(), what, refusals);
+        Ok::<_, BridgeError>(socket)
+    };
     let mut ports = Vec::new();
     for (index, line) in spec.lines.iter().enumerate() {
         ports.push(Port::new(socket::open_line(line, tuning, refusals)?, Role::Line(index), spec));
     }
     if !receive.servers.is_empty() {
-        let mut port = Port::new(socket::open_unicast(anywhere, tuning, refusals)?, Role::Servers, spec);
+        let mut port = Port::new(open_sender(refusals, "requests")?, Role::Servers, spec);
         if receive.lease {
             port.ask_for_leases(receive, false, id, clock)?;
         }
         ports.push(port);
     }
     if receive.unicast {
-        let mut port = Port::new(socket::open_unicast(anywhere, tuning, refusals)?, Role::Unicast, spec);
+        let mut port = Port::new(open_sender(refusals, "requests for leases")?, Role::Unicast, spec);
         port.ask_for_leases(receive, true, id, clock)?;
         ports.push(port);
     }

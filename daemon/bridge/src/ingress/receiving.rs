@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::Shared;
+use super::IngressState;
 use super::inlet::Inlet;
 use super::native::{self, NativeReceiving};
 use super::stale::Stale;
@@ -144,7 +144,7 @@ pub(super) struct Receiving {
     pub(super) awake: Awake,
     /// The standstills that the leases have been doubted for, in nanoseconds.
     pub(super) left_out_ns: u64,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<IngressState>,
     pub(super) turns: u32,
     pub(super) shown_ns: u64,
     pub(super) shows: u64,

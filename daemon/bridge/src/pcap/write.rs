@@ -72,7 +72,7 @@ struct Slot {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct CaptureQueues {
     free: ArrayQueue<Slot>,
     filled: ArrayQueue<Slot>,
     written: AtomicU64,
@@ -83,7 +83,7 @@ struct Shared {
 /// The handle by which a bridge's threads hand over packets. Clones share one file.
 #[derive(Debug, Clone)]
 pub struct Tap {
-    shared: Arc<Shared>,
+    shared: Arc<CaptureQueues>,
 }
 
 impl Tap {
@@ -124,7 +124,7 @@ impl Tap {
 #[derive(Debug)]
 pub struct CaptureFile {
     path: PathBuf,
-    shared: Arc<Shared>,
+    shared: Arc<CaptureQueues>,
     writer: Option<JoinHandle<io::Result<()>>>,
 }
 
@@ -137,7 +137,7 @@ impl CaptureFile {
     pub fn create(path: &Path, payload_bytes: usize) -> Result<CaptureFile, CaptureFileError> {
         let cannot = |source| CaptureFileError::Create { path: path.to_owned(), source };
         let file = File::create(path).map_err(cannot)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(CaptureQueues {
             free: ArrayQueue::new(SLOTS),
             filled: ArrayQueue::new(SLOTS),
             written: AtomicU64::new(0),
@@ -190,7 +190,7 @@ impl Drop for CaptureFile {
     }
 }
 
-fn write_all(shared: &Shared, file: File) -> io::Result<()> {
+fn write_all(shared: &CaptureQueues, file: File) -> io::Result<()> {
     let mut out = BufWriter::with_capacity(1 << 20, file);
     let mut result = out.write_all(&file_header());
     let mut frame = Vec::new();

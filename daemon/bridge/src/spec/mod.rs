@@ -13,6 +13,7 @@ use crate::proto::receiver::REASSEMBLY_BYTES;
 use crate::proto::session::Session;
 use crate::proto::wire::MAX_DATAGRAM_BYTES;
 use crate::proto::{DEFAULT_PAYLOAD_BYTES, MAX_LINES, MAX_SERVERS};
+use crate::socket::Marks;
 
 mod native;
 #[cfg(test)]
@@ -27,6 +28,10 @@ pub use send::{RepairSpec, SendRole, SendSpec, StartAt};
 pub const ETHERNET_PAYLOAD_BYTES: usize = 1_472;
 /// The largest receive buffer that the kernel can be asked for: half of the largest `int`.
 const MAX_BUFFER_BYTES: usize = i32::MAX as usize / 2;
+/// The largest code point: the header has six bits for it.
+const MAX_DSCP: u8 = 63;
+/// The largest priority that needs no privilege.
+const MAX_PRIORITY: u8 = 6;
 
 /// One bridge: one channel, in one direction. Has exactly one of `send` and `receive`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
@@ -70,6 +75,14 @@ pub struct BridgeSpec {
     /// default, means not at all. If the kernel refuses, the bridge reports that once and runs without it.
     #[serde(default)]
     pub busy_poll_us: u32,
+    /// The code point (DSCP) of all packets that the bridge sends, 0 to 63, by which switches and routers choose a
+    /// queue; 0 if `None`.
+    #[serde(default)]
+    pub dscp: Option<u8>,
+    /// The priority within this host of all packets that the bridge sends, 0 to 6, by which its queueing discipline
+    /// chooses a band; if `None`, the one that the kernel derives from `dscp`.
+    #[serde(default)]
+    pub priority: Option<u8>,
     /// Sends the channel to other hosts.
     #[serde(default)]
     pub send: Option<SendSpec>,
@@ -216,6 +229,8 @@ impl BridgeSpec {
             wait: WaitMode::default(),
             cpu: None,
             busy_poll_us: 0,
+            dscp: None,
+            priority: None,
             send: None,
             receive: None,
         }
@@ -224,6 +239,11 @@ impl BridgeSpec {
     /// The bridge's name in status and metrics.
     pub fn title(&self) -> &str {
         if self.name.is_empty() { &self.channel } else { &self.name }
+    }
+
+    /// The marks of the packets that the bridge sends.
+    pub fn marks(&self) -> Marks {
+        Marks { dscp: self.dscp, priority: self.priority }
     }
 
     /// The bridge's direction; `None` unless exactly one of `send` and `receive` is set.
@@ -256,6 +276,12 @@ impl BridgeSpec {
                 "payload_bytes",
                 format!("{bytes} is out of range: write {CONTROL_MAX_BYTES} to {MAX_DATAGRAM_BYTES}"),
             );
+        }
+        report_dscp("dscp", self.dscp, &mut report);
+        if let Some(priority) = self.priority.filter(|priority| *priority > MAX_PRIORITY) {
+            let what =
+                format!("{priority} is out of range: write 0 to {MAX_PRIORITY}; more needs CAP_NET_ADMIN");
+            report("priority", what);
         }
         if self.lines.len() > MAX_LINES {
             report("line", format!("{} lines: at most {MAX_LINES} carry one feed", self.lines.len()));
@@ -318,6 +344,15 @@ impl BridgeSpec {
         if receive.servers.len() > MAX_SERVERS {
             report("servers", format!("{} servers: at most {MAX_SERVERS}", receive.servers.len()));
         }
+    }
+}
+
+/// Reports a code point that has no place in the header's six bits.
+fn report_dscp(field: &'static str, dscp: Option<u8>, report: &mut impl FnMut(&'static str, String)) {
+    if let Some(dscp) = dscp.filter(|dscp| *dscp > MAX_DSCP) {
+        let what =
+            format!("{dscp} is out of range: write 0 to {MAX_DSCP}, as in 46 for expedited forwarding");
+        report(field, what);
     }
 }
 

@@ -140,6 +140,10 @@ pub struct RepairSpec {
     /// The time after which a lease that is not renewed runs out, in seconds; 60 by default.
     #[serde(default = "default_lease_s")]
     pub lease_s: u64,
+    /// The code point (DSCP) of repairs, 0 to 63, if they are to have another than the feed's. Where `bind` is any
+    /// address of the host, one socket sends repairs and leases, and this is the code point of both.
+    #[serde(default)]
+    pub dscp: Option<u8>,
 }
 
 fn default_max_leases() -> usize {
@@ -171,6 +175,7 @@ impl RepairSpec {
             max_proved: default_max_proved(),
             leases_per_source: default_leases_per_source(),
             lease_s: default_lease_s(),
+            dscp: None,
         }
     }
 }
@@ -210,6 +215,7 @@ impl BridgeSpec {
             let ms = send.listen_ms;
             report("listen_ms", format!("{ms} is out of range: write 0 to {MAX_LISTEN_MS}"));
         }
+        super::report_dscp("repair.dscp", send.repair.as_ref().and_then(|repair| repair.dscp), report);
         if send.repair.as_ref().is_some_and(|repair| repair.allow.is_empty()) {
             let what = "the repair server answers nobody: list the networks that may ask";
             report("allow", what.to_owned());

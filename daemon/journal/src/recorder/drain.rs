@@ -1,6 +1,6 @@
 //! The thread that reads the ring and packs frames.
 
-use super::Shared;
+use super::RecorderState;
 use super::begin::ring_of;
 use crate::core::Packer;
 use crate::error::RecordError;
@@ -25,7 +25,7 @@ const LINGER: Duration = Duration::from_millis(1);
 const LAG_ERROR: u64 = 64;
 
 pub(super) struct Drain {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<RecorderState>,
     pub(super) packer: Packer,
     pub(super) subscriber: Subscriber,
     /// The ring that the journal named last.
@@ -137,7 +137,7 @@ impl Drain {
 }
 
 /// Packs an event that is no message. The result is the number of sequences that a lap cost.
-fn note(packer: &mut Packer, event: &Event<'_>, shared: &Shared) -> u64 {
+fn note(packer: &mut Packer, event: &Event<'_>, shared: &RecorderState) -> u64 {
     match *event {
         Event::Lapped(lapped) => return packer.loss(lapped.resumed_at - 1, Cause::Overrun),
         Event::Gap { from, to } if from >= packer.due() => {

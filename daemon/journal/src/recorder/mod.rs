@@ -69,7 +69,7 @@ fn now(start: Instant) -> Now {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct RecorderState {
     writer: Mutex<Writer>,
     directory: Directory,
     lanes: [Sender<Op>; 3],
@@ -86,7 +86,7 @@ struct Shared {
     overrun: AtomicU64,
 }
 
-impl Shared {
+impl RecorderState {
     fn now(&self) -> Now {
         now(self.start)
     }
@@ -129,7 +129,7 @@ impl Shared {
 }
 
 /// Does the operations of a lane, until the recorder is gone.
-fn lane(shared: &Weak<Shared>, ops: &Receiver<Op>) {
+fn lane(shared: &Weak<RecorderState>, ops: &Receiver<Op>) {
     for op in ops {
         let Some(shared) = shared.upgrade() else { return };
         let result = op.steps.iter().try_for_each(|step| shared.directory.perform(step));
@@ -153,7 +153,7 @@ fn spawn<T: Send + 'static>(
 /// Records one channel into a directory.
 #[derive(Debug)]
 pub struct Recorder {
-    shared: Arc<Shared>,
+    shared: Arc<RecorderState>,
     drain: JoinHandle<Result<u64, RecordError>>,
     lanes: Vec<JoinHandle<()>>,
 }
@@ -178,7 +178,7 @@ impl Recorder {
             ops.push(receiver);
             sender
         });
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(RecorderState {
             writer: Mutex::new(begun.writer),
             directory: begun.directory,
             lanes,

@@ -98,6 +98,12 @@ struct Common {
     /// Pin the bridge's thread to this CPU
     #[arg(long, value_name = "N", value_parser = parse_cpu)]
     cpu: Option<usize>,
+    /// Mark every packet that is sent with this code point, 0 to 63 (46 is expedited forwarding)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..64))]
+    dscp: Option<u8>,
+    /// Send with this priority within the host, 0 to 6 [default: what the kernel derives from --dscp]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..7))]
+    priority: Option<u8>,
     /// Copy every packet to this file, for Wireshark
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,

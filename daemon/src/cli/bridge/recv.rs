@@ -99,6 +99,8 @@ impl Args {
             wait: common.wait,
             cpu: common.cpu,
             busy_poll_us: self.busy_poll_us,
+            dscp: common.dscp,
+            priority: common.priority,
             receive: Some(ReceiveSpec {
                 servers: self.server.clone(),
                 unicast: self.unicast,

@@ -118,6 +118,8 @@ impl Args {
             payload_bytes: common.payload_bytes(),
             wait: common.wait,
             cpu: common.cpu,
+            dscp: common.dscp,
+            priority: common.priority,
             send: Some(SendSpec {
                 ttl: self.ttl,
                 loopback: self.loopback,

@@ -4,11 +4,11 @@
 //! This runs in a thread of its own. To start, a bridge asks this daemon for the channel, as any program does, and the
 //! event loop must be free to answer. The bridges' own threads carry the messages; nothing here is on their path.
 
-mod carried;
+mod configured;
 
 use super::events::Events;
-pub use carried::{BridgeFigures, Counted};
-use carried::{Carried, Carrier, State};
+pub use configured::{BridgeFigures, Counted};
+use configured::{ConfiguredBridge, Endpoint, State};
 use shmcast::{Client, Preparation, Publisher, Subscriber};
 use shmcast_bridge::egress::{Egress, EgressOptions};
 use shmcast_bridge::ingress::{Ingress, IngressOptions};
@@ -26,10 +26,10 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// The state of each bridge, by its name. A clone is the same bridges.
 #[derive(Debug, Clone, Default)]
-pub struct Bridges(Arc<Mutex<BTreeMap<String, Carried>>>);
+pub struct Bridges(Arc<Mutex<BTreeMap<String, ConfiguredBridge>>>);
 
 impl Bridges {
-    fn carried(&self) -> MutexGuard<'_, BTreeMap<String, Carried>> {
+    fn configured(&self) -> MutexGuard<'_, BTreeMap<String, ConfiguredBridge>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -38,9 +38,9 @@ impl Bridges {
     /// # Errors
     /// A sentence, if the bridge does not run, receives, or has no peers.
     pub fn take_over(&self, name: &str) -> Result<(), String> {
-        match self.carried().get(name).and_then(|bridge| bridge.carrier.as_ref()) {
-            Some(Carrier::Send(egress)) => egress.take_over().map_err(|e| e.to_string()),
-            Some(Carrier::Receive(_)) => {
+        match self.configured().get(name).and_then(|bridge| bridge.endpoint.as_ref()) {
+            Some(Endpoint::Send(egress)) => egress.take_over().map_err(|e| e.to_string()),
+            Some(Endpoint::Receive(_)) => {
                 Err(format!("bridge {name:?} receives: it has nothing to take over"))
             }
             None => Err(format!("bridge {name:?} does not run: `shmcast bridge status` says why")),
@@ -49,12 +49,12 @@ impl Bridges {
 
     /// The channel that a bridge carries; `None` if there is no such bridge.
     pub fn channel_of(&self, name: &str) -> Option<String> {
-        self.carried().get(name).map(|bridge| bridge.spec.channel.clone())
+        self.configured().get(name).map(|bridge| bridge.spec.channel.clone())
     }
 
     /// All bridges, in order of their names.
     pub fn figures(&self) -> Vec<BridgeFigures> {
-        self.carried().values().map(Carried::figures).collect()
+        self.configured().values().map(ConfiguredBridge::figures).collect()
     }
 }
 
@@ -105,7 +105,7 @@ struct Work {
     socket: PathBuf,
     origins: Origins,
     /// Bridges that are no longer configured and still repeat the end of their session.
-    leaving: Vec<(String, Carrier)>,
+    leaving: Vec<(String, Endpoint)>,
 }
 
 impl Work {
@@ -118,75 +118,75 @@ impl Work {
             }
             self.look();
         }
-        let carried = std::mem::take(&mut *self.bridges.carried());
-        let carriers = carried.into_values().filter_map(|carried| carried.carrier);
-        let carriers: Vec<Carrier> =
-            carriers.chain(self.leaving.drain(..).map(|(_, carrier)| carrier)).collect();
-        carriers.iter().for_each(Carrier::stop);
-        // Dropping a carrier waits for its threads.
-        drop(carriers);
+        let configured = std::mem::take(&mut *self.bridges.configured());
+        let endpoints = configured.into_values().filter_map(|configured| configured.endpoint);
+        let endpoints: Vec<Endpoint> =
+            endpoints.chain(self.leaving.drain(..).map(|(_, endpoint)| endpoint)).collect();
+        endpoints.iter().for_each(Endpoint::stop);
+        // Dropping an endpoint waits for its threads.
+        drop(endpoints);
     }
 
     fn carry(&mut self, wanted: Vec<BridgeSpec>) {
         let mut given_up = Vec::new();
-        let mut carried = self.bridges.carried();
-        let names: Vec<String> = carried.keys().cloned().collect();
+        let mut configured = self.bridges.configured();
+        let names: Vec<String> = configured.keys().cloned().collect();
         for name in names {
             let now = wanted.iter().find(|spec| spec.title() == name);
-            if let Some(old) = carried.get(&name).filter(|old| now == Some(&old.spec)) {
+            if let Some(old) = configured.get(&name).filter(|old| now == Some(&old.spec)) {
                 self.reload_keys(&name, old);
                 continue;
             }
-            let carrier = carried.remove(&name).and_then(|old| old.carrier);
-            given_up.push((name, carrier, now.is_some()));
+            let endpoint = configured.remove(&name).and_then(|old| old.endpoint);
+            given_up.push((name, endpoint, now.is_some()));
         }
         let fresh: Vec<BridgeSpec> =
-            wanted.into_iter().filter(|spec| !carried.contains_key(spec.title())).collect();
-        drop(carried);
-        for (name, carrier, is_changed) in given_up {
+            wanted.into_iter().filter(|spec| !configured.contains_key(spec.title())).collect();
+        drop(configured);
+        for (name, endpoint, is_changed) in given_up {
             self.events.tell("bridge-removed", None, None, None, &format!("{name:?}"));
             // A bridge that has changed is dropped, which waits for its threads: its successor needs its sockets and
             // its channel.
-            if let Some(carrier) = carrier.filter(|_| !is_changed) {
-                carrier.end();
-                self.leaving.push((name, carrier));
+            if let Some(endpoint) = endpoint.filter(|_| !is_changed) {
+                endpoint.end();
+                self.leaving.push((name, endpoint));
             }
         }
         self.leaving.retain(|(name, _)| !fresh.iter().any(|spec| spec.title() == name));
-        let mut carried = self.bridges.carried();
+        let mut configured = self.bridges.configured();
         for spec in fresh {
             self.events.tell("bridge-added", Some(&spec.channel), None, None, &format!("{:?}", spec.title()));
-            carried.insert(spec.title().to_owned(), Carried::new(spec));
+            configured.insert(spec.title().to_owned(), ConfiguredBridge::new(spec));
         }
     }
 
     /// Reads the keys of a bridge that goes on. If the file is not sound, the keys stay as they are.
-    fn reload_keys(&self, name: &str, bridge: &Carried) {
-        let Some(carrier) = bridge.carrier.as_ref().filter(|_| bridge.spec.keys.is_some()) else { return };
-        if let Err(e) = carrier.reload_keys(&bridge.spec) {
+    fn reload_keys(&self, name: &str, bridge: &ConfiguredBridge) {
+        let Some(endpoint) = bridge.endpoint.as_ref().filter(|_| bridge.spec.keys.is_some()) else { return };
+        if let Err(e) = endpoint.reload_keys(&bridge.spec) {
             let channel = Some(bridge.spec.channel.as_str());
             self.events.tell("bridge-keys-kept", channel, None, None, &format!("{name:?}: {e}"));
         }
     }
 
     fn look(&mut self) {
-        self.leaving.retain(|(_, carrier)| !carrier.is_finished());
+        self.leaving.retain(|(_, endpoint)| !endpoint.is_finished());
         let mut due = Vec::new();
         {
-            let mut carried = self.bridges.carried();
-            for (name, bridge) in carried.iter_mut() {
+            let mut configured = self.bridges.configured();
+            for (name, bridge) in configured.iter_mut() {
                 self.note(name, bridge);
             }
             let now = Instant::now();
             // A bridge that sends a received channel goes on with the received session, so it waits until there is one.
-            let sources: BTreeMap<String, (String, bool)> = carried
+            let sources: BTreeMap<String, (String, bool)> = configured
                 .values()
                 .filter(|bridge| bridge.spec.receive.is_some())
                 .map(|bridge| {
                     (bridge.spec.channel.clone(), (bridge.spec.title().to_owned(), bridge.session.is_some()))
                 })
                 .collect();
-            for bridge in carried.values_mut().filter(|bridge| bridge.state != State::Running) {
+            for bridge in configured.values_mut().filter(|bridge| bridge.state != State::Running) {
                 let source = sources.get(&bridge.spec.channel).filter(|_| bridge.spec.send.is_some());
                 match source {
                     Some((source, false)) => {
@@ -210,25 +210,25 @@ impl Work {
     }
 
     /// Reports what has changed about a bridge since the last look.
-    fn note(&self, name: &str, bridge: &mut Carried) {
+    fn note(&self, name: &str, bridge: &mut ConfiguredBridge) {
         let events = &self.events;
         for (event, what) in bridge.news() {
             let channel = Some(bridge.spec.channel.as_str());
             events.tell(event, channel, None, None, &format!("{name:?}: {what}"));
         }
-        let Some(carrier) = bridge.carrier.as_ref().filter(|_| bridge.state == State::Running) else {
+        let Some(endpoint) = bridge.endpoint.as_ref().filter(|_| bridge.state == State::Running) else {
             return;
         };
         let channel = Some(bridge.spec.channel.as_str());
-        let session = carrier.life().session();
+        let session = endpoint.life().session();
         if session != bridge.session {
             bridge.session = session;
             if let Some(session) = session {
                 events.tell("bridge-session", channel, None, None, &format!("{name:?}: {session}"));
             }
         }
-        if carrier.is_finished() {
-            let why = carrier.life().error().unwrap_or_else(|| "it ended by itself".to_owned());
+        if endpoint.is_finished() {
+            let why = endpoint.life().error().unwrap_or_else(|| "it ended by itself".to_owned());
             events.tell("bridge-failed", channel, None, None, &format!("{name:?}: {why}"));
             bridge.fail(why);
         }
@@ -236,21 +236,21 @@ impl Work {
 
     fn start(&self, spec: &BridgeSpec) {
         let name = spec.title().to_owned();
-        // The earlier carrier has ended, and was kept for its counters.
-        let before = self.bridges.carried().get_mut(&name).and_then(|bridge| bridge.carrier.take());
+        // The earlier endpoint has ended, and was kept for its counters.
+        let before = self.bridges.configured().get_mut(&name).and_then(|bridge| bridge.endpoint.take());
         drop(before);
         let started = self.open(spec);
-        let mut carried = self.bridges.carried();
-        let Some(bridge) = carried.get_mut(&name) else { return };
+        let mut configured = self.bridges.configured();
+        let Some(bridge) = configured.get_mut(&name) else { return };
         let channel = Some(spec.channel.as_str());
         match started {
-            Ok(carrier) => {
-                for refusal in carrier.life().refusals() {
+            Ok(endpoint) => {
+                for refusal in endpoint.life().refusals() {
                     tracing::warn!(bridge = name, "{refusal}");
                 }
                 self.events.tell("bridge-started", channel, None, None, &format!("{name:?}"));
                 (bridge.state, bridge.why, bridge.started) = (State::Running, None, Instant::now());
-                bridge.carrier = Some(carrier);
+                bridge.endpoint = Some(endpoint);
             }
             Err(e) => {
                 let why = e.to_string();
@@ -263,19 +263,19 @@ impl Work {
         }
     }
 
-    fn open(&self, spec: &BridgeSpec) -> anyhow::Result<Carrier> {
+    fn open(&self, spec: &BridgeSpec) -> anyhow::Result<Endpoint> {
         let client = Client::at(&self.socket)?;
         let origins = self.origins.clone();
         Ok(match spec.direction() {
             Some(Direction::Receive(_)) => {
                 let channel = Publisher::builder(&spec.channel).client(&client).prepare(Preparation::FULL);
                 let options = IngressOptions { origins, ..IngressOptions::default() };
-                Carrier::Receive(Ingress::start(spec, channel, options)?)
+                Endpoint::Receive(Ingress::start(spec, channel, options)?)
             }
             _ => {
                 let channel = Subscriber::builder(&spec.channel).client(&client);
                 let options = EgressOptions { origins, ..EgressOptions::default() };
-                Carrier::Send(Egress::start(spec, channel, options)?)
+                Endpoint::Send(Egress::start(spec, channel, options)?)
             }
         })
     }

@@ -80,7 +80,7 @@ impl Fragment<'_> {
 
 /// The outcome of taking a fragment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Taken {
+pub enum FragmentOutcome {
     /// There is no room for it.
     Refused,
     /// All of it was there.
@@ -203,35 +203,35 @@ impl Assembler {
     }
 
     /// Takes a fragment of the message `sequence`. `is_due` says that the message is the next to be delivered.
-    pub fn take(&mut self, sequence: u64, fragment: &Fragment<'_>, is_due: bool) -> Taken {
+    pub fn take(&mut self, sequence: u64, fragment: &Fragment<'_>, is_due: bool) -> FragmentOutcome {
         // Each thread of a sender reads the clocks for itself, so the times of two fragments differ a little.
         let what = |total: u32, meta: &Meta| (total, meta.tag, meta.key);
         let agrees =
             |known: &Assembly| what(known.total(), &known.meta) == what(fragment.total, &fragment.meta);
         let at = match self.position(sequence) {
             Some(at) if agrees(&self.open[at]) => at,
-            Some(at) if self.open[at].is_whole() => return Taken::Known,
+            Some(at) if self.open[at].is_whole() => return FragmentOutcome::Known,
             Some(at) => {
                 self.close(at);
                 return self.take(sequence, fragment, is_due);
             }
             None => match self.begin(sequence, fragment, is_due) {
                 Some(at) => at,
-                None => return Taken::Refused,
+                None => return FragmentOutcome::Refused,
             },
         };
         let assembly = &mut self.open[at];
         let (from, to) = (fragment.offset, fragment.offset + fragment.data.len() as u32);
         match assembly.note(from, to) {
-            None => return Taken::Refused,
-            Some(0) => return Taken::Known,
+            None => return FragmentOutcome::Refused,
+            Some(0) => return FragmentOutcome::Known,
             Some(new) => assembly.asked_bytes = assembly.asked_bytes.saturating_sub(new),
         }
         assembly.part_bytes = assembly.part_bytes.max(fragment.data.len() as u32);
         assembly.bytes[from as usize..to as usize].copy_from_slice(fragment.data);
         match assembly.is_whole() {
-            true => Taken::Whole,
-            false => Taken::Part { is_last: assembly.asked_bytes == 0 },
+            true => FragmentOutcome::Whole,
+            false => FragmentOutcome::Part { is_last: assembly.asked_bytes == 0 },
         }
     }
 
@@ -391,10 +391,13 @@ mod tests {
     fn the_due_message_finds_room_when_early_ones_do_not() {
         let message = [1; 1_000];
         let mut assembler = Assembler::new(2_500);
-        assert_eq!(assembler.take(8, &fragment(&message, 0, 10), false), Taken::Part { is_last: false });
-        assert_eq!(assembler.take(9, &fragment(&message, 0, 1_000), false), Taken::Whole);
-        assert_eq!(assembler.take(10, &fragment(&message, 0, 10), false), Taken::Refused);
-        assert_eq!(assembler.take(7, &fragment(&message, 0, 1_000), true), Taken::Whole);
+        assert_eq!(
+            assembler.take(8, &fragment(&message, 0, 10), false),
+            FragmentOutcome::Part { is_last: false }
+        );
+        assert_eq!(assembler.take(9, &fragment(&message, 0, 1_000), false), FragmentOutcome::Whole);
+        assert_eq!(assembler.take(10, &fragment(&message, 0, 10), false), FragmentOutcome::Refused);
+        assert_eq!(assembler.take(7, &fragment(&message, 0, 1_000), true), FragmentOutcome::Whole);
         assert_eq!(assembler.held_bytes(), 3_000);
         let due = assembler.take_whole(7).unwrap();
         assert_eq!(due.message().messages().next().unwrap().meta, META);
@@ -407,10 +410,20 @@ mod tests {
     fn a_fragment_that_contradicts_begins_the_message_anew() {
         let (message, other) = ([1; 100], [2; 200]);
         let mut assembler = Assembler::new(1 << 20);
-        assert_eq!(assembler.take(1, &fragment(&other, 0, 100), true), Taken::Part { is_last: false });
-        assert_eq!(assembler.take(1, &fragment(&message, 0, 50), true), Taken::Part { is_last: false });
-        assert_eq!(assembler.take(1, &fragment(&message, 50, 100), true), Taken::Whole);
-        assert_eq!(assembler.take(1, &fragment(&other, 0, 100), true), Taken::Known, "a whole message stays");
+        assert_eq!(
+            assembler.take(1, &fragment(&other, 0, 100), true),
+            FragmentOutcome::Part { is_last: false }
+        );
+        assert_eq!(
+            assembler.take(1, &fragment(&message, 0, 50), true),
+            FragmentOutcome::Part { is_last: false }
+        );
+        assert_eq!(assembler.take(1, &fragment(&message, 50, 100), true), FragmentOutcome::Whole);
+        assert_eq!(
+            assembler.take(1, &fragment(&other, 0, 100), true),
+            FragmentOutcome::Known,
+            "a whole message stays"
+        );
         let whole = assembler.take_whole(1).unwrap();
         assert_eq!(whole.message().blocks(), message);
     }
@@ -420,8 +433,11 @@ mod tests {
         let message = [7; 100];
         let mut assembler = Assembler::new(1 << 20);
         let later = Fragment { meta: Meta { time_ns: 10, ..META }, ..fragment(&message, 50, 100) };
-        assert_eq!(assembler.take(1, &fragment(&message, 0, 50), true), Taken::Part { is_last: false });
-        assert_eq!(assembler.take(1, &later, true), Taken::Whole);
+        assert_eq!(
+            assembler.take(1, &fragment(&message, 0, 50), true),
+            FragmentOutcome::Part { is_last: false }
+        );
+        assert_eq!(assembler.take(1, &later, true), FragmentOutcome::Whole);
         assert_eq!(assembler.take_whole(1).unwrap().message().messages().next().unwrap().meta, META);
     }
 
@@ -439,12 +455,12 @@ mod tests {
         assert_eq!(assembler.ask(5, &mut entries), 0);
         for from in [0, 2_000, 3_000, 4_000] {
             let taken = assembler.take(4, &fragment(&message, from, from + 1_000), true);
-            assert_eq!(taken, Taken::Part { is_last: false });
+            assert_eq!(taken, FragmentOutcome::Part { is_last: false });
         }
         let last = (7_000..67_000)
             .step_by(1_000)
             .map(|from| assembler.take(4, &fragment(&message, from, from + 1_000), true));
-        assert_eq!(last.last(), Some(Taken::Part { is_last: true }));
+        assert_eq!(last.last(), Some(FragmentOutcome::Part { is_last: true }));
     }
 
     proptest! {
@@ -463,8 +479,8 @@ mod tests {
                 there[from..to].fill(true);
                 let taken = assembler.take(1, &fragment(&message, from, to), false);
                 let is_whole = !there.contains(&false);
-                prop_assert_eq!(taken != Taken::Known, is_new);
-                prop_assert_eq!(taken == Taken::Whole, is_new && is_whole);
+                prop_assert_eq!(taken != FragmentOutcome::Known, is_new);
+                prop_assert_eq!(taken == FragmentOutcome::Whole, is_new && is_whole);
                 let mut entries = [Entry { first: 0, count: 0, offset: 0, bytes: 0 }; MAX_ENTRIES];
                 let asked = assembler.ask(1, &mut entries);
                 for entry in &entries[..asked] {

@@ -1,7 +1,7 @@
 //! Messages that come in fragments. Until all of a message's fragments are there, its sequence is missing like
 //! that of any other message: a hole if something after it has come, or not heard of yet.
 
-use super::super::native::fragments::{Fragment, Taken};
+use super::super::native::fragments::{Fragment, FragmentOutcome};
 use super::super::wire::{Head, Malformed, Messages};
 use super::{Delivery, Origin, Receiver};
 
@@ -28,14 +28,14 @@ impl Receiver {
         }
         self.raise_horizon(now_ns, sequence);
         match self.assembler.take(sequence, fragment, sequence == self.next) {
-            Taken::Refused => self.counters.fragments_refused += 1,
-            Taken::Known => self.counters.fragments_duplicate += 1,
-            Taken::Part { is_last } => {
+            FragmentOutcome::Refused => self.counters.fragments_refused += 1,
+            FragmentOutcome::Known => self.counters.fragments_duplicate += 1,
+            FragmentOutcome::Part { is_last } => {
                 if let Origin::Server(server) = origin {
                     self.gaps.handle_part(now_ns, server, sequence, is_last);
                 }
             }
-            Taken::Whole => self.complete(now_ns, origin, sequence, sink),
+            FragmentOutcome::Whole => self.complete(now_ns, origin, sequence, sink),
         }
         true
     }

@@ -55,10 +55,10 @@ const NEWS: [News<ReceiveCounters>; 5] = [
 
 /// One bridge of the configuration.
 #[derive(Debug)]
-pub(super) struct Carried {
+pub(super) struct ConfiguredBridge {
     pub(super) spec: BridgeSpec,
-    /// A carrier that has ended stays here for its counters, until the next one replaces it.
-    pub(super) carrier: Option<Carrier>,
+    /// An endpoint that has ended stays here for its counters, until the next one replaces it.
+    pub(super) endpoint: Option<Endpoint>,
     pub(super) state: State,
     /// The reason why it waits or has failed.
     pub(super) why: Option<String>,
@@ -98,8 +98,9 @@ pub(super) enum State {
     Failed,
 }
 
+/// The running part of a bridge: it sends or receives.
 #[derive(Debug)]
-pub(super) enum Carrier {
+pub(super) enum Endpoint {
     Send(Egress),
     Receive(Ingress),
 }
@@ -161,7 +162,7 @@ impl BridgeFigures {
     }
 }
 
-impl Carrier {
+impl Endpoint {
     pub(super) fn life(&self) -> &Life {
         match self {
             Self::Send(egress) => egress.life(),
@@ -200,12 +201,12 @@ impl Carrier {
     }
 }
 
-impl Carried {
+impl ConfiguredBridge {
     pub(super) fn new(spec: BridgeSpec) -> Self {
         let now = Instant::now();
         Self {
             spec,
-            carrier: None,
+            endpoint: None,
             state: State::Waiting,
             why: None,
             session: None,
@@ -219,11 +220,11 @@ impl Carried {
     /// Returns the news since the last report, each as an event and its detail. Each kind is reported at most
     /// once in `NEWS_EVERY`.
     pub(super) fn news(&mut self) -> Vec<(&'static str, String)> {
-        match &self.carrier {
-            Some(Carrier::Receive(ingress)) => {
+        match &self.endpoint {
+            Some(Endpoint::Receive(ingress)) => {
                 news_of(&NEWS, &ingress.counters(), &mut self.told, Instant::now())
             }
-            Some(Carrier::Send(egress)) => {
+            Some(Endpoint::Send(egress)) => {
                 news_of(&SEND_NEWS, &egress.repair_counters(), &mut self.told, Instant::now())
             }
             None => Vec::new(),
@@ -236,26 +237,26 @@ impl Carried {
     }
 
     pub(super) fn figures(&self) -> BridgeFigures {
-        let life = self.carrier.as_ref().map(Carrier::life);
+        let life = self.endpoint.as_ref().map(Endpoint::life);
         let state = match self.state {
             State::Waiting => "waiting",
             State::Failed => "failed",
             State::Running if life.is_some_and(|life| life.phase() == Phase::Ending) => "ending",
             State::Running => "running",
         };
-        let state = match &self.carrier {
-            Some(Carrier::Send(egress)) if state == "running" && egress.counters().is_standing_by() => {
+        let state = match &self.endpoint {
+            Some(Endpoint::Send(egress)) if state == "running" && egress.counters().is_standing_by() => {
                 egress.counters().part()
             }
             _ => state,
         };
-        let counted = self.carrier.as_ref().map(|carrier| match carrier {
-            Carrier::Send(egress) => {
+        let counted = self.endpoint.as_ref().map(|endpoint| match endpoint {
+            Endpoint::Send(egress) => {
                 let serves = self.spec.send.as_ref().is_some_and(|send| send.repair.is_some());
                 let repair = serves.then(|| Box::new(egress.repair_counters()));
                 Counted::Send(Box::new(egress.counters()), repair)
             }
-            Carrier::Receive(ingress) => Counted::Receive {
+            Endpoint::Receive(ingress) => Counted::Receive {
                 counters: Box::new(ingress.counters()),
                 recovery: ingress.recovery(),
                 to_ring: ingress.receive_to_ring(),

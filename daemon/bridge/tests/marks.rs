@@ -1,0 +1,97 @@
+//! The marks of packets, as their receivers see them.
+
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrIn, recvmsg};
+use shmcast::{Publisher, Subscriber};
+use shmcast_bridge::egress::{Egress, EgressOptions};
+use shmcast_bridge::ingress::{Ingress, IngressOptions};
+use shmcast_bridge::proto::session::Session;
+use shmcast_bridge::spec::{BridgeSpec, LineSpec, ReceiveSpec, RepairSpec, SendSpec, StartAt};
+use socket2::SockRef;
+use std::io::IoSliceMut;
+use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+const FEED: u8 = 46;
+const REPAIRS: u8 = 10;
+
+/// A socket that is told the marks of what it receives, and its address.
+fn receiver() -> (UdpSocket, SocketAddrV4) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    SockRef::from(&socket).set_recv_tos_v4(true).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let SocketAddr::V4(address) = socket.local_addr().unwrap() else { panic!("an IPv4 socket") };
+    (socket, address)
+}
+
+/// The code point of the next datagram.
+fn dscp_of_next(socket: &UdpSocket) -> u8 {
+    let (mut bytes, mut room) = ([0; 2048], nix::cmsg_space!(u8));
+    let mut parts = [IoSliceMut::new(&mut bytes)];
+    let got =
+        recvmsg::<SockaddrIn>(socket.as_raw_fd(), &mut parts, Some(&mut room), MsgFlags::empty()).unwrap();
+    let mut told = got.cmsgs().unwrap();
+    told.find_map(|told| match told {
+        ControlMessageOwned::Ipv4Tos(tos) => Some(tos >> 2),
+        _ => None,
+    })
+    .expect("the kernel says it of each datagram")
+}
+
+fn marked(lines: Vec<LineSpec>) -> BridgeSpec {
+    BridgeSpec { lines, dscp: Some(FEED), priority: Some(6), ..BridgeSpec::new("t") }
+}
+
+#[test]
+fn the_feed_and_its_repairs_carry_the_marks_of_the_spec() {
+    let dir = tempfile::tempdir().unwrap();
+    let (line, group) = receiver();
+    let mut publisher =
+        Publisher::builder("t").dir(dir.path()).capacity(1 << 20).max_message(1000).open().unwrap();
+    publisher.publish(b"one").unwrap();
+    let mut repair = RepairSpec::new("127.0.0.1:0".parse().unwrap());
+    (repair.allow, repair.trust_allowed) = (vec!["127.0.0.1".parse().unwrap()], true);
+    repair.dscp = Some(REPAIRS);
+    let send = SendSpec { from: StartAt::Oldest, listen_ms: 0, repair: Some(repair), ..SendSpec::default() };
+    let spec = BridgeSpec { send: Some(send), ..marked(vec![LineSpec::to(group)]) };
+    let egress =
+        Egress::start(&spec, Subscriber::builder("t").dir(dir.path()), EgressOptions::default()).unwrap();
+    assert_eq!(egress.life().refusals(), [""; 0]);
+    assert_eq!(dscp_of_next(&line), FEED);
+
+    let (receiver, _) = receiver();
+    let session: Session = egress.life().session().unwrap();
+    let mut request = session.as_bytes().to_vec();
+    request.extend_from_slice(&1_u64.to_be_bytes());
+    request.extend_from_slice(&1_u16.to_be_bytes());
+    receiver.send_to(&request, egress.repair_address().unwrap()).unwrap();
+    assert_eq!(dscp_of_next(&receiver), REPAIRS);
+}
+
+#[test]
+fn requests_carry_the_marks_of_the_spec() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = receiver();
+    let (_line, group) = receiver();
+    drop(_line);
+    let receive = ReceiveSpec { servers: vec![address], ..ReceiveSpec::default() };
+    let spec = BridgeSpec { receive: Some(receive), ..marked(vec![LineSpec::to(group)]) };
+    let channel = Publisher::builder("t").dir(dir.path()).capacity(1 << 20).max_message(1000);
+    let ingress = Ingress::start(&spec, channel, IngressOptions::default()).unwrap();
+    assert_eq!(dscp_of_next(&server), FEED);
+    ingress.stop();
+}
+
+#[test]
+fn marks_that_have_no_place_are_named() {
+    let mut repair = RepairSpec::new("127.0.0.1:0".parse().unwrap());
+    (repair.allow, repair.dscp) = (vec!["127.0.0.1".parse().unwrap()], Some(255));
+    let send = SendSpec { repair: Some(repair), ..SendSpec::default() };
+    let lines = vec![LineSpec::to("239.1.2.3:30001".parse().unwrap())];
+    let spec =
+        BridgeSpec { dscp: Some(64), priority: Some(7), lines, send: Some(send), ..BridgeSpec::new("t") };
+    let fields: Vec<_> = spec.problems().into_iter().map(|(field, _)| field).collect();
+    assert_eq!(fields, ["dscp", "priority", "repair.dscp"]);
+}
