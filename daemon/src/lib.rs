@@ -11,6 +11,5 @@ pub mod config;
 pub mod cpu_list;
 pub mod doctor;
 pub mod hiccups;
-pub mod metrics;
 pub mod server;
 pub mod tune;

@@ -222,6 +222,27 @@ fn a_daemon_that_is_killed_goes_on_where_the_journal_ends() {
     assert!(checked.status.success(), "{checked:?}");
 }
 
+/// Its recorder asks for the channel before those who hold its memory are back, and must not be given another one.
+#[test]
+fn a_daemon_that_ends_right_after_a_crash_leaves_the_channel_to_those_who_hold_it() {
+    let (_room, journal) = room();
+    let mut daemon = Daemon::start(&recorded("ticks", "1MiB", &journal, ""));
+    let client = daemon.client();
+    let mut publisher = publishing(&client, "ticks").open().unwrap();
+    let mut reader = Subscriber::builder("ticks").client(&client).open().unwrap();
+    publish(&mut publisher, 100);
+    wait_until_durable(&client, 100);
+    daemon.crash();
+    daemon.end(Signal::SIGTERM);
+    daemon.restart();
+    wait_until("those who come back", || publisher.is_registered() == Some(true));
+    publish(&mut publisher, 200);
+    wait_until_durable(&daemon.client(), 200);
+    assert_eq!(read_to(&mut reader, 200), Vec::<String>::new());
+    daemon.end(Signal::SIGTERM);
+    assert_eq!(contents(&journal), ((1..=200).collect(), vec![]));
+}
+
 /// A reader of the past needs its next file from a daemon that is dead. It is told that it waits, and misses nothing.
 #[test]
 fn a_reader_of_the_past_waits_for_the_next_daemon() {
@@ -312,6 +333,7 @@ fn publishers_of_a_strict_channel_are_recorded_as_one_stream() {
     let config = recorded("ticks", "1MiB", &journal, "").replace("journal =", "mode = \"strict\"\njournal =");
     let daemon = Daemon::start(&config);
     let client = daemon.client();
+    let mut first = Subscriber::builder("ticks").client(&client).open().unwrap();
     let mut last = 0;
     for _ in 0..3 {
         let mut publisher = publishing(&client, "ticks").open().unwrap();
@@ -323,8 +345,10 @@ fn publishers_of_a_strict_channel_are_recorded_as_one_stream() {
     let mut late = Subscriber::builder("ticks").client(&client).start(Start::Oldest).open().unwrap();
     assert_eq!(late.next_sequence(), 1);
     publish_recorded(&client, &mut publisher, last + 20_000);
-    for reader in [&mut stopped, &mut late] {
+    for reader in [&mut first, &mut stopped, &mut late] {
         let told = read_to(reader, last + 20_000);
+        let live = told.iter().filter(|event| *event == "live").count();
+        assert_eq!(live, 1, "live is the message that is in the ring, not the end of a segment: {told:?}");
         let is_sound = |event: &String| event == "live" || event == "End" || event.starts_with("NewEpoch");
         assert!(told.iter().all(is_sound) && told.last().is_some_and(|event| event == "live"), "{told:?}");
     }

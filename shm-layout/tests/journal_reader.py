@@ -170,7 +170,8 @@ def read(path):
                 due = min(frame.sequence, limit)
             if frame.kind == 0:
                 for sequence, behind, line in records(frame):
-                    if due <= sequence < limit:
+                    is_last = behind == sequence == limit == file.next
+                    if due <= sequence < limit or is_last:
                         yield line
                         due = behind
         if file.next is not None and min(file.next, limit) > due:

@@ -1,7 +1,6 @@
 //! Many messages in one object, which lends its memory to whoever speaks the buffer protocol.
 
 use crate::event::{self, Message};
-use crate::subscriber::Subscriber;
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -86,7 +85,7 @@ impl Batch {
         Self { records: Some(records), pool: pool.clone(), clock, received: clock.now(), size }
     }
 
-    fn records(&self) -> &Records {
+    pub(crate) fn records(&self) -> &Records {
         self.records.as_ref().expect("taken only by the drop")
     }
 
@@ -268,34 +267,5 @@ impl Batch {
             }
             Ok(())
         })
-    }
-}
-
-/// The iterator of `Subscriber.batches`.
-#[pyclass(frozen, module = "shmcast")]
-pub(crate) struct Batches {
-    pub(crate) subscriber: Py<Subscriber>,
-    pub(crate) most: usize,
-    pub(crate) timeout: Option<f64>,
-    /// Whether the last batch held an end.
-    pub(crate) is_over: std::sync::atomic::AtomicBool,
-}
-
-#[pymethods]
-impl Batches {
-    fn __iter__(slf: Py<Self>) -> Py<Self> {
-        slf
-    }
-
-    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
-        use std::sync::atomic::Ordering::Relaxed;
-        if self.is_over.swap(false, Relaxed) {
-            return Ok(None);
-        }
-        let batch = self.subscriber.get().recv_batch(py, self.most, self.timeout)?;
-        if batch.records().event() == Some(shmcast::Event::End) {
-            self.is_over.store(true, Relaxed);
-        }
-        Ok(Some(batch))
     }
 }

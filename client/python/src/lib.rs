@@ -21,7 +21,7 @@ mod _shmcast {
     use super::*;
 
     #[pymodule_export]
-    use super::batch::{Batch, Batches};
+    use super::batch::Batch;
     #[pymodule_export]
     use super::event::{End, Gap, Lapped, Live, Message, NewEpoch, NewSession, PublisherGone, Restarted};
     #[pymodule_export]

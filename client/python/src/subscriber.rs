@@ -1,6 +1,6 @@
 //! The receiving end.
 
-use crate::batch::{Batch, Batches, Pool};
+use crate::batch::{Batch, Pool};
 use crate::error;
 use crate::event::object;
 use crate::handle::Handle;
@@ -11,7 +11,7 @@ use shmcast::{Armed, Event, RecvError, Start, SubscriberBuilder};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a wait lasts at most between two looks at signals.
@@ -353,5 +353,33 @@ impl Subscriber {
         _trace: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("shmcast._aio")?.call_method1("leave", (slf,))
+    }
+}
+
+/// The iterator of `Subscriber.batches`.
+#[pyclass(frozen, module = "shmcast")]
+pub(crate) struct Batches {
+    subscriber: Py<Subscriber>,
+    most: usize,
+    timeout: Option<f64>,
+    /// Whether the last batch held an end.
+    is_over: AtomicBool,
+}
+
+#[pymethods]
+impl Batches {
+    fn __iter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
+        if self.is_over.swap(false, Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let batch = self.subscriber.get().recv_batch(py, self.most, self.timeout)?;
+        if batch.records().event() == Some(shmcast::Event::End) {
+            self.is_over.store(true, Ordering::Relaxed);
+        }
+        Ok(Some(batch))
     }
 }

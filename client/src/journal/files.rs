@@ -1,10 +1,13 @@
-//! Where the files of a journal come from: a directory, or the daemon that owns the channel.
+//! Where the files of a journal come from, a directory or the daemon that owns the channel, and the rings that they name.
 
-use super::JournalError;
+use super::cursor::Cursor;
 use super::list::{Journal, Opened};
+use super::{JournalControl, JournalError};
 use crate::attach::connect::{Client, Conversation};
 use shmcast_layout::control::{History, Request, Response};
+use shmcast_layout::journal::{FrameFlags, FrameKind, RecordBody, Records};
 use std::fs::File;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -165,6 +168,17 @@ impl Files {
         *recording
     }
 
+    /// Whether no older file is kept than this one, in which a reader goes on that wants what comes before it.
+    pub(super) fn is_oldest(&self, number: u64) -> bool {
+        match self {
+            Self::Directory(journal) => {
+                journal.files().first().is_some_and(|file| file.header.file == number)
+            }
+            // It lends the file that has what is wanted, or else the oldest.
+            Self::Daemon { .. } => true,
+        }
+    }
+
     /// Whether somebody may append to the journal now.
     pub(crate) fn is_recording(&self) -> bool {
         match self {
@@ -183,7 +197,7 @@ impl Files {
 
     /// Whether the journal names this ring as one that it was recorded from.
     pub(crate) fn names_ring(&mut self, ring: [u64; 2], due: u64) -> Result<bool, JournalError> {
-        let has = |opened: Opened| super::lookup::names_ring(opened, ring);
+        let has = |opened: Opened| names_ring(opened, ring);
         match self {
             Self::Directory(journal) => {
                 let files = journal.files();
@@ -226,9 +240,46 @@ fn pick_listed(journal: &Journal, wanted: Wanted, after: u64) -> Result<Option<P
             }
         }
     };
-    let at = (0..later.len()).rev().find(is_before).unwrap_or(0);
+    let mut at = (0..later.len()).rev().find(is_before).unwrap_or(0);
+    // A file without messages, before one that begins with the same sequence, has control records all the same.
+    while after > 0 && at > 0 && later[at - 1].header.sequence == later[at].header.sequence {
+        at -= 1;
+    }
     let Some(file) = later.get(at) else { return Ok(None) };
     let opened = journal.open_file(file)?;
     let limit = journal.limit_of(first + at);
     Ok(Some(Picked { opened, path: journal.path_of(file), hint: None, limit }))
+}
+
+/// Whether a source record in the file names the ring.
+fn names_ring(opened: Opened, ring: [u64; 2]) -> Result<bool, JournalError> {
+    let Opened { file, header, chain, trailer, .. } = opened;
+    let mut cursor = Cursor::new(file, chain, &header, trailer);
+    let os = || JournalError::os("read", PathBuf::from(format!("journal file {}", header.file)));
+    // The footer has the places of all source records, unless there were too many records.
+    if let Some(footer) = cursor.footer().map_err(os())?.filter(|footer| !footer.controls_left_out) {
+        let sources = footer.controls.iter().filter(|control| control.kind == JournalControl::SOURCE);
+        for source in sources {
+            if frame_names(&mut cursor, source.offset, ring).map_err(os())? {
+                return Ok(true);
+            }
+        }
+        return Ok(false);
+    }
+    while let Some(frame) = cursor.skim().map_err(os())? {
+        let has_controls = frame.kind == FrameKind::Data && frame.flags.has(FrameFlags::CONTROL);
+        let at = cursor.at();
+        if has_controls && frame_names(&mut cursor, at, ring).map_err(os())? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether a source record of the frame at `offset` names the ring.
+fn frame_names(cursor: &mut Cursor, offset: u64, ring: [u64; 2]) -> io::Result<bool> {
+    let Some((frame, body)) = cursor.read_at(offset, FrameKind::Data)? else { return Ok(false) };
+    Ok(Records::new(&frame, body).flatten().any(|record| {
+        matches!(record.body, RecordBody::Control(JournalControl::Source { ring: named, .. }) if named == ring)
+    }))
 }

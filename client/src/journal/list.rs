@@ -5,11 +5,11 @@ use crate::directory::Folder;
 use crate::lock;
 use rustix::fs::OFlags;
 use shmcast_layout::journal::{
-    FILE_HEADER_BYTES, FileHeader, FormatError, TRAILER_BYTES, Trailer, parse_file_name,
+    FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FileHeader, FormatError, TRAILER_BYTES, Trailer, parse_file_name,
 };
 use std::collections::HashMap;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -162,6 +162,7 @@ impl Journal {
         let mut known: HashMap<String, Arc<FileInfo>> =
             self.files.drain(..).map(|file| (file.name.clone(), file)).collect();
         self.problems.clear();
+        let mut unwritten = Vec::new();
         for name in names.into_iter().filter_map(|name| name.into_string().ok()) {
             if parse_file_name(&name).is_none() {
                 continue;
@@ -173,9 +174,13 @@ impl Journal {
             match self.look_at(&name) {
                 Ok(file) => self.files.push(Arc::new(file)),
                 Err(None) => {}
+                Err(Some(why)) if self.is_unwritten(&name) => unwritten.push(Problem { name, why }),
                 Err(Some(why)) => self.problems.push(Problem { name, why }),
             }
         }
+        // A file may have its name before its first bytes. Only the last one does.
+        let last = self.files.iter().filter_map(|file| parse_file_name(&file.name)).max();
+        self.problems.extend(unwritten.into_iter().filter(|file| parse_file_name(&file.name) <= last));
         self.sort();
         Ok(())
     }
@@ -197,6 +202,16 @@ impl Journal {
 
     pub(super) fn open_name(&self, name: &str) -> io::Result<Result<Opened, FormatError>> {
         Opened::new(self.folder.file(name, OFlags::RDONLY)?)
+    }
+
+    /// Whether a file has zeros where its header and its first frame belong.
+    fn is_unwritten(&self, name: &str) -> bool {
+        let mut start = Vec::new();
+        let read = self.folder.file(name, OFlags::RDONLY).and_then(|file| {
+            let most = (FILE_HEADER_BYTES + FRAME_HEADER_BYTES) as u64;
+            file.take(most).read_to_end(&mut start)
+        });
+        read.is_ok() && start.iter().all(|byte| *byte == 0)
     }
 
     /// Puts the files in order, and sorts out those of other journals and doubles.

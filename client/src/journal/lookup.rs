@@ -1,13 +1,12 @@
-//! Places in a journal: by sequence, by time, and the rings that it was recorded from.
+//! Places in a journal: by sequence and by time.
 
+use super::JournalError;
 use super::cursor::Cursor;
 use super::files::{Files, Wanted};
-use super::list::{Journal, Opened};
+use super::list::Journal;
 use super::reader::{Entry, Reader};
-use super::{JournalControl, JournalError};
-use shmcast_layout::journal::{FrameFlags, FrameKind, IndexEntry, RecordBody, Records};
+use shmcast_layout::journal::{FrameKind, IndexEntry};
 use std::io;
-use std::path::PathBuf;
 
 impl Journal {
     /// A reader whose first entry is at `sequence`, or a later one. No [`Entry::Lost`] tells of sequences before the oldest that is
@@ -128,37 +127,4 @@ fn place(
     }
     cursor.jump(start);
     Ok(found)
-}
-
-/// Whether a source record in the file names the ring.
-pub(super) fn names_ring(opened: Opened, ring: [u64; 2]) -> Result<bool, JournalError> {
-    let Opened { file, header, chain, trailer, .. } = opened;
-    let mut cursor = Cursor::new(file, chain, &header, trailer);
-    let os = || JournalError::os("read", PathBuf::from(format!("journal file {}", header.file)));
-    // The footer has the places of all source records, unless there were too many records.
-    if let Some(footer) = cursor.footer().map_err(os())?.filter(|footer| !footer.controls_left_out) {
-        let sources = footer.controls.iter().filter(|control| control.kind == JournalControl::SOURCE);
-        for source in sources {
-            if frame_names(&mut cursor, source.offset, ring).map_err(os())? {
-                return Ok(true);
-            }
-        }
-        return Ok(false);
-    }
-    while let Some(frame) = cursor.skim().map_err(os())? {
-        let has_controls = frame.kind == FrameKind::Data && frame.flags.has(FrameFlags::CONTROL);
-        let at = cursor.at();
-        if has_controls && frame_names(&mut cursor, at, ring).map_err(os())? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-/// Whether a source record of the frame at `offset` names the ring.
-fn frame_names(cursor: &mut Cursor, offset: u64, ring: [u64; 2]) -> io::Result<bool> {
-    let Some((frame, body)) = cursor.read_at(offset, FrameKind::Data)? else { return Ok(false) };
-    Ok(Records::new(&frame, body).flatten().any(|record| {
-        matches!(record.body, RecordBody::Control(JournalControl::Source { ring: named, .. }) if named == ring)
-    }))
 }

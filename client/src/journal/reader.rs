@@ -5,6 +5,7 @@ use super::files::{Files, Picked};
 use super::list::Opened;
 use super::{Cause, JournalControl, JournalError, Loss};
 use crate::message::Message;
+use shmcast_layout::fault;
 use shmcast_layout::journal::{Codec, FrameHeader, FrameKind, RecordBody, Records, RingIdentity};
 use shmcast_layout::layout::record::{ControlRecord, NO_TIME};
 use std::path::PathBuf;
@@ -36,7 +37,8 @@ pub enum Entry<'a> {
 ///
 /// Reads by `pread` and 1 MiB ahead; allocates that much, or the largest frame of the files if that is more (32 MiB at most).
 /// Everything is checked before it is returned: checksums, salts, numbers, chains and sequences. A part that fails is
-/// [`Entry::Lost`] with exactly its sequences.
+/// [`Entry::Lost`] with exactly its sequences. So are files that were removed, as the oldest ones, before this reader came to them: by
+/// [`Cause::Cut`].
 #[derive(Debug)]
 pub struct Reader {
     pub(super) files: Files,
@@ -60,6 +62,8 @@ pub struct Reader {
     /// Nothing is looked at before this time.
     rest_until: Option<Instant>,
     looked_for_files: Option<Instant>,
+    /// The sequence at which it went on when retention had removed what came before.
+    trimmed: Option<u64>,
 }
 
 /// A place in a frame.
@@ -90,6 +94,7 @@ impl Reader {
             clock: None,
             rest_until: None,
             looked_for_files: None,
+            trimmed: None,
         }
     }
 
@@ -151,6 +156,11 @@ impl Reader {
         self.frame.is_none_or(|frame| frame.left == 0)
     }
 
+    /// Whether retention removed the files before this sequence while it was read.
+    pub(crate) fn was_trimmed_to(&self, sequence: u64) -> bool {
+        self.trimmed == Some(sequence)
+    }
+
     /// Looks at the end of the journal with the next call, however recently it was looked at.
     pub(crate) fn look_now(&mut self) {
         (self.rest_until, self.looked_for_files) = (None, None);
@@ -165,6 +175,10 @@ impl Reader {
     /// Goes on in a file, at its start.
     pub(super) fn enter(&mut self, picked: Picked, due: u64) {
         let Picked { opened: Opened { file, header, chain, trailer, .. }, path, hint, limit } = picked;
+        // Control records may stand between the last message of a sealed file and the first of the next.
+        let ends_there = |limit: &u64| trailer.is_some_and(|trailer| trailer.next == *limit);
+        let limit =
+            limit.filter(|limit| !ends_there(limit) || fault!("the_last_records_of_a_file_are_ignored"));
         let mut cursor = Cursor::new(file, chain, &header, trailer);
         cursor.set_growing(trailer.is_none() && limit.is_none() && self.files.is_recording());
         self.cursor = Some(cursor);
@@ -387,10 +401,13 @@ impl Reader {
             return Ok(None);
         };
         let first = picked.opened.header.sequence;
+        let is_oldest = self.files.is_oldest(picked.opened.header.file) && !fault!("retention_is_damage");
         self.enter(picked, self.due);
         if first > self.due {
             let from = std::mem::replace(&mut self.due, first);
-            return Ok(Some(Some(Loss { from, to: first - 1, cause: Cause::Damaged })));
+            self.trimmed = is_oldest.then_some(first);
+            let cause = if is_oldest { Cause::Cut } else { Cause::Damaged };
+            return Ok(Some(Some(Loss { from, to: first - 1, cause })));
         }
         Ok(Some(None))
     }

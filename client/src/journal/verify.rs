@@ -3,11 +3,15 @@
 use super::cursor::{Cursor, Fault, Step};
 use super::list::{FileInfo, Journal, Opened};
 use super::{Cause, JournalControl, JournalError, Loss};
+use shmcast_layout::fault;
 use shmcast_layout::journal::{
     Codec, Footer, FrameHeader, FrameKind, Index, IndexEntry, RecordBody, Records, Trailer,
 };
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+/// How long a recorder may take from a file's footer to its trailer, which are one write.
+const SEALED_WITHIN: Duration = Duration::from_secs(2);
 /// Most losses and most damages that are listed. Those beyond are counted.
 const MOST_LISTED: usize = 10_000;
 
@@ -198,11 +202,28 @@ impl<'a> Verify<'a> {
         let mut cursor = Cursor::new(open, chain, &header, trailer);
         let mut in_file = InFile { chain, ..InFile::default() };
         self.frames(file, &mut cursor, &mut in_file, limit, progress)?;
+        let trailer = match &in_file.footer {
+            Some(_) if trailer.is_none() => self.trailer_now(file),
+            _ => trailer,
+        };
         self.end(file, trailer, &in_file, limit);
         self.before = Some((header.salt, in_file.chain));
         self.found.files += 1;
         self.found.bytes += bytes.saturating_sub(cursor.offset()).min(4096 * 2);
         Ok(())
+    }
+
+    /// The trailer of a file that had none when it was opened: its recorder has sealed it since, or is about to.
+    fn trailer_now(&self, file: &FileInfo) -> Option<Trailer> {
+        let begun = Instant::now();
+        loop {
+            let is_last_look = !self.journal.is_recording() || begun.elapsed() >= SEALED_WITHIN;
+            let trailer = self.journal.open_file(file).ok().and_then(|opened| opened.trailer);
+            if trailer.is_some() || is_last_look || fault!("a_seal_under_way_is_damage") {
+                return trailer.filter(|_| !fault!("a_seal_under_way_is_damage"));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn frames(

@@ -47,8 +47,42 @@ pub(super) struct Past {
     again_at: Option<Instant>,
     /// The time since which no daemon answers.
     absent_since: Option<Instant>,
-    /// The control record that was told last, and the sequence due at it.
-    pub(super) told: Option<(u64, ControlRecord)>,
+    pub(super) told: Told,
+}
+
+/// The control records that were told at the sequence due, so that none is told again from the other source.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    due: u64,
+    from_here: Vec<ControlRecord>,
+    from_there: Vec<ControlRecord>,
+}
+
+impl Told {
+    /// Most records that are remembered.
+    const MOST: usize = 64;
+
+    /// Notes that the reader goes over to the other source.
+    pub(super) fn go_over(&mut self) {
+        self.from_there.append(&mut self.from_here);
+    }
+
+    /// Whether a control record, which was just read, is news.
+    pub(super) fn note(&mut self, due: u64, control: ControlRecord) -> bool {
+        if self.due != due {
+            *self = Self { due, ..Self::default() };
+        }
+        if let Some(at) = self.from_there.iter().position(|told| *told == control) {
+            // It has been told, and may have to be known when the reader goes back.
+            self.from_there.remove(at);
+            self.from_here.push(control);
+            return false;
+        }
+        if self.from_here.len() < Self::MOST {
+            self.from_here.push(control);
+        }
+        true
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -83,13 +117,13 @@ impl Past {
             is_final: false,
             again_at: None,
             absent_since: None,
-            told: None,
+            told: Told::default(),
         }
     }
 
     /// Called when the channel begins anew: the journal so far is that of another stream.
     pub(super) fn forget(&mut self) {
-        (self.reader, self.again_at, self.told) = (None, None, None);
+        (self.reader, self.again_at, self.told) = (None, None, Told::default());
     }
 
     /// The journal is not looked for for a while.

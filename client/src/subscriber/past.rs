@@ -16,10 +16,12 @@
 //! In the past the reader of the ring stands at a place that no ring has, so that its polls find no message; `Doubt::Past` leads
 //! every other outcome here. So nothing of this is on the way of a live message.
 
+use super::hosted::Hosted;
 use super::{Doubt, Outcome, Subscriber};
 use crate::journal::{Entry, JournalControl, Loss, Reader};
-use crate::message::{Event, Message, RecvError};
+use crate::message::{Event, Lapped, Message, RecvError};
 use crate::wait::Wait;
+use shmcast_layout::fault;
 use shmcast_layout::layout::charter::Verdict;
 use shmcast_layout::layout::record::{ControlRecord, NO_TIME};
 use shmcast_layout::ring::locate::{LocateError, Place};
@@ -42,6 +44,8 @@ impl Subscriber {
     #[cold]
     pub(super) fn enter_past(&mut self, sequence: u64, exact: bool) -> bool {
         let ring = self.header().uuid;
+        let is_early = fault!("the_past_begins_one_too_early") && sequence > 1;
+        let sequence = sequence - u64::from(is_early);
         let Some(past) = &mut self.past else { return false };
         let Some(mut reader) = past.open(ring, sequence) else { return false };
         let has_it = reader.due() == sequence && (!exact || matches!(reader.next(), Ok(Some(_))));
@@ -55,6 +59,7 @@ impl Subscriber {
         }
         past.reader = Some(reader);
         (past.waits_since, past.is_final) = (None, false);
+        past.told.go_over();
         if self.doubt != Doubt::Past {
             past.wait = std::mem::replace(&mut self.wait, WAIT);
         }
@@ -116,7 +121,13 @@ impl Subscriber {
                         return Ok(Some(told));
                     }
                 }
-                Ok(Some(Entry::Lost(loss))) => return Ok(Some(self.take_loss(loss))),
+                Ok(Some(Entry::Lost(loss))) => {
+                    let resumed_at = loss.to + 1;
+                    if self.past_reader().is_some_and(|reader| reader.was_trimmed_to(resumed_at)) {
+                        return self.lose_to_retention(resumed_at - due, resumed_at);
+                    }
+                    return Ok(Some(self.take_loss(loss)));
+                }
                 Ok(Some(Entry::Control { control, .. })) => {
                     if let Some(told) = self.take_control(control)? {
                         return Ok(Some(told));
@@ -164,43 +175,53 @@ impl Subscriber {
         }
     }
 
-    /// Notes the control record that is about to be told. False if it is the one that was told last at this sequence: ring and
+    /// Notes the control record that is about to be told. False if it was told at this sequence from the other source: ring and
     /// journal both have it.
-    pub(super) fn note_told(&mut self, control: Option<ControlRecord>) -> bool {
+    pub(super) fn note_told(&mut self, control: ControlRecord) -> bool {
         let due = self.reader.place().sequence;
-        let Some(past) = &mut self.past else { return true };
-        let now = control.map(|control| (due, control));
-        let is_news = now.is_none() || past.told != now;
-        past.told = now;
-        is_news
+        self.past.as_mut().is_none_or(|past| past.told.note(due, control))
     }
 
     /// Goes back to the ring if the sequence due is there: with room, so that the reader is not lapped again at once, or
     /// without.
     fn try_live(&mut self, with_room: bool) -> Result<Option<Outcome>, RecvError> {
         let due = self.reader.place().sequence;
-        if let Ok(true) = self.seek_ahead(due) {
-            let place = self.reader.place();
-            return Ok(self.go_on_in_ring(due, place));
+        match self.seek_ahead(due) {
+            Ok(true) => {
+                let place = self.reader.place();
+                return Ok(self.go_on_in_ring(due, place));
+            }
+            Ok(false) => {}
+            // It is of a later segment, which does not have it: the end of this one is not the place.
+            Err(_) if fault!("the_end_of_a_segment_is_live") => {}
+            Err(_) => return Ok(None),
         }
-        // A void message may have the sequence of a valid one, which is in a later segment.
-        let is_valid = match self.verdict_on_read() {
-            Verdict::Open => true,
-            Verdict::Closing => false,
-            Verdict::Cut { below, .. } => due <= below,
-        };
         let Ok(place) = self.reader.locator().seek(due) else { return Ok(None) };
         let enough = if with_room { self.header().geometry.capacity / 4 } else { 0 };
         // A gap in the ring may cover the sequence: its record comes next then, and begins before.
-        if !is_valid || place.sequence != due || self.reader.spare(place) < enough {
+        if !self.is_of_this_segment(due) || place.sequence != due || self.reader.spare(place) < enough {
             return Ok(None);
         }
-        self.reader.jump(place);
-        Ok(Some(self.go_live()))
+        Ok(self.go_on_in_ring(due, place))
+    }
+
+    /// Whether a message belongs to the segment that is read here. A void message may have the sequence of a valid one, which is in
+    /// a later segment, and the end of a segment that is over is the place of a message that will never be there.
+    fn is_of_this_segment(&self, sequence: u64) -> bool {
+        match self.verdict_on_read() {
+            Verdict::Open => true,
+            Verdict::Closing => false,
+            Verdict::Cut { below, .. } => {
+                sequence < below || sequence == below && fault!("the_end_of_a_segment_is_live")
+            }
+        }
     }
 
     fn go_live(&mut self) -> Outcome {
         self.leave_past();
+        if let Some(past) = &mut self.past {
+            past.told.go_over();
+        }
         (self.doubt, self.behind) = (self.doubt_after_jump(), None);
         self.burst_mark = (self.next_sequence(), 0);
         Outcome::Other(Event::Live { sequence: self.next_sequence() })
@@ -212,18 +233,15 @@ impl Subscriber {
         if let Some(live) = self.try_live(false)? {
             return Ok(Some(Some(live)));
         }
-        let is_restarted = self
-            .hosted
-            .as_mut()
-            .is_some_and(|hosted| hosted.look_ahead() && hosted.may_go_on() && hosted.is_restarted_next());
-        if is_restarted {
+        if self.is_restarted() {
             self.leave_past();
             return Ok(Some(self.go_on()?));
         }
         let due = self.reader.place().sequence;
-        match self.reader.locator().seek(due) {
+        let ahead = self.find_ahead(due);
+        match ahead.unwrap_or_else(|| self.reader.locator().seek(due)) {
             // It is there now, or the next poll finds it in a gap of the ring, which begins before it.
-            Ok(place) if place.sequence == due => return Ok(Some(None)),
+            Ok(place) if place.sequence == due || ahead.is_some() => return Ok(Some(None)),
             Ok(place) => return Ok(Some(self.go_on_in_a_gap(due, place))),
             Err(LocateError::NotYet { .. }) => return Ok(Some(None)),
             Err(LocateError::Corrupt(corrupt)) => return Err(corrupt.into()),
@@ -248,10 +266,31 @@ impl Subscriber {
         Ok(Some(None))
     }
 
+    /// Whether the channel begins anew in the next segment, which is here.
+    fn is_restarted(&mut self) -> bool {
+        let is_next = |hosted: &mut Box<Hosted>| {
+            hosted.look_ahead() && hosted.may_go_on() && hosted.is_restarted_next()
+        };
+        self.hosted.as_mut().is_some_and(is_next)
+    }
+
     /// Goes on at a place of the ring that was found for the sequence due: at the message itself, or behind a gap that has it.
     fn go_on_in_ring(&mut self, due: u64, place: Place) -> Option<Outcome> {
         if place.sequence != due {
             return self.go_on_in_a_gap(due, place);
+        }
+        // Records before the message may be of more than it: another epoch, or a session.
+        let behind = if fault!("records_at_the_seam_are_passed_over") {
+            None
+        } else {
+            self.reader.locator().behind(due)
+        };
+        let place = behind.unwrap_or(place);
+        if fault!("live_is_one_too_late")
+            && let Ok(next) = self.reader.locator().seek(due + 1)
+        {
+            self.reader.jump(next);
+            return Some(self.go_live());
         }
         self.reader.jump(place);
         Some(self.go_live())
@@ -273,11 +312,27 @@ impl Subscriber {
 
     /// The journal cannot go on: what the ring does not have is lost to this reader.
     fn give_up_past(&mut self) -> Result<Option<Outcome>, RecvError> {
+        let due = self.reader.place().sequence;
+        match self.find_ahead(due) {
+            None => {}
+            // The next poll finds it there.
+            Some(Ok(_)) => return self.try_live(false),
+            Some(Err(LocateError::TooOld { oldest, .. })) => return Ok(self.skip_ahead(due, oldest)),
+            Some(Err(LocateError::Corrupt(corrupt))) => return Err(corrupt.into()),
+            Some(Err(_)) => return Ok(None),
+        }
+        if self.is_restarted() {
+            self.leave_past();
+            return self.go_on();
+        }
+        if !self.is_of_this_segment(due) {
+            // The next segment will come, and then the next poll goes on in it.
+            return Ok(None);
+        }
         self.leave_past();
         if let Some(past) = &mut self.past {
             past.rest();
         }
-        let due = self.reader.place().sequence;
         match self.reader.locator().seek(due) {
             Ok(place) => match self.go_on_in_ring(due, place) {
                 None => self.skip_in_ring(),
@@ -288,16 +343,41 @@ impl Subscriber {
         }
     }
 
+    /// The place of a message in the segments in which the channel goes on. `None` if it belongs to this one.
+    fn find_ahead(&mut self, sequence: u64) -> Option<Result<Place, LocateError>> {
+        let found = self.hosted.as_mut()?.find_ahead(sequence)?;
+        Some(found.map(|(_, place)| place))
+    }
+
+    /// Goes on in a later segment, whose `oldest` message is beyond the one that is due. `None` if the publisher was faster: the next
+    /// poll tries again.
+    fn skip_ahead(&mut self, due: u64, oldest: u64) -> Option<Outcome> {
+        if !matches!(self.seek_ahead(oldest), Ok(true)) {
+            return None;
+        }
+        if let Some(past) = &mut self.past {
+            past.rest();
+        }
+        let resumed_at = self.next_sequence();
+        (self.doubt, self.behind) = (self.doubt_after_jump(), None);
+        let missed = resumed_at.saturating_sub(due);
+        self.count(|page, place| page.lapped(missed, place));
+        Some(Outcome::Other(Event::Lapped(Lapped { missed, resumed_at })))
+    }
+
     /// The sequence due is older than all that the journal keeps.
     fn lose_to_retention(&mut self, missed: u64, resumed_at: u64) -> Result<Option<Outcome>, RecvError> {
         // The ring may reach further back.
-        let oldest = self.reader.locator().oldest().map_or(u64::MAX, |place| place.sequence);
-        if oldest <= resumed_at {
-            return self.give_up_past();
+        let due = self.reader.place().sequence;
+        let sought = self.find_ahead(due).unwrap_or_else(|| self.reader.locator().seek(due));
+        match sought {
+            Err(LocateError::TooOld { oldest, .. }) if oldest > resumed_at => {}
+            Err(LocateError::NotYet { .. }) => {}
+            _ => return self.give_up_past(),
         }
         self.reader.jump(Place::nowhere(resumed_at));
         self.count(|page, place| page.lapped(missed, place));
-        Ok(Some(Outcome::Other(Event::Lapped(crate::message::Lapped { missed, resumed_at }))))
+        Ok(Some(Outcome::Other(Event::Lapped(Lapped { missed, resumed_at }))))
     }
 
     /// Begins at the first sequence that the journal has, if it goes further back than the ring.

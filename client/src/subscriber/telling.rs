@@ -136,14 +136,13 @@ impl Subscriber {
                 // The event was given already, from the segment's state or from the journal.
                 ControlRecord::Epoch { epoch } if epoch <= self.epoch => return Ok(None),
                 ControlRecord::Epoch { epoch } => {
-                    self.note_told(None);
                     let told = std::mem::replace(&mut self.epoch, epoch);
                     if told == 0 && fault!("a_new_epoch_needs_an_old_one") {
                         return Ok(None);
                     }
                     Event::NewEpoch { epoch }
                 }
-                ControlRecord::End | ControlRecord::Session { .. } if !self.note_told(Some(control)) => {
+                ControlRecord::End | ControlRecord::Session { .. } if !self.note_told(control) => {
                     return Ok(None);
                 }
                 ControlRecord::End => Event::End,

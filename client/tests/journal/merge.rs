@@ -417,6 +417,48 @@ fn what_the_journal_lost_is_told_with_its_cause_and_what_retention_took_as_a_lap
     assert_eq!((seen.due, seen.lapped), (scene.next(), kept - 10));
 }
 
+/// A reader is within a file when retention takes this one and the next.
+#[test]
+fn retention_that_overtakes_a_reader_is_a_lap_and_no_damage() {
+    let mut scene = Scene::new();
+    let mut begins = Vec::new();
+    for _ in 0..4 {
+        begins.push(scene.next());
+        scene.publish(LAP);
+        scene.record();
+        scene.roll(true);
+    }
+    let mut within = scene.subscriber(Start::Sequence(10));
+    let mut seen = Seen { due: 10, ..Seen::default() };
+    seen.read(&mut within, 5, 0);
+    scene.retention();
+    scene.retention();
+    seen.read(&mut within, usize::MAX, 0);
+    assert_eq!((seen.due, seen.lost, seen.lapped), (scene.next(), 0, begins[2] - begins[1]));
+}
+
+/// The record of an epoch stands between two messages, and the reader may go over to the ring right there.
+#[test]
+fn an_epoch_is_told_before_its_messages_wherever_the_reader_goes_over() {
+    for after in (500..900).step_by(20) {
+        let mut scene = Scene::new();
+        let mut subscriber = scene.subscriber(Start::Oldest);
+        scene.publish(LAP);
+        scene.take_over();
+        let (first, epoch) = (scene.next(), 2);
+        scene.publish(after);
+        scene.record();
+        let mut seen = Seen { due: 1, ..Seen::default() };
+        while let Some(event) = subscriber.try_recv().unwrap() {
+            seen.take(&event);
+            if matches!(event, Event::Message(m) if m.sequence >= first) {
+                assert_eq!(seen.epochs, [epoch], "after {after} messages, at {}", seen.due);
+            }
+        }
+        assert_eq!(seen.due, scene.next());
+    }
+}
+
 /// A recorder that is behind but alive is waited for; one that has died is not.
 #[test]
 fn the_recorder_alone_says_what_is_lost_while_it_lives() {

@@ -2,7 +2,7 @@
 
 use crate::book::{Book, Found, payload, read, read_dir};
 use proptest::prelude::*;
-use shmcast::journal::format::FileHeader;
+use shmcast::journal::format::{ControlRecord, FileHeader};
 use shmcast::journal::{Cause, Entry, Journal, JournalControl, Loss, Verdict, Verify};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -41,6 +41,69 @@ fn damaged(found: &Found) -> u64 {
 fn is_found(dir: &Path) -> bool {
     let journal = Journal::open(dir).unwrap();
     Verify::new(&journal).run(|_| ()).unwrap().verdict() == Verdict::Damaged
+}
+
+/// A recorder begins another file right behind the records of an end and of another epoch.
+#[test]
+fn control_records_at_the_end_of_a_sealed_file_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut book = Book::new(dir.path());
+    book.begin();
+    book.frame(&[], 3);
+    let [end, epoch] = [ControlRecord::End, ControlRecord::Epoch { epoch: 2 }].map(JournalControl::Ring);
+    book.frame(&[end, epoch], 0);
+    book.seal();
+    book.begin();
+    book.frame(&[], 2);
+    book.show();
+    let mut reader = Journal::open(dir.path()).unwrap().read_from(1).unwrap();
+    let (mut messages, mut controls) = (0, Vec::new());
+    while let Some(entry) = reader.next().unwrap() {
+        match entry {
+            Entry::Message(_) => messages += 1,
+            Entry::Control { sequence, control: JournalControl::Ring(control), .. } => {
+                controls.push((sequence, control));
+            }
+            Entry::Lost(loss) => panic!("{loss:?}"),
+            _ => {}
+        }
+    }
+    assert_eq!((messages, reader.due()), (5, 6));
+    assert_eq!(controls, [(4, ControlRecord::End), (4, ControlRecord::Epoch { epoch: 2 })]);
+}
+
+/// A recorder is killed between the name of a file and its first bytes.
+#[test]
+fn a_last_file_that_has_nothing_yet_is_no_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let book = small(dir.path());
+    let unwritten = |number: u64| dir.path().join(format!("{number:010}-{:020}.smj", book.due()));
+    for bytes in [0, 100, 4096, 1 << 20] {
+        fs::write(unwritten(3), vec![0; bytes]).unwrap();
+        assert!(!is_found(dir.path()), "{bytes} B of zeros");
+    }
+    fs::rename(unwritten(3), unwritten(0)).unwrap();
+    assert!(is_found(dir.path()), "it is not the last one");
+}
+
+/// A recorder seals its file while that is checked.
+#[test]
+fn a_file_that_is_sealed_while_it_is_checked_is_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut book = Book::new(dir.path());
+    book.begin();
+    for _ in 0..5 {
+        book.frame(&[], 3);
+    }
+    book.show();
+    let journal = Journal::open(dir.path()).unwrap();
+    let verified = Verify::new(&journal).run(|so_far| {
+        if so_far.frames == 1 {
+            book.seal();
+        }
+    });
+    let verified = verified.unwrap();
+    assert_eq!((verified.verdict(), verified.messages), (Verdict::Whole, 15), "{verified:?}");
 }
 
 /// Checks what is read after a change of some bytes at `at` in file number `file`, which were all within one sector.

@@ -58,8 +58,18 @@ pub enum Fact {
     Closing,
     /// It is closed.
     Closed,
-    /// A reader is about to subscribe.
-    Subscribing { channel: String, far: bool, start: Start, page: bool },
+    /// A reader is about to subscribe. It may read the past if it has `history`; a lap leads it there unless it is to
+    /// `skip` to the latest message.
+    Subscribing {
+        channel: String,
+        far: bool,
+        start: Start,
+        page: bool,
+        #[serde(default)]
+        history: bool,
+        #[serde(default)]
+        skip: bool,
+    },
     /// It has subscribed.
     Subscribed {
         next: u64,
@@ -75,6 +85,16 @@ pub enum Fact {
     Lapped { missed: u64, resumed_at: u64 },
     /// A reader was told of a gap.
     Gap { from: u64, to: u64 },
+    /// A reader was told that neither ring nor journal has these sequences, or a journal says so itself.
+    Lost { from: u64, to: u64, cause: String },
+    /// A reader was told that it reads the ring again. Its call began at `since`.
+    Live { sequence: u64, since: Time },
+    /// A reader was told that the recorder stands still.
+    Stalled { sequence: u64 },
+    /// A journal is about to be read, whose first sequence is `next`.
+    Reading { channel: String, dir: String, next: u64 },
+    /// The journal has been read. The next sequence would be this one.
+    ReadOut { next: u64 },
     /// A reader was told of another publisher.
     NewEpoch { epoch: u64 },
     /// A reader was told that its publisher had died.

@@ -20,6 +20,7 @@ Examples:
   shmcast-chaos --seed 42 --only strict          the one story of this seed, and what is wrong with it
   shmcast-chaos --story kept.story --shrink      a kept story, made shorter while it fails in the same way
   shmcast-chaos --minutes 60 --only files,daemon
+  shmcast-chaos --seeds 100 --only journal       recorders that die, and readers that go on in the past
   shmcast-chaos faults                           mended faults are put back, and must be found
 
 The programs shmcastd and shmcast are those beside this one. As root more can be done to them.

@@ -31,18 +31,20 @@ pub enum Profile {
     Bridge,
     /// The command's verbs, planted files and full file systems.
     Tools,
+    /// A daemon owns the channels and records some of them, and readers read the past.
+    Journal,
 }
 
 impl Profile {
     /// Whether a daemon owns the channels.
     pub fn has_daemon(self) -> bool {
-        matches!(self, Self::Daemon | Self::Strict | Self::Bridge)
+        matches!(self, Self::Daemon | Self::Strict | Self::Bridge | Self::Journal)
     }
 }
 
 /// All profiles.
-pub const PROFILES: [Profile; 5] =
-    [Profile::Files, Profile::Daemon, Profile::Strict, Profile::Bridge, Profile::Tools];
+pub const PROFILES: [Profile; 6] =
+    [Profile::Files, Profile::Daemon, Profile::Strict, Profile::Bridge, Profile::Tools, Profile::Journal];
 
 /// The state before the first step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,6 +71,20 @@ pub struct Channel {
     /// Whether each publisher gets a segment of its own.
     #[serde(default)]
     pub strict: bool,
+    /// The daemon's journal of the channel. `None` if the story has none, now or later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub journal: Option<Recorded>,
+}
+
+/// The way in which a daemon records a channel. Its files are the smallest that there are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recorded {
+    /// When what was written is made safe: `each`, `none` or an interval.
+    pub sync: String,
+    /// The age at which a file is sealed.
+    pub roll_ms: Option<u32>,
+    /// Whether the oldest files are removed.
+    pub keeps: bool,
 }
 
 /// The place where a reader begins or continues.
@@ -147,6 +163,8 @@ pub enum Whom {
     Daemon,
     /// The far host's daemon.
     Far,
+    /// `shmcast record` of channel n. Each has a directory of its own.
+    Recorder(u8),
 }
 
 /// The change that a reload makes.
@@ -165,6 +183,8 @@ pub enum Change {
     Capacity,
     /// Its strict mode is switched on or off.
     Mode,
+    /// Its journal is given up, or is kept again.
+    Journal,
     /// The configuration has an error and must be refused.
     Broken,
 }
@@ -183,6 +203,8 @@ pub enum Tool {
     Doctor,
     /// A scrape of the metrics.
     Metrics,
+    /// `shmcast journal verify`
+    Verify,
 }
 
 /// Something that a stranger puts in the place where channels are.
@@ -271,8 +293,17 @@ pub enum Step {
     OpenWithMode { who: u8, channel: u8, mode: u16 },
     /// A process forks a child, which drops its copies of publisher and reader, and ends.
     Fork { whom: Whom },
-    /// A reader subscribes.
-    Subscribe { who: u8, channel: u8, start: Start, wait: Waiting, skip: bool, page: bool },
+    /// A reader subscribes. One that is `live_only` never reads the past.
+    Subscribe {
+        who: u8,
+        channel: u8,
+        start: Start,
+        wait: Waiting,
+        skip: bool,
+        page: bool,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        live_only: bool,
+    },
     /// It receives for a while, and rests after each message. 0 ms means until the next order.
     Read { who: u8, how: How, ms: u32, rest_us: u32 },
     /// It receives this many events by `recv`, however long it takes.
@@ -289,7 +320,7 @@ pub enum Step {
     Continue { whom: Whom },
     /// A process may have this many descriptors more than it has. `None` lifts the limit.
     Limit { whom: Whom, spare: Option<u8> },
-    /// The daemon starts, if there is none.
+    /// The daemon starts, if there is none. So does a recorder, and with the next two steps.
     Start { whom: Whom },
     /// The daemon ends in order, and another starts.
     Restart { whom: Whom },

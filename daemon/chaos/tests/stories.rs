@@ -70,6 +70,11 @@ fn stories_of_tools() {
 }
 
 #[test]
+fn stories_of_journals() {
+    play(Profile::Journal);
+}
+
+#[test]
 fn stories_that_failed_once() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("stories");
     let mut failed = Vec::new();

@@ -5,8 +5,8 @@
 mod common;
 
 use common::read;
-use shmcast::journal::format::{Cause, Composer, FileHeader, JournalControl, file_name};
-use shmcast::journal::{Ending, Journal, JournalError, Verdict, Verify, create};
+use shmcast::journal::format::{Cause, Composer, ControlRecord, FileHeader, JournalControl, file_name};
+use shmcast::journal::{Ending, Entry, Journal, JournalError, Verdict, Verify, create};
 use shmcast::{History, Publisher, Start, Subscriber};
 use shmcast_journal::core::{Settings, SyncPolicy};
 use shmcast_journal::{Keep, Progress, RecordError, Recorder};
@@ -91,6 +91,40 @@ fn what_is_published_is_in_the_files_once_and_sealed() {
         assert_eq!((found.len(), journal.losses().len()), (20_000, 0));
         assert!(!host.dir().join("spare.tmp").exists());
     }
+}
+
+/// Publishers come and go, and nothing is published for longer than a file lasts.
+#[test]
+fn a_file_is_not_sealed_by_age_before_it_has_a_message() {
+    let host = Host::new();
+    let age = Duration::from_millis(10);
+    let settings = Settings { sync: SyncPolicy::None, roll_after: Some(age), ..Settings::default() };
+    let mut publisher = host.publisher("t", 1 << 20);
+    let recorder = Recorder::start(host.dir(), host.subscriber("t"), settings).unwrap();
+    for epoch in 2..=4 {
+        publisher.publish(b"a message").unwrap();
+        std::thread::sleep(5 * age);
+        publisher.close();
+        std::thread::sleep(5 * age);
+        publisher = host.publisher("t", 1 << 20);
+        assert_eq!(publisher.epoch(), epoch);
+        std::thread::sleep(5 * age);
+    }
+    publisher.publish(b"a message").unwrap();
+    recorder.stop().unwrap();
+    let journal = Journal::open(host.dir()).unwrap();
+    let mut firsts: Vec<u64> = journal.files().iter().map(|file| file.header.sequence).collect();
+    assert!(firsts.len() >= 4, "{firsts:?}");
+    firsts.dedup();
+    assert_eq!(firsts.len(), journal.files().len(), "{firsts:?}");
+    let mut reader = journal.read_from(1).unwrap();
+    let mut epochs = Vec::new();
+    while let Some(entry) = reader.next().unwrap() {
+        if let Entry::Control { control: JournalControl::Ring(ControlRecord::Epoch { epoch }), .. } = entry {
+            epochs.push((reader.due(), epoch));
+        }
+    }
+    assert!(epochs.ends_with(&[(2, 2), (3, 3), (4, 4)]), "{epochs:?}");
 }
 
 #[test]

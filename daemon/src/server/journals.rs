@@ -311,6 +311,8 @@ impl Work {
             let begun = Instant::now();
             match self.record() {
                 Ok(()) => continue,
+                // A daemon that ends sends its own recorders away.
+                Err(_) if self.recording.is_to_stop() => return,
                 Err(e) => self.recording.fail(&self.events, &format!("{e:#}")),
             }
             self.rest(pauses.after(begun.elapsed()));

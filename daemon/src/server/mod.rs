@@ -10,7 +10,7 @@
 //! | a few for work that may block | making the memory of channels, look-ups in the user database, warnings of a configuration, ending the bridges | the system, the network |
 //! | `shmcast-waker` | wakes parked readers (`waker`); starts with the first of them | their bells, short pauses |
 //! | `bridges` | starts, watches and ends the bridges (`bridges`) | orders, 50 ms |
-//! | one or two a bridge | messages and repairs between hosts (`crate::bridge`) | rings, sockets |
+//! | one or two a bridge | messages and repairs between hosts (`shmcast_bridge`) | rings, sockets |
 //! | `journal`, one a channel with a journal | starts, watches and ends its recorder; removes old files (`journals`) | 100 ms |
 //! | `journal-drain`, `-write`, `-sync`, `-help` of each recorder | from the ring to the disk (`shmcast_journal`) | the ring, 200 us; the disk |
 //!
@@ -20,6 +20,7 @@ use crate::config::Config;
 use anyhow::{Context, Result};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use sd_notify::NotifyState;
+use shmcast::hosting::fault;
 use shmcast::sys::handoff::{self, Inherited, MAX_INHERITED};
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -42,6 +43,7 @@ pub mod limits;
 pub mod lines;
 mod listen;
 mod manager;
+pub mod metrics;
 mod pauses;
 pub mod registry;
 pub mod state;
@@ -55,7 +57,7 @@ use events::Events;
 use journals::{Journals, Recorders};
 use limits::Limits;
 use registry::{Changes, Registry};
-use state::ServerState;
+use state::{Newcomers, ServerState};
 use store::{Kept, Store};
 use waker::Waker;
 
@@ -154,7 +156,7 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
     };
     // The metrics server needs the channels. It runs only when this task next waits, and that is after `open`.
     if let Some(address) = config.daemon.http {
-        crate::metrics::spawn(address, shared.clone()).await?;
+        metrics::spawn(address, shared.clone()).await?;
     }
     // The marker comes after all steps that can fail: a daemon that fails here has served no program, so the next one
     // need not wait for any.
@@ -191,7 +193,13 @@ fn admit_newcomers(shared: Arc<ServerState>, pauses: &'static [Duration]) {
         for pause in pauses {
             tokio::time::sleep(*pause).await;
         }
-        shared.admits_newcomers.send_replace(true);
+        shared.newcomers.send_if_modified(|now| {
+            let is_time = *now == Newcomers::Wait;
+            if is_time {
+                *now = Newcomers::LetIn;
+            }
+            is_time
+        });
     });
 }
 
@@ -212,6 +220,15 @@ async fn stop(
     if let Err(e) = manager::tell(&[NotifyState::Stopping]) {
         tracing::warn!("the service manager does not know that this daemon stops: {e}");
     }
+    // Recorders and bridges may be newcomers themselves. None of them may have a channel's memory made anew while those who hold it
+    // cannot come back any more.
+    shared.newcomers.send_if_modified(|now| {
+        let is_early = *now == Newcomers::Wait && !fault!("the_last_newcomers_are_let_in");
+        if is_early {
+            *now = Newcomers::SentAway;
+        }
+        is_early
+    });
     // They are clients of this event loop, so the loop must run while they end. A bridge publishes until it ends, so it ends first.
     let held = shared.clone();
     let ending = tokio::task::spawn_blocking(move || {
@@ -255,7 +272,7 @@ fn share(config: &Config, events: Events, uid: u32) -> Arc<ServerState> {
     Arc::new(ServerState {
         opened: OnceLock::new(),
         is_open: watch::Sender::new(false),
-        admits_newcomers: watch::Sender::new(false),
+        newcomers: watch::Sender::new(Newcomers::Wait),
         memory_turn: tokio::sync::Mutex::new(()),
         limits: Mutex::new(Limits::new(config.limits.clone())),
         access: Access::new(uid),

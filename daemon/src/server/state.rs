@@ -12,6 +12,17 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 use tokio::sync::watch;
 
+/// What becomes of programs that were not attached before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Newcomers {
+    /// They wait for those who were attached to a daemon that crashed.
+    Wait,
+    /// They are let in.
+    LetIn,
+    /// They are sent away: this daemon ends before those who were attached have had their time to come back.
+    SentAway,
+}
+
 /// State that all connections share.
 #[derive(Debug)]
 pub struct ServerState {
@@ -19,7 +30,7 @@ pub struct ServerState {
     pub(super) opened: OnceLock<Mutex<Registry>>,
     pub(super) is_open: watch::Sender<bool>,
     /// Whether programs that were not attached before are let in.
-    pub(super) admits_newcomers: watch::Sender<bool>,
+    pub(super) newcomers: watch::Sender<Newcomers>,
     pub(super) memory_turn: tokio::sync::Mutex<()>,
     pub(super) limits: Mutex<Limits>,
     pub(super) access: Access,

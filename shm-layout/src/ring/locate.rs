@@ -1,7 +1,7 @@
 //! Finding places in a ring: its tail, its oldest safe record, a given sequence.
 //!
 //! Joiners, lapped readers, tools and successors use it; no message passes through it. It relies on the index. The index holds
-//! for each sequence the position from which to look for it: its record, or the pads and control records right before it. For
+//! for each sequence the position from which to look for it: its record, or the pads right before it. For
 //! the next sequence it holds the tail, or the gap right before it. Every word that is read is a claim: a place is returned
 //! only after the record's own sequence and the frontier have confirmed it, and every loop is bounded.
 
@@ -207,6 +207,19 @@ impl Locator {
             Less => Err(LocateError::TooOld { sequence, oldest: tail.sequence }),
             Equal => Ok(tail),
             Greater => Err(LocateError::NotYet { sequence, next: tail.sequence }),
+        }
+    }
+
+    /// The place right behind the message or gap before `sequence`, so that control records between the two are read. `None` if
+    /// that is no longer there, or if the publisher is faster.
+    pub fn behind(&self, sequence: u64) -> Option<Place> {
+        if sequence == self.start().sequence {
+            return self.verify(self.start()).ok().filter(|place| place.sequence == sequence);
+        }
+        let before = self.seek(sequence.checked_sub(1)?).ok()?;
+        match self.walk(before, sequence - 1, TAIL_STEPS) {
+            Ok((_, Found::Record { after, .. })) if after.sequence == sequence => Some(after),
+            _ => None,
         }
     }
 

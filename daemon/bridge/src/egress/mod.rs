@@ -15,10 +15,12 @@ use std::thread::JoinHandle;
 use zerocopy::FromZeros;
 
 mod failover;
+mod line;
 mod listening;
 mod live;
 mod native;
 mod outlet;
+mod standby;
 
 use super::BridgeError;
 use super::native::Keys;
@@ -37,9 +39,10 @@ use super::status::{Life, RepairCounters, SendCounters};
 use super::thread::{Clock, spawn};
 use super::times;
 use failover::Failover;
+use line::Line;
 use live::Live;
 use native::NativeState;
-use outlet::{Line, Outlet, Second};
+use outlet::{Outlet, Second};
 
 /// Bytes of the receive buffer of the socket that requests come to.
 const REPAIR_BUFFER_BYTES: usize = 1 << 20;

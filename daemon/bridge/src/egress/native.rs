@@ -3,7 +3,7 @@
 use shmcast::{Clock, Message};
 use std::sync::Arc;
 
-use super::outlet::Line;
+use super::line::Line;
 use crate::BridgeError;
 use crate::native::{Keys, KeysSeen, random_sender};
 use crate::proto::native::keys::GroupKey;

@@ -1,11 +1,11 @@
 //! Turns the ring's events into datagrams on every line and lease, and counts both.
 
-use shmcast::sys::datagrams;
 use shmcast::{Event, Message, Subscriber};
-use std::net::{SocketAddrV4, UdpSocket};
+use std::net::SocketAddrV4;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::line::Line;
 use super::native::NativeState;
 use crate::pcap::Tap;
 use crate::proto::counters::SenderCounters;
@@ -15,49 +15,6 @@ use crate::proto::wire::Meta;
 use crate::sending::{LiveTable, Sending};
 use crate::status::{Phase, SendCounters};
 use crate::thread::{Clock, wall_ns};
-
-/// A socket and its destination.
-#[derive(Debug)]
-pub(super) struct Line {
-    pub(super) socket: UdpSocket,
-    pub(super) from: Option<SocketAddrV4>,
-    pub(super) to: SocketAddrV4,
-    /// Whether the socket is connected to `to`, so that the kernel need not look up the route for each
-    /// datagram.
-    pub(super) is_connected: bool,
-    /// Whether its buffer had no room lately. The bridge does not wait for the line until there is room
-    /// again.
-    pub(super) is_paused: bool,
-}
-
-impl Line {
-    pub(super) fn to(
-        to: SocketAddrV4,
-        from: Option<SocketAddrV4>,
-        socket: UdpSocket,
-        is_connected: bool,
-    ) -> Self {
-        Self { socket, from, to, is_connected, is_paused: false }
-    }
-
-    fn send<'a>(
-        &mut self,
-        to: Option<SocketAddrV4>,
-        datagrams: impl Iterator<Item = &'a [u8]>,
-        counters: &mut SendCounters,
-    ) {
-        let sent = datagrams::send(&self.socket, to, datagrams);
-        counters.datagrams_sent += sent.sent;
-        counters.datagrams_refused += sent.refused;
-        let is_full = sent.error == Some(nix::errno::Errno::EAGAIN);
-        if is_full != self.is_paused {
-            self.is_paused = is_full;
-            counters.pauses += u64::from(is_full);
-            // If the system refuses that, each batch waits in vain, as the first did.
-            let _ = self.socket.set_nonblocking(is_full);
-        }
-    }
-}
 
 /// The lines of the other profile, if an egress sends both, with a sender of their own.
 pub(super) struct Second {
@@ -348,6 +305,7 @@ fn send_to_all<'a, D: Iterator<Item = &'a [u8]>>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::UdpSocket;
     use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixDatagram;
     use std::sync::mpsc::channel;

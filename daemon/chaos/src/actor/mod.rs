@@ -5,6 +5,7 @@
 
 #![allow(missing_docs, reason = "fields are explained with their variant")]
 
+mod past;
 mod publisher;
 mod reader;
 mod recorder;
@@ -70,6 +71,9 @@ pub struct Subscribing {
     /// Whether it is to be told of its publisher's death.
     #[serde(default)]
     pub watch: bool,
+    /// Whether it never reads the past.
+    #[serde(default)]
+    pub live_only: bool,
 }
 
 /// The orders that an actor knows.
@@ -107,6 +111,8 @@ pub enum Order {
     Fork {},
     /// Fail to open a channel, because its description is too long.
     Misopen { dir: PathBuf, channel: String },
+    /// Read the journal in this directory from its first message to its last.
+    ReadJournal { dir: PathBuf },
 }
 
 /// A line to an actor.
@@ -264,6 +270,7 @@ impl Actor {
             Order::Close {} => self.close().map(|()| Value::Null),
             Order::Fork {} => self.fork(),
             Order::Misopen { dir, channel } => Ok(json!(publisher::misopen(&dir, &channel))),
+            Order::ReadJournal { dir } => past::read(&mut self.log, &dir).map(|()| Value::Null),
         }
     }
 

@@ -2,12 +2,12 @@
 
 use super::recorder::Recorder;
 use super::{Orders, Place, Subscribing, client, kind};
-use crate::log::{Fact, Log};
+use crate::log::{Fact, Log, now};
 use crate::payload::Identity;
 use crate::story::{How, Start, Waiting};
 use anyhow::Result;
 use serde_json::{Value, json};
-use shmcast::{ChannelError, Event, Preparation, RecvError, Resume, Subscriber, Wait};
+use shmcast::{ChannelError, Event, History, Preparation, RecvError, Resume, Subscriber, Wait};
 use std::fs;
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
@@ -36,8 +36,9 @@ type Called = Result<usize, RecvError>;
 
 impl Reading {
     pub(super) fn open(log: &mut Log, wanted: &Subscribing) -> Result<Option<Self>> {
-        let Subscribing { channel, far, start, page, .. } = wanted.clone();
-        log.write(Fact::Subscribing { channel: channel.clone(), far, start, page })?;
+        let Subscribing { channel, far, start, page, skip, live_only, .. } = wanted.clone();
+        let history = !live_only;
+        log.write(Fact::Subscribing { channel: channel.clone(), far, start, page, history, skip })?;
         match open(wanted) {
             Ok(subscriber) => {
                 let refused = subscriber.page_refused().is_some();
@@ -123,6 +124,7 @@ impl Reading {
     /// Receives `events` events by `recv`, which has no deadline.
     pub(super) fn block(&mut self, log: &mut Log, events: u32) -> Result<bool> {
         for _ in 0..events {
+            self.recorder.call_began = now();
             match self.subscriber.recv() {
                 Ok(event) => self.recorder.note(event),
                 Err(e) => {
@@ -158,6 +160,7 @@ impl Reading {
             how => how,
         };
         let (began, before, noted) = (Instant::now(), on_cpu_and_waiting(), self.recorder.noting);
+        self.recorder.call_began = now();
         let called = self.call(how, deadline);
         let took = began.elapsed().saturating_sub(self.recorder.noting - noted);
         let asked = deadline.saturating_duration_since(began);
@@ -259,6 +262,11 @@ impl Reading {
 
     fn fail(&mut self, e: &RecvError) {
         let kind = kind(e);
+        // A reader of the past may wait on for the recorder.
+        if let RecvError::Stalled { sequence } = e {
+            self.recorder.stalled(*sequence);
+            return std::thread::sleep(Duration::from_millis(10));
+        }
         // This is the one failure after which receiving may continue: no descriptor was free.
         self.is_over = kind != "Unmapped";
         if !self.is_over {
@@ -272,8 +280,9 @@ impl Reading {
 }
 
 fn open(wanted: &Subscribing) -> Result<Subscriber, ChannelError> {
-    let Subscribing { place, channel, start, wait, skip, page, full, watch, .. } = wanted;
+    let Subscribing { place, channel, start, wait, skip, page, full, watch, live_only, .. } = wanted;
     let builder = Subscriber::builder(channel).watch_publisher(*watch);
+    let builder = if *live_only { builder.history(History::Never) } else { builder };
     let builder = match (client(place)?, place) {
         (Some(client), _) => builder.client(&client),
         (None, Place::Dir(dir)) => builder.dir(dir),

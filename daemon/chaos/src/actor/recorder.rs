@@ -1,6 +1,6 @@
 //! The events that a reader saw, on their way to the log. Consecutive messages are one line.
 
-use crate::log::{Entry, Fact, Log, now};
+use crate::log::{Entry, Fact, Log, Time, now};
 use crate::payload::{Identity, Marks, recognise};
 use anyhow::Result;
 use shmcast::{Event, Message};
@@ -23,6 +23,10 @@ pub(super) struct Recorder {
     written: Instant,
     /// Events so far.
     pub(super) events: u64,
+    /// The time when the present call began.
+    pub(super) call_began: Time,
+    /// The sequence at which a stall was noted last.
+    stalled_at: u64,
     /// Time spent on noting them. This time is this program's and not the library's: notes allocate memory.
     pub(super) noting: Duration,
 }
@@ -46,6 +50,8 @@ impl Recorder {
             ready: Vec::new(),
             written: Instant::now(),
             events: 0,
+            call_began: 0,
+            stalled_at: 0,
             noting: Duration::ZERO,
         }
     }
@@ -72,6 +78,8 @@ impl Recorder {
             Event::Message(message) => return self.message(&message),
             Event::Lapped(lapped) => Fact::Lapped { missed: lapped.missed, resumed_at: lapped.resumed_at },
             Event::Gap { from, to } => Fact::Gap { from, to },
+            Event::Lost { from, to, cause } => Fact::Lost { from, to, cause: cause.name().to_owned() },
+            Event::Live { sequence } => Fact::Live { sequence, since: self.call_began },
             Event::NewEpoch { epoch } => Fact::NewEpoch { epoch },
             Event::PublisherGone { epoch } => Fact::PublisherGone { epoch },
             Event::NewSession { session } => {
@@ -90,20 +98,38 @@ impl Recorder {
     /// Notes another fact, in its place among the events that were seen.
     pub(super) fn fact(&mut self, fact: Fact) {
         self.end_run();
-        if matches!(fact, Fact::Lapped { .. } | Fact::Sought { .. } | Fact::Restarted | Fact::NewEpoch { .. })
-        {
+        let breaks = |fact: &Fact| {
+            matches!(
+                fact,
+                Fact::Lapped { .. }
+                    | Fact::Lost { .. }
+                    | Fact::Sought { .. }
+                    | Fact::Restarted
+                    | Fact::NewEpoch { .. }
+            )
+        };
+        if breaks(&fact) {
             self.before = None;
         }
         if matches!(fact, Fact::Sought { .. }) {
             self.newest = None;
         }
-        if let Fact::Lapped { resumed_at, .. } = fact {
-            self.resumed_at = resumed_at;
+        match fact {
+            Fact::Lapped { resumed_at, .. } => self.resumed_at = resumed_at,
+            Fact::Lost { to, .. } => self.resumed_at = to + 1,
+            _ => {}
         }
         self.ready.push(Entry { at: now(), what: fact });
     }
 
-    fn message(&mut self, message: &Message<'_>) {
+    /// Notes that the recorder stands still, once for each sequence.
+    pub(super) fn stalled(&mut self, sequence: u64) {
+        if std::mem::replace(&mut self.stalled_at, sequence) != sequence {
+            self.fact(Fact::Stalled { sequence });
+        }
+    }
+
+    pub(super) fn message(&mut self, message: &Message<'_>) {
         let marks = Marks { tag: message.tag, key: message.key };
         let Some(who) = recognise(&self.channel, self.before, marks, message.payload) else {
             self.before = None;

@@ -23,7 +23,7 @@ impl Writer {
             Profile::Tools if self.random.bool() => self.close_the_readers(),
             Profile::Tools => self.pipe(),
             Profile::Daemon => self.end_with_a_daemon(),
-            Profile::Strict | Profile::Bridge => {}
+            Profile::Strict | Profile::Bridge | Profile::Journal => {}
         }
     }
 
@@ -117,6 +117,7 @@ impl Writer {
 
     fn let_read(&mut self, channel: u8, start: Start, wait: Waiting) {
         let (skip, page) = (false, true);
-        self.steps.push(Step::Subscribe { who: READER, channel, start, wait, skip, page });
+        let live_only = false;
+        self.steps.push(Step::Subscribe { who: READER, channel, start, wait, skip, page, live_only });
     }
 }

@@ -6,6 +6,7 @@
 //! change there leaves the steps before it as they were.
 
 mod ends;
+mod journals;
 mod scenes;
 mod visits;
 
@@ -45,10 +46,11 @@ fn setup(random: &mut Rng, profile: Profile) -> Setup {
         let largest = if is_bridge { 1378 } else { largest };
         let strict = match profile {
             Profile::Strict => *name == "a" || random.bool(),
-            Profile::Bridge => random.u8(..4) == 0,
+            Profile::Bridge | Profile::Journal => random.u8(..4) == 0,
             _ => false,
         };
-        Channel { name: (*name).to_owned(), capacity, largest, strict }
+        let journal = (profile == Profile::Journal).then(|| journals::journal(random)).flatten();
+        Channel { name: (*name).to_owned(), capacity, largest, strict, journal }
     });
     let channels = channels.collect();
     Setup { channels, keeps: false, lines: is_bridge.then(|| random.u8(1..3)) }
@@ -98,7 +100,8 @@ impl Writer {
         let files = 1 - daemon;
         let tools = if self.profile == Profile::Tools { 1 } else { 0 };
         let bridge = if self.profile == Profile::Bridge { 1 } else { 0 };
-        let weights: [(u32, Add); 21] = [
+        let journal = if self.profile == Profile::Journal { 1 } else { 0 };
+        let weights: [(u32, Add); 22] = [
             (20, |this, who, _| this.act_as_publisher(who)),
             (20, |this, _, who| this.act_as_reader(who)),
             (6, |this, who, reader| this.kill(who, reader)),
@@ -119,7 +122,8 @@ impl Writer {
             (2 * bridge, |this, _, _| this.forge()),
             (2, |this, who, reader| this.limit(who, reader)),
             (4, |this, who, reader| this.publish_and_read(who, reader)),
-            (6 - 6 * bridge, |this, who, reader| this.scene(who, reader)),
+            (6 - 6 * bridge + 8 * journal, |this, who, reader| this.scene(who, reader)),
+            (20 * journal, |this, who, reader| this.record(who, reader)),
         ];
         let all: u32 = weights.iter().map(|(weight, _)| weight).sum();
         let mut at = self.random.u32(..all);
@@ -235,7 +239,8 @@ impl Writer {
         let parks = usize::from(!self.profile.has_daemon()) * 2;
         let wait = waits[self.random.usize(..waits.len() - parks)];
         let (skip, page) = (self.random.u8(..5) == 0, self.random.u8(..8) > 0);
-        self.steps.push(Step::Subscribe { who, channel, start, wait, skip, page });
+        let live_only = self.profile == Profile::Journal && self.random.u8(..6) == 0;
+        self.steps.push(Step::Subscribe { who, channel, start, wait, skip, page, live_only });
         self.state.readers[usize::from(who)] = Some(channel);
     }
 
@@ -266,7 +271,7 @@ impl Writer {
                 self.state.publishers[usize::from(who)] = None;
             }
             Whom::Reader(who) => self.state.readers[usize::from(who)] = None,
-            Whom::Daemon | Whom::Far => {}
+            Whom::Daemon | Whom::Far | Whom::Recorder(_) => {}
         }
         let after_us = if self.random.bool() { 0 } else { self.random.u32(..3000) };
         self.steps.push(Step::Kill { whom, after_us });

@@ -20,12 +20,14 @@ impl Writer {
             (Profile::Strict, 4) => self.take_over_without_descriptors(publisher, reader),
             (Profile::Daemon | Profile::Strict, 5) => self.restart_twice(publisher, reader),
             (Profile::Daemon, 0) => self.steps.push(Step::Flood { requests: 3000 }),
+            (Profile::Journal, 0..4) => self.overtake(publisher, reader),
+            (Profile::Journal, 4) => self.restart_twice(publisher, reader),
             _ => self.join_a_fast_publisher(publisher, reader),
         }
     }
 
     /// The publisher of `channel`. If there is none, `otherwise` opens it.
-    fn holder_of(&mut self, channel: u8, otherwise: u8) -> u8 {
+    pub(super) fn holder_of(&mut self, channel: u8, otherwise: u8) -> u8 {
         match self.state.publishers.iter().position(|held| *held == Some(channel)) {
             Some(holder) => holder as u8,
             None => {
@@ -35,13 +37,14 @@ impl Writer {
         }
     }
 
-    fn open_channel(&mut self, who: u8, channel: u8) {
+    pub(super) fn open_channel(&mut self, who: u8, channel: u8) {
         self.steps.push(Step::Open { who, channel, anew: false, full: false });
         self.state.publishers[usize::from(who)] = Some(channel);
     }
 
     fn subscribe_to(&mut self, who: u8, channel: u8, start: Start, wait: Waiting) {
-        self.steps.push(Step::Subscribe { who, channel, start, wait, skip: false, page: true });
+        let (skip, page, live_only) = (false, true, false);
+        self.steps.push(Step::Subscribe { who, channel, start, wait, skip, page, live_only });
         self.state.readers[usize::from(who)] = Some(channel);
     }
 

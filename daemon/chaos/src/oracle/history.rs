@@ -16,6 +16,10 @@ pub struct History {
     pub profile: Option<Profile>,
     /// The channels on which each publisher gets a segment of its own from the beginning.
     pub strict: Vec<String>,
+    /// The names of all channels.
+    pub channels: Vec<String>,
+    /// The channels that a daemon records in the end.
+    pub recorded: Vec<String>,
     /// The runner's deeds.
     pub deeds: Vec<Entry<Deed>>,
     /// Channels that were opened for publishing, in order of time.
@@ -89,6 +93,13 @@ pub struct Subscription {
     pub far: bool,
     /// Whether tools are to see it.
     pub has_page: bool,
+    /// Whether it may read the past.
+    pub history: bool,
+    /// Whether a lap leads it to the latest message.
+    pub skip: bool,
+    /// The directory of the journal that was read, if this is no subscription: a journal is judged as a reader that
+    /// saw what is in it.
+    pub journal: Option<String>,
     /// The time when subscribing began.
     pub subscribing: Time,
     /// The time when subscribing was done.
@@ -112,8 +123,12 @@ impl History {
             Self { deeds: read(&runner).with_context(|| runner.display().to_string())?, ..Self::default() };
         if let Ok(story) = crate::story::Story::load(&logs.join("story")) {
             history.profile = Some(story.profile);
-            let strict = story.setup.channels.into_iter().filter(|channel| channel.strict);
-            history.strict = strict.map(|channel| channel.name).collect();
+            for channel in story.setup.channels {
+                let name = channel.name;
+                history.strict.extend(channel.strict.then(|| name.clone()));
+                history.recorded.extend(channel.journal.map(|_| name.clone()));
+                history.channels.push(name);
+            }
         }
         let mut actors = BTreeMap::new();
         for entry in fs::read_dir(logs).with_context(|| logs.display().to_string())? {
@@ -139,7 +154,7 @@ impl History {
                     self.publications.extend(publishing.take());
                     publishing = Some(Publication::new(publisher, actor, channel, at));
                 }
-                Fact::Subscribing { channel, far, start, page } => {
+                Fact::Subscribing { channel, far, start, page, history, skip } => {
                     self.subscriptions.extend(reading.take());
                     reading = Some(Subscription {
                         actor: actor.to_owned(),
@@ -147,12 +162,19 @@ impl History {
                         start,
                         far,
                         has_page: page,
+                        history,
+                        skip,
+                        journal: None,
                         subscribing: at,
                         at: 0,
                         next: 0,
                         seen: Vec::new(),
                         has_failed: false,
                     });
+                }
+                Fact::Reading { channel, dir, next } => {
+                    self.subscriptions.extend(reading.take());
+                    reading = Some(Subscription::of_journal(actor, channel, dir, (at, next)));
                 }
                 Fact::OpenFailed { kind, why } => {
                     self.failed.push((actor.to_owned(), publishing.is_some(), kind, why));
@@ -200,6 +222,27 @@ impl History {
     /// The publication with this number.
     pub fn publication(&self, number: u32) -> Option<&Publication> {
         self.publications.iter().find(|publication| publication.number == number)
+    }
+}
+
+impl Subscription {
+    /// A journal, which was read at this time and begins with this sequence.
+    fn of_journal(actor: &str, channel: String, dir: String, (at, next): (Time, u64)) -> Self {
+        Self {
+            actor: actor.to_owned(),
+            channel,
+            start: Start::Oldest,
+            far: false,
+            has_page: false,
+            history: true,
+            skip: false,
+            journal: Some(dir),
+            subscribing: at,
+            at,
+            next,
+            seen: Vec::new(),
+            has_failed: false,
+        }
     }
 }
 

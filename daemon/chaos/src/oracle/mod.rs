@@ -1,7 +1,7 @@
 //! The oracle: it reads the logs of a story that is over, and reports what must not have happened.
 //!
 //! It knows what publishers meant to do, what readers saw, what the runner did to processes, and what tools
-//! printed. It knows nothing of rings, segments or the daemon's state. There are seven demands. Each
+//! printed. It knows nothing of rings, segments or the daemon's state. There are eight demands. Each
 //! violation names the one that it breaks:
 //!
 //! 1. Nothing is false: each message was published with this content, on that channel, with that sequence, by
@@ -14,8 +14,10 @@
 //!    message.
 //! 6. Things that belong to others are not touched, and nothing is left over.
 //! 7. The tools tell the truth.
+//! 8. Journals keep what was recorded, whole, and name what they lack.
 
 mod history;
+mod journals;
 mod lives;
 mod processes;
 mod readers;
@@ -81,5 +83,6 @@ pub fn judge_history(history: &History) -> Vec<Violation> {
     readers::check(history, &lives, &mut findings);
     processes::check(history, &mut findings);
     tools::check(history, &mut findings);
+    journals::check(history, &mut findings);
     findings.0
 }

@@ -3,6 +3,7 @@
 use super::Findings;
 use super::history::{History, Subscription};
 use crate::log::{Deed, Entry, Fact};
+use crate::run::RECORDER;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -153,7 +154,7 @@ fn is_there(history: &History, reader: &Subscription) -> bool {
 
 fn is_daemon(history: &History, process: u64) -> bool {
     history.deeds.iter().any(|entry| {
-        matches!(&entry.what, Deed::Started { who, pid } if (who == "daemon" || who == "far") && u64::from(*pid) == process)
+        matches!(&entry.what, Deed::Started { who, pid } if (who == "daemon" || who == "far" || who.starts_with(RECORDER)) && u64::from(*pid) == process)
     })
 }
 
@@ -174,7 +175,7 @@ fn counts(reader: &Subscription) -> Counts {
                 counts.lapped += 1;
                 counts.missed += missed;
             }
-            Fact::Gap { from, to } => counts.missed += to - from + 1,
+            Fact::Gap { from, to } | Fact::Lost { from, to, .. } => counts.missed += to - from + 1,
             _ => {}
         }
     }

@@ -1,5 +1,6 @@
 //! The daemon of a story: its configuration, its process, and the things that outlive it.
 
+use super::journals;
 use super::manager::Manager;
 use super::programs::Programs;
 use super::wire::free_port;
@@ -19,6 +20,8 @@ const RETURN: Duration = Duration::from_secs(5);
 /// Descriptors that a daemon may hold more than at first: the first count may have been taken before its
 /// pools were filled.
 const SPARE: usize = 2;
+/// Files that the recorder of a channel may have open more than at first: those that it seals or prepares.
+const SPARE_FILES: usize = 4;
 
 /// A channel as the configuration describes it.
 #[derive(Debug, Clone)]
@@ -27,6 +30,8 @@ pub(super) struct Configured {
     pub(super) is_there: bool,
     /// Whether the configuration asks for another ring than the existing one.
     pub(super) is_other: bool,
+    /// Whether the configuration has its journal.
+    pub(super) records: bool,
 }
 
 /// The daemon, running or not.
@@ -70,7 +75,10 @@ impl Daemon {
         let port = free_port()?;
         let channels = channels
             .iter()
-            .map(|c| Configured { channel: c.clone(), is_there: true, is_other: false })
+            .map(|c| {
+                let records = c.journal.is_some();
+                Configured { channel: c.clone(), is_there: true, is_other: false, records }
+            })
             .collect();
         Ok(Self {
             name,
@@ -115,9 +123,9 @@ impl Daemon {
         let mut text = format!("[daemon]\nhttp = \"127.0.0.1:{}\"\n", self.port);
         let [rate, burst] = self.limits;
         writeln!(text, "[limits]\nrequests_per_second = {rate}\nrequest_burst = {burst}")?;
-        for Configured { channel, is_there, .. } in &self.channels {
+        for Configured { channel, is_there, records, .. } in &self.channels {
             if *is_there {
-                let Channel { name, capacity, largest, strict } = channel;
+                let Channel { name, capacity, largest, strict, .. } = channel;
                 let mode = if *strict { "strict" } else { "takeover" };
                 writeln!(
                     text,
@@ -125,6 +133,9 @@ impl Daemon {
                      publishers = [\"*\"]\nsubscribers = [\"*\"]\nmlock = false\nhugepages = false",
                     capacity >> 10
                 )?;
+                if *records {
+                    text.push_str(&journals::line(&self.dir, channel));
+                }
             }
         }
         // A bridge without its channel is an error.
@@ -233,10 +244,11 @@ impl Daemon {
     /// Waits until it holds no more descriptors than at first. Returns the excess, if it lasts.
     pub(super) fn left_descriptors(&self, patience: Duration) -> Option<String> {
         let (open, kept) = self.at_first?;
+        let spare = SPARE + SPARE_FILES * self.channels.iter().filter(|c| c.records).count();
         let until = Instant::now() + patience;
         loop {
             let (open_now, kept_now) = self.descriptors()?;
-            if open_now <= open + SPARE && kept_now <= kept {
+            if open_now <= open + spare && kept_now <= kept {
                 return None;
             }
             if Instant::now() > until {

@@ -232,7 +232,7 @@ impl World<'_> {
         if self.daemons.is_empty() {
             return Ok(None);
         }
-        let channel = Channel { name: name.into(), capacity: CAPACITY, largest: 1400, strict };
+        let channel = Channel { name: name.into(), capacity: CAPACITY, largest: 1400, strict, journal: None };
         let daemon = Daemon::new(name, &self.dir, &self.logs, &[channel], keeps, String::new())?;
         daemon.configure(false)?;
         Ok(Some(daemon))
@@ -343,7 +343,7 @@ impl World<'_> {
 pub(super) fn wanted(place: Place, channel: &str) -> Subscribing {
     let (channel, far, start, wait) = (channel.to_owned(), false, story::Start::Oldest, Waiting::Yield);
     let (skip, page, full, watch) = (false, true, false, false);
-    Subscribing { place, channel, far, start, wait, skip, page, full, watch }
+    Subscribing { place, channel, far, start, wait, skip, page, full, watch, live_only: false }
 }
 
 pub(super) fn subscribing(place: Place, channel: &str, full: bool) -> Order {

@@ -42,6 +42,7 @@ impl World<'_> {
         self.note_changes()?;
         self.plants.take_away();
         self.heal_daemons()?;
+        self.heal_recorders()?;
         self.settle(PATIENCE);
         self.note_silent()?;
         self.reap()?;
@@ -81,6 +82,7 @@ impl World<'_> {
         }
         let count = self.channels.len();
         for host in 0..self.daemons.len() {
+            self.daemons[host].channels.iter_mut().for_each(|c| c.records = c.channel.journal.is_some());
             self.start_daemon([Whom::Daemon, Whom::Far][host])?;
             for at in 0..count {
                 // This reload makes the configuration sound, whatever the last one did.
@@ -290,6 +292,7 @@ impl World<'_> {
     /// Removes the channels and the daemon. Nothing must be left.
     fn clear_up(&mut self) -> Result<()> {
         let mut left = Vec::new();
+        self.end_recorders()?;
         for at in 0..self.daemons.len() {
             let daemon = &mut self.daemons[at];
             left.extend(daemon.left_descriptors(COURTESY * 2));
@@ -312,6 +315,7 @@ impl World<'_> {
             let entries = fs::read_dir(self.channels_dir()).into_iter().flatten().flatten();
             left.extend(entries.map(|entry| entry.path().display().to_string()));
         }
+        self.read_journals()?;
         left.into_iter().try_for_each(|what| self.note(Deed::Left { what }))
     }
 }

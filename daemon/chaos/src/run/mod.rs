@@ -9,6 +9,7 @@ mod carry;
 mod daemon;
 mod errands;
 mod healing;
+mod journals;
 mod manager;
 mod plants;
 mod programs;
@@ -21,6 +22,7 @@ mod wire;
 
 pub use carry::CARRIED;
 pub use errands::{AT_REST, TAMPERED};
+pub use journals::RECORDER;
 pub use programs::Programs;
 pub use readers::BEREAVED;
 
@@ -30,8 +32,10 @@ use crate::story::{Channel, Story, Whom};
 use actors::Actor;
 use anyhow::{Context, Result};
 use daemon::Daemon;
+use journals::Recorder;
 use plants::Plants;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -71,6 +75,8 @@ struct World<'a> {
     readers: Vec<Option<Actor>>,
     /// No daemon, that of the story's host, or that and the far host's.
     daemons: Vec<Daemon>,
+    /// Recorders by hand, by the number of their channel.
+    recorders: BTreeMap<u8, Recorder>,
     wire: Option<Wire>,
     plants: Plants,
     /// Number of actors so far.
@@ -85,7 +91,7 @@ struct World<'a> {
 impl<'a> World<'a> {
     fn new(story: &Story, programs: &'a Programs, dir: &Path) -> Result<Self> {
         let logs = dir.join("logs");
-        for sub in ["logs", "channels", "precious"] {
+        for sub in ["logs", "channels", "precious", "journals"] {
             fs::create_dir(dir.join(sub))?;
         }
         story.save(&logs.join("story"))?;
@@ -103,6 +109,7 @@ impl<'a> World<'a> {
             publishers: Vec::new(),
             readers: Vec::new(),
             daemons,
+            recorders: BTreeMap::new(),
             wire,
             plants,
             actors: 0,
@@ -116,6 +123,11 @@ impl<'a> World<'a> {
         for at in 0..self.daemons.len() {
             let (who, pid) = (self.daemons[at].name.to_owned(), self.daemons[at].pid().unwrap_or(0));
             self.note(Deed::Started { who, pid })?;
+        }
+        if self.channels.iter().any(|channel| channel.journal.is_some()) {
+            self.wait_for_recorders()?;
+            // Recorders have descriptors of their own.
+            self.daemons.iter_mut().for_each(Daemon::note_descriptors);
         }
         for (index, step) in story.steps.iter().enumerate() {
             self.reap()?;
@@ -168,7 +180,7 @@ impl<'a> World<'a> {
         match whom {
             Whom::Daemon => self.daemons.first_mut(),
             Whom::Far => self.daemons.get_mut(1),
-            Whom::Publisher(_) | Whom::Reader(_) => None,
+            Whom::Publisher(_) | Whom::Reader(_) | Whom::Recorder(_) => None,
         }
     }
 
@@ -176,7 +188,7 @@ impl<'a> World<'a> {
         let (slots, at) = match whom {
             Whom::Publisher(at) => (&mut self.publishers, at),
             Whom::Reader(at) => (&mut self.readers, at),
-            Whom::Daemon | Whom::Far => return None,
+            Whom::Daemon | Whom::Far | Whom::Recorder(_) => return None,
         };
         let at = usize::from(at);
         if slots.len() <= at {
@@ -237,6 +249,7 @@ impl<'a> World<'a> {
 
     /// Notes the processes that have ended.
     fn reap(&mut self) -> Result<()> {
+        self.reap_recorders()?;
         let mut deeds = Vec::new();
         for slot in self.publishers.iter_mut().chain(&mut self.readers) {
             if let Some(actor) = slot

@@ -17,6 +17,9 @@ impl World<'_> {
         if let Some((whom, order)) = order_of(step) {
             return self.tell(whom, order);
         }
+        if let Some(was_done) = self.carry_out_by_hand(step)? {
+            return Ok(was_done);
+        }
         match *step {
             Step::Open { who, channel, anew, full } => self.open(who, channel, anew, full, None),
             Step::OpenWithMode { who, channel, mode } => {
@@ -24,8 +27,8 @@ impl World<'_> {
             }
             Step::Close { who } => self.close(Whom::Publisher(who)),
             Step::Leave { who } => self.close(Whom::Reader(who)),
-            Step::Subscribe { who, channel, start, wait, skip, page } => {
-                self.subscribe(who, channel, (start, wait), (skip, page))
+            Step::Subscribe { who, channel, start, wait, skip, page, live_only } => {
+                self.subscribe(who, channel, (start, wait), (skip, page, live_only))
             }
             Step::Kill { whom, after_us } => self.kill(whom, after_us),
             Step::Stop { whom } => self.signal(whom, Signal::SIGSTOP),
@@ -68,12 +71,13 @@ impl World<'_> {
         who: u8,
         channel: u8,
         (start, wait): (Start, Waiting),
-        (skip, page): (bool, bool),
+        (skip, page, live_only): (bool, bool, bool),
     ) -> Result<bool> {
         let known = self.channel(channel);
         let (number, far) = (known.number(self.channels.len()), known.host > 0);
         let place = self.place(known.host);
-        let wanted = Subscribing { far, start, wait, skip, page, ..wanted(place, &known.channel.name) };
+        let wanted = wanted(place, &known.channel.name);
+        let wanted = Subscribing { far, start, wait, skip, page, live_only, ..wanted };
         self.order_to_attach(Whom::Reader(who), Order::Subscribe(wanted), number)
     }
 
@@ -264,6 +268,9 @@ impl World<'_> {
         let mut restarts = false;
         match change {
             Change::Nothing | Change::Broken => {}
+            Change::Journal => {
+                configured.records = configured.channel.journal.is_some() && !configured.records
+            }
             Change::Remove => {
                 restarts = configured.is_there;
                 configured.is_there = false;
@@ -361,6 +368,7 @@ impl World<'_> {
                 self.note(deed)?;
             }
             (Tool::Metrics, None) => return Ok(false),
+            (Tool::Verify, _) => return self.verify(&channel),
         }
         Ok(true)
     }

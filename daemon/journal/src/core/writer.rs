@@ -171,10 +171,12 @@ impl Writer {
         let next = self.waiting.front().map(|frame| frame.bytes.len() as u64);
         let (limit, roll_after, is_closing) =
             (self.settings.file_bytes, self.settings.roll_after, self.is_closing);
-        let durable = self.durable();
+        let (durable, first) = (self.durable(), self.header.sequence);
         if let Some(file) = self.active_file() {
             let is_full = next.is_some_and(|next| file.composer.offset() + next > limit);
-            let is_old = roll_after.is_some_and(|age| now.mono - file.begun >= age);
+            // No two files begin with the same sequence, so that who asks for the one gets the records of both.
+            let has_any = file.composer.due() > first;
+            let is_old = has_any && roll_after.is_some_and(|age| now.mono - file.begun >= age);
             let is_over = is_closing && next.is_none();
             if file.composer.frames() > 0 && (is_full || is_old || is_over) {
                 let (number, offset) = (file.number, file.composer.offset());

@@ -4,6 +4,7 @@ use super::now;
 use crate::core::{Begin, Packer, Packing, Pool, Recovered, Settings, Writer, recover};
 use crate::directory::{ByName, Directory, salt};
 use crate::error::RecordError;
+use shmcast::hosting::fault;
 use shmcast::journal::format::{Cause, FRAME_TARGET, FileHeader, Loss, RingIdentity, aligned};
 use shmcast::{LocateError, Subscriber};
 use std::io;
@@ -77,7 +78,7 @@ fn place(
         Err(LocateError::TooOld { .. }) => oldest(subscriber)?,
         Err(other) => return Err(other.into()),
     };
-    if first <= due {
+    if first <= due || fault!("a_recorder_names_no_loss") {
         return Ok(None);
     }
     let is_reserve = !is_known && first == recovered.reserve + 1;
@@ -132,7 +133,7 @@ fn header(
         boot_id,
         ring: ring_of(subscriber),
         previous_salt: recovered.previous.0,
-        previous_chain: recovered.previous.1,
+        previous_chain: recovered.previous.1 ^ u32::from(fault!("a_recorder_does_not_chain")),
         largest_frame: u32::try_from(largest).unwrap_or(u32::MAX),
         reserve: 0,
         channel_id: ring.channel_id,

@@ -12,7 +12,7 @@ use super::access::ConnectionId;
 use super::access::Identity;
 use super::limits::Crowded;
 use super::registry::{Grant, Guest, Manner, MemoryRequest, Notice, Refused, Registry};
-use super::state::ServerState;
+use super::state::{Newcomers, ServerState};
 use shmcast::MAX_NAME;
 use shmcast::control::{Event, RefusalCode, Request, Response, VERSION, decode, encode};
 use shmcast::hosting::fault;
@@ -317,12 +317,14 @@ impl Connection<'_> {
     }
 
     /// Waits until the programs that were attached to a crashed daemon have had their time to come back, or `at_most` this long.
-    async fn wait_for_those_who_come_back(&mut self, at_most: Duration) {
+    /// Returns false if this daemon ends before.
+    async fn wait_for_those_who_come_back(&mut self, at_most: Duration) -> bool {
         self.served = None;
-        let mut admits = self.shared.admits_newcomers.subscribe();
+        let mut newcomers = self.shared.newcomers.subscribe();
         // The sender is in `ServerState`, so it outlives this wait.
-        let _ = timeout(at_most, admits.wait_for(|admits| *admits)).await;
+        let _ = timeout(at_most, newcomers.wait_for(|now| *now != Newcomers::Wait)).await;
         self.wait_for_turn().await;
+        *self.shared.newcomers.borrow() != Newcomers::SentAway
     }
 
     /// Makes the memory that a channel needs to go on.
@@ -335,8 +337,8 @@ impl Connection<'_> {
 
     async fn take_over(&mut self, channel: &str) -> Result<(), Refused> {
         // A program that has not come back yet may hold the memory of the channel that is taken over.
-        if !fault!("takeovers_come_first") {
-            self.wait_for_those_who_come_back(Duration::MAX).await;
+        if !fault!("takeovers_come_first") && !self.wait_for_those_who_come_back(Duration::MAX).await {
+            return Err(Refused::new(RefusalCode::Failed, "this daemon ends: ask the next one"));
         }
         loop {
             let needed = self.shared.registry().take_over(&self.who, channel)?;
@@ -370,8 +372,8 @@ impl Connection<'_> {
             let why = "one attachment a connection: open another";
             return Err(self.cut_off(Refused::new(RefusalCode::BadRequest, why)).await);
         }
-        if !is_let_in {
-            self.wait_for_those_who_come_back(Duration::MAX).await;
+        if !is_let_in && !self.wait_for_those_who_come_back(Duration::MAX).await {
+            return Err(End::HangUp);
         }
         loop {
             let guest = Guest {
@@ -380,7 +382,7 @@ impl Connection<'_> {
                 channel,
                 shown,
                 notices: &self.notices.0,
-                has_waited: *self.shared.admits_newcomers.borrow(),
+                has_waited: *self.shared.newcomers.borrow() == Newcomers::LetIn,
             };
             let granted = grant(&mut self.shared.registry(), &guest);
             let made = match granted {
@@ -390,7 +392,9 @@ impl Connection<'_> {
                     return self.send(&reply, &descriptors).await;
                 }
                 Ok(Grant::NotYet) => {
-                    self.wait_for_those_who_come_back(LOOK_AGAIN).await;
+                    if !self.wait_for_those_who_come_back(LOOK_AGAIN).await {
+                        return Err(End::HangUp);
+                    }
                     continue;
                 }
                 Ok(Grant::NeedsMemory(request)) => self.wait_for_memory(channel, *request).await,

@@ -5,11 +5,15 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use super::super::MILLISECOND_NS;
 use super::super::control::{ControlDatagram, is_control};
+use super::super::native::ask::Ask;
+use super::super::native::container::{Container, Kind};
 use super::super::native::pulse::Pulse;
 use super::super::receiver::{Delivery, Join, Origin, Receiver};
+use super::super::replay::{Exchange, Piece};
 use super::super::sender::{MAX_PULSE_BYTES, PushError};
+use super::super::session::Session;
 use super::super::wire::{Body, Downstream, Request};
-use super::check::check_receiver;
+use super::check::{CLOCK_JITTER_NS, check_receiver};
 use super::native;
 use super::net::Arrival;
 use super::scenario::PAYLOAD_BYTES;
@@ -298,6 +302,60 @@ impl World {
                 _ => self.totals.repeated_bytes += size,
             }
             self.totals.lost_repair_bytes += if arrives { 0 } else { size };
+        }
+    }
+}
+
+impl World {
+    /// Does the work of a repair thread for one native request.
+    pub(super) fn serve_native(&mut self, server: usize, at: usize, request: &[u8]) {
+        let current = self.history.current();
+        let (now_ns, session, held) = (self.now_ns, self.history.session(current), self.history.held(server));
+        let from = SocketAddr::from((Ipv4Addr::new(10, 0, 0, at as u8 + 1), 40_000));
+        let codec = &mut self.server_codecs[server];
+        let Ok(opened) = codec.open(now_ns, request) else { return };
+        let (container, body) = Container::parse(&opened).unwrap();
+        let (Kind::Ask, Some(ask)) = (container.kind, Ask::parse(body)) else { return };
+        let history = &self.history;
+        let mut large = vec![0; history.max_message];
+        let mut read = |sequence, offset: u32, room: &mut [u8]| {
+            let total = history.write_message(current, sequence, &mut large)?;
+            let rest = &large[(offset as usize).min(total)..total];
+            let size = rest.len().min(room.len());
+            room[..size].copy_from_slice(&rest[..size]);
+            // Each thread reads the clocks for itself, again and again.
+            let mut meta = history.meta(current, sequence);
+            meta.time_ns += if meta.time_ns > 0 { now_ns % (CLOCK_JITTER_NS + 1) } else { 0 };
+            Some(Piece { size, total, meta })
+        };
+        let mut replies = Vec::new();
+        let mut emit = |buffer: &mut [u8], kind, about: (Session, u64, u16), body| {
+            let is_repair = matches!(kind, Kind::Data | Kind::Fragment);
+            let size = codec.sealer.finish(buffer, (kind, is_repair), about, body).unwrap();
+            assert!(size <= PAYLOAD_BYTES, "a reply larger than the payload");
+            replies.push(buffer[..size].to_vec());
+        };
+        let mut exchange = Exchange { session, read: &mut read, emit: &mut emit };
+        let mut out = [0; PAYLOAD_BYTES];
+        let asked = ((container.session, ask), request.len());
+        self.servers[server].handle_ask(now_ns, (from, true), asked, &mut |_| held, &mut exchange, &mut out);
+        let life = self.peers[at].life;
+        for reply in replies {
+            for arrival in self.peers[at].replies[server].send(&mut self.rng, now_ns, &reply) {
+                self.at(
+                    arrival.at_ns,
+                    Event::ToPeer { peer: at, life, origin: Origin::Server(server), arrival },
+                );
+            }
+        }
+    }
+
+    pub(super) fn note_native_arrival(&mut self, peer: usize, arrival: &Arrival) {
+        let Ok((container, _)) = Container::parse(&arrival.bytes) else { return };
+        if container.kind == Kind::Data {
+            let came = &mut self.peers[peer].came[self.history.index(container.session)];
+            let head = container.head();
+            (head.sequence..head.end()).for_each(|sequence| came[sequence as usize] = true);
         }
     }
 }

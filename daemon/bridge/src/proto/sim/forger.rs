@@ -2,9 +2,13 @@
 //! turn.
 
 use super::super::control::{CONTROL_MAX_BYTES, ControlDatagram};
+use super::super::native::container::{Container, HEAD_BYTES, Kind, Numbers, SEAL_BYTES};
+use super::super::native::fragments::Fragment;
+use super::super::native::pulse::{PULSE_BYTES, Pulse};
+use super::super::native::records::RecordWriter;
 use super::super::receiver::Origin;
 use super::super::session::Session;
-use super::super::wire::{PacketWriter, Request, end_of_session, heartbeat};
+use super::super::wire::{Meta, PacketWriter, Request, end_of_session, heartbeat};
 use super::super::{MICROSECOND_NS, MILLISECOND_NS};
 use super::net::Arrival;
 use super::world::{Event, World};
@@ -15,6 +19,8 @@ const PAUSE_NS: u64 = 40 * MILLISECOND_NS;
 const FRESH_NS: u64 = 20 * MICROSECOND_NS;
 /// How many kinds there are.
 const KINDS: u64 = 10;
+/// The same of native packets.
+const NATIVE_KINDS: u64 = 9;
 
 impl World {
     pub(super) fn forge(&mut self, forged: u64) {
@@ -90,6 +96,53 @@ impl World {
             let life = self.peers[peer].life;
             self.at(at_ns, Event::ToPeer { peer, life, origin, arrival });
         }
+    }
+
+    /// A packet of somebody without the key, and where it comes from.
+    fn native_forgery(&mut self, forged: u64) -> (Origin, Vec<u8>) {
+        let (next, line) = (self.history.next(), Origin::Line(0));
+        let session = self.history.session(self.history.current());
+        let due = self.peers[0].receiver.next();
+        let first = self.last_request.map_or(due, |(_, request, _)| request.first);
+        let mut numbers = Numbers::new(self.rng.u64(..), false);
+        let mut packet = vec![0; 400];
+        let body = &mut packet[HEAD_BYTES..];
+        let pulse = |next, has_ended| Pulse { next, has_ended, ..Pulse::default() }.write();
+        let (origin, kind, sequence, messages, bytes) = match forged % NATIVE_KINDS {
+            0 | 1 => {
+                let sequence = if forged.is_multiple_of(NATIVE_KINDS) { due } else { next + 3_000 };
+                let mut data = RecordWriter::new(sequence);
+                assert!(data.push(&mut packet, b"never published", Meta::default()));
+                (line, Kind::Data, sequence, 1, data.finish(&mut packet).unwrap())
+            }
+            2 => {
+                let part = Fragment { meta: Meta::default(), total: 1 << 24, offset: 0, data: b"forged" };
+                (line, Kind::Fragment, due, 1, part.write(body).unwrap())
+            }
+            3..=5 => {
+                let ahead = if forged % NATIVE_KINDS == 5 { 0 } else { self.rng.u64(1..1 << 30) };
+                body[..PULSE_BYTES].copy_from_slice(&pulse(next + ahead, forged % NATIVE_KINDS != 3));
+                (line, Kind::Pulse, next + ahead, 0, PULSE_BYTES)
+            }
+            kind => {
+                let control = match kind {
+                    6 => ControlDatagram::Gone { session, first, oldest: first + 500 },
+                    7 => ControlDatagram::Later { session, first },
+                    _ => ControlDatagram::Held { session, first, oldest: 1, next: first },
+                };
+                let mut out = [0; CONTROL_MAX_BYTES];
+                let size = control.encode(&mut out);
+                let (kind, inside) = ControlDatagram::body_of(&out[..size]).unwrap();
+                body[..inside.len()].copy_from_slice(inside);
+                (Origin::Server(0), Kind::Control(kind), 1, 0, inside.len())
+            }
+        };
+        let is_sealed = (forged / NATIVE_KINDS).is_multiple_of(2);
+        let fields = numbers.next(kind, false, (session, sequence, messages));
+        let fields = Container { is_sealed, key: if is_sealed { 3 } else { 0 }, ..fields };
+        let size = fields.write(&mut packet, bytes + if is_sealed { SEAL_BYTES } else { 0 }).unwrap();
+        packet.truncate(size);
+        (origin, packet)
     }
 }
 

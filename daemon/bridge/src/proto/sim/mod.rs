@@ -19,9 +19,8 @@ use super::receiver::{Join, Origin, Receiver, ReceiverConfig};
 use super::sender::{Sender, SenderConfig};
 use super::session::Session;
 use super::{MICROSECOND_NS, MILLISECOND_NS};
-use native::Wire;
 use net::Profile;
-use scenario::{FOLLOW, PAYLOAD_BYTES, Scenario, Totals};
+use scenario::{FOLLOW, PAYLOAD_BYTES, Scenario, Totals, Wire};
 use world::World;
 
 /// Names the seed when its run fails.

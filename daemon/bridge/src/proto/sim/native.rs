@@ -3,32 +3,16 @@
 use super::super::control::{CONTROL_MAX_BYTES, ControlDatagram};
 use super::super::counters::Histogram;
 use super::super::gap::GapPolicy;
-use super::super::native::ask::{self, Ask, Entry, MAX_ENTRIES};
-use super::super::native::container::{Container, HEAD_BYTES, Kind, Numbers, SEAL_BYTES};
-use super::super::native::fragments::Fragment;
+use super::super::native::ask::{self, Entry, MAX_ENTRIES};
+use super::super::native::container::{Container, HEAD_BYTES, Kind};
 use super::super::native::keys::Keyring;
-use super::super::native::pulse::{PULSE_BYTES, Pulse};
-use super::super::native::records::RecordWriter;
 use super::super::native::seal::{Opener, Sealer, Unopened};
 use super::super::receiver::{Delivery, Origin, Receiver, ReceiverConfig};
-use super::super::replay::{Exchange, Piece};
 use super::super::session::Session;
-use super::super::wire::Meta;
 use super::super::{MICROSECOND_NS, MILLISECOND_NS};
-use super::check::{CLOCK_JITTER_NS, mix};
-use super::net::Arrival;
-use super::scenario::{PAYLOAD_BYTES, Scenario};
-use super::world::{Event, World};
+use super::check::mix;
+use super::scenario::{PAYLOAD_BYTES, Scenario, Wire};
 use super::{drawn_scenario, plain_scenario, run_all, seeds};
-use std::net::{Ipv4Addr, SocketAddr};
-
-/// The form of the packets of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wire {
-    Plain,
-    Native,
-    Sealed,
-}
 
 pub fn keyring() -> Keyring {
     Keyring::parse("3 00112233445566778899aabbccddeeff").unwrap()
@@ -49,7 +33,7 @@ impl Codec {
         Codec { sealer, opener }
     }
 
-    fn open(&mut self, now_ns: u64, datagram: &[u8]) -> Result<Vec<u8>, Unopened> {
+    pub fn open(&mut self, now_ns: u64, datagram: &[u8]) -> Result<Vec<u8>, Unopened> {
         let mut out = vec![0; datagram.len()];
         let size = self.opener.open(now_ns, datagram, &mut out)?;
         out.truncate(size);
@@ -70,17 +54,6 @@ pub fn sealer(sender: u64, is_receiver: bool, wire: Wire) -> Sealer {
     let mut sealer = Sealer::new(mix(sender, 0x5EA1), is_receiver);
     sealer.set_key(keyring().sealing(0).filter(|_| wire == Wire::Sealed));
     sealer
-}
-
-impl World {
-    pub(super) fn is_native(&self) -> bool {
-        self.scenario.wire != Wire::Plain
-    }
-
-    pub(super) fn new_codec(&mut self, is_receiver: bool) -> Codec {
-        self.senders += 1;
-        Codec::new(self.senders, is_receiver, self.scenario.wire)
-    }
 }
 
 /// Gives a native packet to a receiver, as the receiving thread does.
@@ -129,110 +102,6 @@ pub fn poll_ask(now_ns: u64, codec: &mut Codec, receiver: &mut Receiver) -> Opti
     let mut entries = [Entry { first: 0, count: 0, offset: 0, bytes: 0 }; MAX_ENTRIES];
     let (server, session, count) = receiver.poll_ask(now_ns, &mut entries)?;
     Some((server, codec.ask(session, &entries[..count])))
-}
-
-impl World {
-    /// Does the work of a repair thread for one native request.
-    pub(super) fn serve_native(&mut self, server: usize, at: usize, request: &[u8]) {
-        let current = self.history.current();
-        let (now_ns, session, held) = (self.now_ns, self.history.session(current), self.history.held(server));
-        let from = SocketAddr::from((Ipv4Addr::new(10, 0, 0, at as u8 + 1), 40_000));
-        let codec = &mut self.server_codecs[server];
-        let Ok(opened) = codec.open(now_ns, request) else { return };
-        let (container, body) = Container::parse(&opened).unwrap();
-        let (Kind::Ask, Some(ask)) = (container.kind, Ask::parse(body)) else { return };
-        let history = &self.history;
-        let mut large = vec![0; history.max_message];
-        let mut read = |sequence, offset: u32, room: &mut [u8]| {
-            let total = history.write_message(current, sequence, &mut large)?;
-            let rest = &large[(offset as usize).min(total)..total];
-            let size = rest.len().min(room.len());
-            room[..size].copy_from_slice(&rest[..size]);
-            // Each thread reads the clocks for itself, again and again.
-            let mut meta = history.meta(current, sequence);
-            meta.time_ns += if meta.time_ns > 0 { now_ns % (CLOCK_JITTER_NS + 1) } else { 0 };
-            Some(Piece { size, total, meta })
-        };
-        let mut replies = Vec::new();
-        let mut emit = |buffer: &mut [u8], kind, about: (Session, u64, u16), body| {
-            let is_repair = matches!(kind, Kind::Data | Kind::Fragment);
-            let size = codec.sealer.finish(buffer, (kind, is_repair), about, body).unwrap();
-            assert!(size <= PAYLOAD_BYTES, "a reply larger than the payload");
-            replies.push(buffer[..size].to_vec());
-        };
-        let mut exchange = Exchange { session, read: &mut read, emit: &mut emit };
-        let mut out = [0; PAYLOAD_BYTES];
-        let asked = ((container.session, ask), request.len());
-        self.servers[server].handle_ask(now_ns, (from, true), asked, &mut |_| held, &mut exchange, &mut out);
-        let life = self.peers[at].life;
-        for reply in replies {
-            for arrival in self.peers[at].replies[server].send(&mut self.rng, now_ns, &reply) {
-                self.at(
-                    arrival.at_ns,
-                    Event::ToPeer { peer: at, life, origin: Origin::Server(server), arrival },
-                );
-            }
-        }
-    }
-
-    pub(super) fn note_native_arrival(&mut self, peer: usize, arrival: &Arrival) {
-        let Ok((container, _)) = Container::parse(&arrival.bytes) else { return };
-        if container.kind == Kind::Data {
-            let came = &mut self.peers[peer].came[self.history.index(container.session)];
-            let head = container.head();
-            (head.sequence..head.end()).for_each(|sequence| came[sequence as usize] = true);
-        }
-    }
-}
-
-impl World {
-    /// A packet of somebody without the key, and where it comes from.
-    pub(super) fn native_forgery(&mut self, forged: u64) -> (Origin, Vec<u8>) {
-        const KINDS: u64 = 9;
-        let (next, line) = (self.history.next(), Origin::Line(0));
-        let session = self.history.session(self.history.current());
-        let due = self.peers[0].receiver.next();
-        let first = self.last_request.map_or(due, |(_, request, _)| request.first);
-        let mut numbers = Numbers::new(self.rng.u64(..), false);
-        let mut packet = vec![0; 400];
-        let body = &mut packet[HEAD_BYTES..];
-        let pulse = |next, has_ended| Pulse { next, has_ended, ..Pulse::default() }.write();
-        let (origin, kind, sequence, messages, bytes) = match forged % KINDS {
-            0 | 1 => {
-                let sequence = if forged.is_multiple_of(KINDS) { due } else { next + 3_000 };
-                let mut data = RecordWriter::new(sequence);
-                assert!(data.push(&mut packet, b"never published", Meta::default()));
-                (line, Kind::Data, sequence, 1, data.finish(&mut packet).unwrap())
-            }
-            2 => {
-                let part = Fragment { meta: Meta::default(), total: 1 << 24, offset: 0, data: b"forged" };
-                (line, Kind::Fragment, due, 1, part.write(body).unwrap())
-            }
-            3..=5 => {
-                let ahead = if forged % KINDS == 5 { 0 } else { self.rng.u64(1..1 << 30) };
-                body[..PULSE_BYTES].copy_from_slice(&pulse(next + ahead, forged % KINDS != 3));
-                (line, Kind::Pulse, next + ahead, 0, PULSE_BYTES)
-            }
-            kind => {
-                let control = match kind {
-                    6 => ControlDatagram::Gone { session, first, oldest: first + 500 },
-                    7 => ControlDatagram::Later { session, first },
-                    _ => ControlDatagram::Held { session, first, oldest: 1, next: first },
-                };
-                let mut out = [0; CONTROL_MAX_BYTES];
-                let size = control.encode(&mut out);
-                let (kind, inside) = ControlDatagram::body_of(&out[..size]).unwrap();
-                body[..inside.len()].copy_from_slice(inside);
-                (Origin::Server(0), Kind::Control(kind), 1, 0, inside.len())
-            }
-        };
-        let is_sealed = (forged / KINDS).is_multiple_of(2);
-        let fields = numbers.next(kind, false, (session, sequence, messages));
-        let fields = Container { is_sealed, key: if is_sealed { 3 } else { 0 }, ..fields };
-        let size = fields.write(&mut packet, bytes + if is_sealed { SEAL_BYTES } else { 0 }).unwrap();
-        packet.truncate(size);
-        (origin, packet)
-    }
 }
 
 fn native(scenario: Scenario, wire: Wire, max_message: usize) -> Scenario {

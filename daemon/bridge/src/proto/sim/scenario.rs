@@ -2,13 +2,20 @@
 
 use super::super::counters::Histogram;
 use super::super::receiver::{Follow, ReceiverConfig};
-use super::native::Wire;
 use super::net::Profile;
 
 /// The payload of every datagram of the simulation, in bytes.
 pub const PAYLOAD_BYTES: usize = 1_400;
 /// The channel that every run carries.
 pub const FOLLOW: Follow = Follow::Channel(*b"SIM ");
+
+/// The form of the packets of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wire {
+    Plain,
+    Native,
+    Sealed,
+}
 
 /// Everything about a run that its seed decides.
 #[derive(Debug, Clone)]

@@ -13,9 +13,9 @@ use super::super::session::Session;
 use super::super::wire::Request;
 use super::super::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 use super::check::{Checker, History};
-use super::native::{self, Codec, Wire};
+use super::native::{self, Codec};
 use super::net::{Arrival, Link, Profile};
-use super::scenario::{PAYLOAD_BYTES, Scenario, Totals};
+use super::scenario::{PAYLOAD_BYTES, Scenario, Totals, Wire};
 
 /// The longest virtual time that a run may take.
 const LIMIT_NS: u64 = 300 * SECOND_NS;
@@ -73,6 +73,15 @@ pub struct World {
 }
 
 impl World {
+    pub(super) fn is_native(&self) -> bool {
+        self.scenario.wire != Wire::Plain
+    }
+
+    pub(super) fn new_codec(&mut self, is_receiver: bool) -> Codec {
+        self.senders += 1;
+        Codec::new(self.senders, is_receiver, self.scenario.wire)
+    }
+
     pub fn new(seed: u64, scenario: Scenario) -> World {
         let history = History {
             published: vec![0],

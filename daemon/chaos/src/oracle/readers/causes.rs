@@ -95,6 +95,14 @@ impl Cursor<'_> {
                 }
             }
         }
+        // A reader that stays attached is led from each segment to the next.
+        let is_led = publications.len() <= LED && !self.history.deeds.iter().any(may_detach);
+        let begins_elsewhere = self.is_first || publications.len() > 2 && !is_led;
+        bytes >= capacity / 2 || (self.is_segmented() && begins_elsewhere) || resumed_at == self.expected
+    }
+
+    /// Whether another publisher of the channel may have a segment of its own.
+    pub(super) fn is_segmented(&self) -> bool {
         let is_segmented = |e: &Entry<Deed>| match &e.what {
             Deed::TakingOver { .. } => true,
             // The next publisher gets a segment of its own.
@@ -103,13 +111,9 @@ impl Cursor<'_> {
             }
             _ => false,
         };
-        let is_strict = self.history.profile == Some(crate::story::Profile::Strict)
+        self.history.profile == Some(crate::story::Profile::Strict)
             || self.history.strict.contains(&self.reader.channel)
-            || self.history.deeds.iter().any(is_segmented);
-        // A reader that stays attached is led from each segment to the next.
-        let is_led = publications.len() <= LED && !self.history.deeds.iter().any(may_detach);
-        let begins_elsewhere = self.is_first || publications.len() > 2 && !is_led;
-        bytes >= capacity / 2 || (is_strict && begins_elsewhere) || resumed_at == self.expected
+            || self.history.deeds.iter().any(is_segmented)
     }
 
     /// Whether the story did something that may lose every copy of a message on its way to the far host.

@@ -1,9 +1,11 @@
 //! The judgement of each reader's events, one after the other.
 
 mod causes;
+mod past;
 
 use super::Findings;
 use super::history::{History, Publication, Subscription};
+use super::journals::Kept;
 use super::lives::Lives;
 use crate::log::{Deed, Entry, Fact, Time};
 use crate::payload::{Identity, Marks, fill, total_bytes};
@@ -14,6 +16,7 @@ use crate::story::{Start, Step};
 struct Cursor<'a> {
     history: &'a History,
     lives: &'a Lives,
+    kept: &'a Kept<'a>,
     reader: &'a Subscription,
     /// The sequence that has to come next.
     expected: u64,
@@ -36,10 +39,12 @@ struct Cursor<'a> {
 }
 
 pub(super) fn check(history: &History, lives: &Lives, findings: &mut Findings) {
+    let kept = &Kept::of(history, lives);
     for reader in &history.subscriptions {
         let mut cursor = Cursor {
             history,
             lives,
+            kept,
             reader,
             expected: reader.next,
             life: None,
@@ -79,6 +84,13 @@ impl Cursor<'_> {
             }
             Fact::Lapped { missed, resumed_at } => self.lapped(*missed, *resumed_at, findings),
             Fact::Gap { from, to } => self.gap(*from, *to, findings),
+            Fact::Lost { from, to, cause } => self.lost(*from, *to, cause, findings),
+            Fact::Live { sequence, since } => self.live(*sequence, *since, findings),
+            Fact::Stalled { sequence } => self.stalled(*sequence, findings),
+            Fact::ReadOut { next } if *next != self.expected && self.expected > 0 => {
+                let what = format!("the journal ends at {next}, and {} was due", self.expected);
+                findings.add(3, "silent_loss", who, what);
+            }
             Fact::NewEpoch { epoch } => self.new_epoch(*epoch, findings),
             Fact::PublisherGone { epoch } => self.publisher_gone(*epoch, entry.at, findings),
             Fact::NewSession { identity } => self.new_session(identity, findings),
@@ -302,6 +314,7 @@ impl Cursor<'_> {
                 format!("lapped from {} to {resumed_at}, though the ring held more than that", self.expected);
             findings.add(4, "lapped_without_cause", who, what);
         }
+        self.check_lap(resumed_at, findings);
         (self.expected, self.in_doubt, self.is_first) = (resumed_at, true, false);
         self.is_new_here = false;
     }

@@ -177,7 +177,7 @@ pub(super) mod tests {
     use std::collections::{BTreeSet, HashMap};
     use std::sync::Arc;
 
-    pub(in crate::metrics) fn stats(received: u64) -> ReaderStats {
+    pub(in crate::server::metrics) fn stats(received: u64) -> ReaderStats {
         let mut histogram = vec![0; 480].into_boxed_slice();
         histogram[100] = received;
         ReaderStats {
@@ -193,7 +193,10 @@ pub(super) mod tests {
         }
     }
 
-    pub(in crate::metrics) fn measured(channel: &str, readers: Vec<(Process, ReaderStats)>) -> Measured {
+    pub(in crate::server::metrics) fn measured(
+        channel: &str,
+        readers: Vec<(Process, ReaderStats)>,
+    ) -> Measured {
         let status: ChannelStatus = serde_json::from_value(serde_json::json!({
             "channel": channel, "state": "active", "publisher": null, "epoch": 2, "capacity_bytes": 65536,
             "max_message_bytes": 100, "uuid": "", "created_ns": 0, "clock": "counter", "clock_hz": 1,

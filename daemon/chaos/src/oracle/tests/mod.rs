@@ -1,5 +1,7 @@
 //! Logs that break each demand, and some that break none. An oracle that cannot fail proves nothing.
 
+mod journals;
+
 use super::{History, judge_history};
 use crate::log::{Deed, Entry, Fact};
 use crate::payload::{Identity, Sizes, total_bytes};
@@ -34,7 +36,14 @@ fn got(sequence: u64, publisher: u32, counter: u32, count: u32) -> Fact {
 
 fn reads(mut seen: Vec<Fact>) -> Vec<Fact> {
     let mut all = vec![
-        Fact::Subscribing { channel: "a".into(), far: false, start: Start::Oldest, page: true },
+        Fact::Subscribing {
+            channel: "a".into(),
+            far: false,
+            start: Start::Oldest,
+            page: true,
+            history: false,
+            skip: false,
+        },
         Fact::Subscribed { next: 1, refused: false },
     ];
     all.append(&mut seen);
@@ -344,7 +353,14 @@ fn judge_alone(actor: &str, facts: Vec<Fact>, deeds: Vec<Deed>) -> Vec<String> {
 #[test]
 fn openings_that_must_not_fail_are_found() {
     let failed = |kind: &str, why: &str| Fact::OpenFailed { kind: kind.into(), why: why.into() };
-    let reader = || Fact::Subscribing { channel: "a".into(), far: false, start: Start::Oldest, page: true };
+    let reader = || Fact::Subscribing {
+        channel: "a".into(),
+        far: false,
+        start: Start::Oldest,
+        page: true,
+        history: false,
+        skip: false,
+    };
     let publisher = || Fact::Opening { channel: "a".into(), publisher: 0 };
     let denied = || failed("Os", "create the reader page: Permission denied (os error 13)");
     assert_found(&judge_alone("r", vec![reader(), denied()], Vec::new()), "open_failed");

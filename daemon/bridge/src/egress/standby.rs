@@ -1,0 +1,156 @@
+//! The steps of an egress that shares a stream: it hears the peers, takes over from one, yields to one, and stands by.
+
+use shmcast::{Event, LocateError, RecvError};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::failover::stream_of;
+use super::live::{CatchUp, Live};
+use crate::proto::claim::{Role, Step};
+use crate::proto::session::Session;
+use crate::proto::{MICROSECOND_NS, MILLISECOND_NS};
+use crate::spec::WaitMode;
+
+/// The time between two looks into the sockets while this egress sends.
+const HEAR_EVERY_NS: u64 = MILLISECOND_NS / 2;
+/// The longest rest of a standby.
+const REST_NS: u64 = 500 * MICROSECOND_NS;
+/// Events of the ring that a standby skips before it looks at anything else.
+const SKIP: usize = 4_096;
+
+impl Live {
+    /// Hears the peers and takes the step that is due. Returns whether this egress sends.
+    pub(super) fn elect(&mut self) -> Result<bool, String> {
+        let now_ns = self.outlet.clock.now_ns();
+        let Some(failover) = &mut self.failover else { return Ok(true) };
+        // The channel of a mirror may get another session while it is read.
+        let session = self.outlet.sender.session();
+        if let Some(subscriber) = self.subscriber.as_ref().filter(|_| session != failover.election.session())
+        {
+            let (stream, is_mirror) = stream_of(subscriber);
+            failover.election.note_ring(session, stream, is_mirror);
+        }
+        let has_stood = failover.election.note_turn(now_ns);
+        let is_active = failover.election.role() == Role::Active;
+        if has_stood || !is_active || now_ns.saturating_sub(failover.heard_ns) >= HEAR_EVERY_NS {
+            failover.heard_ns = now_ns;
+            failover.hear(now_ns, has_stood);
+        }
+        if self.outlet.shared.takes_over.swap(false, Ordering::Relaxed) {
+            failover.election.take(now_ns);
+        }
+        let step = failover.election.poll(now_ns);
+        match step {
+            Some(Step::Take(session, from)) => self.take_over(now_ns, session, from)?,
+            Some(Step::Yield(session, until)) => self.yield_to(session, until)?,
+            None => {}
+        }
+        let Some(failover) = &mut self.failover else { return Ok(true) };
+        failover.send_claim(now_ns, self.outlet.sender.next());
+        let election = &failover.election;
+        let counters = &mut self.outlet.counters;
+        counters.role = failover.role();
+        counters.claim = election.claim();
+        (counters.takeovers, counters.yields) = election.changes();
+        Ok(election.role() == Role::Active)
+    }
+
+    /// Begins to send at `from`, or where this bridge began to read if no peer has sent anything.
+    #[cold]
+    fn take_over(&mut self, now_ns: u64, session: Session, from: Option<u64>) -> Result<(), String> {
+        let (Some(subscriber), Some(failover)) = (&mut self.subscriber, &self.failover) else {
+            return Ok(());
+        };
+        let from = from.unwrap_or(failover.start_at).min(subscriber.next_sequence());
+        match subscriber.seek(from) {
+            Ok(()) => {}
+            // The ring no longer holds all of it.
+            Err(LocateError::TooOld { oldest, .. }) => {
+                subscriber.seek(oldest).map_err(|e| e.to_string())?;
+                self.outlet.counters.messages_missed += oldest.saturating_sub(from);
+            }
+            Err(e) => return Err(format!("channel {:?}: {e}", self.spec.channel)),
+        }
+        let next = subscriber.next_sequence();
+        self.outlet.go_on(session, next);
+        self.catch_up = CatchUp::from(now_ns);
+        Ok(())
+    }
+
+    /// Sends everything before `until`, and leaves the rest to the peer.
+    #[cold]
+    fn yield_to(&mut self, session: Session, until: u64) -> Result<(), String> {
+        while self.outlet.sender.next() < until && self.subscriber.is_some() {
+            if !self.carry()? {
+                break;
+            }
+        }
+        if session != self.outlet.sender.session() {
+            self.outlet.begin(session, self.outlet.sender.next());
+        }
+        Ok(())
+    }
+
+    /// Follows the ring without sending anything. Returns false once there is nothing more to do.
+    pub(super) fn stand_by(&mut self) -> Result<bool, String> {
+        let now_ns = self.outlet.clock.now_ns();
+        self.show_at(now_ns);
+        if self.is_told_to_end() {
+            return Ok(false);
+        }
+        let Some(subscriber) = &mut self.subscriber else {
+            if !self.attach_again()? {
+                self.idle.wait(Duration::from_nanos(REST_NS));
+            }
+            return Ok(true);
+        };
+        let Some(failover) = &mut self.failover else { return Ok(true) };
+        // A listener has not begun: it may be the one that sends what waits in the ring.
+        let events = if failover.election.role() == Role::Listen { 0 } else { SKIP };
+        let mut result = Ok(());
+        for _ in 0..events {
+            match subscriber.try_recv() {
+                Ok(Some(Event::Restarted)) => result = Err(RecvError::Superseded),
+                Ok(Some(Event::Message(_))) => {
+                    (self.outlet.skips_end, failover.has_ended) = (false, false);
+                    continue;
+                }
+                Ok(Some(Event::Lapped(_) | Event::Gap { .. })) => continue,
+                Ok(Some(Event::End)) => {
+                    failover.has_ended = !std::mem::take(&mut self.outlet.skips_end);
+                    continue;
+                }
+                Ok(Some(event)) => {
+                    self.outlet.take(event);
+                    continue;
+                }
+                Ok(None) => {}
+                Err(e) => result = Err(e),
+            }
+            break;
+        }
+        // A standby answers repairs from its own ring.
+        self.outlet.shared.next.store(subscriber.next_sequence(), Ordering::Release);
+        if let Err(e) = result {
+            return self.lose(e);
+        }
+        let Some(failover) = &self.failover else { return Ok(true) };
+        if failover.has_ended && self.ends_with_channel {
+            return Ok(false);
+        }
+        let left_ns = failover.next_deadline(now_ns).saturating_sub(now_ns).min(REST_NS);
+        let left = Duration::from_nanos(left_ns);
+        match self.spec.wait {
+            WaitMode::Block => failover.rest(left),
+            WaitMode::Spin | WaitMode::Yield => self.idle.wait(left),
+        }
+        Ok(true)
+    }
+
+    /// Ends the session again if the ring had ended before we took over.
+    pub(super) fn end_again(&mut self, now_ns: u64) {
+        if self.failover.as_mut().is_some_and(|failover| std::mem::take(&mut failover.has_ended)) {
+            self.outlet.end(now_ns);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What is in the journals in the end, and what was said of them before.
+
+use super::Findings;
+use super::history::{History, Subscription};
+use super::lives::Lives;
+use crate::log::{Deed, Entry, Fact};
+use crate::run::RECORDER;
+use serde_json::Value;
+use std::path::Path;
+
+/// Messages in a row that a daemon's journal has in the end.
+struct Run<'a> {
+    channel: &'a str,
+    life: usize,
+    from: u64,
+    to: u64,
+}
+
+/// All messages that the daemon's journals have in the end.
+#[derive(Default)]
+pub(super) struct Kept<'a>(Vec<Run<'a>>);
+
+impl<'a> Kept<'a> {
+    pub(super) fn of(history: &'a History, lives: &Lives) -> Self {
+        let mut runs = Vec::new();
+        // One that was set aside is lent no more.
+        let is_lent = |it: &&Subscription| directory(it) == Some(it.channel.as_str());
+        for journal in history.subscriptions.iter().filter(is_lent) {
+            for Entry { what, .. } in &journal.seen {
+                let Fact::Got { sequence, first, count, .. } = what else { continue };
+                let Some(life) = lives.life(first.publisher) else { continue };
+                let (channel, to) = (journal.channel.as_str(), sequence + u64::from(*count) - 1);
+                runs.push(Run { channel, life, from: *sequence, to });
+            }
+        }
+        Self(runs)
+    }
+
+    /// The first of these sequences that a journal has as a message.
+    pub(super) fn first_in(&self, channel: &str, life: usize, from: u64, to: u64) -> Option<u64> {
+        let meets =
+            |run: &&Run<'_>| run.channel == channel && run.life == life && run.from <= to && run.to >= from;
+        self.0.iter().filter(meets).map(|run| run.from.max(from)).min()
+    }
+}
+
+/// Whether this is a daemon's journal, which readers are lent.
+fn is_of_a_daemon(journal: &Subscription) -> bool {
+    journal.journal.as_ref().is_some_and(|dir| !dir.contains("by-hand"))
+}
+
+/// The name of the directory of a journal.
+fn directory(journal: &Subscription) -> Option<&str> {
+    Path::new(journal.journal.as_ref()?).file_name()?.to_str()
+}
+
+/// The sequence that is due behind a journal.
+fn end(journal: &Subscription) -> Option<u64> {
+    journal.seen.iter().find_map(|entry| match entry.what {
+        Fact::ReadOut { next } => Some(next),
+        _ => None,
+    })
+}
+
+pub(super) fn check(history: &History, findings: &mut Findings) {
+    for Entry { what, .. } in &history.deeds {
+        match what {
+            Deed::Ran { arguments, code, out, err, .. } if is_verify(arguments) => {
+                check_verdict(history, &arguments[2], *code, &format!("{err}{out}"), findings);
+            }
+            Deed::Ran { arguments, code: Some(0), out, .. } if arguments[0] == "stat" => {
+                check_promise(history, out, findings);
+            }
+            Deed::Last { channel, sequence, .. } if history.recorded.contains(channel) => {
+                check_end(history, channel, *sequence, findings);
+            }
+            _ => {}
+        }
+    }
+    for journal in history.subscriptions.iter().filter(|it| it.journal.is_some() && end(it).is_none()) {
+        let dir = journal.journal.clone().unwrap_or_default();
+        findings.add(8, "unreadable_journal", &journal.channel, format!("{dir} was not read to its end"));
+    }
+}
+
+fn is_verify(arguments: &[String]) -> bool {
+    arguments.len() > 2 && arguments[0] == "journal" && arguments[1] == "verify"
+}
+
+/// Nothing that a story does damages a file: 0 is a whole journal, and 3 one that names what is missing. A journal is set aside where
+/// its channel begins anew, and may be gone from its place while it is checked.
+fn check_verdict(history: &History, dir: &str, code: Option<i32>, said: &str, findings: &mut Findings) {
+    let may_be_set_aside = |entry: &Entry<Deed>| match &entry.what {
+        Deed::MayRestart { channel, .. } => dir.ends_with(&format!("/{channel}")),
+        _ => false,
+    };
+    let is_aside = code == Some(1) && history.deeds.iter().any(may_be_set_aside);
+    if !matches!(code, Some(0 | 3)) && !is_aside {
+        findings.add(8, "damaged_journal", dir, format!("verify ended with {code:?}: {said}"));
+    }
+}
+
+/// What the recorder had written once is in a journal later, also if it was killed: the kernel keeps the pages.
+fn check_promise(history: &History, out: &str, findings: &mut Findings) {
+    let Ok(status) = serde_json::from_str::<Value>(out) else { return };
+    let Some(channel) = status["channel"].as_str() else { return };
+    for figure in ["durable", "written"] {
+        let Some(sequence) = status["journal"][figure].as_u64() else { continue };
+        let journals = history.subscriptions.iter().filter(|it| is_of_a_daemon(it) && it.channel == channel);
+        let furthest = journals.filter_map(end).max().unwrap_or(1);
+        if sequence >= furthest {
+            let what = format!("{figure} was {sequence}, and the journals end before {furthest}");
+            findings.add(8, "recorded_and_gone", channel, what);
+        }
+    }
+}
+
+/// The last message is in the daemon's journal, and in that of a recorder by hand that ran until the end.
+fn check_end(history: &History, channel: &str, last: u64, findings: &mut Findings) {
+    let ends_with_it = |is_wanted: &dyn Fn(&str) -> bool| {
+        history
+            .subscriptions
+            .iter()
+            .any(|it| directory(it).is_some_and(is_wanted) && end(it) == Some(last + 1))
+    };
+    if !ends_with_it(&|name| name == channel) {
+        findings.add(
+            8,
+            "journal_incomplete",
+            channel,
+            format!("it does not end with the last message, {last}"),
+        );
+    }
+    let at_rest = history.deeds.iter().skip_while(|entry| entry.what != Deed::AtRest);
+    let number = history.channels.iter().position(|name| name == channel);
+    let ended_well = at_rest.filter(|entry| match &entry.what {
+        Deed::Ended { who, code: Some(0 | 3), .. } => {
+            who.strip_prefix(RECORDER).and_then(|n| n.parse().ok()) == number
+        }
+        _ => false,
+    });
+    if ended_well.count() > 0 && !ends_with_it(&|name| name.starts_with(&format!("{channel}-by-hand"))) {
+        let what = format!("what was recorded by hand does not end with the last message, {last}");
+        findings.add(8, "journal_incomplete", channel, what);
+    }
+}

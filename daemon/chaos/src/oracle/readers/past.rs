@@ -1,0 +1,131 @@
+//! The judgement of what a reader of the past was told, and of journals themselves, which are judged as readers.
+
+use super::Cursor;
+use crate::log::{Deed, Entry, Time};
+use crate::oracle::Findings;
+use crate::oracle::history::Publication;
+use crate::payload::Identity;
+use crate::story::{Change, Step, Whom};
+
+impl Cursor<'_> {
+    /// Sequences are lost only if the ring had moved past them before they were recorded, and if no journal has them.
+    pub(super) fn lost(&mut self, from: u64, to: u64, cause: &str, findings: &mut Findings) {
+        let (who, expected) = (self.reader.actor.as_str(), self.expected);
+        let name = format!("the loss of {from} to {to} ({cause})");
+        if !self.reader.history {
+            findings.add(3, "unasked_past", who, format!("{name} was told to a reader of the ring alone"));
+        }
+        if to < from || from < expected && !self.is_first {
+            findings.add(2, "backwards", who, format!("{name} was told, and {expected} was due"));
+        } else if from > expected && expected > 0 {
+            findings.add(
+                3,
+                "silent_loss",
+                who,
+                format!("{name} was told, {expected} was due, and nothing said why"),
+            );
+        }
+        // No power is cut and no disk fails in a story, so there is no other cause. A recorder that comes back finds the
+        // last segment only.
+        let is_gone = self.was_overrun(to.saturating_add(1)) || self.is_segmented();
+        if !matches!(cause, "overrun" | "unrecorded") || !is_gone {
+            findings.add(
+                4,
+                "lost_without_cause",
+                who,
+                format!("{name} was told, though the ring held more than that"),
+            );
+        }
+        self.check_kept(from, to, &name, findings);
+        (self.expected, self.in_doubt, self.is_first, self.is_new_here) =
+            (to.saturating_add(1), true, false, false);
+    }
+
+    /// A lap is told to a reader of the past only of what no journal has.
+    pub(super) fn check_lap(&self, resumed_at: u64, findings: &mut Findings) {
+        let may_read = self.reader.history && !self.reader.skip && !self.was_given_up();
+        if may_read && resumed_at > self.expected && self.expected > 0 {
+            let name = format!("a lap from {} to {resumed_at}", self.expected);
+            self.check_kept(self.expected, resumed_at - 1, &name, findings);
+        }
+    }
+
+    /// Whether the daemon had no journal for a while. It lends none then, and readers who come then ask for none.
+    fn was_given_up(&self) -> bool {
+        self.history.deeds.iter().any(|entry| match &entry.what {
+            Deed::Step { step, .. } => {
+                matches!(step, Step::Reload { change: Change::Journal | Change::Remove, .. })
+            }
+            _ => false,
+        })
+    }
+
+    fn check_kept(&self, from: u64, to: u64, name: &str, findings: &mut Findings) {
+        // A journal lacks what its own recorder did not get.
+        let (Some(life), None) = (self.life, &self.reader.journal) else { return };
+        if let Some(kept) = self.kept.first_in(&self.reader.channel, life, from, to) {
+            let what = format!("{name} was told, and the journal has {kept}");
+            findings.add(4, "lost_and_kept", &self.reader.actor, what);
+        }
+    }
+
+    /// A reader is told that it reads the ring again when the next message is there.
+    pub(super) fn live(&mut self, sequence: u64, since: Time, findings: &mut Findings) {
+        let (who, expected) = (self.reader.actor.as_str(), self.expected);
+        if !self.reader.history {
+            findings.add(3, "unasked_past", who, format!("was live at {sequence}, and reads the ring alone"));
+        }
+        if sequence != expected && expected > 0 {
+            let what = format!("was live at {sequence}, and {expected} was due");
+            findings.add(if sequence < expected { 2 } else { 3 }, "false_live", who, what);
+        }
+        let is_here = |p: &&Publication| {
+            self.life.is_some() && self.lives.life(p.number) == self.life && p.next <= sequence
+        };
+        // A later publisher may have a segment of its own.
+        let publication = self.history.on(&self.reader.channel).filter(is_here).max_by_key(|p| p.next);
+        // The messages that were surely published behind this one when the call began.
+        let is_gone = |p: &&Publication| bytes_between(p, sequence, p.surely_before(since)) > p.capacity;
+        if let Some(publication) = publication.filter(is_gone) {
+            let what = format!(
+                "was live at {sequence}, and publisher {} had filled the ring behind it",
+                publication.number
+            );
+            findings.add(5, "false_live", who, what);
+        }
+        (self.expected, self.is_new_here) = (sequence, false);
+    }
+
+    /// A recorder stands still only if something in the story keeps it from its work.
+    pub(super) fn stalled(&self, sequence: u64, findings: &mut Findings) {
+        let may_stall = |entry: &Entry<Deed>| match &entry.what {
+            Deed::Step { step, .. } => matches!(
+                step,
+                Step::Crash { .. }
+                    | Step::Restart { .. }
+                    | Step::Reload { .. }
+                    | Step::TakeOver { .. }
+                    | Step::Stop { whom: Whom::Daemon }
+                    | Step::Limit { .. }
+            ),
+            _ => false,
+        };
+        if !self.history.deeds.iter().any(may_stall) {
+            let what = format!("was told at {sequence} that the recorder stands still, and nothing kept it");
+            findings.add(5, "stalled_without_cause", &self.reader.actor, what);
+        }
+    }
+}
+
+/// Bytes of the records of a publication from sequence `from` on and below `to`, at least.
+fn bytes_between(publication: &Publication, from: u64, to: u64) -> u64 {
+    let mut bytes = 0;
+    for send in &publication.sends {
+        let Some((first, sizes)) = send.messages else { continue };
+        for at in from.saturating_sub(send.next)..send.least.min(to.saturating_sub(send.next)) {
+            let message = Identity { counter: first.counter + at as u32, ..first };
+            bytes += (message.length(sizes, publication.largest) as u64 + 16).next_multiple_of(64);
+        }
+    }
+    bytes
+}

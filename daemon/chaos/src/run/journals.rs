@@ -1,0 +1,246 @@
+//! Journals of a story: those that the daemon keeps, and those of `shmcast record`, which are recorded by hand.
+
+use super::{Known, PATIENCE, World, ended};
+use crate::actor::Order;
+use crate::log::Deed;
+use crate::story::{Channel, Recorded, Step, Whom};
+use anyhow::{Context, Result};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// Beginning of the names of recorders by hand.
+pub const RECORDER: &str = "recorder";
+/// Size of the files, the least that there is.
+const FILE: &str = "1MiB";
+/// Time in which a daemon begins to record. It tries again each few seconds where it could not.
+const BEGIN: Duration = Duration::from_secs(15);
+
+/// `shmcast record` of one channel, running or not.
+#[derive(Debug, Default)]
+pub(super) struct Recorder {
+    child: Option<Child>,
+    /// The number of its directory. It gets another one where the channel began anew.
+    dir: u32,
+    is_doomed: bool,
+}
+
+impl Recorder {
+    fn ended(&mut self) -> Option<ExitStatus> {
+        let status = self.child.as_mut()?.try_wait().ok().flatten()?;
+        self.child = None;
+        Some(status)
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// The directory of all journals of a story.
+pub(super) fn journals_dir(dir: &Path) -> PathBuf {
+    dir.join("journals")
+}
+
+/// The line of the daemon's configuration that makes it record a channel.
+pub(super) fn line(dir: &Path, channel: &Channel) -> String {
+    let Some(Recorded { sync, roll_ms, keeps }) = &channel.journal else { return String::new() };
+    let dir = journals_dir(dir).join(&channel.name);
+    let roll = roll_ms.map_or_else(String::new, |ms| format!(", roll_after = \"{ms}ms\""));
+    let keep = if *keeps { ", keep_bytes = \"2MiB\", keep_age = \"400ms\"" } else { "" };
+    format!("journal = {{ dir = {dir:?}, sync = \"{sync}\", file = \"{FILE}\"{roll}{keep} }}\n")
+}
+
+/// The recorder that a step is about.
+fn recorder_of(step: &Step) -> Option<u8> {
+    match *step {
+        Step::Start { whom: Whom::Recorder(at) }
+        | Step::Restart { whom: Whom::Recorder(at) }
+        | Step::Crash { whom: Whom::Recorder(at) }
+        | Step::Kill { whom: Whom::Recorder(at), .. }
+        | Step::Stop { whom: Whom::Recorder(at) }
+        | Step::Continue { whom: Whom::Recorder(at) } => Some(at),
+        _ => None,
+    }
+}
+
+impl World<'_> {
+    /// Carries out a step that is about a recorder by hand. `None` if this one is not.
+    pub(super) fn carry_out_by_hand(&mut self, step: &Step) -> Result<Option<bool>> {
+        let Some(at) = recorder_of(step) else { return Ok(None) };
+        let at = at % self.channels.len() as u8;
+        let was_done = match step {
+            Step::Start { .. } => self.start_recorder(at)?,
+            Step::Restart { .. } => self.end_recorder(at, Signal::SIGTERM)? && self.start_recorder(at)?,
+            Step::Crash { .. } => self.end_recorder(at, Signal::SIGKILL)? && self.start_recorder(at)?,
+            Step::Kill { .. } => self.end_recorder(at, Signal::SIGKILL)?,
+            Step::Stop { .. } => self.signal_recorder(at, Signal::SIGSTOP)?,
+            _ => self.signal_recorder(at, Signal::SIGCONT)?,
+        };
+        Ok(Some(was_done))
+    }
+
+    fn start_recorder(&mut self, at: u8) -> Result<bool> {
+        let Known { host, channel, .. } = self.channel(at);
+        let Some(socket) = self.daemons.get(host).map(|daemon| daemon.socket()) else { return Ok(false) };
+        let said = File::options().create(true).append(true).open(self.said_by(at))?;
+        let recorder = self.recorders.entry(at).or_default();
+        if recorder.child.is_some() {
+            return Ok(false);
+        }
+        let dir = journals_dir(&self.dir).join(format!("{}-by-hand-{}", channel.name, recorder.dir));
+        let mut command = self.programs.command(&self.programs.shmcast);
+        command.args(["record", &channel.name, "--file", FILE, "--to"]).arg(dir);
+        command.env("SHMCAST_SOCKET", socket);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
+        let child = command.spawn().context("start a recorder")?;
+        let pid = child.id();
+        (recorder.child, recorder.is_doomed) = (Some(child), false);
+        self.note(Deed::Started { who: format!("{RECORDER}{at}"), pid })?;
+        Ok(true)
+    }
+
+    fn said_by(&self, at: u8) -> PathBuf {
+        self.logs.join(format!("{RECORDER}{at}.stderr"))
+    }
+
+    fn signal_recorder(&mut self, at: u8, signal: Signal) -> Result<bool> {
+        let child = self.recorders.get(&at).and_then(|recorder| recorder.child.as_ref());
+        let Some(pid) = child.map(Child::id) else { return Ok(false) };
+        let _ = kill(Pid::from_raw(pid as i32), signal);
+        let signal = signal.as_str().trim_start_matches("SIG").to_owned();
+        self.note(Deed::Signalled { who: format!("{RECORDER}{at}"), signal })?;
+        Ok(true)
+    }
+
+    fn end_recorder(&mut self, at: u8, by: Signal) -> Result<bool> {
+        if !self.signal_recorder(at, by)? {
+            return Ok(false);
+        }
+        self.signal_recorder(at, Signal::SIGCONT)?;
+        let Some(recorder) = self.recorders.get_mut(&at) else { return Ok(false) };
+        recorder.is_doomed = by == Signal::SIGKILL;
+        let until = Instant::now() + PATIENCE;
+        loop {
+            self.reap_recorders()?;
+            let is_there = self.recorders.get(&at).is_some_and(|recorder| recorder.child.is_some());
+            if !is_there {
+                return Ok(true);
+            }
+            if Instant::now() > until {
+                let (who, order) = (format!("{RECORDER}{at}"), "to end".to_owned());
+                self.note(Deed::NoAnswer { who, order })?;
+                self.recorders.remove(&at);
+                return Ok(true);
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Notes the recorders that have ended.
+    pub(super) fn reap_recorders(&mut self) -> Result<()> {
+        let over: Vec<(u8, ExitStatus, bool)> = self
+            .recorders
+            .iter_mut()
+            .filter_map(|(at, recorder)| Some((*at, recorder.ended()?, recorder.is_doomed)))
+            .collect();
+        for (at, status, is_doomed) in over {
+            let said = fs::read_to_string(self.said_by(at)).unwrap_or_default();
+            if status.code() == Some(1)
+                && let Some(recorder) = self.recorders.get_mut(&at)
+            {
+                recorder.dir += 1;
+            }
+            self.note(ended(format!("{RECORDER}{at}"), Some(status), is_doomed, said))?;
+        }
+        Ok(())
+    }
+
+    /// Lets all recorders go on, and waits until the daemons record all channels that they are to record.
+    pub(super) fn heal_recorders(&mut self) -> Result<()> {
+        let by_hand: Vec<u8> = self.recorders.keys().copied().collect();
+        for at in by_hand {
+            self.signal_recorder(at, Signal::SIGCONT)?;
+        }
+        self.wait_for_recorders()
+    }
+
+    /// Waits until the daemons record all channels that they are to record.
+    pub(super) fn wait_for_recorders(&mut self) -> Result<()> {
+        let until = Instant::now() + BEGIN;
+        let mut missing = Vec::new();
+        for daemon in &self.daemons {
+            for configured in daemon.channels.iter().filter(|c| c.is_there && c.records) {
+                let name = &configured.channel.name;
+                let state = || {
+                    let status = shmcast::Client::at(daemon.socket()).and_then(|client| client.channel(name));
+                    Some(status.ok()?.journal?.state)
+                };
+                let mut now = state();
+                while now.as_deref() != Some("recording") && Instant::now() < until {
+                    std::thread::sleep(Duration::from_millis(10));
+                    now = state();
+                }
+                if now.as_deref() != Some("recording") {
+                    let order = format!("to record {name}: {now:?}");
+                    missing.push(Deed::NoAnswer { who: daemon.name.to_owned(), order });
+                }
+            }
+        }
+        missing.into_iter().try_for_each(|deed| self.note(deed))
+    }
+
+    /// Checks the daemon's journal of a channel, while it may be written.
+    pub(super) fn verify(&mut self, name: &str) -> Result<bool> {
+        let dir = journals_dir(&self.dir).join(name);
+        // Before its first file there is nothing to check.
+        let is_begun = fs::read_dir(&dir)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .any(|entry| entry.path().extension().is_some_and(|extension| extension == "smj"));
+        if is_begun {
+            self.run_tool(0, &["journal", "verify", &dir.display().to_string(), "--json"])?;
+        }
+        Ok(is_begun)
+    }
+
+    /// Ends the recorders in order.
+    pub(super) fn end_recorders(&mut self) -> Result<()> {
+        let by_hand: Vec<u8> = self.recorders.keys().copied().collect();
+        for at in by_hand {
+            self.end_recorder(at, Signal::SIGTERM)?;
+        }
+        Ok(())
+    }
+
+    /// Checks all journals and reads them whole. Nobody records any more.
+    pub(super) fn read_journals(&mut self) -> Result<()> {
+        let entries = fs::read_dir(journals_dir(&self.dir)).into_iter().flatten().flatten();
+        let mut dirs: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+        dirs.sort();
+        if dirs.is_empty() {
+            return Ok(());
+        }
+        let mut actor = self.start_actor('j')?;
+        for dir in dirs {
+            let is_empty = !fs::read_dir(&dir)?
+                .flatten()
+                .any(|entry| entry.path().extension().is_some_and(|extension| extension == "smj"));
+            if is_empty {
+                continue;
+            }
+            self.run_tool(0, &["journal", "verify", &dir.display().to_string(), "--json"])?;
+            self.ask(&mut actor, Order::ReadJournal { dir })?;
+        }
+        self.dismiss(actor)
+    }
+}
