@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{JoinHandle, sleep};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// The section of a channel with a journal in `dir`. `more` are fields of the journal.
@@ -262,6 +262,9 @@ fn a_reader_of_the_past_waits_for_the_next_daemon() {
             other => panic!("{other:?}"),
         }
     };
+    let asked = Instant::now();
+    assert!(before.try_recv().unwrap().is_none());
+    assert!(asked.elapsed() < Duration::from_secs(1), "a call that does not wait waits for no daemon");
     assert_eq!(waits_at(&mut before), 1, "it has not begun with the journal");
     let first_file = waits_at(&mut within);
     assert!((11..50_000).contains(&first_file), "{first_file}");

@@ -13,6 +13,10 @@ use shmcast_layout::ring::locate::{LocateError, Place};
 use shmcast_layout::ring::reader::Poll;
 use shmcast_layout::segment::{Access, Segment};
 use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
+
+/// Rest of a reader that waits for a journal, or for the daemon that lends it.
+const WAIT_FOR_FILES: Duration = Duration::from_micros(200);
 
 impl Subscriber {
     /// The event of a new epoch that is in the segment's state, and whose record this reader has jumped over.
@@ -73,8 +77,14 @@ impl Subscriber {
     #[cold]
     pub(super) fn skip(&mut self) -> Result<Option<Outcome>, RecvError> {
         let is_wanted = self.behind.is_some() || self.resume == Resume::Oldest;
-        if is_wanted && self.enter_past(self.next_sequence(), false) {
-            return Ok(None);
+        match is_wanted.then(|| self.enter_past(self.next_sequence())) {
+            Some(Some(true)) => return Ok(None),
+            // The next poll asks again. Whoever waits for a bell is rung at once, so that this one rests.
+            Some(None) => {
+                std::thread::sleep(WAIT_FOR_FILES);
+                return Ok(None);
+            }
+            _ => {}
         }
         if is_wanted && self.past.as_ref().is_some_and(|past| past.is_waited_for()) {
             return Err(RecvError::Stalled { sequence: self.next_sequence() });

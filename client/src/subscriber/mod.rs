@@ -422,7 +422,7 @@ impl Subscriber {
                     self.leave_past();
                     self.reader.jump(place);
                 }
-                Err(LocateError::TooOld { .. }) if self.enter_past(sequence, true) => {}
+                Err(LocateError::TooOld { .. }) if self.seek_past(sequence) => {}
                 Err(e) => return Err(e),
             }
         }

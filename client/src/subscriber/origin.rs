@@ -47,6 +47,8 @@ pub(super) struct Past {
     again_at: Option<Instant>,
     /// The time since which no daemon answers.
     absent_since: Option<Instant>,
+    /// The sequence for which the journal is looked for, and since when.
+    sought: Option<(u64, Instant)>,
     pub(super) told: Told,
 }
 
@@ -92,6 +94,15 @@ pub(super) enum Origin {
     Daemon(Client, String),
 }
 
+/// What came of a look for the journal.
+pub(super) enum Opened {
+    Reader(Box<Reader>),
+    /// It may be there soon.
+    NotYet,
+    /// There is none of this ring, or who has it does not answer.
+    Not,
+}
+
 impl Origin {
     fn files(&self) -> Result<Option<Files>, JournalError> {
         match self {
@@ -117,18 +128,19 @@ impl Past {
             is_final: false,
             again_at: None,
             absent_since: None,
+            sought: None,
             told: Told::default(),
         }
     }
 
     /// Called when the channel begins anew: the journal so far is that of another stream.
     pub(super) fn forget(&mut self) {
-        (self.reader, self.again_at, self.told) = (None, None, Told::default());
+        (self.reader, self.again_at, self.sought, self.told) = (None, None, None, Told::default());
     }
 
     /// The journal is not looked for for a while.
     pub(super) fn rest(&mut self) {
-        self.again_at = Some(Instant::now() + AGAIN);
+        (self.again_at, self.sought) = (Some(Instant::now() + AGAIN), None);
     }
 
     /// Whether the daemon that lends the journal may be one that is started again.
@@ -136,42 +148,69 @@ impl Past {
         self.absent_since.is_some_and(|since| since.elapsed() < PATIENCE_FOR_DAEMON)
     }
 
-    /// The journal, if it is one of this ring. A daemon that has just died is waited for, and so is a recorder, which names a ring in
-    /// which the channel has just gone on within some milliseconds.
-    pub(super) fn files(&mut self, ring: [u64; 2], due: u64) -> Option<Files> {
-        let begun = Instant::now();
-        let mut files = self.origin.files().ok()??;
+    /// Opens the journal, if it is one of this ring, and waits for it.
+    pub(super) fn open_and_wait(
+        &mut self,
+        ring: [u64; 2],
+        due: u64,
+        open: impl Fn(Files) -> Result<Reader, JournalError>,
+    ) -> Option<Reader> {
         loop {
-            let named = files.names_ring(ring, due);
-            let is_absent = named.as_ref().is_err_and(JournalError::is_absence);
-            self.absent_since = if is_absent { self.absent_since.or(Some(begun)) } else { None };
-            let patience = match named {
-                Ok(true) => return Some(files),
-                Ok(false) if files.is_recording() => NAMED_WITHIN,
-                _ if is_absent => STALL,
-                _ => return None,
-            };
-            if begun.elapsed() >= patience {
-                return None;
-            }
-            std::thread::sleep(LOOK_AGAIN);
-            if let Files::Directory(journal) = &mut files {
-                journal.refresh().ok()?;
+            match self.open(ring, due, &open) {
+                Opened::Reader(reader) => return Some(*reader),
+                Opened::NotYet => std::thread::sleep(LOOK_AGAIN),
+                Opened::Not => return None,
             }
         }
     }
 
-    /// Opens the journal at `sequence`, if it is one of this ring.
-    pub(super) fn open(&mut self, ring: [u64; 2], sequence: u64) -> Option<Reader> {
-        if self.again_at.is_some_and(|at| Instant::now() < at) {
-            return None;
+    /// Opens the journal, if it is one of this ring. A daemon that has just died is waited for, and so is a recorder, which names a ring in
+    /// which the channel has just gone on within some milliseconds: then the caller asks again later.
+    pub(super) fn open(
+        &mut self,
+        ring: [u64; 2],
+        due: u64,
+        open: impl Fn(Files) -> Result<Reader, JournalError>,
+    ) -> Opened {
+        let now = Instant::now();
+        if self.again_at.is_some_and(|at| now < at) {
+            return if self.sought.is_some() { Opened::NotYet } else { Opened::Not };
         }
-        let files = self.files(ring, sequence);
-        let reader = files.and_then(|files| Reader::open(files, sequence).ok());
-        self.again_at = None;
-        if reader.is_none() && !self.is_waited_for() {
+        let begun = self.sought.filter(|(sought, _)| *sought == due).map_or(now, |(_, begun)| begun);
+        let looked = self.look(ring, due, open);
+        let is_absent = matches!(&looked, Err(Some(e)) if e.is_absence());
+        self.absent_since = if is_absent { self.absent_since.or(Some(begun)) } else { None };
+        (self.sought, self.again_at) = (None, None);
+        let patience = match looked {
+            Ok(reader) => return Opened::Reader(Box::new(reader)),
+            Err(None) => NAMED_WITHIN,
+            Err(Some(_)) if is_absent => STALL,
+            Err(Some(_)) => Duration::ZERO,
+        };
+        // The look itself may have taken long, such as in a process that was stopped: then another one decides.
+        if now - begun < patience {
+            (self.sought, self.again_at) = (Some((due, begun)), Some(Instant::now() + LOOK_AGAIN));
+            return Opened::NotYet;
+        }
+        if !self.is_waited_for() {
             self.rest();
         }
-        reader
+        Opened::Not
+    }
+
+    /// One look at the journal. The error is `None` if its recorder may be about to name this ring.
+    fn look(
+        &self,
+        ring: [u64; 2],
+        due: u64,
+        open: impl Fn(Files) -> Result<Reader, JournalError>,
+    ) -> Result<Reader, Option<JournalError>> {
+        let nothing = || JournalError::Empty { path: PathBuf::new() };
+        let mut files = self.origin.files()?.ok_or_else(nothing)?;
+        match files.names_ring(ring, due)? {
+            true => Ok(open(files)?),
+            false if files.is_recording() => Err(None),
+            false => Err(Some(nothing())),
+        }
     }
 }

@@ -17,6 +17,7 @@
 //! every other outcome here. So nothing of this is on the way of a live message.
 
 use super::hosted::Hosted;
+use super::origin::{Opened, Past};
 use super::{Doubt, Outcome, Subscriber};
 use crate::journal::{Entry, JournalControl, Loss, Reader};
 use crate::message::{Event, Lapped, Message, RecvError};
@@ -39,24 +40,42 @@ impl Subscriber {
         self.is_strict() || self.tags.is_some()
     }
 
-    /// Goes on in the journal at `sequence`. False, and nothing is changed, if there is no journal of this ring, or if it has
-    /// not `sequence` itself, if it is to be `exact`.
+    /// Goes on in the journal at `sequence`. `None`, and nothing is changed, if the journal may be there soon; false if there is none
+    /// of this ring.
     #[cold]
-    pub(super) fn enter_past(&mut self, sequence: u64, exact: bool) -> bool {
+    pub(super) fn enter_past(&mut self, sequence: u64) -> Option<bool> {
         let ring = self.header().uuid;
         let is_early = fault!("the_past_begins_one_too_early") && sequence > 1;
         let sequence = sequence - u64::from(is_early);
+        let Some(past) = &mut self.past else { return Some(false) };
+        match past.open(ring, sequence, |files| Reader::open(files, sequence)) {
+            Opened::Reader(reader) => self.read_past(sequence, *reader),
+            Opened::NotYet => return None,
+            Opened::Not => return Some(false),
+        }
+        Some(true)
+    }
+
+    /// Goes on in the journal at `sequence`, if that itself is there. Waits for the journal.
+    pub(super) fn seek_past(&mut self, sequence: u64) -> bool {
+        let ring = self.header().uuid;
         let Some(past) = &mut self.past else { return false };
-        let Some(mut reader) = past.open(ring, sequence) else { return false };
-        let has_it = reader.due() == sequence && (!exact || matches!(reader.next(), Ok(Some(_))));
-        if exact && !has_it {
+        let opened = past.open_and_wait(ring, sequence, |files| Reader::open(files, sequence));
+        let Some(mut reader) = opened else { return false };
+        if reader.due() != sequence || !matches!(reader.next(), Ok(Some(_))) {
             return false;
         }
         reader.unread();
         // A loss that only the frames around it tell of is no record to go back before.
-        if exact && reader.due() != sequence && reader.seek(sequence).is_err() {
+        if reader.due() != sequence && reader.seek(sequence).is_err() {
             return false;
         }
+        self.read_past(sequence, reader);
+        true
+    }
+
+    fn read_past(&mut self, sequence: u64, reader: Reader) {
+        let Some(past) = &mut self.past else { return };
         past.reader = Some(reader);
         (past.waits_since, past.is_final) = (None, false);
         past.told.go_over();
@@ -65,7 +84,6 @@ impl Subscriber {
         }
         (self.behind, self.doubt, self.is_checked, self.came_close) = (None, Doubt::Past, true, false);
         self.reader.jump(Place::nowhere(sequence));
-        true
     }
 
     /// Is the reader of the ring again, and of nothing else. The caller gives it a place.
@@ -373,7 +391,11 @@ impl Subscriber {
         match sought {
             Err(LocateError::TooOld { oldest, .. }) if oldest > resumed_at => {}
             Err(LocateError::NotYet { .. }) => {}
-            _ => return self.give_up_past(),
+            Ok(_) => match self.try_live(false)? {
+                None => return self.give_up_past(),
+                live => return Ok(live),
+            },
+            Err(_) => return self.give_up_past(),
         }
         self.reader.jump(Place::nowhere(resumed_at));
         self.count(|page, place| page.lapped(missed, place));
@@ -384,10 +406,9 @@ impl Subscriber {
     pub(super) fn begin_with_oldest(&mut self) {
         let ring = self.header().uuid;
         let due = self.next_sequence();
-        let oldest = self.past.as_mut().and_then(|past| past.files(ring, 1)).and_then(|files| {
-            // Nothing is kept before sequence 1.
-            Some(Reader::open(files, 1).ok()?.due())
-        });
+        // Nothing is kept before sequence 1.
+        let open = |past: &mut Box<Past>| past.open_and_wait(ring, 1, |files| Reader::open(files, 1));
+        let oldest = self.past.as_mut().and_then(open).map(|reader| reader.due());
         if let Some(oldest) = oldest.filter(|oldest| *oldest < due) {
             self.begin_behind(oldest);
         }
@@ -402,8 +423,8 @@ impl Subscriber {
             return self.seek(found);
         }
         let ring = self.header().uuid;
-        let files = self.past.as_mut().and_then(|past| past.files(ring, 1));
-        let reader = files.and_then(|files| Reader::open_at_time(files, time_ns).ok());
+        let at_time = |files| Reader::open_at_time(files, time_ns);
+        let reader = self.past.as_mut().and_then(|past| past.open_and_wait(ring, 1, at_time));
         if let Some(due) = reader.map(|reader| reader.due()).filter(|due| *due < oldest) {
             self.begin_behind(due);
         }

@@ -93,6 +93,25 @@ fn what_is_published_is_in_the_files_once_and_sealed() {
     }
 }
 
+/// The threads of a recorder read the clock before they have their turn.
+#[test]
+fn files_of_a_millisecond_end_no_recorder() {
+    let host = Host::new();
+    let roll_after = Some(Duration::from_millis(1));
+    let settings = Settings { sync: SyncPolicy::Each, roll_after, ..Settings::default() };
+    let mut publisher = host.publisher("t", 1 << 20);
+    let recorder = Recorder::start(host.dir(), host.subscriber("t"), settings).unwrap();
+    let until = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < until {
+        publisher.publish(b"a message").unwrap();
+        std::thread::sleep(Duration::from_micros(20));
+    }
+    let last = publisher.next_sequence() - 1;
+    assert!(recorder.is_running());
+    assert_eq!(recorder.stop().unwrap().durable, last);
+    assert!(Journal::open(host.dir()).unwrap().files().len() > 10);
+}
+
 /// Publishers come and go, and nothing is published for longer than a file lasts.
 #[test]
 fn a_file_is_not_sealed_by_age_before_it_has_a_message() {

@@ -305,8 +305,8 @@ impl SubscriberBuilder {
     /// [`Event::Lapped`](crate::Event::Lapped) as without a journal. While the recorder stands still for more than two seconds,
     /// receiving gives [`RecvError::Stalled`](crate::RecvError::Stalled).
     ///
-    /// Reading the journal may wait for a disk, allocates some MiB, and calls the system. All of that is so only from the lap on,
-    /// and ends with `Live`. [`History::Never`] is for readers that must not do that, and for those that want the newest.
+    /// Reading the journal may wait for a disk, and for the answers of a slow daemon, half a second for each and three in all. It
+    /// allocates some MiB, and calls the system. All of that is so only from the lap on, and ends with `Live`. [`History::Never`] is for readers that must not do that, and for those that want the newest.
     ///
     /// A journal is used only if it names the channel's ring as its source. The latencies of its messages are not recorded.
     ///

@@ -202,7 +202,9 @@ impl Writer {
         let channel = self.channel();
         let holder = self.holder_of(channel, publisher);
         let sizes = if self.random.bool() { Sizes::Tiny } else { Sizes::Line };
-        self.burst(holder, MANY, sizes);
+        // Readers of the past read them all.
+        let count = if self.profile == Profile::Journal { MANY / 5 } else { MANY };
+        self.burst(holder, count, sizes);
         for at in 0..self.random.u8(1..4) {
             let who = (reader + at) % READERS;
             let start = if self.random.bool() { Start::Latest } else { Start::Oldest };

@@ -1,14 +1,13 @@
 //! Processes that die, hang or are late, calls that fail, and effects on things that belong to others.
 
 use super::Findings;
-use super::history::{History, Subscription};
+use super::history::History;
 use crate::log::{Deed, Entry, Fact, Time};
 use crate::run::{RECORDER, TAMPERED};
-use crate::story::{Step, Whom};
 
 /// Time by which a call may be late, besides the time that it was stopped or waited for the CPU.
 const LATE_US: u64 = 700_000;
-/// Time for which a reader that was overtaken waits for the daemon that lends the journal, in one call.
+/// Time for which a reader that was overtaken waits for the answers of a slow daemon that lends the journal, in one call.
 const FILES_US: u64 = 3_000_000;
 /// Lines of the daemon's log that are allowed in a second, whatever users do.
 const LINES_PER_SECOND: u64 = 100;
@@ -23,7 +22,7 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
                     || *sent && *signal == Some(9)
                     // A recorder that has just been started does not listen to signals yet.
                     || who.starts_with(RECORDER) && (matches!(code, Some(1 | 3)) || *signal == Some(15));
-                if !is_ordinary || said.contains("panicked at") {
+                if !is_ordinary || said.contains("panicked") {
                     let what = format!("ended with code {code:?}, signal {signal:?}: {said}");
                     findings.add(5, "died", who, what);
                 }
@@ -127,29 +126,14 @@ fn check_publishing(history: &History, findings: &mut Findings) {
     }
 }
 
-/// Whether this reader may have to wait for a daemon, to be lent a file, while something keeps the daemon from its work.
-fn may_wait_for_files(history: &History, reader: &Subscription) -> bool {
-    let is_kept = |entry: &Entry<Deed>| match &entry.what {
-        Deed::Step { step, .. } => matches!(
-            step,
-            Step::Crash { .. }
-                | Step::Restart { .. }
-                | Step::Reload { .. }
-                | Step::Stop { whom: Whom::Daemon }
-                | Step::Limit { .. }
-        ),
-        _ => false,
-    };
-    reader.history && history.recorded.contains(&reader.channel) && history.deeds.iter().any(is_kept)
-}
-
 fn check_lateness(history: &History, findings: &mut Findings) {
     for reader in &history.subscriptions {
         for Entry { at, what } in &reader.seen {
             let Fact::Late { call, asked_us, took_us, ran_us, waited_us } = what else { continue };
             let began = at.saturating_sub(took_us * 1000);
             let stopped_us = stopped(history, &reader.actor, began, *at) / 1000;
-            let past_us = if may_wait_for_files(history, reader) { FILES_US } else { 0 };
+            let may_ask = reader.history && history.recorded.contains(&reader.channel);
+            let past_us = if may_ask { FILES_US } else { 0 };
             let excused = asked_us + waited_us + stopped_us + LATE_US + past_us;
             if *took_us > excused {
                 let what = format!(

@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 const LAST: u32 = 100;
 /// Time for which readers look for the last message.
 const SEARCH_MS: u64 = 10_000;
-/// The same if a bridge carries the channel: a session whose end was lost is followed by another after 10 s.
+/// The same if a bridge carries the channel: a session whose end was lost is followed by another after 10 s. And if channels have
+/// journals, where a reader that was overtaken reads all that others skip.
 const SEARCH_FAR_MS: u64 = 25_000;
 
 /// The last message of each channel, by the channel's number, with its sequence.
@@ -232,7 +233,8 @@ impl World<'_> {
     }
 
     fn search_ms(&self) -> u64 {
-        if self.wire.is_some() { SEARCH_FAR_MS } else { SEARCH_MS }
+        let is_long = self.wire.is_some() || self.channels.iter().any(|channel| channel.journal.is_some());
+        if is_long { SEARCH_FAR_MS } else { SEARCH_MS }
     }
 
     /// Waits until the far host has all of the first channel, even if nobody reads it there. The tools will

@@ -312,10 +312,12 @@ fn start_daemons(
     Ok((daemons, Some(wire)))
 }
 
-/// The end of a process, for the log. Of its output, only the last lines are kept.
+/// The end of a process, for the log. Of its output, only the last lines and those of panics are kept.
 fn ended(who: String, status: Option<ExitStatus>, sent: bool, said: String) -> Deed {
     let lines: Vec<&str> = said.lines().collect();
-    let said = lines[lines.len().saturating_sub(12)..].join("\n");
+    let (before, last) = lines.split_at(lines.len().saturating_sub(12));
+    let panics = before.iter().filter(|line| line.contains("panicked at"));
+    let said = panics.chain(last).copied().collect::<Vec<_>>().join("\n");
     Deed::Ended {
         who,
         code: status.and_then(|s| s.code()),

@@ -176,7 +176,9 @@ impl Writer {
             let is_full = next.is_some_and(|next| file.composer.offset() + next > limit);
             // No two files begin with the same sequence, so that who asks for the one gets the records of both.
             let has_any = file.composer.due() > first;
-            let is_old = has_any && roll_after.is_some_and(|age| now.mono - file.begun >= age);
+            // Each thread reads the clock before it has its turn here, so another one may have begun the file later than now.
+            let age = now.mono.saturating_sub(file.begun);
+            let is_old = has_any && roll_after.is_some_and(|most| age >= most);
             let is_over = is_closing && next.is_none();
             if file.composer.frames() > 0 && (is_full || is_old || is_over) {
                 let (number, offset) = (file.number, file.composer.offset());
