@@ -341,7 +341,7 @@ proptest! {
     fn index_and_footer_come_back(
         steps in prop::collection::vec((0..5u64, 1..9u64, 0..5u64), 0..50),
         holes in prop::collection::vec((1..99u64, 0..99u64), 0..5),
-        flags in any::<(bool, bool)>(),
+        flags in any::<(bool, bool, bool)>(),
     ) {
         let mut last = IndexEntry { sequence: 1, offset: 4096, time_ns: WALL };
         let entries: Vec<_> = steps.iter().map(|(sequence, offset, time)| {
@@ -354,6 +354,7 @@ proptest! {
         prop_assert_eq!(Index::decode(&index.encode()), Ok(index));
         let footer = Footer {
             messages: 1, payload_bytes: 2, last_index: 3, keys_left_out: flags.0, controls_left_out: flags.1,
+            is_mended: flags.2,
             keys: entries.iter().map(|e| KeyEntry { sequence: e.sequence, offset: e.offset }).collect(),
             controls: entries.iter().map(|e| ControlEntry { sequence: e.sequence, offset: e.offset, kind: 65 }).collect(),
             holes: holes.iter().map(|(from, more)| Loss { from: *from, to: from + more, cause: Cause::Torn }).collect(),

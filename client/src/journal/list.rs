@@ -5,7 +5,8 @@ use crate::directory::Folder;
 use crate::lock;
 use rustix::fs::OFlags;
 use shmcast_layout::journal::{
-    FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FileHeader, FormatError, TRAILER_BYTES, Trailer, parse_file_name,
+    FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FileHeader, FormatError, FrameHeader, TRAILER_BYTES, Trailer,
+    parse_file_name,
 };
 use std::collections::HashMap;
 use std::fs::File;
@@ -85,6 +86,16 @@ pub(super) struct Opened {
     pub(super) chain: u32,
     pub(super) trailer: Option<Trailer>,
     pub(super) bytes: u64,
+}
+
+/// What is known of a file whose header is not whole.
+pub(super) struct Headless {
+    /// The sequence due at its first frame, as its name says.
+    pub(super) first: u64,
+    /// The greatest sequence of which its frames say that it was durable.
+    pub(super) durable: u64,
+    /// The sequence at which it ends, because a later file begins there.
+    pub(super) limit: Option<u64>,
 }
 
 impl Opened {
@@ -193,6 +204,27 @@ impl Journal {
 
     fn open_name(&self, name: &str) -> io::Result<Result<Opened, FormatError>> {
         Opened::new(self.folder.file(name, OFlags::RDONLY)?)
+    }
+
+    /// What is known of a file whose header is not whole; `None` if it is no such file.
+    pub(super) fn headless(&self, name: &str) -> Option<Headless> {
+        let number = parse_file_name(name)?;
+        let first = name.split(['-', '.']).nth(1)?.parse().ok()?;
+        if !matches!(self.open_name(name).ok()?, Err(why) if !matches!(why, FormatError::Version { .. })) {
+            return None;
+        }
+        let file = self.folder.file(name, OFlags::RDONLY).ok()?;
+        let (mut durable, mut at, mut salt) = (0, FILE_HEADER_BYTES as u64, None);
+        let mut bytes = [0; FRAME_HEADER_BYTES];
+        while file.read_exact_at(&mut bytes, at).is_ok() {
+            // The salt of the first frame is taken for that of the file.
+            let own = u64::from_le_bytes(bytes[8..16].try_into().expect("8 bytes"));
+            let Ok(frame) = FrameHeader::decode(&bytes, *salt.get_or_insert(own)) else { break };
+            durable = durable.max(frame.durable);
+            at += frame.frame_bytes() as u64;
+        }
+        let later = self.files.iter().filter(|file| file.header.file > number);
+        Some(Headless { first, durable, limit: later.map(|file| file.header.sequence).min() })
     }
 
     /// Whether a file has zeros where its header and its first frame belong.

@@ -1,17 +1,15 @@
 //! Checking a whole journal: every byte that means something, and that all parts agree.
 
 use super::cursor::{Cursor, Fault, Step};
-use super::list::{FileInfo, Journal, Opened};
+use super::list::{FileInfo, Headless, Journal, Opened};
 use super::{Cause, JournalControl, JournalError, Loss};
 use shmcast_layout::fault;
 use shmcast_layout::journal::{
-    Codec, Footer, FrameHeader, FrameKind, Index, IndexEntry, RecordBody, Records, Trailer,
+    Codec, Footer, FrameHeader, FrameKind, Index, IndexEntry, PAGE, RecordBody, Records, TRAILER_BYTES,
+    Trailer,
 };
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-/// How long a recorder may take from a file's footer to its trailer, which are one write.
-const SEALED_WITHIN: Duration = Duration::from_secs(2);
 /// Most losses and most damages that are listed. Those beyond are counted.
 const MOST_LISTED: usize = 10_000;
 
@@ -94,8 +92,12 @@ impl Verified {
     }
 
     fn damage(&mut self, file: &FileInfo, offset: u64, bytes: u64, what: impl Into<String>) {
+        self.add(Damage { file: file.name.clone(), offset, bytes, what: what.into() });
+    }
+
+    fn add(&mut self, damage: Damage) {
         if self.damages.len() < MOST_LISTED {
-            self.damages.push(Damage { file: file.name.clone(), offset, bytes, what: what.into() });
+            self.damages.push(damage);
         } else {
             self.not_listed += 1;
         }
@@ -116,21 +118,34 @@ pub struct Verify<'a> {
     journal: &'a Journal,
     files: &'a [Arc<FileInfo>],
     found: Verified,
-    /// The sequence due, and salt and chain of the file before.
+    /// The sequence due, and number, salt and chain of the file before, if the next number must chain to them.
     due: Option<u64>,
-    before: Option<(u64, u32)>,
+    before: Option<(u64, u64, u32)>,
+    /// Everything up to this sequence was durable, as some frame says.
+    durable: u64,
+    /// Faults that are damage only if something durable stood there. Later files say whether.
+    undecided: Vec<Undecided>,
+}
+
+/// A fault of a disk, or what a power cut leaves of a file that was not durable.
+#[derive(Debug)]
+struct Undecided {
+    /// The sequence that is due there. It was durable, if it is damage.
+    due: u64,
+    damage: Damage,
 }
 
 /// The state of the check of one file.
 #[derive(Debug, Default)]
 struct InFile {
+    /// The sequence due, also behind the place where a later file begins.
+    due: u64,
     entries: Vec<IndexEntry>,
     messages: u64,
     payload_bytes: u64,
     frames: u64,
     last_index: u64,
     time_ns: u64,
-    chain: u32,
     footer: Option<(u64, Footer, FrameHeader)>,
     is_damaged: bool,
 }
@@ -144,7 +159,15 @@ impl<'a> Verify<'a> {
     /// # Ok::<(), shmcast::journal::JournalError>(())
     /// ```
     pub fn new(journal: &'a Journal) -> Self {
-        Self { journal, files: journal.files(), found: Verified::default(), due: None, before: None }
+        Self {
+            journal,
+            files: journal.files(),
+            found: Verified::default(),
+            due: None,
+            before: None,
+            durable: 0,
+            undecided: Vec::new(),
+        }
     }
 
     /// Checks one file after the other, and reports what was found so far after each frame.
@@ -161,13 +184,44 @@ impl<'a> Verify<'a> {
     pub fn run(mut self, mut progress: impl FnMut(&Verified)) -> Result<Verified, JournalError> {
         for problem in self.journal.problems() {
             let (file, what) = (problem.name.clone(), problem.why.clone());
-            self.found.damages.push(Damage { file, offset: 0, bytes: 0, what });
+            let damage = Damage { file, offset: 0, bytes: 0, what };
+            match self.journal.headless(&problem.name) {
+                Some(Headless { first, durable, limit }) if limit.is_none_or(|limit| first < limit) => {
+                    self.durable = self.durable.max(durable);
+                    self.decide_later(first, damage);
+                }
+                Some(_) => {} // later files have what was in it
+                None => self.found.add(damage),
+            }
         }
         let files = self.files;
         for (at, file) in files.iter().enumerate() {
             self.file(file, self.journal.limit_of(at), &mut progress)?;
         }
+        self.decide();
         Ok(self.found)
+    }
+
+    /// What the power took before it was durable is no damage.
+    fn decide(&mut self) {
+        for Undecided { due, damage } in std::mem::take(&mut self.undecided) {
+            if self.durable >= due {
+                self.found.add(damage);
+                continue;
+            }
+            let is_here = |loss: &&mut Loss| loss.from == due && loss.cause == Cause::Damaged;
+            if let Some(loss) = self.found.losses.iter_mut().find(is_here) {
+                loss.cause = Cause::Torn;
+            }
+        }
+    }
+
+    fn decide_later(&mut self, due: u64, damage: Damage) {
+        if self.undecided.len() < MOST_LISTED {
+            self.undecided.push(Undecided { due, damage });
+        } else {
+            self.found.not_listed += 1;
+        }
     }
 
     fn file(
@@ -189,41 +243,32 @@ impl<'a> Verify<'a> {
         let begin = limit.map_or(header.sequence, |limit| limit.min(header.sequence));
         if begin > *first {
             let loss = Loss { from: *first, to: begin - 1, cause: Cause::Damaged };
-            self.found.damage(file, 0, 0, format!("{} to {} are in no file before it", loss.from, loss.to));
+            let what = format!("{} to {} are in no file before it", loss.from, loss.to);
+            let damage = Damage { file: file.name.clone(), offset: 0, bytes: 0, what };
+            self.decide_later(loss.from, damage);
             self.found.lose(loss);
         }
         self.due = Some(header.sequence);
-        if let Some((salt, chain)) = self.before
+        if trailer.is_some() {
+            // The files before it were sealed before it was.
+            self.durable = self.durable.max(header.sequence - 1);
+        }
+        if let Some((number, salt, chain)) = self.before
+            && header.file == number + 1
             && (header.previous_salt, header.previous_chain) != (salt, chain)
             && header.previous_salt != 0
         {
             self.found.damage(file, 128, 12, "it does not chain to the file before");
         }
         let mut cursor = Cursor::new(open, chain, &header, trailer);
-        let mut in_file = InFile { chain, ..InFile::default() };
+        let mut in_file = InFile { due: header.sequence, ..InFile::default() };
         self.frames(file, &mut cursor, &mut in_file, limit, progress)?;
-        let trailer = match &in_file.footer {
-            Some(_) if trailer.is_none() => self.trailer_now(file),
-            _ => trailer,
-        };
-        self.end(file, trailer, &in_file, limit);
-        self.before = Some((header.salt, in_file.chain));
+        self.end(file, bytes, trailer, &in_file, limit);
+        let footer = in_file.footer.filter(|(_, footer, _)| !footer.is_mended);
+        self.before = footer.map(|(_, _, head)| (header.file, header.salt, head.crc()));
         self.found.files += 1;
         self.found.bytes += bytes.saturating_sub(cursor.offset()).min(4096 * 2);
         Ok(())
-    }
-
-    /// The trailer of a file that had none when it was opened: its recorder has sealed it since, or is about to.
-    fn trailer_now(&self, file: &FileInfo) -> Option<Trailer> {
-        let begun = Instant::now();
-        loop {
-            let is_last_look = !self.journal.is_recording() || begun.elapsed() >= SEALED_WITHIN;
-            let trailer = self.journal.open_file(file).ok().and_then(|opened| opened.trailer);
-            if trailer.is_some() || is_last_look || fault!("a_seal_under_way_is_damage") {
-                return trailer.filter(|_| !fault!("a_seal_under_way_is_damage"));
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
     }
 
     fn frames(
@@ -242,17 +287,24 @@ impl<'a> Verify<'a> {
             if let Some(Fault { offset, bytes, why }) = cursor.take_fault() {
                 in_file.is_damaged = true;
                 // Recovery has found it before, and the footer tells of it.
-                let is_known = holes.iter().any(|hole| (hole.from..=hole.to).contains(&due));
-                if !is_known {
-                    self.found.damage(file, offset, bytes, why.to_string());
+                let is_known = holes.iter().any(|hole| (hole.from..=hole.to).contains(&in_file.due));
+                let damage = Damage { file: file.name.clone(), offset, bytes, what: why.to_string() };
+                let is_void = limit.is_some_and(|limit| in_file.due >= limit);
+                if cursor.trailer().is_none() && is_void {
+                    // Later files have what stood there.
+                } else if cursor.trailer().is_none() {
+                    self.decide_later(in_file.due, damage);
+                } else if !is_known {
+                    self.found.add(damage);
                 }
             }
             let Step::Frame(header) = step else { return Ok(()) };
+            self.durable = self.durable.max(header.durable);
             self.missing(header.sequence, &holes, limit);
             self.found.frames += 1;
             self.found.bytes += header.frame_bytes() as u64;
             in_file.frames += 1;
-            in_file.chain = header.crc();
+            in_file.due = in_file.due.max(header.sequence);
             let offset = cursor.at();
             if cursor.padding(&header).map_err(os())?.iter().any(|byte| *byte != 0) {
                 self.found.damage(file, offset, 0, "bytes that are not 0 behind its body");
@@ -325,6 +377,7 @@ impl<'a> Verify<'a> {
                 RecordBody::Control(JournalControl::Loss(loss)) if !is_beyond => self.found.lose(loss),
                 RecordBody::Control(_) => {}
             }
+            in_file.due = records.due();
             if !is_beyond {
                 self.go_to(records.due());
             }
@@ -362,15 +415,23 @@ impl<'a> Verify<'a> {
     }
 
     /// Compares footer and trailer with what was found.
-    fn end(&mut self, file: &FileInfo, trailer: Option<Trailer>, in_file: &InFile, limit: Option<u64>) {
+    fn end(
+        &mut self,
+        file: &FileInfo,
+        bytes: u64,
+        trailer: Option<Trailer>,
+        in_file: &InFile,
+        limit: Option<u64>,
+    ) {
         let Some(trailer) = trailer else {
-            if in_file.footer.is_some() {
-                let end = file.bytes.saturating_sub(64);
-                self.found.damage(file, end, 64, "a footer, and no trailer that belongs to it");
-            } else if !file.is_given_up() && limit.is_some_and(|limit| self.due < Some(limit)) {
-                self.found.damage(file, 0, 0, "it is not sealed, and it ends before the next file begins");
+            // A file that is being sealed gets its size when its trailer is safe, and not before.
+            if let Some((offset, _, header)) = &in_file.footer {
+                let end = offset + (header.frame_bytes() + TRAILER_BYTES) as u64;
+                if bytes == end.next_multiple_of(PAGE as u64) || fault!("a_seal_under_way_is_damage") {
+                    let what = "a footer, and no trailer that belongs to it";
+                    self.found.damage(file, bytes.saturating_sub(TRAILER_BYTES as u64), 64, what);
+                }
             }
-            // The tail of the last file is what is being written, or what a power cut has torn: recovery decides.
             return;
         };
         let next = limit.map_or(trailer.next, |limit| limit.min(trailer.next));

@@ -92,7 +92,7 @@ impl Directory {
                 write_all(&*self.file(*number)?, *offset, &parts, *durable)
             }
             Step::Sync { number } => self.file(*number)?.sync_data(),
-            Step::Truncate { number, size } => self.file(*number)?.set_len(*size),
+            Step::Resize { number, size } => self.file(*number)?.set_len(*size),
             Step::Rename { number, name } => {
                 let mut files = self.files();
                 let (old, _) = files

@@ -219,12 +219,22 @@ impl Composer {
 
     /// Footer, zeros and trailer. The file ends behind them.
     pub fn seal(&mut self, durable: u64) -> Vec<u8> {
+        self.end(durable, false)
+    }
+
+    /// As [`seal`](Self::seal), for recovery that does not have the recorder's footer.
+    pub fn seal_mended(&mut self, durable: u64) -> Vec<u8> {
+        self.end(durable, true)
+    }
+
+    fn end(&mut self, durable: u64, is_mended: bool) -> Vec<u8> {
         let footer = Footer {
             messages: self.messages,
             payload_bytes: self.payload_bytes,
             last_index: self.last_index,
             keys_left_out: self.keys_left_out,
             controls_left_out: self.controls_left_out,
+            is_mended,
             entries: self.entries.clone(),
             keys: self.keys.iter().copied().collect(),
             controls: self.controls.iter().copied().collect(),

@@ -86,6 +86,8 @@ pub struct Footer {
     pub keys_left_out: bool,
     /// Some control records are not in `controls`: the earliest ones.
     pub controls_left_out: bool,
+    /// Recovery wrote it, since the recorder's is lost or was never written. The next file may chain to that one.
+    pub is_mended: bool,
     /// Data frames of the whole file, thinned evenly to at most [`MAX_ENTRIES`].
     pub entries: Vec<IndexEntry>,
     /// Key messages.
@@ -104,7 +106,8 @@ impl Footer {
         for (at, count) in counts.into_iter().enumerate() {
             put_u32(&mut bytes, at * 4, count as u32);
         }
-        put_u32(&mut bytes, 16, u32::from(self.keys_left_out) | u32::from(self.controls_left_out) << 1);
+        let flags = [self.keys_left_out, self.controls_left_out, self.is_mended];
+        put_u32(&mut bytes, 16, flags.iter().rev().fold(0, |bits, &flag| bits << 1 | u32::from(flag)));
         for (at, total) in [self.messages, self.payload_bytes, self.last_index].into_iter().enumerate() {
             bytes[24 + at * 8..32 + at * 8].copy_from_slice(&total.to_le_bytes());
         }
@@ -148,6 +151,7 @@ impl Footer {
             last_index: u64_at(body, 40),
             keys_left_out: flags & 1 != 0,
             controls_left_out: flags & 2 != 0,
+            is_mended: flags & 4 != 0,
             entries,
             keys,
             controls,

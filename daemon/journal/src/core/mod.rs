@@ -103,8 +103,8 @@ pub enum Step {
         /// File number.
         number: u64,
     },
-    /// Cut the file to `size` bytes.
-    Truncate {
+    /// Make the file `size` bytes long. What is new are zeros.
+    Resize {
         /// File number.
         number: u64,
         /// Bytes.

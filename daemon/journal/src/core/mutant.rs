@@ -14,6 +14,8 @@ pub(super) enum Mutant {
     RetryAfterFailedSync,
     /// A mended file's number is used again.
     WritesOverMended,
+    /// Recovery takes in the reserve of a frame that a later file has again, or has not.
+    HearsAll,
     /// Frames of another file are taken for this one's.
     NoSalt,
     /// A frame behind a hole is not compared with the one behind it.

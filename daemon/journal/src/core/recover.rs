@@ -1,9 +1,9 @@
 //! Makes a journal whole after a crash or a power cut. It may itself be cut at any point, and be done again.
 
 use super::mutant::{Mutant, is};
-use super::scan::{Found, Heard, Scan, Scanner};
+use super::scan::{Found, Heard, Scan, Scanner, used};
 use shmcast::journal::format::{
-    Cause, ControlRecord, FILE_HEADER_BYTES, FileHeader, FormatError, FrameKind, JournalControl, Loss,
+    Cause, ControlRecord, FILE_HEADER_BYTES, FileHeader, FormatError, FrameKind, JournalControl, Loss, PAGE,
     TRAILER_BYTES, Trailer, file_name, parse_file_name,
 };
 use std::io;
@@ -11,6 +11,10 @@ use thiserror::Error;
 
 /// Most bytes that are kept for people behind the last whole frame of a mended file.
 const TORN_KEPT: u64 = 1 << 20;
+/// What is added to the name of a file of which they are kept.
+const TORN: &str = ".torn";
+/// The next file, which is being prepared.
+const SPARE: &str = "spare.tmp";
 
 /// The files of a journal, by name. All errors are those of the system.
 #[allow(clippy::missing_errors_doc, reason = "said above once")]
@@ -77,7 +81,7 @@ pub struct Mended {
 }
 
 /// What a journal holds.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// The header of the last file; `None` for an empty directory.
     pub last: Option<FileHeader>,
@@ -114,6 +118,20 @@ struct Known {
     name: String,
     header: FileHeader,
     sealed: Option<Trailer>,
+    /// What its frames say, if it is not sealed.
+    scan: Option<Scan>,
+}
+
+impl Known {
+    /// Whether it holds no frame, and nothing is missing in it up to `limit`, where a later file begins.
+    fn is_empty(&self, limit: Option<u64>) -> bool {
+        let (frames, due) = match (&self.sealed, &self.scan) {
+            (Some(trailer), _) => (u64::from(trailer.frames) - 1, trailer.next),
+            (None, Some(scan)) => (scan.frames, scan.composer.due()),
+            (None, None) => return true,
+        };
+        frames == 0 && due == self.header.sequence && limit.is_none_or(|limit| limit <= due)
+    }
 }
 
 /// Makes the journal in `volume` whole. Its lock is held by the caller.
@@ -122,48 +140,52 @@ struct Known {
 /// [`RecoverError`]; nothing was lost, and the call may be repeated.
 pub fn recover(volume: &mut impl Volume) -> Result<Recovered, RecoverError> {
     let mut recovered = Recovered { next_number: 1, due: 1, ..Recovered::default() };
-    let mut files = Vec::new();
-    for file in gather(volume)? {
-        // Where a power cut mixed names up, the name may have another number. Neither is given again.
-        let named = parse_file_name(&file.name).unwrap_or(0);
-        recovered.next_number = recovered.next_number.max(file.header.file.max(named) + 1);
-        let scan = match file.sealed {
-            Some(_) => None,
-            None => {
-                let size = os(&file.name, volume.size(&file.name))?;
-                let scan = os(&file.name, Scan::run(volume, &file.name, &file.header, size))?;
-                // A footer may be all that is left of a file. It says what is missing.
-                if scan.frames == 0 && scan.composer.due() == file.header.sequence {
-                    os(&file.name, volume.remove(&file.name))?;
-                    continue;
-                }
-                Some(scan)
-            }
-        };
-        files.push((file, scan));
+    let mut files = gather(volume, &mut recovered.next_number)?;
+    if stands_in(volume, &files)? {
+        return recover(volume);
+    }
+    for file in files.iter_mut().filter(|file| file.sealed.is_none()) {
+        let size = os(&file.name, volume.size(&file.name))?;
+        file.scan = Some(os(&file.name, Scan::run(volume, &file.name, &file.header, size))?);
     }
     let begins: Vec<(u64, u64)> = files
         .iter()
-        .map(|(file, scan)| {
-            (file.header.sequence, scan.as_ref().map_or(file.header.sequence - 1, |s| s.durable))
+        .map(|file| {
+            let first = file.header.sequence;
+            (first, file.scan.as_ref().map_or(first - 1, |scan| scan.durable))
         })
         .collect();
-    let last = files.len();
-    for (at, (file, scan)) in files.into_iter().enumerate() {
-        let later = &begins[at + 1..];
-        let durable = later.iter().map(|(_, durable)| *durable).max().unwrap_or(0);
-        let next = later.first().map(|(first, _)| *first);
+    // A file ends where a later one begins.
+    let limit = |at: usize| begins[at + 1..].iter().map(|(first, _)| *first).min();
+    // What the files before this one say is in its header, unless it was given up with them.
+    let telling = (0..files.len()).rposition(|at| !files[at].is_empty(limit(at)));
+    let mut clean = None;
+    for (at, mut file) in files.into_iter().enumerate() {
+        let durable = begins[at + 1..].iter().map(|(_, durable)| *durable).max().unwrap_or(0);
+        let scan = file.scan.take();
+        if telling == Some(at) || (is(Mutant::HearsAll) && scan.is_some()) {
+            let heard = match &file.sealed {
+                Some(trailer) => os(&file.name, last_words(volume, &file, trailer))?,
+                None => scan.as_ref().map(|scan| scan.heard).unwrap_or_default(),
+            };
+            recovered.hear(&file.header, &heard);
+            clean = heard.clean;
+        }
         match (&file.sealed, scan) {
             // A sealed file is taken at its word.
             (Some(trailer), _) => {
-                let is_last = at + 1 == last;
-                let heard = if is_last { last_words(volume, &file, trailer) } else { Ok(Heard::default()) };
-                recovered.note(&file.header, trailer.next, &os(&file.name, heard)?);
+                recovered.due = trailer.next;
                 recovered.previous = (file.header.salt, trailer.chain);
             }
-            (None, Some(scan)) => take_in(volume, &file, scan, next, durable, &mut recovered)?,
+            (None, Some(scan)) => take_in(volume, &file, scan, limit(at), durable, &mut recovered)?,
             (None, None) => {}
         }
+        recovered.epoch = recovered.epoch.max(file.header.epoch);
+        recovered.last = Some(file.header);
+    }
+    recovered.is_clean = clean == Some(recovered.due);
+    if is(Mutant::WritesOverMended) {
+        recovered.next_number = recovered.last.as_ref().map_or(1, |last| last.file);
     }
     Ok(recovered)
 }
@@ -172,20 +194,34 @@ fn os<T>(name: &str, result: io::Result<T>) -> Result<T, RecoverError> {
     result.map_err(|source| RecoverError::Os { name: name.to_owned(), source })
 }
 
-/// The files with a whole header, in order. Everything is synced before it is read, so that what is seen stays.
-fn gather(volume: &mut impl Volume) -> Result<Vec<Known>, RecoverError> {
+/// The files with a whole header, in order. Everything is synced before it is read, so that what is seen stays. `free` becomes a number
+/// that no file has, and no name.
+fn gather(volume: &mut impl Volume, free: &mut u64) -> Result<Vec<Known>, RecoverError> {
     let names = os("the directory", volume.list())?;
-    let is_ours = |name: &String| parse_file_name(name).is_some() || name == "spare.tmp";
     let mut files: Vec<Known> = Vec::new();
-    for name in names.into_iter().filter(is_ours) {
-        if !is(Mutant::NoSyncBeforeReading) {
-            // An error is that of an earlier write. What the disk has is read then.
-            let _ = volume.sync(&name);
-            volume.forget(&name);
+    for name in names {
+        let number = parse_file_name(name.strip_suffix(TORN).unwrap_or(&name));
+        if number.is_none() && name != SPARE {
+            continue;
         }
-        if let Some(file) = look(volume, name)? {
-            files.push(file);
+        let mut taken = number;
+        if !name.ends_with(TORN) {
+            if !is(Mutant::NoSyncBeforeReading) {
+                // An error is that of an earlier write. What the disk has is read then.
+                let _ = volume.sync(&name);
+                volume.forget(&name);
+            }
+            match look(volume, name)? {
+                // Where a power cut mixed names up, the name may have another number. Neither is given again.
+                Look::File(file) => {
+                    taken = taken.max(Some(file.header.file));
+                    files.push(*file);
+                }
+                Look::Torn => {}
+                Look::Nothing => taken = None,
+            }
         }
+        *free = taken.map_or(*free, |taken| (*free).max(taken + 1));
     }
     if !is(Mutant::NoSyncBeforeReading) {
         os("the directory", volume.sync_directory())?;
@@ -200,28 +236,56 @@ fn gather(volume: &mut impl Volume) -> Result<Vec<Known>, RecoverError> {
     Ok(files)
 }
 
-fn look(volume: &mut impl Volume, name: String) -> Result<Option<Known>, RecoverError> {
+/// Makes a file for the first one that is gone between two others, so that it can say what is missing. Behind a file that is not sealed
+/// there is no need: that one says it.
+fn stands_in(volume: &mut impl Volume, files: &[Known]) -> Result<bool, RecoverError> {
+    for (at, file) in files.iter().enumerate() {
+        let Some(trailer) = &file.sealed else { continue };
+        let Some(limit) = files[at + 1..].iter().map(|later| later.header.sequence).min() else { break };
+        let next = &files[at + 1].header;
+        if limit <= trailer.next || next.file == file.header.file + 1 {
+            continue;
+        }
+        let header = FileHeader {
+            file: file.header.file + 1,
+            salt: next.salt.wrapping_add(1).max(1),
+            sequence: trailer.next,
+            epoch: file.header.epoch,
+            previous_salt: file.header.salt,
+            previous_chain: trailer.chain,
+            ..next.clone()
+        };
+        let page = header.encode().map_err(|source| RecoverError::Format { name: SPARE.into(), source })?;
+        // The next look gives it its name, and seals it with the loss, as any file of which no frame is left.
+        os(SPARE, volume.write(SPARE, 0, &page))?;
+        return Ok(true);
+    }
+    Ok(false)
+}
+
+/// What a name stands for.
+enum Look {
+    File(Box<Known>),
+    /// Its header is not whole. It was set aside.
+    Torn,
+    /// Nothing was ever written to it. It is gone.
+    Nothing,
+}
+
+fn look(volume: &mut impl Volume, name: String) -> Result<Look, RecoverError> {
     let size = os(&name, volume.size(&name))?;
     let mut page = vec![0; FILE_HEADER_BYTES.min(size as usize)];
     os(&name, volume.read(&name, 0, &mut page))?;
     let header = match FileHeader::decode(&page) {
         Ok(header) => header,
         Err(source @ FormatError::Version { .. }) => return Err(RecoverError::Format { name, source }),
-        Err(_) if name == "spare.tmp" => {
-            os(&name, volume.remove(&name))?;
-            return Ok(None);
-        }
-        // It never was durable, or its header rotted. People may want it.
-        Err(_) => {
-            os(&name, volume.rename(&name, &format!("{name}.torn")))?;
-            return Ok(None);
-        }
+        Err(_) => return os(&name, set_aside(volume, &name, size)),
     };
     let mut name = name;
-    if name == "spare.tmp" {
+    if name == SPARE {
         // Its name was not yet durable. It holds frames all the same.
         name = file_name(header.file, header.sequence);
-        os(&name, volume.rename("spare.tmp", &name))?;
+        os(&name, volume.rename(SPARE, &name))?;
     }
     let mut sealed = None;
     if size >= (FILE_HEADER_BYTES + TRAILER_BYTES) as u64 {
@@ -229,48 +293,55 @@ fn look(volume: &mut impl Volume, name: String) -> Result<Option<Known>, Recover
         os(&name, volume.read(&name, size - TRAILER_BYTES as u64, &mut bytes))?;
         sealed = Trailer::decode(&bytes, header.salt).ok();
     }
-    Ok(Some(Known { name, header, sealed }))
+    Ok(Look::File(Box::new(Known { name, header, sealed, scan: None })))
 }
 
-/// Adds what an unsealed file holds to what is known, and seals it. `next` is the sequence with which the next file begins: what is
-/// missing before it is named here. Later files say that everything up to `durable` was.
+/// Takes a file without a whole header out of the journal: it never was durable, or its header rotted. People may want what is in it.
+fn set_aside(volume: &mut impl Volume, name: &str, size: u64) -> io::Result<Look> {
+    let used = used(volume, name, size)?;
+    if used == 0 || name == SPARE {
+        volume.remove(name)?;
+        return Ok(Look::Nothing);
+    }
+    // The space that was prepared for frames is given back.
+    volume.truncate(name, used)?;
+    volume.rename(name, &format!("{name}{TORN}"))?;
+    Ok(Look::Torn)
+}
+
+/// Adds what an unsealed file holds to what is known, and seals it. A later file begins with sequence `limit`: what is missing before it
+/// is named here. Later files say that everything up to `durable` was.
 fn take_in(
     volume: &mut impl Volume,
     file: &Known,
     mut scan: Scan,
-    next: Option<u64>,
+    limit: Option<u64>,
     durable: u64,
     known: &mut Recovered,
 ) -> Result<(), RecoverError> {
     let header = &file.header;
     known.mended.push(Mended { file: header.file, frames: scan.frames, bytes: scan.behind });
     let from = scan.composer.due();
-    known.note(header, from, &scan.heard);
+    known.due = from;
     let durable = durable.max(scan.durable);
     scan.composer.judge_holes(durable);
-    if let Some(first) = next
-        && first > from
+    if let Some(limit) = limit
+        && limit > from
     {
         let cause = if durable >= from { Cause::Damaged } else { Cause::Torn };
         let offset = scan.composer.offset();
-        scan.composer.skip(offset, Some(Loss { from, to: first - 1, cause }));
+        scan.composer.skip(offset, Some(Loss { from, to: limit - 1, cause }));
     }
-    if is(Mutant::WritesOverMended) {
-        known.next_number = header.file;
-    }
-    known.previous = os(&file.name, mend(volume, &file.name, scan))?;
+    known.previous = os(&file.name, mend(volume, &file.name, scan, durable))?;
     Ok(())
 }
 
 impl Recovered {
-    /// Adds a file that ends where `due` is due, and what was heard in it.
-    fn note(&mut self, header: &FileHeader, due: u64, heard: &Heard) {
-        self.due = due;
+    /// Adds what was heard in the last file that has anything in it.
+    fn hear(&mut self, header: &FileHeader, heard: &Heard) {
         self.reserve = self.reserve.max(header.reserve).max(heard.reserve);
-        self.is_clean = heard.clean == Some(due);
-        self.epoch = self.epoch.max(header.epoch).max(heard.epoch);
+        self.epoch = self.epoch.max(heard.epoch);
         self.ring = heard.ring.or(Some(header.ring.uuid));
-        self.last = Some(header.clone());
     }
 }
 
@@ -299,21 +370,35 @@ fn last_words(volume: &mut impl Volume, file: &Known, trailer: &Trailer) -> io::
     Ok(heard)
 }
 
-/// Seals a file behind its last whole frame. What stands behind it is kept in a file of its own.
-fn mend(volume: &mut impl Volume, name: &str, mut scan: Scan) -> io::Result<(u64, u32)> {
+/// Seals a file behind its last whole frame. What stands behind it is kept in a file of its own. The recorder's footer is written again if
+/// it can be made: the next file chains to it. Everything up to `durable` was safe.
+fn mend(volume: &mut impl Volume, name: &str, mut scan: Scan, durable: u64) -> io::Result<(u64, u32)> {
     let end = scan.composer.offset();
+    let size = volume.size(name)?;
     if scan.behind > 0 {
-        let size = volume.size(name)?;
         let mut torn = vec![0; scan.behind.min(TORN_KEPT).min(size - end) as usize];
         volume.read(name, end, &mut torn)?;
         // It is for people only, and need not survive.
-        let _ = volume.write(&format!("{name}.torn"), 0, &torn);
+        let _ = volume.write(&format!("{name}{TORN}"), 0, &torn);
     }
-    let durable = scan.footer_durable.unwrap_or(scan.composer.due() - 1);
-    let bytes = scan.composer.seal(durable);
+    let bytes = scan.footer.and_then(|footer| {
+        let mut composer = scan.composer.clone();
+        let bytes = composer.seal(footer.durable);
+        (composer.chain() == footer.crc()).then(|| {
+            scan.composer = composer;
+            bytes
+        })
+    });
+    let bytes = bytes.unwrap_or_else(|| scan.composer.seal_mended(durable));
+    let sealed = end + bytes.len() as u64;
+    if size <= sealed {
+        // A file gets the size of a sealed one when its trailer is safe, and not before.
+        volume.truncate(name, sealed + PAGE as u64)?;
+        volume.sync(name)?;
+    }
     volume.write(name, end, &bytes)?;
     volume.sync(name)?;
-    volume.truncate(name, end + bytes.len() as u64)?;
+    volume.truncate(name, sealed)?;
     volume.sync(name)?;
     Ok((scan.composer.salt(), scan.composer.chain()))
 }

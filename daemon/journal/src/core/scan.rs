@@ -21,8 +21,8 @@ pub struct Scan {
     pub durable: u64,
     /// Bytes in use behind the last whole frame.
     pub behind: u64,
-    /// The durable sequence that the footer at that place names, if there is one. The next file chains to this footer as it stands.
-    pub footer_durable: Option<u64>,
+    /// The header of the footer at that place, if there is one. The next file chains to it.
+    pub footer: Option<FrameHeader>,
     /// The contents of the records that recovery needs.
     pub heard: Heard,
 }
@@ -76,7 +76,7 @@ impl Scan {
         let mut heard = Heard::default();
         let mut frames = 0;
         let mut durable = 0;
-        let mut footer_durable = None;
+        let mut footer = None;
         loop {
             let found = scanner.at(composer.offset())?;
             if let Found::Header(head) | Found::Whole(head, _) = &found
@@ -84,7 +84,7 @@ impl Scan {
                 && follows(head, &composer)
             {
                 durable = durable.max(head.durable);
-                footer_durable = Some(head.durable);
+                footer = Some(*head);
                 break;
             }
             let (head, said) = match found {
@@ -93,7 +93,9 @@ impl Scan {
                     let Some((offset, head, said)) = scanner.beyond(&composer, &other)? else { break };
                     let loss = Loss { from: composer.due(), to: head.sequence - 1, cause: Cause::Torn };
                     let missing = (loss.to >= loss.from).then_some(loss);
-                    composer.skip(offset, missing);
+                    // A new footer stands right behind the last frame: its number follows.
+                    let is_footer = head.kind == FrameKind::Footer;
+                    composer.skip(if is_footer { composer.offset() } else { offset }, missing);
                     (head, said)
                 }
             };
@@ -109,7 +111,7 @@ impl Scan {
         }
         composer.judge_holes(durable);
         let behind = scanner.last_used.saturating_sub(composer.offset());
-        Ok(Self { composer, frames, durable, behind, footer_durable, heard })
+        Ok(Self { composer, frames, durable, behind, footer, heard })
     }
 }
 
@@ -217,6 +219,22 @@ impl<'a, V: Volume> Scanner<'a, V> {
         }
         Ok(Some((place, head, said)))
     }
+}
+
+/// Bytes of a file up to the last one that is not zero.
+pub(super) fn used(volume: &mut impl Volume, name: &str, size: u64) -> io::Result<u64> {
+    let mut chunk = vec![0; CHUNK];
+    let mut end = size;
+    while end > 0 {
+        let start = end.saturating_sub(CHUNK as u64);
+        let piece = &mut chunk[..(end - start) as usize];
+        volume.read(name, start, piece)?;
+        if let Some(last) = piece.iter().rposition(|&byte| byte != 0) {
+            return Ok(start + last as u64 + 1);
+        }
+        end = start;
+    }
+    Ok(0)
 }
 
 fn decode(bytes: &[u8], salt: u64) -> Option<FrameHeader> {

@@ -3,7 +3,8 @@
 use super::mutant::{Mutant, is};
 use super::{Frame, Lane, Now, Op, Piece, Pool, Settings, Step, SyncPolicy};
 use shmcast::journal::format::{
-    Cause, Composer, FileHeader, FrameBuilder, JournalControl, Loss, RingIdentity, file_name,
+    Cause, Composer, FRAME_ALIGN, FileHeader, FrameBuilder, JournalControl, Loss, PAGE, RingIdentity,
+    file_name,
 };
 use std::collections::VecDeque;
 use std::io;
@@ -187,8 +188,13 @@ impl Writer {
                 (self.header.previous_salt, self.header.previous_chain) =
                     (file.composer.salt(), file.composer.chain());
                 let bytes = size_of_all(&pieces);
-                let step = Step::Write { number, offset, pieces, durable: false };
-                return Some((Doing::Footer { file: number, bytes }, vec![step]));
+                let mut steps = Vec::new();
+                if offset + bytes >= limit {
+                    // A file gets the size of a sealed one when its trailer is safe, and not before.
+                    steps.push(Step::Resize { number, size: offset + bytes + PAGE as u64 });
+                }
+                steps.push(Step::Write { number, offset, pieces, durable: false });
+                return Some((Doing::Footer { file: number, bytes }, steps));
             }
         }
         next?;
@@ -312,7 +318,8 @@ impl Writer {
             return None;
         }
         self.spare = Spare::Making;
-        let (number, size) = (self.next_number, self.settings.file_bytes);
+        // No multiple of a page, as the size of a sealed file is.
+        let (number, size) = (self.next_number, self.settings.file_bytes - FRAME_ALIGN as u64);
         Some((Doing::Spare, vec![Step::Create { number, size }]))
     }
 
@@ -357,7 +364,7 @@ impl Writer {
                     let number = file;
                     let steps = vec![
                         Step::Sync { number },
-                        Step::Truncate { number, size },
+                        Step::Resize { number, size },
                         Step::Sync { number },
                         Step::Close { number },
                     ];

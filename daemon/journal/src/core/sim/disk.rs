@@ -51,8 +51,12 @@ pub(super) struct Disk {
     handles: BTreeMap<u64, usize>,
     writes: u64,
     pub(super) faults: Faults,
-    /// The power goes after so many calls of [`Volume`].
+    /// The power goes after so many calls of [`Volume`] that change something.
     pub(super) calls_left: Option<u32>,
+    /// After so many calls of [`Volume`], one fails.
+    pub(super) error_after: Option<u32>,
+    /// After so many steps, one fails.
+    pub(super) fails_after: Option<u32>,
 }
 
 impl Disk {
@@ -67,11 +71,25 @@ impl Disk {
             writes: 0,
             faults: Faults::default(),
             calls_left: None,
+            error_after: None,
+            fails_after: None,
         }
+    }
+
+    /// The files as they are read now.
+    pub(super) fn files(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.names.iter().map(|(name, inode)| (name.as_str(), &self.inodes[*inode].cache[..]))
     }
 
     fn fails(&mut self, one_in: u32) -> bool {
         one_in > 0 && self.rng.u32(0..one_in) == 0
+    }
+
+    /// Whether a countdown has just ended.
+    fn is_now(left: &mut Option<u32>) -> bool {
+        let is_now = *left == Some(0);
+        *left = left.and_then(|left| left.checked_sub(1));
+        is_now
     }
 
     /// A step begins. The result is the number up to which a sync covers writes.
@@ -95,6 +113,9 @@ impl Disk {
     pub(super) fn end(&mut self, step: &Step, begun_at: u64) -> io::Result<()> {
         let refuse = |text: &str| Err(io::Error::other(text.to_owned()));
         let faults = self.faults;
+        if !matches!(step, Step::Close { .. }) && Self::is_now(&mut self.fails_after) {
+            return self.fail(step);
+        }
         if faults.read_only && !matches!(step, Step::Close { .. }) {
             if let Step::Write { number, .. } = step {
                 self.land(*number);
@@ -123,7 +144,7 @@ impl Disk {
                 if *durable { self.sync_inode(self.handle(*number)?, self.writes) } else { Ok(()) }
             }
             Step::Sync { number } => self.sync_inode(self.handle(*number)?, begun_at),
-            Step::Truncate { number, size } => {
+            Step::Resize { number, size } => {
                 let inode = self.handle(*number)?;
                 self.inodes[inode].cache.resize(*size as usize, 0);
                 Ok(())
@@ -146,6 +167,25 @@ impl Disk {
                 Ok(())
             }
         }
+    }
+
+    /// The step fails as the kernel lets it fail: what was written may be there, and pages that were not synced are called clean.
+    fn fail(&mut self, step: &Step) -> io::Result<()> {
+        match step {
+            Step::Write { number, durable, .. } => {
+                self.land(*number);
+                if *durable && let Some(&inode) = self.handles.get(number) {
+                    self.inodes[inode].versions.clear();
+                }
+            }
+            Step::Sync { number } => {
+                if let Some(&inode) = self.handles.get(number) {
+                    self.inodes[inode].versions.clear();
+                }
+            }
+            _ => {}
+        }
+        Err(io::Error::other("failed"))
     }
 
     /// A file that was given up may be closed while another lane is about to use it.
@@ -321,7 +361,18 @@ impl Disk {
         file.cache = file.disk.clone();
     }
 
+    /// A call that changes nothing.
+    fn ask(&mut self) -> io::Result<()> {
+        if Self::is_now(&mut self.error_after) { Err(io::Error::other("failed")) } else { Ok(()) }
+    }
+
+    /// A call that changes something.
     fn call(&mut self) -> io::Result<()> {
+        self.power()?;
+        self.ask()
+    }
+
+    fn power(&mut self) -> io::Result<()> {
         if let Some(left) = &mut self.calls_left {
             if *left == 0 {
                 return Err(io::Error::other("power cut"));
@@ -345,10 +396,12 @@ impl Volume for Disk {
     }
 
     fn size(&mut self, name: &str) -> io::Result<u64> {
+        self.ask()?;
         Ok(self.inodes[self.inode(name)?].cache.len() as u64)
     }
 
     fn read(&mut self, name: &str, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.ask()?;
         let file = &self.inodes[self.inode(name)?];
         let offset = offset as usize;
         let found = file.cache.get(offset..offset + bytes.len());
@@ -359,14 +412,19 @@ impl Volume for Disk {
     fn write(&mut self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let inode = self.inode(name).unwrap_or_else(|_| self.add(name));
         self.put(inode, offset as usize, bytes, true);
-        self.call()?;
+        self.power()?;
         self.inodes[inode].in_flight.clear();
-        Ok(())
+        self.ask()
     }
 
     fn sync(&mut self, name: &str) -> io::Result<()> {
-        self.call()?;
-        self.sync_inode(self.inode(name)?, self.writes)
+        self.power()?;
+        let inode = self.inode(name)?;
+        if let Err(error) = self.ask() {
+            self.inodes[inode].versions.clear();
+            return Err(error);
+        }
+        self.sync_inode(inode, self.writes)
     }
 
     fn forget(&mut self, name: &str) {

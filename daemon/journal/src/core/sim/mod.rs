@@ -8,9 +8,12 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
+mod between;
 mod damage;
 mod disk;
+mod judge;
 mod oracle;
+mod readers;
 mod tests;
 
 use super::mutant::{Mutant, is};
@@ -19,7 +22,6 @@ use super::{
 };
 use disk::{Disk, Faults};
 use fastrand::Rng;
-use oracle::Item;
 use shmcast::ClockKind;
 use shmcast::journal::format::{
     Cause, FRAME_HEADER_BYTES, FileHeader, FrameBuilder, FrameHeader, JournalControl, RingIdentity,
@@ -46,6 +48,7 @@ struct Counts {
     kills: u64,
     cleans: u64,
     cuts_in_recovery: u64,
+    errors_in_recovery: u64,
     messages: u64,
     durable: u64,
     files: u64,
@@ -71,6 +74,10 @@ struct World {
     sync: SyncPolicy,
     may_rot: bool,
     rotted: bool,
+    /// Whether readers look at the files as well.
+    has_readers: bool,
+    /// Whether each call of each recovery fails once, on a copy of the disk.
+    has_errors: bool,
     counts: Counts,
 }
 
@@ -78,36 +85,8 @@ type Verdict<T = ()> = Result<T, String>;
 
 /// Plays the story of a seed.
 fn play(seed: u64) -> Verdict<Counts> {
-    let mut rng = Rng::with_seed(seed);
-    let sync = match rng.u8(0..3) {
-        0 => SyncPolicy::None,
-        1 => SyncPolicy::Interval(Duration::from_millis(10)),
-        _ => SyncPolicy::Each,
-    };
-    let now = Now { mono: Duration::from_secs(1), wall_ns: 1_764_000_000_000_000_000 };
-    let mut world = World {
-        disk: Disk::new(rng.u64(..)),
-        may_rot: rng.u8(0..8) == 0,
-        rng,
-        published: BTreeMap::new(),
-        tail: 1,
-        epoch: 1,
-        ring: VecDeque::new(),
-        ring_id: 1,
-        ring_lives: true,
-        durable: 0,
-        safe: BTreeSet::new(),
-        reserve: 0,
-        now,
-        sync,
-        rotted: false,
-        counts: Counts::default(),
-    };
-    for _ in 0..world.rng.u8(2..5) {
-        world.life()?;
-    }
-    let recovered = world.recover()?;
-    world.judge(&recovered)?;
+    let mut world = World::new(seed);
+    world.play()?;
     Ok(world.counts)
 }
 
@@ -127,6 +106,43 @@ struct Running {
 }
 
 impl World {
+    fn new(seed: u64) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let sync = match rng.u8(0..3) {
+            0 => SyncPolicy::None,
+            1 => SyncPolicy::Interval(Duration::from_millis(10)),
+            _ => SyncPolicy::Each,
+        };
+        Self {
+            disk: Disk::new(rng.u64(..)),
+            may_rot: rng.u8(0..8) == 0,
+            rng,
+            published: BTreeMap::new(),
+            tail: 1,
+            epoch: 1,
+            ring: VecDeque::new(),
+            ring_id: 1,
+            ring_lives: true,
+            durable: 0,
+            safe: BTreeSet::new(),
+            reserve: 0,
+            now: Now { mono: Duration::from_secs(1), wall_ns: 1_764_000_000_000_000_000 },
+            sync,
+            rotted: false,
+            has_readers: false,
+            has_errors: false,
+            counts: Counts::default(),
+        }
+    }
+
+    fn play(&mut self) -> Verdict {
+        for _ in 0..self.rng.u8(2..5) {
+            self.life()?;
+        }
+        let recovered = self.recover()?;
+        self.judge(&recovered)
+    }
+
     fn life(&mut self) -> Verdict {
         let recovered = self.recover()?;
         self.judge(&recovered)?;
@@ -171,6 +187,9 @@ impl World {
 
     /// Recovers, with the power going up to three times meanwhile.
     fn recover(&mut self) -> Verdict<Recovered> {
+        if self.has_readers {
+            self.look()?;
+        }
         for _ in 0..self.rng.u8(0..4) {
             self.disk.calls_left = Some(self.rng.u32(0..25));
             if recover(&mut self.disk).is_ok() {
@@ -180,51 +199,10 @@ impl World {
             self.power_cut();
         }
         self.disk.calls_left = None;
+        if self.has_errors {
+            self.recover_with_errors()?;
+        }
         recover(&mut self.disk).map_err(|error| format!("recovery: {error}"))
-    }
-
-    /// What the oracle says of the journal after a recovery.
-    fn judge(&mut self, recovered: &Recovered) -> Verdict {
-        let items = oracle::read(&mut self.disk)?;
-        let again = recover(&mut self.disk).map_err(|error| format!("second recovery: {error}"))?;
-        if oracle::read(&mut self.disk)? != items || !again.mended.is_empty() || again.due != recovered.due {
-            return Err("recovering again changed something".into());
-        }
-        if again.reserve != recovered.reserve || again.is_clean != recovered.is_clean {
-            return Err(format!("recovering again: {again:?}, not {recovered:?}"));
-        }
-        let mut due = None;
-        for item in &items {
-            match item {
-                Item::Message(sequence, payload) => {
-                    if self.published.get(sequence) != Some(payload) {
-                        return Err(format!("{sequence} was never published like this"));
-                    }
-                    due = Some(sequence + 1);
-                }
-                Item::Lost(loss) => {
-                    let is_rot = self.rotted && loss.cause == Cause::Damaged;
-                    // Without syncs, frames of a file that was given up are not kept: their loss is named instead.
-                    let is_none = self.sync == SyncPolicy::None && loss.cause == Cause::Unrecorded;
-                    if !is_rot
-                        && !is_none
-                        && let Some(safe) = self.safe.range(loss.from..=loss.to).next()
-                    {
-                        return Err(format!("{loss:?}, but somebody was told that {safe} is durable"));
-                    }
-                    self.counts.losses += 1;
-                    due = Some(loss.to + 1);
-                }
-            }
-        }
-        let due = due.unwrap_or(recovered.due);
-        if due <= self.durable || recovered.due != due {
-            return Err(format!(
-                "{due} is due after recovery ({}), durable was {}",
-                recovered.due, self.durable
-            ));
-        }
-        Ok(())
     }
 
     /// Begins a life as a recorder does.
@@ -239,13 +217,8 @@ impl World {
             due = self.ring.front().copied().unwrap_or(self.tail);
         } else if !self.ring_lives {
             (due, loss) = recovered.after_power_cut().unwrap();
-            let next = due;
-            if let Some((last, _)) = self.published.last_key_value()
-                && next <= *last
-            {
-                return Err(format!("{next} is given again, {last} was published"));
-            }
-            self.tail = next;
+            self.is_given_once(recovered)?;
+            self.tail = due;
             self.epoch += 1;
             self.ring_lives = true;
         }

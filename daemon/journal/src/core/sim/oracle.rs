@@ -35,13 +35,21 @@ pub(super) fn read(disk: &mut Disk) -> Result<Vec<Item>, String> {
     }
     let mut items = Vec::new();
     let mut due = files.first().map_or(1, |file| file.header.sequence);
+    let mut before = None;
     for at in 0..files.len() {
         let end = files[at + 1..].iter().map(|file| file.header.sequence).min().unwrap_or(u64::MAX);
-        if files[at].header.sequence > due {
+        if files[at].header.sequence.min(end) > due {
             return Err(format!("nothing between {due} and file {}", files[at].header.file));
         }
+        if let Some((number, salt, chain)) = std::mem::take(&mut before)
+            && files[at].header.file == number + 1
+            && files[at].header.previous_salt != 0
+            && (files[at].header.previous_salt, files[at].header.previous_chain) != (salt, chain)
+        {
+            return Err(format!("file {} does not chain to the one before", files[at].header.file));
+        }
         let mut own = Vec::new();
-        one_file(&files[at], &mut own)?;
+        before = one_file(&files[at], &mut own)?;
         for item in own {
             let (from, to) = match &item {
                 Item::Message(sequence, _) => (*sequence, *sequence),
@@ -60,14 +68,16 @@ pub(super) fn read(disk: &mut Disk) -> Result<Vec<Item>, String> {
     Ok(items)
 }
 
-fn one_file(file: &File, items: &mut Vec<Item>) -> Result<(), String> {
+/// Adds the items of one file. The result is what the next one chains to, if that is known.
+fn one_file(file: &File, items: &mut Vec<Item>) -> Result<Option<(u64, u64, u32)>, String> {
     let File { header, bytes } = file;
     let name = header.file;
     let trailer = Trailer::decode(&bytes[bytes.len() - TRAILER_BYTES..], header.salt)
         .map_err(|error| format!("file {name} is not sealed: {error}"))?;
-    let holes = frame(bytes, trailer.footer as usize, header.salt)
-        .and_then(|(head, body)| (head.kind == FrameKind::Footer).then(|| Footer::decode(body).ok())?)
-        .map_or(Vec::new(), |footer| footer.holes);
+    let footer = frame(bytes, trailer.footer as usize, header.salt)
+        .and_then(|(head, body)| (head.kind == FrameKind::Footer).then(|| Footer::decode(body).ok())?);
+    let is_recorders = footer.as_ref().is_some_and(|footer| !footer.is_mended);
+    let holes = footer.map_or(Vec::new(), |footer| footer.holes);
     let mut at = FILE_HEADER_BYTES;
     let (mut due, mut number) = (header.sequence, 0);
     let mut chain = FileHeader::crc_of(bytes);
@@ -109,7 +119,7 @@ fn one_file(file: &File, items: &mut Vec<Item>) -> Result<(), String> {
     if due < trailer.next {
         items.push(Item::Lost(hole(&holes, due, trailer.next - 1)));
     }
-    Ok(())
+    Ok(is_recorders.then_some((header.file, header.salt, trailer.chain)))
 }
 
 fn hole(holes: &[Loss], from: u64, to: u64) -> Loss {
@@ -131,8 +141,8 @@ fn beyond(bytes: &[u8], at: usize, end: usize, salt: u64, number: u32) -> Option
     };
     (start..end).step_by(64).find(|&place| {
         frame(bytes, place, salt).is_some_and(|(head, _)| {
-            let behind = FrameHeader::decode(&bytes[place + head.frame_bytes()..], salt);
-            head.number > number && behind.is_ok_and(|behind| behind.chain == head.crc())
+            let behind = FrameHeader::decode(&bytes[place + head.frame_bytes()..], salt).ok();
+            head.number > number && behind.is_none_or(|behind| behind.chain == head.crc())
         })
     })
 }

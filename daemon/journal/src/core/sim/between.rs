@@ -1,0 +1,266 @@
+//! A power cut between the footer of one file and the header of the next: each half may be there without the other.
+
+use super::super::{Recovered, Volume, recover};
+use super::disk::Disk;
+use super::oracle::Item;
+use super::{header, oracle, readers};
+use shmcast::journal::format::{
+    Cause, Composer, FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FrameBuilder, FrameHeader, JournalControl, Loss,
+    TRAILER_BYTES, file_name,
+};
+
+/// Messages of each file, one in a frame.
+const MESSAGES: u64 = 3;
+
+/// A file as a recorder leaves it: bytes, and where the footer stands.
+struct Made {
+    name: String,
+    bytes: Vec<u8>,
+    footer: usize,
+}
+
+fn payload(sequence: u64) -> Vec<u8> {
+    vec![sequence as u8; 3]
+}
+
+/// Files of a recorder, one behind another. Each frame says that everything was durable up to `lag` messages before it, as the footer does;
+/// `lag` is 1 at least. The last record of file `clean` says that the channel was closed.
+fn files(count: u64, lag: u64, clean: u64) -> Vec<Made> {
+    let mut made = Vec::new();
+    let mut previous = (0, 0);
+    let mut due: u64 = 1;
+    for number in 1..=count {
+        let recovered = Recovered { next_number: number, previous, ..Recovered::default() };
+        let mut head = header(&recovered, due, 1, 1);
+        (head.salt, head.reserve) = (number * 0x0101_0101, due + 100);
+        let (mut composer, page) = Composer::begin(&head).unwrap();
+        let mut bytes = page.into_vec();
+        for at in 0..MESSAGES {
+            let mut frame = FrameBuilder::new(Vec::new(), due, 1);
+            if at == 0 {
+                frame.control(JournalControl::Reserve { sequence: due + 100 }, 0);
+            }
+            frame.message(&payload(due), 0, false, 1);
+            due += 1;
+            if at + 1 == MESSAGES && number == clean {
+                frame.control(JournalControl::Clean { next: due }, 0);
+            }
+            let (draft, mut frame) = frame.close();
+            let placed = composer.place(&draft, (due - 1).saturating_sub(lag));
+            frame[..FRAME_HEADER_BYTES].copy_from_slice(&placed.encode());
+            bytes.extend_from_slice(&frame);
+        }
+        let footer = bytes.len();
+        bytes.extend_from_slice(&composer.seal((due - 1).saturating_sub(lag)));
+        previous = (composer.salt(), composer.chain());
+        made.push(Made { name: file_name(number, head.sequence), bytes, footer });
+    }
+    made
+}
+
+fn disk(files: &[Made]) -> Disk {
+    let mut disk = Disk::new(1);
+    for file in files {
+        disk.write(&file.name, 0, &file.bytes).unwrap();
+        disk.truncate(&file.name, file.bytes.len() as u64).unwrap();
+        disk.sync(&file.name).unwrap();
+    }
+    disk.sync_directory().unwrap();
+    disk
+}
+
+/// Before recovery readers find no damage. After it the journal holds `items`; readers find the same, and no damage unless there `is` some.
+fn assert_holds(files: &[Made], items: &[Item], is_damaged: bool) -> Recovered {
+    let mut disk = disk(files);
+    let before = readers::read(&disk).unwrap();
+    let damage = before.and_then(|read| read.damage());
+    assert_eq!(damage.is_some(), is_damaged, "before recovery: {damage:?}");
+    let recovered = recover(&mut disk).unwrap();
+    assert_eq!(oracle::read(&mut disk).unwrap(), items);
+    if let Some(read) = readers::read(&disk).unwrap() {
+        assert_eq!(read.stream, readers::stream(items));
+        assert_eq!(read.damage(), None, "after recovery");
+    }
+    let again = recover(&mut disk).unwrap();
+    assert_eq!(again, Recovered { mended: Vec::new(), ..recovered.clone() });
+    recovered
+}
+
+fn messages(of: std::ops::RangeInclusive<u64>) -> Vec<Item> {
+    of.map(|sequence| Item::Message(sequence, payload(sequence))).collect()
+}
+
+const ALLOCATED: usize = 16 << 10;
+
+/// The file was not cut to its size yet.
+fn unsealed(file: &mut Made, written: usize) {
+    file.bytes.truncate(written);
+    file.bytes.resize(ALLOCATED - 64, 0);
+}
+
+/// The next file chains to a footer that is gone. Recovery cannot make the same one, since it does not know what was durable then.
+#[test]
+fn a_footer_that_is_lost_is_no_damage() {
+    for lag in [1, 2, 3] {
+        let mut files = files(2, lag, 0);
+        let footer = files[0].footer;
+        unsealed(&mut files[0], footer);
+        let recovered = assert_holds(&files, &messages(1..=6), false);
+        assert_eq!((recovered.due, recovered.mended.len()), (7, 1));
+        // Not even its space was there.
+        files[0].bytes.truncate(footer);
+        assert_holds(&files, &messages(1..=6), false);
+        // A part of it.
+        files[0].bytes.extend_from_slice(&[0x5a; 300]);
+        assert_holds(&files, &messages(1..=6), false);
+    }
+}
+
+/// A whole footer is kept as it stands, so that the next file chains to it, whatever became of the trailer.
+#[test]
+fn a_trailer_that_is_lost_is_no_damage() {
+    let whole = files(2, 2, 0);
+    for lost in [TRAILER_BYTES, 1000] {
+        let mut files = files(2, 2, 0);
+        let end = files[0].bytes.len();
+        unsealed(&mut files[0], end - lost);
+        assert_holds(&files, &messages(1..=6), false);
+        let mut disk = disk(&files);
+        recover(&mut disk).unwrap();
+        let found = disk.files().find(|(name, _)| *name == whole[0].name).unwrap().1.to_vec();
+        assert!(found == whole[0].bytes, "it is not the recorder's footer");
+    }
+    // The trailer is there, and the size was not safe.
+    let mut files = files(2, 2, 0);
+    let end = files[0].bytes.len();
+    unsealed(&mut files[0], end);
+    assert_holds(&files, &messages(1..=6), false);
+    // A file gets its size when its trailer is safe. Without one it is damaged then.
+    files[0].bytes.truncate(end - TRAILER_BYTES);
+    files[0].bytes.resize(end, 0);
+    assert_holds(&files, &messages(1..=6), true);
+}
+
+/// A name comes before the bytes of its file. Nothing was ever written to it.
+#[test]
+fn a_file_without_a_byte_is_none() {
+    for size in [0, 64, FILE_HEADER_BYTES, ALLOCATED - 64] {
+        let mut files = files(2, 1, 0);
+        files[1].bytes.clear();
+        files[1].bytes.resize(size, 0);
+        let recovered = assert_holds(&files, &messages(1..=3), false);
+        assert_eq!((recovered.due, recovered.next_number), (4, 2));
+        let mut disk = disk(&files);
+        recover(&mut disk).unwrap();
+        assert_eq!(disk.files().count(), 1, "{size} zeros are kept for nobody");
+    }
+}
+
+/// Frames without their header are lost. They are kept for people, and no other file gets their number: its name might be theirs.
+#[test]
+fn a_header_that_is_lost_takes_what_was_not_durable() {
+    let mut files = files(2, 3, 0);
+    files[1].bytes[..FILE_HEADER_BYTES].fill(0);
+    let recovered = assert_holds(&files, &messages(1..=3), false);
+    assert_eq!((recovered.due, recovered.next_number), (4, 3));
+    let mut disk = disk(&files);
+    recover(&mut disk).unwrap();
+    let torn = format!("{}.torn", files[1].name);
+    assert!(disk.files().any(|(name, _)| name == torn));
+    // Where its frames say that what is in it was durable, it is damage.
+    files[1].bytes = self::files(2, 1, 0)[1].bytes.clone();
+    files[1].bytes[0] ^= 1;
+    let mut disk = self::disk(&files);
+    let damage = readers::read(&disk).unwrap().unwrap().damage();
+    assert!(damage.is_some());
+    assert_eq!(recover(&mut disk).unwrap().next_number, 3);
+}
+
+/// A file is gone between one that is sealed and one that is there. What it had is missing for a reason that somebody must name: nobody says
+/// that it was durable, or somebody does.
+#[test]
+fn a_file_that_is_gone_between_two_others_is_named_as_lost() {
+    for (lag, cause) in [(6, Cause::Torn), (1, Cause::Damaged)] {
+        let lost = Item::Lost(Loss { from: 4, to: 6, cause });
+        let items = [messages(1..=3), vec![lost], messages(7..=9)].concat();
+        let is_damaged = cause == Cause::Damaged;
+        let mut files = files(3, lag, 0);
+        let footer = files[2].footer;
+        unsealed(&mut files[2], footer);
+        // Its frames.
+        unsealed(&mut files[1], FILE_HEADER_BYTES);
+        assert_holds(&files, &items, is_damaged);
+        // Its header as well.
+        files[1].bytes.fill(0);
+        assert_holds(&files, &items, is_damaged);
+        // All of it.
+        files.remove(1);
+        assert_holds(&files, &items, is_damaged);
+    }
+}
+
+/// The power goes at any point while recovery stands in for a file that is gone.
+#[test]
+fn a_file_that_stands_in_is_made_once() {
+    let lost = Item::Lost(Loss { from: 4, to: 6, cause: Cause::Torn });
+    let items = [messages(1..=3), vec![lost], messages(7..=9)].concat();
+    let mut files = files(3, 6, 0);
+    let footer = files[2].footer;
+    unsealed(&mut files[2], footer);
+    files.remove(1);
+    for calls in 0..60 {
+        let mut disk = disk(&files);
+        for more in 0..3 {
+            disk.calls_left = Some(calls + more);
+            if recover(&mut disk).is_err() {
+                disk.cut();
+            }
+        }
+        disk.calls_left = None;
+        let recovered = recover(&mut disk).unwrap();
+        assert_eq!(oracle::read(&mut disk).unwrap(), items, "cut after {calls} calls");
+        assert_eq!((recovered.due, recovered.next_number), (10, 4));
+    }
+}
+
+/// A recorder had begun a file, and none of its frames is left. The channel was closed before, and nobody had a reserve of this file.
+#[test]
+fn a_file_without_a_frame_says_nothing() {
+    let mut files = files(2, 1, 1);
+    unsealed(&mut files[1], FILE_HEADER_BYTES);
+    let recovered = assert_holds(&files, &messages(1..=3), false);
+    assert!(recovered.is_clean);
+    assert_eq!((recovered.after_power_cut(), recovered.reserve), (Some((4, None)), 101));
+    assert_eq!(recovered.next_number, 3, "a reader may know the number");
+}
+
+/// The name of a file that was set aside is given to no other.
+#[test]
+fn a_number_that_was_set_aside_is_not_given_again() {
+    let files = files(2, 1, 0);
+    let mut disk = disk(&files[..1]);
+    disk.write(&format!("{}.torn", files[1].name), 0, b"for people").unwrap();
+    assert_eq!(recover(&mut disk).unwrap().next_number, 3);
+}
+
+/// The frames that a later file has again count for nothing, and nor does the reserve in them.
+#[test]
+fn a_reserve_behind_the_place_where_the_next_file_begins_does_not_count() {
+    let mut files = files(2, 1, 0);
+    // The first file was given up at sequence 2, and the second one has the messages from there on.
+    let recovered = Recovered { next_number: 2, ..Recovered::default() };
+    let mut head = header(&recovered, 2, 1, 1);
+    head.reserve = 50;
+    let (mut composer, page) = Composer::begin(&head).unwrap();
+    let mut frame = FrameBuilder::new(Vec::new(), 2, 1);
+    frame.message(&payload(2), 0, false, 1);
+    let (draft, mut frame) = frame.close();
+    let placed: FrameHeader = composer.place(&draft, 1);
+    frame[..FRAME_HEADER_BYTES].copy_from_slice(&placed.encode());
+    files[1] = Made { name: file_name(2, 2), bytes: page.into_vec(), footer: 0 };
+    files[1].bytes.extend_from_slice(&frame);
+    let footer = files[0].footer;
+    unsealed(&mut files[0], footer);
+    let recovered = assert_holds(&files, &messages(1..=2), false);
+    assert_eq!((recovered.due, recovered.reserve), (3, 50));
+}

@@ -1,0 +1,80 @@
+//! What a reader and the check of a journal say of the simulated files, which are copied into a directory.
+
+use super::disk::Disk;
+use super::oracle::Item;
+use shmcast::journal::{Cause, Entry, Journal, JournalError, Loss, Verdict, Verified, Verify};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// What stands for a sequence: its payload, or the cause for which it is missing.
+pub(super) type Stream = BTreeMap<u64, Result<Vec<u8>, Cause>>;
+
+/// What both find.
+pub(super) struct Read {
+    pub(super) stream: Stream,
+    pub(super) verified: Verified,
+}
+
+/// Reads the journal; `None` if there is none.
+pub(super) fn read(disk: &Disk) -> Result<Option<Read>, String> {
+    let memory = Path::new("/dev/shm");
+    let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
+    for (name, bytes) in disk.files() {
+        fs::write(dir.path().join(name), bytes).unwrap();
+    }
+    let journal = match Journal::open(dir.path()) {
+        Err(JournalError::Empty { .. }) => return Ok(None),
+        journal => journal.map_err(|error| error.to_string())?,
+    };
+    let verified = Verify::new(&journal).run(|_| ()).map_err(|error| error.to_string())?;
+    let Some(first) = journal.first_sequence() else { return Ok(None) };
+    let mut reader = journal.read_from(first).map_err(|error| error.to_string())?;
+    let mut stream = Stream::new();
+    let mut due = first;
+    while let Some(entry) = reader.next().map_err(|error| error.to_string())? {
+        match entry {
+            Entry::Message(m) if m.sequence == due => {
+                stream.insert(due, Ok(m.payload.to_vec()));
+                due += 1;
+            }
+            Entry::Lost(loss) if loss.from == due => {
+                stream.extend(lost(&loss));
+                due = loss.to + 1;
+            }
+            Entry::Control { .. } => {}
+            other => return Err(format!("{due} is due, a reader gives {other:?}")),
+        }
+    }
+    Ok(Some(Read { stream, verified }))
+}
+
+fn lost(&Loss { from, to, cause }: &Loss) -> impl Iterator<Item = (u64, Result<Vec<u8>, Cause>)> + use<> {
+    (from..=to).map(move |sequence| (sequence, Err(cause)))
+}
+
+impl Read {
+    /// Whether the check says that a file is damaged, and what.
+    pub(super) fn damage(&self) -> Option<String> {
+        (self.verified.verdict() == Verdict::Damaged).then(|| format!("{:?}", self.verified.damages))
+    }
+
+    /// The missing sequences as the check lists them.
+    pub(super) fn losses(&self) -> Stream {
+        self.verified.losses.iter().flat_map(lost).collect()
+    }
+}
+
+/// The same of what the oracle has read.
+pub(super) fn stream(items: &[Item]) -> Stream {
+    let mut stream = Stream::new();
+    for item in items {
+        match item {
+            Item::Message(sequence, payload) => {
+                stream.insert(*sequence, Ok(payload.clone()));
+            }
+            Item::Lost(loss) => stream.extend(lost(loss)),
+        }
+    }
+    stream
+}
