@@ -98,6 +98,11 @@ impl Folder {
         Ok(fstat(&self.fd)?)
     }
 
+    /// Makes the names in it safe from a power cut.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        Ok(rustix::fs::fsync(self.readable()?)?)
+    }
+
     pub(crate) fn unlink(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
         Ok(unlinkat(&self.fd, name.as_ref(), AtFlags::empty())?)
     }

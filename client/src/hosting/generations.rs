@@ -2,7 +2,7 @@
 //!
 //! No example a function: as module `hosting`.
 
-use super::{HostedSegment, HostedSpec, fault};
+use super::{HostedSegment, HostedSpec, LAST_EPOCH, fault};
 use shmcast_layout::charter::{Charter, Entry, HostCharter};
 use shmcast_layout::control::Generation;
 use shmcast_layout::layout::charter::NO_CUT;
@@ -15,9 +15,6 @@ use std::io;
 
 /// Highest sequence that a charter can name.
 const LAST_SEQUENCE: u64 = NO_CUT - 1;
-
-/// Highest epoch that is believed to be a publisher's count.
-const LAST_EPOCH: u64 = u32::MAX as u64;
 
 /// The point at which the previous generation ends for all of its readers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,7 +81,8 @@ impl HostedCharter {
     }
 
     /// Moves the channel to `next`, which was made for `spec` and which no program has seen yet. `before` is its
-    /// current segment, unless that is lost. `ready` does all other steps that can fail. If it fails, nothing has
+    /// current segment, unless that is lost. Where `next` was made to [`continue_from`](HostedSegment::continue_from) the channel's
+    /// journal, its sequences do not begin at 1: they go on there after each cut. `ready` does all other steps that can fail. If it fails, nothing has
     /// changed; after it, nothing can fail.
     ///
     /// # Errors
@@ -126,6 +124,12 @@ impl HostedCharter {
             if let Some(session) = before.segment.session() {
                 next.segment.continue_session(session);
             }
+        }
+        let first = next.segment.first_sequence();
+        if cut != Cut::Tail && first > 1 {
+            entry.epoch = next.segment.state().map_or(0, |(epoch, _)| epoch);
+            entry.first = first;
+            entry.restarted = current.map_or(entry.restarted, |current| current.restarted);
         }
         self.charter.go_on(entry, below, ended);
         // This tells tools, and a publisher that was granted the old segment and has not opened it yet. Nothing depends

@@ -11,7 +11,7 @@ pub use crate::attach::park::{Bell, ParkedReader, Sight};
 use crate::clock::Clock;
 use crate::directory::{ChannelDetail, check_name};
 use crate::error::ChannelError;
-use crate::lock;
+use crate::lock::{self, Held};
 use crate::status::reader_status;
 pub use generations::{Cut, HostedCharter, boot_id};
 pub use shmcast_layout::charter::Entry;
@@ -36,6 +36,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Least time between the `created_ns` of two streams of one channel, whose sequences both begin at 1. Bridges name a
 /// stream by that time, in steps of this length.
 pub const STREAM_STEP_NS: u64 = 500_000_000;
+
+/// Highest epoch that is believed to be a publisher's count.
+const LAST_EPOCH: u64 = u32::MAX as u64;
 
 /// The properties of a new channel.
 #[derive(Debug, Clone)]
@@ -120,6 +123,29 @@ impl HostedSegment {
         let lock = new_lock(segment.header())?;
         let steps = segment.prepare(spec.preparation);
         Ok(Self { file, lock, segment, steps })
+    }
+
+    /// Makes a new segment, which no program has seen, continue a channel whose memory is gone: its first message is `next`, and its
+    /// first publisher comes after that of `epoch`.
+    ///
+    /// # Panics
+    /// When the segment has had a publisher, or `next` is 0 or beyond [`MAX_SEQUENCE`](crate::MAX_SEQUENCE).
+    pub fn continue_from(&self, next: u64, epoch: u64) {
+        self.segment.continue_from(next, epoch.min(LAST_EPOCH), 0);
+    }
+
+    /// Takes the writer lock, so that no publisher comes as long as the result lives. `None` if a publisher has it, or if the last one
+    /// has not closed the channel. `before` is the last epoch before the segment was made.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn hold(&self, before: u64) -> io::Result<Option<Hold>> {
+        // Opened anew: the service manager holds what we opened first, and would hold its lock.
+        let lock = memfd::reopen_read_write(&self.lock)?;
+        if !lock::try_lock(&lock)? {
+            return Ok(None);
+        }
+        Ok(Hold::of(Held::new(lock), &self.segment, before))
     }
 
     /// Takes back the segment that the charter names, and its lock. They come from the service manager's store, or from
@@ -259,9 +285,39 @@ impl HostedSegment {
         self.segment.locator()
     }
 
+    /// The first message that the segment can have.
+    pub fn first_sequence(&self) -> u64 {
+        self.segment.first_sequence()
+    }
+
     /// The clock of the channel.
     pub fn clock(&self) -> Clock {
         Clock::of_segment(self.segment.header())
+    }
+}
+
+/// A channel that is closed, or that nobody has published on, and on which nobody can publish as long as this lives.
+#[derive(Debug)]
+pub struct Hold {
+    next: u64,
+    _lock: Held,
+}
+
+impl Hold {
+    /// Looks at `segment`, whose lock is held.
+    pub(crate) fn of(lock: Held, segment: &Segment, before: u64) -> Option<Self> {
+        let is_over = match segment.state() {
+            None | Some((_, State::Closed)) => true,
+            Some((epoch, State::Recovering)) => epoch <= before,
+            Some(_) => false,
+        };
+        let next = segment.locator().tail().ok()?.sequence;
+        is_over.then_some(Self { next, _lock: lock })
+    }
+
+    /// The sequence of the next message.
+    pub const fn next_sequence(&self) -> u64 {
+        self.next
     }
 }
 

@@ -44,6 +44,34 @@ pub enum JournalError {
         /// Name of the codec.
         codec: &'static str,
     },
+    /// A recorder writes to the journal.
+    #[error("{}: a recorder writes there: end it first, or wait until it has ended", path.display())]
+    Busy {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The journal is that of another channel.
+    #[error("{}: holds the journal of channel {found:?}, not of {channel:?}: give another directory", path.display())]
+    OtherChannel {
+        /// The directory.
+        path: PathBuf,
+        /// The channel whose journal it is.
+        found: String,
+        /// The channel that was to go on.
+        channel: String,
+    },
+    /// Files of two journals lie in one directory, so it is not known which of them the channel goes on behind.
+    #[error("{}: belongs to another journal than the files beside it: move it elsewhere", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
+    /// No sequence is left behind the journal's end.
+    #[error("{}: the journal has used up all sequences: move it away, and the channel begins at 1", path.display())]
+    UsedUp {
+        /// The directory.
+        path: PathBuf,
+    },
     /// The daemon does not lend the journal.
     #[error(transparent)]
     Channel(#[from] ChannelError),

@@ -143,13 +143,18 @@ impl Journal {
     /// ```
     pub fn open(path: impl AsRef<Path>) -> Result<Self, JournalError> {
         let path = path.as_ref();
-        let folder = Folder::named(path).map_err(JournalError::os("open the directory", path))?;
-        let mut journal = Self { folder, lock: None, files: Vec::new(), problems: Vec::new() };
+        let mut journal = Self::unlisted(path)?;
         journal.refresh()?;
         if journal.files.is_empty() && journal.problems.is_empty() {
             return Err(JournalError::Empty { path: path.to_owned() });
         }
         Ok(journal)
+    }
+
+    /// The directory at `path`, of which nothing was read.
+    pub(super) fn unlisted(path: &Path) -> Result<Self, JournalError> {
+        let folder = Folder::named(path).map_err(JournalError::os("open the directory", path))?;
+        Ok(Self { folder, lock: None, files: Vec::new(), problems: Vec::new() })
     }
 
     /// Looks at the directory again. Files that were sealed when they were last looked at are not read again.
@@ -202,7 +207,11 @@ impl Journal {
         Ok(FileInfo { name: name.to_owned(), header, trailer, bytes })
     }
 
-    fn open_name(&self, name: &str) -> io::Result<Result<Opened, FormatError>> {
+    pub(super) fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    pub(super) fn open_name(&self, name: &str) -> io::Result<Result<Opened, FormatError>> {
         Opened::new(self.folder.file(name, OFlags::RDONLY)?)
     }
 

@@ -1,8 +1,9 @@
 //! Journals: what channels published, kept in files, and how it is read.
 //!
 //! A recorder writes a journal, in a daemon or as `shmcast record`. `JOURNAL.md` of the crate `shmcast-layout` has the bytes. This
-//! module only reads: it opens regular files and follows no link in the directory, maps nothing, and takes each byte for a claim
-//! that is checked before it is used.
+//! module reads: it opens regular files and follows no link in the directory, maps nothing, and takes each byte for a claim
+//! that is checked before it is used. [`Ending`] and [`create`] alone write: one small file, when a channel
+//! goes on behind the journal in a new ring, and when it begins.
 //!
 //! A [`Subscriber`](crate::Subscriber) reads the journal of its channel by itself where it has one; see
 //! [`SubscriberBuilder::history`](crate::SubscriberBuilder::history). To read a journal without its channel:
@@ -22,6 +23,7 @@
 //! ```
 
 mod cursor;
+mod ending;
 mod error;
 mod files;
 mod list;
@@ -30,6 +32,7 @@ mod reader;
 mod verify;
 mod window;
 
+pub use ending::{Ending, create};
 pub use error::JournalError;
 pub use files::{Lent, Wanted};
 pub use list::{FileInfo, Journal, Problem, take_lock};

@@ -212,8 +212,13 @@ impl Subscriber {
         };
         let generation = next.generation;
         let is_restart = hosted.is_restarted_next();
-        // A reader that joined after void messages expects a higher sequence than there is.
-        let expected = if is_restart { 1 } else { expected.min(generation.first) };
+        let expected = match is_restart {
+            // A reader that joined after void messages expects a higher sequence than there is.
+            false => expected.min(generation.first),
+            // A stream may begin behind a journal, and not at 1.
+            true if generation.restarted == generation.generation => generation.first,
+            true => 1,
+        };
         hosted.charter = charter.unwrap_or_else(|| hosted.charter.clone());
         hosted.generation = generation;
         hosted.next.pop_front();
@@ -222,6 +227,10 @@ impl Subscriber {
         (self.is_checked, self.steps) = (self.must_check(), steps);
         self.behind = (expected < generation.first).then_some(expected);
         self.doubt = if self.behind.is_some() { Doubt::Behind } else { Doubt::None };
+        if let Some(expected) = self.behind {
+            // No message is handed out before the loss is told, or read in the journal.
+            self.reader.jump(Place::nowhere(expected));
+        }
         if is_restart {
             if let Some(past) = &mut self.past {
                 past.forget();

@@ -440,11 +440,15 @@ fn retention_that_overtakes_a_reader_is_a_lap_and_no_damage() {
 /// The record of an epoch stands between two messages, and the reader may go over to the ring right there.
 #[test]
 fn an_epoch_is_told_before_its_messages_wherever_the_reader_goes_over() {
-    // Whatever the size of the messages, the ring begins so far behind the epoch once.
-    for after in (100..900).step_by(4) {
+    // The ring moves on by chunks, and a reader goes over between two frames. One of these places is that of the epoch.
+    let places = [2080, 2120, 2160]
+        .into_iter()
+        .flat_map(|before| (100..900).step_by(20).map(move |after| (before, after)));
+    let mut seams = 0;
+    for (before, after) in places {
         let mut scene = Scene::new();
         let mut subscriber = scene.subscriber(Start::Oldest);
-        scene.publish(LAP);
+        scene.publish(before);
         scene.take_over();
         let (first, epoch) = (scene.next(), 2);
         scene.publish(after);
@@ -454,11 +458,13 @@ fn an_epoch_is_told_before_its_messages_wherever_the_reader_goes_over() {
         while seen.due < scene.next() {
             let event = subscriber.recv().unwrap();
             seen.take(&event);
+            seams += u32::from(event == Event::Live { sequence: first });
             if matches!(event, Event::Message(m) if m.sequence >= first) {
                 assert_eq!(seen.epochs, [epoch], "after {after} messages, at {}", seen.due);
             }
         }
     }
+    assert!(seams > 0, "no reader went over right there");
 }
 
 /// A recorder that is behind but alive is waited for; one that has died is not.

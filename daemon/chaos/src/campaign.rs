@@ -6,10 +6,14 @@ use crate::run::{Programs, play};
 use crate::standstill;
 use crate::story::{Profile, Story};
 use anyhow::Result;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
+
+/// How often a story may lose a port and be played again.
+const PORTS_LOST: u32 = 3;
 
 /// The stories that are played.
 #[derive(Debug, Clone)]
@@ -42,7 +46,7 @@ pub struct Played {
 }
 
 /// Plays one story. Its directory is kept if `keeps` returns true for the violations that were found. A story
-/// that failed while the whole machine stood still is played again.
+/// that failed while the whole machine stood still is played again, and so is one that lost a port to another program.
 ///
 /// # Errors
 /// The obstacle that kept the story from being played or judged.
@@ -52,10 +56,18 @@ pub fn play_one(
     under: &Path,
     keeps: impl Fn(&[Violation]) -> bool,
 ) -> Result<Played> {
+    let mut ports_lost = 0;
     loop {
         let started = Instant::now();
         standstill::since(started);
-        let dir = play(&story, programs, under)?;
+        let dir = match play(&story, programs, under) {
+            Err(e) if ports_lost < PORTS_LOST && lost_a_port(&e) => {
+                ports_lost += 1;
+                eprintln!("seed {}: {e:#}: the story is played again", story.seed);
+                continue;
+            }
+            played => played?,
+        };
         let violations = judge(&dir.path().join("logs"))?;
         match standstill::since(started).filter(|_| !violations.is_empty()) {
             Some(length) => eprintln!(
@@ -69,6 +81,13 @@ pub fn play_one(
             }
         }
     }
+}
+
+/// Whether another program took a port between the look for a free one and its use.
+fn lost_a_port(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause.downcast_ref::<io::Error>().is_some_and(|cause| cause.kind() == io::ErrorKind::AddrInUse)
+    })
 }
 
 /// Plays stories until the plan is done or `each` returns false.

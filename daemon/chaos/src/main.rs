@@ -151,6 +151,7 @@ fn run(cli: &Cli) -> Result<bool> {
     programs.fault.clone_from(&cli.fault);
     let mut report = Report::default();
     let mut failed: Vec<Played> = Vec::new();
+    let mut played_all = Ok(());
     if let Some(path) = &cli.story {
         let keeps = |found: &[_]| cli.keep_logs || !found.is_empty();
         let played = play_one(Story::load(path)?, &programs, &cli.under, keeps)?;
@@ -161,7 +162,7 @@ fn run(cli: &Cli) -> Result<bool> {
         tell(cli, &played);
         failed.extend(Some(played).filter(|played| !played.violations.is_empty()));
     } else {
-        play_all(&plan(cli, profiles), &programs, |played| {
+        played_all = play_all(&plan(cli, profiles), &programs, |played| {
             report.add(&played);
             tell(cli, &played);
             progress(cli, &report);
@@ -169,7 +170,7 @@ fn run(cli: &Cli) -> Result<bool> {
                 failed.push(played);
             }
             failed.len() < cli.failures
-        })?;
+        });
     }
     if cli.json {
         println!("{}", serde_json::to_string(&report)?);
@@ -185,6 +186,8 @@ fn run(cli: &Cli) -> Result<bool> {
     if let (true, Some(first)) = (cli.shrink, failed.first()) {
         make_shorter(cli, first, &programs)?;
     }
+    // The report of what was played comes first.
+    played_all?;
     Ok(failed.is_empty())
 }
 

@@ -5,8 +5,8 @@
 mod common;
 
 use common::read;
-use shmcast::journal::format::{Cause, ControlRecord, JournalControl};
-use shmcast::journal::{Entry, Journal};
+use shmcast::journal::format::{Cause, Composer, ControlRecord, FileHeader, JournalControl, file_name};
+use shmcast::journal::{Ending, Entry, Journal, JournalError, Verdict, Verify, create};
 use shmcast::{History, Publisher, Start, Subscriber};
 use shmcast_journal::core::{Settings, SyncPolicy};
 use shmcast_journal::{Keep, Progress, RecordError, Recorder};
@@ -344,4 +344,128 @@ fn a_file_that_was_given_up_does_not_end_retention() {
     assert_eq!(gone, [&[given_up], &names[1..names.len() - 1]].concat());
     journal.refresh().unwrap();
     assert_eq!(journal.files().len(), 1, "the last file stays");
+}
+
+fn ending(host: &Host) -> Ending {
+    Ending::of(host.dir(), "t").unwrap()
+}
+
+/// The journal ends clean only if its recorder was told that nobody publishes, and has everything. Whatever is noted behind it makes it
+/// open again.
+#[test]
+fn a_closed_channel_goes_on_at_the_next_sequence_and_any_other_behind_the_reserve() {
+    let host = Host::new();
+    let mut publisher = host.publisher("t", 1 << 20);
+    let recorder = host.record("t", SyncPolicy::Each);
+    for sequence in 1..=100 {
+        publisher.publish(&payload(sequence)).unwrap();
+    }
+    until(&recorder, |progress| progress.durable == 100);
+    assert!(matches!(Ending::of(host.dir(), "t"), Err(JournalError::Busy { .. })));
+    recorder.stop().unwrap();
+    let found = ending(&host);
+    assert_eq!((found.due(), found.is_clean(), found.epoch()), (101, false, 1));
+    let behind = found.next_sequence().unwrap();
+    assert!(behind > 1 << 32, "{behind}");
+    drop(found);
+    host.record("t", SyncPolicy::Each).close(100).unwrap();
+    assert!(!ending(&host).is_clean(), "it was told of another end");
+    host.record("t", SyncPolicy::Each).close(101).unwrap();
+    let found = ending(&host);
+    assert_eq!((found.is_clean(), found.next_sequence().unwrap()), (true, 101));
+    found.reopen().unwrap();
+    let found = ending(&host);
+    assert_eq!((found.due(), found.is_clean()), (101, false));
+    assert!(found.next_sequence().unwrap() >= 101 + (1 << 32));
+    drop(found);
+    host.record("t", SyncPolicy::Each).close(101).unwrap();
+    assert!(ending(&host).is_clean(), "nobody published meanwhile");
+    let journal = Journal::open(host.dir()).unwrap();
+    assert_eq!(Verify::new(&journal).run(|_| ()).unwrap().verdict(), Verdict::Whole);
+}
+
+/// A journal that is begun with the ring is gone on with, and what it promised holds, even if nothing was recorded.
+#[test]
+fn a_journal_may_begin_before_its_recorder() {
+    let host = Host::new();
+    let mut publisher = host.publisher("t", 1 << 20);
+    create(host.dir(), publisher.header()).unwrap();
+    let begun = ending(&host);
+    assert_eq!((begun.due(), begun.is_clean(), begun.next_sequence().unwrap()), (1, false, 2 + (1 << 32)));
+    drop(begun);
+    publisher.publish(&payload(1)).unwrap();
+    let recorder = host.record("t", SyncPolicy::Each);
+    until(&recorder, |progress| progress.durable == 1);
+    assert!(matches!(create(host.dir(), publisher.header()), Err(JournalError::Busy { .. })));
+    recorder.close(2).unwrap();
+    assert_eq!(ending(&host).next_sequence().unwrap(), 2);
+    assert!(matches!(create(host.dir(), publisher.header()), Err(JournalError::Os { .. })), "there is one");
+    let journal = Journal::open(host.dir()).unwrap();
+    let verified = Verify::new(&journal).run(|_| ()).unwrap();
+    assert_eq!((verified.verdict(), verified.messages, verified.files), (Verdict::Whole, 1, 2));
+}
+
+/// A ring that is noted behind a journal is the one that the next recorder goes on in, with what is left out named once.
+#[test]
+fn a_ring_behind_a_journal_is_recorded_into_it() {
+    let host = Host::new();
+    let mut publisher = host.publisher("t", 1 << 20);
+    let recorder = host.record("t", SyncPolicy::None);
+    for sequence in 1..=100 {
+        publisher.publish(&payload(sequence)).unwrap();
+    }
+    recorder.stop().unwrap();
+    let mut due = 101;
+    for turn in 0..3 {
+        let found = ending(&host);
+        let next = found.next_sequence().unwrap();
+        assert_eq!(found.due(), due);
+        found.begin(publisher.header(), next).unwrap();
+        due = next;
+        let losses = read(host.dir()).losses();
+        assert_eq!(losses.len(), turn + 1, "each jump is named: {losses:?}");
+        assert!(losses.iter().all(|loss| loss.cause == Cause::Reserve));
+    }
+    let found = read(host.dir());
+    assert_eq!((found.messages().len(), found.sealed), (100, found.files));
+}
+
+#[test]
+fn a_journal_that_is_not_the_channels_or_not_understood_is_refused() {
+    let host = Host::new();
+    let mut publisher = host.publisher("t", 1 << 20);
+    publisher.publish(b"one").unwrap();
+    assert!(matches!(Ending::of(host.dir(), "t"), Err(JournalError::Empty { .. })));
+    assert!(!host.dir().join("lock").exists(), "nothing is made where no journal is");
+    let recorder = host.record("t", SyncPolicy::Each);
+    until(&recorder, |progress| progress.durable == 1);
+    recorder.stop().unwrap();
+    let refused = Ending::of(host.dir(), "u").unwrap_err();
+    assert!(matches!(refused, JournalError::OtherChannel { .. }), "{refused}");
+    let name = Journal::open(host.dir()).unwrap().files()[0].name.clone();
+    let whole = std::fs::read(host.dir().join(&name)).unwrap();
+    // A later file that was begun, and has not got its name: what it promises counts.
+    let mut header = FileHeader::decode(&whole).unwrap();
+    (header.file, header.sequence, header.reserve) = (header.file + 1, 2, 9 << 32);
+    let (_, page) = Composer::begin(&header).unwrap();
+    std::fs::write(host.dir().join("spare.tmp"), &page).unwrap();
+    assert_eq!(ending(&host).next_sequence().unwrap(), (9 << 32) + 1);
+    assert!(!host.dir().join("spare.tmp").exists());
+    // One whose header never came to the disk is nothing.
+    let torn = host.dir().join(file_name(7, 500));
+    std::fs::write(&torn, [0; 8192]).unwrap();
+    let found = ending(&host);
+    assert_eq!((found.due(), found.next_sequence().unwrap()), (2, (9 << 32) + 1));
+    found.begin(publisher.header(), 10 << 32).unwrap();
+    assert!(host.dir().join(file_name(8, 2)).exists(), "no number is given again");
+    // That of another version may promise anything.
+    let mut later = page.clone();
+    later[8] = 2;
+    std::fs::write(&torn, &later).unwrap();
+    let refused = Ending::of(host.dir(), "t").unwrap_err();
+    assert!(matches!(refused, JournalError::Format { .. }), "{refused}");
+    header.journal[0] ^= 1;
+    std::fs::write(&torn, header.encode().unwrap()).unwrap();
+    let refused = Ending::of(host.dir(), "t").unwrap_err();
+    assert!(matches!(refused, JournalError::Foreign { .. }), "{refused}");
 }

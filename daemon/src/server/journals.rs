@@ -9,12 +9,13 @@ use super::pauses::Pauses;
 use crate::config::{ChannelConfig, JournalConfig};
 use anyhow::{Context, Result};
 use shmcast::control::JournalStatus;
+use shmcast::hosting::Hold;
 use shmcast::journal::{Journal, JournalError, Lent, Wanted};
 use shmcast::{Client, History, Start, Subscriber};
 use shmcast_journal::{Progress, RecordError, Recorder, set_aside};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -131,10 +132,16 @@ impl Recorders {
         self.leaving.retain(|thread| !thread.is_finished());
     }
 
-    /// Stops all recorders, and waits until they have sealed their files, but not for a disk that does not answer.
-    pub fn stop(self) {
+    /// Stops all recorders, and waits until they have sealed their files, but not for a disk that does not answer. `hold` keeps
+    /// publishers away from a channel that is closed, until this process ends: so its journal can say that nothing follows.
+    pub fn stop(self, hold: impl Fn(&str) -> Option<Hold>) -> Vec<Hold> {
+        let mut holds = Vec::new();
         for recording in self.journals.recordings().values() {
-            recording.stop.store(true, Ordering::Relaxed);
+            if let Some(hold) = hold(&recording.channel) {
+                recording.over_at.store(hold.next_sequence(), Ordering::Relaxed);
+                holds.push(hold);
+            }
+            recording.stop.store(true, Ordering::Release);
         }
         let until = Instant::now() + LAST_WORDS;
         for thread in self.threads.into_values().chain(self.leaving) {
@@ -147,6 +154,7 @@ impl Recorders {
                 tracing::error!("the thread of a journal panicked: please report this");
             }
         }
+        holds
     }
 }
 
@@ -156,6 +164,8 @@ struct Recording {
     channel: String,
     config: JournalConfig,
     stop: AtomicBool,
+    /// The sequence due behind the last message, if nobody can publish any more when it is to stop; else 0.
+    over_at: AtomicU64,
     state: Mutex<State>,
     /// The list of the files, for readers that ask for one.
     files: Mutex<Option<Journal>>,
@@ -181,6 +191,7 @@ impl Recording {
             channel: channel.to_owned(),
             config: config.clone(),
             stop: AtomicBool::new(false),
+            over_at: AtomicU64::new(0),
             state: Mutex::default(),
             files: Mutex::default(),
             turn: Arc::new(Semaphore::new(1)),
@@ -192,7 +203,7 @@ impl Recording {
     }
 
     fn is_to_stop(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
+        self.stop.load(Ordering::Acquire)
     }
 
     fn shown(&self) -> String {
@@ -342,7 +353,10 @@ impl Work {
             self.tell("journal-lost", &what);
         }
         self.watch(&recorder, begun);
-        let ended = recorder.stop();
+        let ended = match self.recording.over_at.load(Ordering::Relaxed) {
+            0 => recorder.stop(),
+            next => recorder.close(next),
+        };
         self.recording.state().is_running = false;
         match ended {
             Ok(last) => {

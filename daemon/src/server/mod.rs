@@ -68,6 +68,9 @@ const GRACE: [Duration; 20] = [Duration::from_millis(100); 20];
 /// The time by which the service manager extends its start timeout, each time that we ask while memory is made.
 const GOES_ON: Duration = Duration::from_secs(60);
 
+/// How long the end of the daemon waits for the connection of a publisher that has closed its channel.
+const LEAVING: Duration = Duration::from_millis(200);
+
 /// The paths of the daemon's configuration and socket.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -209,7 +212,7 @@ fn mark(marker: &Path) {
 
 /// Ends the bridges and the recorders. Removes the marker, unless programs may want to come back to the next daemon.
 async fn stop(
-    shared: &ServerState,
+    shared: &Arc<ServerState>,
     supervisor: Supervisor,
     recorders: Recorders,
     marker: &Path,
@@ -227,11 +230,19 @@ async fn stop(
         is_early
     });
     // They are clients of this event loop, so the loop must run while they end. A bridge publishes until it ends, so it ends first.
+    let held = shared.clone();
     let ending = tokio::task::spawn_blocking(move || {
         supervisor.stop();
-        recorders.stop();
+        recorders.stop(|channel| {
+            let until = Instant::now() + LEAVING;
+            while held.registry().is_left(channel) && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            held.registry().hold(channel)
+        })
     });
-    ending.await.context("stop the bridges and the recorders")?;
+    // Held until the process ends: a journal says that nothing follows.
+    let _holds = ending.await.context("stop the bridges and the recorders")?;
     connection::settle().await;
     if !shared.registry().is_needed() {
         let _ = fs::remove_file(marker);

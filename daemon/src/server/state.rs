@@ -72,6 +72,10 @@ impl ServerState {
     /// registry.
     pub(super) async fn make_memory(&self, channel: &str, request: MemoryRequest) -> Result<(), Refused> {
         let _turn = self.memory_turn.lock().await;
+        // Another program may have needed the same.
+        if !self.registry().needs(channel, &request) {
+            return Ok(());
+        }
         let made = tokio::task::spawn_blocking(move || request.make()).await;
         let failed =
             |e: &dyn Display| Refused::new(RefusalCode::Failed, format!("make the next segment: {e}"));

@@ -61,6 +61,8 @@ pub const INDEX_EVERY: u64 = 4 << 20;
 pub const ENTRY_EVERY: u64 = 64 << 10;
 /// Most entries of an index, and of each of the footer's four lists.
 pub const MAX_ENTRIES: usize = 16_384;
+/// How far a reserve lies ahead of the sequence that is due. It is renewed when half of it is used.
+pub const RESERVE: u64 = 1 << 32;
 /// Largest size of a file that a recorder makes: 64 GiB. A trailer can name the place of a footer up to 256 GiB.
 pub const MAX_FILE: u64 = 64 << 30;
 

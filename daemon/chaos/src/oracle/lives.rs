@@ -100,7 +100,10 @@ fn follows(
     if next == 1 && may_restart {
         return false;
     }
-    if next >= certain && next <= perhaps {
+    // A channel with a journal goes on behind the reserve, which lies far ahead of all that was published.
+    let is_behind_reserve =
+        may_restart && history.recorded.contains(channel) && next.saturating_sub(perhaps) >= 1 << 31;
+    if next >= certain && next <= perhaps || is_behind_reserve {
         return true;
     }
     let last = before[before.len() - 1];

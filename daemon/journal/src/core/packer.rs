@@ -2,7 +2,9 @@
 
 use super::{Frame, Mended, Now};
 use shmcast::MAX_SEQUENCE;
-use shmcast::journal::format::{Cause, ControlRecord, FRAME_TARGET, FrameBuilder, JournalControl, Loss};
+use shmcast::journal::format::{
+    Cause, ControlRecord, FRAME_TARGET, FrameBuilder, JournalControl, Loss, RESERVE,
+};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -41,7 +43,7 @@ pub struct Packing {
 
 impl Default for Packing {
     fn default() -> Self {
-        Self { target: FRAME_TARGET, reserve: 1 << 32, clock_every: Duration::from_secs(1) }
+        Self { target: FRAME_TARGET, reserve: RESERVE, clock_every: Duration::from_secs(1) }
     }
 }
 
@@ -107,6 +109,11 @@ impl Packer {
     /// The sequence due at the next record.
     pub const fn due(&self) -> u64 {
         self.due
+    }
+
+    /// The last epoch that was named.
+    pub const fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// Tells the time, in both clocks. The caller does so before it packs events.

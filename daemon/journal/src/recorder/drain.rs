@@ -47,7 +47,10 @@ impl Drain {
             }
             self.hand_over(last.is_some() || result.is_err());
             match (result?, last) {
-                (Some(0), Some(_)) => return Ok(0),
+                (Some(0), Some(_)) => {
+                    self.note_clean();
+                    return Ok(0);
+                }
                 (Some(_), Some(last)) if self.packer.due() > last => return Ok(0),
                 (None, Some(_)) if self.shared.is_given_up(&self.shared.writer()) => {
                     return Ok(self.subscriber.lag());
@@ -85,6 +88,13 @@ impl Drain {
                 ControlFlow::Continue(())
             }
         })?;
+        // The first publisher of a ring is no event, and the very first has no record. The channel goes on behind the journal in a later
+        // epoch than its.
+        let stated = subscriber.publisher_state().filter(|_| packer.epoch() == 0);
+        let epoch = stated.map_or(subscriber.epoch(), |(epoch, _)| epoch);
+        if epoch > packer.epoch() {
+            packer.control(JournalControl::Ring(ControlRecord::Epoch { epoch }));
+        }
         shared.drained.store(packer.due() - 1, Ordering::Relaxed);
         shared.messages.fetch_add(messages, Ordering::Relaxed);
         shared.overrun.fetch_add(overrun, Ordering::Relaxed);
@@ -99,6 +109,15 @@ impl Drain {
             *ring = found;
             packer.source(found);
             shared.writer().set_ring(ring_of(subscriber));
+        }
+    }
+
+    /// Notes that nothing follows, if nobody can publish and everything before is here.
+    fn note_clean(&mut self) {
+        let next = self.packer.due();
+        if self.shared.over_at.load(Ordering::Relaxed) == next {
+            self.packer.control(JournalControl::Clean { next });
+            self.hand_over(true);
         }
     }
 

@@ -77,6 +77,8 @@ struct RecorderState {
     /// Once it is to stop, the time until which a disk that refuses is waited for.
     stop: OnceLock<Instant>,
     ended: AtomicBool,
+    /// The sequence due behind the last message there will be, once it is to stop; 0 if that is not known.
+    over_at: AtomicU64,
     first: u64,
     missing: u64,
     drained: AtomicU64,
@@ -183,6 +185,7 @@ impl Recorder {
             start,
             stop: OnceLock::new(),
             ended: AtomicBool::new(false),
+            over_at: AtomicU64::new(0),
             first: begun.first,
             missing: begun.missing,
             drained: AtomicU64::new(begun.packer.due() - 1),
@@ -219,6 +222,17 @@ impl Recorder {
     /// Whether it still reads the channel. If not, [`stop`](Self::stop) says why.
     pub fn is_running(&self) -> bool {
         !self.drain.is_finished()
+    }
+
+    /// As [`stop`](Self::stop), for a channel on which nobody publishes any more: `next` is the sequence of its next message, and the
+    /// caller holds its writer lock until this returns. If the recorder has everything before it, the journal ends with a clean record, so
+    /// that a ring behind it leaves no sequence out.
+    ///
+    /// # Errors
+    /// As [`stop`](Self::stop).
+    pub fn close(self, next: u64) -> Result<Progress, RecordError> {
+        self.shared.over_at.store(next, Ordering::Relaxed);
+        self.stop()
     }
 
     /// Takes what was published before this call, seals the file, and ends. It waits for the disk, but no longer than 12 s for one that

@@ -2,7 +2,8 @@
 //!
 //! The registry checks access before it calls anything here; `may_read` is a part of that check.
 
-use super::{MemoryRequest, Notice, Refused, failed, next_stream_ns};
+use super::memory::next_stream_ns;
+use super::{After, Memory, MemoryRequest, Notice, Refused, failed};
 use crate::config::{ChannelConfig, Mode};
 use crate::server::access::ConnectionId;
 use crate::server::access::Identity;
@@ -10,7 +11,7 @@ use crate::server::events::Events;
 use crate::server::store::Store;
 use crate::server::waker::Waker;
 use shmcast::control::{Generation, RefusalCode, Response};
-use shmcast::hosting::{Cut, Entry, HostedCharter, HostedPage, HostedSegment, fault};
+use shmcast::hosting::{Cut, Entry, Hold, HostedCharter, HostedPage, HostedSegment, fault};
 use shmcast::{ChannelStatus, Step};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -24,7 +25,9 @@ pub(super) struct Channel {
     /// back yet.
     current: Option<HostedSegment>,
     /// Memory that was made for the next generation. A channel without current memory always has a spare.
-    spare: Option<HostedSegment>,
+    spare: Option<Memory>,
+    /// The sequence due in the channel's journal, where that ended clean and the memory is not back.
+    pub(super) clean: Option<u64>,
     pub(super) publisher: Option<Attached>,
     pub(super) readers: BTreeMap<ConnectionId, Reader>,
     /// Generation and epoch of the last publisher of whose death readers were told.
@@ -76,15 +79,15 @@ impl Channel {
         config: ChannelConfig,
         charter: HostedCharter,
         current: Option<HostedSegment>,
-        spare: Option<HostedSegment>,
+        spare: Option<Memory>,
     ) -> Self {
         let readers = BTreeMap::new();
-        Self { config, charter, current, spare, publisher: None, readers, mourned: None }
+        Self { config, charter, current, spare, clean: None, publisher: None, readers, mourned: None }
     }
 
     /// The current segment; without one, the spare.
     pub(super) fn hosted(&self) -> &HostedSegment {
-        let hosted = self.current.as_ref().or(self.spare.as_ref());
+        let hosted = self.current.as_ref().or_else(|| self.spare.as_ref().map(|spare| &spare.hosted));
         hosted.expect("a channel without current memory has a spare")
     }
 
@@ -94,7 +97,7 @@ impl Channel {
     }
 
     /// Takes memory that was made for the next generation.
-    pub(super) fn stock(&mut self, memory: HostedSegment) {
+    pub(super) fn stock(&mut self, memory: Memory) {
         self.spare = Some(memory);
     }
 
@@ -143,7 +146,7 @@ impl Channel {
             if let Err(e) = told.store.keep(&shown) {
                 tracing::error!(channel = told.name, "the service manager does not keep its memory: {e}");
             }
-            (self.current, self.spare) = (Some(shown), None);
+            (self.current, self.spare, self.clean) = (Some(shown), None, None);
         }
         Ok(true)
     }
@@ -197,8 +200,36 @@ impl Channel {
             && (spec.is_strict == is_strict || fault!("kept_memory_forgets_its_mode"))
     }
 
-    /// Goes on in new memory. Returns a request if no memory that fits has been made.
+    /// The journal behind which sequences go on where the channel's memory is gone.
+    pub(super) fn after(&self) -> Option<After> {
+        let journal = self.config.journal.as_ref()?;
+        Some(After { dir: journal.dir.clone(), clean: self.clean })
+    }
+
+    /// As [`go_on_after`](Self::go_on_after): behind the journal, if the channel has one and its memory is lost.
     pub(super) fn go_on(&mut self, cut: Cut, told: &mut Told<'_>) -> Result<Option<MemoryRequest>, Refused> {
+        let after = match cut {
+            Cut::Lost | Cut::Void => self.after(),
+            Cut::Tail | Cut::Restart => None,
+        };
+        self.go_on_after(cut, after, told)
+    }
+
+    /// Whether the channel still needs what was requested. Memory behind a journal is made once: the journal names it.
+    pub(super) fn needs(&self, request: &MemoryRequest) -> bool {
+        let fits = |spare: &Memory| {
+            spare.is_after_journal && self.fits(&spare.hosted, self.config.mode == Mode::Strict)
+        };
+        request.after.is_none() || (self.is_lost() && !self.spare.as_ref().is_some_and(fits))
+    }
+
+    /// Goes on in new memory, behind a journal if there is one. Returns a request if no memory that fits has been made.
+    pub(super) fn go_on_after(
+        &mut self,
+        cut: Cut,
+        after: Option<After>,
+        told: &mut Told<'_>,
+    ) -> Result<Option<MemoryRequest>, Refused> {
         // The new segment keeps the channel's `created_ns`, unless its sequences begin again. Bridges compare
         // `created_ns` to see whether they do.
         let entry = self.entry();
@@ -206,14 +237,16 @@ impl Channel {
             Cut::Tail => made_ns == entry.created_ns,
             _ => made_ns >= next_stream_ns(Some(&entry)),
         };
-        let fits = |spare: &HostedSegment| {
-            self.fits(spare, self.config.mode == Mode::Strict) && is_right(spare.header().created_ns)
+        let fits = |Memory { hosted, is_after_journal, .. }: &Memory| {
+            self.fits(hosted, self.config.mode == Mode::Strict)
+                && is_right(hosted.header().created_ns)
+                && *is_after_journal == after.is_some()
         };
         if !self.spare.as_ref().is_some_and(fits) {
             let spec = self.config.spec();
             return Ok(Some(match cut {
-                Cut::Tail => MemoryRequest { spec, created_ns: entry.created_ns },
-                _ => MemoryRequest::of_next_stream(spec, Some(&entry)),
+                Cut::Tail => MemoryRequest { spec, created_ns: entry.created_ns, after },
+                _ => MemoryRequest::of_next_stream(spec, Some(&entry), after),
             }));
         }
         self.move_to_spare(cut, told)?;
@@ -224,7 +257,10 @@ impl Channel {
     /// readers.
     fn move_to_spare(&mut self, cut: Cut, told: &mut Told<'_>) -> Result<(), Refused> {
         let Self { config, charter, current, spare, readers, .. } = self;
-        let Some(next) = spare else { return Ok(()) };
+        let Some(Memory { hosted: next, trouble, .. }) = spare else { return Ok(()) };
+        if let Some(trouble) = trouble.take() {
+            told.events.tell("journal-failed", Some(told.name), None, None, &trouble);
+        }
         let mut descriptors = Vec::new();
         let moved = charter.go_on(current.as_ref(), next, &config.spec(), cut, || {
             for _ in readers.values() {
@@ -234,11 +270,12 @@ impl Channel {
         });
         moved.map_err(failed("make the next segment ready"))?;
         told.waker.watch(readers.keys(), next);
-        if let Some(before) = std::mem::replace(current, spare.take()) {
+        self.clean = None;
+        if let Some(before) = std::mem::replace(current, spare.take().map(|spare| spare.hosted)) {
             told.store.forget(&before);
         }
         let generation = self.generation();
-        let is_restart = generation.restarted == generation.generation;
+        let is_restart = generation.restarted == generation.generation && generation.first == 1;
         if !(is_restart && fault!("restart_tells_no_reader")) {
             for (reader, descriptors) in self.readers.values().zip(descriptors) {
                 // A reader that has hung up needs no notice.
@@ -246,7 +283,7 @@ impl Channel {
                 let _ = reader.notices.send(notice);
             }
         }
-        if generation.generation > 1 {
+        if generation.generation > 1 || generation.first > 1 {
             let what = if is_restart { "restarted" } else { "moved" };
             let detail = format!("generation {}, from sequence {}", generation.generation, generation.first);
             told.events.tell(what, Some(told.name), None, None, &detail);
@@ -278,6 +315,21 @@ impl Channel {
         let entry = self.entry();
         let epoch = self.current.as_ref()?.dead_publisher(entry.epoch)?;
         Some((entry.generation, epoch))
+    }
+
+    /// Keeps publishers away as long as the result lives, if the channel is closed and in its own memory. One that was let in may take
+    /// the lock at any time, so it must have left.
+    pub(super) fn hold(&self) -> std::io::Result<Option<Hold>> {
+        match &self.current {
+            Some(current) if self.publisher.is_none() => current.hold(self.entry().epoch),
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether the publisher has let go of the lock, and its connection has not ended.
+    pub(super) fn is_left(&self) -> bool {
+        self.publisher.is_some()
+            && self.current.as_ref().is_some_and(|it| it.has_publisher().is_ok_and(|has| !has))
     }
 
     pub(super) fn is_in_use(&self) -> bool {

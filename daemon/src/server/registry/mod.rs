@@ -4,6 +4,7 @@
 //! whether a publisher lives; the entry about it here is for people to read.
 
 mod channel;
+mod memory;
 mod reload;
 
 use super::access::{ConnectionId, Identity};
@@ -13,13 +14,13 @@ use super::store::Store;
 use super::waker::Waker;
 use crate::config::Mode;
 use channel::{Attached, Channel, Reader, Told};
+pub use memory::{After, Memory, MemoryRequest};
 pub use reload::{Changes, Made};
 use shmcast::control::{RefusalCode, Response};
-use shmcast::hosting::{Cut, Entry, HostedPage, HostedSegment, HostedSpec, STREAM_STEP_NS, fault};
-use shmcast::{ChannelError, ChannelStatus, Process, ReaderStats};
+use shmcast::hosting::{Cut, Entry, Hold, HostedPage, fault};
+use shmcast::{ChannelStatus, Process, ReaderStats};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc::UnboundedSender;
 
 /// Characters of a refusal's reason that are kept.
@@ -95,39 +96,6 @@ pub enum Grant {
     /// The caller must ask again when the programs that were attached to a crashed daemon have had their time to come
     /// back.
     NotYet,
-}
-
-/// Memory to be made for a channel's next generation.
-#[derive(Debug, Clone)]
-pub struct MemoryRequest {
-    /// The spec of the segment.
-    pub spec: HostedSpec,
-    /// The time at which the channel's sequences began, in nanoseconds since 1970.
-    pub created_ns: u64,
-}
-
-impl MemoryRequest {
-    /// Memory in which a channel's sequences begin again. `before` is the channel's generation until then. Bridges name
-    /// a stream by the time at which its sequences began. So the next stream's is a step later, however soon it begins and
-    /// whatever the clock says.
-    fn of_next_stream(spec: HostedSpec, before: Option<&Entry>) -> Self {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { spec, created_ns: next_stream_ns(before).max(now.as_nanos() as u64) }
-    }
-
-    /// Makes the memory. Takes time in proportion to the capacity, so it must not run on the event loop.
-    ///
-    /// # Errors
-    /// The step that failed.
-    pub fn make(&self) -> Result<HostedSegment, ChannelError> {
-        HostedSegment::create(&self.spec, Some(self.created_ns))
-    }
-}
-
-/// The least `created_ns` of the stream after that of the generation `before`.
-fn next_stream_ns(before: Option<&Entry>) -> u64 {
-    let step = if fault!("streams_share_a_step") { 1 } else { STREAM_STEP_NS };
-    before.map_or(0, |entry| entry.created_ns.saturating_add(step))
 }
 
 /// All channels of this daemon.
@@ -257,8 +225,13 @@ impl Registry {
         Ok(Grant::Granted { reply: Response::Subscribed(channel.generation()), descriptors })
     }
 
+    /// Whether a channel still needs the memory that was requested.
+    pub fn needs(&self, name: &str, request: &MemoryRequest) -> bool {
+        self.channels.get(name).is_some_and(|channel| channel.needs(request))
+    }
+
     /// Stores memory that was made as [`Grant::NeedsMemory`] asked. The next grant uses it.
-    pub fn stock(&mut self, name: &str, memory: HostedSegment) {
+    pub fn stock(&mut self, name: &str, memory: Memory) {
         if let Some(channel) = self.channels.get_mut(name) {
             channel.stock(memory);
         }
@@ -385,6 +358,17 @@ impl Registry {
             .values()
             .map(|channel| Measured { status: channel.status_without_readers(), readers: pages(channel) })
             .collect()
+    }
+
+    /// Keeps publishers away from a channel that is closed, as long as the result lives. `None` if it is not closed, or not there.
+    pub fn hold(&self, name: &str) -> Option<Hold> {
+        let channel = self.channels.get(name)?;
+        channel.hold().inspect_err(|e| tracing::error!(channel = name, "cannot take its lock: {e}")).ok()?
+    }
+
+    /// Whether a channel's publisher has ended, and its connection has not yet.
+    pub fn is_left(&self, name: &str) -> bool {
+        self.channels.get(name).is_some_and(Channel::is_left)
     }
 
     /// Whether a program may come back to its channel: it is attached, or it holds memory that it has not brought back

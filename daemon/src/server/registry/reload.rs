@@ -1,7 +1,8 @@
 //! Applies a configuration to the channels, at the start and at a reload: all of it, or nothing.
 
 use super::channel::{Channel, Told, warn_of_refused_steps};
-use super::{MemoryRequest, Registry};
+use super::memory::reopen;
+use super::{After, Memory, MemoryRequest, Registry};
 use crate::config::{ChannelConfig, Config};
 use crate::server::store::Kept;
 use anyhow::Context;
@@ -9,7 +10,7 @@ use shmcast::hosting::{Cut, Entry, HostedCharter, HostedSegment, fault};
 use std::collections::BTreeMap;
 
 /// Memory that was made for channels that do not exist yet, by their names.
-pub type Made = BTreeMap<String, HostedSegment>;
+pub type Made = BTreeMap<String, Memory>;
 
 /// The changes that a reload made.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -34,7 +35,8 @@ impl Registry {
                 Some(channel) => Some(channel.entry()),
                 None => self.charters.find(&wanted.name)?.and_then(|charter| charter.current().copied()),
             };
-            Ok((wanted.name.clone(), MemoryRequest::of_next_stream(wanted.spec(), before.as_ref())))
+            let request = MemoryRequest::of_next_stream(wanted.spec(), before.as_ref(), after(wanted));
+            Ok((wanted.name.clone(), request))
         };
         missing.map(request).collect()
     }
@@ -67,6 +69,9 @@ impl Registry {
                 })?,
                 None => None,
             };
+            // A channel that has had memory may still be in it.
+            let clean = charter.current().and(wanted.journal.as_ref());
+            let clean = clean.and_then(|journal| reopen(&journal.dir, &wanted.name));
             let channel = match found {
                 Some((at, hosted)) => {
                     is_used[at] = true;
@@ -76,8 +81,12 @@ impl Registry {
                     Channel::new(wanted.clone(), charter, Some(hosted), None)
                 }
                 None => {
-                    let made = MemoryRequest::of_next_stream(wanted.spec(), charter.current()).make()?;
-                    self.begin(wanted, charter, made, false)?
+                    // A spare is not behind the journal: it is not known yet whether the channel needs it.
+                    let after = if charter.current().is_none() { after(wanted) } else { None };
+                    let request = MemoryRequest::of_next_stream(wanted.spec(), charter.current(), after);
+                    let mut channel = self.begin(wanted, charter, request.make()?, false)?;
+                    channel.clean = clean;
+                    channel
                 }
             };
             self.channels.insert(wanted.name.clone(), channel);
@@ -149,10 +158,10 @@ impl Registry {
         &mut self,
         wanted: &ChannelConfig,
         charter: HostedCharter,
-        memory: HostedSegment,
+        memory: Memory,
         forced: bool,
     ) -> anyhow::Result<Channel> {
-        warn_of_refused_steps(&wanted.name, memory.preparation());
+        warn_of_refused_steps(&wanted.name, memory.hosted.preparation());
         let is_first = charter.current().is_none();
         let mut channel = Channel::new(wanted.clone(), charter, None, Some(memory));
         if is_first || forced {
@@ -162,13 +171,13 @@ impl Registry {
         Ok(channel)
     }
 
-    /// Brings back a removed channel that programs are still attached to. Its sequences begin again, and its publisher
-    /// is cut off.
+    /// Brings back a removed channel that programs are still attached to. Its sequences begin again, or go on behind its journal, and
+    /// its publisher is cut off.
     fn revive(
         &mut self,
         wanted: &ChannelConfig,
         channel: &mut Channel,
-        memory: HostedSegment,
+        memory: Memory,
     ) -> anyhow::Result<()> {
         channel.config = wanted.clone();
         channel.stock(memory);
@@ -180,7 +189,8 @@ impl Registry {
     fn go_on(&mut self, channel: &mut Channel, cut: Cut) -> anyhow::Result<()> {
         let Self { store, waker, events, .. } = self;
         let name = channel.config.name.clone();
-        let needed = channel.go_on(cut, &mut Told { name: &name, store, waker, events });
+        let after = channel.after();
+        let needed = channel.go_on_after(cut, after, &mut Told { name: &name, store, waker, events });
         match needed.map_err(|refused| anyhow::anyhow!("channel {name:?}: {}", refused.why))? {
             None => Ok(()),
             Some(_) => anyhow::bail!(
@@ -205,6 +215,11 @@ impl Registry {
             self.retired.insert(name.to_owned(), channel);
         }
     }
+}
+
+/// The journal behind which the sequences of a new channel begin.
+fn after(wanted: &ChannelConfig) -> Option<After> {
+    wanted.journal.as_ref().map(|journal| After { dir: journal.dir.clone(), clean: None })
 }
 
 /// The segment that `entry` names and its index in `kept`, if it is there.

@@ -309,7 +309,8 @@ impl Cursor<'_> {
             );
             findings.add(3, "false_count", who, what);
         }
-        if missed > 0 && !self.was_overrun(resumed_at) {
+        let is_left_out = self.is_left_out(self.expected, resumed_at);
+        if missed > 0 && !is_left_out && !self.was_overrun(resumed_at) {
             let what =
                 format!("lapped from {} to {resumed_at}, though the ring held more than that", self.expected);
             findings.add(4, "lapped_without_cause", who, what);

@@ -25,10 +25,15 @@ impl Cursor<'_> {
                 format!("{name} was told, {expected} was due, and nothing said why"),
             );
         }
-        // No power is cut and no disk fails in a story, so there is no other cause. A recorder that comes back finds the
-        // last segment only.
+        // No power is cut and no disk fails in a story, so there are two other causes. A recorder that comes back finds the
+        // last segment only. A channel whose memory was lost goes on behind the reserve.
         let is_gone = self.was_overrun(to.saturating_add(1)) || self.is_segmented();
-        if !matches!(cause, "overrun" | "unrecorded") || !is_gone {
+        let is_named = match cause {
+            "overrun" | "unrecorded" => is_gone,
+            "reserve" => self.is_left_out(from, to.saturating_add(1)),
+            _ => false,
+        };
+        if !is_named {
             findings.add(
                 4,
                 "lost_without_cause",
@@ -39,6 +44,20 @@ impl Cursor<'_> {
         self.check_kept(from, to, &name, findings);
         (self.expected, self.in_doubt, self.is_first, self.is_new_here) =
             (to.saturating_add(1), true, false, false);
+    }
+
+    /// Whether the sequences from `from` on and below `next` may have been left out behind a journal: they reach as far as a reserve
+    /// does at least, and the story may have lost the channel's memory.
+    pub(super) fn is_left_out(&self, from: u64, next: u64) -> bool {
+        let may_lose = |entry: &Entry<Deed>| match &entry.what {
+            Deed::Step { step, .. } => matches!(
+                step,
+                Step::Crash { .. } | Step::Restart { .. } | Step::Reload { change: Change::Remove, .. }
+            ),
+            _ => false,
+        };
+        let is_recorded = self.history.recorded.contains(&self.reader.channel);
+        is_recorded && next.saturating_sub(from) >= 1 << 31 && self.history.deeds.iter().any(may_lose)
     }
 
     /// A lap is told to a reader of the past only of what no journal has.

@@ -1,0 +1,477 @@
+//! The end of a journal, and the beginning of a ring behind it.
+//!
+//! When a channel's memory is gone, such as after a reboot, its sequences go on behind its journal: at the next one if the journal ends
+//! with a clean record, and else behind the reserve, which no publisher has passed. Before the new ring is shown to anybody, a file that
+//! is safe from a power cut says so: it names what is left out, the ring, and the next reserve. So the journal is a reader's way across,
+//! and no sequence is given twice, whatever happens next.
+
+use super::cursor::{Cursor, Step};
+use super::list::{Journal, Opened};
+use super::{Cause, JournalControl, JournalError, Loss};
+use crate::clock::Clock;
+use crate::directory::Folder;
+use crate::error::is_absent;
+use crate::hosting::boot_id;
+use crate::lock::{self, Held};
+use rustix::fs::{Mode, OFlags};
+use shmcast_layout::journal::{
+    Codec, Composer, ControlRecord, FILE_HEADER_BYTES, FRAME_TARGET, FileHeader, FormatError, FrameBuilder,
+    FrameFlags, FrameHeader, FrameKind, RESERVE, RecordBody, Records, RingIdentity, file_name,
+    parse_file_name,
+};
+use shmcast_layout::layout::geometry::MAX_SEQUENCE;
+use shmcast_layout::layout::header::Header;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The file that a recorder prepares, before it has its name.
+const SPARE: &str = "spare.tmp";
+/// Only the recorder's user may read what was recorded.
+const PRIVATE: u32 = 0o600;
+
+/// The end of a journal that nobody records to. As long as this lives, no recorder begins there.
+///
+/// ```no_run
+/// let ending = shmcast::journal::Ending::of("/var/lib/shmcast/ticks", "ticks")?;
+/// println!("the channel goes on at sequence {}", ending.next_sequence()?);
+/// # Ok::<(), shmcast::journal::JournalError>(())
+/// ```
+#[derive(Debug)]
+pub struct Ending {
+    journal: Journal,
+    _lock: Held,
+    /// The header of the last file.
+    last: FileHeader,
+    next_number: u64,
+    /// Salt and chain of the last file, if it is sealed.
+    previous: (u64, u32),
+    due: u64,
+    said: Said,
+}
+
+/// What the last records say.
+#[derive(Debug, Clone, Copy, Default)]
+struct Said {
+    reserve: u64,
+    epoch: u64,
+    /// The next sequence by a clean record, if nothing follows it.
+    clean: Option<u64>,
+}
+
+impl Ending {
+    /// Looks at the end of the journal of `channel` in the directory at `path`, and takes its lock. Of a recorder's that was
+    /// killed, everything that it wrote counts.
+    ///
+    /// Cost: the headers of all files, and the last one read if it is not sealed, at the speed of the disk.
+    ///
+    /// # Errors
+    /// [`JournalError::Empty`] if there is no journal. [`JournalError::Busy`] while a recorder writes there.
+    /// [`JournalError::OtherChannel`], [`JournalError::Foreign`], and others of files that cannot be read.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use shmcast::journal::{Ending, JournalError};
+    /// assert!(matches!(Ending::of(dir.path(), "ticks"), Err(JournalError::Empty { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn of(path: impl AsRef<Path>, channel: &str) -> Result<Self, JournalError> {
+        let path = path.as_ref();
+        let empty = || JournalError::Empty { path: path.to_owned() };
+        let mut journal = match Journal::unlisted(path) {
+            Err(JournalError::Os { source, .. }) if is_absent(&source) => return Err(empty()),
+            opened => opened?,
+        };
+        // Nothing is made in a directory that has no journal.
+        if !has_journal(journal.folder())? {
+            return Err(empty());
+        }
+        let lock = lock_of(journal.folder())?;
+        name_spare(journal.folder())?;
+        journal.refresh()?;
+        let names = journal.folder().names().map_err(JournalError::os("list", path))?;
+        let named = names.iter().filter_map(|name| parse_file_name(name.to_str()?)).max().unwrap_or(0);
+        check_problems(&journal)?;
+        let last = journal.files().last().ok_or_else(empty)?.clone();
+        if last.header.channel != channel {
+            let (found, channel) = (last.header.channel.clone(), channel.to_owned());
+            return Err(JournalError::OtherChannel { path: path.to_owned(), found, channel });
+        }
+        // What is read here is to stay. An error is that of an earlier write: what the disk has is read then.
+        for file in journal.files().iter().filter(|file| file.trailer.is_none()) {
+            let _ = journal.folder().file(&file.name, OFlags::RDONLY).and_then(|file| file.sync_all());
+        }
+        let opened = journal.open_file(&last)?;
+        let previous = opened.trailer.map_or((0, 0), |trailer| (opened.header.salt, trailer.chain));
+        let (due, mut said) = last_words(opened, &journal.path_of(&last))?;
+        let headers = || journal.files().iter().map(|file| &file.header);
+        said.reserve = said.reserve.max(headers().map(|header| header.reserve).max().unwrap_or(0));
+        let next_number = headers().map(|header| header.file).max().unwrap_or(0).max(named) + 1;
+        Ok(Self { last: last.header.clone(), journal, _lock: lock, next_number, previous, due, said })
+    }
+
+    /// The sequence due behind everything in the journal.
+    ///
+    /// ```no_run
+    /// # let ending = shmcast::journal::Ending::of("/var/lib/shmcast/ticks", "ticks")?;
+    /// println!("the last sequence is {}", ending.due() - 1);
+    /// # Ok::<(), shmcast::journal::JournalError>(())
+    /// ```
+    pub const fn due(&self) -> u64 {
+        self.due
+    }
+
+    /// Whether the journal says that nothing was published behind it.
+    ///
+    /// ```no_run
+    /// # let ending = shmcast::journal::Ending::of("/var/lib/shmcast/ticks", "ticks")?;
+    /// assert!(ending.is_clean(), "the channel was not closed before the recorder ended");
+    /// # Ok::<(), shmcast::journal::JournalError>(())
+    /// ```
+    pub fn is_clean(&self) -> bool {
+        self.said.clean == Some(self.due)
+    }
+
+    /// The first sequence that was not given to any message, for a channel whose ring is gone.
+    ///
+    /// # Errors
+    /// [`JournalError::UsedUp`]
+    ///
+    /// ```no_run
+    /// # let ending = shmcast::journal::Ending::of("/var/lib/shmcast/ticks", "ticks")?;
+    /// assert!(ending.next_sequence()? >= ending.due());
+    /// # Ok::<(), shmcast::journal::JournalError>(())
+    /// ```
+    pub fn next_sequence(&self) -> Result<u64, JournalError> {
+        let next = if self.is_clean() { self.due } else { self.due.max(self.said.reserve + 1) };
+        let used_up = || JournalError::UsedUp { path: self.journal.path().to_owned() };
+        (next < MAX_SEQUENCE - 1).then_some(next).ok_or_else(used_up)
+    }
+
+    /// The last epoch that the journal names. The next publisher's is greater.
+    ///
+    /// ```no_run
+    /// # let ending = shmcast::journal::Ending::of("/var/lib/shmcast/ticks", "ticks")?;
+    /// println!("{} publishers so far", ending.epoch());
+    /// # Ok::<(), shmcast::journal::JournalError>(())
+    /// ```
+    pub fn epoch(&self) -> u64 {
+        self.said.epoch.max(self.last.epoch)
+    }
+
+    /// Notes in the journal that the channel goes on at sequence `first` in the ring with this header, which nobody has seen yet:
+    /// what is left out, the ring, and the next reserve. When it returns, this is safe from a power cut.
+    ///
+    /// # Errors
+    /// [`JournalError::Os`]; the journal ends as before.
+    ///
+    /// # Panics
+    /// If `first` is below [`due`](Self::due).
+    ///
+    /// ```no_run
+    /// # fn f(ending: shmcast::journal::Ending, ring: &shmcast::Header) -> Result<(), shmcast::journal::JournalError> {
+    /// let first = ending.next_sequence()?;
+    /// ending.begin(ring, first)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn begin(self, ring: &Header, first: u64) -> Result<(), JournalError> {
+        assert!(first >= self.due, "a ring begins behind the journal");
+        let clock = Clock::of_segment(ring);
+        let header = FileHeader {
+            ring: identity(ring, &clock),
+            channel_id: ring.channel_id,
+            schema_id: ring.schema_id,
+            schema: ring.schema.clone(),
+            labels: ring.labels.clone(),
+            ..self.last.clone()
+        };
+        self.write(header, first, Some(clock.now()))
+    }
+
+    /// Notes in a journal that is clean that the channel goes on in its ring, which is there still. Without that, what is published
+    /// next would be behind a clean end until a recorder has written. When it returns, this is safe from a power cut.
+    ///
+    /// # Errors
+    /// [`JournalError::Os`]; the journal ends as before.
+    ///
+    /// ```no_run
+    /// let ending = shmcast::journal::Ending::of("/var/lib/shmcast/ticks", "ticks")?;
+    /// if ending.is_clean() {
+    ///     ending.reopen()?;
+    /// }
+    /// # Ok::<(), shmcast::journal::JournalError>(())
+    /// ```
+    pub fn reopen(self) -> Result<(), JournalError> {
+        let (header, due) = (self.last.clone(), self.due);
+        self.write(header, due, None)
+    }
+
+    fn write(self, header: FileHeader, first: u64, ticks: Option<u64>) -> Result<(), JournalError> {
+        let header = FileHeader {
+            file: self.next_number,
+            sequence: self.due,
+            epoch: self.epoch(),
+            previous_salt: self.previous.0,
+            previous_chain: self.previous.1,
+            ..header
+        };
+        add_file(self.journal.folder(), header, first, ticks)
+    }
+}
+
+/// Begins a journal in the directory at `path`, which is made if it is not there, for a channel whose first ring has this header and
+/// was shown to nobody: from now on no sequence is given twice. When it returns, this is safe from a power cut.
+///
+/// # Errors
+/// [`JournalError::Os`], also where there is a journal, and [`JournalError::Busy`] while a recorder writes there.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("ticks.journal");
+/// # let publisher = shmcast::Publisher::builder("ticks").dir(dir.path()).capacity(1 << 20).open()?;
+/// # let ring = publisher.header();
+/// shmcast::journal::create(&path, ring)?;
+/// let ending = shmcast::journal::Ending::of(&path, "ticks")?;
+/// assert_eq!((ending.due(), ending.next_sequence()?), (1, (1 << 32) + 2));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn create(path: impl AsRef<Path>, ring: &Header) -> Result<(), JournalError> {
+    let path = path.as_ref();
+    let os = |what| JournalError::os(what, path);
+    match rustix::fs::mkdir(path, Mode::RWXU) {
+        Ok(()) => {
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let parent = Folder::named(parent.unwrap_or(Path::new(".")));
+            parent.and_then(|parent| parent.sync()).map_err(os("name"))?;
+        }
+        Err(rustix::io::Errno::EXIST) => {}
+        Err(e) => return Err(os("make the directory")(e.into())),
+    }
+    let folder = Folder::named(path).map_err(os("open the directory"))?;
+    let _lock = lock_of(&folder)?;
+    if has_journal(&folder)? {
+        return Err(os("begin a journal in")(io::ErrorKind::AlreadyExists.into()));
+    }
+    let mut journal = [0; 16];
+    getrandom::fill(&mut journal).map_err(io::Error::other).map_err(os("make an identity for"))?;
+    let clock = Clock::of_segment(ring);
+    let header = FileHeader {
+        journal,
+        file: 1,
+        salt: 1,
+        sequence: 1,
+        epoch: 0,
+        wall_ns: 0,
+        boot_id: [0; 16],
+        ring: identity(ring, &clock),
+        previous_salt: 0,
+        previous_chain: 0,
+        largest_frame: 0,
+        reserve: 0,
+        channel_id: ring.channel_id,
+        schema_id: ring.schema_id,
+        channel: ring.channel.clone(),
+        schema: ring.schema.clone(),
+        labels: ring.labels.clone(),
+    };
+    add_file(&folder, header, 1, Some(clock.now()))
+}
+
+fn identity(ring: &Header, clock: &Clock) -> RingIdentity {
+    RingIdentity { uuid: ring.uuid, generation: 0, clock: clock.kind(), clock_hz: clock.hz() }
+}
+
+/// Adds one sealed file, in which the channel goes on at sequence `first`. The caller has the lock. `ticks` is the time on the ring's
+/// clock.
+fn add_file(folder: &Folder, header: FileHeader, first: u64, ticks: Option<u64>) -> Result<(), JournalError> {
+    let path = folder.path();
+    let os = |what| JournalError::os(what, path);
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+    let reserve = first.saturating_add(RESERVE).min(MAX_SEQUENCE - 1);
+    let mut salt = [0; 8];
+    getrandom::fill(&mut salt).map_err(io::Error::other).map_err(os("make a salt for"))?;
+    let [high, low] = boot_id().map_err(os("read the boot id for"))?;
+    let header = FileHeader {
+        salt: u64::from_le_bytes(salt).max(1),
+        wall_ns: wall,
+        boot_id: (u128::from(high) << 64 | u128::from(low)).to_be_bytes(),
+        largest_frame: FRAME_TARGET as u32,
+        reserve,
+        ..header
+    };
+    let due = header.sequence;
+    let mut frame = FrameBuilder::new(Vec::new(), due, wall);
+    let time = ticks.unwrap_or(0);
+    if let Some(ticks) = ticks {
+        frame.control(JournalControl::Clock { wall_ns: wall, ticks, step_ns: 0 }, time);
+    }
+    if first > due {
+        let loss = Loss { from: due, to: first - 1, cause: Cause::Reserve };
+        frame.control(JournalControl::Loss(loss), time);
+    }
+    let ring = header.ring.uuid;
+    frame.control(JournalControl::Source { ring, generation: 0, epoch: header.epoch, first }, time);
+    frame.control(JournalControl::Reserve { sequence: reserve }, time);
+    let (draft, mut body) = frame.close();
+    let name = file_name(header.file, due);
+    let begun = Composer::begin(&header);
+    let (mut composer, page) =
+        begun.map_err(|source| JournalError::Format { path: path.join(&name), source })?;
+    let frame = composer.place(&draft, due - 1).encode();
+    body[..frame.len()].copy_from_slice(&frame);
+    let end = composer.seal(first - 1);
+    put(folder, &name, &[&page, &body, &end]).map_err(os("note the new ring in"))
+}
+
+/// Whether there is a file of a journal, or one that was begun.
+fn has_journal(folder: &Folder) -> Result<bool, JournalError> {
+    let names = folder.names().map_err(JournalError::os("list", folder.path()))?;
+    let is_file = |name: &str| name == SPARE || parse_file_name(name).is_some();
+    Ok(names.iter().any(|name| name.to_str().is_some_and(is_file)))
+}
+
+/// Takes the lock of a journal.
+fn lock_of(folder: &Folder) -> Result<Held, JournalError> {
+    let path = folder.path_of("lock");
+    let opened = match folder.file("lock", OFlags::RDWR) {
+        Err(e) if is_absent(&e) => folder.create("lock", PRIVATE),
+        opened => opened,
+    };
+    let file = opened.map_err(JournalError::os("open", &path))?;
+    match lock::try_lock(&file).map_err(JournalError::os("lock", &path))? {
+        true => Ok(Held::new(file)),
+        false => Err(JournalError::Busy { path: folder.path().to_owned() }),
+    }
+}
+
+/// Gives a file that a recorder had begun its name, if it had none yet, as the next recorder would.
+fn name_spare(folder: &Folder) -> Result<(), JournalError> {
+    let os = || JournalError::os("name", folder.path_of(SPARE));
+    let file = match folder.file(SPARE, OFlags::RDONLY) {
+        Ok(file) => file,
+        Err(e) if is_absent(&e) => return Ok(()),
+        Err(e) => return Err(os()(e)),
+    };
+    let mut page = [0; FILE_HEADER_BYTES];
+    let header = match file.read_exact_at(&mut page, 0) {
+        Ok(()) => FileHeader::decode(&page),
+        // Nothing was written to it. It goes when the next file is made.
+        Err(_) => return Ok(()),
+    };
+    match header {
+        Ok(header) => {
+            file.sync_all().map_err(os())?;
+            folder.rename(SPARE, file_name(header.file, header.sequence)).map_err(os())?;
+            folder.sync().map_err(os())
+        }
+        Err(source @ FormatError::Version { .. }) => {
+            Err(JournalError::Format { path: folder.path_of(SPARE), source })
+        }
+        Err(_) => Ok(()),
+    }
+}
+
+/// Refuses a directory in which a file lies that is whole and cannot be understood. One whose header is not whole never was durable.
+fn check_problems(journal: &Journal) -> Result<(), JournalError> {
+    let own = journal.files().first().map(|file| file.header.journal);
+    for problem in journal.problems() {
+        let path = journal.folder().path_of(&problem.name);
+        match journal.open_name(&problem.name).map_err(JournalError::os("read", &path))? {
+            Ok(opened) if Some(opened.header.journal) != own => return Err(JournalError::Foreign { path }),
+            Err(source) if own.is_none() || matches!(source, FormatError::Version { .. }) => {
+                return Err(JournalError::Format { path, source });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The sequence due behind a file, and what its records say.
+fn last_words(opened: Opened, path: &Path) -> Result<(u64, Said), JournalError> {
+    let Opened { file, header, chain, trailer, .. } = opened;
+    let os = || JournalError::os("read", path);
+    let mut cursor = Cursor::new(file, chain, &header, trailer);
+    let mut said = Said::default();
+    let mut due = header.sequence;
+    // The footer has the places of all control records, unless there were too many.
+    let footer = cursor.footer().map_err(os())?.filter(|footer| !footer.controls_left_out);
+    if let (Some(footer), Some(trailer)) = (footer, trailer) {
+        let mut places: Vec<u64> = footer.controls.iter().map(|control| control.offset).collect();
+        places.dedup();
+        for place in places {
+            if let Some((frame, body)) = cursor.read_at(place, FrameKind::Data).map_err(os())? {
+                said.listen(&frame, body, path, place)?;
+            }
+        }
+        return Ok((trailer.next, said));
+    }
+    loop {
+        match cursor.next(due).map_err(os())? {
+            Step::Frame(frame) if frame.kind == FrameKind::Data => {
+                let at = cursor.at();
+                due = said.listen(&frame, cursor.body(&frame), path, at)?.max(due);
+            }
+            Step::Frame(_) => {}
+            Step::End | Step::Sealed => break,
+        }
+    }
+    Ok((trailer.map_or(due, |trailer| trailer.next.max(due)), said))
+}
+
+impl Said {
+    /// Takes in a frame. The result is the sequence due behind it.
+    fn listen(
+        &mut self,
+        frame: &FrameHeader,
+        body: &[u8],
+        path: &Path,
+        offset: u64,
+    ) -> Result<u64, JournalError> {
+        if frame.codec != Codec::Raw {
+            return Err(JournalError::codec(path, offset, frame.codec));
+        }
+        if !frame.flags.has(FrameFlags::CONTROL) {
+            self.clean = None;
+            return Ok(frame.sequence + u64::from(frame.messages));
+        }
+        let mut records = Records::new(frame, body);
+        for record in records.by_ref() {
+            let source = |source| JournalError::Format { path: path.to_owned(), source };
+            match record.map_err(source)?.body {
+                RecordBody::Control(JournalControl::Clock { .. }) => {}
+                RecordBody::Control(JournalControl::Clean { next }) => self.clean = Some(next),
+                RecordBody::Control(control) => {
+                    self.clean = None;
+                    match control {
+                        JournalControl::Reserve { sequence } => self.reserve = self.reserve.max(sequence),
+                        JournalControl::Source { epoch, .. }
+                        | JournalControl::Ring(ControlRecord::Epoch { epoch }) => {
+                            self.epoch = self.epoch.max(epoch);
+                        }
+                        _ => {}
+                    }
+                }
+                RecordBody::Message { .. } => self.clean = None,
+            }
+        }
+        Ok(records.due())
+    }
+}
+
+/// Writes a whole file, and gives it its name when it is safe.
+fn put(folder: &Folder, name: &str, parts: &[&[u8]]) -> io::Result<()> {
+    let _ = folder.unlink(SPARE);
+    let mut file = folder.create(SPARE, PRIVATE)?;
+    let written = write_all(&mut file, parts).and_then(|()| folder.rename(SPARE, name));
+    written.inspect_err(|_| drop(folder.unlink(SPARE)))?;
+    folder.sync()
+}
+
+fn write_all(file: &mut File, parts: &[&[u8]]) -> io::Result<()> {
+    parts.iter().try_for_each(|part| file.write_all(part))?;
+    file.sync_all()
+}

@@ -1,0 +1,104 @@
+//! Memory for channels, and the sequence that it begins with.
+
+use shmcast::ChannelError;
+use shmcast::hosting::{Entry, HostedSegment, HostedSpec, STREAM_STEP_NS, fault};
+use shmcast::journal::{Ending, Journal, JournalError, create};
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How long a recorder of the same channel may take to end.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Memory to be made for a channel's next generation.
+#[derive(Debug, Clone)]
+pub struct MemoryRequest {
+    /// The spec of the segment.
+    pub spec: HostedSpec,
+    /// The time at which the channel's sequences began, in nanoseconds since 1970.
+    pub created_ns: u64,
+    /// The journal behind which the channel's sequences go on.
+    pub after: Option<After>,
+}
+
+/// A journal behind which a channel's sequences go on, because its memory is gone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct After {
+    /// The directory.
+    pub dir: PathBuf,
+    /// The sequence due where the journal ended clean when this daemon started. Nobody was let in to publish since.
+    pub clean: Option<u64>,
+}
+
+/// Memory that was made.
+#[derive(Debug)]
+pub struct Memory {
+    /// The segment.
+    pub hosted: HostedSegment,
+    /// Whether it was made to go on behind the channel's journal.
+    pub is_after_journal: bool,
+    /// The reason why that was not possible, or not noted in the journal.
+    pub trouble: Option<String>,
+}
+
+impl MemoryRequest {
+    /// Memory in which a channel's sequences begin again, or go on behind a journal. `before` is the channel's generation until then.
+    /// Bridges name a stream by the time at which its sequences began. So the next stream's is a step later, however soon it begins and
+    /// whatever the clock says.
+    pub(super) fn of_next_stream(spec: HostedSpec, before: Option<&Entry>, after: Option<After>) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { spec, created_ns: next_stream_ns(before).max(now.as_nanos() as u64), after }
+    }
+
+    /// Makes the memory. Takes time in proportion to the capacity, and reads the journal, so it must not run on the event loop. A
+    /// journal that cannot be read does not keep the channel from running: it begins at 1 then.
+    ///
+    /// # Errors
+    /// The step that failed.
+    pub fn make(&self) -> Result<Memory, ChannelError> {
+        let hosted = HostedSegment::create(&self.spec, Some(self.created_ns))?;
+        let noted = self.after.as_ref().map_or(Ok(()), |after| after.begin(&hosted));
+        let trouble = noted.err().map(|e| {
+            let first = hosted.first_sequence();
+            format!("sequences begin at {first}, and the journal does not say so: {e}")
+        });
+        Ok(Memory { hosted, is_after_journal: self.after.is_some(), trouble })
+    }
+}
+
+impl After {
+    fn begin(&self, hosted: &HostedSegment) -> Result<(), JournalError> {
+        let until = Instant::now() + PATIENCE;
+        let ending = loop {
+            match Ending::of(&self.dir, &hosted.header().channel) {
+                Err(JournalError::Empty { .. }) => return create(&self.dir, hosted.header()),
+                Err(JournalError::Busy { .. }) if Instant::now() < until => sleep(Duration::from_millis(10)),
+                ending => break ending?,
+            }
+        };
+        let clean = self.clean.filter(|next| *next == ending.due());
+        let first = clean.map_or_else(|| ending.next_sequence(), Ok)?;
+        // Where the disk takes nothing, sequences that were given already are left out all the same.
+        hosted.continue_from(first, ending.epoch());
+        ending.begin(hosted.header(), first)
+    }
+}
+
+/// The least `created_ns` of the stream after that of the generation `before`.
+pub(super) fn next_stream_ns(before: Option<&Entry>) -> u64 {
+    let step = if fault!("streams_share_a_step") { 1 } else { STREAM_STEP_NS };
+    before.map_or(0, |entry| entry.created_ns.saturating_add(step))
+}
+
+/// Notes in the journal of a channel whose memory is not gone that the channel goes on, before anybody publishes behind its clean end.
+/// The result is the sequence due there; `None` if the journal does not end clean.
+pub(super) fn reopen(dir: &Path, channel: &str) -> Option<u64> {
+    // A journal that was not sealed does not end clean. This saves reading its last file.
+    Journal::open(dir).ok()?.files().last()?.trailer?;
+    let ending = Ending::of(dir, channel).ok().filter(Ending::is_clean)?;
+    let due = ending.due();
+    if let Err(e) = ending.reopen() {
+        tracing::error!(channel, "the journal does not say that the channel goes on: {e}");
+    }
+    Some(due)
+}
