@@ -27,7 +27,7 @@ mod _shmcast {
     #[pymodule_export]
     use super::publisher::Publisher;
     #[pymodule_export]
-    use super::subscriber::Subscriber;
+    use super::subscriber::{Batches, Subscriber};
 
     #[pymodule_export]
     #[allow(non_upper_case_globals, reason = "Python's name for it")]
