@@ -93,9 +93,9 @@ pub enum Event<'a> {
         /// The session's identity on the wire.
         session: [u8; 10],
     },
-    /// The channel began again: sequences count from 1. The reason is that the daemon lost the memory of a channel without a journal, or
-    /// that a publisher began it again, such as a bridge whose source did so. Earlier messages that have not been
-    /// received by now are lost.
+    /// The channel began again: sequences count from 1. The reason is that the daemon lost the memory of a channel
+    /// without a journal, or that a publisher began it again, such as a bridge whose source did so. Earlier messages
+    /// that have not been received by now are lost.
     Restarted,
     /// The publisher closed the channel. Receiving again waits for the next publisher.
     End,

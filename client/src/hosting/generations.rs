@@ -81,9 +81,10 @@ impl HostedCharter {
     }
 
     /// Moves the channel to `next`, which was made for `spec` and which no program has seen yet. `before` is its
-    /// current segment, unless that is lost. Where `next` was made to [`continue_from`](HostedSegment::continue_from) the channel's
-    /// journal, its sequences do not begin at 1: they go on there after each cut. `ready` does all other steps that can fail. If it fails, nothing has
-    /// changed; after it, nothing can fail.
+    /// current segment, unless that is lost. Where `next` was made to
+    /// [`continue_from`](HostedSegment::continue_from) the channel's journal, its sequences do not begin at 1: they
+    /// go on there after each cut. `ready` does all other steps that can fail. If it fails, nothing has changed;
+    /// after it, nothing can fail.
     ///
     /// # Errors
     /// The error of `ready` or of the system. The channel stays as it was.

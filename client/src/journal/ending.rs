@@ -52,7 +52,7 @@ pub struct Ending {
     said: Said,
 }
 
-/// What the last records say.
+/// The reserve, the epoch and the clean end, as the last records name them.
 #[derive(Debug, Clone, Copy, Default)]
 struct Said {
     reserve: u64,
@@ -99,7 +99,8 @@ impl Ending {
             let (found, channel) = (last.header.channel.clone(), channel.to_owned());
             return Err(JournalError::OtherChannel { path: path.to_owned(), found, channel });
         }
-        // What is read here is to stay. An error is that of an earlier write: what the disk has is read then.
+        // The files are synced before they are read, so that nothing that is read goes. An error is that of an earlier write: then
+        // the contents of the disk are read.
         for file in journal.files().iter().filter(|file| file.trailer.is_none()) {
             let _ = journal.folder().file(&file.name, OFlags::RDONLY).and_then(|file| file.sync_all());
         }

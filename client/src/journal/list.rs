@@ -88,7 +88,7 @@ pub(super) struct Opened {
     pub(super) bytes: u64,
 }
 
-/// What is known of a file whose header is not whole.
+/// A file whose header is not whole, as far as its name and its frames tell.
 pub(super) struct Headless {
     /// The sequence due at its first frame, as its name says.
     pub(super) first: u64,
@@ -215,7 +215,7 @@ impl Journal {
         Opened::new(self.folder.file(name, OFlags::RDONLY)?)
     }
 
-    /// What is known of a file whose header is not whole; `None` if it is no such file.
+    /// Looks at a file whose header is not whole; `None` if it is no such file.
     pub(super) fn headless(&self, name: &str) -> Option<Headless> {
         let number = parse_file_name(name)?;
         let first = name.split(['-', '.']).nth(1)?.parse().ok()?;

@@ -202,7 +202,7 @@ impl<'a> Verify<'a> {
         Ok(self.found)
     }
 
-    /// What the power took before it was durable is no damage.
+    /// Decides which faults are damage: those of bytes that were durable.
     fn decide(&mut self) {
         for Undecided { due, damage } in std::mem::take(&mut self.undecided) {
             if self.durable >= due {

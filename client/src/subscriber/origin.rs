@@ -94,7 +94,7 @@ pub(super) enum Origin {
     Daemon(Client, String),
 }
 
-/// What came of a look for the journal.
+/// The outcome of a look for the journal.
 pub(super) enum Opened {
     Reader(Box<Reader>),
     /// It may be there soon.

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 use tokio::sync::watch;
 
-/// What becomes of programs that were not attached before.
+/// The treatment of programs that were not attached before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Newcomers {
     /// They wait for those who were attached to a daemon that crashed.
@@ -29,7 +29,7 @@ pub struct ServerState {
     /// Set once the memory of all channels is made.
     pub(super) opened: OnceLock<Mutex<Registry>>,
     pub(super) is_open: watch::Sender<bool>,
-    /// Whether programs that were not attached before are let in.
+    /// The treatment of programs that were not attached before.
     pub(super) newcomers: watch::Sender<Newcomers>,
     pub(super) memory_turn: tokio::sync::Mutex<()>,
     pub(super) limits: Mutex<Limits>,

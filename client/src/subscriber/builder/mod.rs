@@ -306,7 +306,8 @@ impl SubscriberBuilder {
     /// receiving gives [`RecvError::Stalled`](crate::RecvError::Stalled).
     ///
     /// Reading the journal may wait for a disk, and for the answers of a slow daemon, half a second for each and three in all. It
-    /// allocates some MiB, and calls the system. All of that is so only from the lap on, and ends with `Live`. [`History::Never`] is for readers that must not do that, and for those that want the newest.
+    /// allocates some MiB, and calls the system. All of that is so only from the lap on, and ends with `Live`. [`History::Never`] is
+    /// for readers that must not do that, and for those that want the newest.
     ///
     /// A journal is used only if it names the channel's ring as its source. The latencies of its messages are not recorded.
     ///

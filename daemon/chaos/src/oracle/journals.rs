@@ -1,4 +1,4 @@
-//! What is in the journals in the end, and what was said of them before.
+//! Compares the journals in the end with everything that was said of them before.
 
 use super::Findings;
 use super::history::{History, Subscription};
@@ -100,7 +100,7 @@ fn check_verdict(history: &History, dir: &str, code: Option<i32>, said: &str, fi
     }
 }
 
-/// What the recorder had written once is in a journal later, also if it was killed: the kernel keeps the pages.
+/// Messages that the recorder had written once are in a journal later, also if it was killed: the kernel keeps the pages.
 fn check_promise(history: &History, out: &str, findings: &mut Findings) {
     let Ok(status) = serde_json::from_str::<Value>(out) else { return };
     let Some(channel) = status["channel"].as_str() else { return };

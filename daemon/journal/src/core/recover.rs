@@ -11,7 +11,7 @@ use thiserror::Error;
 
 /// Most bytes that are kept for people behind the last whole frame of a mended file.
 const TORN_KEPT: u64 = 1 << 20;
-/// What is added to the name of a file of which they are kept.
+/// The ending of the names of files in which they are kept.
 const TORN: &str = ".torn";
 /// The next file, which is being prepared.
 const SPARE: &str = "spare.tmp";
@@ -118,7 +118,7 @@ struct Known {
     name: String,
     header: FileHeader,
     sealed: Option<Trailer>,
-    /// What its frames say, if it is not sealed.
+    /// The contents of its frames, if it is not sealed.
     scan: Option<Scan>,
 }
 
@@ -157,7 +157,7 @@ pub fn recover(volume: &mut impl Volume) -> Result<Recovered, RecoverError> {
         .collect();
     // A file ends where a later one begins.
     let limit = |at: usize| begins[at + 1..].iter().map(|(first, _)| *first).min();
-    // What the files before this one say is in its header, unless it was given up with them.
+    // The header of this file has the words of the files before it, unless they were given up.
     let telling = (0..files.len()).rposition(|at| !files[at].is_empty(limit(at)));
     let mut clean = None;
     for (at, mut file) in files.into_iter().enumerate() {
@@ -263,7 +263,7 @@ fn stands_in(volume: &mut impl Volume, files: &[Known]) -> Result<bool, RecoverE
     Ok(false)
 }
 
-/// What a name stands for.
+/// The meaning of a name.
 enum Look {
     File(Box<Known>),
     /// Its header is not whole. It was set aside.

@@ -265,8 +265,8 @@ fn a_reserve_behind_the_place_where_the_next_file_begins_does_not_count() {
     assert_eq!((recovered.due, recovered.reserve), (3, 50));
 }
 
-/// Each bit of each file flipped, of header and zeros one bit of each eighth byte. After recovery a bit costs the frame that it stands in, and
-/// one of a header its file; nothing else is missing, and nothing is false.
+/// Each bit of each file is flipped, of header and zeros one bit of each eighth byte. After recovery a bit costs the frame that it stands
+/// in, and one of a header its file; nothing else is missing, and nothing is false.
 #[test]
 fn a_flipped_bit_costs_its_frame_at_most_behind_recovery() {
     let mut files = files(3, 1, 0);

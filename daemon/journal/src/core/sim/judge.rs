@@ -1,4 +1,4 @@
-//! What must be so before and behind each recovery.
+//! The demands on the files before and behind each recovery.
 
 use super::super::{Recovered, SyncPolicy, recover};
 use super::oracle::{self, Item};
@@ -6,7 +6,7 @@ use super::{Verdict, World, readers};
 use shmcast::journal::format::Cause;
 
 impl World {
-    /// What readers make of the journal before a recovery: nothing false, all that somebody was told is durable, and no damage where nothing
+    /// Lets readers look before a recovery. They find nothing false, all that somebody was told is durable, and no damage where nothing
     /// rotted.
     pub(super) fn look(&self) -> Verdict {
         let Some(read) = readers::read(&self.disk)? else { return Ok(()) };
@@ -41,7 +41,7 @@ impl World {
         }
     }
 
-    /// What the oracle says of the journal after a recovery.
+    /// Compares the journal after a recovery with everything that was published.
     pub(super) fn judge(&mut self, recovered: &Recovered) -> Verdict {
         let items = oracle::read(&mut self.disk)?;
         let again = recover(&mut self.disk).map_err(|error| format!("second recovery: {error}"))?;

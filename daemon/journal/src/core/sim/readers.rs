@@ -1,4 +1,4 @@
-//! What a reader and the check of a journal say of the simulated files, which are copied into a directory.
+//! A reader and the check of a journal look at the simulated files, which are copied into a directory.
 
 use super::disk::Disk;
 use super::oracle::Item;
@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// What stands for a sequence: its payload, or the cause for which it is missing.
+/// Each sequence with its payload, or the cause for which it is missing.
 pub(super) type Stream = BTreeMap<u64, Result<Vec<u8>, Cause>>;
 
-/// What both find.
+/// The findings of both.
 pub(super) struct Read {
     pub(super) stream: Stream,
     pub(super) verified: Verified,
