@@ -213,6 +213,16 @@ fn each_flipped_bit_of_header_frame_and_trailer_is_found() {
 }
 
 #[test]
+fn a_later_version_is_told_from_a_damaged_number() {
+    let mut page = header(1, 1).encode().unwrap().to_vec();
+    page[8] ^= 2;
+    assert!(matches!(FileHeader::decode(&page), Err(FormatError::Checksum { .. })));
+    // The fields of another format.
+    page[16] ^= 1;
+    assert!(matches!(FileHeader::decode(&page), Err(FormatError::Version { major: 3, minor: 0 })));
+}
+
+#[test]
 fn names_of_files_are_taken_apart() {
     assert_eq!(file_name(12, 345), "0000000012-00000000000000000345.smj");
     assert_eq!(parse_file_name(&file_name(12, 345)), Some(12));

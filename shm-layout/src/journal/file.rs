@@ -122,10 +122,10 @@ impl FileHeader {
         }
         let (major, minor) =
             (u16::from_le_bytes([page[8], page[9]]), u16::from_le_bytes([page[10], page[11]]));
-        if major != VERSION.0 {
+        let (found, computed) = (u32_at(page, CHECKSUM), crc32c::crc32c(&page[..CHECKSUM]));
+        if major != VERSION.0 && !is_of_this_version(page) {
             return Err(FormatError::Version { major, minor });
         }
-        let (found, computed) = (u32_at(page, CHECKSUM), crc32c::crc32c(&page[..CHECKSUM]));
         if found != computed {
             return Err(FormatError::Checksum { part: PART, found, computed });
         }
@@ -216,6 +216,13 @@ fn text(page: &[u8], at: &mut usize) -> Result<String, FormatError> {
 /// The name of file `number`, at whose first frame `sequence` is due.
 pub fn file_name(number: u64, sequence: u64) -> String {
     format!("{number:010}-{sequence:020}.smj")
+}
+
+/// Whether a header that names another version is one of this version, with a damaged number: a flipped bit is no later format.
+fn is_of_this_version(page: &[u8]) -> bool {
+    let mut page = page.to_vec();
+    page[8..10].copy_from_slice(&VERSION.0.to_le_bytes());
+    u32_at(&page, CHECKSUM) == crc32c::crc32c(&page[..CHECKSUM])
 }
 
 /// The file number in a name like those of [`file_name`], with any number of digits, and also with `.suspect` behind it. The number in

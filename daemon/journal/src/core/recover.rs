@@ -278,10 +278,7 @@ fn look(volume: &mut impl Volume, name: String) -> Result<Look, RecoverError> {
     os(&name, volume.read(&name, 0, &mut page))?;
     let header = match FileHeader::decode(&page) {
         Ok(header) => header,
-        // One flipped bit must not ask for a person.
-        Err(source @ FormatError::Version { .. }) if !is_of_this_version(&page) => {
-            return Err(RecoverError::Format { name, source });
-        }
+        Err(source @ FormatError::Version { .. }) => return Err(RecoverError::Format { name, source }),
         Err(_) => return os(&name, set_aside(volume, &name, size)),
     };
     let mut name = name;
@@ -297,13 +294,6 @@ fn look(volume: &mut impl Volume, name: String) -> Result<Look, RecoverError> {
         sealed = Trailer::decode(&bytes, header.salt).ok();
     }
     Ok(Look::File(Box::new(Known { name, header, sealed, scan: None })))
-}
-
-/// Whether a header that names another version is one of this version, with a damaged number.
-fn is_of_this_version(page: &[u8]) -> bool {
-    let mut page = page.to_vec();
-    page[8..10].copy_from_slice(&1u16.to_le_bytes());
-    FileHeader::decode(&page).is_ok()
 }
 
 /// Takes a file without a whole header out of the journal: it never was durable, or its header rotted. People may want what is in it.
