@@ -11,7 +11,7 @@ use shmcast_layout::journal::{
     Cause, Codec, Composer, ControlEntry, FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FileHeader, Footer,
     FormatError, FrameBuilder, FrameFlags, FrameHeader, FrameKind, Index, IndexEntry, JournalControl,
     KeyEntry, Loss, MAX_ENTRIES, PAGE, Record, RecordBody, Records, RingIdentity, TRAILER_BYTES, Trailer,
-    file_name, parse_file_name,
+    file_name, parse_file_name, sequence_in_name,
 };
 use shmcast_layout::layout::header::ClockKind;
 use shmcast_layout::layout::record::{ControlRecord, session_words};
@@ -226,9 +226,10 @@ fn a_later_version_is_told_from_a_damaged_number() {
 fn names_of_files_are_taken_apart() {
     assert_eq!(file_name(12, 345), "0000000012-00000000000000000345.smj");
     assert_eq!(parse_file_name(&file_name(12, 345)), Some(12));
+    assert_eq!(sequence_in_name(&file_name(12, 345)), Some(345));
     assert_eq!(parse_file_name("0000000012-00000000000000000345.smj.suspect"), Some(12));
     for name in ["spare.tmp", "lock", "1-.smj", "-1.smj", "1-2.smj.torn", "1-2", "+1-2.smj"] {
-        assert_eq!(parse_file_name(name), None, "{name}");
+        assert_eq!((parse_file_name(name), sequence_in_name(name)), (None, None), "{name}");
     }
 }
 

@@ -6,18 +6,17 @@
 //! and no sequence is given twice, whatever happens next.
 
 use super::cursor::{Cursor, Step};
+use super::header::{boot, header_of, salt};
 use super::list::{Journal, Opened};
 use super::{Cause, JournalControl, JournalError, Loss};
 use crate::clock::Clock;
 use crate::directory::Folder;
 use crate::error::is_absent;
-use crate::hosting::boot_id;
 use crate::lock::{self, Held};
 use rustix::fs::{Mode, OFlags};
 use shmcast_layout::journal::{
     Codec, Composer, ControlRecord, FILE_HEADER_BYTES, FRAME_TARGET, FileHeader, FormatError, FrameBuilder,
-    FrameFlags, FrameHeader, FrameKind, RESERVE, RecordBody, Records, RingIdentity, file_name,
-    parse_file_name,
+    FrameFlags, FrameHeader, FrameKind, RESERVE, RecordBody, Records, SPARE, file_name, parse_file_name,
 };
 use shmcast_layout::layout::geometry::MAX_SEQUENCE;
 use shmcast_layout::layout::header::Header;
@@ -27,8 +26,6 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The file that a recorder prepares, before it has its name.
-const SPARE: &str = "spare.tmp";
 /// Only the recorder's user may read what was recorded.
 const PRIVATE: u32 = 0o600;
 
@@ -180,16 +177,9 @@ impl Ending {
     /// ```
     pub fn begin(self, ring: &Header, first: u64) -> Result<(), JournalError> {
         assert!(first >= self.due, "a ring begins behind the journal");
-        let clock = Clock::of_segment(ring);
-        let header = FileHeader {
-            ring: identity(ring, &clock),
-            channel_id: ring.channel_id,
-            schema_id: ring.schema_id,
-            schema: ring.schema.clone(),
-            labels: ring.labels.clone(),
-            ..self.last.clone()
-        };
-        self.write(header, first, Some(clock.now()))
+        let own = header_of(ring).map_err(JournalError::os("make a header for", self.journal.path()))?;
+        let header = FileHeader { journal: self.last.journal, ..own };
+        self.write(header, first, Some(Clock::of_segment(ring).now()))
     }
 
     /// Notes in a journal that is clean that the channel goes on in its ring, which is there still. Without that, what is published
@@ -206,7 +196,9 @@ impl Ending {
     /// # Ok::<(), shmcast::journal::JournalError>(())
     /// ```
     pub fn reopen(self) -> Result<(), JournalError> {
-        let (header, due) = (self.last.clone(), self.due);
+        let boot_id = boot().map_err(JournalError::os("read the boot id for", self.journal.path()))?;
+        let header = FileHeader { boot_id, largest_frame: FRAME_TARGET as u32, ..self.last.clone() };
+        let due = self.due;
         self.write(header, due, None)
     }
 
@@ -256,33 +248,8 @@ pub fn create(path: impl AsRef<Path>, ring: &Header) -> Result<(), JournalError>
     if has_journal(&folder)? {
         return Err(os("begin a journal in")(io::ErrorKind::AlreadyExists.into()));
     }
-    let mut journal = [0; 16];
-    getrandom::fill(&mut journal).map_err(io::Error::other).map_err(os("make an identity for"))?;
-    let clock = Clock::of_segment(ring);
-    let header = FileHeader {
-        journal,
-        file: 1,
-        salt: 1,
-        sequence: 1,
-        epoch: 0,
-        wall_ns: 0,
-        boot_id: [0; 16],
-        ring: identity(ring, &clock),
-        previous_salt: 0,
-        previous_chain: 0,
-        largest_frame: 0,
-        reserve: 0,
-        channel_id: ring.channel_id,
-        schema_id: ring.schema_id,
-        channel: ring.channel.clone(),
-        schema: ring.schema.clone(),
-        labels: ring.labels.clone(),
-    };
-    add_file(&folder, header, 1, Some(clock.now()))
-}
-
-fn identity(ring: &Header, clock: &Clock) -> RingIdentity {
-    RingIdentity { uuid: ring.uuid, generation: 0, clock: clock.kind(), clock_hz: clock.hz() }
+    let header = header_of(ring).map_err(os("make a header for"))?;
+    add_file(&folder, header, 1, Some(Clock::of_segment(ring).now()))
 }
 
 /// Adds one sealed file, in which the channel goes on at sequence `first`. The caller has the lock. `ticks` is the time on the ring's
@@ -292,17 +259,8 @@ fn add_file(folder: &Folder, header: FileHeader, first: u64, ticks: Option<u64>)
     let os = |what| JournalError::os(what, path);
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
     let reserve = first.saturating_add(RESERVE).min(MAX_SEQUENCE - 1);
-    let mut salt = [0; 8];
-    getrandom::fill(&mut salt).map_err(io::Error::other).map_err(os("make a salt for"))?;
-    let [high, low] = boot_id().map_err(os("read the boot id for"))?;
-    let header = FileHeader {
-        salt: u64::from_le_bytes(salt).max(1),
-        wall_ns: wall,
-        boot_id: (u128::from(high) << 64 | u128::from(low)).to_be_bytes(),
-        largest_frame: FRAME_TARGET as u32,
-        reserve,
-        ..header
-    };
+    let salt = salt().map_err(os("make a salt for"))?;
+    let header = FileHeader { salt, wall_ns: wall, reserve, ..header };
     let due = header.sequence;
     let mut frame = FrameBuilder::new(Vec::new(), due, wall);
     let time = ticks.unwrap_or(0);

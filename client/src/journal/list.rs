@@ -6,7 +6,7 @@ use crate::lock;
 use rustix::fs::OFlags;
 use shmcast_layout::journal::{
     FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FileHeader, FormatError, FrameHeader, TRAILER_BYTES, Trailer,
-    parse_file_name,
+    parse_file_name, sequence_in_name,
 };
 use std::collections::HashMap;
 use std::fs::File;
@@ -218,7 +218,7 @@ impl Journal {
     /// Looks at a file whose header is not whole; `None` if it is no such file.
     pub(super) fn headless(&self, name: &str) -> Option<Headless> {
         let number = parse_file_name(name)?;
-        let first = name.split(['-', '.']).nth(1)?.parse().ok()?;
+        let first = sequence_in_name(name)?;
         if !matches!(self.open_name(name).ok()?, Err(why) if !matches!(why, FormatError::Version { .. })) {
             return None;
         }

@@ -1,11 +1,11 @@
 //! A part of a journal as a journal of its own.
 
 use crate::core::{Begin, Now, Packer, Packing, Pool, Settings, State, SyncPolicy, Writer};
-use crate::directory::{Directory, salt};
+use crate::directory::Directory;
 use crate::error::RecordError;
 use shmcast::Message;
-use shmcast::journal::JournalControl;
 use shmcast::journal::format::{FileHeader, Loss};
+use shmcast::journal::{JournalControl, salt};
 use std::io;
 use std::path::Path;
 use std::time::Duration;

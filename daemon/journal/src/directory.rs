@@ -4,6 +4,7 @@ use crate::core::{Step, Volume};
 use crate::error::RecordError;
 use rustix::fs::{Advice, CWD, FallocateFlags, Mode, OFlags};
 use rustix::io::ReadWriteFlags;
+use shmcast::journal::format::SPARE;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -11,7 +12,6 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-const SPARE: &str = "spare.tmp";
 /// Only the recorder's user may read what was recorded.
 const PRIVATE: u32 = 0o600;
 /// Most parts of one vectored write.
@@ -124,13 +124,6 @@ impl Directory {
         self.files().insert(number, (SPARE.to_owned(), Arc::new(file)));
         Ok(())
     }
-}
-
-/// A random number to begin the salts of files with.
-pub(crate) fn salt() -> io::Result<u64> {
-    let mut salt = [0; 8];
-    getrandom::fill(&mut salt).map_err(io::Error::other)?;
-    Ok(u64::from_le_bytes(salt))
 }
 
 pub(crate) fn open_directory(path: &Path) -> io::Result<File> {

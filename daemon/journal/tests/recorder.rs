@@ -458,9 +458,13 @@ fn a_journal_that_is_not_the_channels_or_not_understood_is_refused() {
     assert_eq!((found.due(), found.next_sequence().unwrap()), (2, (9 << 32) + 1));
     found.begin(publisher.header(), 10 << 32).unwrap();
     assert!(host.dir().join(file_name(8, 2)).exists(), "no number is given again");
-    // That of another version may promise anything.
+    // Nor is one whose number of the version is damaged.
     let mut later = page.clone();
     later[8] = 2;
+    std::fs::write(&torn, &later).unwrap();
+    assert_eq!(ending(&host).due(), 10 << 32);
+    // That of another version may promise anything. Its fields are others.
+    later[16] ^= 1;
     std::fs::write(&torn, &later).unwrap();
     let refused = Ending::of(host.dir(), "t").unwrap_err();
     assert!(matches!(refused, JournalError::Format { .. }), "{refused}");

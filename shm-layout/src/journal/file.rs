@@ -225,11 +225,23 @@ fn is_of_this_version(page: &[u8]) -> bool {
     u32_at(&page, CHECKSUM) == crc32c::crc32c(&page[..CHECKSUM])
 }
 
+/// The name of the next file while a recorder prepares it.
+pub const SPARE: &str = "spare.tmp";
+
 /// The file number in a name like those of [`file_name`], with any number of digits, and also with `.suspect` behind it. The number in
 /// the file's header decides.
 pub fn parse_file_name(name: &str) -> Option<u64> {
+    parts_of_name(name)?.0.parse().ok()
+}
+
+/// The sequence in such a name. It is that of the file's header, unless somebody has renamed the file.
+pub fn sequence_in_name(name: &str) -> Option<u64> {
+    parts_of_name(name)?.1.parse().ok()
+}
+
+/// The digits of number and sequence.
+fn parts_of_name(name: &str) -> Option<(&str, &str)> {
     let stem = name.strip_suffix(".suspect").unwrap_or(name).strip_suffix(".smj")?;
-    let (number, sequence) = stem.split_once('-')?;
     let all_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    (all_digits(number) && all_digits(sequence)).then(|| number.parse().ok()).flatten()
+    stem.split_once('-').filter(|(number, sequence)| all_digits(number) && all_digits(sequence))
 }

@@ -27,7 +27,7 @@ pub use build::{FrameBuilder, FrameDraft};
 pub use compose::Composer;
 pub use control::{Cause, JournalControl, Loss};
 pub use error::FormatError;
-pub use file::{FileHeader, RingIdentity, file_name, parse_file_name};
+pub use file::{FileHeader, RingIdentity, SPARE, file_name, parse_file_name, sequence_in_name};
 pub use frame::{Codec, FrameFlags, FrameHeader, FrameKind};
 pub use index::{ControlEntry, Footer, Index, IndexEntry, KeyEntry};
 pub use record::{Record, RecordBody, Records};

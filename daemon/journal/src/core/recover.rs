@@ -4,7 +4,7 @@ use super::mutant::{Mutant, is};
 use super::scan::{Found, Heard, Scan, Scanner, used};
 use shmcast::journal::format::{
     Cause, ControlRecord, FILE_HEADER_BYTES, FileHeader, FormatError, FrameKind, JournalControl, Loss, PAGE,
-    TRAILER_BYTES, Trailer, file_name, parse_file_name,
+    SPARE, TRAILER_BYTES, Trailer, file_name, parse_file_name,
 };
 use std::io;
 use thiserror::Error;
@@ -13,8 +13,6 @@ use thiserror::Error;
 const TORN_KEPT: u64 = 1 << 20;
 /// The ending of the names of files in which they are kept.
 const TORN: &str = ".torn";
-/// The next file, which is being prepared.
-const SPARE: &str = "spare.tmp";
 
 /// The files of a journal, by name. All errors are those of the system.
 #[allow(clippy::missing_errors_doc, reason = "said above once")]

@@ -2,10 +2,11 @@
 
 use super::now;
 use crate::core::{Begin, Packer, Packing, Pool, Recovered, Settings, Writer, recover};
-use crate::directory::{ByName, Directory, salt};
+use crate::directory::{ByName, Directory};
 use crate::error::RecordError;
 use shmcast::hosting::fault;
-use shmcast::journal::format::{Cause, FRAME_TARGET, FileHeader, Loss, RingIdentity, aligned};
+use shmcast::journal::format::{Cause, FRAME_TARGET, FileHeader, Loss, aligned};
+use shmcast::journal::{header_of, salt};
 use shmcast::{LocateError, Subscriber};
 use std::io;
 use std::path::Path;
@@ -99,12 +100,6 @@ fn oldest(subscriber: &mut Subscriber) -> Result<u64, RecordError> {
     }
 }
 
-/// The ring that a subscriber reads.
-pub(super) fn ring_of(subscriber: &Subscriber) -> RingIdentity {
-    let clock = subscriber.clock();
-    RingIdentity { uuid: subscriber.header().uuid, generation: 0, clock: clock.kind(), clock_hz: clock.hz() }
-}
-
 fn header(
     subscriber: &Subscriber,
     recovered: &Recovered,
@@ -112,35 +107,18 @@ fn header(
     epoch: u64,
 ) -> io::Result<FileHeader> {
     let ring = subscriber.header();
-    let mut journal = [0; 16];
-    match &recovered.last {
-        Some(last) => journal = last.journal,
-        None => getrandom::fill(&mut journal).map_err(io::Error::other)?,
-    }
-    let [high, low] = shmcast::hosting::boot_id()?;
-    let mut boot_id = [0; 16];
-    boot_id[..8].copy_from_slice(&high.to_be_bytes());
-    boot_id[8..].copy_from_slice(&low.to_be_bytes());
+    let own = header_of(ring)?;
     // A frame with the largest message: both headers, a clock record before it, and padding.
     let largest = aligned(256 + ring.geometry.max_message as usize).max(FRAME_TARGET);
     let header = FileHeader {
-        journal,
+        journal: recovered.last.as_ref().map_or(own.journal, |last| last.journal),
         file: recovered.next_number,
-        salt: 1, // each file gets its own
         sequence,
         epoch,
-        wall_ns: 0, // as with the salt
-        boot_id,
-        ring: ring_of(subscriber),
         previous_salt: recovered.previous.0,
         previous_chain: recovered.previous.1 ^ u32::from(fault!("a_recorder_does_not_chain")),
         largest_frame: u32::try_from(largest).unwrap_or(u32::MAX),
-        reserve: 0,
-        channel_id: ring.channel_id,
-        schema_id: ring.schema_id,
-        channel: ring.channel.clone(),
-        schema: ring.schema.clone(),
-        labels: ring.labels.clone(),
+        ..own
     };
     header.encode().map_err(io::Error::other)?;
     Ok(header)

@@ -1,11 +1,11 @@
 //! The thread that reads the ring and packs frames.
 
 use super::RecorderState;
-use super::begin::ring_of;
 use crate::core::Packer;
 use crate::error::RecordError;
 use shmcast::hosting::session_words;
 use shmcast::journal::format::{Cause, ControlRecord, JournalControl};
+use shmcast::journal::ring_identity;
 use shmcast::{Event, Subscriber};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -90,7 +90,7 @@ impl Drain {
         })?;
         // The first publisher of a ring is no event, and the very first has no record. The channel goes on behind the journal in a later
         // epoch than its.
-        let stated = subscriber.publisher_state().filter(|_| packer.epoch() == 0);
+        let stated = if packer.epoch() == 0 { subscriber.publisher_state() } else { None };
         let epoch = stated.map_or(subscriber.epoch(), |(epoch, _)| epoch);
         if epoch > packer.epoch() {
             packer.control(JournalControl::Ring(ControlRecord::Epoch { epoch }));
@@ -108,7 +108,7 @@ impl Drain {
         if found != *ring {
             *ring = found;
             packer.source(found);
-            shared.writer().set_ring(ring_of(subscriber));
+            shared.writer().set_ring(ring_identity(subscriber.header()));
         }
     }
 

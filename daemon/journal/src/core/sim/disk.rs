@@ -5,6 +5,7 @@
 
 use crate::core::{Step, Volume};
 use fastrand::Rng;
+use shmcast::journal::format::SPARE;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
@@ -128,10 +129,10 @@ impl Disk {
                     return refuse("no space");
                 }
                 let Step::Create { size, .. } = step else { unreachable!() };
-                if self.names.remove("spare.tmp").is_some() {
-                    self.changes.push(Change::Remove("spare.tmp".into()));
+                if self.names.remove(SPARE).is_some() {
+                    self.changes.push(Change::Remove(SPARE.into()));
                 }
-                let inode = self.add("spare.tmp");
+                let inode = self.add(SPARE);
                 self.inodes[inode].cache = vec![0; *size as usize];
                 self.handles.insert(*number, inode);
                 Ok(())

@@ -1,0 +1,79 @@
+//! The header of a journal's first file, as the channel's ring and this host give it.
+
+use super::format::{FRAME_TARGET, FileHeader, RingIdentity};
+use crate::clock::Clock;
+use crate::hosting::boot_id;
+use shmcast_layout::layout::header::Header;
+use std::io;
+
+/// The ring with this header, as journals name it.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// let publisher = shmcast::Publisher::builder("ticks").dir(dir.path()).capacity(1 << 20).open()?;
+/// let ring = shmcast::journal::ring_identity(publisher.header());
+/// assert_eq!(ring.uuid, publisher.header().uuid);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn ring_identity(ring: &Header) -> RingIdentity {
+    let clock = Clock::of_segment(ring);
+    RingIdentity { uuid: ring.uuid, generation: 0, clock: clock.kind(), clock_hz: clock.hz() }
+}
+
+/// The header of the first file of a new journal, of the channel in this ring. The journal's identity is a random number. Salt and wall
+/// clock are still those of no file.
+///
+/// # Errors
+/// The system's error, if it gives no random number or no boot id.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// let publisher = shmcast::Publisher::builder("ticks").dir(dir.path()).capacity(1 << 20).open()?;
+/// let header = shmcast::journal::header_of(publisher.header())?;
+/// assert_eq!((header.channel.as_str(), header.file, header.sequence), ("ticks", 1, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn header_of(ring: &Header) -> io::Result<FileHeader> {
+    let mut journal = [0; 16];
+    getrandom::fill(&mut journal).map_err(io::Error::other)?;
+    Ok(FileHeader {
+        journal,
+        file: 1,
+        salt: 1,
+        sequence: 1,
+        epoch: 0,
+        wall_ns: 0,
+        boot_id: boot()?,
+        ring: ring_identity(ring),
+        previous_salt: 0,
+        previous_chain: 0,
+        largest_frame: FRAME_TARGET as u32,
+        reserve: 0,
+        channel_id: ring.channel_id,
+        schema_id: ring.schema_id,
+        channel: ring.channel.clone(),
+        schema: ring.schema.clone(),
+        labels: ring.labels.clone(),
+    })
+}
+
+/// The kernel's boot id, as headers have it.
+pub(super) fn boot() -> io::Result<[u8; 16]> {
+    let [high, low] = boot_id()?;
+    Ok((u128::from(high) << 64 | u128::from(low)).to_be_bytes())
+}
+
+/// A random number for the salt of a file, not 0.
+///
+/// # Errors
+/// The system's error.
+///
+/// ```
+/// assert_ne!(shmcast::journal::salt()?, 0);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn salt() -> io::Result<u64> {
+    let mut salt = [0; 8];
+    getrandom::fill(&mut salt).map_err(io::Error::other)?;
+    Ok(u64::from_le_bytes(salt).max(1))
+}
