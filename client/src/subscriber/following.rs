@@ -1,6 +1,7 @@
 //! Laps, takeovers and changes of segment: the place at which a subscriber goes on after each, and the messages that
 //! are void.
 
+use super::past::Entered;
 use super::{Buffer, Doubt, Outcome, Resume, Subscriber};
 use crate::clock::Clock;
 use crate::message::{Event, Lapped, RecvError};
@@ -77,14 +78,15 @@ impl Subscriber {
     #[cold]
     pub(super) fn skip(&mut self) -> Result<Option<Outcome>, RecvError> {
         let is_wanted = self.behind.is_some() || self.resume == Resume::Oldest;
-        match is_wanted.then(|| self.enter_past(self.next_sequence())) {
-            Some(Some(true)) => return Ok(None),
-            // The next poll asks again. Whoever waits for a bell is rung at once, so that this one rests.
-            Some(None) => {
+        let entered = if is_wanted { self.enter_past(self.next_sequence()) } else { Entered::Not };
+        match entered {
+            Entered::Past => return Ok(None),
+            // The next poll asks again. A reader that waits for a bell is rung at once, so that this one rests.
+            Entered::NotYet => {
                 std::thread::sleep(WAIT_FOR_FILES);
                 return Ok(None);
             }
-            _ => {}
+            Entered::Not => {}
         }
         if is_wanted && self.past.as_ref().is_some_and(|past| past.is_waited_for()) {
             return Err(RecvError::Stalled { sequence: self.next_sequence() });

@@ -26,7 +26,7 @@ use crate::message::{Event, RecvError};
 use crate::wait::{Wait, Waiter};
 use buffer::Buffer;
 use hosted::Hosted;
-use origin::{Past, Told};
+use origin::Past;
 use outcome::{Outcome, message};
 use page::{Page, note_latency};
 use shmcast_layout::mem::Step;
@@ -428,7 +428,7 @@ impl Subscriber {
         }
         self.behind = None;
         self.doubt = if self.doubt == Doubt::Past { Doubt::Past } else { Doubt::None };
-        self.past.iter_mut().for_each(|past| past.told = Told::default());
+        self.past.iter_mut().for_each(|past| past.told.clear());
         self.epoch = 0;
         self.began_in = self.reader.state().map_or(0, |(epoch, _)| epoch);
         Ok(())

@@ -52,8 +52,9 @@ pub(super) struct Past {
     pub(super) told: Told,
 }
 
-/// The control records that were told at the sequence due, so that none is told again from the other source.
-#[derive(Debug, Default)]
+/// The control records that were told at the sequence due, so that none is told again from the other source. Its memory is
+/// allocated once: live readers come here as well.
+#[derive(Debug)]
 pub(super) struct Told {
     due: u64,
     from_here: Vec<ControlRecord>,
@@ -64,6 +65,17 @@ impl Told {
     /// Most records that are remembered.
     const MOST: usize = 64;
 
+    fn new() -> Self {
+        let room = || Vec::with_capacity(Self::MOST);
+        Self { due: 0, from_here: room(), from_there: room() }
+    }
+
+    /// Nothing was told.
+    pub(super) fn clear(&mut self) {
+        self.from_here.clear();
+        self.from_there.clear();
+    }
+
     /// Notes that the reader goes over to the other source.
     pub(super) fn go_over(&mut self) {
         self.from_there.append(&mut self.from_here);
@@ -72,7 +84,8 @@ impl Told {
     /// Whether a control record, which was just read, is news.
     pub(super) fn note(&mut self, due: u64, control: ControlRecord) -> bool {
         if self.due != due {
-            *self = Self { due, ..Self::default() };
+            self.clear();
+            self.due = due;
         }
         if let Some(at) = self.from_there.iter().position(|told| *told == control) {
             // It has been told, and may have to be known when the reader goes back.
@@ -80,7 +93,7 @@ impl Told {
             self.from_here.push(control);
             return false;
         }
-        if self.from_here.len() < Self::MOST {
+        if self.from_here.len() + self.from_there.len() < Self::MOST {
             self.from_here.push(control);
         }
         true
@@ -129,13 +142,14 @@ impl Past {
             again_at: None,
             absent_since: None,
             sought: None,
-            told: Told::default(),
+            told: Told::new(),
         }
     }
 
     /// Called when the channel begins anew: the journal so far is that of another stream.
     pub(super) fn forget(&mut self) {
-        (self.reader, self.again_at, self.sought, self.told) = (None, None, None, Told::default());
+        (self.reader, self.again_at, self.sought) = (None, None, None);
+        self.told.clear();
     }
 
     /// The journal is not looked for for a while.

@@ -34,26 +34,35 @@ pub(super) const STALL: Duration = Duration::from_secs(2);
 /// How a reader of the journal waits when nothing is there: the disk is not faster.
 const WAIT: Wait = Wait::Sleep(Duration::from_micros(200));
 
+/// The outcome of a step into the past.
+pub(super) enum Entered {
+    Past,
+    /// The journal may be there soon.
+    NotYet,
+    Not,
+}
+
 impl Subscriber {
     /// Whether each message of the ring is to be looked at before it is handed out.
     pub(super) fn must_check(&self) -> bool {
         self.is_strict() || self.tags.is_some()
     }
 
-    /// Goes on in the journal at `sequence`. `None`, and nothing is changed, if the journal may be there soon; false if there is none
-    /// of this ring.
+    /// Goes on in the journal at `sequence`, if there is one of this ring. Nothing is changed otherwise.
     #[cold]
-    pub(super) fn enter_past(&mut self, sequence: u64) -> Option<bool> {
+    pub(super) fn enter_past(&mut self, sequence: u64) -> Entered {
         let ring = self.header().uuid;
         let is_early = fault!("the_past_begins_one_too_early") && sequence > 1;
         let sequence = sequence - u64::from(is_early);
-        let Some(past) = &mut self.past else { return Some(false) };
+        let Some(past) = &mut self.past else { return Entered::Not };
         match past.open(ring, sequence, |files| Reader::open(files, sequence)) {
-            Opened::Reader(reader) => self.read_past(sequence, *reader),
-            Opened::NotYet => return None,
-            Opened::Not => return Some(false),
+            Opened::Reader(reader) => {
+                self.read_past(sequence, *reader);
+                Entered::Past
+            }
+            Opened::NotYet => Entered::NotYet,
+            Opened::Not => Entered::Not,
         }
-        Some(true)
     }
 
     /// Goes on in the journal at `sequence`, if that itself is there. Waits for the journal.
