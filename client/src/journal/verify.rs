@@ -290,12 +290,11 @@ impl<'a> Verify<'a> {
                 let is_known = holes.iter().any(|hole| (hole.from..=hole.to).contains(&in_file.due));
                 let damage = Damage { file: file.name.clone(), offset, bytes, what: why.to_string() };
                 let is_void = limit.is_some_and(|limit| in_file.due >= limit);
-                if cursor.trailer().is_none() && is_void {
-                    // Later files have what stood there.
-                } else if cursor.trailer().is_none() {
-                    self.decide_later(in_file.due, damage);
-                } else if !is_known {
-                    self.found.add(damage);
+                match cursor.trailer() {
+                    Some(_) if !is_known => self.found.add(damage),
+                    // Of a file that is not sealed, later ones have everything that stood behind their beginning.
+                    None if !is_void => self.decide_later(in_file.due, damage),
+                    _ => {}
                 }
             }
             let Step::Frame(header) = step else { return Ok(()) };
