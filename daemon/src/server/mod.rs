@@ -193,13 +193,7 @@ fn admit_newcomers(shared: Arc<ServerState>, pauses: &'static [Duration]) {
         for pause in pauses {
             tokio::time::sleep(*pause).await;
         }
-        shared.newcomers.send_if_modified(|now| {
-            let is_time = *now == Newcomers::Wait;
-            if is_time {
-                *now = Newcomers::LetIn;
-            }
-            is_time
-        });
+        shared.decide_on_newcomers(Newcomers::LetIn);
     });
 }
 
@@ -222,13 +216,9 @@ async fn stop(
     }
     // Recorders and bridges may be newcomers themselves. None of them may have a channel's memory made anew while those who hold it
     // cannot come back any more.
-    shared.newcomers.send_if_modified(|now| {
-        let is_early = *now == Newcomers::Wait && !fault!("the_last_newcomers_are_let_in");
-        if is_early {
-            *now = Newcomers::SentAway;
-        }
-        is_early
-    });
+    if !fault!("the_last_newcomers_are_let_in") {
+        shared.decide_on_newcomers(Newcomers::SentAway);
+    }
     // They are clients of this event loop, so the loop must run while they end. A bridge publishes until it ends, so it ends first.
     let held = shared.clone();
     let ending = tokio::task::spawn_blocking(move || {

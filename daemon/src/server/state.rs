@@ -47,6 +47,17 @@ pub struct ServerState {
 }
 
 impl ServerState {
+    /// Ends the wait of newcomers, if they wait still.
+    pub(super) fn decide_on_newcomers(&self, what: Newcomers) {
+        self.newcomers.send_if_modified(|now| {
+            let waits = *now == Newcomers::Wait;
+            if waits {
+                *now = what;
+            }
+            waits
+        });
+    }
+
     /// The channels.
     ///
     /// # Panics
