@@ -201,12 +201,14 @@ impl World<'_> {
     /// Checks the daemon's journal of a channel, while it may be written.
     pub(super) fn verify(&mut self, name: &str) -> Result<bool> {
         let dir = journals_dir(&self.dir).join(name);
-        // Before its first file there is nothing to check.
-        let is_begun = fs::read_dir(&dir)
-            .into_iter()
-            .flatten()
-            .flatten()
-            .any(|entry| entry.path().extension().is_some_and(|extension| extension == "smj"));
+        self.verify_in(&dir)
+    }
+
+    /// Checks the journal in a directory. False if it has no file yet: there is nothing to check.
+    fn verify_in(&mut self, dir: &Path) -> Result<bool> {
+        let files = fs::read_dir(dir).into_iter().flatten().flatten();
+        let is_begun =
+            files.map(|entry| entry.path()).any(|path| path.extension().is_some_and(|it| it == "smj"));
         if is_begun {
             self.run_tool(0, &["journal", "verify", &dir.display().to_string(), "--json"])?;
         }
@@ -232,14 +234,9 @@ impl World<'_> {
         }
         let mut actor = self.start_actor('j')?;
         for dir in dirs {
-            let is_empty = !fs::read_dir(&dir)?
-                .flatten()
-                .any(|entry| entry.path().extension().is_some_and(|extension| extension == "smj"));
-            if is_empty {
-                continue;
+            if self.verify_in(&dir)? {
+                self.ask(&mut actor, Order::ReadJournal { dir })?;
             }
-            self.run_tool(0, &["journal", "verify", &dir.display().to_string(), "--json"])?;
-            self.ask(&mut actor, Order::ReadJournal { dir })?;
         }
         self.dismiss(actor)
     }

@@ -34,18 +34,13 @@ fn got(sequence: u64, publisher: u32, counter: u32, count: u32) -> Fact {
     Fact::Got { sequence, first, count, bytes: total_bytes(first, count, Sizes::Line, LARGEST) }
 }
 
+fn subscribing() -> Fact {
+    let (channel, start) = ("a".into(), Start::Oldest);
+    Fact::Subscribing { channel, far: false, start, page: true, history: false, skip: false }
+}
+
 fn reads(mut seen: Vec<Fact>) -> Vec<Fact> {
-    let mut all = vec![
-        Fact::Subscribing {
-            channel: "a".into(),
-            far: false,
-            start: Start::Oldest,
-            page: true,
-            history: false,
-            skip: false,
-        },
-        Fact::Subscribed { next: 1, refused: false },
-    ];
+    let mut all = vec![subscribing(), Fact::Subscribed { next: 1, refused: false }];
     all.append(&mut seen);
     all
 }
@@ -353,17 +348,9 @@ fn judge_alone(actor: &str, facts: Vec<Fact>, deeds: Vec<Deed>) -> Vec<String> {
 #[test]
 fn openings_that_must_not_fail_are_found() {
     let failed = |kind: &str, why: &str| Fact::OpenFailed { kind: kind.into(), why: why.into() };
-    let reader = || Fact::Subscribing {
-        channel: "a".into(),
-        far: false,
-        start: Start::Oldest,
-        page: true,
-        history: false,
-        skip: false,
-    };
     let publisher = || Fact::Opening { channel: "a".into(), publisher: 0 };
     let denied = || failed("Os", "create the reader page: Permission denied (os error 13)");
-    assert_found(&judge_alone("r", vec![reader(), denied()], Vec::new()), "open_failed");
+    assert_found(&judge_alone("r", vec![subscribing(), denied()], Vec::new()), "open_failed");
     assert!(judge_alone("p", vec![publisher(), denied()], Vec::new()).is_empty());
     let corrupt = || failed("Locate.Corrupt", "corrupt");
     assert_found(&judge_alone("p1", vec![publisher(), corrupt()], Vec::new()), "open_failed");
