@@ -288,7 +288,7 @@ fn open_ports(
 ) -> Result<Vec<Port>, BridgeError> {
     let tuning = Tuning { buffer_bytes: receive.buffer_bytes, busy_poll_us: spec.busy_poll_us };
     let anywhere = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
-    let open_sender = |refusals: &mut RefusedSettings, what| {
+    let open_own = |refusals: &mut RefusedSettings, what| {
         let socket = socket::open_unicast(anywhere, tuning, refusals)?;
         socket::mark(&socket, spec.marks(), what, refusals);
         Ok::<_, BridgeError>(socket)
@@ -298,14 +298,14 @@ fn open_ports(
         ports.push(Port::new(socket::open_line(line, tuning, refusals)?, Role::Line(index), spec));
     }
     if !receive.servers.is_empty() {
-        let mut port = Port::new(open_sender(refusals, "requests")?, Role::Servers, spec);
+        let mut port = Port::new(open_own(refusals, "requests")?, Role::Servers, spec);
         if receive.lease {
             port.ask_for_leases(receive, false, id, clock)?;
         }
         ports.push(port);
     }
     if receive.unicast {
-        let mut port = Port::new(open_sender(refusals, "requests for leases")?, Role::Unicast, spec);
+        let mut port = Port::new(open_own(refusals, "requests for leases")?, Role::Unicast, spec);
         port.ask_for_leases(receive, true, id, clock)?;
         ports.push(port);
     }
