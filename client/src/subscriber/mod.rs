@@ -13,6 +13,7 @@ mod page;
 mod past;
 mod records;
 mod select;
+mod starting;
 #[cfg(feature = "tokio")]
 mod stream;
 mod tags;

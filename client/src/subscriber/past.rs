@@ -17,17 +17,17 @@
 //! every other outcome here. So nothing of this is on the way of a live message.
 
 use super::hosted::Hosted;
-use super::origin::{Opened, Past};
+use super::origin::Opened;
 use super::{Doubt, Outcome, Subscriber};
 use crate::journal::{Entry, JournalControl, Loss, Reader};
 use crate::message::{Event, Lapped, Message, RecvError};
 use crate::wait::Wait;
 use shmcast_layout::fault;
 use shmcast_layout::layout::charter::Verdict;
-use shmcast_layout::layout::record::{ControlRecord, NO_TIME};
+use shmcast_layout::layout::record::ControlRecord;
 use shmcast_layout::ring::locate::{LocateError, Place};
 use shmcast_layout::ring::reader::{Copied, Poll};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// How long the recorder may stand still before the caller is told.
 pub(super) const STALL: Duration = Duration::from_secs(2);
@@ -411,76 +411,6 @@ impl Subscriber {
         Ok(Some(Outcome::Other(Event::Lapped(Lapped { missed, resumed_at }))))
     }
 
-    /// Begins at the first sequence that the journal has, if it goes further back than the ring.
-    pub(super) fn begin_with_oldest(&mut self) {
-        let ring = self.header().uuid;
-        let due = self.next_sequence();
-        // Nothing is kept before sequence 1.
-        let open = |past: &mut Box<Past>| past.open_and_wait(ring, 1, |files| Reader::open(files, 1));
-        let oldest = self.past.as_mut().and_then(open).map(|reader| reader.due());
-        if let Some(oldest) = oldest.filter(|oldest| *oldest < due) {
-            self.begin_behind(oldest);
-        }
-    }
-
-    /// Begins at a time: in the journal, if it has it and the ring does not.
-    pub(super) fn begin_at_time(&mut self, time: SystemTime) -> Result<(), LocateError> {
-        let time_ns = since_1970_ns(time);
-        let oldest = self.next_sequence();
-        let found = self.find_time(time_ns)?;
-        if found > oldest {
-            return self.seek(found);
-        }
-        let ring = self.header().uuid;
-        let at_time = |files| Reader::open_at_time(files, time_ns);
-        let reader = self.past.as_mut().and_then(|past| past.open_and_wait(ring, 1, at_time));
-        if let Some(due) = reader.map(|reader| reader.due()).filter(|due| *due < oldest) {
-            self.begin_behind(due);
-        }
-        Ok(())
-    }
-
-    fn begin_behind(&mut self, sequence: u64) {
-        self.reader.jump(Place::nowhere(sequence));
-        (self.behind, self.doubt) = (Some(sequence), Doubt::Behind);
-    }
-
-    /// The sequence in the ring of the first message of this time or later; that of the oldest message if it is not later.
-    fn find_time(&mut self, time_ns: u64) -> Result<u64, LocateError> {
-        let age = since_1970_ns(SystemTime::now()).saturating_sub(time_ns);
-        let (mut low, mut high) = (self.next_sequence(), self.reader.locator().tail()?.sequence);
-        let before = self.reader.place();
-        while low < high {
-            let middle = low + (high - low) / 2;
-            let is_earlier = match self.reader.locator().seek(middle) {
-                Ok(place) => {
-                    self.reader.jump(place);
-                    self.is_older(age)
-                }
-                Err(LocateError::TooOld { .. }) => true,
-                Err(e) => return Err(e),
-            };
-            if is_earlier { low = middle + 1 } else { high = middle }
-        }
-        self.reader.jump(before);
-        Ok(low)
-    }
-
-    /// Whether the next message is older than so many nanoseconds.
-    fn is_older(&mut self, age: u64) -> bool {
-        for _ in 0..64 {
-            match self.reader.poll(self.buffer.payload_mut()) {
-                Poll::Message(copied) => {
-                    return copied.time != NO_TIME && self.clock.ns_since(copied.time) > age;
-                }
-                Poll::Control(_) | Poll::Empty => {}
-                Poll::Lapped => return true,
-                _ => return false,
-            }
-        }
-        false
-    }
-
     /// Reads ahead in the journal on a thread that may block, so that the disk keeps no other task waiting.
     #[cfg(feature = "tokio")]
     pub(super) async fn read_ahead_async(&mut self) {
@@ -492,10 +422,6 @@ impl Subscriber {
             let _ = tokio::task::spawn_blocking(ahead).await;
         }
     }
-}
-
-fn since_1970_ns(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
 
 fn copied(message: &Message<'_>) -> Copied {
