@@ -194,7 +194,10 @@ fn lines_of_both_profiles_follow_a_publisher_that_comes_back_and_a_channel_made_
             assert_eq!((counters.sessions, counters.messages_missing), (2, 0), "{profiles:?}");
             assert_eq!(receiver.life().session(), egress.life().session());
         }
-        let sent = egress.counters();
+        // The counters are some milliseconds old, and the receivers may be faster.
+        let sent = wait_for("the session in the counters of the egress", || {
+            Some(egress.counters()).filter(|sent| sent.sessions > 1)
+        });
         assert_eq!((sent.messages_missed, sent.messages_too_long, sent.sessions), (0, 0, 2));
     }
 }
