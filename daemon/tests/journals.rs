@@ -291,10 +291,15 @@ fn a_reload_begins_a_journal_changes_it_and_ends_it() {
     configure(&config);
     wait_until("a journal", || status(&client).is_some());
     wait_until_durable(&client, 1_000);
-    configure(&recorded("ticks", "1MiB", &journal, ", sync = \"each\", roll_after = \"1h\""));
+    configure(&recorded(
+        "ticks",
+        "1MiB",
+        &journal,
+        ", sync = \"each\", io = \"buffered\", roll_after = \"1h\"",
+    ));
     wait_until("the next recorder", || status(&client).is_some_and(|journal| journal.first == 1_001));
     publish(&mut publisher, 2_000);
-    wait_until_durable(&client, 2_000);
+    assert_eq!(wait_until_durable(&client, 2_000).io, "buffered");
     configure(&without);
     wait_until("the journal's end", || status(&client).is_none());
     wait_until("the free directory", || !Journal::open(&journal).unwrap().is_recording());

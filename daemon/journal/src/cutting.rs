@@ -1,6 +1,6 @@
 //! A part of a journal as a journal of its own.
 
-use crate::core::{Begin, Now, Packer, Packing, Pool, Settings, State, SyncPolicy, Writer};
+use crate::core::{Begin, Io, Now, Packer, Packing, Pool, Settings, State, SyncPolicy, Writer};
 use crate::directory::Directory;
 use crate::error::RecordError;
 use shmcast::Message;
@@ -37,7 +37,7 @@ impl Cut {
         file_bytes: u64,
         clock: (u64, u64),
     ) -> Result<Self, RecordError> {
-        let directory = Directory::of_recorder(path)?;
+        let directory = Directory::of_recorder(path, Io::Buffered)?;
         let salt = salt().map_err(|source| RecordError::Os { path: path.to_owned(), source })?;
         let (latest_ns, ticks) = clock;
         let settings = Settings { sync: SyncPolicy::None, file_bytes, ..Settings::default() };

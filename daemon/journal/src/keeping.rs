@@ -1,5 +1,6 @@
 //! Which files of a journal are kept.
 
+use crate::core::Io;
 use crate::directory::{Directory, open_directory, remove, sync_parent};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
@@ -56,7 +57,7 @@ impl Keep {
 /// The system's error; [`io::ErrorKind::WouldBlock`] while a recorder writes there.
 pub fn set_aside(path: &Path) -> io::Result<PathBuf> {
     // No recorder begins there while it is renamed.
-    let _lock = Directory::lock(path)?;
+    let _lock = Directory::lock(path, Io::Buffered)?;
     let aside = |number| {
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".{number}"));

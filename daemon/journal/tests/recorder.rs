@@ -8,7 +8,7 @@ use common::read;
 use shmcast::journal::format::{Cause, Composer, ControlRecord, FileHeader, JournalControl, file_name};
 use shmcast::journal::{Ending, Entry, Journal, JournalError, Verdict, Verify, create};
 use shmcast::{History, Publisher, Start, Subscriber};
-use shmcast_journal::core::{Settings, SyncPolicy};
+use shmcast_journal::core::{Io, Settings, SyncPolicy};
 use shmcast_journal::{Keep, Progress, RecordError, Recorder};
 use std::path::Path;
 use std::sync::Arc;
@@ -68,10 +68,11 @@ const POLICIES: [SyncPolicy; 3] =
 
 #[test]
 fn what_is_published_is_in_the_files_once_and_sealed() {
-    for sync in POLICIES {
+    for (sync, io) in POLICIES.into_iter().flat_map(|sync| [(sync, Io::Direct), (sync, Io::Buffered)]) {
         let host = Host::new();
         let mut publisher = host.publisher("t", 1 << 20);
-        let recorder = host.record("t", sync);
+        let settings = Settings { sync, io, file_bytes: 1 << 20, ..Settings::default() };
+        let recorder = Recorder::start(host.dir(), host.subscriber("t"), settings).unwrap();
         for sequence in 1..=20_000 {
             publisher.publish(&payload(sequence)).unwrap();
             if sequence % 1_000 == 0 {
@@ -90,6 +91,42 @@ fn what_is_published_is_in_the_files_once_and_sealed() {
         assert!(found.iter().all(|(sequence, bytes)| *bytes == payload(*sequence)));
         assert_eq!((found.len(), journal.losses().len()), (20_000, 0));
         assert!(!host.dir().join("spare.tmp").exists());
+    }
+}
+
+/// A file system in memory has no disk to write to past its cache.
+#[test]
+fn in_memory_files_are_written_through_the_cache() {
+    let Ok(journal) = TempDir::new_in("/dev/shm") else {
+        println!("SKIPPED in_memory_files_are_written_through_the_cache: no /dev/shm");
+        return;
+    };
+    let host = Host { channels: TempDir::new().unwrap(), journal };
+    let mut publisher = host.publisher("t", 1 << 20);
+    let recorder = host.record("t", SyncPolicy::Each);
+    publisher.publish(b"one").unwrap();
+    assert_eq!(until(&recorder, |progress| progress.durable == 1).io, Io::Buffered);
+    recorder.stop().unwrap();
+    assert_eq!(read(host.dir()).messages(), [(1, &b"one"[..])]);
+}
+
+/// A message larger than a file makes that file longer, and the next one is as large as ever.
+#[test]
+fn a_message_that_is_larger_than_a_file_is_recorded() {
+    for io in [Io::Direct, Io::Buffered] {
+        let host = Host::new();
+        let mut publisher = host.publisher("t", 16 << 20);
+        let settings = Settings { io, file_bytes: 1 << 20, ..Settings::default() };
+        let recorder = Recorder::start(host.dir(), host.subscriber("t"), settings).unwrap();
+        let large = vec![7; 2 << 20];
+        for payload in [&b"small"[..], &large, b"small"] {
+            publisher.publish(payload).unwrap();
+        }
+        until(&recorder, |progress| progress.durable == 3);
+        recorder.stop().unwrap();
+        let journal = read(host.dir());
+        assert_eq!((journal.files, journal.sealed), (3, 3), "{io:?}");
+        assert_eq!(journal.messages(), [(1, &b"small"[..]), (2, &large), (3, b"small")]);
     }
 }
 

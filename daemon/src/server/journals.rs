@@ -275,6 +275,7 @@ impl Recording {
             written_bytes: progress.bytes,
             waiting_bytes: progress.buffered,
             file: progress.file,
+            io: state.progress.map_or_else(String::new, |progress| progress.io.name().to_owned()),
             size_bytes: state.size_bytes,
             oldest: state.oldest,
         }
@@ -372,12 +373,20 @@ impl Work {
     fn watch(&self, recorder: &Recorder, begun: Progress) {
         let (mut is_refused, mut told_overrun) = (begun.is_failed, begun.overrun);
         let (mut told_lost, mut trimmed): (Option<Instant>, Option<Instant>) = (None, None);
+        let mut io = self.recording.config.io;
         while recorder.is_running() && !self.recording.is_to_stop() {
             for (what, error) in recorder.errors() {
                 self.tell("journal-error", &format!("{what}: {error}: it goes on in another file"));
             }
             let now = recorder.progress();
             self.recording.state().progress = Some(now);
+            if now.io != io {
+                io = now.io;
+                self.tell(
+                    "journal-buffered",
+                    "its file system takes no O_DIRECT: written through the page cache",
+                );
+            }
             if now.is_failed != is_refused {
                 is_refused = now.is_failed;
                 match is_refused {

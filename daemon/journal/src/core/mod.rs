@@ -7,6 +7,7 @@
 
 mod mutant;
 mod packer;
+mod pages;
 mod recover;
 mod scan;
 mod settings;
@@ -16,9 +17,10 @@ mod watermarks;
 mod writer;
 
 pub use packer::{Begin, Packer, Packing, Pool};
+pub use pages::Pages;
 pub use recover::{Mended, RecoverError, Recovered, Volume, recover};
 pub use scan::Scan;
-pub use settings::{Settings, State};
+pub use settings::{Io, Settings, State};
 pub use writer::Writer;
 
 use shmcast::journal::format::FrameDraft;
