@@ -410,7 +410,7 @@ fn a_closed_channel_goes_on_at_the_next_sequence_and_any_other_behind_the_reserv
     host.record("t", SyncPolicy::Each).close(101).unwrap();
     let found = ending(&host);
     assert_eq!((found.is_clean(), found.next_sequence().unwrap()), (true, 101));
-    found.reopen().unwrap();
+    found.reopen(101).unwrap();
     let found = ending(&host);
     assert_eq!((found.due(), found.is_clean()), (101, false));
     assert!(found.next_sequence().unwrap() >= 101 + (1 << 32));
