@@ -15,7 +15,7 @@ mod sim;
 mod watermarks;
 mod writer;
 
-pub use packer::{Begin, Packer, Packing, Pool};
+pub use packer::{Begin, CLOCK_RECORD, Packer, Packing, Pool};
 pub use recover::{Mended, RecoverError, Recovered, Volume, recover};
 pub use scan::Scan;
 pub use settings::{Settings, State};
