@@ -4,7 +4,7 @@ use crate::core::{Begin, Io, Now, Packer, Packing, Pool, Settings, State, SyncPo
 use crate::directory::Directory;
 use crate::error::RecordError;
 use shmcast::Message;
-use shmcast::journal::format::{FileHeader, Loss};
+use shmcast::journal::format::{FRAME_TARGET, FileHeader, Loss};
 use shmcast::journal::{JournalControl, salt};
 use std::io;
 use std::path::Path;
@@ -53,7 +53,12 @@ impl Cut {
         };
         let now = Now { mono: Duration::ZERO, wall_ns: latest_ns };
         // Clocks are copied from the journal. Of its own, the first frame alone has one.
-        let packing = Packing { clock_every: Duration::MAX, ..Packing::default() };
+        let packing = Packing {
+            target: FRAME_TARGET,
+            clock_every: Duration::MAX,
+            clock_bytes: usize::MAX,
+            ..Packing::default()
+        };
         let packer = Packer::begin(packing, pool.clone(), &begin, now, ticks);
         let writer = Writer::new(settings, header, pool, salt);
         Ok(Self { directory, packer, writer, latest_ns, base_ns: latest_ns })

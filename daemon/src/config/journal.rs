@@ -41,6 +41,9 @@ pub struct JournalConfig {
     /// Age at which files are removed.
     #[serde(default, deserialize_with = "duration")]
     pub keep_age: Option<Duration>,
+    /// Least bytes that stay free on the file system. The oldest files are removed for that, also those that are held.
+    #[serde(default, deserialize_with = "fields::optional_size")]
+    pub keep_free: Option<u64>,
 }
 
 fn sync_default() -> SyncPolicy {
@@ -100,7 +103,7 @@ impl JournalConfig {
 
     /// How much of it is kept.
     pub const fn keep(&self) -> Keep {
-        Keep { bytes: self.keep_bytes, age: self.keep_age }
+        Keep { bytes: self.keep_bytes, age: self.keep_age, free: self.keep_free }
     }
 
     pub(super) fn broken(&self) -> Broken {

@@ -12,7 +12,7 @@ use shmcast::control::JournalStatus;
 use shmcast::hosting::Hold;
 use shmcast::journal::{Journal, JournalError, Lent, Wanted};
 use shmcast::{Client, History, Start, Subscriber};
-use shmcast_journal::{Progress, RecordError, Recorder, set_aside};
+use shmcast_journal::{Progress, RecordError, Recorder, Trimmed, set_aside};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -415,25 +415,29 @@ impl Work {
     fn trim(&self) -> Result<()> {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let counted = self.recording.with_files(|journal| {
-            let gone = self.recording.config.keep().trim(journal, wall.as_nanos() as u64);
-            // Even where it failed, some may be gone.
-            if !matches!(&gone, Ok(names) if names.is_empty()) {
+            let mut trimmed = Trimmed::default();
+            let result = self.recording.config.keep().trim(journal, wall.as_nanos() as u64, &mut trimmed);
+            if !trimmed.gone.is_empty() {
                 journal.refresh()?;
             }
             let bytes = journal.files().iter().map(|file| file.bytes).sum();
-            Ok((gone, bytes, journal.first_sequence().unwrap_or(0)))
+            Ok((trimmed, result, bytes, journal.first_sequence().unwrap_or(0)))
         })?;
-        let Some((gone, bytes, oldest)) = counted else { return Ok(()) };
+        let Some((trimmed, result, bytes, oldest)) = counted else { return Ok(()) };
         {
             let mut state = self.recording.state();
             (state.size_bytes, state.oldest) = (bytes, oldest);
         }
-        let gone = gone.with_context(|| self.recording.shown())?;
-        if !gone.is_empty() {
-            let what = format!("{} old files; the oldest sequence is {oldest} now", gone.len());
+        if !trimmed.gone.is_empty() {
+            let what = format!("{} old files; the oldest sequence is {oldest} now", trimmed.gone.len());
             self.tell("journal-trimmed", &what);
         }
-        Ok(())
+        for name in trimmed.broken {
+            let what =
+                format!("hold {name}: files that it keeps were removed, since less than keep_free was free");
+            self.tell("journal-hold-broken", &what);
+        }
+        result.with_context(|| self.recording.shown())
     }
 
     /// The channel counts from 1 again: what was recorded stays under another name, and a journal begins beside it.

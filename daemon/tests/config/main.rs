@@ -359,6 +359,7 @@ fn optional_fields_of_the_default_file_hold_what_it_says_of_them() {
             roll_after: None,
             keep_bytes: Some(500 << 30),
             keep_age: Some(Duration::from_hours(30 * 24)),
+            keep_free: Some(10 << 30),
         }),
         ..ChannelConfig::new("ticks", 64 << 20)
     };
@@ -369,6 +370,7 @@ fn optional_fields_of_the_default_file_hold_what_it_says_of_them() {
         dir: "/x".into(),
         keep_bytes: None,
         keep_age: None,
+        keep_free: None,
         ..journal
     });
     assert_eq!(Some(least), explained);

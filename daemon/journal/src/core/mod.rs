@@ -16,7 +16,7 @@ mod sim;
 mod watermarks;
 mod writer;
 
-pub use packer::{Begin, Packer, Packing, Pool};
+pub use packer::{Begin, CLOCK_RECORD, Packer, Packing, Pool};
 pub use pages::Pages;
 pub use recover::{Mended, RecoverError, Recovered, Volume, recover};
 pub use scan::Scan;

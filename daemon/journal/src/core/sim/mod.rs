@@ -227,7 +227,12 @@ impl World {
         let first = loss.map_or(due, |loss| loss.from);
         let header = header(recovered, first, self.ring_id, self.epoch);
         let pool = Pool::default();
-        let packing = Packing { target: 2048, reserve: RESERVE, clock_every: Duration::from_millis(20) };
+        let packing = Packing {
+            target: 2048,
+            reserve: RESERVE,
+            clock_every: Duration::from_millis(20),
+            clock_bytes: 8192,
+        };
         let ring = [self.ring_id, 0];
         let begin = Begin { due: first, epoch: self.epoch, ring, loss, mended: &recovered.mended };
         let packer = Packer::begin(packing, pool.clone(), &begin, self.now, 0);
