@@ -24,24 +24,9 @@ java=$(realpath "$(command -v java)")
 
 cat >"$target/journal-peers" <<LAUNCHER
 #!/usr/bin/env bash
-# Written by build.sh. The options of Java are those that the libraries ask for; README.md has the others' reasons.
-exec $(printf %q "$java") \\
-    -Xms512m -Xmx512m -XX:+UseParallelGC -XX:+AlwaysPreTouch \\
-    -XX:+UnlockDiagnosticVMOptions -XX:GuaranteedSafepointInterval=300000 \\
-    -Dagrona.disable.bounds.checks=true \\
-    -Dchronicle.analytics.disable=true -Dchronicle.announcer.disable=true -Djvm.resource.tracing=false \\
-    -Ddisable.thread.safety.check=true -Dorg.slf4j.simpleLogger.defaultLogLevel=warn \\
-    --add-opens=java.base/jdk.internal.misc=ALL-UNNAMED \\
-    --add-opens=java.base/java.util.zip=ALL-UNNAMED \\
-    --add-opens=java.base/java.lang=ALL-UNNAMED \\
-    --add-opens=java.base/java.lang.reflect=ALL-UNNAMED \\
-    --add-opens=java.base/java.io=ALL-UNNAMED \\
-    --add-opens=java.base/java.nio=ALL-UNNAMED \\
-    --add-opens=java.base/java.util=ALL-UNNAMED \\
-    --add-opens=java.base/sun.nio.ch=ALL-UNNAMED \\
-    --add-exports=java.base/jdk.internal.ref=ALL-UNNAMED \\
-    -cp $(printf %q "$target/shmcast-journal-peers-0.1.0.jar:$(cat "$target/classpath")") \\
-    shmcast.peers.Main "\$@"
+# Written by build.sh.
+exec $(printf %q "$java") @$(printf %q "$PWD/jvm.options") \\
+    -cp $(printf %q "$target/shmcast-journal-peers-0.1.0.jar:$(cat "$target/classpath")") shmcast.peers.Main "\$@"
 LAUNCHER
 chmod +x "$target/journal-peers"
 say "use it: $target/journal-peers aeron0 --size 256 --seconds 5 --dir /tmp"

@@ -26,7 +26,7 @@ final class AeronRecording implements Recording {
     private static final String CHANNEL = "aeron:ipc";
     private static final int STREAM = 1001;
     private static final int REPLAY_STREAM = 1002;
-    private static final int TERM = 16 << 20;
+    private static final int TERM = 4 << 20;
     private static final int SEGMENT = 1 << 30;
     private static final int BLOCK = 1 << 20;
     private static final int MTU = 8 << 10;
@@ -45,7 +45,9 @@ final class AeronRecording implements Recording {
 
     AeronRecording(Path directory, Payloads payloads, int level, boolean checksums) {
         this.payloads = payloads;
-        driver = ArchivingMediaDriver.launch(driver(), archive(directory, level, checksums));
+        Path rings = Path.of(CommonContext.generateRandomDirName());
+        Runtime.getRuntime().addShutdownHook(new Thread(() -> Disk.remove(rings)));
+        driver = ArchivingMediaDriver.launch(driver(rings), archive(directory, level, checksums));
         archive = AeronArchive.connect(new AeronArchive.Context()
                 .aeronDirectoryName(driver.mediaDriver().aeronDirectoryName())
                 .controlRequestChannel(driver.archive().context().localControlChannel())
@@ -60,9 +62,9 @@ final class AeronRecording implements Recording {
         recording = RecordingPos.getRecordingId(counters, counter);
     }
 
-    private MediaDriver.Context driver() {
+    private MediaDriver.Context driver(Path rings) {
         return new MediaDriver.Context()
-                .aeronDirectoryName(CommonContext.generateRandomDirName())
+                .aeronDirectoryName(rings.toString())
                 .dirDeleteOnShutdown(true)
                 .threadingMode(ThreadingMode.SHARED)
                 .termBufferSparseFile(false)
@@ -97,7 +99,7 @@ final class AeronRecording implements Recording {
         failure = problem;
     }
 
-    /** Waits until `reached` is `goal`. */
+    /** Waits until `reached` has this value. */
     private void await(String goal, long value, LongSupplier reached) {
         long moved = System.nanoTime();
         long last = reached.getAsLong();

@@ -13,7 +13,7 @@ import org.agrona.concurrent.UnsafeBuffer;
 
 /** Chronicle Queue: the publisher writes into the mapped file itself. README.md has the settings' reasons. */
 final class ChronicleRecording implements Recording {
-    private static final long BLOCK = 256 << 20;
+    private static final long BLOCK = 4L << 30;
     private static final long SYNC_NANOS = 10_000_000;
 
     private final Payloads payloads;
