@@ -14,7 +14,7 @@ final class Main {
     /** The warm-up gives the compiler of the virtual machine the whole course once. */
     private static final double WARM_UP_SECONDS = 1;
     private static final long WARM_UP_BYTES = 400_000_000;
-    /** Bytes that the most generous peer adds to a message: Aeron's header and its alignment. */
+    /** Bytes that a peer adds to a message at most: Aeron's header and its alignment. */
     private static final int OVERHEAD = 63;
 
     private Main() {}
@@ -23,13 +23,17 @@ final class Main {
         // What the libraries print belongs to people.
         PrintStream out = System.out;
         System.setOut(System.err);
+        if (arguments.length == 1 && arguments[0].equals("--help")) {
+            out.println(Options.USAGE);
+            return;
+        }
         int code;
         try {
             Options options = Options.parse(arguments);
             code = run(options, out);
         } catch (Options.Wrong e) {
             System.err.println("journal-peers: " + e.getMessage());
-            System.err.println(Options.USAGE);
+            System.err.println("journal-peers --help says more");
             code = 2;
         } catch (Exception e) {
             e.printStackTrace();
@@ -47,9 +51,12 @@ final class Main {
         Path directory = Files.createTempDirectory(options.directory(), "journal-peer-");
         Runtime.getRuntime().addShutdownHook(new Thread(() -> Disk.remove(directory)));
         Payloads payloads = new Payloads(options.size());
-        measure(options, payloads, Math.min(WARM_UP_BYTES, bytes), WARM_UP_SECONDS, directory.resolve("warm-up"));
+        long few = Math.min(WARM_UP_BYTES, bytes) / (options.size() + OVERHEAD);
+        Measure warmUp = measure(options, payloads, few, WARM_UP_SECONDS, directory.resolve("warm-up"));
+        // A message takes what it took in the warm-up, with the peer's frames and indexes.
+        long most = (long) (bytes / ((double) warmUp.fileBytes / warmUp.messages));
         System.gc();
-        Measure measure = measure(options, payloads, bytes, options.seconds(), directory.resolve("measured"));
+        Measure measure = measure(options, payloads, most, options.seconds(), directory.resolve("measured"));
         out.println(measure.json(options));
         String complaint = measure.check.complaint(measure.messages);
         if (complaint != null) {
@@ -87,13 +94,12 @@ final class Main {
     }
 
     /** One recording from its first message to its removal. */
-    private static Measure measure(Options options, Payloads payloads, long bytes, double seconds, Path directory)
+    private static Measure measure(Options options, Payloads payloads, long most, double seconds, Path directory)
             throws Exception {
         Files.createDirectory(directory);
         Measure measure = new Measure();
         measure.check = new Check(payloads);
         try (Recording recording = options.peer().opener.open(directory, payloads)) {
-            long most = bytes / (options.size() + OVERHEAD);
             long start = System.nanoTime();
             measure.messages = publish(recording, payloads, most, (long) (seconds * 1e9), options.rate());
             recording.finish();
