@@ -241,6 +241,7 @@ impl World {
             io: self.io,
             file_bytes: 20 << 10,
             roll_after: (self.rng.u8(0..3) == 0).then_some(Duration::from_millis(50)),
+            sync_bytes: if self.io == Io::Direct { 4096 } else { usize::MAX },
             group_bytes: 4096,
             buffer: 12 << 10,
             retry_every: Duration::from_millis(20),
