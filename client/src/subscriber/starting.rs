@@ -17,14 +17,14 @@ pub enum Start {
     Latest,
     /// With the oldest message that the channel's journal has, or without one the oldest that is still safe in the ring.
     Oldest,
-    /// With this message. If it has been overwritten, the first event is [`Event::Lapped`] with the exact loss, unless the
+    /// With this message. If it has been overwritten, the first event is [`Event::Lapped`](crate::Event::Lapped) with the exact loss, unless the
     /// channel's journal has it.
     Sequence(u64),
     /// With the first message that was published at this time of the wall clock or later, as far back as the channel's journal and
     /// the ring go. In a ring it is found by the messages' times; a publisher that gives none has all of its messages read.
     Time(SystemTime),
     /// With the last key message, such as a snapshot that later messages change: in the ring, or in the channel's journal. If it has
-    /// been overwritten, and the journal does not have it, the first event is [`Event::Lapped`] with the exact loss. If there has been
+    /// been overwritten, and the journal does not have it, the first event is [`Event::Lapped`](crate::Event::Lapped) with the exact loss. If there has been
     /// none, as [`Oldest`](Self::Oldest). Cost: a ring that has not had a key message yet makes the reader look through the
     /// journal, backwards, by one read a sealed file.
     Key,
