@@ -2,13 +2,14 @@
 
 use crate::rig::plan::Answer;
 use anyhow::{Context, Result, ensure};
+use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 /// Writes an answer as JSON.
 ///
 /// # Errors
 /// The file system's error.
-pub fn write_json(answer: &Answer, path: &Path) -> Result<()> {
+pub fn write_json(answer: &impl Serialize, path: &Path) -> Result<()> {
     if let Some(dir) = path.parent() {
         std::fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
     }

@@ -1,0 +1,55 @@
+//! What does a journal cost, how fast is it, and what does it survive? Recorders and readers of journals beside the bare calls of
+//! the same file system in the same minute.
+//!
+//! | file | what |
+//! |---|---|
+//! | [`answer`] | rows, figures, verdicts |
+//! | [`sheet`] | the tables |
+//! | `plan` | what all rows share |
+//! | `writing` | recording: rates, latency to durable, bytes, CPU time |
+
+pub mod answer;
+mod plan;
+pub mod sheet;
+mod writing;
+
+pub use plan::{Ask, NUMBERS, SIZES};
+
+use crate::rig::journal::limits;
+use crate::rig::journal::store::Store;
+use crate::rig::plan::Stage;
+use answer::JournalAnswer;
+use anyhow::{Context, Result};
+use plan::Plan;
+
+/// Measures the rows that were asked for. The laps are interleaved: each plays every row once, behind its limits.
+///
+/// # Errors
+/// When a row cannot be played, or its journal is not what was published.
+pub fn run(stage: &Stage, ask: &Ask) -> Result<JournalAnswer> {
+    let mut answer = JournalAnswer::begin(stage.quick);
+    let dir = tempfile::Builder::new().prefix("shmcast-bench-journal-").tempdir_in(&ask.dir);
+    let dir = dir.with_context(|| format!("make a directory in {}", ask.dir.display()))?;
+    answer.stores = vec![Store::look(dir.path())?, Store::look(&stage.dir)?];
+    let mut plan = Plan::new(stage, ask, dir.path());
+    for lap in 0..stage.laps {
+        eprintln!("lap {} of {}: limits", lap + 1, stage.laps);
+        plan.limits = limits::measure(dir.path(), plan.effort())?;
+        answer.limits.push(plan.limits.clone());
+        for &number in &ask.rows {
+            eprintln!("lap {} of {}: row {number}", lap + 1, stage.laps);
+            let played = match number {
+                3 => writing::sustained(&plan, &mut answer),
+                4 => writing::small(&plan, &mut answer),
+                5 => writing::commit(&plan, &mut answer),
+                6 => writing::durable_rate(&plan, &mut answer),
+                7 => writing::processor(&plan, &mut answer),
+                15 => writing::bytes(&plan, &mut answer),
+                _ => anyhow::bail!("no row {number} is measured here; there are {NUMBERS:?}"),
+            };
+            played.with_context(|| format!("row {number}"))?;
+        }
+    }
+    answer.rows.sort_by_key(|row| row.number);
+    Ok(answer)
+}

@@ -1,0 +1,16 @@
+//! Rounds with a recorder in them. The recorder is a process of its own, as `shmcast record` is.
+//!
+//! | file | what |
+//! |---|---|
+//! | [`store`] | the file system and the drive that a journal lies on |
+//! | [`limits`] | what bare calls do there |
+//! | [`role`] | the roles of a round, and the reports of its processes |
+//! | [`publisher`], [`recorder`] | the roles, played in processes of their own |
+//! | [`scene`] | starts the processes, and collects their reports |
+
+pub mod limits;
+pub mod publisher;
+pub mod recorder;
+pub mod role;
+pub mod scene;
+pub mod store;

@@ -1,0 +1,154 @@
+//! The roles of a round with a recorder, and what their processes report. The rig passes a [`Role`] as an argument; the child
+//! answers `ready`, waits for words, and prints lines of JSON.
+
+use crate::rig::spec::Usage;
+use crate::rig::stats::Distribution;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// When a publisher sends.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub enum Pace {
+    /// One message each so many ns.
+    Every(u64),
+    /// Back to back, held back by the gate so that nothing is lost.
+    Gated,
+    /// Back to back, whatever is lost.
+    FlatOut,
+}
+
+/// A publisher.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Publish {
+    /// The round's directory, in memory.
+    pub dir: PathBuf,
+    /// Payload bytes.
+    pub size: usize,
+    /// Bytes of ring.
+    pub ring_bytes: u64,
+    /// When it sends.
+    pub pace: Pace,
+    /// Most messages.
+    pub messages: u64,
+    /// It ends after this time too, in ns.
+    pub time_ns: u64,
+    /// Whether the time of each send is reported.
+    pub keeps_sends: bool,
+    /// CPU that it is bound to.
+    pub cpu: Option<usize>,
+}
+
+/// When a recorder makes files safe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Sync {
+    /// With each write.
+    Each,
+    /// This often, in ms.
+    Ms(u64),
+}
+
+/// A recorder.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Record {
+    /// The round's directory, in memory.
+    pub dir: PathBuf,
+    /// The journal.
+    pub to: PathBuf,
+    /// When files are made safe.
+    pub sync: Sync,
+    /// Bytes for what waits for the disk.
+    pub buffer: usize,
+    /// Bytes at which a file is sealed.
+    pub file_bytes: u64,
+    /// Bytes of files from which on the oldest are removed; 0 for never.
+    pub keep_bytes: u64,
+    /// Whether it reports to the round's gate, for a ring of so many messages; 0 for no.
+    pub gate_messages: u64,
+    /// Whether each move of what is durable is noted. It takes a CPU.
+    pub keeps_moves: bool,
+    /// CPU that it is bound to.
+    pub cpu: Option<usize>,
+}
+
+/// A reader of the ring, with the pauses of a recorder.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Read {
+    /// The round's directory, in memory.
+    pub dir: PathBuf,
+    /// CPU that it is bound to.
+    pub cpu: Option<usize>,
+}
+
+/// The role that a child plays.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Role {
+    /// Publishes.
+    Publish(Publish),
+    /// Records.
+    Record(Record),
+    /// Reads the ring.
+    Read(Read),
+}
+
+/// A publisher's report.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Published {
+    /// Messages sent: the sequence of the last.
+    pub messages: u64,
+    /// Clock ticks before the first and after the last.
+    pub span: (u64, u64),
+    /// Its time inside a send in ns. Back to back: means of runs of [`RUN`] sends.
+    pub cost: Distribution,
+    /// Clock ticks at each send, where they were asked for.
+    pub sends: Vec<u64>,
+    /// The resources that it used.
+    pub usage: Usage,
+}
+
+/// Back to back, the clock is read once for so many sends.
+pub const RUN: u64 = 64;
+
+/// A recorder's report.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Recorded {
+    /// Messages in the journal.
+    pub messages: u64,
+    /// Sequences lost to laps.
+    pub overrun: u64,
+    /// Everything up to here is durable, or named as lost.
+    pub durable: u64,
+    /// Bytes written to files.
+    pub bytes: u64,
+    /// Clock ticks when the last message was durable.
+    pub durable_at: u64,
+    /// Clock ticks when the last file was sealed.
+    pub sealed_at: u64,
+    /// Clock ticks at moves of what is durable, and the sequence.
+    pub moves: Vec<(u64, u64)>,
+    /// The resources that it used from `go` until everything was durable.
+    pub usage: Usage,
+    /// What the disk refused.
+    pub errors: Vec<String>,
+}
+
+/// The state of a recorder that goes on.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct Standing {
+    /// Last sequence taken from the ring.
+    pub drained: u64,
+    /// Last sequence that is safe.
+    pub durable: u64,
+    /// Sequences lost to laps.
+    pub overrun: u64,
+    /// Bytes of frames in memory.
+    pub buffered: u64,
+}
+
+/// A reader's report.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct Seen {
+    /// Messages received.
+    pub messages: u64,
+    /// Messages missed.
+    pub missed: u64,
+}
