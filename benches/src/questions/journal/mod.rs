@@ -6,9 +6,11 @@
 //! | [`answer`] | rows, figures, verdicts |
 //! | [`sheet`] | the tables |
 //! | `plan` | what all rows share |
+//! | `cost` | what the publisher notices, also of a disk that stands still |
 //! | `writing` | recording: rates, latency to durable, bytes, CPU time |
 
 pub mod answer;
+mod cost;
 mod plan;
 pub mod sheet;
 mod writing;
@@ -39,11 +41,14 @@ pub fn run(stage: &Stage, ask: &Ask) -> Result<JournalAnswer> {
         for &number in &ask.rows {
             eprintln!("lap {} of {}: row {number}", lap + 1, stage.laps);
             let played = match number {
+                1 => cost::beside_a_reader(&plan, lap, &mut answer),
+                2 => cost::on_a_frozen_disk(&plan, &mut answer),
                 3 => writing::sustained(&plan, &mut answer),
                 4 => writing::small(&plan, &mut answer),
                 5 => writing::commit(&plan, &mut answer),
                 6 => writing::durable_rate(&plan, &mut answer),
                 7 => writing::processor(&plan, &mut answer),
+                8 => cost::stall(&plan, &mut answer),
                 15 => writing::bytes(&plan, &mut answer),
                 _ => anyhow::bail!("no row {number} is measured here; there are {NUMBERS:?}"),
             };

@@ -2,8 +2,8 @@
 
 use crate::rig::journal::limits::{Effort, Limits};
 use crate::rig::journal::publisher::ring_messages;
-use crate::rig::journal::role::{Pace, Publish, Record, Sync};
-use crate::rig::journal::scene::{Round, Second, round};
+use crate::rig::journal::role::{Pace, Publish, Read, Record, Sync};
+use crate::rig::journal::scene::{Round, Running, Second, round};
 use crate::rig::plan::Stage;
 use anyhow::{Context, Result, ensure};
 use shmcast::journal::{Journal, Verdict, Verified, Verify};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Numbers of the rows that are measured.
-pub const NUMBERS: [u32; 6] = [3, 4, 5, 6, 7, 15];
+pub const NUMBERS: [u32; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 15];
 
 /// Payload sizes of sustained recording.
 pub const SIZES: [usize; 2] = [256, 1024];
@@ -97,6 +97,16 @@ impl<'a> Plan<'a> {
 
     /// Plays a round, and checks that what is left of the journal is whole, and ends with the last message.
     pub(super) fn play(&self, publish: Publish, record: Record) -> Result<Round> {
+        self.play_while(publish, record, |_| Ok(()))
+    }
+
+    /// As [`play`](Self::play), while something else happens.
+    pub(super) fn play_while(
+        &self,
+        publish: Publish,
+        record: Record,
+        meanwhile: impl FnOnce(&mut Running<'_>) -> Result<()>,
+    ) -> Result<Round> {
         let dir = tempfile::tempdir_in(&self.stage.dir).context("make a directory for the round")?;
         let publish = Publish { dir: dir.path().to_owned(), ..publish };
         let gate_messages = match publish.pace {
@@ -105,12 +115,21 @@ impl<'a> Plan<'a> {
         };
         let record = Record { dir: dir.path().to_owned(), gate_messages, ..record };
         let to = record.to.clone();
-        let played = round(&self.stage.program, &publish, &Second::Recorder(record), |_| Ok(()))?;
+        let played = round(&self.stage.program, &publish, &Second::Recorder(record), meanwhile)?;
         played.is_exact()?;
         let verified = check(&to)?;
         let due = verified.sequences.map_or(0, |(_, due)| due);
-        ensure!(due == played.published.messages + 1, "the journal ends at {due}: {played:?}");
+        let sent = played.published.messages;
+        ensure!(due == sent + 1, "the journal ends at {due}, and {sent} messages were sent");
         Ok(played)
+    }
+
+    /// Plays a round with a reader that keeps nothing in the recorder's place.
+    pub(super) fn play_reader(&self, publish: Publish, cpu: Option<usize>) -> Result<Round> {
+        let dir = tempfile::tempdir_in(&self.stage.dir).context("make a directory for the round")?;
+        let publish = Publish { dir: dir.path().to_owned(), ..publish };
+        let reader = Second::Reader(Read { dir: dir.path().to_owned(), cpu });
+        round(&self.stage.program, &publish, &reader, |_| Ok(()))
     }
 
     /// As [`play`](Self::play), where nothing may be lost.

@@ -1,12 +1,12 @@
 //! The publisher of a round with a recorder: it calls `publish`, as any program does.
 
-use super::role::{Pace, Publish, Published, RUN};
+use super::role::{Cost, Pace, Publish, Published, RUN};
 use crate::rig::child::{bind, say};
 use crate::rig::gate::Gate;
 use crate::rig::names::CHANNEL;
 use crate::rig::payload::Payloads;
 use crate::rig::spec::Usage;
-use crate::rig::stats::{Distribution, histogram};
+use crate::rig::stats::histogram;
 use anyhow::{Context, Result};
 use shmcast::{Clock, Preparation, Publisher};
 use shmcast_layout::counter::{ticks, ticks_after_loads};
@@ -19,6 +19,9 @@ const HELD_BACK: Duration = Duration::from_micros(50);
 const SLEEPS_FROM_NS: u64 = 500_000;
 /// It wakes so long before, in ns.
 const WAKES_BEFORE_NS: u64 = 200_000;
+
+/// The time of a send is kept in such parts of the clock's tick.
+const PARTS: u64 = 64;
 
 /// Messages that a ring holds, when each takes its payload, 16 bytes, and the rest of a line.
 pub fn ring_messages(ring_bytes: u64, size: usize) -> u64 {
@@ -77,13 +80,16 @@ fn send(role: &Publish, publisher: &mut Publisher) -> Result<Published> {
             sequence += 1;
             publisher.publish(payloads.stamped(sequence, before))?;
         }
-        cost.saturating_record(clock.ns_between(before, ticks_after_loads()) / sent);
+        cost.saturating_record((ticks_after_loads() - before) * PARTS / sent);
         if role.keeps_sends {
             sends.push(before);
         }
     }
     let span = (first, ticks_after_loads());
-    let (cost, usage) = (Distribution::of(&cost), Usage::now().since(&usage));
+    let usage = Usage::now().since(&usage);
+    let ns = |parts: u64| parts as f64 / PARTS as f64 * 1e9 / clock.hz() as f64;
+    let at = |quantile| ns(cost.value_at_quantile(quantile));
+    let cost = Cost { count: cost.len(), p50: at(0.5), p99: at(0.99), max: ns(cost.max()) };
     Ok(Published { messages: sequence, span, cost, sends, usage })
 }
 

@@ -2,7 +2,6 @@
 //! answers `ready`, waits for words, and prints lines of JSON.
 
 use crate::rig::spec::Usage;
-use crate::rig::stats::Distribution;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -97,12 +96,25 @@ pub struct Published {
     pub messages: u64,
     /// Clock ticks before the first and after the last.
     pub span: (u64, u64),
-    /// Its time inside a send in ns. Back to back: means of runs of [`RUN`] sends.
-    pub cost: Distribution,
+    /// Its time inside a send. Back to back: means of runs of [`RUN`] sends.
+    pub cost: Cost,
     /// Clock ticks at each send, where they were asked for.
     pub sends: Vec<u64>,
     /// The resources that it used.
     pub usage: Usage,
+}
+
+/// The time inside a send, in ns with fractions: a median of 30 ns would hide 3 %.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct Cost {
+    /// Samples.
+    pub count: u64,
+    /// Median.
+    pub p50: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// Largest.
+    pub max: f64,
 }
 
 /// Back to back, the clock is read once for so many sends.
