@@ -17,29 +17,32 @@ const CPUS: [Option<usize>; 2] = [Some(0), Some(1)];
 const PAIRS: usize = 3;
 /// Length of each, in seconds.
 const SECONDS: f64 = 1.0;
-/// Most times the publisher's cost without a recorder: of the median, and of the 99th percentile.
-const MOST: [f64; 2] = [1.02, 1.10];
 /// 100 k messages a second.
 const USUAL: Pace = Pace::Every(10_000);
 /// Bytes of the file system that is frozen.
 const DISK: u64 = 3 << 30;
 
+/// A figure of a publisher's cost: its name, where it is, and how many times that of the other round it may be.
+struct Share {
+    name: &'static str,
+    of: fn(&Cost) -> f64,
+    most: f64,
+}
+
+const SHARES: [Share; 2] = [
+    Share { name: "p50", of: |cost| cost.p50, most: 1.02 },
+    Share { name: "p99", of: |cost| cost.p99, most: 1.10 },
+];
+
 /// Adds the ratios of both costs as two figures.
-fn add(answer: &mut JournalAnswer, (number, what): (u32, &str), pairs: &[(Round, Round)]) {
-    let cost = |of: fn(&Cost) -> f64| {
-        let ratios = pairs.iter().map(|(with, without)| of(&with.published.cost) / of(&without.published.cost));
-        median(ratios).unwrap_or(f64::NAN)
-    };
-    let of = |of: fn(&Cost) -> f64, side: fn(&(Round, Round)) -> &Round| {
-        median(pairs.iter().map(|pair| of(&side(pair).published.cost))).unwrap_or(f64::NAN)
-    };
+fn add(answer: &mut JournalAnswer, (number, what): (u32, &str), pairs: &[(Round, Round)], more: &str) {
     let quiet = pairs.last().map(|(with, _)| with.quiet).unwrap_or_default();
-    let figures: [(&str, fn(&Cost) -> f64, f64); 2] =
-        [("p50", |cost| cost.p50, MOST[0]), ("p99", |cost| cost.p99, MOST[1])];
-    for (name, get, most) in figures {
-        let (with, without) = (of(get, |pair| &pair.0), of(get, |pair| &pair.1));
-        let limit = format!("{with:.1} ns beside {without:.1}");
-        let lap = Lap { value: cost(get), bound: most, limit, quiet };
+    for Share { name, of, most } in SHARES {
+        let of = |round: &Round| of(&round.published.cost);
+        let middle = |get: &dyn Fn(&(Round, Round)) -> f64| median(pairs.iter().map(get)).unwrap_or(f64::NAN);
+        let (with, without) = (middle(&|pair| of(&pair.0)), middle(&|pair| of(&pair.1)));
+        let limit = format!("{with:.1} ns beside {without:.1}{more}");
+        let lap = Lap { value: middle(&|pair| of(&pair.0) / of(&pair.1)), bound: most, limit, quiet };
         let must = format!("<= {most:.2}");
         answer.add(number, &format!("{what}, {name}"), (&must, "times"), Sense::AtMost, lap);
     }
@@ -67,7 +70,8 @@ pub(super) fn beside_a_reader(plan: &Plan<'_>, lap: usize, answer: &mut JournalA
                     (recorded()?, without)
                 });
             }
-            add(answer, (1, &format!("`publish` of {size} B beside one more reader, {name}")), &played);
+            let what = format!("`publish` of {size} B with a recorder, to one with a reader instead, {name}");
+            add(answer, (1, &what), &played, "");
         }
     }
     Ok(())
@@ -116,10 +120,8 @@ pub(super) fn on_a_frozen_disk(plan: &Plan<'_>, answer: &mut JournalAnswer) -> R
     ensure!(lost == 0, "a disk that works lost {lost} messages");
     let named = frozen.recorded.overrun;
     let what = format!("`publish` of {size} B at 100 k msg/s while the disk stands still for {seconds:.0} s");
-    add(answer, (2, &what), &[(frozen, working)]);
-    if let Some(lap) = answer.rows.iter_mut().filter(|row| row.number == 2).filter_map(|row| row.laps.last_mut()).next_back() {
-        lap.limit += &format!("; {named} messages lost, all of them named");
-    }
+    let more = format!("; {named} messages lost, all of them named");
+    add(answer, (2, &what), &[(frozen, working)], &more);
     Ok(())
 }
 

@@ -7,7 +7,8 @@ use comfy_table::Table;
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 
 /// The columns of the table of rows.
-pub const HEADER: [&str; 8] = ["row", "measure", "must", "figure", "bound here", "unit", "result", "limit of the same lap"];
+pub const HEADER: [&str; 8] =
+    ["row", "measure", "must", "figure", "bound here", "unit", "result", "limit of the same lap"];
 
 /// A figure with as many decimals as mean something.
 pub fn figure(value: f64) -> String {
@@ -43,7 +44,11 @@ pub fn limits(answer: &JournalAnswer) -> Vec<[String; 3]> {
         let values: Vec<f64> = answer.limits.iter().map(of).collect();
         let (least, most) = values.iter().fold((f64::MAX, 0.0_f64), |(l, m), v| (l.min(*v), m.max(*v)));
         let middle = median(values).unwrap_or_default();
-        [name.to_owned(), format!("{} {unit}", figure(middle)), format!("{} to {}", figure(least), figure(most))]
+        [
+            name.to_owned(),
+            format!("{} {unit}", figure(middle)),
+            format!("{} to {}", figure(least), figure(most)),
+        ]
     };
     let mb = 1e6;
     vec![

@@ -64,7 +64,8 @@ impl Drop for FrozenDisk {
 }
 
 fn run(program: &str, words: &[&Path]) -> Result<()> {
-    let output = Command::new(program).args(words).output().with_context(|| format!("no command {program}"))?;
+    let output =
+        Command::new(program).args(words).output().with_context(|| format!("no command {program}"))?;
     if output.status.success() {
         return Ok(());
     }

@@ -146,8 +146,7 @@ impl Measured {
     }
 
     fn sync(&self) -> Result<Distribution> {
-        let (pages, places, start) =
-            (Pages::new(SMALL), self.effort.bytes / SMALL as u64, Instant::now());
+        let (pages, places, start) = (Pages::new(SMALL), self.effort.bytes / SMALL as u64, Instant::now());
         let mut times = Vec::new();
         while start.elapsed() < self.effort.time {
             let part = [IoSlice::new(pages.first(SMALL))];

@@ -6,7 +6,6 @@ use crate::rig::gate::Gate;
 use crate::rig::names::CHANNEL;
 use crate::rig::payload::Payloads;
 use crate::rig::spec::Usage;
-use crate::rig::stats::histogram;
 use anyhow::{Context, Result};
 use shmcast::{Clock, Preparation, Publisher};
 use shmcast_layout::counter::{ticks, ticks_after_loads};
@@ -20,8 +19,8 @@ const SLEEPS_FROM_NS: u64 = 500_000;
 /// It wakes so long before, in ns.
 const WAKES_BEFORE_NS: u64 = 200_000;
 
-/// The time of a send is kept in such parts of the clock's tick.
-const PARTS: u64 = 64;
+/// Most samples of the cost that are kept; later ones are not.
+const SAMPLES: usize = 4 << 20;
 
 /// Messages that a ring holds, when each takes its payload, 16 bytes, and the rest of a line.
 pub fn ring_messages(ring_bytes: u64, size: usize) -> u64 {
@@ -62,7 +61,8 @@ fn send(role: &Publish, publisher: &mut Publisher) -> Result<Published> {
         Pace::Gated | Pace::FlatOut => (RUN, 0),
     };
     let mut payloads = Payloads::new(role.size);
-    let mut cost = histogram();
+    // Nobody asks for the cost of a publisher that is held back.
+    let mut cost = Vec::with_capacity(if gate.is_some() { 0 } else { SAMPLES });
     let mut sends = Vec::with_capacity(if role.keeps_sends { role.messages as usize } else { 0 });
     let (usage, first, mut sequence) = (Usage::now(), ticks(), 0);
     while sequence < role.messages && clock.ns_between(first, ticks()) < role.time_ns {
@@ -80,16 +80,16 @@ fn send(role: &Publish, publisher: &mut Publisher) -> Result<Published> {
             sequence += 1;
             publisher.publish(payloads.stamped(sequence, before))?;
         }
-        cost.saturating_record((ticks_after_loads() - before) * PARTS / sent);
+        if cost.len() < cost.capacity() {
+            cost.push((ticks_after_loads() - before) as f64 / sent as f64);
+        }
         if role.keeps_sends {
             sends.push(before);
         }
     }
     let span = (first, ticks_after_loads());
     let usage = Usage::now().since(&usage);
-    let ns = |parts: u64| parts as f64 / PARTS as f64 * 1e9 / clock.hz() as f64;
-    let at = |quantile| ns(cost.value_at_quantile(quantile));
-    let cost = Cost { count: cost.len(), p50: at(0.5), p99: at(0.99), max: ns(cost.max()) };
+    let cost = Cost::of(cost, 1e9 / clock.hz() as f64);
     Ok(Published { messages: sequence, span, cost, sends, usage })
 }
 

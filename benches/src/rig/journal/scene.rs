@@ -139,7 +139,10 @@ impl Round {
         let role::Recorded { messages, overrun, ref errors, .. } = self.recorded;
         let sent = self.published.messages;
         anyhow::ensure!(errors.is_empty(), "the disk refused: {errors:?}");
-        anyhow::ensure!(messages + overrun == sent, "of {sent} messages {messages} are recorded, {overrun} named as lost");
+        anyhow::ensure!(
+            messages + overrun == sent,
+            "of {sent} messages {messages} are recorded, {overrun} named as lost"
+        );
         Ok(())
     }
 }
