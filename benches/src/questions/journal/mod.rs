@@ -7,11 +7,13 @@
 //! | [`sheet`] | the tables |
 //! | `plan` | what all rows share |
 //! | `cost` | what the publisher notices, also of a disk that stands still |
+//! | `reading` | catching up, looking up, checking, mending |
 //! | `writing` | recording: rates, latency to durable, bytes, CPU time |
 
 pub mod answer;
 mod cost;
 mod plan;
+mod reading;
 pub mod sheet;
 mod writing;
 
@@ -49,7 +51,11 @@ pub fn run(stage: &Stage, ask: &Ask) -> Result<JournalAnswer> {
                 6 => writing::durable_rate(&plan, &mut answer),
                 7 => writing::processor(&plan, &mut answer),
                 8 => cost::stall(&plan, &mut answer),
+                12 => reading::recovery(&plan, &mut answer),
+                13 => reading::catching_up(&plan, &mut answer),
+                14 => reading::lookup(&plan, &mut answer),
                 15 => writing::bytes(&plan, &mut answer),
+                18 => reading::verify(&plan, &mut answer),
                 _ => anyhow::bail!("no row {number} is measured here; there are {NUMBERS:?}"),
             };
             played.with_context(|| format!("row {number}"))?;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Numbers of the rows that are measured.
-pub const NUMBERS: [u32; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 15];
+pub const NUMBERS: [u32; 13] = [1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 14, 15, 18];
 
 /// Payload sizes of sustained recording.
 pub const SIZES: [usize; 2] = [256, 1024];
@@ -70,7 +70,7 @@ impl<'a> Plan<'a> {
         Publish {
             dir: PathBuf::new(),
             size,
-            ring_bytes: self.stage.ring_bytes.unwrap_or(RING_BYTES),
+            ring_bytes: self.stage.ring_bytes.unwrap_or(self.bytes(RING_BYTES)),
             pace,
             messages: u64::MAX,
             time_ns: self.time(seconds),
@@ -107,6 +107,16 @@ impl<'a> Plan<'a> {
         record: Record,
         meanwhile: impl FnOnce(&mut Running<'_>) -> Result<()>,
     ) -> Result<Round> {
+        self.play_beside(publish, record, |_, running| meanwhile(running))
+    }
+
+    /// As [`play_while`](Self::play_while), for what needs the directory of the channel.
+    pub(super) fn play_beside(
+        &self,
+        publish: Publish,
+        record: Record,
+        meanwhile: impl FnOnce(&Path, &mut Running<'_>) -> Result<()>,
+    ) -> Result<Round> {
         let dir = tempfile::tempdir_in(&self.stage.dir).context("make a directory for the round")?;
         let publish = Publish { dir: dir.path().to_owned(), ..publish };
         let gate_messages = match publish.pace {
@@ -115,7 +125,9 @@ impl<'a> Plan<'a> {
         };
         let record = Record { dir: dir.path().to_owned(), gate_messages, ..record };
         let to = record.to.clone();
-        let played = round(&self.stage.program, &publish, &Second::Recorder(record), meanwhile)?;
+        let played = round(&self.stage.program, &publish, &Second::Recorder(record), |running| {
+            meanwhile(dir.path(), running)
+        })?;
         played.is_exact()?;
         let verified = check(&to)?;
         let due = verified.sequences.map_or(0, |(_, due)| due);

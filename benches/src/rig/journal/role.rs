@@ -78,6 +78,28 @@ pub struct Read {
     pub cpu: Option<usize>,
 }
 
+/// A reader that is behind, and reads the journal until it is live.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CatchUp {
+    /// The round's directory, in memory.
+    pub dir: PathBuf,
+    /// The journal.
+    pub journal: PathBuf,
+    /// The sequence that it begins with.
+    pub from: u64,
+    /// CPU that it is bound to.
+    pub cpu: Option<usize>,
+}
+
+/// A reader that looks for the first message of some times.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Lookup {
+    /// The journal.
+    pub journal: PathBuf,
+    /// Number of times, spread over the journal.
+    pub count: u64,
+}
+
 /// The role that a child plays.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Role {
@@ -87,6 +109,14 @@ pub enum Role {
     Record(Record),
     /// Reads the ring.
     Read(Read),
+    /// Catches up.
+    CatchUp(CatchUp),
+    /// Looks up times.
+    Lookup(Lookup),
+    /// Checks the journal in a directory.
+    Verify(PathBuf),
+    /// Makes the journal in a directory whole.
+    Mend(PathBuf),
 }
 
 /// A publisher's report.
@@ -184,6 +214,37 @@ pub struct Seen {
     pub messages: u64,
     /// Messages missed.
     pub missed: u64,
+}
+
+/// The report of a reader that caught up.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct CaughtUp {
+    /// Messages until it was live, each once and in order.
+    pub messages: u64,
+    /// Bytes of their payloads.
+    pub payload_bytes: u64,
+    /// Time from the call that opens the channel until it was live.
+    pub ns: u64,
+}
+
+/// The report of a reader that looked up times.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct LookedUp {
+    /// Time of each, until its message was there.
+    pub times: Vec<u64>,
+    /// Calls that read, for each; none where the kernel does not count them.
+    pub reads: Vec<u64>,
+}
+
+/// The report of a check, or of recovery.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct Done {
+    /// Bytes that were checked; of recovery, bytes of frames in the file that was not sealed.
+    pub bytes: u64,
+    /// Time that it took.
+    pub ns: u64,
+    /// Files of the journal.
+    pub files: u64,
 }
 
 #[cfg(test)]

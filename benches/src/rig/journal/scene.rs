@@ -2,7 +2,7 @@
 
 use super::recorder;
 use super::role::{Publish, Published, Read, Record, Recorded, Role, Seen, Standing};
-use super::{publisher, role};
+use super::{publisher, reader, role};
 use crate::rig::player::Player;
 use crate::rig::probe::{Load, Quiet};
 use crate::rig::program::Program;
@@ -23,6 +23,10 @@ pub fn play(role: &Role) -> Result<()> {
         Role::Publish(role) => publisher::play(role),
         Role::Record(role) => recorder::play_recorder(role),
         Role::Read(role) => recorder::play_reader(role),
+        Role::CatchUp(role) => reader::catch_up(role),
+        Role::Lookup(role) => reader::look_up(role),
+        Role::Verify(journal) => reader::verify(journal),
+        Role::Mend(journal) => reader::mend(journal),
     }
 }
 
@@ -77,6 +81,43 @@ fn start(program: &Path, role: &Role, name: &str) -> Result<Player> {
     let player = Player::with(program, &["play-journal", &serde_json::to_string(role)?], name.into())?;
     player.expect_ready(Instant::now() + PATIENCE)?;
     Ok(player)
+}
+
+/// Plays these roles at the same time, each in a process of its own, and returns their reports.
+///
+/// # Errors
+/// When a process fails; the rest are killed then.
+pub fn together<T: DeserializeOwned>(program: &Path, roles: &[Role]) -> Result<Vec<T>> {
+    let program = Program::copied(program)?;
+    let started = roles.iter().map(|role| start(&program.path(), role, "a reader"));
+    let mut players = started.collect::<Result<Vec<_>>>()?;
+    players.iter_mut().try_for_each(|player| player.tell("go"))?;
+    let deadline = Instant::now() + PATIENCE;
+    let reports = players.iter().map(|player| report(player, deadline)).collect::<Result<_>>()?;
+    players.iter_mut().try_for_each(Player::wait)?;
+    Ok(reports)
+}
+
+/// Records by one recorder after the other, and kills each when it has made so many messages durable. Nothing is lost between them.
+///
+/// # Errors
+/// When a process fails.
+pub fn crash(program: &Path, role: &Publish, recorders: &[(Record, u64)]) -> Result<()> {
+    let mut publisher = start(program, &Role::Publish(role.clone()), "the publisher")?;
+    for (at, (record, until)) in recorders.iter().enumerate() {
+        let mut player = start(program, &Role::Record(record.clone()), "the recorder")?;
+        player.tell("go")?;
+        if at == 0 {
+            publisher.tell("go")?;
+        }
+        let deadline = Instant::now() + PATIENCE;
+        while (Running { recorder: Some(&mut player) }).standing()?.durable < *until {
+            anyhow::ensure!(Instant::now() < deadline, "{until} messages are not durable in time");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        player.kill()?;
+    }
+    publisher.kill()
 }
 
 /// Plays a round with the child program `program`. `meanwhile` runs while the publisher sends.
