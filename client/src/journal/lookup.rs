@@ -5,8 +5,11 @@ use super::cursor::Cursor;
 use super::files::{Files, Wanted};
 use super::list::Journal;
 use super::reader::{Entry, Reader};
-use shmcast_layout::journal::{FrameKind, IndexEntry};
+use shmcast_layout::journal::{Codec, FrameKind, IndexEntry, JournalControl, RecordBody, Records};
 use std::io;
+
+/// Bytes within which a clock record is looked for.
+const CLOCK_WITHIN: u64 = 128 << 10;
 
 impl Journal {
     /// A reader whose first entry is at `sequence`, or a later one. No [`Entry::Lost`] tells of sequences before the oldest that is
@@ -67,6 +70,7 @@ impl Reader {
             reader.due = start.sequence.max(first);
             reader.due_in_file = start.sequence;
         }
+        reader.look_for_clock()?;
         loop {
             let is_there = match reader.next()? {
                 None => return Ok(reader),
@@ -96,6 +100,30 @@ impl Reader {
         if let Some(start) = start {
             cursor.jump(start.offset);
             self.due_in_file = start.sequence;
+        }
+        self.look_for_clock()
+    }
+
+    /// Takes the next clock record, from the place that is due on, for what stands before it. Recorders write one in each 64 KiB.
+    fn look_for_clock(&mut self) -> Result<(), JournalError> {
+        let Some(cursor) = &mut self.cursor else { return Ok(()) };
+        let path = &self.path;
+        let start = cursor.offset();
+        let mut at = start;
+        while at - start < CLOCK_WITHIN {
+            let frame = cursor.read_at(at, FrameKind::Data).map_err(JournalError::os("read", path))?;
+            let Some((header, body)) = frame.filter(|(header, _)| header.codec == Codec::Raw) else { break };
+            let clock = Records::new(&header, body).find_map(|record| match record.ok()?.body {
+                RecordBody::Control(JournalControl::Clock { wall_ns, ticks, step_ns }) => {
+                    Some((wall_ns.wrapping_add_signed(step_ns.wrapping_neg()), ticks))
+                }
+                _ => None,
+            });
+            if clock.is_some() {
+                self.clock = clock;
+                break;
+            }
+            at += header.frame_bytes() as u64;
         }
         Ok(())
     }

@@ -58,7 +58,7 @@ pub struct Reader {
     /// Whether the file's last frame was read.
     is_over: bool,
     /// Wall clock and ticks at one moment.
-    clock: Option<(u64, u64)>,
+    pub(super) clock: Option<(u64, u64)>,
     /// Nothing is looked at before this time.
     rest_until: Option<Instant>,
     looked_for_files: Option<Instant>,
@@ -183,7 +183,11 @@ impl Reader {
         cursor.set_growing(trailer.is_none() && limit.is_none() && self.files.is_recording());
         self.cursor = Some(cursor);
         (self.path, self.hint, self.number, self.limit) = (path, hint, header.file, limit);
-        (self.ring, self.clock) = (Some(header.ring), None);
+        // A clock record holds for all messages of its ring, also behind the end of a file.
+        if self.ring.is_none_or(|ring| ring.uuid != header.ring.uuid) {
+            self.clock = None;
+        }
+        self.ring = Some(header.ring);
         (self.due, self.due_in_file) = (due, header.sequence);
         (self.frame, self.before, self.is_over, self.rest_until) = (None, None, false, None);
     }

@@ -6,7 +6,7 @@
 mod begin;
 mod drain;
 
-use crate::core::{Now, Op, Settings, State, Writer};
+use crate::core::{Io, Now, Op, Settings, State, Writer};
 use crate::directory::Directory;
 use crate::error::RecordError;
 use drain::Drain;
@@ -48,6 +48,8 @@ pub struct Progress {
     pub buffered: u64,
     /// Number of the file that was begun last; before that, of the one that will be the first.
     pub file: u64,
+    /// How it writes: as its settings say, unless the file system has refused that.
+    pub io: Io,
     /// The disk refuses; what does not fit into memory is lost, and named.
     pub is_failed: bool,
     /// The publisher closed the channel, and everything before is taken from the ring.
@@ -122,6 +124,7 @@ impl RecorderState {
             bytes: writer.bytes_written(),
             buffered: writer.buffered() as u64,
             file: writer.active(),
+            io: self.directory.io(),
             is_failed: writer.state() == State::Failed,
             has_ended: self.ended.load(Ordering::Relaxed),
         }
@@ -169,7 +172,7 @@ impl Recorder {
     /// # Errors
     /// [`RecordError`]; nothing is recorded then.
     pub fn start(path: &Path, subscriber: Subscriber, settings: Settings) -> Result<Self, RecordError> {
-        let directory = Directory::of_recorder(path)?;
+        let directory = Directory::of_recorder(path, settings.io)?;
         let start = Instant::now();
         let begun = begin::begin(directory, subscriber, settings, start)?;
         let mut ops = Vec::new();
