@@ -11,6 +11,7 @@ use shmcast_bench::questions::{
 };
 use shmcast_bench::report;
 use shmcast_bench::rig::hosts::Hosts;
+use shmcast_bench::rig::journal::role::Way;
 use shmcast_bench::rig::payload::MIN_SIZE;
 use shmcast_bench::rig::plan::{Answer, Stage};
 use shmcast_bench::rig::spec::{Contestant, Task, Wait};
@@ -108,6 +109,9 @@ enum Question {
         /// Numbers of the requirements to measure, as METHOD.md lists them; without it, all
         #[arg(long, value_delimiter = ',', value_name = "ROWS", value_parser = journal_row)]
         rows: Vec<u32>,
+        /// Ways of bytes to the disk, for the rows in which they differ most
+        #[arg(long, value_delimiter = ',', value_enum, default_values = ["direct", "buffered"])]
+        io: Vec<Way>,
         /// Length of each sustained recording
         #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
         sustained: Duration,
@@ -226,8 +230,15 @@ fn main() -> Result<ExitCode> {
         return compare_languages(&args, testees, rust.as_deref(), dir.path());
     }
     let stage = stage(&args, dir.path())?;
-    if let Question::Journal { dir, rows, sustained } = &args.question {
-        return ask_journal(&args, &stage, dir, rows, *sustained);
+    if let Question::Journal { dir, rows, io, sustained } = &args.question {
+        let ask = journal::Ask {
+            dir: dir.clone(),
+            rows: if rows.is_empty() { journal::NUMBERS.to_vec() } else { rows.clone() },
+            sizes: or(&args.sizes, &journal::SIZES),
+            ways: io.clone(),
+            seconds: sustained.as_secs_f64(),
+        };
+        return ask_journal(&args, &stage, &ask);
     }
     let peers = args.peers.as_deref().map(peers::list).transpose()?.unwrap_or_default();
     for peer in &peers {
@@ -262,20 +273,8 @@ fn main() -> Result<ExitCode> {
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn ask_journal(
-    args: &Args,
-    stage: &Stage,
-    dir: &Path,
-    rows: &[u32],
-    sustained: Duration,
-) -> Result<ExitCode> {
-    let ask = journal::Ask {
-        dir: dir.to_owned(),
-        rows: if rows.is_empty() { journal::NUMBERS.to_vec() } else { rows.to_vec() },
-        sizes: or(&args.sizes, &journal::SIZES),
-        seconds: sustained.as_secs_f64(),
-    };
-    let answer = journal::run(stage, &ask)?;
+fn ask_journal(args: &Args, stage: &Stage, ask: &journal::Ask) -> Result<ExitCode> {
+    let answer = journal::run(stage, ask)?;
     println!("{}", journal::sheet::text(&answer));
     if let Some(path) = &args.json {
         report::files::write_json(&answer, path)?;

@@ -20,11 +20,21 @@ mod writing;
 pub use plan::{Ask, NUMBERS, SIZES};
 
 use crate::rig::journal::limits;
+use crate::rig::journal::role::Way;
 use crate::rig::journal::store::Store;
 use crate::rig::plan::Stage;
 use answer::JournalAnswer;
 use anyhow::{Context, Result};
 use plan::Plan;
+
+/// Plays a row with each way to the disk.
+fn each(
+    plan: &Plan<'_>,
+    answer: &mut JournalAnswer,
+    row: fn(&Plan<'_>, &mut JournalAnswer, Way) -> Result<()>,
+) -> Result<()> {
+    plan.ask.ways.iter().try_for_each(|way| row(plan, answer, *way).with_context(|| way.name()))
+}
 
 /// Measures the rows that were asked for. The laps are interleaved: each plays every row once, behind its limits.
 ///
@@ -45,11 +55,11 @@ pub fn run(stage: &Stage, ask: &Ask) -> Result<JournalAnswer> {
             let played = match number {
                 1 => cost::beside_a_reader(&plan, lap, &mut answer),
                 2 => cost::on_a_frozen_disk(&plan, &mut answer),
-                3 => writing::sustained(&plan, &mut answer),
+                3 => each(&plan, &mut answer, writing::sustained),
                 4 => writing::small(&plan, &mut answer),
-                5 => writing::commit(&plan, &mut answer),
-                6 => writing::durable_rate(&plan, &mut answer),
-                7 => writing::processor(&plan, &mut answer),
+                5 => each(&plan, &mut answer, writing::commit),
+                6 => each(&plan, &mut answer, writing::durable_rate),
+                7 => each(&plan, &mut answer, writing::processor),
                 8 => cost::stall(&plan, &mut answer),
                 12 => reading::recovery(&plan, &mut answer),
                 13 => reading::catching_up(&plan, &mut answer),

@@ -2,7 +2,7 @@
 
 use crate::rig::journal::limits::{Effort, Limits};
 use crate::rig::journal::publisher::ring_messages;
-use crate::rig::journal::role::{Pace, Publish, Read, Record, Sync};
+use crate::rig::journal::role::{Pace, Publish, Read, Record, Sync, Way};
 use crate::rig::journal::scene::{Round, Running, Second, round};
 use crate::rig::plan::Stage;
 use anyhow::{Context, Result, ensure};
@@ -30,6 +30,8 @@ pub struct Ask {
     pub rows: Vec<u32>,
     /// Payload sizes of sustained recording.
     pub sizes: Vec<usize>,
+    /// Ways of bytes to the disk. Rows 3, 5, 6 and 7 are played with each, the others with the first.
+    pub ways: Vec<Way>,
     /// Length of sustained recording, in seconds.
     pub seconds: f64,
 }
@@ -86,6 +88,7 @@ impl<'a> Plan<'a> {
             dir: PathBuf::new(),
             to: to.to_owned(),
             sync,
+            way: self.ask.ways.first().copied().unwrap_or(Way::Direct),
             buffer: RING_BYTES as usize,
             file_bytes,
             keep_bytes: 2 * file_bytes,

@@ -2,7 +2,7 @@
 
 use super::answer::{JournalAnswer, Lap, Sense};
 use super::plan::{Plan, journal_in};
-use crate::rig::journal::role::{Pace, Publish, Recorded, Sync};
+use crate::rig::journal::role::{Pace, Publish, Record, Recorded, Sync, Way};
 use crate::rig::journal::scene::Round;
 use crate::rig::stats::Distribution;
 use anyhow::{Context, Result, ensure};
@@ -31,19 +31,19 @@ fn lap(value: f64, bound: f64, limit: String, round: &Round) -> Lap {
 }
 
 /// Rows 3 and 7: the greatest rate without loss, for a long time, and the CPU time of it.
-pub(super) fn sustained(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
+pub(super) fn sustained(plan: &Plan<'_>, answer: &mut JournalAnswer, way: Way) -> Result<()> {
     for &size in &plan.ask.sizes {
         let to = journal_in(plan.disk)?;
         let publish = plan.publish(size, Pace::Gated, plan.ask.seconds);
-        let round = plan.play_all(publish, plan.record(to.path(), Sync::Ms(10)))?;
+        let round = plan.play_all(publish, Record { way, ..plan.record(to.path(), Sync::Ms(10)) })?;
         let (bytes, seconds, disk) = (round.recorded.bytes as f64, round.seconds(), plan.limits.disk());
         let rate = round.published.messages as f64 / seconds / 1e6;
         let limit = format!("D {:.0}; {rate:.2} M msg/s for {seconds:.1} s, none lost", disk / MB);
         let figure = lap(bytes / seconds / MB, 0.9 * disk / MB, limit, &round);
-        let measure = format!("sustained recording of {size} B, sync 10 ms, bytes of files");
+        let measure = format!("sustained recording of {size} B, sync 10 ms, bytes of files, {}", way.name());
         answer.add(3, &measure, (">= 0.90 D", "MB/s"), Sense::AtLeast, figure);
         let cost = cpu_ns(&round.recorded) / bytes;
-        let measure = format!("CPU time of the recorder in that round, {size} B");
+        let measure = format!("CPU time of the recorder in that round, {size} B, {}", way.name());
         let figure = lap(cost, 0.45, format!("M {:.2}", 1e9 / plan.limits.copy), &round);
         answer.add(7, &measure, ("<= 0.45", "core-s/GB"), Sense::AtMost, figure);
     }
@@ -63,17 +63,17 @@ pub(super) fn small(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
 }
 
 /// Row 5: from `publish` to durable.
-pub(super) fn commit(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
+pub(super) fn commit(plan: &Plan<'_>, answer: &mut JournalAnswer, way: Way) -> Result<()> {
     let to = journal_in(plan.disk)?;
     let publish = plan.publish(64, Pace::Every(1_000_000), plan.ask.seconds.min(10.0));
     let messages = publish.time_ns / 1_000_000;
     let publish = Publish { messages, keeps_sends: true, ..publish };
-    let record = plan.record(to.path(), Sync::Each);
+    let record = Record { way, ..plan.record(to.path(), Sync::Each) };
     let round = plan.play_all(publish, super::plan::watched(record))?;
     let times = to_durable(&round)?;
     let sync = &plan.limits.sync;
     let ms = |ns: u64| ns as f64 / 1e6;
-    let each = "`publish` to durable, each, 1 k msg/s, 64 B";
+    let each = format!("`publish` to durable, each, 1 k msg/s, 64 B, {}", way.name());
     let p50 = lap(ms(times.p50), 1.3 * ms(sync.p50), format!("S p50 {:.3}", ms(sync.p50)), &round);
     answer.add(5, &format!("{each}: p50"), ("<= 1.3 S", "ms"), Sense::AtMost, p50);
     let limit = format!("S p99 {:.3}; max {:.3}", ms(sync.p99), ms(times.max));
@@ -98,22 +98,24 @@ fn to_durable(round: &Round) -> Result<Distribution> {
 }
 
 /// Row 6: the rate with each write durable.
-pub(super) fn durable_rate(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
+pub(super) fn durable_rate(plan: &Plan<'_>, answer: &mut JournalAnswer, way: Way) -> Result<()> {
     let (to, size) = (journal_in(plan.disk)?, 64);
     let publish = plan.publish(size, Pace::Gated, plan.ask.seconds.min(10.0));
-    let round = plan.play_all(publish, plan.record(to.path(), Sync::Each))?;
+    let round = plan.play_all(publish, Record { way, ..plan.record(to.path(), Sync::Each) })?;
     let rate = round.published.messages as f64 / round.seconds() / 1e6;
     let most = plan.limits.disk() / record_bytes(size) as f64 / 1e6;
     let figure = lap(rate, 5.0, format!("D {most:.1}; none lost"), &round);
-    answer.add(6, "durable, each, 64 B", (">= 5", "M msg/s"), Sense::AtLeast, figure);
+    let measure = format!("durable, each, 64 B, {}", way.name());
+    answer.add(6, &measure, (">= 5", "M msg/s"), Sense::AtLeast, figure);
     Ok(())
 }
 
 /// Row 7: the recorder of a usual channel.
-pub(super) fn processor(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
+pub(super) fn processor(plan: &Plan<'_>, answer: &mut JournalAnswer, way: Way) -> Result<()> {
     let to = journal_in(plan.disk)?;
     let publish = plan.publish(256, Pace::Every(10_000), plan.ask.seconds.min(10.0));
-    let round = plan.play_all(Publish { cpu: Some(0), ..publish }, plan.record(to.path(), Sync::Ms(10)))?;
+    let record = Record { way, ..plan.record(to.path(), Sync::Ms(10)) };
+    let round = plan.play_all(Publish { cpu: Some(0), ..publish }, record)?;
     let usage = &round.recorded.usage;
     let share = CORE * cpu_ns(&round.recorded) / usage.wall_ns.max(1) as f64;
     let limit = format!(

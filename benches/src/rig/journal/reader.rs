@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use shmcast::journal::{Entry, Journal, Verdict, Verify};
 use shmcast::{Event, History, Start, Subscriber};
-use shmcast_journal::core::recover;
+use shmcast_journal::core::{Io, recover};
 use shmcast_journal::directory::{ByName, Directory};
 use std::fs::File;
 use std::ops::ControlFlow;
@@ -132,7 +132,7 @@ pub(super) fn verify(journal: &Path) -> Result<()> {
 pub(super) fn mend(journal: &Path) -> Result<()> {
     report(|| {
         let start = Instant::now();
-        let directory = Directory::lock(journal).context("lock the journal")?;
+        let directory = Directory::lock(journal, Io::default()).context("lock the journal")?;
         let recovered = recover(&mut ByName::new(&directory))?;
         let (took, last) = (ns(start), recovered.last.context("nothing was found")?.file);
         drop(directory);

@@ -1,7 +1,7 @@
 //! The recorder of a round: the library that `shmcast record` and the daemon use, in a process of its own.
 
 use super::publisher::gate_of;
-use super::role::{Read, Record, Recorded, Seen, Standing, Sync};
+use super::role::{Read, Record, Recorded, Seen, Standing, Sync, Way};
 use crate::rig::child::{bind, say};
 use crate::rig::gate::Gate;
 use crate::rig::names::CHANNEL;
@@ -9,8 +9,8 @@ use crate::rig::spec::Usage;
 use anyhow::{Context, Result};
 use shmcast::journal::Journal;
 use shmcast::{Event, History, Start, Subscriber};
-use shmcast_journal::core::{Settings, SyncPolicy};
-use shmcast_journal::{Keep, Recorder};
+use shmcast_journal::core::{Io, Settings, SyncPolicy};
+use shmcast_journal::{Keep, Recorder, Trimmed};
 use shmcast_layout::counter::ticks;
 use std::io::BufRead;
 use std::path::PathBuf;
@@ -32,7 +32,11 @@ impl Record {
             Sync::Each => SyncPolicy::Each,
             Sync::Ms(ms) => SyncPolicy::Interval(Duration::from_millis(ms)),
         };
-        Settings { sync, file_bytes: self.file_bytes, buffer: self.buffer, ..Settings::default() }
+        let io = match self.way {
+            Way::Direct => Io::Direct,
+            Way::Buffered => Io::Buffered,
+        };
+        Settings { sync, io, file_bytes: self.file_bytes, buffer: self.buffer, ..Settings::default() }
     }
 }
 
@@ -120,12 +124,12 @@ pub fn play_recorder(role: &Record) -> Result<()> {
 
 /// Removes the oldest files, as a daemon does, as long as this process lives.
 fn trim(dir: &PathBuf, bytes: u64) {
-    let keep = Keep { bytes: Some(bytes), age: None };
+    let (keep, mut trimmed) = (Keep { bytes: Some(bytes), ..Keep::default() }, Trimmed::default());
     loop {
         std::thread::sleep(TRIM);
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         // A journal that has no file yet is looked at again.
-        let _ = Journal::open(dir).map(|journal| keep.trim(&journal, wall.as_nanos() as u64));
+        let _ = Journal::open(dir).map(|journal| keep.trim(&journal, wall.as_nanos() as u64, &mut trimmed));
     }
 }
 

@@ -46,6 +46,25 @@ pub enum Sync {
     Ms(u64),
 }
 
+/// The way of bytes to the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+pub enum Way {
+    /// By `O_DIRECT`.
+    Direct,
+    /// Through the page cache.
+    Buffered,
+}
+
+impl Way {
+    /// Its name as it is printed.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Buffered => "buffered",
+        }
+    }
+}
+
 /// A recorder.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Record {
@@ -55,6 +74,8 @@ pub struct Record {
     pub to: PathBuf,
     /// When files are made safe.
     pub sync: Sync,
+    /// The way of bytes to the disk.
+    pub way: Way,
     /// Bytes for what waits for the disk.
     pub buffer: usize,
     /// Bytes at which a file is sealed.
