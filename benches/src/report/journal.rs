@@ -17,7 +17,7 @@ pub fn results(answer: &JournalAnswer) -> String {
     let count = |verdict| answer.rows.iter().filter(|row| row.verdict() == verdict).count();
     let (passed, short) = (count(Verdict::Passes), count(Verdict::FellShort));
     let mut out = format!(
-        "# The journal\n\n{}. {} laps. {passed} figures reach what they must, {short} fall short. `shmcast-bench report` made this file.\n\n{HOW}\n",
+        "# The journal\n\n{}. Laps: {}. {passed} figures reach what they must, {short} fall short. `shmcast-bench report` made this file.\n\n{HOW}\n",
         day(answer.asked_at),
         answer.limits.len(),
     );
