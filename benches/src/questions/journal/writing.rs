@@ -124,13 +124,8 @@ pub(super) fn processor(plan: &Plan<'_>, answer: &mut JournalAnswer, way: Way) -
         CORE * usage.system_ns as f64 / usage.wall_ns.max(1) as f64
     );
     let figure = lap(share, 5.0, limit, &round);
-    answer.add(
-        7,
-        "CPU of the recorder, 100 k msg/s of 256 B",
-        ("<= 5", "% of a core"),
-        Sense::AtMost,
-        figure,
-    );
+    let measure = format!("CPU of the recorder, 100 k msg/s of 256 B, {}", way.name());
+    answer.add(7, &measure, ("<= 5", "% of a core"), Sense::AtMost, figure);
     Ok(())
 }
 
