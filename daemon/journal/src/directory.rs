@@ -108,12 +108,12 @@ impl Directory {
     pub fn perform(&self, step: &Step) -> io::Result<()> {
         match step {
             Step::Create { number, size } => self.create(*number, *size),
-            Step::Write { number, offset, pieces, durable } => {
+            Step::Write { number, offset, pieces, ahead, durable } => {
                 let file = self.file(*number)?;
                 if self.io() == Io::Direct {
                     let mut pages = self.pages.lock().expect("nobody panics while holding it");
                     let put = |at: u64, bytes: &[u8]| self.write_pages(&file, at, bytes, *durable);
-                    return pages.write(*number, *offset, pieces, put);
+                    return pages.write(*number, *offset, pieces, *ahead, put);
                 }
                 let parts: Vec<&[u8]> = pieces.iter().map(|piece| piece.bytes()).collect();
                 write_all(&file, *offset, &parts, *durable)
@@ -307,7 +307,7 @@ mod tests {
     use crate::core::Piece;
 
     fn write(number: u64, offset: u64, bytes: &[u8]) -> Step {
-        Step::Write { number, offset, pieces: vec![Piece::Own(bytes.into())], durable: true }
+        Step::Write { number, offset, pieces: vec![Piece::Own(bytes.into())], ahead: 0, durable: true }
     }
 
     /// A write that the kernel refuses as none of whole pages goes through the page cache, and so do those behind it.

@@ -97,6 +97,8 @@ pub enum Step {
         offset: u64,
         /// What to write.
         pieces: Vec<Piece>,
+        /// Bytes of zeros that may be written behind, where nothing stands yet.
+        ahead: u64,
         /// Return only when it is safe from a power cut.
         durable: bool,
     },

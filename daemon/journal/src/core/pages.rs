@@ -25,7 +25,7 @@ impl Pages {
         Self { memory: vec![Page::new_zeroed(); count], end: (0, 0) }
     }
 
-    /// Hands the pages of a write to `put`, with their offset, as many as fit into memory at once. The write begins a page, or where the last one
+    /// Hands the pages of a write, and of about `ahead` zeros behind it, to `put`, with their offset, as many as fit into memory at once. The write begins a page, or where the last one
     /// ended.
     ///
     /// # Errors
@@ -35,6 +35,7 @@ impl Pages {
         number: u64,
         offset: u64,
         pieces: &[Piece],
+        ahead: u64,
         mut put: impl FnMut(u64, &[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
         let mut used = (offset % PAGE as u64) as usize;
@@ -56,7 +57,8 @@ impl Pages {
                 }
             }
         }
-        let end = used.next_multiple_of(PAGE);
+        let zeros = usize::try_from(ahead).unwrap_or(usize::MAX).min(memory.len() - used) / PAGE * PAGE;
+        let end = (used + zeros).next_multiple_of(PAGE);
         if end > 0 {
             memory[used..end].fill(0);
             put(place, &memory[..end])?;
@@ -89,7 +91,7 @@ mod tests {
             calls.push((at, bytes.len()));
             Ok(())
         };
-        pages.write(1, offset as u64, pieces, put).unwrap();
+        pages.write(1, offset as u64, pieces, 0, put).unwrap();
         calls
     }
 
@@ -104,6 +106,26 @@ mod tests {
         assert!(file[PAGE + 128..].iter().all(|&byte| byte == 0));
         assert_eq!(run(&mut pages, &mut file, PAGE + 128, &[own(4, PAGE - 128)]), [(PAGE, PAGE)]);
         assert_eq!(run(&mut pages, &mut file, 2 * PAGE, &[own(5, 1)]), [(2 * PAGE, PAGE)]);
+    }
+
+    #[test]
+    fn zeros_ahead_are_written_over() {
+        let (mut pages, mut written) = (Pages::new(PAGES), Vec::new());
+        let mut ahead = |offset: u64, pieces: &[Piece], ahead| {
+            pages.write(1, offset, pieces, ahead, |at, bytes| {
+                written.push((at as usize, bytes.to_vec()));
+                Ok(())
+            })
+        };
+        ahead(0, &[own(1, 100)], 2 * PAGE as u64 + 50).unwrap();
+        ahead(100, &[own(2, 28)], 0).unwrap();
+        ahead(128, &[own(3, PAGE)], u64::MAX).unwrap();
+        let [first, second, third] = &written[..] else { panic!("{} writes", written.len()) };
+        assert_eq!((first.0, first.1.len(), &first.1[..100]), (0, 3 * PAGE, &[1; 100][..]));
+        assert!(first.1[100..].iter().all(|&byte| byte == 0));
+        assert_eq!((second.0, second.1.len(), &second.1[100..128]), (0, PAGE, &[2; 28][..]));
+        assert_eq!((third.0, third.1.len()), (0, PAGES * PAGE), "no more than there is memory for");
+        assert!(third.1[PAGE + 128..].iter().all(|&byte| byte == 0));
     }
 
     #[test]
@@ -124,10 +146,10 @@ mod tests {
         let mut file = Vec::new();
         run(&mut pages, &mut file, 0, &[own(1, 100)]);
         let put = |_: u64, _: &[u8]| -> io::Result<()> { panic!("written") };
-        assert!(pages.write(2, 100, &[own(1, 1)], put).is_err());
-        assert!(pages.write(1, 164, &[own(1, 1)], put).is_err());
+        assert!(pages.write(2, 100, &[own(1, 1)], 0, put).is_err());
+        assert!(pages.write(1, 164, &[own(1, 1)], 0, put).is_err());
         let refuse = |_: u64, _: &[u8]| -> io::Result<()> { Err(io::ErrorKind::StorageFull.into()) };
-        assert!(pages.write(1, 100, &[own(1, 1)], refuse).is_err());
-        assert!(pages.write(1, 100, &[own(1, 1)], put).is_err(), "the file was given up");
+        assert!(pages.write(1, 100, &[own(1, 1)], 0, refuse).is_err());
+        assert!(pages.write(1, 100, &[own(1, 1)], 0, put).is_err(), "the file was given up");
     }
 }

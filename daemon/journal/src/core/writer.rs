@@ -13,6 +13,9 @@ use std::time::Duration;
 
 /// Most frames in one write: each is two parts of a vectored write, which has at most 1024.
 const GROUP_FRAMES: usize = 400;
+/// How far zeros are written ahead. A small write that is to be safe at once costs many times more where nothing was written before, since the
+/// file system must note that something is there now.
+const AHEAD: u64 = 768 << 10;
 
 /// A file that is written to, or is not finished yet.
 #[derive(Debug)]
@@ -26,6 +29,8 @@ pub(super) struct Open {
     written: u32,
     /// Frames that are safe, as far as the file's contents go.
     synced: u32,
+    /// Up to here zeros were written ahead.
+    touched: u64,
     pub(super) is_sealed: bool,
 }
 
@@ -195,7 +200,7 @@ impl Writer {
                     // A file gets the size of a sealed one when its trailer is safe, and not before.
                     steps.push(Step::Resize { number, size: offset + bytes + PAGE as u64 });
                 }
-                steps.push(Step::Write { number, offset, pieces, durable: false });
+                steps.push(Step::Write { number, offset, pieces, ahead: 0, durable: false });
                 return Some((Doing::Footer { file: number, bytes }, steps));
             }
         }
@@ -233,6 +238,7 @@ impl Writer {
             begun,
             written: 0,
             synced: 0,
+            touched: 0,
             is_sealed: false,
         });
         Some(page)
@@ -303,7 +309,13 @@ impl Writer {
             let size = (offset + bytes).next_multiple_of(PAGE as u64) + FRAME_ALIGN as u64;
             steps.push(Step::Resize { number, size });
         }
-        steps.push(Step::Write { number, offset, pieces, durable });
+        let end = offset + bytes;
+        let mut ahead = 0;
+        if durable && end > file.touched && bytes < AHEAD / 4 {
+            file.touched = (end + AHEAD).min(room).max(end);
+            ahead = file.touched - end;
+        }
+        steps.push(Step::Write { number, offset, pieces, ahead, durable });
         (Doing::Frames { file: number, frames, next, bytes }, steps)
     }
 

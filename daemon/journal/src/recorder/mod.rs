@@ -6,10 +6,10 @@
 mod begin;
 mod drain;
 
-use crate::core::{Io, Now, Op, Settings, State, Writer};
+use crate::core::{Io, Now, Op, Settings, State, SyncPolicy, Writer};
 use crate::directory::Directory;
 use crate::error::RecordError;
-use drain::Drain;
+use drain::{Drain, Naps};
 use shmcast::Subscriber;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -173,7 +173,7 @@ impl Recorder {
     /// [`RecordError`]; nothing is recorded then.
     pub fn start(path: &Path, subscriber: Subscriber, settings: Settings) -> Result<Self, RecordError> {
         let directory = Directory::of_recorder(path, settings.io)?;
-        let start = Instant::now();
+        let (start, sync) = (Instant::now(), settings.sync);
         let begun = begin::begin(directory, subscriber, settings, start)?;
         let mut ops = Vec::new();
         let lanes = [(); 3].map(|()| {
@@ -205,7 +205,9 @@ impl Recorder {
         let (packer, subscriber) = (begun.packer, begun.subscriber);
         let own = shared.clone();
         let ring = subscriber.header().uuid;
-        let drain = Drain { shared: own, packer, subscriber, ring };
+        let naps = Naps::new(sync, subscriber.header().geometry.capacity);
+        let is_each = sync == SyncPolicy::Each;
+        let drain = Drain { shared: own, packer, subscriber, ring, naps, is_each };
         let drain = spawn("journal-drain", path, move || drain.run())?;
         Ok(Self { shared, drain, lanes })
     }

@@ -99,7 +99,7 @@ impl Disk {
 
     /// A step begins. The result is the number up to which a sync covers writes.
     pub(super) fn begin(&mut self, step: &Step) -> u64 {
-        if let Step::Write { number, offset, pieces, .. } = step
+        if let Step::Write { number, offset, pieces, ahead, .. } = step
             && let Some(&inode) = self.handles.get(number)
         {
             let mut start = *offset;
@@ -110,7 +110,7 @@ impl Disk {
                     bytes.extend_from_slice(page);
                     Ok(())
                 };
-                pages.write(*number, *offset, pieces, put).expect("writes follow each other");
+                pages.write(*number, *offset, pieces, *ahead, put).expect("writes follow each other");
             } else {
                 bytes.extend(pieces.iter().flat_map(|piece| piece.bytes()));
             }
