@@ -121,7 +121,25 @@ fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
+/// Says where a check was that panics, and keeps what it looked at if it is told where.
+struct At<'a> {
+    story: &'a Story,
+    case: &'a str,
+}
+
+impl Drop for At<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("behind {}", self.case);
+            if let Ok(to) = std::env::var("SHMCAST_KEEP") {
+                self.story.restore(&self.story.journal(), &to);
+            }
+        }
+    }
+}
+
 fn check(story: &Story, at: &str) {
+    let _at = At { story, case: at };
     let output = story.to_its_end(&[]);
     assert_eq!(output.status.code(), Some(0), "behind {at}: {output:?}");
     let found = read(&story.journal());

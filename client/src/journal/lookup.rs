@@ -2,10 +2,13 @@
 
 use super::JournalError;
 use super::cursor::Cursor;
-use super::files::{Files, Wanted};
-use super::list::Journal;
+use super::files::{Files, Picked, Wanted};
+use super::list::{Journal, Opened};
 use super::reader::{Entry, Reader};
-use shmcast_layout::journal::{Codec, FrameKind, IndexEntry, JournalControl, RecordBody, Records};
+use shmcast_layout::journal::{
+    Codec, FrameFlags, FrameKind, IndexEntry, JournalControl, RecordBody, Records,
+};
+use shmcast_layout::layout::geometry::MAX_SEQUENCE;
 use std::io;
 
 /// Bytes within which a clock record is looked for.
@@ -87,6 +90,33 @@ impl Reader {
         }
     }
 
+    /// A reader at the last key message, or, if there is none, at the oldest entry.
+    pub(crate) fn open_at_last_key(files: Files) -> Result<Self, JournalError> {
+        let mut reader = Self::nowhere(files);
+        let (mut wanted, mut before) = (MAX_SEQUENCE - 1, None);
+        while let Some(Picked { opened, path, limit, .. }) = reader.files.pick(Wanted::Sequence(wanted))? {
+            let Opened { file, header, chain, trailer, .. } = opened;
+            // The oldest file is given again and again to who wants what is before it.
+            if before.is_some_and(|before| header.file >= before) {
+                break;
+            }
+            before = Some(header.file);
+            let mut cursor = Cursor::new(file, chain, &header, trailer);
+            let key =
+                last_key(&mut cursor, limit.unwrap_or(u64::MAX)).map_err(JournalError::os("read", path))?;
+            if let Some(key) = key {
+                reader.seek(key)?;
+                return Ok(reader);
+            }
+            if header.sequence <= 1 {
+                break;
+            }
+            wanted = header.sequence - 1;
+        }
+        reader.seek(1)?;
+        Ok(reader)
+    }
+
     /// Goes on at `sequence`, or at the oldest that is kept behind it.
     pub(crate) fn seek(&mut self, sequence: u64) -> Result<(), JournalError> {
         self.due = sequence;
@@ -127,6 +157,32 @@ impl Reader {
         }
         Ok(())
     }
+}
+
+/// The last key message of a file below sequence `limit`.
+fn last_key(cursor: &mut Cursor, limit: u64) -> io::Result<Option<u64>> {
+    if let Some(footer) = cursor.footer()? {
+        let below = footer.keys.partition_point(|key| key.sequence < limit);
+        if below > 0 || !footer.keys_left_out {
+            return Ok(below.checked_sub(1).map(|at| footer.keys[at].sequence));
+        }
+    }
+    let mut places = Vec::new();
+    while let Some(header) = cursor.skim()? {
+        if header.kind == FrameKind::Data && header.flags.has(FrameFlags::KEY) && header.sequence < limit {
+            places.push(cursor.at());
+        }
+    }
+    for place in places.into_iter().rev() {
+        let Some((header, body)) = cursor.read_at(place, FrameKind::Data)? else { continue };
+        let keys = Records::new(&header, body).map_while(Result::ok).filter(|record| {
+            matches!(record.body, RecordBody::Message { key: true, .. }) && record.sequence < limit
+        });
+        if let Some(record) = keys.last() {
+            return Ok(Some(record.sequence));
+        }
+    }
+    Ok(None)
 }
 
 /// The last frame that is before what is sought; `None` for the file's start. The cursor stays where it is.
