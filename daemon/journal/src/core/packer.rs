@@ -3,11 +3,14 @@
 use super::{Frame, Mended, Now};
 use shmcast::MAX_SEQUENCE;
 use shmcast::journal::format::{
-    Cause, ControlRecord, FRAME_TARGET, FrameBuilder, JournalControl, Loss, RESERVE,
+    Cause, ControlRecord, FRAME_ALIGN, FRAME_TARGET, FrameBuilder, JournalControl, Loss, RESERVE,
 };
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+/// Memory of a full frame.
+const ROOM: usize = FRAME_TARGET + CLOCK_RECORD + FRAME_ALIGN;
 
 /// Buffers of frames that were written, to be filled again.
 #[derive(Debug, Clone, Default)]
@@ -17,13 +20,13 @@ impl Pool {
     /// A buffer of a frame's size.
     pub fn take(&self) -> Vec<u8> {
         let kept = self.0.lock().expect("nobody panics while holding it").pop();
-        kept.unwrap_or_else(|| Vec::with_capacity(FRAME_TARGET))
+        kept.unwrap_or_else(|| Vec::with_capacity(ROOM))
     }
 
     /// Gives a frame's buffer back, if nobody else holds it. One that has grown for a large message is not kept.
     pub fn give(&self, frame: Arc<Frame>) {
         if let Ok(frame) = Arc::try_unwrap(frame)
-            && frame.bytes.capacity() <= 2 * FRAME_TARGET
+            && frame.bytes.capacity() <= 2 * ROOM
         {
             self.0.lock().expect("nobody panics while holding it").push(frame.bytes);
         }
