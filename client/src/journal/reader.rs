@@ -3,6 +3,7 @@
 use super::cursor::{Cursor, Step};
 use super::files::{Files, Picked};
 use super::list::Opened;
+use super::lookup::Known;
 use super::{Cause, JournalControl, JournalError, Loss};
 use crate::message::Message;
 use shmcast_layout::fault;
@@ -45,10 +46,11 @@ pub struct Reader {
     pub(super) cursor: Option<Cursor>,
     pub(super) path: PathBuf,
     pub(super) hint: Option<u64>,
+    pub(super) known: Known,
     number: u64,
     ring: Option<RingIdentity>,
     /// The sequence at which the next file begins, if one is known.
-    limit: Option<u64>,
+    pub(super) limit: Option<u64>,
     pub(super) due: u64,
     /// The sequence due at the next frame, as far as the frames before it say. A reader that seeks is behind its own.
     pub(super) due_in_file: u64,
@@ -83,6 +85,7 @@ impl Reader {
             cursor: None,
             path: PathBuf::new(),
             hint: None,
+            known: Known::default(),
             number: 0,
             ring: None,
             limit: None,
@@ -183,8 +186,17 @@ impl Reader {
         cursor.set_growing(trailer.is_none() && limit.is_none() && self.files.is_recording());
         self.cursor = Some(cursor);
         (self.path, self.hint, self.number, self.limit) = (path, hint, header.file, limit);
-        (self.ring, self.clock) = (Some(header.ring), None);
-        (self.due, self.due_in_file) = (due, header.sequence);
+        if self.known.file != header.file {
+            self.known = Known::of(header.file, header.sequence);
+        }
+        self.ring = Some(header.ring);
+        self.due_in_file = header.sequence;
+        self.begin_in_file(due);
+    }
+
+    /// Forgets the place in the file.
+    pub(super) fn begin_in_file(&mut self, due: u64) {
+        (self.due, self.clock) = (due, None);
         (self.frame, self.before, self.is_over, self.rest_until) = (None, None, false, None);
     }
 
