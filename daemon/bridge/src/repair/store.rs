@@ -1,6 +1,6 @@
 //! What retransmissions are read from: the ring, and the channel's journal for what the ring has no more.
 
-use shmcast::{ChannelJournal, Subscriber};
+use shmcast::Subscriber;
 use std::net::SocketAddrV4;
 use std::os::fd::BorrowedFd;
 
@@ -40,8 +40,7 @@ struct Journal {
 impl Store {
     /// Reads the ring, and its journal if it has one. The session's first message is `floor`.
     pub(super) fn new(mut subscriber: Subscriber, attached: u64, floor: u64) -> Result<Store, BridgeError> {
-        let journal = subscriber.take_journal();
-        let journal = journal.map(|journal| Journal::start(journal, floor)).transpose()?;
+        let journal = Journal::of(&mut subscriber, floor).transpose()?;
         let ring = Ring::new(subscriber, attached);
         Ok(Store { ring, journal, earlier: PastCounters::default(), from_shelf: false })
     }
@@ -50,9 +49,9 @@ impl Store {
     pub(super) fn attach(&mut self, subscriber: Option<Subscriber>, attached: u64, floor: u64) {
         self.earlier = self.counters();
         let mut subscriber = subscriber;
-        let journal = subscriber.as_mut().and_then(Subscriber::take_journal);
+        let journal = subscriber.as_mut().and_then(|subscriber| Journal::of(subscriber, floor));
         // Without a thread for the journal, what the ring has no more is gone.
-        self.journal = journal.and_then(|journal| Journal::start(journal, floor).ok());
+        self.journal = journal.and_then(Result::ok);
         self.ring.attach(subscriber, attached);
     }
 
@@ -154,7 +153,10 @@ impl Store {
 }
 
 impl Journal {
-    fn start(journal: ChannelJournal, floor: u64) -> Result<Journal, BridgeError> {
-        Ok(Journal { past: Past::new(floor), disk: Disk::start(journal)? })
+    /// The journal of a channel, if it has one.
+    fn of(subscriber: &mut Subscriber, floor: u64) -> Option<Result<Journal, BridgeError>> {
+        let source = (subscriber.header().uuid, subscriber.clock());
+        let disk = Disk::start(subscriber.take_journal()?, source);
+        Some(disk.map(|disk| Journal { past: Past::new(floor), disk }))
     }
 }

@@ -96,12 +96,9 @@ fn repairs(text: &mut Text, bridges: &[BridgeFigures]) {
             "Of the bytes of retransmissions, those from the journal.",
             |c| c.journal.bytes,
         ),
-        (
-            "repair_journal_waited_total",
-            "counter",
-            "Requests that waited until the journal was read.",
-            |c| c.journal.waited,
-        ),
+        ("repair_journal_waited_total", "counter", "Requests that waited until the journal was read.", |c| {
+            c.journal.waited
+        }),
         (
             "repair_journal_queue_full_total",
             "counter",
